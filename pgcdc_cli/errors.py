@@ -1,0 +1,62 @@
+"""Every way to fail: kind of error -> is it worth another try, exit status, and what to do about it.
+
+The exit statuses are part of the command line's contract (`docs/exit-status.md`).
+"""
+
+from enum import Enum
+from typing import NamedTuple
+
+
+class Rule(NamedTuple):
+    exit_status: int
+    transient: bool
+    hint: str
+
+
+class ErrorKind(Enum):
+    """What went wrong, as a caller of pgcdc would tell the cases apart."""
+
+    UNEXPECTED = Rule(1, False, "run again with --debug and report the traceback")
+    USAGE = Rule(2, False, "see --help")
+    CONNECTION = Rule(3, True, "check that the server is running and reachable, and -h, -p and -d")
+    AUTHENTICATION = Rule(4, False, "check user, password (PGPASSWORD, ~/.pgpass or -W) and pg_hba.conf")
+    RIGHTS = Rule(4, False, "the role needs REPLICATION, and SELECT on what it reads")
+    SLOT_MISSING = Rule(5, False, "create it with: pgcdc slot create NAME, or add --create-slot")
+    SLOT_EXISTS = Rule(5, False, "drop it first, or add --if-not-exists")
+    SLOT_ACTIVE = Rule(5, True, "another process reads it: see pgcdc slot show NAME")
+    SLOT_INVALIDATED = Rule(6, False, "its changes are lost: drop it, create it anew and take a new snapshot")
+    GAP = Rule(6, False, "changes in between are lost for these files: --accept-gap goes on without them")
+    PUBLICATION = Rule(7, False, "create it with: pgcdc publication create NAME, before the slot")
+    PROTOCOL = Rule(8, False, "nothing of it was confirmed: report it with the .bad file")
+    OUTPUT = Rule(9, False, "nothing beyond the last checkpoint was confirmed: make room and run again")
+    CHECKPOINT = Rule(10, False, "restore the file from a copy, or start over with an empty directory and a new slot")
+    LOCKED = Rule(11, False, "another run writes here: wait for it to end")
+    TIMEOUT = Rule(12, False, "run again to go on from where it stopped")
+    SOURCE_CHANGED = Rule(13, False, "use another directory, or connect to the source that the checkpoint names")
+    SPARK = Rule(14, False, "see the output of spark-submit above; add --verbose")
+    DOCTOR = Rule(15, False, "mend what is listed above")
+
+    @property
+    def rule(self) -> Rule:
+        return self.value
+
+
+class PgcdcError(Exception):
+    """A failure that the user is told of in one line: `could not X "name": reason`, and a hint.
+
+    `hint` replaces the kind's own, where the remedy can name the very statement or option.
+    """
+
+    def __init__(self, kind: ErrorKind, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.hint = hint or kind.rule.hint
+
+
+class UndecodableError(PgcdcError):
+    """Bytes from the wire that are no message of the protocol. `data` is the message, without frame header."""
+
+    def __init__(self, message: str, data: bytes) -> None:
+        super().__init__(ErrorKind.PROTOCOL, message)
+        self.data = data

@@ -1,0 +1,57 @@
+"""What every format gives to the sinks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import pyarrow as pa
+
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput.changes import Edge, Slice
+from pgcdc_cli.table import TableSchema
+
+Data: TypeAlias = "bytes | memoryview | pa.Buffer | pa.RecordBatch"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """Rows for one output file, in stream order.
+
+    `target` is the file's name in the directory's layout: `schema.table`, `_messages`, or "" where everything
+    goes into one file. `head` begins every file of this kind (the Arrow schema): another head means another
+    part. `table` is None where a file holds several tables, or none.
+    """
+
+    target: str
+    rows: int
+    first_commit_lsn: Lsn
+    last_commit_lsn: Lsn
+    data: Data
+    head: bytes = b""
+    table: TableSchema | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedSlice:
+    """A slice, encoded. `tables` are all tables it speaks of, for the schema files."""
+
+    pieces: tuple[Piece, ...]
+    edge: Edge | None
+    tables: tuple[TableSchema, ...] = ()
+
+
+class Format(Protocol):
+    """Slices to bytes. `name` is what the manifest calls it, `suffix` ends a file's name, `tail` ends a file."""
+
+    name: str
+    suffix: str
+    tail: bytes
+
+    def encode(self, part: Slice) -> EncodedSlice:
+        """Encode the rows of a slice, each file's in stream order."""
+        ...
+
+    def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
+        """Join what `encode` gave for one file into bytes that can be appended to it, and cut off again:
+        a compressed frame, an Arrow record batch message, or the bytes themselves."""
+        ...

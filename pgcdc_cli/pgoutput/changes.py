@@ -1,0 +1,142 @@
+"""What passes from assemble to format: the changes of whole or partial transactions, as columns.
+
+A batch of frames becomes at most two slices: up to the last transaction edge in it, and the beginning of a
+transaction that is still open. Inside a slice, rows of one table and one shape (operation, kind of old image)
+stand together in one `ChangeBatch`, so that formats build each shape from one template. `index` says where
+every row stood in the stream; no two events of a slice share one.
+
+An image is full, key-only or absent, and its type says which: unchanged TOAST can't be mistaken for NULL, nor a
+key image for a row.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.table import TableSchema
+
+Int64s = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+Operation = Literal["I", "U", "D", "R"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FullImage:
+    """Whole rows: `columns[i]` has one wire-text value per row for the table's column i.
+
+    A value is null where it is SQL NULL, and where the server did not send it (unchanged TOAST): there
+    `unchanged[i]` is true. `unchanged[i]` is None for a column with no such row.
+    """
+
+    columns: tuple[pa.BinaryArray, ...]
+    unchanged: tuple[Mask | None, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyImage:
+    """Replica identity only: `columns[i]` is None for a column outside of it."""
+
+    columns: tuple[pa.BinaryArray | None, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stamps:
+    """Where n changes stand in the stream and in history; every array has n elements.
+
+    `lsn` is the start of the message's XLogData, `commit_lsn` the Begin's final LSN, `commit_ts` in
+    microseconds since 1970-01-01 UTC, `seq` the change's number in its transaction.
+    """
+
+    index: Int64s
+    lsn: Int64s
+    commit_lsn: Int64s
+    commit_ts: Int64s
+    xid: Int64s
+    seq: Int64s
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChangeBatch:
+    """n changes of one table and one shape. Insert and snapshot rows have `new`, deletes `old`, updates `new` and
+    sometimes `old`; a delete under replica identity NOTHING does not happen."""
+
+    table: TableSchema
+    operation: Operation
+    stamps: Stamps
+    new: FullImage | None
+    old: FullImage | KeyImage | None
+
+    def __len__(self) -> int:
+        return len(self.stamps)
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """One change's place, as in `Stamps`. `xid` is None for a message outside any transaction."""
+
+    index: int
+    lsn: Lsn
+    commit_lsn: Lsn
+    commit_ts: int
+    xid: int | None
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateChange:
+    """One table of a TRUNCATE."""
+
+    table: TableSchema
+    stamp: Stamp
+    cascade: bool
+    restart_identity: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MessageChange:
+    """A logical decoding message (`pg_logical_emit_message`)."""
+
+    stamp: Stamp
+    transactional: bool
+    prefix: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionMark:
+    """A transaction's begin ("B") or commit ("C"). `stamp.lsn` is the commit's end LSN for "C", else the
+    commit LSN; `stamp.seq` is the number of changes before the mark."""
+
+    kind: Literal["B", "C"]
+    stamp: Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A place between two transactions: everything before it is whole.
+
+    `commit_lsn` and `end_lsn` are those of the last transaction before it; `transactions` counts those that
+    ended in the slice, empty ones included.
+    """
+
+    commit_lsn: Lsn
+    end_lsn: Lsn
+    transactions: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slice:
+    """Changes in stream order by `index`; `edge` is None while the last transaction is open."""
+
+    edge: Edge | None
+    changes: tuple[ChangeBatch, ...] = ()
+    truncates: tuple[TruncateChange, ...] = ()
+    messages: tuple[MessageChange, ...] = ()
+    marks: tuple[TransactionMark, ...] = field(default=())

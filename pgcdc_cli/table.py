@@ -1,0 +1,105 @@
+"""A table as it is decoded: the relation message, and the catalog facts first used with it.
+
+Passes from the assembler (which gets it from `catalog.py`) to formats and sinks; its JSON form is what the
+schema files of a directory hold.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pgcdc_cli.pgoutput.messages import Relation, RelationColumn, ReplicaIdentity
+from pgcdc_cli.types.registry import PgType
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """A column; `type` has domains resolved to their base. `declared` is the type as the table declares it."""
+
+    name: str
+    type: PgType
+    declared: str
+    replica_identity: bool
+    not_null: bool | None = None
+    dimensions: int = 0
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """One version of one table.
+
+    `key` names the columns that identify a row on the wire as the merge understands it: the relation
+    message's key columns under replica identity DEFAULT and INDEX, the primary key (unless deferrable) under
+    FULL; None for a table without one.
+    """
+
+    relation: Relation
+    columns: tuple[TableColumn, ...]
+    key: tuple[str, ...] | None
+
+    @property
+    def schema(self) -> str:
+        return self.relation.namespace
+
+    @property
+    def name(self) -> str:
+        return self.relation.name
+
+    @property
+    def display(self) -> str:
+        """`schema.table`, for messages and the manifest."""
+        return f"{self.schema}.{self.name}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The schema file's content, without its fingerprint and version."""
+        return {
+            "oid": self.relation.oid,
+            "schema": self.schema,
+            "table": self.name,
+            "replica_identity": self.relation.replica_identity.value,
+            "key": None if self.key is None else list(self.key),
+            "columns": [
+                {
+                    "name": column.name,
+                    "type_oid": wire.type_oid,
+                    "typmod": wire.typmod,
+                    "type": column.type.to_json(),
+                    "declared": column.declared,
+                    "replica_identity": column.replica_identity,
+                    "not_null": column.not_null,
+                    "dimensions": column.dimensions,
+                }
+                for column, wire in zip(self.columns, self.relation.columns, strict=True)
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "TableSchema":
+        """Read what `to_json` gave; KeyError, TypeError or ValueError if it is something else."""
+        columns = tuple(
+            TableColumn(
+                c["name"],
+                PgType.from_json(c["type"]),
+                c["declared"],
+                c["replica_identity"],
+                c["not_null"],
+                c["dimensions"],
+            )
+            for c in data["columns"]
+        )
+        wire = tuple(
+            RelationColumn(c["name"], c["type_oid"], c["typmod"], c["replica_identity"])
+            for c in data["columns"]
+        )
+        identity = ReplicaIdentity(data["replica_identity"])
+        relation = Relation(data["oid"], data["schema"], data["table"], identity, wire)
+        key = data["key"]
+        return cls(relation, columns, None if key is None else tuple(key))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Sixteen hexadecimal digits that differ when anything of `to_json` does."""
+        text = json.dumps(self.to_json(), sort_keys=True, ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,35 @@
+"""PostgreSQL's types by OID: which ones pgcdc knows, and what becomes of their values."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class PgType:
+    """A type after domains are resolved to their base type.
+
+    `name` is `pg_type.typname` of the base type (`int4`, `numeric`; an array's is its element's with `[]`);
+    `category` is `base`, `array`, `enum`, or `other` for what stays PostgreSQL's text; `element` is an
+    array's element type.
+    """
+
+    oid: int
+    typmod: int
+    name: str
+    category: str = "base"
+    element: "PgType | None" = None
+
+    def to_json(self) -> dict[str, Any]:
+        element = None if self.element is None else self.element.to_json()
+        return {
+            "oid": self.oid,
+            "typmod": self.typmod,
+            "name": self.name,
+            "category": self.category,
+            "element": element,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "PgType":
+        element = None if data["element"] is None else cls.from_json(data["element"])
+        return cls(data["oid"], data["typmod"], data["name"], data["category"], element)
