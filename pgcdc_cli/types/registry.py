@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from pgcdc_cli.types.oids import TYPES
+
 
 @dataclass(frozen=True, slots=True)
 class PgType:
@@ -33,3 +35,23 @@ class PgType:
     def from_json(cls, data: dict[str, Any]) -> "PgType":
         element = None if data["element"] is None else cls.from_json(data["element"])
         return cls(data["oid"], data["typmod"], data["name"], data["category"], element)
+
+
+_SCALARS = {oid: (name, category) for name, category, oid, _ in TYPES}
+_ELEMENTS = {array: oid for _, _, oid, array in TYPES if array}
+
+
+def builtin(oid: int, typmod: int) -> PgType | None:
+    """The built-in type (or array of one) with this OID, None for any other.
+
+    Built-in is what has the same OID on every server: below 10000. An array's typmod is its elements'.
+    Ranges, multiranges and row types have the category `other`.
+    """
+    if oid in _SCALARS:
+        name, category = _SCALARS[oid]
+        return PgType(oid, typmod, name, category)
+    if oid in _ELEMENTS:
+        element = builtin(_ELEMENTS[oid], typmod)
+        assert element is not None
+        return PgType(oid, typmod, f"{element.name}[]", "array", element)
+    return None
