@@ -42,7 +42,7 @@ _ELEMENTS = {array: oid for _, _, oid, array in TYPES if array}
 
 
 def builtin(oid: int, typmod: int) -> PgType | None:
-    """The built-in type (or array of one) with this OID, None for any other.
+    """Find the built-in type (or array of one) with this OID; None for any other.
 
     Built-in is what has the same OID on every server: below 10000. An array's typmod is its elements'.
     Ranges, multiranges and row types have the category `other`.
