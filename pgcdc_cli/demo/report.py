@@ -1,0 +1,105 @@
+"""What the demo says while it runs, and what it found in the end.
+
+`run.run_demo(settings, reporter)` is the demo; it calls the reporter from one thread and returns a
+`DemoResult`. The command line renders both; nothing here prints.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pgcdc_cli.lsn import Lsn
+
+
+@dataclass(frozen=True)
+class DemoSettings:
+    """`keep` is the directory to leave (new or empty); None stands for a new one in the working directory.
+
+    `rate` is in transactions a second, 0 for as many as go. `format` is `jsonl` or `arrow`.
+    """
+
+    keep: Path | None = None
+    seconds: float = 15.0
+    rate: float = 0.0
+    format: str = "jsonl"
+    seed: int = 1
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How things stand while the load runs and the stream catches up.
+
+    `lag` is in bytes of log that the slot has not been told of as durable; None before the first reading.
+    """
+
+    elapsed: float
+    transactions: int
+    rows_changed: int
+    finished_segments: int
+    confirmed: Lsn | None
+    lag: int | None
+
+
+class Reporter(Protocol):
+    """Told of everything a spectator would want to see."""
+
+    def step(self, number: int, total: int, title: str) -> None:
+        """Say that a step begins (numbers from 1), and so that the one before is done."""
+
+    def command(self, line: str) -> None:
+        """Show a command that is about to run, as it would be typed."""
+
+    def note(self, text: str) -> None:
+        """Show one line on what has just happened."""
+
+    def progress(self, progress: Progress) -> None:
+        """Show how things stand: some times a second while the load runs."""
+
+    def output(self, line: str) -> None:
+        """Take one line that a command has printed, standard output and error alike."""
+
+
+@dataclass(frozen=True)
+class TableResult:
+    """One table, source and copy. `events` counts its changes in the files, `changed` those made by statements.
+
+    `differences` tells the first few differences, as sentences; it is empty when the tables are equal.
+    """
+
+    table: str
+    source_rows: int
+    merged_rows: int
+    changed: int
+    events: int
+    files: int
+    bytes: int
+    differences: Sequence[str]
+
+    @property
+    def equal(self) -> bool:
+        return not self.differences
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """`rate` is in events a second while the load ran, `lag` the longest seen in bytes of log.
+
+    `catch_up` is how many seconds the stream needed to the end of the log once the load had ended.
+    `suggestions` are commands to look around with; they need no server.
+    """
+
+    directory: Path
+    tables: Sequence[TableResult]
+    transactions: int
+    kinds: dict[str, int]
+    segments: int
+    rate: float
+    lag: int
+    catch_up: float
+    elapsed: float
+    suggestions: Sequence[str]
+
+    @property
+    def equal(self) -> bool:
+        return all(table.equal for table in self.tables)
