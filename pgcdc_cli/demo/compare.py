@@ -1,0 +1,156 @@
+"""Source table against Delta table, row by row and column by column.
+
+Both sides are read as Python values. PostgreSQL converts its own side to what the merge promises for the
+type: text for whatever has no counterpart in a lake table, NULL for an infinite or far date. Nothing of
+pgcdc's own decoding takes part, so a fault there can't hide itself.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from psycopg import sql
+
+_AS_THEY_ARE = {"int2", "int4", "int8", "float4", "float8", "bool", "bytea", "text", "varchar"}
+_RANGES = {
+    "timestamptz": ("0001-01-01 00:00:00Z", "9999-12-31 23:59:59.999999Z"),
+    "timestamp": ("0001-01-01", "9999-12-31 23:59:59.999999"),
+    "date": ("0001-01-01", "9999-12-31"),
+}
+_TYPMOD_OFFSET = 4
+"""A numeric's typmod is that plus (precision << 16 | scale); -1 stands for none (numeric.c)."""
+
+Row = tuple[Any, ...]
+
+_COLUMNS = """
+SELECT a.attname, t.typname, e.typname, a.atttypmod,
+    (SELECT array_position(i.indkey::int2[], a.attnum) FROM pg_index i
+     WHERE i.indrelid = a.attrelid AND i.indisprimary)
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
+WHERE a.attrelid = %s::regclass AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A source column; `element` is an array's element type, `key` its place in the primary key."""
+
+    name: str
+    type: str
+    element: str | None
+    typmod: int
+    key: int | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    source_rows: int
+    copy_rows: int
+    differences: Sequence[str]
+
+
+def compare(connection: psycopg.Connection[Any], table: str, copy: Path, *, limit: int = 5) -> Comparison:
+    """Compare the table named `schema.table` with the Delta table in `copy`; tells `limit` differences at most.
+
+    A difference names table, key, column and both values.
+    """
+    columns = _columns(connection, table)
+    source = _by_key(columns, _source_rows(connection, table, columns))
+    if not (copy / "_delta_log").is_dir():
+        return Comparison(len(source), 0, [f"{table}: there is no Delta table in {copy}"])
+    names, rows = _copy_rows(copy)
+    if sorted(names) != sorted(column.name for column in columns):
+        wanted = ", ".join(column.name for column in columns)
+        return Comparison(len(source), len(rows), [f"{table}: columns are {', '.join(names)}, not {wanted}"])
+    order = [names.index(column.name) for column in columns]
+    arranged = [tuple(row[place] for place in order) for row in rows]
+    target = _by_key(columns, arranged)
+    differences = [f"{table}: {len(arranged) - len(target)} keys occur twice"] * (len(arranged) > len(target))
+    found = _differences(table, columns, source, target)
+    differences += [difference for difference, _ in zip(found, range(limit), strict=False)]
+    return Comparison(len(source), len(arranged), differences)
+
+
+def _columns(connection: psycopg.Connection[Any], table: str) -> list[Column]:
+    return [Column(*row) for row in connection.execute(_COLUMNS, (table,))]
+
+
+def _expression(column: Column) -> sql.Composable:
+    """Let PostgreSQL give the value that a lake table should hold."""
+    name = sql.Identifier(column.name)
+    if column.element is not None:
+        if _scalar(column.element, column.typmod):
+            return name
+        return sql.SQL("{}::text[]").format(name)
+    if column.type in _RANGES:
+        first, last = map(sql.Literal, _RANGES[column.type])
+        return sql.SQL("CASE WHEN {0} BETWEEN {1} AND {2} THEN {0} END").format(name, first, last)
+    return name if _scalar(column.type, column.typmod) else sql.SQL("{}::text").format(name)
+
+
+def _scalar(type_name: str, typmod: int) -> bool:
+    """Tell whether a lake table has a type for it, so that the value itself is compared and not its text."""
+    return type_name in _AS_THEY_ARE or (type_name == "numeric" and typmod >= _TYPMOD_OFFSET)
+
+
+def _source_rows(connection: psycopg.Connection[Any], table: str, columns: list[Column]) -> list[Row]:
+    fields = sql.SQL(", ").join(map(_expression, columns))
+    source = sql.Identifier(*table.split("."))
+    with connection.transaction():
+        connection.execute("SET LOCAL TimeZone = 'UTC'")
+        connection.execute("SET LOCAL DateStyle = 'ISO'")
+        connection.execute("SET LOCAL IntervalStyle = 'postgres'")
+        return connection.execute(sql.SQL("SELECT {} FROM {}").format(fields, source)).fetchall()
+
+
+def _copy_rows(copy: Path) -> tuple[list[str], list[Row]]:
+    """Read through the query engine, since it knows deletion vectors and the dataset reader does not."""
+    engine = QueryBuilder().register("copy", DeltaTable(copy))
+    table = pa.table(engine.execute("SELECT * FROM copy").read_all())
+    columns = [column.to_pylist() for column in table.columns]
+    return table.column_names, list(zip(*columns, strict=True))
+
+
+def _by_key(columns: list[Column], rows: Sequence[Row]) -> dict[Row, Row]:
+    places = sorted((column.key, place) for place, column in enumerate(columns) if column.key is not None)
+    return {tuple(row[place] for _, place in places): row for row in rows}
+
+
+def _differences(
+    table: str, columns: list[Column], source: dict[Row, Row], target: dict[Row, Row]
+) -> Iterator[str]:
+    names = [name for _, name in sorted((c.key, c.name) for c in columns if c.key is not None)]
+    for key in source.keys() | target.keys():
+        place = f"{table} ({', '.join(f'{name}={value}' for name, value in zip(names, key, strict=True))})"
+        if key not in target:
+            yield f"{place}: the row is missing from the copy"
+        elif key not in source:
+            yield f"{place}: the row is in the copy only"
+        else:
+            yield from _row_differences(place, columns, source[key], target[key])
+
+
+def _row_differences(place: str, columns: list[Column], source: Row, target: Row) -> Iterator[str]:
+    for column, wanted, found in zip(columns, source, target, strict=True):
+        if not _same(wanted, found):
+            yield f"{place}.{column.name}: {_short(wanted)} in the source, {_short(found)} in the copy"
+
+
+def _same(wanted: object, found: object) -> bool:
+    """Tell whether type and value agree: 1 is neither True nor 1.0, and NaN is NaN."""
+    if isinstance(wanted, list) and isinstance(found, list):
+        return len(wanted) == len(found) and all(map(_same, wanted, found))
+    if isinstance(wanted, float) and isinstance(found, float):
+        return wanted == found or (math.isnan(wanted) and math.isnan(found))
+    return type(wanted) is type(found) and wanted == found
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
