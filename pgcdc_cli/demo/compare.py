@@ -16,14 +16,13 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from psycopg import sql
 
-_AS_THEY_ARE = {"int2", "int4", "int8", "float4", "float8", "bool", "bytea", "text", "varchar"}
+_AS_THEY_ARE = {"int2", "int4", "int8", "float8", "bool", "bytea", "text", "varchar", "bpchar"}
 _RANGES = {
     "timestamptz": ("0001-01-01 00:00:00Z", "9999-12-31 23:59:59.999999Z"),
     "timestamp": ("0001-01-01", "9999-12-31 23:59:59.999999"),
     "date": ("0001-01-01", "9999-12-31"),
 }
-_TYPMOD_OFFSET = 4
-"""A numeric's typmod is that plus (precision << 16 | scale); -1 stands for none (numeric.c)."""
+_WIDEST_DECIMAL = 38
 
 Row = tuple[Any, ...]
 
@@ -56,9 +55,9 @@ class Comparison:
 
 
 def compare(connection: psycopg.Connection[Any], table: str, copy: Path, *, limit: int = 5) -> Comparison:
-    """Compare the table named `schema.table` with the Delta table in `copy`; tells `limit` differences at most.
+    """Compare the table named `schema.table` with the Delta table in `copy`.
 
-    A difference names table, key, column and both values.
+    Tells `limit` differences at most; each names table, key, column and both values.
     """
     columns = _columns(connection, table)
     source = _by_key(columns, _source_rows(connection, table, columns))
@@ -84,19 +83,21 @@ def _columns(connection: psycopg.Connection[Any], table: str) -> list[Column]:
 def _expression(column: Column) -> sql.Composable:
     """Let PostgreSQL give the value that a lake table should hold."""
     name = sql.Identifier(column.name)
-    if column.element is not None:
-        if _scalar(column.element, column.typmod):
-            return name
-        return sql.SQL("{}::text[]").format(name)
     if column.type in _RANGES:
         first, last = map(sql.Literal, _RANGES[column.type])
         return sql.SQL("CASE WHEN {0} BETWEEN {1} AND {2} THEN {0} END").format(name, first, last)
-    return name if _scalar(column.type, column.typmod) else sql.SQL("{}::text").format(name)
+    brackets = "" if column.element is None else "[]"
+    scalar = column.element or column.type
+    if scalar in _AS_THEY_ARE or scalar in _RANGES or (scalar == "numeric" and _fits_decimal(column.typmod)):
+        return name
+    # Widened by the server, since psycopg reads the shortest decimal, which is another double.
+    text_or_double = "float8" if scalar == "float4" else "text"
+    return sql.SQL("{}::" + text_or_double + brackets).format(name)
 
 
-def _scalar(type_name: str, typmod: int) -> bool:
-    """Tell whether a lake table has a type for it, so that the value itself is compared and not its text."""
-    return type_name in _AS_THEY_ARE or (type_name == "numeric" and typmod >= _TYPMOD_OFFSET)
+def _fits_decimal(typmod: int) -> bool:
+    """Read the precision out of a typmod: 4 + (precision << 16 | scale), or -1 for none (numeric.c)."""
+    return 0 <= (typmod - 4) >> 16 <= _WIDEST_DECIMAL
 
 
 def _source_rows(connection: psycopg.Connection[Any], table: str, columns: list[Column]) -> list[Row]:
@@ -152,5 +153,6 @@ def _same(wanted: object, found: object) -> bool:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    """Quote texts, so that the text 1 is not the number 1."""
+    text = repr(value) if isinstance(value, str | bytes | list) else str(value)
     return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"

@@ -22,12 +22,16 @@ _CONFLICTS = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailu
 class Workload:
     """Starts with `with` and ends with it; what went wrong in a client is raised by `stop`.
 
-    `rate` is the transactions a second of all clients together, 0 for as many as go.
+    `rate` is the transactions a second of all clients together, 0 for as many as go; `limit` the transactions
+    a client, None for as many as there is time for.
     """
 
-    def __init__(self, uri: str, *, seed: int = 1, rate: float = 0.0, clients: int = 4) -> None:
+    def __init__(
+        self, uri: str, *, seed: int = 1, rate: float = 0.0, clients: int = 4, limit: int | None = None
+    ) -> None:
         self._uri = uri
         self._seed = seed
+        self._limit = limit
         self._pause = clients / rate if rate > 0 else 0.0
         self._stopping = threading.Event()
         self._counts = [Counter[str]() for _ in range(clients)]
@@ -56,6 +60,10 @@ class Workload:
     def stop(self) -> Counter[str]:
         """Let every client finish its transaction, and say what was done; raises what a client died of."""
         self._stopping.set()
+        return self.wait()
+
+    def wait(self) -> Counter[str]:
+        """Wait until every client has reached its limit, and say what was done; raises as `stop` does."""
         for client in self._clients:
             client.result()
         return self.counts
@@ -65,7 +73,7 @@ class Workload:
         actions = rng.choices(list(ACTIONS), list(ACTIONS.values()), k=10_000)
         start = time.monotonic()
         with psycopg.connect(self._uri, autocommit=True) as connection:
-            for count, action in enumerate(itertools.cycle(actions)):
+            for count, action in enumerate(itertools.islice(itertools.cycle(actions), self._limit)):
                 if self._stopping.wait(max(0.0, start + count * self._pause - time.monotonic())):
                     return
                 self._counts[number] += _transaction(connection, rng, action)

@@ -1,0 +1,107 @@
+"""The load does what it promises, again and again the same, and says when it can't."""
+
+import time
+from collections import Counter
+
+import psycopg
+import pytest
+
+from pgcdc_cli.demo import shop, workload
+from pgcdc_cli.demo.actions import Kind
+from pgcdc_cli.demo.workload import Workload
+
+
+@pytest.fixture
+def filled(database):
+    shop.create(database.uri)
+    shop.fill(database.uri, seed=1)
+    return database
+
+
+def contents(database):
+    return [
+        database.execute(f"SELECT t::text FROM shop.{table} t ORDER BY 1").fetchall() for table in shop.TABLES
+    ]
+
+
+def test_a_few_seconds_bring_every_kind_of_change(filled):
+    promised = set(Kind) - {Kind.RETRY}
+    deadline = time.monotonic() + 60
+    with Workload(filled.uri, seed=1) as load:
+        while promised - load.counts.keys() and time.monotonic() < deadline:
+            load.check()
+            time.sleep(0.1)
+        assert promised - load.stop().keys() == set()
+
+
+def test_every_kind_of_change_is_on_the_wire(filled):
+    slot = filled.create_slot()
+    filled.execute("CREATE PUBLICATION shop FOR TABLES IN SCHEMA shop")
+    with Workload(filled.uri, seed=1, clients=2, limit=1000) as load:
+        counts = load.wait()
+    rows = filled.execute(
+        "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL,"
+        " 'proto_version', '1', 'publication_names', 'shop')",
+        (slot,),
+    )
+    tags = Counter(data[:1] + (data[5:6] if data[:1] in b"UD" else b"") for (data,) in rows)
+    assert tags[b"B"] == tags[b"C"] <= counts[Kind.TRANSACTION]
+    assert tags[b"T"] == counts[Kind.TRUNCATE] > 0
+    assert tags[b"DO"] > 0 < tags[b"DK"]
+    assert tags[b"UO"] >= counts[Kind.UPDATE_FULL] > 0
+    assert tags[b"UK"] >= counts[Kind.KEY_CHANGE] - counts[Kind.UPDATE_FULL] > 0
+    assert tags[b"UN"] > 0 < tags[b"I"]
+
+
+def test_long_texts_stay_out_of_line(filled):
+    sizes = filled.execute(
+        "SELECT pg_relation_size(reltoastrelid) FROM pg_class"
+        " WHERE oid IN ('shop.products'::regclass, 'shop.stock'::regclass)"
+    ).fetchall()
+    assert all(size > 100_000 for (size,) in sizes)
+
+
+def test_one_client_does_the_same_again(database18):
+    shop.create(database18.uri)
+    shop.fill(database18.uri, seed=5)
+    with Workload(database18.uri, seed=5, clients=1, limit=400) as load:
+        first_counts = load.wait()
+    first = contents(database18)
+    database18.execute("DROP SCHEMA shop CASCADE")
+    shop.create(database18.uri)
+    shop.fill(database18.uri, seed=5)
+    with Workload(database18.uri, seed=5, clients=1, limit=400) as load:
+        assert load.wait() == first_counts
+    assert contents(database18) == first
+
+
+def test_the_rate_is_kept(filled):
+    start = time.monotonic()
+    with Workload(filled.uri, rate=100, limit=50, clients=4) as load:
+        counts = load.wait()
+    assert counts[Kind.TRANSACTION] + counts[Kind.ROLLBACK] == 200
+    assert time.monotonic() - start >= 1.9
+
+
+@pytest.mark.parametrize("state", ["40P01", "40001"], ids=["deadlock", "serialization"])
+def test_a_conflict_is_retried_and_what_was_undone_does_not_count(database18, monkeypatch, state):
+    tries = []
+
+    def conflict(scene):
+        tries.append(scene)
+        scene.done[Kind.INSERT] += 1
+        if len(tries) < 3:
+            scene.connection.execute(f"DO $$ BEGIN RAISE EXCEPTION USING errcode = '{state}'; END $$")
+
+    monkeypatch.setattr(workload, "ACTIONS", {conflict: 1})
+    with Workload(database18.uri, clients=1, limit=1) as load:
+        assert load.wait() == {Kind.TRANSACTION: 1, Kind.RETRY: 2, Kind.INSERT: 1}
+
+
+def test_any_other_error_surfaces(database18, monkeypatch):
+    monkeypatch.setattr(workload, "ACTIONS", {lambda scene: scene.connection.execute("SELECT 1/0"): 1})
+    with Workload(database18.uri, clients=2) as load:
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            load.wait()
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            load.check()
