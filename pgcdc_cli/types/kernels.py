@@ -1,0 +1,124 @@
+"""The Arrow compute functions that columns are made with, each with the one signature that is used here.
+
+`pyarrow.compute` has them under the same names with many overloads, which the type checker can't tell apart
+for arrays of bytes.
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias, TypeVar, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+
+Mask = NDArray[np.bool_]
+Column: TypeAlias = "pa.Array[Any]"
+ArrayT = TypeVar("ArrayT", bound=Column)
+
+INT32_MAX = 2**31 - 1
+
+
+def as_text(column: Column) -> pa.StringArray:
+    """Take bytes for UTF-8; a PROTOCOL error if they aren't."""
+    try:
+        return cast("pa.StringArray", column.cast(pa.string()))
+    except pa.ArrowInvalid as error:
+        raise PgcdcError(ErrorKind.PROTOCOL, "could not decode a value: it is not valid UTF-8") from error
+
+
+def as_mask(array: Column) -> Mask:
+    """Turn a boolean array into a mask; null is false."""
+    filled = pc.call_function("coalesce", [array, pa.scalar(False)])
+    return cast("Mask", filled.to_numpy(zero_copy_only=False))
+
+
+def value_bytes(column: Column) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Show the memory of an array of bytes: n + 1 offsets from 0, and the bytes that they divide."""
+    if len(column) == 0:
+        return np.zeros(1, np.int64), np.empty(0, np.uint8)
+    _, offset_buffer, data_buffer = column.buffers()
+    assert offset_buffer is not None
+    wide = column.type in (pa.large_binary(), pa.large_string())
+    offsets = np.asarray(memoryview(offset_buffer)).view(np.int64 if wide else np.int32)
+    offsets = offsets[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    data = np.asarray(memoryview(data_buffer or b"")).view(np.uint8)[offsets[0] : offsets[-1]]
+    return offsets - offsets[0], data
+
+
+def from_bytes(
+    offsets: NDArray[np.int64], data: NDArray[np.uint8], validity: pa.Buffer | None = None
+) -> pa.BinaryArray:
+    """Make an array of bytes; `offsets` are n + 1, from 0 to at most 2**31 - 1."""
+    buffers = [validity, buffer(offsets.astype(np.int32)), buffer(data)]
+    return cast("pa.BinaryArray", pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers))
+
+
+def buffer(array: NDArray[np.generic]) -> pa.Buffer:
+    return pa.py_buffer(np.ascontiguousarray(array).data)
+
+
+def binary(values: Sequence[str | bytes | None]) -> pa.BinaryArray:
+    return pa.array(values, pa.binary())
+
+
+def lists(offsets: NDArray[np.int32], values: Column, absent: Mask) -> Column:
+    """Divide values into n lists by n + 1 offsets; null where `absent`."""
+    make = cast("Any", pa.ListArray.from_arrays)
+    return cast("Column", make(pa.array(offsets), values, mask=pa.array(absent)))
+
+
+def nulls(rows: int, arrow: pa.DataType) -> Column:
+    return cast("Column", pa.nulls(rows, cast("Any", arrow)))
+
+
+def concat(arrays: Sequence[ArrayT]) -> ArrayT:
+    return cast("ArrayT", pa.concat_arrays(cast("Any", arrays)))
+
+
+def take(array: ArrayT, rows: NDArray[np.integer]) -> ArrayT:
+    return cast("ArrayT", pc.call_function("take", [array, pa.array(rows)]))
+
+
+def equal(column: Column, value: bytes) -> Column:
+    return cast("Column", pc.call_function("equal", [column, pa.scalar(value, column.type)]))
+
+
+def matches(text: pa.StringArray, pattern: str) -> Column:
+    """Say which values contain a match of the RE2 pattern."""
+    options = pc.MatchSubstringOptions(pattern)
+    return cast("Column", pc.call_function("match_substring_regex", [text], options))
+
+
+def replace_with_mask(values: ArrayT, mask: Mask, replacements: Column) -> ArrayT:
+    return cast("ArrayT", pc.call_function("replace_with_mask", [values, pa.array(mask), replacements]))
+
+
+def null_where(values: ArrayT, mask: Mask) -> ArrayT:
+    missing = pa.scalar(None, values.type)
+    return cast("ArrayT", pc.call_function("if_else", [pa.array(mask), missing, values]))
+
+
+def replace_substring(column: pa.BinaryArray, old: bytes, new: bytes) -> pa.BinaryArray:
+    # Bytes are what a column of bytes needs, though the stub wants str.
+    options = pc.ReplaceSubstringOptions(old, new)  # type: ignore[arg-type]
+    return cast("pa.BinaryArray", pc.call_function("replace_substring", [column], options))
+
+
+def join(parts: Sequence["bytes | Column"], null: bytes = b"null") -> Column:
+    """Concatenate per row: constants and columns (one of them at least); a null reads as `null`."""
+    arrays = [part for part in parts if isinstance(part, pa.Array)]
+    wide = sum(_size(part, len(arrays[0])) for part in parts) > INT32_MAX
+    target = pa.large_binary() if wide or any(a.type == pa.large_binary() for a in arrays) else pa.binary()
+    arguments = [
+        part.cast(target) if isinstance(part, pa.Array) else pa.scalar(part, target) for part in (*parts, b"")
+    ]
+    options = pc.JoinOptions("replace", null)  # type: ignore[call-overload]
+    return cast("Column", pc.call_function("binary_join_element_wise", arguments, options))
+
+
+def _size(part: "bytes | Column", rows: int) -> int:
+    """Bytes that a part may add; a null adds four."""
+    return len(part) * rows if isinstance(part, bytes) else part.nbytes
