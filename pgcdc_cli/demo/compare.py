@@ -57,21 +57,21 @@ class Comparison:
 def compare(connection: psycopg.Connection[Any], table: str, copy: Path, *, limit: int = 5) -> Comparison:
     """Compare the table named `schema.table` with the Delta table in `copy`.
 
-    Tells `limit` differences at most; each names table, key, column and both values.
+    Tells `limit` differences at most; each names key, column and both values.
     """
     columns = _columns(connection, table)
     source = _by_key(columns, _source_rows(connection, table, columns))
     if not (copy / "_delta_log").is_dir():
-        return Comparison(len(source), 0, [f"{table}: there is no Delta table in {copy}"])
+        return Comparison(len(source), 0, [f"there is no Delta table in {copy}"])
     names, rows = _copy_rows(copy)
     if sorted(names) != sorted(column.name for column in columns):
         wanted = ", ".join(column.name for column in columns)
-        return Comparison(len(source), len(rows), [f"{table}: columns are {', '.join(names)}, not {wanted}"])
+        return Comparison(len(source), len(rows), [f"columns are {', '.join(names)}, not {wanted}"])
     order = [names.index(column.name) for column in columns]
     arranged = [tuple(row[place] for place in order) for row in rows]
     target = _by_key(columns, arranged)
-    differences = [f"{table}: {len(arranged) - len(target)} keys occur twice"] * (len(arranged) > len(target))
-    found = _differences(table, columns, source, target)
+    differences = [f"{len(arranged) - len(target)} keys occur twice"] * (len(arranged) > len(target))
+    found = _differences(columns, source, target)
     differences += [difference for difference, _ in zip(found, range(limit), strict=False)]
     return Comparison(len(source), len(arranged), differences)
 
@@ -123,12 +123,10 @@ def _by_key(columns: list[Column], rows: Sequence[Row]) -> dict[Row, Row]:
     return {tuple(row[place] for _, place in places): row for row in rows}
 
 
-def _differences(
-    table: str, columns: list[Column], source: dict[Row, Row], target: dict[Row, Row]
-) -> Iterator[str]:
+def _differences(columns: list[Column], source: dict[Row, Row], target: dict[Row, Row]) -> Iterator[str]:
     names = [name for _, name in sorted((c.key, c.name) for c in columns if c.key is not None)]
     for key in source.keys() | target.keys():
-        place = f"{table} ({', '.join(f'{name}={value}' for name, value in zip(names, key, strict=True))})"
+        place = ", ".join(f"{name}={value}" for name, value in zip(names, key, strict=True))
         if key not in target:
             yield f"{place}: the row is missing from the copy"
         elif key not in source:
@@ -140,7 +138,8 @@ def _differences(
 def _row_differences(place: str, columns: list[Column], source: Row, target: Row) -> Iterator[str]:
     for column, wanted, found in zip(columns, source, target, strict=True):
         if not _same(wanted, found):
-            yield f"{place}.{column.name}: {_short(wanted)} in the source, {_short(found)} in the copy"
+            values = f"{_short(wanted)} in the source, {_short(found)} in the copy"
+            yield f"{place}, column {column.name}: {values}"
 
 
 def _same(wanted: object, found: object) -> bool:

@@ -1,0 +1,293 @@
+"""How fast pgcdc streams, beside pg_recvlogical on the same log.
+
+    python tests/benchmarks/stream.py [--rows 1000000] [--pairs 5] [--formats jsonl,arrow] [--json FILE]
+
+Both read the same transactions from copies of one slot, in turn, up to the same end position, into files on
+the same file system. What is timed is the whole life of each process, its start included. The log ends with
+one more transaction beyond the end position, so that neither waits for a keepalive to learn that it is done.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psycopg
+
+import pgcdc_cli
+from pgcdc_cli.demo.server import EmbeddedServer
+
+ROWS_A_TRANSACTION = 100
+TIME_LIMIT = 600.0
+SETTINGS = {"max_wal_size": "16GB", "checkpoint_timeout": "1h", "autovacuum": "off"}
+TABLE = "CREATE TABLE bench (id bigint PRIMARY KEY, a int, b text, c numeric(12,2), ts timestamptz)"
+INSERT = """INSERT INTO bench SELECT g, g % 1000, 'row number ' || g || ' xx', (g % 100000)::numeric / 100,
+    '2024-01-01'::timestamptz + g * interval '1 second 1234 microseconds' FROM generate_series({}, {}) g"""
+ROW = (b"I\0\0", b'{"op":"I"')
+"""How a row's line begins: in raw output an insert and half the relation's OID, and in JSON lines."""
+PGCDC = {
+    "jsonl": ["--format", "jsonl", "-D"],
+    "jsonl-file": ["--format", "jsonl", "-f"],
+    "arrow": ["--format", "arrow", "-D"],
+    "raw": ["--format", "raw", "-f"],
+}
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one process took: seconds and MB."""
+
+    wall: float
+    cpu: float
+    peak_rss: float
+
+
+@dataclass(frozen=True)
+class Log:
+    """Transactions waiting in a slot, up to an end position."""
+
+    name: str
+    uri: str
+    slot: str
+    end: str
+    rows: int
+    transactions: int
+
+
+def write_log(server: EmbeddedServer, name: str, rows: int, rows_a_transaction: int) -> Log:
+    """Make a database with a slot and `rows` inserts in transactions of `rows_a_transaction`."""
+    with psycopg.connect(server.uri(), autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name}")
+    starts = range(1, rows + 1, rows_a_transaction)
+    with psycopg.connect(server.uri(name), autocommit=True) as connection:
+        connection.execute(TABLE)
+        connection.execute("CREATE PUBLICATION bench FOR TABLE bench")
+        connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (name,))
+        for start in starts:
+            connection.execute(INSERT.format(start, min(rows, start + rows_a_transaction - 1)))
+        (end,) = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
+        connection.execute(INSERT.format(0, 0))
+    return Log(name, server.uri(name), name, end, rows, len(starts))
+
+
+@contextmanager
+def copy_of_slot(log: Log) -> Iterator[str]:
+    name = f"{log.slot}_copy"
+    with psycopg.connect(log.uri, autocommit=True) as connection:
+        connection.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", (log.slot, name))
+        try:
+            yield name
+        finally:
+            connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
+
+
+def pg_recvlogical(server: EmbeddedServer, log: Log, slot: str, target: Path) -> list[str]:
+    plugin = ["-o", "proto_version=1", "-o", "publication_names=bench"]
+    program = str(server.bin / "pg_recvlogical")
+    stop = ["--no-loop", "--endpos", log.end]
+    return [program, "-d", log.uri, "-S", slot, "--start", *plugin, *stop, "-f", str(target)]
+
+
+def pgcdc(format_: str, log: Log, slot: str, target: Path) -> list[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "pgcdc_cli",
+        "stream",
+        "-d",
+        log.uri,
+        "-S",
+        slot,
+        "--publication",
+        "bench",
+    ]
+    return [*command, "--no-loop", "--endpos", log.end, *PGCDC[format_], str(target)]
+
+
+def measure(command: list[str], log: Path) -> Usage:
+    """Run a command to its end; SystemExit with what it said if it fails or takes forever."""
+    start = time.monotonic()
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    peak, status = 0.0, None
+    while status is None:
+        time.sleep(0.005)
+        peak = max(peak, _peak_rss(process.pid))
+        pid, code, used = os.wait4(process.pid, os.WNOHANG)
+        if pid:
+            status = os.waitstatus_to_exitcode(code)
+        elif time.monotonic() - start > TIME_LIMIT:
+            process.send_signal(signal.SIGKILL)
+    process.returncode = status
+    wall = time.monotonic() - start
+    if status != 0:
+        raise SystemExit(f"{' '.join(command)}: exit status {status}\n{log.read_text()}")
+    return Usage(wall, used.ru_utime + used.ru_stime, peak or used.ru_maxrss / 1024)
+
+
+def _peak_rss(pid: int) -> float:
+    """Read the high-water mark of the process as it is now, in MB; 0 where there is no /proc.
+
+    The one that wait4 gives counts the moment before exec, too, when the process was a copy of this one.
+    """
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return 0.0
+    return next(
+        (int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM")), 0.0
+    )
+
+
+def rows_in(target: Path) -> int:
+    """Count the rows that a run has left, by its own manifest or, in one file, by lines or messages."""
+    if target.is_dir():
+        lines = (target / "manifest.jsonl").read_text().splitlines()
+        return sum(file["rows"] for line in lines for file in json.loads(line)["files"])
+    with target.open("rb") as lines:
+        return sum(line.startswith(ROW) for line in lines)
+
+
+def run(command: Callable[[str, Path], list[str]], log: Log, target: Path) -> Usage:
+    """Measure one run on a slot copy of its own, look whether it brought all rows, and clear up."""
+    with copy_of_slot(log) as slot:
+        usage = measure(command(slot, target), target.with_suffix(".log"))
+    if (rows := rows_in(target)) != log.rows:
+        raise SystemExit(f"{target}: {rows} rows instead of {log.rows}")
+    for path in target.parent.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return usage
+
+
+def compare(server: EmbeddedServer, log: Log, format_: str, pairs: int, work: Path) -> dict[str, object]:
+    """Measure `pairs` pairs, every other one in reverse order."""
+    suffix = ".jsonl" if format_ == "jsonl-file" else ""
+
+    def ours() -> Usage:
+        return run(lambda slot, target: pgcdc(format_, log, slot, target), log, work / f"ours{suffix}")
+
+    def theirs() -> Usage:
+        return run(lambda slot, target: pg_recvlogical(server, log, slot, target), log, work / "theirs")
+
+    theirs()
+    measured = []
+    for number in range(pairs):
+        if number % 2:
+            our, their = ours(), theirs()
+        else:
+            their, our = theirs(), ours()
+        measured.append((our, their))
+    return summary(log, format_, measured)
+
+
+def summary(log: Log, format_: str, pairs: list[tuple[Usage, Usage]]) -> dict[str, object]:
+    wall = statistics.median(ours.wall for ours, _ in pairs)
+    return {
+        "workload": log.name,
+        "rows": log.rows,
+        "transactions": log.transactions,
+        "format": format_,
+        "wall_ratio": statistics.median(ours.wall / theirs.wall for ours, theirs in pairs),
+        "cpu_ratio": statistics.median(ours.cpu / theirs.cpu for ours, theirs in pairs),
+        "wall": wall,
+        "rows_a_second": log.rows / wall,
+        "peak_rss": max(ours.peak_rss for ours, _ in pairs),
+        "pg_recvlogical_wall": statistics.median(theirs.wall for _, theirs in pairs),
+        "pg_recvlogical_peak_rss": max(theirs.peak_rss for _, theirs in pairs),
+        "pairs": [{"pgcdc": asdict(ours), "pg_recvlogical": asdict(theirs)} for ours, theirs in pairs],
+    }
+
+
+def machine(server: EmbeddedServer) -> dict[str, object]:
+    version = subprocess.run([server.bin / "postgres", "-V"], capture_output=True, text=True, check=True)
+    return {
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "load": os.getloadavg()[0],
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "postgresql": version.stdout.split()[-1],
+        "pgcdc": pgcdc_cli.__version__,
+    }
+
+
+HEADINGS = (
+    "workload",
+    "format",
+    "wall ratio",
+    "CPU ratio",
+    "pgcdc s",
+    "recvlogical s",
+    "rows/s",
+    "RSS MB",
+    "recvl. MB",
+)
+KEYS = {
+    "workload": "",
+    "format": "",
+    "wall_ratio": ".2f",
+    "cpu_ratio": ".2f",
+    "wall": ".2f",
+    "pg_recvlogical_wall": ".2f",
+    "rows_a_second": ",.0f",
+    "peak_rss": ".0f",
+    "pg_recvlogical_peak_rss": ".0f",
+}
+
+
+def table_line(cells: list[str] | tuple[str, ...]) -> str:
+    return "".join(cell.ljust(12) if place < 2 else cell.rjust(14) for place, cell in enumerate(cells))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--formats", default="jsonl,arrow", help=f"of {', '.join(PGCDC)}")
+    parser.add_argument("--workloads", default="one,many", help="one transaction, or many of 100 rows")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--directory", type=Path, help="where servers and output go (a temporary directory)")
+    return parser.parse_args()
+
+
+def benchmark(options: argparse.Namespace, server: EmbeddedServer, work: Path) -> dict[str, object]:
+    facts = machine(server)
+    print("  ".join(f"{name} {value}" for name, value in facts.items()))
+    print(table_line(HEADINGS))
+    results = []
+    for workload in options.workloads.split(","):
+        size = {"one": options.rows, "many": ROWS_A_TRANSACTION}[workload]
+        log = write_log(server, workload, options.rows, size)
+        for format_ in options.formats.split(","):
+            result = compare(server, log, format_, options.pairs, work)
+            print(table_line([format(result[key], spec) for key, spec in KEYS.items()]), flush=True)
+            results.append(result)
+    return {"machine": facts, "results": results}
+
+
+def main() -> None:
+    options = arguments()
+    with tempfile.TemporaryDirectory(prefix="pgcdc-bench-", dir=options.directory) as directory:
+        work = Path(directory, "output")
+        work.mkdir()
+        server = EmbeddedServer(Path(directory, "data"), settings=SETTINGS)
+        try:
+            report = benchmark(options, server, work)
+        finally:
+            server.stop()
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""The benchmark still runs, on a small scale; its numbers are nobody's promise here."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).with_name("stream.py")
+
+
+def test_the_benchmark_measures_every_format_against_pg_recvlogical(tmp_path):
+    report = tmp_path / "report.json"
+    options = ["--rows", "2000", "--pairs", "1", "--formats", "jsonl,jsonl-file,arrow,raw"]
+    ended = subprocess.run(
+        [sys.executable, SCRIPT, *options, "--json", report, "--directory", tmp_path],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    results = json.loads(report.read_text())["results"]
+    measured = {(result["workload"], result["format"], result["transactions"]) for result in results}
+    formats = ("jsonl", "jsonl-file", "arrow", "raw")
+    assert measured == {("one", name, 1) for name in formats} | {("many", name, 20) for name in formats}
+    assert all(result["wall_ratio"] > 0 < result["cpu_ratio"] for result in results)
+    assert all(result["peak_rss"] > result["pg_recvlogical_peak_rss"] > 0 for result in results)
+    assert ended.stdout.count("\n") == 2 + len(results)

@@ -1,0 +1,110 @@
+"""Child processes: what they say arrives, what they fail of is raised, and none outlives its family."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pgcdc_cli.demo import children
+from pgcdc_cli.demo.children import Children, interruptible, uninterruptible
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+
+FAMILY = """#!/bin/sh
+sleep 1000 &
+echo $! $$
+trap '' TERM
+wait
+sleep 1000
+"""
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """Let a shell script stand in for pgcdc."""
+
+    def write(script):
+        path = tmp_path / "script"
+        path.write_text(script)
+        path.chmod(0o755)
+        monkeypatch.setattr(children.sys, "executable", str(path))
+
+    return write
+
+
+def ignore(_line):
+    pass
+
+
+def test_command_lines_and_output_are_passed_on_from_the_waiting_thread():
+    heard = []
+    with Children(
+        lambda line: heard.append(("command", line, threading.get_ident())),
+        lambda line: heard.append(("output", line.split()[0], threading.get_ident())),
+    ) as family:
+        family.run("--version")
+    me = threading.get_ident()
+    assert heard == [("command", "pgcdc --version", me), ("output", "pgcdc", me)]
+
+
+def test_a_failing_command_raises_its_own_error_kind_and_hint():
+    with Children(ignore, ignore) as family, pytest.raises(PgcdcError) as raised:
+        family.run("show", "/nowhere/at/all", "--limit", "many")
+    assert raised.value.kind is ErrorKind.USAGE
+    assert raised.value.message.startswith("could not read the command line: --limit")
+    assert raised.value.hint == "see pgcdc show --help"
+
+
+def test_a_command_that_dies_silently_is_named(program):
+    program("#!/bin/sh\nkill -9 $$\n")
+    with Children(ignore, ignore) as family, pytest.raises(PgcdcError, match='"pgcdc a b": exit status -9'):
+        family.run("a", "b")
+
+
+def test_leaving_ends_the_whole_family_of_a_child_that_refuses(program, monkeypatch):
+    program(FAMILY)
+    monkeypatch.setattr(children, "_PATIENCE", 0.3)
+    said = []
+    with Children(ignore, said.append) as family:
+        family.start()
+        while not said:
+            family.drain()
+        assert all(alive(int(pid)) for pid in said[0].split())
+    for pid in map(int, said[0].split()):
+        deadline = time.monotonic() + 5
+        while alive(pid) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not alive(pid)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ending_signals_interrupt(number):
+    with pytest.raises(KeyboardInterrupt), interruptible():  # noqa: PT012  it may come a little later
+        os.kill(os.getpid(), number)
+        time.sleep(5)
+
+
+def test_an_ignored_signal_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible():
+            os.kill(os.getpid(), signal.SIGHUP)
+            time.sleep(0.05)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_nothing_interrupts_clearing_up():
+    with interruptible(), uninterruptible():
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.05)
