@@ -41,17 +41,27 @@ class EncodedSlice:
 
 
 class Format(Protocol):
-    """Slices to bytes. `name` is what the manifest calls it, `suffix` ends a file's name, `tail` ends a file."""
+    """Slices to bytes."""
 
-    name: str
-    suffix: str
-    tail: bytes
+    @property
+    def name(self) -> str:
+        """What the manifest calls it."""
+
+    @property
+    def suffix(self) -> str:
+        """What ends a file's name."""
+
+    @property
+    def tail(self) -> bytes:
+        """What ends a file."""
 
     def encode(self, part: Slice) -> EncodedSlice:
         """Encode the rows of a slice, each file's in stream order."""
         ...
 
     def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
-        """Join what `encode` gave for one file into bytes that can be appended to it, and cut off again:
-        a compressed frame, an Arrow record batch message, or the bytes themselves."""
+        """Join what `encode` gave for one file into bytes that can be appended to it, and cut off again.
+
+        That is a compressed frame, an Arrow record batch message, or the bytes themselves.
+        """
         ...

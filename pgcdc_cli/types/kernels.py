@@ -16,6 +16,9 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 Mask = NDArray[np.bool_]
 Column: TypeAlias = "pa.Array[Any]"
+Part: TypeAlias = "bytes | pa.Array[Any]"
+"""What `join` takes: a constant, or a value per row."""
+
 ArrayT = TypeVar("ArrayT", bound=Column)
 
 INT32_MAX = 2**31 - 1
@@ -56,6 +59,16 @@ def from_bytes(
     return cast("pa.BinaryArray", pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers))
 
 
+def widened(column: Column) -> pa.BinaryArray:
+    """Give an array of bytes wide offsets, so that more than 2**31 bytes are no harm."""
+    return cast("pa.BinaryArray", column.cast(pa.large_binary()))
+
+
+def as_binary(column: Column) -> pa.BinaryArray:
+    """Take strings, or bytes with wide offsets, for bytes; there must be less than 2**31."""
+    return cast("pa.BinaryArray", column.cast(pa.binary()))
+
+
 def buffer(array: NDArray[np.generic]) -> pa.Buffer:
     return pa.py_buffer(np.ascontiguousarray(array).data)
 
@@ -78,6 +91,20 @@ def concat(arrays: Sequence[ArrayT]) -> ArrayT:
     return cast("ArrayT", pa.concat_arrays(cast("Any", arrays)))
 
 
+def concat_bytes(arrays: Sequence[Column]) -> Column:
+    """Concatenate arrays of bytes; with wide offsets if there are 2**31 of them or more."""
+    wide = any(array.type == pa.large_binary() for array in arrays)
+    if wide or sum(array.nbytes for array in arrays) > INT32_MAX:
+        arrays = [widened(array) for array in arrays]
+    return concat(arrays)
+
+
+def contiguous(array: Column) -> pa.Buffer:
+    """Show the bytes of an array as the one buffer that they are."""
+    _, data = value_bytes(array)
+    return pa.py_buffer(data.data)
+
+
 def take(array: ArrayT, rows: NDArray[np.integer]) -> ArrayT:
     return cast("ArrayT", pc.call_function("take", [array, pa.array(rows)]))
 
@@ -96,6 +123,21 @@ def replace_with_mask(values: ArrayT, mask: Mask, replacements: Column) -> Array
     return cast("ArrayT", pc.call_function("replace_with_mask", [values, pa.array(mask), replacements]))
 
 
+def if_else(condition: Column, true: bytes, false: bytes) -> pa.BinaryArray:
+    """Choose a constant per row; null stays null."""
+    arguments = [condition, pa.scalar(true, pa.binary()), pa.scalar(false, pa.binary())]
+    return cast("pa.BinaryArray", pc.call_function("if_else", arguments))
+
+
+def replace_where(values: ArrayT, mask: Mask, value: bytes) -> ArrayT:
+    replacement = pa.scalar(value, values.type)
+    return cast("ArrayT", pc.call_function("if_else", [pa.array(mask), replacement, values]))
+
+
+def coalesce(first: ArrayT, second: Column) -> ArrayT:
+    return cast("ArrayT", pc.call_function("coalesce", [first, second]))
+
+
 def null_where(values: ArrayT, mask: Mask) -> ArrayT:
     missing = pa.scalar(None, values.type)
     return cast("ArrayT", pc.call_function("if_else", [pa.array(mask), missing, values]))
@@ -107,7 +149,7 @@ def replace_substring(column: pa.BinaryArray, old: bytes, new: bytes) -> pa.Bina
     return cast("pa.BinaryArray", pc.call_function("replace_substring", [column], options))
 
 
-def join(parts: Sequence["bytes | Column"], null: bytes = b"null") -> Column:
+def join(parts: Sequence[Part], null: bytes = b"null") -> Column:
     """Concatenate per row: constants and columns (one of them at least); a null reads as `null`."""
     arrays = [part for part in parts if isinstance(part, pa.Array)]
     wide = sum(_size(part, len(arrays[0])) for part in parts) > INT32_MAX
@@ -119,6 +161,6 @@ def join(parts: Sequence["bytes | Column"], null: bytes = b"null") -> Column:
     return cast("Column", pc.call_function("binary_join_element_wise", arguments, options))
 
 
-def _size(part: "bytes | Column", rows: int) -> int:
+def _size(part: Part, rows: int) -> int:
     """Bytes that a part may add; a null adds four."""
     return len(part) * rows if isinstance(part, bytes) else part.nbytes

@@ -1,0 +1,74 @@
+"""What is no row, as the object of its JSON line: truncates, logical messages, begins and commits."""
+
+import base64
+from typing import Any
+
+import numpy as np
+
+from pgcdc_cli.formats.stamps import timestamp_text
+from pgcdc_cli.pgoutput.changes import MessageChange, Stamp, TransactionMark, TruncateChange
+
+Event = TruncateChange | MessageChange | TransactionMark
+
+
+def event_object(event: Event) -> dict[str, Any]:
+    """Build the object, its keys in the order of the line."""
+    if isinstance(event, TruncateChange):
+        return _truncate(event)
+    if isinstance(event, MessageChange):
+        return _message(event)
+    return _mark(event)
+
+
+def _truncate(event: TruncateChange) -> dict[str, Any]:
+    return {
+        "op": "T",
+        **_stamp(event.stamp),
+        "schema": event.table.schema,
+        "table": event.table.name,
+        "cascade": event.cascade,
+        "restart_identity": event.restart_identity,
+    }
+
+
+def _message(event: MessageChange) -> dict[str, Any]:
+    return {
+        "op": "M",
+        **_stamp(event.stamp),
+        "transactional": event.transactional,
+        "prefix": event.prefix,
+        **_content(event.content),
+    }
+
+
+def _content(content: bytes) -> dict[str, str]:
+    try:
+        return {"content": content.decode()}
+    except UnicodeDecodeError:
+        return {"content_base64": base64.b64encode(content).decode()}
+
+
+def _mark(event: TransactionMark) -> dict[str, Any]:
+    stamp = event.stamp
+    end = {"end_lsn": str(stamp.lsn)} if event.kind == "C" else {}
+    return {
+        "op": event.kind,
+        "commit_lsn": str(stamp.commit_lsn),
+        **end,
+        "xid": stamp.xid,
+        "ts": _timestamp(stamp.commit_ts),
+    }
+
+
+def _stamp(stamp: Stamp) -> dict[str, Any]:
+    return {
+        "lsn": str(stamp.lsn),
+        "commit_lsn": str(stamp.commit_lsn),
+        "seq": stamp.seq,
+        "xid": stamp.xid,
+        "ts": _timestamp(stamp.commit_ts),
+    }
+
+
+def _timestamp(micros: int) -> str:
+    return str(timestamp_text(np.array([micros], np.int64))[0].as_py(), "ascii")

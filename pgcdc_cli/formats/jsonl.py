@@ -1,0 +1,90 @@
+"""JSON lines: one object a line for every change, truncate and logical message, and for B and C if asked.
+
+Keys, in this order: op, lsn, commit_lsn, seq, xid, ts, schema, table, key, old, new, unchanged, json_null.
+`key`, `old`, `new`, `unchanged` and `json_null` are there only where they have something to say. A column
+that the server didn't send is not in `new`, and `unchanged` names it. `json_null` names the columns, as
+"new.doc" or "old.doc", whose null is JSON's own and not SQL NULL. `xid` is null outside of transactions. What
+each type looks like is in `types/convert.py`.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from pgcdc_cli.formats.base import Data, EncodedSlice, Piece
+from pgcdc_cli.formats.compress import SUFFIXES, Compression, compress
+from pgcdc_cli.formats.events import Event, event_object
+from pgcdc_cli.formats.jsonobject import joined
+from pgcdc_cli.formats.jsonrow import row_parts
+from pgcdc_cli.formats.ordered import Arrange, Encoded, commit_range, tables_of
+from pgcdc_cli.pgoutput.changes import ChangeBatch, Slice, TruncateChange
+from pgcdc_cli.table import TableSchema
+from pgcdc_cli.types import kernels
+from pgcdc_cli.types.kernels import Column
+
+Layout = Literal["table", "stream"]
+Numeric = Literal["string", "number"]
+
+MESSAGES = "_messages"
+"""Where logical messages go, which belong to no table."""
+
+_LINES: Arrange[Column] = Arrange(kernels.concat_bytes, kernels.take)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonlFormat:
+    """The default format. `layout` "table" gives one target a table, "stream" everything in one file.
+
+    `transactions` adds a line for each begin and commit; it needs the stream layout.
+    """
+
+    layout: Layout = "table"
+    compression: Compression = "none"
+    numeric: Numeric = "string"
+    transactions: bool = False
+    _: KW_ONLY
+    name: str = field(default="jsonl", init=False)
+    tail: bytes = field(default=b"", init=False)
+
+    @property
+    def suffix(self) -> str:
+        return ".jsonl" + SUFFIXES[self.compression]
+
+    def encode(self, part: Slice) -> EncodedSlice:
+        """Encode the rows of a slice; a PROTOCOL error where a value is no valid UTF-8."""
+        marks = part.marks if self.transactions else ()
+        events: list[Event] = [*part.truncates, *part.messages, *marks]
+        encoded = [self._batch(batch) for batch in part.changes if len(batch)]
+        encoded += [self._event(event) for event in events]
+        pieces = tuple(_piece(lines) for lines in _LINES.in_order(encoded))
+        return EncodedSlice(pieces, part.edge, tables_of(part))
+
+    def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
+        """Join lines; with a compression, into one frame."""
+        return compress(data, self.compression)
+
+    def _batch(self, batch: ChangeBatch) -> Encoded[Column]:
+        lines = joined(row_parts(batch, self.numeric))
+        stamps = batch.stamps
+        return Encoded(*self._place(batch.table), stamps.index, stamps.commit_lsn, lines)
+
+    def _event(self, event: Event) -> Encoded[Column]:
+        line = json.dumps(event_object(event), ensure_ascii=False, separators=(",", ":")) + "\n"
+        stamp = event.stamp
+        table = event.table if isinstance(event, TruncateChange) else None
+        index, commit_lsn = np.array([stamp.index]), np.array([stamp.commit_lsn])
+        return Encoded(*self._place(table), index, commit_lsn, kernels.binary([line]))
+
+    def _place(self, table: TableSchema | None) -> tuple[str, TableSchema | None]:
+        if self.layout == "stream":
+            return "", None
+        return (MESSAGES, None) if table is None else (table.display, table)
+
+
+def _piece(lines: Encoded[Column]) -> Piece:
+    data = kernels.contiguous(lines.rows)
+    return Piece(lines.target, len(lines.rows), *commit_range(lines), data, table=lines.table)

@@ -1,0 +1,120 @@
+"""Change batches by hand: what the decoder would give for these rows."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput.changes import (
+    ChangeBatch,
+    FullImage,
+    KeyImage,
+    MessageChange,
+    Slice,
+    Stamp,
+    Stamps,
+    TransactionMark,
+    TruncateChange,
+)
+from pgcdc_cli.pgoutput.messages import Relation, RelationColumn, ReplicaIdentity
+from pgcdc_cli.table import TableColumn, TableSchema
+from pgcdc_cli.types.oids import TYPES
+from pgcdc_cli.types.registry import PgType, builtin
+
+UNCHANGED = object()
+"""A value that the server did not send."""
+
+COMMIT_TS = 1_767_323_045_678_901
+COMMIT_TEXT = "2026-01-02T03:04:05.678901Z"
+
+
+def table(
+    columns: dict[str, str | PgType],
+    key: tuple[str, ...] | None = ("id",),
+    name: str = "orders",
+    oid: int = 16400,
+) -> TableSchema:
+    """`columns` maps names to built-in types: `{"id": "int8", "price": "numeric(12,2)"}`."""
+    types = [pg_type if isinstance(pg_type, PgType) else _type(pg_type) for pg_type in columns.values()]
+    identity = key or ()
+    wire = tuple(
+        RelationColumn(column, pg_type.oid, pg_type.typmod, column in identity)
+        for column, pg_type in zip(columns, types, strict=True)
+    )
+    described = tuple(
+        TableColumn(column, pg_type, pg_type.name, column in identity)
+        for column, pg_type in zip(columns, types, strict=True)
+    )
+    return TableSchema(Relation(oid, "public", name, ReplicaIdentity.DEFAULT, wire), described, key)
+
+
+def _type(name: str) -> PgType:
+    base, _, modifier = name.partition("(")
+    typmod = -1
+    if modifier:
+        precision, scale = (int(number) for number in modifier.rstrip(")[]").split(","))
+        typmod = (precision << 16 | scale & 0x7FF) + 4
+    array = name.endswith("[]")
+    base = base.removesuffix("[]")
+    oid = next(row[3 if array else 2] for row in TYPES if row[0] == base)
+    found = builtin(oid, typmod)
+    assert found is not None
+    return found
+
+
+def column(values: list) -> tuple[pa.BinaryArray, np.ndarray | None]:
+    wire = [
+        None if v is None or v is UNCHANGED else v if isinstance(v, bytes) else v.encode() for v in values
+    ]
+    mask = np.array([v is UNCHANGED for v in values], np.bool_)
+    return pa.array(wire, pa.binary()), mask if mask.any() else None
+
+
+def full(rows: list[list]) -> FullImage:
+    columns = [column(list(values)) for values in zip(*rows, strict=True)]
+    return FullImage(tuple(c for c, _ in columns), tuple(mask for _, mask in columns))
+
+
+def key_only(rows: list[list], schema: TableSchema) -> KeyImage:
+    columns = [column(list(values))[0] for values in zip(*rows, strict=True)]
+    kept = [
+        c if described.replica_identity else None
+        for c, described in zip(columns, schema.columns, strict=True)
+    ]
+    return KeyImage(tuple(kept))
+
+
+def stamps(index: list[int], commit_lsn: int | list[int] = 0x1A2B400, xid: int = 771, seq: int = 0) -> Stamps:
+    """Changes at these places in the stream: LSNs go up by 16 from 0/1A2B000."""
+    places = np.array(index, np.int64)
+    commits = np.broadcast_to(np.asarray(commit_lsn, np.int64), places.shape).copy()
+    same = np.full(len(places), 1, np.int64)
+    return Stamps(places, 0x1A2B000 + 16 * places, commits, same * COMMIT_TS, same * xid, places + seq)
+
+
+def stamp(index: int, commit_lsn: int = 0x1A2B400, xid: int | None = 771, lsn: int | None = None) -> Stamp:
+    lsn = 0x1A2B000 + 16 * index if lsn is None else lsn
+    return Stamp(index, Lsn(lsn), Lsn(commit_lsn), COMMIT_TS, xid, index)
+
+
+@dataclass
+class Stream:
+    """Events in stream order; `slice` is what the decoder makes of them, one batch per run of a shape."""
+
+    changes: list[ChangeBatch] = field(default_factory=list)
+    truncates: list[TruncateChange] = field(default_factory=list)
+    messages: list[MessageChange] = field(default_factory=list)
+    marks: list[TransactionMark] = field(default_factory=list)
+
+    def slice(self) -> Slice:
+        return Slice(
+            None, tuple(self.changes), tuple(self.truncates), tuple(self.messages), tuple(self.marks)
+        )
+
+
+def change(
+    schema: TableSchema, operation: str, index: list[int], new: list | None = None, old=None
+) -> ChangeBatch:
+    image = full(new) if new is not None else None
+    return ChangeBatch(schema, operation, stamps(index), image, old)
