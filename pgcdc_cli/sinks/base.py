@@ -4,6 +4,7 @@ from typing import Protocol
 
 from pgcdc_cli.formats.base import EncodedSlice
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.sinks.checkpoint import Checkpoint, Source
 
 
 class Sink(Protocol):
@@ -18,6 +19,12 @@ class Sink(Protocol):
 
     @property
     def durable_lsn(self) -> Lsn: ...
+
+    def open(self) -> Checkpoint | None:
+        """Lock and recover; the checkpoint to be checked against the source, None where there is none."""
+
+    def start(self, source: Source, start_lsn: Lsn, checkpoint: Checkpoint | None = None) -> None:
+        """Begin at `start_lsn`, or go on with the checkpoint that `check_source` returned."""
 
     def write(self, part: EncodedSlice) -> None:
         """Append a slice. Flushes or rotates at its edge when that is due."""

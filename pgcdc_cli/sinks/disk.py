@@ -1,0 +1,166 @@
+"""The few file operations that everything a sink does goes through.
+
+Each is one call of the operating system, made by `Disk._os`, so that tests can let any of them fail, stop short
+or be the last before a crash. Whatever goes wrong is an error of kind OUTPUT that names the path; only a reader
+that went away stays a BrokenPipeError, which is no error to anybody.
+"""
+
+import os
+import select
+import stat
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, ParamSpec, TypeVar
+
+from filelock import FileLock, Timeout
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+TEMPORARY = ".tmp"
+_CHUNK = 1 << 20
+
+
+class Stat(NamedTuple):
+    device: int
+    inode: int
+    size: int
+    regular: bool
+    folder: bool
+
+
+class Disk:
+    """The real disk. Paths are the operating system's; every method raises PgcdcError of kind OUTPUT."""
+
+    def _os(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return function(*args, **kwargs)
+
+    def lock(self, path: str) -> Callable[[], None]:
+        """Lock a file against other processes and return what unlocks it; LOCKED if another holds it."""
+        lock = FileLock(path)
+        with _named("lock", path):
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                message = f'could not lock "{path}": another process holds it'
+                raise PgcdcError(ErrorKind.LOCKED, message) from None
+        return lock.release
+
+    def stat(self, path: str | int) -> Stat | None:
+        """Say what a path (through symbolic links) or descriptor is; None if nothing is there."""
+        with _named("examine", str(path)):
+            try:
+                found = self._os(os.stat, path)
+            except FileNotFoundError:
+                return None
+        kind = stat.S_IFMT(found.st_mode)
+        return Stat(found.st_dev, found.st_ino, found.st_size, kind == stat.S_IFREG, kind == stat.S_IFDIR)
+
+    def names(self, folder: str) -> list[str]:
+        """List a folder, sorted."""
+        with _named("list", folder):
+            return sorted(self._os(os.listdir, folder))
+
+    def read(self, path: str, offset: int = 0, size: int | None = None) -> bytes:
+        """Read `size` bytes from `offset` on, or all of them; fewer where the file ends."""
+        return b"".join(self._chunks(path, offset, size))
+
+    def crc32(self, path: str, size: int) -> int:
+        """Compute the CRC-32 of the first `size` bytes."""
+        crc = 0
+        for chunk in self._chunks(path, 0, size):
+            crc = zlib.crc32(chunk, crc)
+        return crc
+
+    def _chunks(self, path: str, offset: int, size: int | None) -> Iterator[bytes]:
+        with _named("read", path):
+            fd = self._os(os.open, path, os.O_RDONLY)
+            try:
+                end = offset + size if size is not None else None
+                while chunk := self._os(
+                    os.pread, fd, _CHUNK if end is None else min(_CHUNK, end - offset), offset
+                ):
+                    yield chunk
+                    offset += len(chunk)
+            finally:
+                self._os(os.close, fd)
+
+    def mkdir(self, path: str) -> None:
+        with _named("create folder", path):
+            self._os(os.mkdir, path)
+
+    def open(self, path: str, flags: int = 0) -> int:
+        """Open for appending, with `os.O_CREAT` and `os.O_EXCL` if given, and return the descriptor."""
+        with _named("open", path):
+            return self._os(os.open, path, os.O_WRONLY | os.O_APPEND | flags, 0o666)
+
+    def write(self, fd: int, path: str, data: bytes | memoryview) -> None:
+        """Write all of `data`, however many calls it takes; waits for a slow reader of a non-blocking pipe."""
+        with _named("write", path):
+            written = self._write_some(fd, data)
+            if written == len(data):
+                return
+            rest = memoryview(data)[written:]
+            while rest:
+                rest = rest[self._write_some(fd, rest) :]
+
+    def _write_some(self, fd: int, data: bytes | memoryview) -> int:
+        try:
+            return self._os(os.write, fd, data)
+        except BlockingIOError:
+            select.select([], [fd], [])
+            return 0
+
+    def fsync(self, fd: int, path: str) -> None:
+        with _named("fsync", path):
+            self._os(os.fsync, fd)
+
+    def close(self, fd: int, path: str) -> None:
+        with _named("close", path):
+            self._os(os.close, fd)
+
+    def fsync_folder(self, path: str) -> None:
+        """Make creations, renames and removals in a folder durable."""
+        with _named("fsync", path):
+            fd = self._os(os.open, path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                self._os(os.fsync, fd)
+            finally:
+                self._os(os.close, fd)
+
+    def truncate(self, fd: int, path: str, size: int) -> None:
+        with _named("truncate", path):
+            self._os(os.ftruncate, fd, size)
+
+    def rename(self, path: str, new: str) -> None:
+        with _named("rename", path):
+            self._os(os.rename, path, new)
+
+    def unlink(self, path: str) -> None:
+        with _named("remove", path):
+            self._os(os.unlink, path)
+
+    def place(self, path: str, data: bytes) -> None:
+        """Put a whole file in place at once: temporary name, fsync, rename. The folder is the caller's to fsync."""
+        temporary = path + TEMPORARY
+        fd = self.open(temporary, os.O_CREAT | os.O_TRUNC)
+        try:
+            self.write(fd, temporary, data)
+            self.fsync(fd, temporary)
+        finally:
+            self.close(fd, temporary)
+        self.rename(temporary, path)
+
+
+@contextmanager
+def _named(verb: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        message = f'could not {verb} "{path}": {error.strerror or error}'
+        raise PgcdcError(ErrorKind.OUTPUT, message) from error

@@ -1,0 +1,138 @@
+"""Output that can't be taken back: standard output, pipes, devices, and raw files.
+
+At least once: a transaction counts as durable when all of it was written, and where the target is a regular file,
+fsynced. A reader that went away is a BrokenPipeError, which ends a command quietly, as SIGPIPE would.
+"""
+
+import os
+import time
+from collections.abc import Callable
+
+from pgcdc_cli.formats.base import EncodedSlice, Format
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.sinks.checkpoint import Checkpoint, Source
+from pgcdc_cli.sinks.core import SinkSettings
+from pgcdc_cli.sinks.disk import Disk
+
+STDOUT = 1
+
+
+class StreamSink:
+    """Writes every slice as it comes to a path, or to a descriptor that stays open."""
+
+    def __init__(
+        self,
+        target: str | int,
+        encoding: Format,
+        settings: SinkSettings,
+        disk: Disk | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._target = target
+        self._name = (
+            target if isinstance(target, str) else "standard output" if target == STDOUT else str(target)
+        )
+        self._encoding = encoding
+        self._settings = settings
+        self._disk = disk or Disk()
+        self._clock = clock or time.monotonic
+        self._fd: int | None = None
+        self._regular = False
+        self._unsynced = False
+        self._reopening = False
+        self._failed = False
+        self._synced_at = 0.0
+        self._edge_lsn = self._durable_lsn = Lsn(0)
+
+    @property
+    def edge_lsn(self) -> Lsn:
+        return self._edge_lsn
+
+    @property
+    def durable_lsn(self) -> Lsn:
+        return self._durable_lsn
+
+    def open(self) -> Checkpoint | None:
+        """Open the target; there never is a checkpoint."""
+        if isinstance(self._target, int):
+            self._fd = self._target
+        else:
+            self._fd = self._disk.open(self._target, os.O_CREAT)
+        found = self._disk.stat(self._fd)
+        self._regular = found is not None and found.regular
+        return None
+
+    def start(self, source: Source, start_lsn: Lsn, checkpoint: Checkpoint | None = None) -> None:
+        """Begin at `start_lsn`; the source is of no concern here."""
+        del source, checkpoint
+        self._edge_lsn = self._durable_lsn = start_lsn
+        self._synced_at = self._clock()
+
+    def write(self, part: EncodedSlice) -> None:
+        """Write a slice; raises BrokenPipeError when the reader went away."""
+        data = [piece.data for piece in part.pieces]
+        if data:
+            self._write(memoryview(self._encoding.frame(data)).cast("B"))
+        if part.edge is not None:
+            self._edge_lsn = max(self._edge_lsn, part.edge.end_lsn)
+            self._at_edge()
+
+    def _write(self, data: memoryview) -> None:
+        assert self._fd is not None, "the sink is not open"
+        self._failed = True
+        self._disk.write(self._fd, self._name, data)
+        self._failed = False
+        self._unsynced = self._regular
+
+    def _at_edge(self) -> None:
+        if self._reopening:
+            self._reopen()
+        interval = self._settings.fsync_interval
+        due = interval > 0 and self._clock() - self._synced_at >= interval
+        if due or not self._unsynced:
+            self.flush()
+
+    def _reopen(self) -> None:
+        self._reopening = False
+        if isinstance(self._target, str):
+            self.flush()
+            self._close()
+            self.open()
+
+    def advance(self, lsn: Lsn) -> None:
+        """Take over the position of a keepalive that came at a transaction edge."""
+        self._edge_lsn = max(self._edge_lsn, lsn)
+        self._at_edge()
+
+    def tick(self) -> None:
+        """Flush if the clock says so."""
+        self._at_edge()
+
+    def flush(self) -> None:
+        """Make everything up to the last edge durable; only regular files need it."""
+        if self._unsynced and self._fd is not None:
+            self._failed = True
+            self._disk.fsync(self._fd, self._name)
+            self._failed = self._unsynced = False
+        self._synced_at = self._clock()
+        self._durable_lsn = self._edge_lsn
+
+    def rollback(self) -> None:
+        """Do nothing: what was written can't be taken back, and comes again."""
+
+    def reopen(self) -> None:
+        """HUP: open the path anew at the next edge."""
+        self._reopening = True
+
+    def close(self) -> None:
+        """Make durable what can be and close; after a failure only close."""
+        try:
+            if self._fd is not None and not self._failed:
+                self.flush()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None and isinstance(self._target, str):
+            self._disk.close(fd, self._name)

@@ -1,0 +1,95 @@
+"""Reading JSON objects that must be exactly as they were written.
+
+Used for the checkpoint and the manifest: every missing, surplus or type-wrong field is a ValueError that names it.
+"""
+
+import json
+from typing import TypeVar
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.lsn import Lsn
+
+T = TypeVar("T")
+
+
+class Fields:
+    """A JSON object read field by field; `end` refuses what nobody asked for."""
+
+    def __init__(self, data: object, what: str) -> None:
+        if not isinstance(data, dict):
+            raise ValueError(f"{what} is no object")  # noqa: TRY004 - damaged data, not a wrong call
+        self._data = dict(data)
+        self._what = what
+
+    def _take(self, name: str, kind: type[T]) -> T:
+        if name not in self._data:
+            raise ValueError(f"{self._what} lacks {name}")
+        value = self._data.pop(name)
+        if type(value) is not kind:
+            raise ValueError(f"{name} of {self._what} is no {kind.__name__}")
+        return value
+
+    def text(self, name: str) -> str:
+        return self._take(name, str)
+
+    def count(self, name: str) -> int:
+        """Take an integer that can't be negative."""
+        value = self._take(name, int)
+        if value < 0:
+            raise ValueError(f"{name} of {self._what} is negative")
+        return value
+
+    def lsn(self, name: str) -> Lsn:
+        return Lsn.parse(self._take(name, str))
+
+    def path(self, name: str) -> str:
+        """Take a relative path that stays inside its folder."""
+        value = self._take(name, str)
+        if value.startswith("/") or "\0" in value or not {"", ".", ".."}.isdisjoint(value.split("/")):
+            raise ValueError(f"{name} of {self._what} leads out of the directory")
+        return value
+
+    def items(self, name: str) -> list[object]:
+        return self._take(name, list)
+
+    def texts(self, name: str) -> dict[str, str]:
+        """Take an object whose values are all texts."""
+        fields = Fields(self._data.pop(name, None), name)
+        found = {key: fields.text(key) for key in tuple(fields._data)}  # noqa: SLF001 - its own kind
+        fields.end()
+        return found
+
+    def inner(self, name: str) -> "Fields | None":
+        """Take an object, or null."""
+        if self.null(name):
+            return None
+        return Fields(self._data.pop(name, None), name)
+
+    def null(self, name: str) -> bool:
+        """Take a field if it is null, and say whether it was."""
+        found = name in self._data and self._data[name] is None
+        if found:
+            del self._data[name]
+        return found
+
+    def end(self) -> None:
+        if self._data:
+            raise ValueError(f"{self._what} has an unknown {min(self._data)}")
+
+
+def dump(data: dict[str, object]) -> bytes:
+    """Write an object in its one form: no blanks, fields in the order given, ASCII only."""
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
+
+
+def load(data: bytes) -> object:
+    """Parse JSON; ValueError for anything else, too deep nesting included."""
+    try:
+        return json.loads(data.decode("utf-8"))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def damaged(path: str, reason: str) -> PgcdcError:
+    """Make the error for a file of ours that isn't as it was left."""
+    return PgcdcError(ErrorKind.CHECKPOINT, f'could not go on from "{path}": {reason}')

@@ -1,0 +1,252 @@
+"""Every call of the disk in a scripted run, and every way in which it can be the last or go wrong."""
+
+import random
+
+import pytest
+from sink_tools import (
+    START,
+    Clock,
+    Crash,
+    FailingDisk,
+    Feed,
+    Framed,
+    Lines,
+    MemoryOrRealReader,
+    PowerDisk,
+    check_complete,
+    go_on,
+    make_directory,
+    transactions,
+)
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.sinks import output
+from pgcdc_cli.sinks.disk import Disk
+
+SOURCE_ROWS = ("ab", "a", "aacb", "bc", "aaaaaaaaabbbbbb" * 3, "c", "ad", "b", "abcd", "d", "a", "bb")
+TXS = transactions(*SOURCE_ROWS)
+SETTINGS = {"rotate_size": 1200, "rotate_interval": 60.0, "fsync_interval": 5.0, "status_interval": 5.0}
+
+
+@pytest.fixture(autouse=True)
+def small_frames(monkeypatch):
+    monkeypatch.setattr(output, "FRAME_SIZE", 150)
+
+
+@pytest.fixture(params=[Lines, Framed], ids=["lines", "framed"])
+def encoding(request):
+    return request.param()
+
+
+class Script:
+    """A run that meets everything: open transactions, flushes, parts, every cause of a rotation, lost connections.
+
+    `confirmed` is the highest position that the server could have been told.
+    """
+
+    def __init__(self, path: str, encoding, disk: Disk) -> None:
+        self.confirmed = START
+        self.clock = Clock()
+        self.feed = Feed(encoding)
+        self.sink = make_directory(path, encoding, disk, self.clock, **SETTINGS)
+
+    def run(self) -> None:
+        assert self.sink.open() is None
+        self.sink.start(_source(), START)
+        for step in self.steps():
+            step()
+            self.confirmed = max(self.confirmed, self.sink.durable_lsn)
+        self.sink.close()
+        self.confirmed = max(self.confirmed, self.sink.durable_lsn)
+
+    def steps(self):
+        sink, feed = self.sink, self.feed
+
+        def write(part):
+            return lambda: sink.write(part)
+
+        yield write(feed.whole(TXS[0], TXS[1]))
+        yield write(feed.part(TXS[2], 0, 2))
+        yield sink.flush
+        yield write(feed.part(TXS[2], 2, edge=True))
+        yield lambda: self.sleep(6)
+        yield sink.tick
+        yield write(feed.whole(TXS[3]))
+        yield from (write(feed.part(TXS[4], at, at + 5)) for at in range(0, 40, 5))
+        yield sink.flush
+        yield sink.rollback
+        yield from (write(feed.part(TXS[4], at, at + 5)) for at in range(0, 40, 5))
+        yield write(feed.part(TXS[4], 40, edge=True))
+        yield write(feed.whole(TXS[5]))
+        yield write(feed.part(TXS[6], 0, 1))
+        yield sink.rollback
+        yield sink.flush
+        yield write(feed.whole(TXS[6]))
+        yield sink.reopen
+        yield sink.tick
+        yield lambda: sink.advance(TXS[6].end_lsn)
+        yield lambda: self.sleep(6)
+        yield sink.tick
+        yield write(feed.whole(TXS[7]))
+        yield lambda: self.sleep(61)
+        yield write(feed.part(TXS[8], 0, 3))
+        yield write(feed.part(TXS[8], 3, edge=True))
+        yield write(feed.whole(TXS[9]))
+        yield sink.flush
+        yield write(feed.whole(TXS[10]))
+        yield write(feed.part(TXS[11], 0, 1))
+
+    def sleep(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+
+def _source():
+    from sink_tools import SOURCE
+
+    return SOURCE
+
+
+def count_calls(tmp_path, encoding) -> list[str]:
+    disk = FailingDisk()
+    script = Script(str(tmp_path / "counted"), encoding, disk)
+    script.run()
+    return disk.calls
+
+
+def recover_and_check(path: str, encoding, confirmed, *, disk: Disk | None = None, seed: int = 0) -> None:
+    reader = MemoryOrRealReader(disk or Disk(), path)
+    before = reader.finished() if reader.disk.stat(path) is not None else {}
+    sink = make_directory(path, encoding, disk, Clock(), **SETTINGS)
+    sink.open()
+    go_on(sink, Feed(encoding), TXS, confirmed, seed)
+    check_complete(reader, encoding, TXS)
+    after = reader.finished()
+    assert {name: after[name] for name in before} == before, "a finished file changed"
+
+
+def test_the_script_meets_what_it_should(tmp_path, encoding):
+    path = str(tmp_path / "d")
+    script = Script(path, encoding, FailingDisk())
+    script.run()
+    recover_and_check(path, encoding, script.confirmed)
+    reader = MemoryOrRealReader(Disk(), path)
+    parts = [file.path for segment in reader.segments() for file in segment.files if "-2." in file.path]
+    assert len(reader.segments()) >= 5
+    assert parts, "no huge transaction went on in another part"
+    assert {"ftruncate", "unlink", "rename", "mkdir", "fsync", "write"} <= set(script.sink.disk.calls)
+
+
+@pytest.mark.parametrize("how", ["before", "after", "short"])
+def test_a_crash_at_any_call_loses_and_doubles_nothing(tmp_path, encoding, how):
+    calls = count_calls(tmp_path, encoding)
+    for at in [n for n, call in enumerate(calls) if how != "short" or call == "write"]:
+        path = str(tmp_path / f"d{at}")
+        disk = FailingDisk(at, how)
+        script = Script(path, encoding, disk)
+        with pytest.raises(Crash):
+            script.run()
+        disk.bury()
+        recover_and_check(path, encoding, script.confirmed, disk=FailingDisk(), seed=at)
+
+
+@pytest.mark.parametrize("code", ["ENOSPC", "EIO", "EROFS", "EMFILE", "EDQUOT"])
+def test_an_error_at_any_call_ends_the_run_and_loses_nothing(tmp_path, encoding, code):
+    calls = count_calls(tmp_path, encoding)
+    step = 1 if code in {"ENOSPC", "EIO"} else 7
+    for at in range(0, len(calls), step):
+        path = str(tmp_path / f"d{at}")
+        disk = FailingDisk(at, code)
+        script = Script(path, encoding, disk)
+        with pytest.raises(PgcdcError) as caught:
+            script.run()
+        assert caught.value.kind is ErrorKind.OUTPUT
+        assert caught.value.message.startswith("could not ")
+        script.sink.close()
+        assert not disk.descriptors, "a descriptor was left open"
+        recover_and_check(path, encoding, script.confirmed, disk=FailingDisk(), seed=at)
+
+
+def test_after_a_failed_fsync_nothing_is_tried_again(tmp_path, encoding):
+    calls = count_calls(tmp_path, encoding)
+    for at in [n for n, call in enumerate(calls) if call == "fsync"]:
+        disk = FailingDisk(at, "EIO")
+        script = Script(str(tmp_path / f"d{at}"), encoding, disk)
+        with pytest.raises(PgcdcError):
+            script.run()
+        with pytest.raises(PgcdcError):
+            script.sink.flush()
+        script.sink.close()
+        assert set(disk.calls[at + 1 :]) <= {"close"}
+
+
+def test_a_short_write_is_continued(tmp_path, encoding):
+    calls = count_calls(tmp_path, encoding)
+    for at in [n for n, call in enumerate(calls) if call == "write"][::3]:
+        path = str(tmp_path / f"d{at}")
+        script = Script(path, encoding, FailingDisk(at, "short-and-go-on"))
+        script.run()
+        recover_and_check(path, encoding, script.confirmed)
+
+
+def test_a_crash_of_the_recovery_itself_loses_nothing(tmp_path, encoding):
+    """Crash in the run, then at every call of the recovery, then recover."""
+    total = len(count_calls(tmp_path, encoding))
+    rng = random.Random(7)
+    for first in rng.sample(range(total), 12):
+        for at in range(0, 400, 3):
+            path = str(tmp_path / f"d{first}-{at}")
+            script = Script(path, encoding, FailingDisk(first, "after"))
+            with pytest.raises(Crash):
+                script.run()
+            script.sink.disk.bury()
+            disk = FailingDisk(at, rng.choice(["before", "after", "short"]))
+            sink = make_directory(path, encoding, disk, Clock(), **SETTINGS)
+            try:
+                sink.open()
+            except Crash:
+                disk.bury()
+                recover_and_check(path, encoding, script.confirmed, disk=FailingDisk(), seed=at)
+            else:
+                sink.close()
+                disk.bury()
+                break
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_a_power_cut_at_any_call_loses_and_doubles_nothing(encoding, part):
+    counting = PowerDisk()
+    Script("/data/d", encoding, counting).run()
+    for at in range(part, counting.calls, 4):
+        disk = PowerDisk()
+        rng = random.Random(at)
+        disk.cut_at = at
+        script = Script("/data/d", encoding, disk)
+        with pytest.raises(Crash):
+            script.run()
+        disk.power_cut(rng)
+        recover_and_check("/data/d", encoding, script.confirmed, disk=disk, seed=at)
+
+
+def test_power_cuts_one_after_another(encoding):
+    rng = random.Random(11)
+    for seed in range(150):
+        disk = PowerDisk()
+        disk.cut_at = rng.randint(1, 300)
+        script = Script("/data/d", encoding, disk)
+        confirmed = START
+        try:
+            script.run()
+        except Crash:
+            confirmed = script.confirmed
+        for attempt in range(4):
+            disk.power_cut(rng)
+            disk.calls, disk.cut_at = 0, rng.randint(1, 200)
+            sink = make_directory("/data/d", encoding, disk, Clock(), **SETTINGS)
+            try:
+                sink.open()
+                go_on(sink, Feed(encoding), TXS, confirmed, seed * 10 + attempt)
+            except Crash:
+                if sink._started:
+                    confirmed = max(confirmed, sink.durable_lsn)
+        disk.power_cut(rng)
+        recover_and_check("/data/d", encoding, confirmed, disk=disk, seed=seed)
