@@ -1,0 +1,121 @@
+"""Publications: what they publish, and the statements that make and drop them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import sql
+
+from pgcdc_cli.catalog.session import Session
+
+OPERATIONS = ("insert", "update", "delete", "truncate")
+
+_PUBLICATIONS = """
+SELECT p.pubname, p.puballtables, p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot,
+       pg_get_userbyid(p.pubowner),
+       ARRAY(SELECT n.nspname::text FROM pg_publication_namespace s JOIN pg_namespace n ON n.oid = s.pnnspid
+             WHERE s.pnpubid = p.oid ORDER BY 1),
+       (SELECT json_agg(json_build_array(n.nspname, c.relname,
+                          (SELECT json_agg(a.attname ORDER BY a.attnum) FROM pg_attribute a
+                           WHERE a.attrelid = c.oid AND a.attnum = ANY (r.prattrs::int2[])),
+                          pg_get_expr(r.prqual, r.prrelid)) ORDER BY n.nspname, c.relname)
+        FROM pg_publication_rel r JOIN pg_class c ON c.oid = r.prrelid
+             JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE r.prpubid = p.oid)
+FROM pg_publication p
+WHERE %(name)s::text IS NULL OR p.pubname = %(name)s::text
+ORDER BY p.pubname
+"""
+
+_MISSING = """
+SELECT n FROM unnest(%(names)s::text[]) WITH ORDINALITY AS wanted (n, i)
+WHERE NOT EXISTS (SELECT FROM pg_publication p WHERE p.pubname = n) ORDER BY i
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """A table of a publication; `columns` None is all of them, `row_filter` what follows WHERE."""
+
+    schema: str
+    name: str
+    columns: tuple[str, ...] | None = None
+    row_filter: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A publication; `owner` is "" in one that is yet to be made."""
+
+    name: str
+    all_tables: bool = False
+    tables: tuple[PublishedTable, ...] = ()
+    schemas: tuple[str, ...] = ()
+    operations: tuple[str, ...] = OPERATIONS
+    via_root: bool = False
+    owner: str = ""
+
+
+def read_publications(session: Session, name: str | None) -> list[Publication]:
+    rows = session.ask(_PUBLICATIONS, {"name": name}, "read the publications")
+    return [_publication(row) for row in rows]
+
+
+def _publication(row: tuple[Any, ...]) -> Publication:
+    name, all_tables, *published, via_root, owner, schemas, tables = row
+    return Publication(
+        name=name,
+        all_tables=all_tables,
+        tables=tuple(
+            PublishedTable(schema, table, None if columns is None else tuple(columns), row_filter)
+            for schema, table, columns, row_filter in tables or ()
+        ),
+        schemas=tuple(schemas),
+        operations=tuple(operation for operation, on in zip(OPERATIONS, published, strict=True) if on),
+        via_root=via_root,
+        owner=owner,
+    )
+
+
+def missing_publications(session: Session, names: Sequence[str]) -> list[str]:
+    """Those of `names` that don't exist, in their order."""
+    rows = session.ask(_MISSING, {"names": list(names)}, "look for the publications")
+    return [name for (name,) in rows]
+
+
+def create_statement(publication: Publication) -> sql.Composed:
+    """CREATE PUBLICATION; without tables and schemas, one that publishes nothing yet."""
+    return sql.SQL("CREATE PUBLICATION {}{} WITH (publish = {}, publish_via_partition_root = {})").format(
+        sql.Identifier(publication.name),
+        _objects(publication),
+        sql.Literal(", ".join(publication.operations)),
+        sql.SQL("true" if publication.via_root else "false"),
+    )
+
+
+def _objects(publication: Publication) -> sql.Composable:
+    if publication.all_tables:
+        return sql.SQL(" FOR ALL TABLES")
+    parts: list[sql.Composable] = [sql.SQL("TABLE {}").format(_table(t)) for t in publication.tables]
+    parts += [sql.SQL("TABLES IN SCHEMA {}").format(sql.Identifier(s)) for s in publication.schemas]
+    return sql.SQL(" FOR {}").format(sql.SQL(", ").join(parts)) if parts else sql.SQL("")
+
+
+def _table(table: PublishedTable) -> sql.Composable:
+    text: sql.Composable = sql.Identifier(table.schema, table.name)
+    if table.columns is not None:
+        text += sql.SQL(" ({})").format(_identifiers(table.columns))
+    if table.row_filter is not None:
+        # An SQL expression by its nature, run with the rights of whoever gave it.
+        text += sql.SQL(" WHERE ({})").format(sql.SQL(table.row_filter))
+    return text
+
+
+def _identifiers(names: Iterable[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, names))
+
+
+def drop_statement(name: str, *, if_exists: bool) -> sql.Composed:
+    return sql.SQL("DROP PUBLICATION {}{}").format(
+        sql.SQL("IF EXISTS " if if_exists else ""), sql.Identifier(name)
+    )

@@ -1,0 +1,83 @@
+"""Replication slots: the view pg_replication_slots, whose columns grow with every version."""
+
+from dataclasses import dataclass
+
+from pgcdc_cli.catalog.session import Session
+from pgcdc_cli.lsn import Lsn
+
+# In recovery the end of the log is what has been replayed: nothing beyond can be decoded.
+_SLOTS = """
+SELECT to_jsonb(s), pg_wal_lsn_diff(w.lsn, s.restart_lsn)::bigint,
+       pg_wal_lsn_diff(w.lsn, s.confirmed_flush_lsn)::bigint
+FROM pg_replication_slots s,
+     LATERAL (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+                          ELSE pg_current_wal_lsn() END AS lsn) w
+WHERE %(name)s::text IS NULL OR s.slot_name = %(name)s::text
+ORDER BY s.slot_name
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A row of pg_replication_slots; None also for what the server's version doesn't have.
+
+    `plugin`, `database` and `confirmed_flush_lsn` are None for a physical slot. `retained_bytes` is how much
+    log the slot holds back, `lag_bytes` how much of it is not yet confirmed.
+    """
+
+    name: str
+    plugin: str | None
+    database: str | None
+    temporary: bool
+    active_pid: int | None
+    two_phase: bool | None
+    failover: bool | None
+    restart_lsn: Lsn | None
+    confirmed_flush_lsn: Lsn | None
+    wal_status: str | None
+    invalidation_reason: str | None
+    retained_bytes: int | None
+    lag_bytes: int | None
+
+
+def read_slots(session: Session, name: str | None) -> list[Slot]:
+    rows = session.ask(_SLOTS, {"name": name}, "read the slots")
+    return [_slot(*row) for row in rows]
+
+
+def _slot(view: dict[str, object], retained: int | None, lag: int | None) -> Slot:
+    return Slot(
+        name=str(view["slot_name"]),
+        plugin=_text(view, "plugin"),
+        database=_text(view, "database"),
+        temporary=bool(view["temporary"]),
+        active_pid=_number(view, "active_pid"),
+        two_phase=_flag(view, "two_phase"),
+        failover=_flag(view, "failover"),
+        restart_lsn=_lsn(view, "restart_lsn"),
+        confirmed_flush_lsn=_lsn(view, "confirmed_flush_lsn"),
+        wal_status=_text(view, "wal_status"),
+        invalidation_reason=_text(view, "invalidation_reason"),
+        retained_bytes=retained,
+        lag_bytes=lag,
+    )
+
+
+def _text(view: dict[str, object], column: str) -> str | None:
+    value = view.get(column)
+    return None if value is None else str(value)
+
+
+def _number(view: dict[str, object], column: str) -> int | None:
+    value = _text(view, column)
+    return None if value is None else int(value)
+
+
+def _flag(view: dict[str, object], column: str) -> bool | None:
+    value = view.get(column)
+    return None if value is None else bool(value)
+
+
+def _lsn(view: dict[str, object], column: str) -> Lsn | None:
+    value = _text(view, column)
+    return None if value is None else Lsn.parse(value)

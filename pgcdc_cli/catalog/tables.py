@@ -1,0 +1,113 @@
+"""Relation messages completed from the catalog, which may already be newer than the message.
+
+Where the table, a column or a type is gone, what the message says is all there is.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pgcdc_cli.catalog.session import Session
+from pgcdc_cli.pgoutput.messages import Relation, RelationColumn, ReplicaIdentity
+from pgcdc_cli.table import TableColumn, TableSchema
+from pgcdc_cli.types.registry import PgType, builtin
+
+# One round trip: the message's types as declared; the columns as they are now; the columns of the primary key
+# (unless deferrable) and of the replica identity, each with "may be kept from the publication"; and all types
+# behind those that are not built in.
+_FACTS = """
+SELECT ARRAY(SELECT format_type(t, m) FROM unnest(%(types)s::oid[], %(typmods)s::int[])
+                    WITH ORDINALITY AS c (t, m, n) ORDER BY n),
+       (SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint, a.attnotnull, a.attndims))
+        FROM pg_attribute a WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped),
+       (SELECT json_agg(json_build_array(a.attname, i.indisprimary, i.indisreplident,
+                                         a.attgenerated <> '' OR has_list) ORDER BY k.n)
+        FROM pg_index i CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k (attnum, n)
+        JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum,
+        LATERAL (SELECT EXISTS (SELECT FROM pg_publication_rel r
+                                WHERE r.prrelid = i.indrelid AND r.prattrs IS NOT NULL) AS has_list) l
+        WHERE i.indrelid = %(oid)s AND i.indimmediate AND i.indisvalid AND k.n <= i.indnkeyatts
+              AND (i.indisprimary OR i.indisreplident)),
+       (WITH RECURSIVE behind AS (
+            SELECT t.* FROM pg_type t WHERE t.oid = ANY (%(unknown)s::oid[])
+            UNION
+            SELECT t.* FROM behind b JOIN pg_type t ON t.oid IN (b.typbasetype, b.typelem))
+        SELECT json_agg(json_build_array(oid::bigint, typname, typtype, typbasetype::bigint, typtypmod,
+                                         CASE WHEN typcategory = 'A' THEN typelem::bigint ELSE 0 END))
+        FROM behind)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _TypeFacts:
+    """A row of pg_type; `element` is 0 for what is no array."""
+
+    name: str
+    kind: str
+    base: int
+    typmod: int
+    element: int
+
+
+_Types = dict[int, _TypeFacts]
+
+
+def describe(session: Session, relation: Relation) -> TableSchema:
+    """Give the table of a relation message; PgcdcError if the catalog can't be asked."""
+    columns = relation.columns
+    unknown = [c.type_oid for c in columns if builtin(c.type_oid, c.typmod) is None]
+    parameters = {
+        "oid": relation.oid,
+        "types": [c.type_oid for c in columns],
+        "typmods": [c.typmod for c in columns],
+        "unknown": unknown,
+    }
+    doing = f'describe table "{relation.namespace}.{relation.name}"'
+    [(declared, now, keys, behind)] = session.ask(_FACTS, parameters, doing)
+    types = {oid: _TypeFacts(*facts) for oid, *facts in behind or ()}
+    present = {(name, type_oid): facts for name, type_oid, *facts in now or ()}
+    return TableSchema(
+        relation,
+        tuple(
+            _column(column, resolve(types, column.type_oid, column.typmod), text, present)
+            for column, text in zip(columns, declared, strict=True)
+        ),
+        _key(relation, keys or []),
+    )
+
+
+def _column(
+    column: RelationColumn, type_: PgType, declared: str, present: dict[tuple[str, int], list[Any]]
+) -> TableColumn:
+    not_null, dimensions = present.get((column.name, column.type_oid), (None, 0))
+    if declared == "???":
+        declared = type_.name
+    return TableColumn(column.name, type_, declared, column.key, not_null, dimensions)
+
+
+def resolve(types: _Types, oid: int, typmod: int) -> PgType:
+    """Find the type behind domains; `types` are the facts about those that are not built in."""
+    known = builtin(oid, typmod)
+    if known is not None:
+        return known
+    facts = types.get(oid)
+    if facts is None:
+        return PgType(oid, typmod, "unknown", "other")
+    if facts.kind == "d":
+        return resolve(types, facts.base, facts.typmod)
+    if facts.element:
+        element = resolve(types, facts.element, typmod)
+        return PgType(oid, typmod, f"{element.name}[]", "array", element)
+    return PgType(oid, typmod, facts.name, "enum" if facts.kind == "e" else "other")
+
+
+def _key(relation: Relation, keys: list[list[Any]]) -> tuple[str, ...] | None:
+    """Name the columns that identify a row on the wire, if all of them are published."""
+    published = {column.name for column in relation.columns}
+    identity = relation.replica_identity
+    if identity is ReplicaIdentity.FULL:
+        primary = tuple(name for name, is_primary, _, _ in keys if is_primary)
+        return primary if primary and published.issuperset(primary) else None
+    in_identity = 1 if identity is ReplicaIdentity.DEFAULT else 2
+    flagged = tuple(column.name for column in relation.columns if column.key)
+    hidden = any(row[in_identity] and row[3] and row[0] not in published for row in keys)
+    return flagged if flagged and not hidden else None

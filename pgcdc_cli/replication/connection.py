@@ -1,0 +1,273 @@
+"""The connection to a walsender: commands, then COPY BOTH.
+
+`receive` gives what has arrived, `confirm` says what is durable, and a thread beside (`feedback.py`) tells
+the server. PostgreSQL manual, "Streaming Replication Protocol".
+"""
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import psycopg
+from psycopg import sql
+from psycopg.errors import Diagnostic
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.replication import commands, failures
+from pgcdc_cli.replication.copy_both import CopyBoth
+from pgcdc_cli.replication.feedback import NEVER, Feedback, update_interval
+from pgcdc_cli.replication.frames import Received
+from pgcdc_cli.replication.session import connect
+
+log = logging.getLogger("pgcdc")
+
+_CREATE = {"55000": ErrorKind.USAGE, "58P01": ErrorKind.USAGE}
+"""wal_level is too low, or the server has no such plugin."""
+
+_STREAM = {"42704": ErrorKind.PUBLICATION, "0A000": ErrorKind.PUBLICATION, "22": ErrorKind.PUBLICATION}
+"""It doesn't exist, its column lists contradict each other, or a row filter can't be computed."""
+
+_START_PROBLEM = (
+    "SELECT slot_type, database, current_database() FROM pg_replication_slots WHERE slot_name = {}"
+)
+
+_PUBLICATION_HINT = "create the publication; then make the slot anew, or advance it past this point"
+
+
+@dataclass(frozen=True, slots=True)
+class SystemIdentity:
+    """What IDENTIFY_SYSTEM answers; `wal_position` is where the server's log ends now."""
+
+    system_id: str
+    timeline: int
+    wal_position: Lsn
+    database: str
+
+
+class ReplicationConnection:
+    """One connection with `replication=database`. `status_interval` is in seconds, 0 for none.
+
+    While updates are sent, a server that stays silent for `wal_receiver_timeout` seconds is given up, as
+    PostgreSQL's own subscriber does; 0 waits for ever. Every method raises PgcdcError.
+    """
+
+    def __init__(
+        self, conninfo: str, *, status_interval: float = 10.0, wal_receiver_timeout: float = 60.0
+    ) -> None:
+        self._connection = connect(conninfo, replication=True)
+        self._status_interval = status_interval
+        self._wal_receiver_timeout = wal_receiver_timeout
+        self._patience = NEVER
+        self._lock = threading.Lock()
+        self._copy: CopyBoth | None = None
+        self._feedback: Feedback | None = None
+        self._heard = 0.0
+        self._slot = ""
+        self._publications: tuple[str, ...] = ()
+        self._missing: PgcdcError | None = None
+        self._logged: set[str] = set()
+        self._connection.add_notice_handler(self._on_notice)
+
+    @property
+    def server_version(self) -> int:
+        """180004 for 18.4."""
+        return self._connection.info.server_version
+
+    def identify_system(self) -> SystemIdentity:
+        system_id, timeline, position, database = self._row("IDENTIFY_SYSTEM", "identify the server")
+        return SystemIdentity(system_id, int(timeline), Lsn.parse(position), database)
+
+    def show(self, name: str) -> str:
+        """Read a setting as SHOW prints it, with its unit."""
+        quoted = ".".join(commands.quote_identifier(part) for part in name.split("."))
+        return str(self._row(f"SHOW {quoted}", f'show "{name}"', {"42": ErrorKind.USAGE})[0])
+
+    def timeline_history(self, timeline: int) -> list[tuple[int, Lsn]]:
+        """List the ancestors of a timeline, oldest first, each with the position where the next one began."""
+        if timeline == 1:
+            return []
+        cursor = self._execute(f"TIMELINE_HISTORY {timeline}", f"read the history of timeline {timeline}")
+        assert cursor.pgresult is not None
+        content = cursor.pgresult.get_value(0, 1) or b""
+        fields = [line.split() for line in content.decode(errors="replace").splitlines()]
+        return [(int(f[0]), Lsn.parse(f[1])) for f in fields if len(f) > 1 and f[0].isdecimal()]
+
+    def create_slot(
+        self,
+        name: str,
+        plugin: str = "pgoutput",
+        *,
+        temporary: bool = False,
+        two_phase: bool = False,
+        failover: bool = False,
+    ) -> tuple[str, Lsn]:
+        """Create a logical slot; give its name and consistent point, from which on it has every change."""
+        if failover and self.server_version < 170000:
+            raise PgcdcError(
+                ErrorKind.USAGE,
+                f'could not create slot "{name}": failover slots need PostgreSQL 17',
+                hint="leave out --failover",
+            )
+        wanted = {"TWO_PHASE": two_phase, "FAILOVER": failover}
+        flags = [flag for flag, on in wanted.items() if on]
+        command = commands.create_slot(name, plugin, flags, temporary=temporary)
+        row = self._row(command, f'create slot "{name}"', _CREATE)
+        return row[0], Lsn.parse(row[1])
+
+    def drop_slot(self, name: str, *, wait: bool = False) -> None:
+        """Drop a slot; with `wait`, first let go whoever reads it."""
+        self._execute(commands.drop_slot(name, wait=wait), f'drop slot "{name}"')
+
+    def start(self, slot: str, lsn: Lsn, options: Mapping[str, str]) -> None:
+        """Begin streaming at `lsn`, or where the slot is if that is later. `options` go to the plugin."""
+        self._slot = slot
+        self._publications = commands.split_names(options.get("publication_names", ""))
+        query = "SELECT setting::int FROM pg_settings WHERE name = 'wal_sender_timeout'"
+        timeout = self._row(query, "read the server's settings")[0] / 1000
+        position = max(lsn, self._confirmed_flush())
+        try:
+            self._connection.execute(commands.start_replication(slot, lsn, options).encode())
+        except psycopg.Error as error:
+            raise self._start_failure(error) from error
+        interval = update_interval(self._status_interval, timeout)
+        self._patience = max(self._wal_receiver_timeout or NEVER, 3 * interval)
+        self._heard = time.monotonic()
+        self._copy = CopyBoth(self._connection.pgconn)
+        self._feedback = Feedback(self._connection.pgconn, self._lock, position, interval)
+
+    def receive(self, limit: int, timeout: float) -> Received:
+        """Take up to `limit` frames of what has arrived; if nothing has, wait up to `timeout` seconds."""
+        copy, feedback = self._streaming()
+        feedback.check()
+        try:
+            received = self._take(copy, feedback, limit)
+            heard = not received.empty
+            if not heard:
+                heard = copy.wait(timeout)
+                received = self._take(copy, feedback, limit)
+        except psycopg.Error as error:
+            raise self._stream_failure(error) from error
+        self._mind_silence(heard=heard)
+        return received
+
+    def _take(self, copy: CopyBoth, feedback: Feedback, limit: int) -> Received:
+        with self._lock:
+            feedback.service()
+            received = copy.take(limit)
+            if received.keepalive is not None and received.keepalive.reply_requested:
+                feedback.reply()
+        if self._missing is not None:
+            raise self._missing
+        return received
+
+    def _mind_silence(self, *, heard: bool) -> None:
+        now = time.monotonic()
+        if heard:
+            self._heard = now
+        elif now - self._heard > self._patience:
+            raise PgcdcError(
+                ErrorKind.CONNECTION,
+                f'could not receive from slot "{self._slot}": the server has been silent for'
+                f" {now - self._heard:.0f} s",
+            )
+
+    def confirm(self, written: Lsn, flushed: Lsn) -> None:
+        """Say that everything below `flushed` is durable; the server is told with the next status update."""
+        self._streaming()[1].confirm(written, flushed)
+
+    def finish(self, timeout: float = 10.0) -> bool:
+        """End the stream: last status update, CopyDone, read until the server's, within `timeout` seconds.
+
+        True if the server ended it, too: it has then taken the last confirmed position.
+        """
+        copy, feedback = self._streaming()
+        try:
+            feedback.finish()
+            return copy.finish(timeout)
+        except psycopg.Error as error:
+            raise self._stream_failure(error) from error
+
+    def close(self) -> None:
+        """Close the connection, at once; what was confirmed since the last status update is not sent."""
+        if self._feedback is not None:
+            self._feedback.stop()
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _streaming(self) -> tuple[CopyBoth, Feedback]:
+        assert self._copy is not None, "start() comes first"
+        assert self._feedback is not None
+        return self._copy, self._feedback
+
+    def _on_notice(self, diagnostic: Diagnostic) -> None:
+        """Take a notice; libpq calls this between the frames before it and those after it."""
+        message = diagnostic.message_primary or ""
+        name = next((name for name in self._publications if _names(message, name)), None)
+        if diagnostic.sqlstate == failures.NOT_IN_PREREQUISITE_STATE and name is not None:
+            self._missing = self._missing or PgcdcError(
+                ErrorKind.PUBLICATION,
+                f'could not stream publication "{name}": it does not exist at this point of the log',
+                hint=_PUBLICATION_HINT,
+            )
+        elif message not in self._logged:
+            self._logged.add(message)
+            log.warning("server: %s", message)
+
+    def _stream_failure(self, error: psycopg.Error) -> PgcdcError:
+        failure = failures.server_failure(f'receive from slot "{self._slot}"', error, _STREAM)
+        if failure.kind is ErrorKind.PUBLICATION and error.sqlstate == failures.UNDEFINED_OBJECT:
+            failure.hint = _PUBLICATION_HINT
+        return failure
+
+    def _start_failure(self, error: psycopg.Error) -> PgcdcError:
+        failure = failures.server_failure(f'start streaming from slot "{self._slot}"', error)
+        if failure.kind is not ErrorKind.SLOT_INVALIDATED:
+            return failure
+        query = sql.SQL(_START_PROBLEM).format(sql.Literal(self._slot))
+        row = self._connection.execute(query).fetchone()
+        if row is not None and row[0] != "logical":
+            return PgcdcError(ErrorKind.USAGE, failure.message, hint="pgcdc reads logical slots")
+        if row is not None and row[1] != row[2]:
+            hint = f'connect to database "{row[1]}", where the slot was made, with -d'
+            return PgcdcError(ErrorKind.USAGE, failure.message, hint=hint)
+        return failure
+
+    def _confirmed_flush(self) -> Lsn:
+        """Ask for the slot's own position, so that no update says less, or says 0."""
+        query = sql.SQL("SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = {}")
+        try:
+            row = self._connection.execute(query.format(sql.Literal(self._slot))).fetchone()
+        except psycopg.Error as error:
+            raise failures.server_failure(f'look at slot "{self._slot}"', error) from error
+        return Lsn.parse(str(row[0])) if row and row[0] else Lsn(0)
+
+    def _row(self, command: str, doing: str, kinds: failures.Kinds | None = None) -> tuple[Any, ...]:
+        row = self._execute(command, doing, kinds).fetchone()
+        assert row is not None
+        return row
+
+    def _execute(
+        self, command: str, doing: str, kinds: failures.Kinds | None = None
+    ) -> psycopg.Cursor[tuple[Any, ...]]:
+        try:
+            return self._connection.execute(command.encode())
+        except psycopg.Error as error:
+            raise failures.server_failure(doing, error, kinds) from error
+
+
+def _names(message: str, name: str) -> bool:
+    """Whether a message, in any language, quotes this name."""
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message) is not None

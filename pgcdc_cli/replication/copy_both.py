@@ -1,0 +1,114 @@
+"""CopyData frames on a libpq connection in COPY BOTH mode: take what is there, wait, end the stream.
+
+libpq documentation, "Functions Associated with the COPY Command". Nothing here blocks but `wait`; errors are
+psycopg's.
+"""
+
+import select
+import time
+
+import psycopg
+from psycopg.errors import error_from_result
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGconn
+
+from pgcdc_cli.replication.frames import XLOGDATA, XLOGDATA_HEADER, Received, read_keepalive
+
+BATCH_BYTES = 16 << 20
+"""A batch ends here even if it has fewer frames than asked for, so that wide rows need no more memory."""
+
+_PAUSE = 0.25
+"""Seconds without reading: a walsender in mid-transaction then blocks, and only then looks at its mail."""
+
+
+class CopyBoth:
+    """The frames of one connection. Callers let one thread at a time in here, `wait` excepted."""
+
+    def __init__(self, pgconn: PGconn) -> None:
+        self._pgconn = pgconn
+        self._finishing = False
+        self._readable = select.poll()
+        self._readable.register(pgconn.socket, select.POLLIN)
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds for something to arrive; True if it may have."""
+        return bool(self._readable.poll(max(0.0, timeout) * 1000))
+
+    def take(self, limit: int) -> Received:
+        """Take up to `limit` XLogData frames of what has arrived; a keepalive or the end comes last."""
+        frames: list[bytes] = []
+        append, get = frames.append, self._pgconn.get_copy_data
+        size, consumed, room = 0, False, BATCH_BYTES
+        while room > 0:
+            before = len(frames)
+            for _ in range(limit - before):
+                size, data = get(1)
+                if size >= XLOGDATA_HEADER and data[0] == XLOGDATA:
+                    append(bytes(data))
+                else:
+                    break
+            else:
+                break
+            if size < 0:
+                self._end()
+                return Received(frames, None, closed=True)
+            if size > 0:
+                return Received(frames, read_keepalive(bytes(data)))
+            if consumed and len(frames) == before:
+                break
+            room -= sum(map(len, frames[before:]))
+            self._consume()
+            consumed = True
+        return Received(frames, None)
+
+    def _consume(self) -> None:
+        try:
+            self._pgconn.consume_input()
+        except psycopg.OperationalError as error:
+            raise self._last_words() or error from None
+
+    def _last_words(self) -> psycopg.Error | None:
+        """Why the server closed the connection, if it said so before."""
+        try:
+            while self._pgconn.get_copy_data(1)[0] > 0:
+                pass
+            result = self._pgconn.get_result()
+        except psycopg.Error:
+            return None
+        if result is None or result.status != ExecStatus.FATAL_ERROR:
+            return None
+        return error_from_result(result)
+
+    def _end(self) -> None:
+        """Return if the copy was ended by CopyDone; raise if by an error, or by a server that shuts down."""
+        if self._pgconn.is_busy():
+            return
+        result = self._pgconn.get_result()
+        if result is None or result.status == ExecStatus.COPY_IN:
+            return
+        if result.status == ExecStatus.FATAL_ERROR:
+            raise error_from_result(result)
+        if not self._finishing:
+            raise psycopg.OperationalError("the server is shutting down")
+
+    def finish(self, timeout: float) -> bool:
+        """Send CopyDone and read until the server's, for up to `timeout` seconds. False if none came."""
+        deadline = time.monotonic() + timeout
+        self._finishing = True
+        self._pgconn.put_copy_end()
+        while time.monotonic() < deadline:
+            self._pgconn.flush()
+            received = self.take(1 << 20)
+            if received.closed:
+                self._await_command_end(min(deadline, time.monotonic() + 1))
+                return True
+            if received.frames:
+                time.sleep(_PAUSE)
+            elif received.keepalive is None:
+                self.wait(min(0.1, deadline - time.monotonic()))
+        return False
+
+    def _await_command_end(self, deadline: float) -> None:
+        """Let the server release the slot; in mid-transaction it does so only when we disconnect."""
+        while self._pgconn.is_busy() and self.wait(deadline - time.monotonic()):
+            self._consume()
