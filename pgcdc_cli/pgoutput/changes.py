@@ -79,7 +79,10 @@ class ChangeBatch:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """One change's place, as in `Stamps`. `xid` is None for a message outside any transaction."""
+    """One change's place, as in `Stamps`.
+
+    `xid` is None for a message outside any transaction; its `commit_ts` is 0, as the server gives it no time.
+    """
 
     index: int
     lsn: Lsn

@@ -1,0 +1,271 @@
+"""The columnar decoder: the rows of a batch to columns of wire text, with nothing done per row in Python.
+
+The tuples of all rows are walked together, column by column: kind and length are gathered at every row's
+position, and the next position is where this column ends. Values are packed by one Arrow `take` per column.
+The rows of all groups share the walk, with the widest tables first so that those which still have columns are
+a prefix; so many small groups cost little more than one large one.
+
+Whatever is wrong with a message is found here for all rows at once; the plain decoder then says what it is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, cast
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pgcdc_cli.errors import UndecodableError
+from pgcdc_cli.pgoutput.changes import FullImage, Int64s, KeyImage, Mask, Operation
+from pgcdc_cli.pgoutput.messages import Binary, Delete, Insert, Relation, Update
+from pgcdc_cli.pgoutput.wire import Wire
+
+SMALLEST_ROW = 8
+"""Bytes of a message whose tuple has no columns: tag, relation OID, marker, column count."""
+
+_COUNT_AT = 6
+_TEXT, _NULL, _UNCHANGED = ord("t"), ord("n"), ord("u")
+_NEW = ord("N")
+_INT32_MAX = 2**31 - 1
+
+
+class Shape(Enum):
+    """Operation and the marker of the message's first tuple: `N` new, `K` key, `O` old row."""
+
+    INSERT = ("I", "N")
+    UPDATE = ("U", "N")
+    UPDATE_KEY = ("U", "K")
+    UPDATE_OLD = ("U", "O")
+    DELETE_KEY = ("D", "K")
+    DELETE_OLD = ("D", "O")
+
+    @property
+    def operation(self) -> Operation:
+        return self.value[0]
+
+    @property
+    def marker(self) -> str:
+        return self.value[1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Row messages of one relation and one shape, by number; each has `SMALLEST_ROW` bytes or more."""
+
+    numbers: Int64s
+    relation: Relation
+    shape: Shape
+
+
+class Images(NamedTuple):
+    """The row images of one `Rows`, in the order of its numbers."""
+
+    new: FullImage | None
+    old: FullImage | KeyImage | None
+
+
+def decode_rows(wire: Wire, groups: Sequence[Rows]) -> list[Images]:
+    """Decode row messages; one result for each group, of which there is at least one.
+
+    UndecodableError, with the message's LSN, where one is not what the plain decoder takes, has another
+    number of columns than its relation, or has a value in binary format.
+    """
+    first = [_Tuples(wire, rows, rows.shape.marker, wire.starts[rows.numbers] + _COUNT_AT) for rows in groups]
+    _walk(wire, first)
+    second = {i: _new_tuples(wire, run) for i, run in enumerate(first) if _has_both(run.rows.shape)}
+    _walk(wire, list(second.values()))
+    last = [second.get(i, run) for i, run in enumerate(first)]
+    _check(wire, last, np.concatenate([run.position == run.ends for run in last]))
+    return [_images(run, second.get(i)) for i, run in enumerate(first)]
+
+
+def _has_both(shape: Shape) -> bool:
+    return shape in {Shape.UPDATE_KEY, Shape.UPDATE_OLD}
+
+
+def _images(first: "_Tuples", second: "_Tuples | None") -> Images:
+    if second is not None:
+        return Images(second.full_image(), first.old_image())
+    if first.rows.shape.operation == "D":
+        return Images(None, first.old_image())
+    return Images(first.full_image(), None)
+
+
+class _Tuples:
+    """One tuple of each row of a group; `position` is where its next column begins."""
+
+    def __init__(self, wire: Wire, rows: Rows, marker: str, position: Int64s) -> None:
+        self.rows = rows
+        self.is_key = marker == "K"
+        self.position = position
+        self.ends = wire.ends[rows.numbers]
+        self.width = len(rows.relation.columns)
+        self.columns: list[pa.BinaryArray | None] = []
+        self.unchanged: list[Mask | None] = []
+
+    def wants(self, column: int) -> bool:
+        return not self.is_key or self.rows.relation.columns[column].key
+
+    def old_image(self) -> FullImage | KeyImage:
+        return KeyImage(tuple(self.columns)) if self.is_key else self.full_image()
+
+    def full_image(self) -> FullImage:
+        columns = tuple(column for column in self.columns if column is not None)
+        return FullImage(columns, tuple(self.unchanged))
+
+
+def _new_tuples(wire: Wire, old: _Tuples) -> _Tuples:
+    """Find the new tuples behind the old ones, once those are walked."""
+    words = wire.int64(old.position)
+    _check(wire, [old], (old.position + 3 <= old.ends) & (words >> 56 == _NEW))
+    return _Tuples(wire, old.rows, "N", old.position + 1)
+
+
+class _Step(NamedTuple):
+    """One column's values in every row that has one. `kind` is None where all are text."""
+
+    starts: Int64s
+    ends: Int64s
+    kind: Int64s | None
+    good: Mask
+
+
+def _walk(wire: Wire, runs: Sequence[_Tuples]) -> None:
+    """Fill the columns of all runs, and move their positions to the ends of their tuples."""
+    if not runs:
+        return
+    runs = sorted(runs, key=lambda run: -run.width)
+    bounds = [0, *np.cumsum([len(run.position) for run in runs]).tolist()]
+    position = np.concatenate([run.position for run in runs])
+    ends = np.concatenate([run.ends for run in runs])
+    is_key = np.repeat([run.is_key for run in runs], np.diff(bounds))
+    widths = np.repeat([run.width for run in runs], np.diff(bounds))
+    _check(wire, runs, wire.int64(position) >> 48 & 0xFFFF == widths)
+    position += 2
+    active = len(runs)
+    for column in range(runs[0].width):
+        while runs[active - 1].width <= column:
+            active -= 1
+        rows = bounds[active]
+        step = _step(wire, position[:rows], ends[:rows], is_key[:rows])
+        _check(wire, runs, step.good)
+        position[:rows] = step.ends
+        _append(wire, step, runs[:active], bounds, column)
+    for run, start, end in zip(runs, bounds, bounds[1:], strict=False):
+        run.position = position[start:end]
+
+
+def _step(wire: Wire, position: Int64s, ends: Int64s, is_key: Mask) -> _Step:
+    word = wire.int64(position)
+    kind = word >> 56
+    length = word >> 24 & 0xFFFFFFFF
+    text = kind == _TEXT
+    if text.all():
+        starts = position + 5
+        stops = starts + length
+        return _Step(starts, stops, None, stops <= ends)
+    starts = position + np.where(text, 5, 1)
+    stops = starts + np.where(text, length, 0)
+    known = text | (kind == _NULL) | ((kind == _UNCHANGED) & ~is_key)
+    return _Step(starts, stops, kind, known & (stops <= ends))
+
+
+def _append(wire: Wire, step: _Step, runs: Sequence[_Tuples], bounds: Sequence[int], column: int) -> None:
+    """Give every run its part of the column."""
+    wanted = [run.wants(column) for run in runs]
+    if not any(wanted):
+        for run in runs:
+            run.columns.append(None)
+        return
+    values = _pack(wire, step)
+    offsets = _offsets(values)
+    for run, start, end, wants in zip(runs, bounds, bounds[1:], wanted, strict=False):
+        kind = None if step.kind is None else step.kind[start:end]
+        run.columns.append(_part(values, kind, offsets[start : end + 1]) if wants else None)
+        run.unchanged.append(_mask(kind))
+
+
+def _pack(wire: Wire, step: _Step) -> pa.BinaryArray:
+    """Copy the values to stand one behind the other.
+
+    The offsets describe values and what is between them in turn, over the shared buffer, and only the values
+    are taken. The gaps may be of negative length, as groups follow one another; nobody looks at them. `take`
+    reserves the mean length of all elements for each it takes; the outer offsets are set to make that right.
+    """
+    count = len(step.starts)
+    elements = 2 * count + 1
+    offsets = np.empty(elements + 1, np.int32)
+    offsets[0] = 0
+    offsets[1:-1:2] = step.starts
+    offsets[2::2] = step.ends
+    total = int((step.ends - step.starts).sum())
+    offsets[-1] = min(total * elements // count + elements, len(wire.data))
+    spaced = pa.BinaryArray.from_buffers(pa.binary(), elements, [None, _buffer(offsets), wire.buffer])
+    return cast("pa.BinaryArray", spaced.take(np.arange(1, elements, 2)))
+
+
+def _offsets(values: pa.BinaryArray) -> NDArray[np.int32]:
+    buffer = values.buffers()[1]
+    assert buffer is not None
+    return np.frombuffer(memoryview(buffer), np.int32, len(values) + 1)
+
+
+def _part(values: pa.BinaryArray, kind: Int64s | None, offsets: NDArray[np.int32]) -> pa.BinaryArray:
+    """Give a run's values an array of their own: offset 0, and no other run's bytes in its buffer."""
+    count = len(offsets) - 1
+    if kind is None and count == len(values):
+        return values
+    data = values.buffers()[2]
+    first, last = int(offsets[0]), int(offsets[-1])
+    buffers = [
+        None if kind is None else _buffer(np.packbits(kind == _TEXT, bitorder="little")),
+        _buffer(offsets - offsets[0]),
+        pa.py_buffer(b"") if data is None else data.slice(first, last - first),
+    ]
+    return cast("pa.BinaryArray", pa.BinaryArray.from_buffers(pa.binary(), count, buffers))
+
+
+def _buffer(values: NDArray[np.int32] | NDArray[np.uint8]) -> pa.Buffer:
+    return pa.py_buffer(values.data)
+
+
+def _mask(kind: Int64s | None) -> Mask | None:
+    if kind is None:
+        return None
+    unchanged: Mask = kind == _UNCHANGED
+    return unchanged if unchanged.any() else None
+
+
+def _check(wire: Wire, runs: Sequence[_Tuples], good: Mask) -> None:
+    """Raise what is wrong with the first message that is not good; `good` may cover the first runs only."""
+    if good.all():
+        return
+    bad: list[tuple[int, Relation]] = []
+    start = 0
+    for run in runs:
+        part = good[start : start + len(run.position)]
+        bad += [(int(number), run.rows.relation) for number in run.rows.numbers[: len(part)][~part][:1]]
+        start += len(run.position)
+    raise _explain(wire, *min(bad, key=lambda pair: pair[0]))
+
+
+def _explain(wire: Wire, number: int, relation: Relation) -> UndecodableError:
+    message = wire.decode(number)
+    assert isinstance(message, Insert | Update | Delete)
+    title = f"could not decode {type(message).__name__} message"
+    images = [getattr(message, name, None) for name in ("old", "new")]
+    for image in filter(None, images):
+        if len(image.values) != len(relation.columns):
+            return wire.error(
+                number,
+                f"{title}: it has {len(image.values)} columns,"
+                f' table "{relation.namespace}.{relation.name}" has {len(relation.columns)}',
+            )
+        for column, value in zip(relation.columns, image.values, strict=True):
+            if isinstance(value, Binary):
+                return wire.error(
+                    number, f'{title}: column "{column.name}" is binary, which was not asked for'
+                )
+    raise AssertionError(f"the decoders disagree on {wire.message(number)!r}")

@@ -1,0 +1,119 @@
+"""A batch of XLogData frames in one buffer, and big-endian integers gathered from it for all frames at once.
+
+PostgreSQL manual, "Streaming Replication Protocol": an XLogData frame is `w`, start LSN, end LSN, send time
+(25 bytes), then one message of the plugin.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pgcdc_cli.errors import UndecodableError
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput.decode import decode
+from pgcdc_cli.pgoutput.messages import Message
+
+Int64s = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+HEADER = 25
+LARGEST = 2**31 - 1
+"""Bytes in one buffer: Arrow's binary offsets have 32 bits. A frame is smaller: so is CopyData's length."""
+
+_START_LSN = 1
+_PADDING = bytes(8)
+"""So that eight bytes can be gathered at any position of a message, whatever is done with them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wire:
+    """n messages: message i is `data[starts[i]:ends[i]]`.
+
+    `lsn` is its frame's start LSN, `head` its first eight bytes, as if zeroes followed the last message.
+    `words[p]` is the 64-bit integer at byte p.
+    """
+
+    data: bytes
+    buffer: pa.Buffer
+    words: Int64s
+    starts: Int64s
+    ends: Int64s
+    lsn: Int64s
+    head: Int64s
+
+    @classmethod
+    def join(cls, frames: Sequence[bytes]) -> "Iterator[Wire]":
+        """Put frames into as few buffers as `LARGEST` allows.
+
+        UndecodableError for a frame without a message, or with a sign-bit LSN.
+        """
+        sizes = np.fromiter(map(len, frames), np.int64, len(frames))
+        ends = np.cumsum(sizes)
+        start = done = 0
+        while start < len(frames):
+            stop = max(start + 1, int(np.searchsorted(ends, done + LARGEST, "right")))
+            yield cls._join(frames[start:stop], sizes[start:stop])
+            start, done = stop, int(ends[stop - 1])
+
+    @classmethod
+    def _join(cls, frames: Sequence[bytes], sizes: Int64s) -> "Wire":
+        if int(sizes.min()) <= HEADER:
+            short = frames[int(np.argmin(sizes))]
+            raise UndecodableError(
+                f"could not decode XLogData frame: it wants {HEADER + 1} bytes or more, has {len(short)}",
+                short,
+            )
+        data = b"".join([*frames, _PADDING])
+        words: Int64s = np.ndarray((len(data) - 7,), ">i8", data, strides=(1,))
+        ends = np.cumsum(sizes)
+        starts = ends - sizes
+        lsn = _checked(native(words[starts + _START_LSN]), frames)
+        starts += HEADER
+        return cls(data, pa.py_buffer(data), words, starts, ends, lsn, native(words[starts]))
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def message(self, number: int) -> bytes:
+        return self.data[int(self.starts[number]) : int(self.ends[number])]
+
+    def decode(self, number: int) -> Message:
+        """Decode one message; the error says where in the log it is."""
+        try:
+            return decode(self.message(number))
+        except UndecodableError as error:
+            raise self.error(number, error.message) from None
+
+    def sizes(self, numbers: Int64s) -> Int64s:
+        return self.ends[numbers] - self.starts[numbers]
+
+    def field(self, numbers: Int64s, offset: int) -> Int64s:
+        """Gather the 64 bits at `offset` of each message; they mean nothing where the message is shorter."""
+        return self.int64(np.minimum(self.starts[numbers] + offset, len(self.words) - 1))
+
+    def int64(self, positions: Int64s) -> Int64s:
+        return native(self.words[positions])
+
+    def error(self, number: int, message: str) -> UndecodableError:
+        """Make an error about one message that says where in the log it is."""
+        return UndecodableError(f"{message} (LSN {Lsn(int(self.lsn[number]))})", self.message(number))
+
+
+def native(values: NDArray[np.int64]) -> Int64s:
+    """In this machine's byte order."""
+    return values.astype(np.int64)
+
+
+def _checked(lsn: Int64s, frames: Sequence[bytes]) -> Int64s:
+    wrong = np.flatnonzero(lsn < 0)
+    if len(wrong):
+        number = int(wrong[0])
+        text = Lsn(int(lsn[number]) + 2**64)
+        raise UndecodableError(
+            f"could not decode XLogData frame: start LSN at byte 1 is {text}, with the sign bit set",
+            frames[number],
+        )
+    return lsn
