@@ -1,6 +1,7 @@
 """Text as it stands between the quotes of a JSON string (RFC 8259, section 7)."""
 
 import json
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +17,9 @@ _BACKSLASH, _QUOTE = 0x5C, 0x22
 _ESCAPES = {byte: json.dumps(chr(byte))[1:-1].encode() for byte in (_BACKSLASH, _QUOTE, *range(0x20))}
 
 
+@lru_cache(4096)
 def quote(text: str) -> bytes:
-    """One string, quotes included; UTF-8 as it is."""
+    """Quote a name; UTF-8 stays as it is."""
     return json.dumps(text, ensure_ascii=False).encode()
 
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal
 
-import numpy as np
 import pyarrow as pa
 
 from pgcdc_cli.formats.base import Data, EncodedSlice, Piece
@@ -20,7 +19,7 @@ from pgcdc_cli.formats.compress import SUFFIXES, Compression, compress
 from pgcdc_cli.formats.events import Event, event_object
 from pgcdc_cli.formats.jsonobject import joined
 from pgcdc_cli.formats.jsonrow import row_parts
-from pgcdc_cli.formats.ordered import Arrange, Encoded, commit_range, tables_of
+from pgcdc_cli.formats.ordered import MESSAGES, Arrange, Encoded, commit_range, place, tables_of
 from pgcdc_cli.pgoutput.changes import ChangeBatch, Slice, TruncateChange
 from pgcdc_cli.table import TableSchema
 from pgcdc_cli.types import kernels
@@ -28,9 +27,6 @@ from pgcdc_cli.types.kernels import Column
 
 Layout = Literal["table", "stream"]
 Numeric = Literal["string", "number"]
-
-MESSAGES = "_messages"
-"""Where logical messages go, which belong to no table."""
 
 _LINES: Arrange[Column] = Arrange(kernels.concat_bytes, kernels.take)
 
@@ -74,10 +70,8 @@ class JsonlFormat:
 
     def _event(self, event: Event) -> Encoded[Column]:
         line = json.dumps(event_object(event), ensure_ascii=False, separators=(",", ":")) + "\n"
-        stamp = event.stamp
         table = event.table if isinstance(event, TruncateChange) else None
-        index, commit_lsn = np.array([stamp.index]), np.array([stamp.commit_lsn])
-        return Encoded(*self._place(table), index, commit_lsn, kernels.binary([line]))
+        return Encoded(*self._place(table), *place(event.stamp), kernels.binary([line]))
 
     def _place(self, table: TableSchema | None) -> tuple[str, TableSchema | None]:
         if self.layout == "stream":

@@ -7,10 +7,13 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.changes import Int64s, Slice
+from pgcdc_cli.pgoutput.changes import Int64s, Slice, Stamp
 from pgcdc_cli.table import TableSchema
 
 RowsT = TypeVar("RowsT")
+
+MESSAGES = "_messages"
+"""The target of logical messages, which belong to no table."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +82,11 @@ class Arrange(Generic[RowsT]):
 def commit_range(part: Encoded[RowsT]) -> tuple[Lsn, Lsn]:
     """Find the commit LSNs of the first and the last row."""
     return Lsn(part.commit_lsn[0]), Lsn(part.commit_lsn[-1])
+
+
+def place(stamp: Stamp) -> tuple[Int64s, Int64s]:
+    """Give the `index` and `commit_lsn` of a single row."""
+    return np.array([stamp.index], np.int64), np.array([stamp.commit_lsn], np.int64)
 
 
 def tables_of(part: Slice) -> tuple[TableSchema, ...]:

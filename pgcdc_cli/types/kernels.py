@@ -21,6 +21,9 @@ Part: TypeAlias = "bytes | pa.Array[Any]"
 
 ArrayT = TypeVar("ArrayT", bound=Column)
 
+# Made once: without a type, pyarrow looks for pandas each time, which takes longer than most batches.
+_FALSE = pa.scalar(False)
+
 INT32_MAX = 2**31 - 1
 
 
@@ -34,8 +37,8 @@ def as_text(column: Column) -> pa.StringArray:
 
 def as_mask(array: Column) -> Mask:
     """Turn a boolean array into a mask; null is false."""
-    filled = pc.call_function("coalesce", [array, pa.scalar(False)])
-    return cast("Mask", filled.to_numpy(zero_copy_only=False))
+    filled = pc.call_function("coalesce", [array, _FALSE]).cast(pa.uint8())
+    return np.frombuffer(filled.buffers()[1], np.bool_, len(filled), filled.offset)
 
 
 def value_bytes(column: Column) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
@@ -81,6 +84,13 @@ def lists(offsets: NDArray[np.int32], values: Column, absent: Mask) -> Column:
     """Divide values into n lists by n + 1 offsets; null where `absent`."""
     make = cast("Any", pa.ListArray.from_arrays)
     return cast("Column", make(pa.array(offsets), values, mask=pa.array(absent)))
+
+
+def maps(offsets: NDArray[np.int32], keys: Column, items: Column, absent: Mask) -> Column:
+    """Divide keys and items into n maps by n + 1 offsets; null where `absent`."""
+    # A null offset is a null map; the last one only ends the values.
+    marked: Column = pa.array(offsets, mask=np.append(absent, [False]))
+    return cast("Column", pa.MapArray.from_arrays(cast("Any", marked), cast("Any", keys), cast("Any", items)))
 
 
 def nulls(rows: int, arrow: pa.DataType) -> Column:
@@ -149,16 +159,23 @@ def replace_substring(column: pa.BinaryArray, old: bytes, new: bytes) -> pa.Bina
     return cast("pa.BinaryArray", pc.call_function("replace_substring", [column], options))
 
 
-def join(parts: Sequence[Part], null: bytes = b"null") -> Column:
-    """Concatenate per row: constants and columns (one of them at least); a null reads as `null`."""
+def join(parts: Sequence[Part]) -> Column:
+    """Concatenate per row: constants and columns (one of them at least); a null reads as `null`.
+
+    The result has wide offsets if it may have 2**31 bytes or more.
+    """
     arrays = [part for part in parts if isinstance(part, pa.Array)]
     wide = sum(_size(part, len(arrays[0])) for part in parts) > INT32_MAX
     target = pa.large_binary() if wide or any(a.type == pa.large_binary() for a in arrays) else pa.binary()
-    arguments = [
-        part.cast(target) if isinstance(part, pa.Array) else pa.scalar(part, target) for part in (*parts, b"")
-    ]
-    options = pc.JoinOptions("replace", null)  # type: ignore[call-overload]
+    arguments = [_argument(part, target) for part in (*parts, b"")]
+    options = pc.JoinOptions("replace", b"null")  # type: ignore[call-overload]
     return cast("Column", pc.call_function("binary_join_element_wise", arguments, options))
+
+
+def _argument(part: Part, target: pa.DataType) -> Any:  # noqa: ANN401 - a column or a scalar
+    if isinstance(part, bytes):
+        return pa.scalar(part, target)
+    return part if part.type == target else part.cast(target)
 
 
 def _size(part: Part, rows: int) -> int:

@@ -1,0 +1,59 @@
+"""How text gets to a person's terminal: shortened, coloured, and with nothing in it that a terminal obeys."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+ELLIPSIS = "…"
+_SHORTEST = 8
+
+
+def safe(text: str) -> str:
+    r"""Write what isn't printable (controls, escapes, marks that turn the direction of writing) as `\u001b`."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    code = ord(char)
+    short = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+    return short.get(char) or (f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
+
+
+def shorten(text: str, width: int) -> str:
+    """Make text safe and cut it to `width` characters."""
+    shown = safe(text[: width + 1])
+    return shown if len(shown) <= width else shown[: width - 1] + ELLIPSIS
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """`width` is the terminal's, in characters; without `colour` no escape sequence is written."""
+
+    colour: bool = False
+    width: int = 80
+
+    def room(self, used: int) -> int:
+        """Say how many characters are left of a line, and at least a few."""
+        return max(self.width - used, _SHORTEST)
+
+    def _painter(self, code: str) -> Callable[[str], str]:
+        return (lambda text: f"\x1b[{code}m{text}\x1b[0m") if self.colour else str
+
+    def dim(self, text: str) -> str:
+        return self._painter("2")(text)
+
+    def bold(self, text: str) -> str:
+        return self._painter("1")(text)
+
+    def added(self, text: str) -> str:
+        return self._painter("32")(text)
+
+    def removed(self, text: str) -> str:
+        return self._painter("31")(text)
+
+    def changed(self, text: str) -> str:
+        return self._painter("33")(text)
+
+    def special(self, text: str) -> str:
+        return self._painter("35")(text)
