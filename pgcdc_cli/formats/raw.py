@@ -32,7 +32,9 @@ class RawFormat:
     tail = b""
 
     def encode(self, part: Slice) -> EncodedSlice:  # noqa: ARG002 - the contract's
-        raise PgcdcError(ErrorKind.UNEXPECTED, "could not write changes as raw messages: they are decoded already")
+        raise PgcdcError(
+            ErrorKind.UNEXPECTED, "could not write changes as raw messages: they are decoded already"
+        )
 
     def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
         return join_bytes(data)

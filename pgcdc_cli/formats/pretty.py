@@ -1,0 +1,160 @@
+"""Changes for a person at a terminal, made from the objects of JSON lines, fresh or read from files."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+
+import pyarrow as pa
+
+from pgcdc_cli.formats.base import Data, EncodedSlice, Piece
+from pgcdc_cli.formats.compress import join_bytes
+from pgcdc_cli.formats.jsonl import JsonlFormat
+from pgcdc_cli.formats.prettyvalue import UNCHANGED, Change, image, parse_line, shown
+from pgcdc_cli.formats.style import Style, safe, shorten
+from pgcdc_cli.pgoutput.changes import Slice
+
+_JSONL = JsonlFormat(layout="stream", transactions=True)
+_ARROW = " -> "
+_INDENT = 4
+_WIDEST_NAME = 24
+
+Paint = Callable[[str], str]
+
+
+def render_line(line: str | bytes, style: Style) -> str:
+    """Render a JSON line; one that is nested too deeply to be read is shown as it is, in part."""
+    try:
+        return render_change(parse_line(line), style)
+    except RecursionError:
+        text = line if isinstance(line, str) else line.decode()
+        return f"  {shorten(text, style.room(2))}\n"
+
+
+def render_change(change: Change, style: Style) -> str:
+    """Render the object of a JSON line: one terminal line or several, each of them ended."""
+    return "".join(f"{line}\n" for line in _RENDERERS[change["op"]](change, style))
+
+
+def _begin(change: Change, style: Style) -> Iterator[str]:
+    moment = safe(f"{change['commit_lsn']}  {change['ts'].replace('T', ' ')}")
+    yield f"{style.bold('BEGIN')} {change['xid']}  {style.dim(moment)}"
+
+
+def _commit(change: Change, style: Style) -> Iterator[str]:
+    yield f"{style.bold('COMMIT')} {change['xid']}"
+
+
+def _head(verb: str, change: Change, style: Style, rest: str = "") -> str:
+    table = style.bold(safe(f"{change['schema']}.{change['table']}"))
+    return f"  {verb} {table}{rest}  {style.dim(safe(change['lsn']))}"
+
+
+def _insert(change: Change, style: Style) -> Iterator[str]:
+    verb = "ROW" if change["op"] == "R" else "INSERT"
+    yield _head(style.added(verb), change, style)
+    yield from _values({**image(change, "new"), **_unchanged(change)}, style, style.added)
+
+
+def _delete(change: Change, style: Style) -> Iterator[str]:
+    yield _head(style.removed("DELETE"), change, style)
+    yield from _values(image(change, "old"), style, style.removed)
+
+
+def _update(change: Change, style: Style) -> Iterator[str]:
+    pairs = " ".join(f"{name}={shown(value)}" for name, value in change.get("key", {}).items())
+    key = f" {shorten(pairs, style.room(40))}" if pairs else ""
+    yield _head(style.changed("UPDATE"), change, style, key)
+    old, new = image(change, "old"), image(change, "new")
+    differing = {name: value for name, value in new.items() if old.get(name) != value}
+    unchanged = _unchanged(change)
+    names = _Names([*differing, *unchanged], style)
+    for name, value in differing.items():
+        yield names.label(name) + _difference(old.get(name), value, names.room, style)
+    for name in unchanged:
+        yield names.label(name) + style.dim(UNCHANGED)
+    if not differing and not unchanged:
+        yield " " * _INDENT + style.dim("(no difference)")
+
+
+def _difference(old: str | None, new: str, room: int, style: Style) -> str:
+    if old is None:
+        return style.added(shorten(new, room))
+    half = max((room - len(_ARROW)) // 2, 1)
+    # What one side leaves over is the other's.
+    old_room = max(half, room - len(_ARROW) - len(new))
+    before = shorten(old, old_room)
+    after = shorten(new, max(half, room - len(_ARROW) - len(before)))
+    return style.removed(before) + style.dim(_ARROW) + style.added(after)
+
+
+def _truncate(change: Change, style: Style) -> Iterator[str]:
+    options = [("cascade", " CASCADE"), ("restart_identity", " RESTART IDENTITY")]
+    given = "".join(text for name, text in options if change[name])
+    yield _head(style.removed("TRUNCATE"), change, style, given)
+
+
+def _message(change: Change, style: Style) -> Iterator[str]:
+    kind = "MESSAGE" if change["transactional"] else "MESSAGE (not transactional)"
+    content = change.get("content", "base64 " + change.get("content_base64", ""))
+    prefix = shorten(change["prefix"], style.room(40))
+    yield f"  {style.special(kind)} {style.bold(prefix)}  {style.dim(safe(change['lsn']))}"
+    yield " " * _INDENT + shorten(content, style.room(_INDENT))
+
+
+_RENDERERS: Mapping[str, Callable[[Change, Style], Iterator[str]]] = {
+    "B": _begin,
+    "C": _commit,
+    "I": _insert,
+    "R": _insert,
+    "U": _update,
+    "D": _delete,
+    "T": _truncate,
+    "M": _message,
+}
+
+
+def _unchanged(change: Change) -> dict[str, str]:
+    return dict.fromkeys(change.get("unchanged", []), UNCHANGED)
+
+
+class _Names:
+    """Columns' names, aligned; `room` is what is left of a line."""
+
+    def __init__(self, names: Sequence[str], style: Style) -> None:
+        self._width = min(max(map(len, map(safe, names)), default=0), _WIDEST_NAME)
+        self.room = style.room(_INDENT + self._width + 2)
+
+    def label(self, name: str) -> str:
+        return " " * _INDENT + shorten(name, self._width).ljust(self._width) + "  "
+
+
+def _values(values: Mapping[str, str], style: Style, paint: Paint) -> Iterator[str]:
+    names = _Names(list(values), style)
+    for name, value in values.items():
+        yield names.label(name) + paint(shorten(value, names.room))
+
+
+@dataclass(frozen=True, slots=True)
+class PrettyFormat:
+    """Everything into one stream, with transaction brackets. `width` is the terminal's, in characters."""
+
+    colour: bool = False
+    width: int = 80
+    _: KW_ONLY
+    name: str = field(default="pretty", init=False)
+    suffix: str = field(default=".txt", init=False)
+    tail: bytes = field(default=b"", init=False)
+
+    def encode(self, part: Slice) -> EncodedSlice:
+        """Encode the rows of a slice; a PROTOCOL error where a value is no valid UTF-8."""
+        encoded = _JSONL.encode(part)
+        return EncodedSlice(tuple(map(self._rendered, encoded.pieces)), encoded.edge, encoded.tables)
+
+    def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
+        """Join the text."""
+        return join_bytes(data)
+
+    def _rendered(self, piece: Piece) -> Piece:
+        style = Style(self.colour, self.width)
+        lines = bytes(_JSONL.frame([piece.data])).removesuffix(b"\n").split(b"\n")
+        text = "".join(render_line(line, style) for line in lines).encode()
+        return Piece(piece.target, piece.rows, piece.first_commit_lsn, piece.last_commit_lsn, text)
