@@ -20,11 +20,18 @@ class Sink(Protocol):
     @property
     def durable_lsn(self) -> Lsn: ...
 
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The checkpoint as it is on disk."""
+
     def open(self) -> Checkpoint | None:
         """Lock and recover; the checkpoint to be checked against the source, None where there is none."""
 
     def start(self, source: Source, start_lsn: Lsn, checkpoint: Checkpoint | None = None) -> None:
-        """Begin at `start_lsn`, or go on with the checkpoint that `check_source` returned."""
+        """Begin at `start_lsn`, or go on with the checkpoint that `check_source` returned.
+
+        Comes again, with a checkpoint, after every new connection.
+        """
 
     def write(self, part: EncodedSlice) -> None:
         """Append a slice. Flushes or rotates at its edge when that is due."""

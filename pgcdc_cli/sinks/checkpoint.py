@@ -1,7 +1,7 @@
 """The checkpoint: how far the files are whole and durable, and which stream they belong to.
 
-One JSON object, written at transaction edges only, to a temporary name, fsynced and renamed. It ends in a CRC-32
-of itself, so that a single damaged byte is found.
+One JSON object, written at transaction edges only, to a temporary name, fsynced and renamed. It ends in a
+CRC-32 of itself, so that a single damaged byte is found.
 """
 
 import re
@@ -21,7 +21,7 @@ _SEAL = re.compile(rb',"crc32":([0-9]{1,10})}\n\Z')
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a stream comes from. `system_id` is the system identifier as text; publications are in order of name."""
+    """Where a stream comes from; publications are in order of name."""
 
     system_id: str
     timeline: int
@@ -46,9 +46,10 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class PartialFile:
-    """An unfinished file. `path` is relative to the checkpoint's folder; `head_size` bytes begin it (`Piece.head`).
+    """An unfinished file.
 
-    `table` is what the manifest will call it, `schema` the path of its schema file; both None where a file has none.
+    `path` is relative to the checkpoint's folder; `head_size` bytes begin the file (`Piece.head`). `table` is
+    what the manifest will call it, `schema` the path of its schema file; both None where a file has none.
     """
 
     path: str
@@ -73,10 +74,11 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """`end_lsn` is the end of the last durable transaction; `segment` the number of the open segment, or the next.
+    """What was durable at one transaction edge.
 
-    `options` describes the format and what else decides over the content of lines. `inode` is device and inode of
-    a single output file, None for a directory.
+    `end_lsn` is the end of the last durable transaction; `segment` the number of the open segment, or the
+    next. `options` describes the format and what else decides over the content of lines. `inode` is device
+    and inode of a single output file, None for a directory.
     """
 
     source: Source

@@ -76,11 +76,15 @@ class CheckpointedSink(ABC):
 
     @property
     def durable_lsn(self) -> Lsn:
-        return self.checkpoint.end_lsn
+        return Lsn(0) if self._checkpoint is None else self._checkpoint.end_lsn
 
     @property
-    def checkpoint(self) -> Checkpoint:
-        """The checkpoint as it is on disk."""
+    def checkpoint(self) -> Checkpoint | None:
+        """The checkpoint as it is on disk; None before the first."""
+        return self._checkpoint
+
+    @property
+    def _saved(self) -> Checkpoint:
         assert self._checkpoint is not None, "the sink was not started"
         return self._checkpoint
 
@@ -91,35 +95,44 @@ class CheckpointedSink(ABC):
         """
         self._unlock = self.disk.lock(self._lock_path)
         try:
-            checkpoint = read_checkpoint(self.disk, self._checkpoint_path)
-            if checkpoint is None:
-                self._check_fresh()
-            else:
-                self._check_options(checkpoint)
-                self.disk.fsync_folder(self.files.root)
-                self._checkpoint = self._recover(checkpoint)
+            with self._guard():
+                self._checkpoint = self._read()
         except BaseException:
             self._release()
             raise
         return self._checkpoint
 
+    def _read(self) -> Checkpoint | None:
+        checkpoint = read_checkpoint(self.disk, self._checkpoint_path)
+        if checkpoint is None:
+            self._check_fresh()
+            return None
+        self._check_options(checkpoint)
+        self.disk.fsync_folder(self.files.root)
+        recovered = self._recover(checkpoint)
+        self._edge_lsn = recovered.end_lsn
+        return recovered
+
     def start(self, source: Source, start_lsn: Lsn, checkpoint: Checkpoint | None = None) -> None:
-        """Begin a new stream at `start_lsn`, or go on with `checkpoint` as `check_source` returned it."""
+        """Begin a new stream at `start_lsn`, or go on with `checkpoint` as `check_source` returned it.
+
+        Comes again, with a checkpoint, after every new connection; nothing may be unsynced then.
+        """
         with self._guard():
             assert (checkpoint is None) == (self._checkpoint is None), (
                 "a checkpoint is gone on with, or never was"
             )
             if checkpoint is None:
                 checkpoint = Checkpoint(source=source, end_lsn=start_lsn, options=self._options)
-            elif checkpoint.stream_id != self.checkpoint.stream_id:
-                self._edge_lsn = self.checkpoint.end_lsn
+            elif checkpoint.stream_id != self._saved.stream_id:
                 self._finish_stream()
             merged = self._merged(checkpoint)
             if merged != self._checkpoint:
                 self._save(merged)
             self._edge_lsn = merged.end_lsn
-            self._flushed_at = self._clock()
-            self._begin()
+            if not self._started:
+                self._flushed_at = self._clock()
+                self._begin()
             self._started = True
 
     def _merged(self, checkpoint: Checkpoint) -> Checkpoint:
@@ -204,7 +217,8 @@ class CheckpointedSink(ABC):
     def flush(self) -> None:
         """Make everything up to the last edge durable, now."""
         with self._guard():
-            self._flush()
+            if self._started:
+                self._flush()
 
     def _write_whole(self) -> None:
         for output in self._unsaved:
@@ -220,8 +234,8 @@ class CheckpointedSink(ABC):
         if changed or self._edge_lsn != self.durable_lsn:
             self._sync(changed)
             files = tuple(output.entry for output in self.outputs if output.lasting)
-            self._save(replace(self.checkpoint, end_lsn=self._edge_lsn, files=files))
-        self._saved(changed)
+            self._save(replace(self._saved, end_lsn=self._edge_lsn, files=files))
+        self._now_durable(changed)
 
     def _sync(self, changed: list[OutputFile]) -> None:
         for output in changed:
@@ -233,7 +247,7 @@ class CheckpointedSink(ABC):
         write_checkpoint(self.disk, self._checkpoint_path, checkpoint)
         self._checkpoint = checkpoint
 
-    def _saved(self, changed: list[OutputFile]) -> None:
+    def _now_durable(self, changed: list[OutputFile]) -> None:
         for output in changed:
             output.durable = output.edge
         self._unsaved = {output: None for output in self._unsaved if output.begun}
@@ -259,10 +273,12 @@ class CheckpointedSink(ABC):
     def close(self) -> None:
         """Drop what is after the last edge, finish the files, make all durable, unlock.
 
-        After a failure, or before `start`, it only closes what is open: what is on disk is left to recovery.
+        After a failure, or before `start`, it only closes what is open: what is on disk is left to
+        recovery. A second call does nothing.
         """
         try:
-            if self._started and self._failure is None:
+            started, self._started = self._started, False
+            if started and self._failure is None:
                 with self._guard():
                     self._rollback()
                     self._end()
@@ -327,7 +343,7 @@ class CheckpointedSink(ABC):
 
     @abstractmethod
     def _boundary_due(self) -> bool:
-        """Is it time to rotate or reopen?"""
+        """Say whether it is time to rotate or reopen."""
 
     @abstractmethod
     def _boundary(self) -> None:
@@ -341,14 +357,18 @@ class CheckpointedSink(ABC):
     def _end(self) -> None:
         """Finish the files and make all durable."""
 
+    @abstractmethod
     def _note(self, part: EncodedSlice) -> None:
         """Remember the tables that a slice speaks of."""
 
+    @abstractmethod
     def _place_schemas(self) -> None:
         """Put schema files in place that are not yet there."""
 
+    @abstractmethod
     def _grew(self, size: int) -> None:
         """Count bytes that were written."""
 
+    @abstractmethod
     def _shrank(self) -> None:
-        """Count anew after bytes were taken back."""
+        """Look anew at the outputs after some were taken back."""

@@ -10,6 +10,7 @@ from pgcdc_cli.sinks import recovery, rotation
 from pgcdc_cli.sinks.checkpoint import Checkpoint, Mark, PartialFile
 from pgcdc_cli.sinks.core import CheckpointedSink, SinkSettings
 from pgcdc_cli.sinks.disk import Disk
+from pgcdc_cli.sinks.files import folder_of
 from pgcdc_cli.sinks.output import OutputFile
 from pgcdc_cli.sinks.paths import PARTIAL, file_name, table_folder
 from pgcdc_cli.sinks.schemas import SchemaFiles
@@ -21,8 +22,10 @@ LOCK = ".lock"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectorySettings(SinkSettings):
-    """`rotate_size` in bytes over all files of a segment, `rotate_interval` in seconds since its first row; None
-    for no such limit."""
+    """When to begin a new segment; None for no such limit.
+
+    `rotate_size` is in bytes over all files, `rotate_interval` in seconds since the first row.
+    """
 
     rotate_size: int | None = 128 << 20
     rotate_interval: float | None = 300.0
@@ -81,7 +84,7 @@ class DirectorySink(CheckpointedSink):
         return recovered
 
     def _adopt(self, output: OutputFile) -> None:
-        folder = str(PurePath(output.path).parent).removeprefix(".")
+        folder = folder_of(output.path)
         current = self._current.get(folder)
         if current is None or output.part > current.part:
             self._current[folder] = output
@@ -120,9 +123,7 @@ class DirectorySink(CheckpointedSink):
     def _create(self, folder: str, piece: Piece, schema: str | None, part: int) -> OutputFile:
         if not self.outputs:
             self._first_row_at = self._clock()
-        name = (
-            file_name(self.checkpoint.segment, piece.first_commit_lsn, part, self._encoding.suffix) + PARTIAL
-        )
+        name = file_name(self._saved.segment, piece.first_commit_lsn, part, self._encoding.suffix) + PARTIAL
         entry = PartialFile(
             path=f"{folder}/{name}" if folder else name,
             mark=Mark(),
@@ -172,16 +173,14 @@ class DirectorySink(CheckpointedSink):
         for output in self.outputs:
             output.finish(self._encoding.tail)
         self._sync([output for output in self.outputs if output.edge != output.durable])
-        checkpoint = self.checkpoint
+        checkpoint = self._saved
         pending = rotation.plan(
-            checkpoint.segment,
-            checkpoint.stream_id,
+            checkpoint,
             self._edge_lsn,
             self._encoding.name,
-            (output.entry for output in self.outputs),
+            tuple(output.entry for output in self.outputs),
             self._manifest_size,
         )
-        self.files.close_all()
         begun = replace(
             checkpoint, end_lsn=self._edge_lsn, segment=checkpoint.segment + 1, files=(), pending=pending
         )

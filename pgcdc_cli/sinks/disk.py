@@ -1,8 +1,8 @@
 """The few file operations that everything a sink does goes through.
 
-Each is one call of the operating system, made by `Disk._os`, so that tests can let any of them fail, stop short
-or be the last before a crash. Whatever goes wrong is an error of kind OUTPUT that names the path; only a reader
-that went away stays a BrokenPipeError, which is no error to anybody.
+Each is one call of the operating system, made by `Disk._os`, so that tests can let any of them fail, stop
+short or be the last before a crash. Whatever goes wrong is an error of kind OUTPUT that names the path;
+only a reader that went away stays a BrokenPipeError, which is no error to anybody.
 """
 
 import os
@@ -98,7 +98,7 @@ class Disk:
             return self._os(os.open, path, os.O_WRONLY | os.O_APPEND | flags, 0o666)
 
     def write(self, fd: int, path: str, data: bytes | memoryview) -> None:
-        """Write all of `data`, however many calls it takes; waits for a slow reader of a non-blocking pipe."""
+        """Write all of `data`, in as many calls as it takes; waits for the reader of a non-blocking pipe."""
         with _named("write", path):
             written = self._write_some(fd, data)
             if written == len(data):
@@ -144,7 +144,10 @@ class Disk:
             self._os(os.unlink, path)
 
     def place(self, path: str, data: bytes) -> None:
-        """Put a whole file in place at once: temporary name, fsync, rename. The folder is the caller's to fsync."""
+        """Put a whole file in place at once: temporary name, fsync, rename.
+
+        The folder is the caller's to fsync.
+        """
         temporary = path + TEMPORARY
         fd = self.open(temporary, os.O_CREAT | os.O_TRUNC)
         try:

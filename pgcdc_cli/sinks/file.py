@@ -1,7 +1,7 @@
 """One file with a checkpoint beside it (`-f FILE`): the promises of a directory, without segments.
 
-The checkpoint knows the file by device and inode, and names it before the first byte is written to it. So a file
-that was moved without HUP, replaced or shortened is found, and nothing of anybody else's is ever cut.
+The checkpoint knows the file by device and inode, and names it before the first byte is written to it. So a
+file that was moved without HUP, replaced or shortened is found, and nothing of anybody else's is ever cut.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.base import Format, Piece
+from pgcdc_cli.formats.base import EncodedSlice, Format, Piece
 from pgcdc_cli.sinks.checkpoint import Checkpoint, Mark, PartialFile
 from pgcdc_cli.sinks.core import CheckpointedSink, SinkSettings
 from pgcdc_cli.sinks.disk import Disk, Stat
@@ -81,7 +81,7 @@ class FileSink(CheckpointedSink):
         return checkpoint
 
     def _begin(self) -> None:
-        if self.checkpoint.inode is None:
+        if self._saved.inode is None:
             self._take()
 
     def _take(self) -> None:
@@ -93,13 +93,14 @@ class FileSink(CheckpointedSink):
         self._check_unwritten("they aren't ours")
         found = self._stat()
         entry = PartialFile(self._name, Mark())
-        self._save(replace(self.checkpoint, files=(entry,), inode=(found.device, found.inode)))
+        self._save(replace(self._saved, files=(entry,), inode=(found.device, found.inode)))
         self._continue(entry)
 
     def _continue(self, entry: PartialFile) -> None:
         self.outputs = [OutputFile(self.files, self._encoding, entry, b"", exists=True)]
 
     def _output(self, piece: Piece) -> OutputFile:
+        assert not piece.head, "a file for one table only"
         return self.outputs[0]
 
     def _boundary_due(self) -> bool:
@@ -109,14 +110,26 @@ class FileSink(CheckpointedSink):
         """Go on in a new file if the old one was moved."""
         self._flush()
         found = self.files.stat(self._name)
-        if found is not None and (found.device, found.inode) == self.checkpoint.inode:
+        if found is not None and (found.device, found.inode) == self._saved.inode:
             return
-        self._save(replace(self.checkpoint, files=(), inode=None))
+        self._save(replace(self._saved, files=(), inode=None))
         self.files.close(self._name)
         self._take()
 
     def _finish_stream(self) -> None:
-        """A new stream goes on in the same file."""
+        """Do nothing: a new stream goes on in the same file."""
+
+    def _note(self, part: EncodedSlice) -> None:
+        """Do nothing: a single file has no schema files."""
+
+    def _place_schemas(self) -> None:
+        """Do nothing: a single file has no schema files."""
+
+    def _grew(self, size: int) -> None:
+        """Do nothing: a single file has no limit."""
+
+    def _shrank(self) -> None:
+        """Do nothing: a single file has no limit."""
 
     def _end(self) -> None:
         self._flush()

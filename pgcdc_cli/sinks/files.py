@@ -1,25 +1,30 @@
-"""The files of one directory, by relative path: few of them open at a time, their folders fsynced when due."""
+"""The files of one directory, by relative path: few of them open at a time, folders fsynced when due."""
 
 import os
 import resource
 from collections import OrderedDict
-from pathlib import PurePath
 
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.sinks.disk import Disk, Stat
 
 
 def descriptor_limit() -> int:
-    """A quarter of what the process may open, at most 256: connection, libraries and callers need some, too."""
+    """Give a quarter of what the process may open, at most 256: others need descriptors, too."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 256 if soft == resource.RLIM_INFINITY else max(8, min(256, soft // 4))
+
+
+def folder_of(path: str) -> str:
+    """Give the folder of a relative path; "" for the root itself."""
+    return path.rpartition("/")[0]
 
 
 class Files:
     """Appends to files under `root`.
 
-    A descriptor that is closed to make room for another is opened again when next needed. Nothing is lost by that:
-    fsync works on the file, whoever wrote to it, and Linux reports a failed write-back to the next one who asks.
+    A descriptor that is closed to make room for another is opened again when next needed. Nothing is lost
+    by that: fsync works on the file, whoever wrote to it, and Linux reports a failed write-back to the next
+    one who asks.
     """
 
     def __init__(self, disk: Disk, root: str, limit: int | None = None) -> None:
@@ -37,8 +42,7 @@ class Files:
 
     def create(self, path: str) -> None:
         """Make a new empty file, and its folder if need be. OUTPUT if something has that name."""
-        folder = str(PurePath(path).parent)
-        self.make_folder("" if folder == "." else folder)
+        self.make_folder(folder_of(path))
         self._keep(path, os.O_CREAT | os.O_EXCL)
 
     def make_folder(self, folder: str) -> None:
@@ -66,6 +70,12 @@ class Files:
     def remove(self, path: str) -> None:
         self.close(path)
         self.disk.unlink(self.full(path))
+        self.changed_folders.add(folder_of(path))
+
+    def rename(self, path: str, new: str) -> None:
+        """Rename within a folder."""
+        self.close(path)
+        self.disk.rename(self.full(path), self.full(new))
 
     def close(self, path: str) -> None:
         fd = self._open.pop(path, None)

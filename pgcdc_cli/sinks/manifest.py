@@ -18,8 +18,11 @@ _TAIL = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """A finished file. `table` is `schema.table`, `_messages`, or None for one that holds all tables; `path` and
-    `schema` are relative to the directory; `bytes` and `crc32` are of what is stored."""
+    """A finished file.
+
+    `table` is `schema.table`, `_messages`, or None for one that holds all tables; `path` and `schema` are
+    relative to the directory; `bytes` and `crc32` are of what is stored.
+    """
 
     table: str | None
     path: str

@@ -1,8 +1,8 @@
 """One growing file, and how much of it is whole.
 
-What a format gives is held back until a frame is worth writing, in two parts: rows of whole transactions, and rows
-of the one that is still open. So an edge always falls between two frames, and the rows of an open transaction can
-be taken back: from memory, or by cutting the file where the last edge was.
+What a format gives is held back until a frame is worth writing, in two parts: rows of whole transactions,
+and rows of the one that is still open. So an edge always falls between two frames, and the rows of an open
+transaction can be taken back: from memory, or by cutting the file where the last edge was.
 """
 
 import zlib
@@ -59,8 +59,8 @@ def _joined(mark: Mark, new: Mark, size: int, crc32: int) -> Mark:
 class OutputFile:
     """A file that is being written.
 
-    `now` is what is in it, `edge` what of that is whole once `settle_edge` was called, `durable` what is fsynced
-    and in the checkpoint.
+    `now` is what is in it, `edge` what of that is whole once `settle_edge` was called, `durable` what is
+    fsynced and in the checkpoint.
     """
 
     def __init__(
@@ -91,12 +91,12 @@ class OutputFile:
 
     @property
     def begun(self) -> bool:
-        """Does it have rows of a transaction that is still open?"""
+        """Whether it has rows of a transaction that is still open."""
         return self._spilled or bool(self._begun.data)
 
     @property
     def behind(self) -> bool:
-        """Does it have whole rows that are not durable?"""
+        """Whether it has whole rows that are not durable."""
         return bool(self._whole.data) or (self.edge if self._spilled else self.now) != self.durable
 
     def append(self, piece: Piece, *, whole: bool) -> None:
@@ -116,7 +116,7 @@ class OutputFile:
         self._begun.clear()
 
     def settle(self) -> None:
-        """A transaction edge: all rows taken so far are whole."""
+        """Count all rows taken so far as whole: this is a transaction edge."""
         self._complete()
         self._spilled = False
 
@@ -156,12 +156,12 @@ class OutputFile:
 
     @property
     def empty(self) -> bool:
-        """Is it nothing but a name, of which a checkpoint need not speak?"""
+        """Whether it is nothing but a name, of which no checkpoint need speak."""
         return not (self._found or self.now.size or self.held)
 
     @property
     def lasting(self) -> bool:
-        """Does a checkpoint at the last edge speak of it?"""
+        """Whether a checkpoint at the last edge speaks of it."""
         return self._found or self.edge.size > 0
 
     def _write(self, held: Held) -> None:

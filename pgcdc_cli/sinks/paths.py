@@ -1,8 +1,8 @@
 """The names of folders and files in a directory.
 
 Two tables never share a folder, whatever their names are, also on file systems that ignore case or normalise
-Unicode: a character stays as it is only if neither folding nor normalisation could turn it into another or another
-into it, and stands as the percent-encoded bytes of its UTF-8 otherwise.
+Unicode: a character stays as it is only if neither folding nor normalisation could turn it into another or
+another into it, and stands as the percent-encoded bytes of its UTF-8 otherwise.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
-"""What happens when a directory is opened again: back to the state that the checkpoint names, and nothing else.
+"""Opening a directory again: back to the state that the checkpoint names, and nothing else.
 
-Raises CHECKPOINT where the files aren't what the checkpoint says; then nothing was changed, but for steps of a
-rotation that had been decided on.
+Raises CHECKPOINT where the files aren't what the checkpoint says; then nothing was changed, but for steps
+of a rotation that had been decided on.
 """
 
 from collections.abc import Iterator

@@ -1,28 +1,25 @@
 """The second half of a rotation, the same whether it goes on at once or after a crash.
 
-Each step may have happened already. A finished file is never replaced, and the manifest grows by whole lines only.
+Each step may have happened already. A finished file is never replaced, and the manifest grows by whole
+lines only.
 """
-
-from collections.abc import Iterable
-from pathlib import PurePath
 
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.sinks import manifest
-from pgcdc_cli.sinks.checkpoint import PartialFile, Pending
-from pgcdc_cli.sinks.files import Files
+from pgcdc_cli.sinks.checkpoint import Checkpoint, PartialFile, Pending
+from pgcdc_cli.sinks.files import Files, folder_of
 from pgcdc_cli.sinks.manifest import Segment, SegmentFile
 from pgcdc_cli.sinks.paths import PARTIAL
 from pgcdc_cli.sinks.strict import damaged
 
 
 def plan(
-    segment: int, stream_id: str, end_lsn: Lsn, kind: str, entries: Iterable[PartialFile], manifest_size: int
+    checkpoint: Checkpoint, end_lsn: Lsn, kind: str, files: tuple[PartialFile, ...], manifest_size: int
 ) -> Pending:
-    """Say how the segment with these complete files (at least one) is to be published."""
-    files = tuple(entries)
+    """Say how the checkpoint's segment, with these complete files (at least one), is to be published."""
     line = Segment(
-        segment,
-        stream_id,
+        checkpoint.segment,
+        checkpoint.stream_id,
         min(file.mark.first_commit_lsn for file in files),
         max(file.mark.last_commit_lsn for file in files),
         end_lsn,
@@ -38,7 +35,7 @@ def _finished(file: PartialFile, kind: str) -> SegmentFile:
 
 
 def check(files: Files, pending: Pending) -> None:
-    """Verify, after a crash, that every file of a pending rotation is there and as it was; CHECKPOINT if not."""
+    """Verify that every file of a pending rotation is there and as it was; CHECKPOINT if not."""
     for file in manifest.decode_segment(pending.line.encode()).files:
         path = file.path if files.stat(file.path) is not None else file.path + PARTIAL
         found = files.stat(path)
@@ -65,9 +62,8 @@ def _rename(files: Files, old: str, new: str) -> None:
     if source is None and target is None:
         raise damaged(files.full(new), "it is missing")
     if source is not None:
-        files.disk.rename(files.full(old), files.full(new))
-    folder = str(PurePath(new).parent)
-    files.changed_folders.add("" if folder == "." else folder)
+        files.rename(old, new)
+    files.changed_folders.add(folder_of(new))
 
 
 def _append_line(files: Files, line: bytes, size: int) -> None:
@@ -88,7 +84,7 @@ def _append_line(files: Files, line: bytes, size: int) -> None:
 
 
 def _torn(files: Files, found: int, line: bytes, size: int) -> bytes:
-    """What stands after the recorded length: nothing, the line, or what a crash left of it."""
+    """Read what stands after the recorded length: nothing, the line, or what a crash left of it."""
     if found < size:
         raise damaged(files.full(manifest.NAME), "it is shorter than it was")
     if found > size + len(line):

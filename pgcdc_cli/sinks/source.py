@@ -9,7 +9,7 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.sinks.checkpoint import Checkpoint, Source
 
 
-def check_source(
+def check_source(  # noqa: PLR0913 - six facts decide
     checkpoint: Checkpoint,
     source: Source,
     *,
@@ -20,10 +20,11 @@ def check_source(
 ) -> Checkpoint:
     """Return the checkpoint to go on with, which names `source` from now on.
 
-    `slot_position` is the slot's confirmed_flush_lsn; `history` the server's TIMELINE_HISTORY: earlier timelines,
-    each with the position at which it was left. Raises SOURCE_CHANGED for another server, database, slot or set of
-    publications, or a timeline that does not descend from ours at our position; GAP if the slot is beyond the
-    checkpoint, unless `accept_gap`: then the stream gets a new identity and begins at the slot's position.
+    `slot_position` is the slot's confirmed_flush_lsn; `history` the server's TIMELINE_HISTORY: earlier
+    timelines, each with the position at which it was left. Raises SOURCE_CHANGED for another server,
+    database, slot or set of publications, or a timeline that does not descend from ours at our position;
+    GAP if the slot is beyond the checkpoint, unless `accept_gap`: then the stream gets a new identity and
+    begins at the slot's position.
     """
     _check_identity(checkpoint.source, source)
     if source.publications != checkpoint.source.publications and not accept_publications:
@@ -37,7 +38,8 @@ def check_source(
     if not accept_gap:
         raise PgcdcError(
             ErrorKind.GAP,
-            f'could not go on with slot "{source.slot}": it is at {slot_position}, the files end at {checkpoint.end_lsn}',
+            f'could not go on with slot "{source.slot}": '
+            f"it is at {slot_position}, the files end at {checkpoint.end_lsn}",
         )
     return replace(checkpoint, source=source, stream_id=str(uuid.uuid4()), end_lsn=slot_position)
 

@@ -1,7 +1,7 @@
 """Output that can't be taken back: standard output, pipes, devices, and raw files.
 
-At least once: a transaction counts as durable when all of it was written, and where the target is a regular file,
-fsynced. A reader that went away is a BrokenPipeError, which ends a command quietly, as SIGPIPE would.
+At least once: a transaction counts as durable when all of it was written, and where the target is a regular
+file, fsynced. A reader that went away is a BrokenPipeError, which ends a command quietly, as SIGPIPE would.
 """
 
 import os
@@ -51,6 +51,10 @@ class StreamSink:
     @property
     def durable_lsn(self) -> Lsn:
         return self._durable_lsn
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        return None
 
     def open(self) -> Checkpoint | None:
         """Open the target; there never is a checkpoint."""

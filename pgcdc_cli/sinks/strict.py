@@ -1,6 +1,7 @@
 """Reading JSON objects that must be exactly as they were written.
 
-Used for the checkpoint and the manifest: every missing, surplus or type-wrong field is a ValueError that names it.
+Used for the checkpoint and the manifest: every missing, surplus or type-wrong field is a ValueError that
+names it.
 """
 
 import json
@@ -55,7 +56,7 @@ class Fields:
     def texts(self, name: str) -> dict[str, str]:
         """Take an object whose values are all texts."""
         fields = Fields(self._data.pop(name, None), name)
-        found = {key: fields.text(key) for key in tuple(fields._data)}  # noqa: SLF001 - its own kind
+        found = {key: fields.text(key) for key in tuple(fields._data)}
         fields.end()
         return found
 

@@ -5,7 +5,7 @@ import json
 import os
 import random
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -16,7 +16,7 @@ from pgcdc_cli.formats.base import EncodedSlice, Format, Piece
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.changes import Edge
 from pgcdc_cli.pgoutput.messages import Relation, RelationColumn, ReplicaIdentity
-from pgcdc_cli.sinks.checkpoint import Checkpoint, Source
+from pgcdc_cli.sinks.checkpoint import Source
 from pgcdc_cli.sinks.core import CheckpointedSink
 from pgcdc_cli.sinks.directory import DirectorySettings, DirectorySink
 from pgcdc_cli.sinks.disk import Disk
@@ -83,7 +83,9 @@ class Framed(Lines):
         return lines
 
 
-def make_table(name: str, schema: str = "public", oid: int = 16400, columns: Sequence[str] = ("id",)) -> TableSchema:
+def make_table(
+    name: str, schema: str = "public", oid: int = 16400, columns: Sequence[str] = ("id",)
+) -> TableSchema:
     int4 = builtin(23, -1)
     assert int4 is not None
     wire = tuple(RelationColumn(column, 23, -1, key=True) for column in columns)
@@ -166,9 +168,8 @@ def expected(txs: Sequence[Tx], table: str | None = None) -> list[bytes]:
 
 
 def go_on(sink: CheckpointedSink | Any, feed: Feed, txs: Sequence[Tx], confirmed: Lsn, seed: int = 0) -> None:
-    """Start an open sink and deliver what a server that has `confirmed` sends, in slices of random shape; close."""
-    checkpoint = sink.checkpoint if sink._checkpoint is not None else None
-    sink.start(SOURCE, START, checkpoint)
+    """Start an open sink, deliver what a server that has `confirmed` sends, in random slices; close."""
+    sink.start(SOURCE, START, sink.checkpoint)
     assert sink.durable_lsn >= confirmed, "more was confirmed than was durable"
     rng = random.Random(seed)
     for tx in txs:
@@ -195,10 +196,7 @@ class MemoryOrRealReader:
             path = f"{self.root}/{name}"
             entry = self.disk.stat(path)
             assert entry is not None
-            if entry.folder:
-                inner = [f"{name}/{child}" for child in self.disk.names(path)]
-            else:
-                inner = [name]
+            inner = [f"{name}/{child}" for child in self.disk.names(path)] if entry.folder else [name]
             for relative in inner:
                 found[relative] = self.disk.read(f"{self.root}/{relative}")
         return found
@@ -247,7 +245,7 @@ def check_complete(reader: MemoryOrRealReader, encoding: Any, txs: Sequence[Tx])
     assert [s.segment for s in reader.segments()] == list(range(1, len(reader.segments()) + 1))
 
 
-class Crash(BaseException):  # noqa: N818 - it is no error of the program's
+class Crash(BaseException):
     """The process is gone."""
 
 
@@ -263,7 +261,7 @@ class FailingDisk(Disk):
         self.dead = False
         self.descriptors: set[int] = set()
 
-    def lock(self, path: str) -> Callable[[], None]:
+    def lock(self, _path: str) -> Callable[[], None]:
         return lambda: None
 
     def _os(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -287,6 +285,8 @@ class FailingDisk(Disk):
     def _fail(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self.how in errno.errorcode.values():
             code = getattr(errno, self.how)
+            if function is os.close:
+                self._do(function, *args)
             raise OSError(code, os.strerror(code))
         if function is os.write and self.how == "short-and-go-on":
             return os.write(args[0], bytes(args[1])[: max(1, len(args[1]) // 2)])
@@ -311,6 +311,7 @@ class Inode:
     number: int
     data: bytearray = field(default_factory=bytearray)
     durable: bytes = b""
+    kept: int = 0
     entries: dict[str, "Inode"] | None = None
     durable_entries: dict[str, "Inode"] = field(default_factory=dict)
     unsynced: list[dict[str, "Inode | None"]] = field(default_factory=list)
@@ -326,22 +327,20 @@ class PowerDisk(Disk):
     def __init__(self) -> None:
         self.inodes = 1
         self.root = Inode(1, entries={})
-        self.mkdir("/data")
-        self.fsync_folder("/")
         self.open_files: dict[int, Inode] = {}
         self.next_fd = 10
         self.calls = 0
         self.cut_at = -1
-        self.fails: str | None = None
+        self.mkdir("/data")
+        self.fsync_folder("/")
 
-    def lock(self, path: str) -> Callable[[], None]:
+    def lock(self, _path: str) -> Callable[[], None]:
         return lambda: None
 
     def _os(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if hasattr(self, "calls"):
-            if self.cut_at >= 0 and self.calls >= self.cut_at:
-                raise Crash
-            self.calls += 1
+        if 0 <= self.cut_at <= self.calls:
+            raise Crash
+        self.calls += 1
         return getattr(self, "_" + function.__name__)(*args, **kwargs)
 
     def power_cut(self, rng: random.Random) -> None:
@@ -356,7 +355,7 @@ class PowerDisk(Disk):
         seen.add(id(inode))
         if inode.entries is None:
             inode.data = bytearray(self._survivor(inode, rng))
-            inode.durable = bytes(inode.data)
+            self._harden(inode)
             return
         entries = dict(inode.durable_entries)
         for change in inode.unsynced:
@@ -372,11 +371,9 @@ class PowerDisk(Disk):
 
     @staticmethod
     def _survivor(inode: Inode, rng: random.Random) -> bytes:
-        durable, data = inode.durable, bytes(inode.data)
-        if not data.startswith(durable):
-            return rng.choice([durable, data, data[: rng.randint(0, len(data))]])
-        kept = data[: rng.randint(len(durable), len(data))]
-        return rng.choice([durable, data, kept, kept + bytes(len(data) - len(kept))])
+        data = bytes(inode.data)
+        kept = data[: rng.randint(inode.kept, len(data))]
+        return rng.choice([inode.durable, data, kept, kept + bytes(len(data) - len(kept))])
 
     def _find(self, path: str) -> Inode:
         inode = self.root
@@ -401,7 +398,7 @@ class PowerDisk(Disk):
         self._change(self._find(str(PurePath(path).parent)), **{PurePath(path).name: inode})
         return inode
 
-    def _open(self, path: str, flags: int, mode: int = 0) -> int:
+    def _open(self, path: str, flags: int, _mode: int = 0) -> int:
         try:
             inode = self._find(path)
             if flags & os.O_EXCL:
@@ -412,6 +409,7 @@ class PowerDisk(Disk):
             inode = self._new(path, None)
         if flags & os.O_TRUNC:
             inode.data.clear()
+            inode.kept = 0
         self.next_fd += 1
         self.open_files[self.next_fd] = inode
         return self.next_fd
@@ -430,10 +428,16 @@ class PowerDisk(Disk):
         inode = self.open_files[fd]
         if inode.entries is not None:
             inode.durable_entries, inode.unsynced = dict(inode.entries), []
-        inode.durable = bytes(inode.data)
+        self._harden(inode)
+
+    @staticmethod
+    def _harden(inode: Inode) -> None:
+        inode.durable, inode.kept = bytes(inode.data), len(inode.data)
 
     def _ftruncate(self, fd: int, size: int) -> None:
-        del self.open_files[fd].data[size:]
+        inode = self.open_files[fd]
+        del inode.data[size:]
+        inode.kept = min(inode.kept, size)
 
     def _rename(self, path: str, new: str) -> None:
         inode, folder = self._find(path), self._find(str(PurePath(path).parent))
@@ -459,7 +463,3 @@ def make_directory(
     path: str, encoding: Format | Any, disk: Disk | None = None, clock: Clock | None = None, **settings: Any
 ) -> DirectorySink:
     return DirectorySink(path, encoding, DirectorySettings(**settings), disk, clock)
-
-
-def states(sink: CheckpointedSink) -> Iterator[Checkpoint]:
-    yield sink.checkpoint

@@ -4,6 +4,7 @@ import random
 
 import pytest
 from sink_tools import (
+    SOURCE,
     START,
     Clock,
     Crash,
@@ -39,7 +40,7 @@ def encoding(request):
 
 
 class Script:
-    """A run that meets everything: open transactions, flushes, parts, every cause of a rotation, lost connections.
+    """A run that meets open transactions, flushes, parts, every cause of a rotation, lost connections.
 
     `confirmed` is the highest position that the server could have been told.
     """
@@ -52,7 +53,7 @@ class Script:
 
     def run(self) -> None:
         assert self.sink.open() is None
-        self.sink.start(_source(), START)
+        self.sink.start(SOURCE, START)
         for step in self.steps():
             step()
             self.confirmed = max(self.confirmed, self.sink.durable_lsn)
@@ -98,12 +99,6 @@ class Script:
 
     def sleep(self, seconds: float) -> None:
         self.clock.now += seconds
-
-
-def _source():
-    from sink_tools import SOURCE
-
-    return SOURCE
 
 
 def count_calls(tmp_path, encoding) -> list[str]:
@@ -207,6 +202,7 @@ def test_a_crash_of_the_recovery_itself_loses_nothing(tmp_path, encoding):
                 disk.bury()
                 recover_and_check(path, encoding, script.confirmed, disk=FailingDisk(), seed=at)
             else:
+                disk.at = -1
                 sink.close()
                 disk.bury()
                 break
