@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from shutil import get_terminal_size
 
 import pyarrow as pa
 
@@ -135,10 +136,10 @@ def _values(values: Mapping[str, str], style: Style, paint: Paint) -> Iterator[s
 
 @dataclass(frozen=True, slots=True)
 class PrettyFormat:
-    """Everything into one stream, with transaction brackets. `width` is the terminal's, in characters."""
+    """Everything into one stream, with transaction brackets; lines have `width` characters at most."""
 
     colour: bool = False
-    width: int = 80
+    width: int = field(default_factory=lambda: get_terminal_size().columns)
     _: KW_ONLY
     name: str = field(default="pretty", init=False)
     suffix: str = field(default=".txt", init=False)

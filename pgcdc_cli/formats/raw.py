@@ -25,16 +25,14 @@ def encode_frames(frames: Sequence[bytes]) -> EncodedSlice:
 
 
 class RawFormat:
-    """How sinks write what `encode_frames` gave. It takes frames only: decoded changes have lost their bytes."""
+    """How sinks write what `encode_frames` gave; what is decoded has lost its bytes, and is refused."""
 
     name = "raw"
     suffix = ".raw"
     tail = b""
 
     def encode(self, part: Slice) -> EncodedSlice:  # noqa: ARG002 - the contract's
-        raise PgcdcError(
-            ErrorKind.UNEXPECTED, "could not write changes as raw messages: they are decoded already"
-        )
+        raise PgcdcError(ErrorKind.UNEXPECTED, "could not write raw messages: they are decoded already")
 
     def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
         return join_bytes(data)

@@ -8,7 +8,7 @@ _SHORTEST = 8
 
 
 def safe(text: str) -> str:
-    r"""Write what isn't printable (controls, escapes, marks that turn the direction of writing) as `\u001b`."""
+    r"""Write what isn't printable (controls, escapes, direction marks) as `\u001b`."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else _escaped(char) for char in text)
