@@ -82,7 +82,8 @@ class Batch:
         self._rows = np.flatnonzero(_IS_ROW[self._tags] & self._kept)
         self._truncates: list[tuple[int, Truncate, list[TableSchema]]] = []
         self._messages: list[tuple[int, LogicalMessage]] = []
-        self._kind = self._tables_of_rows() * len(_SHAPES) + self._shapes_of_rows()
+        shapes = self._shapes_of_rows()
+        self._kind = self._tables_of_rows() * len(_SHAPES) + shapes
 
     def number(self, *, first_index: int, first_seq: int, marks: bool) -> int:
         """Count the changes; `first_seq` is the open transaction's. Returns the index after the last."""

@@ -61,10 +61,11 @@ class Assembler:
         """
         found: list[Slice] = []
         index = 0
-        for wire in Wire.join(frames):
-            if not self.ended:
-                batch, index = self._read(wire, index)
-                found += batch.slices()
+        for wire in () if self.ended else Wire.join(frames):
+            batch, index = self._read(wire, index)
+            found += batch.slices()
+            if self.ended:
+                break
         return _merged(found)
 
     def _read(self, wire: Wire, index: int) -> tuple[Batch, int]:

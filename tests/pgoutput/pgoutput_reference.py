@@ -1,0 +1,240 @@
+"""What the assembler must give, computed the plain way: one message after another, one object a row.
+
+A row is `(operation, relation, stamp, new, old)`, a value bytes, None for NULL, or UNCHANGED; a key image
+is a dictionary of its columns by position. `flat` turns slices into the same.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from pgcdc_cli.errors import UndecodableError
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput import messages as m
+from pgcdc_cli.pgoutput.changes import KeyImage
+from pgcdc_cli.pgoutput.decode import decode
+from pgcdc_cli.table import TableColumn, TableSchema
+from pgcdc_cli.types.registry import PgType
+
+UNCHANGED = "unchanged TOAST"
+
+
+def describe(relation):
+    """Catalog facts made up from the relation message alone."""
+    columns = tuple(
+        TableColumn(column.name, PgType(column.type_oid, column.typmod, "text"), "text", column.key)
+        for column in relation.columns
+    )
+    return TableSchema(relation, columns, tuple(column.name for column in relation.columns if column.key))
+
+
+@dataclass
+class Assembled:
+    """All changes in stream order, and the edges: the last one, and how many transactions ended."""
+
+    events: list = field(default_factory=list)
+    last_edge: tuple | None = None
+    transactions: int = 0
+    in_transaction: bool = False
+    ended: bool = False
+
+
+def flat(slices):
+    """The changes of slices in the form of `reference`; checks what every slice must be."""
+    found = Assembled()
+    for part in slices:
+        events = [*_rows(part), *_others(part)]
+        indexes = [index for index, _ in events]
+        assert len(set(indexes)) == len(indexes)
+        found.events += [event for _, event in sorted(events, key=lambda pair: pair[0])]
+        if part.edge is not None:
+            found.last_edge = (part.edge.commit_lsn, part.edge.end_lsn)
+            found.transactions += part.edge.transactions
+    return found
+
+
+def _rows(part):
+    for changes in part.changes:
+        stamps = changes.stamps
+        places = zip(
+            stamps.index.tolist(),
+            zip(stamps.lsn, stamps.commit_lsn, stamps.commit_ts, stamps.xid, stamps.seq, strict=True),
+            _images(changes.new, len(changes)),
+            _images(changes.old, len(changes)),
+            strict=True,
+        )
+        for index, stamp, new, old in places:
+            place = tuple(map(int, stamp))
+            yield index, (changes.operation, changes.table.relation, place, new, old)
+
+
+def _images(image, rows):
+    if image is None:
+        return [None] * rows
+    for column in image.columns:
+        if column is not None:
+            column.validate(full=True)
+            assert (len(column), column.offset) == (rows, 0)
+    if isinstance(image, KeyImage):
+        keys = {i: column.to_pylist() for i, column in enumerate(image.columns) if column is not None}
+        return [{i: values[row] for i, values in keys.items()} for row in range(rows)]
+    columns = [
+        _with_unchanged(column.to_pylist(), mask)
+        for column, mask in zip(image.columns, image.unchanged, strict=True)
+    ]
+    return list(zip(*columns, strict=True)) if columns else [()] * rows
+
+
+def _with_unchanged(values, mask):
+    if mask is None:
+        return values
+    assert mask.any()
+    assert all(value is None for value, unchanged in zip(values, mask, strict=True) if unchanged)
+    return [UNCHANGED if unchanged else value for value, unchanged in zip(values, mask, strict=True)]
+
+
+def _others(part):
+    for change in part.truncates:
+        place = _place(change.stamp)
+        yield (
+            change.stamp.index,
+            ("T", change.table.relation, place, change.cascade, change.restart_identity),
+        )
+    for change in part.messages:
+        place = _place(change.stamp)
+        yield change.stamp.index, ("M", place, change.transactional, change.prefix, change.content)
+    for mark in part.marks:
+        yield mark.stamp.index, (mark.kind, _place(mark.stamp))
+
+
+def _place(stamp):
+    return (stamp.lsn, stamp.commit_lsn, stamp.commit_ts, stamp.xid, stamp.seq)
+
+
+def reference(frames, *, skip_before=-1, until=None, max_transactions=None, marks=False):
+    """The same as `Assembler`, one message at a time."""
+    assembler = _Plain(skip_before, until, max_transactions, marks)
+    for frame in frames:
+        if assembler.found.ended:
+            break
+        assembler.take(decode(frame[25:]), Lsn(int.from_bytes(frame[1:9])))
+    assembler.found.in_transaction = assembler.begin is not None
+    return assembler.found
+
+
+class _Plain:
+    def __init__(self, skip_before, until, max_transactions, marks):
+        self.found = Assembled()
+        self.skip_before, self.until, self.max_transactions = skip_before, until, max_transactions
+        self.marks = marks
+        self.relations = {}
+        self.begin = None
+        self.seq = 0
+
+    def take(self, message, lsn):  # noqa: C901  # one case for each kind of message
+        match message:
+            case m.Relation():
+                self.relations[message.oid] = message
+            case m.Type() | m.Origin():
+                pass
+            case m.Begin():
+                self.require(self.begin is None)
+                if self.until is not None and message.final_lsn >= self.until:
+                    self.found.ended = True
+                    return
+                self.begin, self.seq = message, 0
+                self.mark("B", message.final_lsn)
+            case m.Commit():
+                self.require(self.begin is not None and self.begin.final_lsn == message.commit_lsn)
+                self.mark("C", message.end_lsn)
+                if self.kept():
+                    self.edge(message.commit_lsn, message.end_lsn)
+                self.reached(message.end_lsn)
+                self.begin = None
+            case m.LogicalMessage(transactional=False):
+                self.require(self.begin is None)
+                self.lone(message, lsn)
+            case m.LogicalMessage():
+                self.change(lsn, lambda place: ("M", place, True, message.prefix, message.content))
+            case m.Truncate():
+                self.require(self.begin is not None)
+                for oid in message.relation_oids if self.kept() else ():
+                    self.truncate(oid, message, lsn)
+            case m.Insert() | m.Update() | m.Delete():
+                self.row(message, lsn)
+            case _:
+                self.require(False)
+
+    def require(self, condition):
+        if not condition:
+            raise UndecodableError("out of place", b"")
+
+    def kept(self):
+        return self.begin.final_lsn >= self.skip_before
+
+    def edge(self, commit_lsn, end_lsn):
+        self.found.last_edge = (commit_lsn, end_lsn)
+        self.found.transactions += 1
+        self.found.ended = self.found.transactions == self.max_transactions
+
+    def reached(self, lsn):
+        self.found.ended |= self.until is not None and lsn >= self.until
+
+    def mark(self, kind, lsn):
+        if self.marks and self.kept():
+            begin = self.begin
+            self.found.events.append((kind, (lsn, begin.final_lsn, begin.commit_time, begin.xid, self.seq)))
+
+    def change(self, lsn, event):
+        self.require(self.begin is not None)
+        if self.kept():
+            begin = self.begin
+            self.found.events.append(event((lsn, begin.final_lsn, begin.commit_time, begin.xid, self.seq)))
+            self.seq += 1
+
+    def lone(self, message, lsn):
+        if self.until is not None and message.lsn > self.until:
+            self.found.ended = True
+        elif message.lsn > self.skip_before:
+            place = (lsn, message.lsn, 0, None, 0)
+            self.found.events.append(("M", place, False, message.prefix, message.content))
+            self.edge(message.lsn, message.lsn)
+        self.reached(message.lsn)
+
+    def truncate(self, oid, message, lsn):
+        self.require(oid in self.relations)
+        relation, options = self.relations[oid], (message.cascade, message.restart_identity)
+        self.change(lsn, lambda place: ("T", relation, place, *options))
+
+    def row(self, message, lsn):
+        self.require(self.begin is not None)
+        if not self.kept():
+            return
+        self.require(message.relation_oid in self.relations)
+        relation = self.relations[message.relation_oid]
+        new = self.image(getattr(message, "new", None), relation)
+        old = self.image(getattr(message, "old", None), relation)
+        self.change(lsn, lambda place: (type(message).__name__[0], relation, place, new, old))
+
+    def image(self, image, relation):
+        if image is None:
+            return None
+        self.require(len(image.values) == len(relation.columns))
+        values = tuple(map(self.value, image.values))
+        if isinstance(image, m.FullTuple):
+            return values
+        return {i: value for i, value in enumerate(values) if relation.columns[i].key}
+
+    def value(self, value):
+        self.require(not isinstance(value, m.Binary))
+        if isinstance(value, m.UnchangedToast):
+            return UNCHANGED
+        return value.data if isinstance(value, m.Text) else None
+
+
+def merged(runs):
+    """What several calls gave, as one."""
+    found = Assembled()
+    for run in runs:
+        found.events += run.events
+        found.transactions += run.transactions
+        found = replace(found, last_edge=run.last_edge or found.last_edge)
+    return found

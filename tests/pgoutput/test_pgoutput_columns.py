@@ -1,0 +1,114 @@
+"""Rows to columns: every width, every shape, and arrays that stand on their own."""
+
+import numpy as np
+import pytest
+from pgoutput_encoder import frame
+
+from pgcdc_cli.pgoutput import messages as m
+from pgcdc_cli.pgoutput.changes import FullImage, KeyImage
+from pgcdc_cli.pgoutput.columns import Rows, Shape, decode_rows
+from pgcdc_cli.pgoutput.wire import Wire
+
+
+def relation(oid, width, keys=(0,)):
+    columns = tuple(m.RelationColumn(f"c{i}", 25, -1, i in keys) for i in range(width))
+    return m.Relation(oid, "public", f"t{oid}", m.ReplicaIdentity.DEFAULT, columns)
+
+
+def full(*values):
+    return m.FullTuple(tuple(map(value, values)))
+
+
+def key(*values):
+    return m.KeyTuple(tuple(map(value, values)))
+
+
+def value(content):
+    if content is None:
+        return m.Null()
+    return m.UnchangedToast() if content == "toast" else m.Text(content)
+
+
+def decode(*groups):
+    """Each group: relation, shape, messages. The messages of all groups are interleaved on the wire."""
+    placed = [(row, group) for group, (_, _, rows) in enumerate(groups) for row in rows]
+    order = sorted(range(len(placed)), key=lambda i: (i * 7919) % len(placed))
+    (wire,) = Wire.join([frame(placed[i][0]) for i in order])
+    numbers = [np.array([n for n, i in enumerate(order) if placed[i][1] == g]) for g in range(len(groups))]
+    images = decode_rows(
+        wire, [Rows(rows, of, shape) for rows, (of, shape, _) in zip(numbers, groups, strict=True)]
+    )
+    originals = [[placed[order[n]][0] for n in rows] for rows in numbers]
+    return images, originals
+
+
+@pytest.mark.parametrize("width", [0, 1, 2, 17, 1600])
+def test_a_table_may_have_any_number_of_columns(width):
+    rows = [m.Insert(1, full(*[f"{row}.{i}".encode() for i in range(width)])) for row in range(3)]
+    ((images,), (originals,)) = decode((relation(1, width), Shape.INSERT, rows))
+    assert images.old is None
+    assert images.new.unchanged == (None,) * width
+    assert [column.to_pylist() for column in images.new.columns] == [
+        [row.new.values[i].data for row in originals] for i in range(width)
+    ]
+
+
+def test_groups_of_different_widths_and_shapes_share_one_walk_and_no_values():
+    narrow, wide = relation(1, 2), relation(2, 5, keys=(1, 4))
+    groups = [
+        (narrow, Shape.INSERT, [m.Insert(1, full(b"%d" % i, b"n" * i)) for i in range(4)]),
+        (wide, Shape.DELETE_KEY, [m.Delete(2, key(None, b"%d" % i, None, None, b"k")) for i in range(3)]),
+        (
+            wide,
+            Shape.UPDATE,
+            [m.Update(2, None, full(b"a", "toast", None, b"%d" % i, b"")) for i in range(2)],
+        ),
+        (
+            narrow,
+            Shape.UPDATE_KEY,
+            [m.Update(1, key(b"%d" % i, None), full(b"%d" % -i, "toast")) for i in range(5)],
+        ),
+        (narrow, Shape.UPDATE_OLD, [m.Update(1, full(b"o", None), full(b"n", b"%d" % i)) for i in range(2)]),
+        (relation(3, 0), Shape.DELETE_OLD, [m.Delete(3, full())] * 2),
+    ]
+    results, originals = decode(*groups)
+    for (of, shape, _), images, rows in zip(groups, results, originals, strict=True):
+        assert (images.new is None) == (shape.operation == "D")
+        check_image(images.new, [getattr(row, "new", None) for row in rows], of)
+        check_image(images.old, [getattr(row, "old", None) for row in rows], of)
+
+
+def check_image(image, tuples, of):
+    if image is None:
+        assert set(tuples) == {None}
+        return
+    assert isinstance(image, KeyImage if isinstance(tuples[0], m.KeyTuple) else FullImage)
+    for i, column in enumerate(image.columns):
+        values = [row.values[i] for row in tuples]
+        if column is None:
+            assert not of.columns[i].key
+            continue
+        column.validate(full=True)
+        assert column.offset == 0
+        assert column.to_pylist() == [v.data if isinstance(v, m.Text) else None for v in values]
+        if isinstance(image, FullImage):
+            toast = [isinstance(v, m.UnchangedToast) for v in values]
+            mask = image.unchanged[i]
+            assert (mask is not None) == any(toast)
+            assert mask is None or mask.tolist() == toast
+
+
+def test_a_group_keeps_no_other_groups_bytes():
+    small, large = relation(1, 1), relation(2, 1)
+    groups = [
+        (small, Shape.INSERT, [m.Insert(1, full(b"s"))] * 3),
+        (large, Shape.INSERT, [m.Insert(2, full(b"x" * 10_000))] * 3),
+    ]
+    (images, _), _ = decode(*groups)
+    assert images.new.columns[0].buffers()[2].size == 3
+
+
+def test_values_outside_of_the_key_are_left_out():
+    """A partition under replica identity FULL sends all columns in the key tuple of its root."""
+    ((images,), _) = decode((relation(1, 2), Shape.DELETE_KEY, [m.Delete(1, key(b"1", b"other"))]))
+    assert [column and column.to_pylist() for column in images.old.columns] == [[b"1"], None]

@@ -1,0 +1,342 @@
+"""Batches of frames become slices: the plain decoder's changes, however the stream is cut."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pgoutput_encoder import encode, frame
+from pgoutput_reference import describe, flat, merged, reference
+from pgoutput_strategies import cuts, mutations, streams
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput import messages as m
+from pgcdc_cli.pgoutput import wire
+from pgcdc_cli.pgoutput.changes import Edge
+from pgcdc_cli.pgoutput.transactions import Assembler
+
+TIME = 1_700_000_000_000_000
+
+
+def assemble(batches, *, skip_before=-1, **options):
+    """All batches through one assembler, as `reference` gives them."""
+    assembler = Assembler(describe, skip_before=Lsn(skip_before), **options)
+    runs = []
+    for batch in batches:
+        slices = assembler.assemble(batch)
+        assert len(slices) <= 2
+        assert [part.edge is None for part in slices] in ([], [False], [True], [False, True])
+        runs.append(flat(slices))
+    found = merged(runs)
+    found.in_transaction, found.ended = assembler.in_transaction, assembler.ended
+    return found
+
+
+@given(st.data(), streams(), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_any_cut_of_a_stream_gives_the_changes_of_the_plain_decoder(data, frames, marks):
+    expected = reference(frames, marks=marks)
+    assert assemble([frames], marks=marks) == expected
+    assert assemble([[one] for one in frames], marks=marks) == expected
+    assert assemble(data.draw(cuts(frames)), marks=marks) == expected
+
+
+@given(streams(), st.integers(26, 500))
+@settings(max_examples=100, deadline=None)
+def test_a_batch_larger_than_a_buffer_gives_the_same_two_slices(frames, largest):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wire, "LARGEST", largest)
+        assert assemble([frames], marks=True) == reference(frames, marks=True)
+
+
+limits = st.fixed_dictionaries(
+    {
+        "skip_before": st.integers(-1, 250),
+        "until": st.one_of(st.none(), st.integers(90, 400).map(Lsn)),
+        "max_transactions": st.one_of(st.none(), st.integers(1, 4)),
+        "marks": st.booleans(),
+    }
+)
+
+
+@given(st.data(), streams(most_changes=3), limits)
+@settings(max_examples=400, deadline=None)
+def test_limits_keep_the_same_transactions_wherever_the_stream_is_cut(data, frames, options):
+    expected = reference(frames, **options)
+    assert assemble([frames], **options) == expected
+    assert assemble(data.draw(cuts(frames)), **options) == expected
+
+
+@given(st.data(), streams())
+@settings(max_examples=600, deadline=None)
+def test_mutated_streams_are_refused_or_read_as_the_plain_decoder_does(data, frames):
+    if frames:
+        frames = data.draw(mutations(frames))
+    try:
+        expected = reference(frames)
+    except UndecodableError:
+        with pytest.raises(UndecodableError):
+            assemble([frames])
+        with pytest.raises(UndecodableError):
+            assemble(data.draw(cuts(frames)))
+    else:
+        assert assemble([frames]) == expected
+        assert assemble(data.draw(cuts(frames))) == expected
+
+
+COLUMNS = (m.RelationColumn("id", 20, -1, True), m.RelationColumn("doc", 25, -1, False))
+ORDERS = m.Relation(16385, "public", "orders", m.ReplicaIdentity.DEFAULT, COLUMNS)
+NARROW = m.Relation(16385, "public", "orders", m.ReplicaIdentity.DEFAULT, COLUMNS[:1])
+PARTS = m.Relation(16386, "public", "parts", m.ReplicaIdentity.FULL, COLUMNS)
+BEGIN, COMMIT = m.Begin(Lsn(1000), TIME, 7), m.Commit(Lsn(1000), Lsn(1010), TIME)
+
+
+def full(*values):
+    return m.FullTuple(tuple(m.Null() if value is None else m.Text(value) for value in values))
+
+
+def insert(*values, oid=16385):
+    return m.Insert(oid, full(*values))
+
+
+def frames_of(*messages, lsn=500):
+    return [frame(message, lsn + number) for number, message in enumerate(messages)]
+
+
+def one_slice(*messages, **options):
+    (part,) = Assembler(describe, skip_before=Lsn(0), **options).assemble(frames_of(*messages))
+    return part
+
+
+def test_a_transaction_is_one_slice_up_to_its_edge():
+    part = one_slice(BEGIN, ORDERS, insert(b"1", b"x"), insert(b"2", None), COMMIT)
+    assert part.edge == Edge(Lsn(1000), Lsn(1010), 1)
+    (rows,) = part.changes
+    assert (rows.operation, rows.table.relation, len(rows), rows.old) == ("I", ORDERS, 2, None)
+    assert [column.to_pylist() for column in rows.new.columns] == [[b"1", b"2"], [b"x", None]]
+    assert rows.new.unchanged == (None, None)
+    stamps = rows.stamps
+    assert (stamps.lsn.tolist(), stamps.seq.tolist(), stamps.index.tolist()) == ([502, 503], [0, 1], [0, 1])
+    assert (stamps.commit_lsn.tolist(), stamps.commit_ts.tolist()) == ([1000] * 2, [TIME] * 2)
+    assert stamps.xid.tolist() == [7, 7]
+
+
+def test_a_batch_ends_with_the_open_remainder():
+    assembler = Assembler(describe, skip_before=Lsn(0))
+    later = m.Begin(Lsn(1100), TIME, 8)
+    whole, rest = assembler.assemble(
+        frames_of(BEGIN, ORDERS, insert(b"1", b"x"), COMMIT, later, insert(b"2", b"y"))
+    )
+    assert (whole.edge, rest.edge) == (Edge(Lsn(1000), Lsn(1010), 1), None)
+    assert rest.changes[0].stamps.commit_lsn.tolist() == [1100]
+    assert assembler.in_transaction
+    assert assembler.assemble([]) == []
+    (end,) = assembler.assemble(frames_of(m.Commit(Lsn(1100), Lsn(1110), TIME)))
+    assert (end.edge, end.changes) == (Edge(Lsn(1100), Lsn(1110), 1), ())
+    assert not assembler.in_transaction
+
+
+def test_an_identical_relation_message_neither_splits_rows_nor_asks_the_catalog_again():
+    asked = []
+    assembler = Assembler(lambda relation: asked.append(relation) or describe(relation), skip_before=Lsn(0))
+    (part,) = assembler.assemble(
+        frames_of(BEGIN, ORDERS, insert(b"1", b"x"), ORDERS, insert(b"2", b"y"), COMMIT)
+    )
+    assert [len(rows) for rows in part.changes] == [2]
+    assert asked == [ORDERS]
+
+
+def test_rows_before_a_changed_relation_message_have_the_old_columns_and_rows_behind_it_the_new():
+    asked = []
+    assembler = Assembler(lambda relation: asked.append(relation) or describe(relation), skip_before=Lsn(0))
+    (part,) = assembler.assemble(
+        frames_of(BEGIN, ORDERS, insert(b"1", b"x"), NARROW, insert(b"2"), ORDERS, insert(b"3", b"z"), COMMIT)
+    )
+    seqs = {rows.table.relation: rows.stamps.seq.tolist() for rows in part.changes}
+    assert seqs == {ORDERS: [0, 2], NARROW: [1]}
+    assert asked == [ORDERS, NARROW]
+
+
+def test_a_truncate_is_one_change_for_each_table_in_wire_order():
+    truncate = m.Truncate((16386, 16385), cascade=True, restart_identity=False)
+    part = one_slice(BEGIN, ORDERS, PARTS, insert(b"1", b"x"), truncate, insert(b"2", b"y"), COMMIT)
+    told = [(change.table.name, change.stamp.seq, change.stamp.index) for change in part.truncates]
+    assert told == [("parts", 1, 1), ("orders", 2, 2)]
+    assert {(change.cascade, change.restart_identity) for change in part.truncates} == {(True, False)}
+    assert part.changes[0].stamps.seq.tolist() == [0, 3]
+
+
+def test_a_message_outside_of_transactions_is_a_transaction_of_its_own():
+    message = m.LogicalMessage(False, Lsn(900), "p", b"content")
+    part = one_slice(message)
+    assert part.edge == Edge(Lsn(900), Lsn(900), 1)
+    (change,) = part.messages
+    assert (change.stamp.commit_lsn, change.stamp.seq, change.stamp.xid) == (900, 0, None)
+    assert (change.prefix, change.content, change.transactional) == ("p", b"content", False)
+
+
+def test_marks_enclose_the_changes():
+    part = one_slice(BEGIN, ORDERS, insert(b"1", b"x"), COMMIT, marks=True)
+    told = [(mark.kind, mark.stamp.lsn, mark.stamp.index, mark.stamp.seq) for mark in part.marks]
+    assert told == [("B", Lsn(1000), 0, 0), ("C", Lsn(1010), 2, 1)]
+    assert part.changes[0].stamps.index.tolist() == [1]
+
+
+@pytest.mark.parametrize(("skip_before", "changes"), [(1000, 1), (1001, 0), (1010, 0)])
+def test_a_transaction_whose_commit_lsn_is_below_the_checkpoint_is_dropped_whole(skip_before, changes):
+    assembler = Assembler(describe, skip_before=Lsn(skip_before), marks=True)
+    stream = [BEGIN, ORDERS, insert(b"1", b"x"), COMMIT]
+    assert len(assembler.assemble(frames_of(*stream))) == changes
+    later = [m.Begin(Lsn(1100), TIME, 8), insert(b"2", b"y"), m.Commit(Lsn(1100), Lsn(1110), TIME)]
+    (part,) = assembler.assemble(frames_of(*later))
+    assert part.edge == Edge(Lsn(1100), Lsn(1110), 1)
+    assert part.changes[0].table.relation == ORDERS
+
+
+@pytest.mark.parametrize(("skip_before", "kept"), [(899, True), (900, False)])
+def test_a_message_of_its_own_is_dropped_unless_it_is_beyond_the_checkpoint(skip_before, kept):
+    assembler = Assembler(describe, skip_before=Lsn(skip_before))
+    assert bool(assembler.assemble(frames_of(m.LogicalMessage(False, Lsn(900), "p", b"")))) is kept
+
+
+@pytest.mark.parametrize(
+    ("until", "edge"), [(1000, None), (1001, 1010), (1010, 1010), (1011, 1010), (1101, 1110)]
+)
+def test_what_begins_at_the_end_position_or_later_is_not_looked_at(until, edge):
+    assembler = Assembler(describe, skip_before=Lsn(0), until=Lsn(until))
+    later = [m.Begin(Lsn(1100), TIME, 8), m.Commit(Lsn(1100), Lsn(1110), TIME)]
+    slices = assembler.assemble(frames_of(BEGIN, COMMIT, *later, b"?nonsense"))
+    assert [part.edge.end_lsn for part in slices] == ([] if edge is None else [edge])
+    assert (assembler.ended, assembler.in_transaction) == (True, False)
+    assert assembler.assemble([b"?"]) == []
+
+
+def test_a_stream_short_of_the_end_position_goes_on():
+    assembler = Assembler(describe, skip_before=Lsn(0), until=Lsn(1011))
+    assembler.assemble(frames_of(BEGIN, COMMIT))
+    assert not assembler.ended
+
+
+def test_transactions_are_counted_across_batches():
+    assembler = Assembler(describe, skip_before=Lsn(0), max_transactions=2)
+    message = m.LogicalMessage(False, Lsn(900), "p", b"")
+    assert len(assembler.assemble(frames_of(message))) == 1
+    assert not assembler.ended
+    (part,) = assembler.assemble(frames_of(BEGIN, COMMIT, message, b"?"))
+    assert (part.edge, part.messages) == (Edge(Lsn(1000), Lsn(1010), 1), ())
+    assert assembler.ended
+
+
+PREPARED = (Lsn(1000), Lsn(1010), TIME, 7, "gid")
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ([insert(b"1")], "assemble Insert message: it is outside of any transaction (LSN 0/1F4)"),
+        ([COMMIT], "assemble Commit message: it is outside of any transaction (LSN 0/1F4)"),
+        ([BEGIN, BEGIN], "assemble Begin message: it is inside of another transaction (LSN 0/1F5)"),
+        (
+            [BEGIN, m.LogicalMessage(False, Lsn(1), "p", b"")],
+            "assemble Message message: it is inside of another transaction (LSN 0/1F5)",
+        ),
+        (
+            [m.LogicalMessage(True, Lsn(1), "p", b"")],
+            "assemble Message message: it is outside of any transaction (LSN 0/1F4)",
+        ),
+        (
+            [BEGIN, m.Commit(Lsn(1001), Lsn(1010), TIME)],
+            (
+                "assemble Commit message: its commit LSN 0/3E9 is not the final LSN of the transaction's"
+                " Begin (LSN 0/1F5)"
+            ),
+        ),
+        (
+            [BEGIN, insert(b"1")],
+            "assemble Insert message: no Relation message has come for OID 16385 (LSN 0/1F5)",
+        ),
+        (
+            [BEGIN, insert(b"1"), ORDERS],
+            "assemble Insert message: no Relation message has come for OID 16385 (LSN 0/1F5)",
+        ),
+        (
+            [BEGIN, m.Truncate((1,), cascade=False, restart_identity=False)],
+            "assemble Truncate message: no Relation message has come for OID 1 (LSN 0/1F5)",
+        ),
+        (
+            [m.StreamStart(7, True)],
+            (
+                "assemble Stream Start message: streamed and prepared transactions were not asked for"
+                " (LSN 0/1F4)"
+            ),
+        ),
+        (
+            [m.CommitPrepared(*PREPARED)],
+            (
+                "assemble Commit Prepared message: streamed and prepared transactions were not asked for"
+                " (LSN 0/1F4)"
+            ),
+        ),
+        ([b"?"], "decode message with tag 0x3F: no such message in protocol 1 to 4 (LSN 0/1F4)"),
+        (
+            [BEGIN, b"I\0\0"],
+            "decode Insert message: relation OID at byte 1 wants 4 bytes, 2 are left (LSN 0/1F5)",
+        ),
+        (
+            [BEGIN, ORDERS, b"I\0\0\x40\1K\0\0"],
+            "decode Insert message: tuple marker at byte 5 is 0x4B, not N (LSN 0/1F6)",
+        ),
+        (
+            [BEGIN, ORDERS, insert(b"1", b"x"), encode(insert(b"1", b"x"))[:-1]],
+            "decode Insert message: column 2 at byte 19 wants 1 byte, 0 are left (LSN 0/1F7)",
+        ),
+        (
+            [BEGIN, ORDERS, encode(insert(b"1", b"x")) + b"!"],
+            "decode Insert message: it ends at byte 20, 1 is left (LSN 0/1F6)",
+        ),
+        (
+            [BEGIN, ORDERS, encode(m.Update(16385, full(b"1", b"x"), full(b"1", b"x")))[:20]],
+            "decode Update message: tuple marker at byte 20 wants 1 byte, 0 are left (LSN 0/1F6)",
+        ),
+        (
+            [BEGIN, ORDERS, insert(b"1", b"x"), insert(b"1")],
+            'decode Insert message: it has 1 columns, table "public.orders" has 2 (LSN 0/1F7)',
+        ),
+        (
+            [BEGIN, ORDERS, m.Insert(16385, m.FullTuple((m.Text(b"1"), m.Binary(b"x"))))],
+            'decode Insert message: column "doc" is binary, which was not asked for (LSN 0/1F6)',
+        ),
+    ],
+)
+def test_what_is_out_of_place_is_one_error_that_names_message_and_lsn(messages, reason):
+    frames = frames_of(*messages)
+    with pytest.raises(UndecodableError) as caught:
+        Assembler(describe, skip_before=Lsn(0)).assemble(frames)
+    assert caught.value.message == f"could not {reason}"
+    assert caught.value.kind is ErrorKind.PROTOCOL
+    assert caught.value.data in [one[25:] for one in frames]
+
+
+@pytest.mark.parametrize("tag", [tag for tag in m.Tag if chr(tag) not in "BCORYIUDTM"])
+def test_no_message_of_a_later_protocol_is_taken(tag):
+    for before in ([], [BEGIN]):
+        with pytest.raises(UndecodableError):
+            Assembler(describe, skip_before=Lsn(0)).assemble(frames_of(*before, bytes([tag])))
+
+
+@pytest.mark.parametrize("size", [0, 1, 25])
+def test_a_frame_without_a_message_is_an_error(size):
+    with pytest.raises(UndecodableError, match=f"XLogData frame: it wants 26 bytes or more, has {size}"):
+        Assembler(describe, skip_before=Lsn(0)).assemble([*frames_of(BEGIN), bytes(size)])
+
+
+def test_a_frame_with_a_sign_bit_position_is_an_error():
+    with pytest.raises(UndecodableError, match="start LSN at byte 1 is 80000000/1, with the sign bit set"):
+        Assembler(describe, skip_before=Lsn(0)).assemble([frame(BEGIN, 2**63 + 1)])
+
+
+def test_what_describe_raises_passes_through():
+    def fail(relation):
+        raise PgcdcError(ErrorKind.CONNECTION, f'could not look up "{relation.name}"')
+
+    with pytest.raises(PgcdcError, match='could not look up "orders"'):
+        Assembler(fail, skip_before=Lsn(0)).assemble(frames_of(BEGIN, ORDERS))
