@@ -1,0 +1,56 @@
+"""The live line of `pgcdc stream --progress`, and its last word."""
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from pgcdc_cli.cli.printing import human_bytes
+
+if TYPE_CHECKING:
+    from pgcdc_cli.stream import Totals
+
+INTERVAL = 0.5
+"""Seconds between two looks of the line."""
+
+
+class Reporter:
+    """Rewrites one line on standard error; where that is no terminal, writes a line every ten seconds.
+
+    With `shown` false it says nothing.
+    """
+
+    def __init__(self, *, shown: bool) -> None:
+        self._shown = shown
+        self._live = sys.stderr.isatty()
+        self._interval = INTERVAL if self._live else 10.0
+        self._shown_at = self._began = time.monotonic()
+        self._rows = 0
+
+    def __call__(self, totals: "Totals") -> None:
+        """Show the totals if it is time to."""
+        now = time.monotonic()
+        if not self._shown or now - self._shown_at < self._interval:
+            return
+        rate = (totals.rows - self._rows) / (now - self._shown_at)
+        self._shown_at, self._rows = now, totals.rows
+        self._write(self._text(totals, rate))
+
+    def end(self, totals: "Totals") -> None:
+        """The whole run in one line."""
+        if not self._shown:
+            return
+        rate = totals.rows / max(time.monotonic() - self._began, 0.001)
+        self._write(self._text(totals, rate))
+        if self._live:
+            sys.stderr.write("\n")
+
+    def _text(self, totals: "Totals", rate: float) -> str:
+        lag = human_bytes(max(totals.wal_end - totals.durable_lsn, 0))
+        return (
+            f"{totals.rows:,} rows in {totals.transactions:,} transactions, {rate:,.0f} rows/s,"
+            f" durable to {totals.durable_lsn}, lag {lag}"
+        )
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write(f"\r\x1b[K{text}" if self._live else f"pgcdc: {text}\n")
+        sys.stderr.flush()

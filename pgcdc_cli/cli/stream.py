@@ -1,0 +1,414 @@
+"""`pgcdc stream`: from options to one run of the loop."""
+
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from pgcdc_cli.cli import units
+from pgcdc_cli.cli.base import Command, examples
+from pgcdc_cli.cli.options import connecting, usage_error, whole_number
+from pgcdc_cli.cli.printing import wants_colour
+from pgcdc_cli.cli.progress import Reporter
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from pgcdc_cli.formats.base import Format
+    from pgcdc_cli.sinks.base import Sink
+    from pgcdc_cli.stream import Control, StreamSettings
+
+FormatName = Literal["jsonl", "arrow", "pretty", "raw"]
+Layout = Literal["table", "stream"]
+Compression = Literal["none", "gzip", "zstd"]
+Numeric = Literal["string", "number"]
+
+STDOUT = "-"
+
+OWN_OPTIONS = {
+    "proto_version": "use --proto-version",
+    "publication_names": "use --publication",
+    "streaming": "use --streaming",
+    "two_phase": "use --two-phase",
+    "binary": "binary values are not supported yet",
+    "messages": "use --messages",
+}
+"""pgoutput's options that change what arrives, and what to do instead of giving them by -o."""
+
+OUTPUT, END, SERVER = "Output", "Where it ends", "What the server sends"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where output goes and how: what the sink and the format are made of."""
+
+    file: str | None
+    directory: Path | None
+    format: FormatName
+    layout: Layout
+    compression: Compression
+    numeric: Numeric
+    transactions: bool
+    rotate_size: int | None
+    rotate_interval: float | None
+    fsync_interval: float
+    status_interval: float
+
+    @property
+    def stdout(self) -> bool:
+        return self.directory is None and self.file == STDOUT
+
+    @property
+    def place(self) -> Path:
+        """The folder beside or in which other files may be put."""
+        return self.directory or (Path() if self.stdout else Path(str(self.file)).parent)
+
+
+def register(app: typer.Typer) -> None:
+    """Add `stream`."""
+    app.command(
+        "stream",
+        cls=Command,
+        epilog=examples(
+            "pgcdc stream -d shop -S shop_slot --publication shop_pub",
+            "pgcdc stream -d shop -S shop_slot --publication shop_pub -D changes --endpos now",
+            "pgcdc stream -d shop -S s --create-slot --publication p -D out --format arrow --rotate-size 1GB",
+        ),
+    )(connecting(stream))
+
+
+def stream(  # noqa: PLR0913 - a command's options
+    *,
+    conninfo: str,
+    slot: Annotated[str, typer.Option("-S", "--slot", metavar="NAME", help="Replication slot to read.")],
+    publication: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Publication to read; may be repeated.")
+    ] = None,
+    create_slot: Annotated[bool, typer.Option("--create-slot", help="First create the slot.")] = False,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="With --create-slot: an existing one will do.")
+    ] = False,
+    startpos: Annotated[
+        str | None,
+        typer.Option("-I", "--startpos", metavar="LSN", help="Begin here instead of at the slot's position."),
+    ] = None,
+    no_loop: Annotated[
+        bool, typer.Option("-n", "--no-loop", help="Don't connect again when the connection is lost.")
+    ] = False,
+    status_interval: Annotated[
+        float,
+        typer.Option("-s", "--status-interval", min=0, metavar="SECS", help="Time between status updates."),
+    ] = 10.0,
+    accept_gap: Annotated[
+        bool, typer.Option("--accept-gap", help="Start over, as a new stream, where changes were lost.")
+    ] = False,
+    accept_publications: Annotated[
+        bool, typer.Option("--accept-publications", help="Go on with another set of publications.")
+    ] = False,
+    file: Annotated[
+        str | None,
+        typer.Option(
+            "-f", "--file", metavar="FILE", help="One file; - for standard output.", rich_help_panel=OUTPUT
+        ),
+    ] = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            "-D",
+            "--directory",
+            metavar="DIR",
+            help="Rotating files, with a checkpoint.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    file_format: Annotated[
+        FormatName | None,
+        typer.Option("--format", help="Default: pretty on a terminal, else jsonl.", rich_help_panel=OUTPUT),
+    ] = None,
+    layout: Annotated[
+        Layout, typer.Option(help="With -D: a folder per table, or all in one file.", rich_help_panel=OUTPUT)
+    ] = "table",
+    compression: Annotated[
+        Compression, typer.Option(help="What compresses files.", rich_help_panel=OUTPUT)
+    ] = "none",
+    rotate_size: Annotated[
+        str, typer.Option(metavar="SIZE", help="Finish a segment at this size.", rich_help_panel=OUTPUT)
+    ] = "128MB",
+    rotate_interval: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="Finish a segment at this age; 0 for never.", rich_help_panel=OUTPUT
+        ),
+    ] = "5min",
+    fsync_interval: Annotated[
+        float,
+        typer.Option(
+            "-F",
+            "--fsync-interval",
+            min=0,
+            metavar="SECS",
+            help="Time between fsyncs; 0: only at rotation and exit.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = 10.0,
+    transactions: Annotated[
+        bool,
+        typer.Option(
+            "--transactions", help="Write begin and commit, too; one file only.", rich_help_panel=OUTPUT
+        ),
+    ] = False,
+    numeric: Annotated[
+        Numeric, typer.Option(help="How jsonl writes numeric.", rich_help_panel=OUTPUT)
+    ] = "string",
+    endpos: Annotated[
+        str | None,
+        typer.Option(
+            "-E",
+            "--endpos",
+            metavar="LSN|now",
+            help="Exit once all up to here is written.",
+            rich_help_panel=END,
+        ),
+    ] = None,
+    max_time: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Exit after this time.", rich_help_panel=END)
+    ] = None,
+    max_transactions: Annotated[
+        str | None, typer.Option(metavar="N", help="Exit after N transactions.", rich_help_panel=END)
+    ] = None,
+    idle_timeout: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Exit when nothing came for this long.", rich_help_panel=END),
+    ] = None,
+    proto_version: Annotated[
+        int,
+        typer.Option(
+            min=1, max=4, metavar="N", help="pgoutput's protocol; only 1 for now.", rich_help_panel=SERVER
+        ),
+    ] = 1,
+    streaming: Annotated[
+        Literal["off", "on", "parallel"],
+        typer.Option(help="Large transactions before commit; only off for now.", rich_help_panel=SERVER),
+    ] = "off",
+    two_phase: Annotated[
+        bool,
+        typer.Option("-t", "--two-phase", help="Prepared transactions; not yet.", rich_help_panel=SERVER),
+    ] = False,
+    messages: Annotated[
+        bool, typer.Option("--messages", help="Logical decoding messages, too.", rich_help_panel=SERVER)
+    ] = False,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-o",
+            "--option",
+            metavar="NAME=VALUE",
+            help="For the server's plugin; may be repeated.",
+            rich_help_panel=SERVER,
+        ),
+    ] = None,
+    progress: Annotated[
+        bool | None,
+        typer.Option("--progress/--no-progress", help="Show rows/s, lag and LSN. Default: on a terminal."),
+    ] = None,
+) -> None:
+    """Stream the changes of a slot into files, each transaction exactly once.
+
+    Into standard output, one file (-f) or a directory of rotating files (-D). With a file or a directory, a
+    checkpoint lets the next run go on where this one ended, however it ended. INT and TERM end it cleanly;
+    HUP reopens the file, or finishes the segment.
+    """
+    _refuse_protocols(proto_version, streaming, two_phase=two_phase)
+    target = Target(
+        file=file,
+        directory=directory,
+        format=file_format or _default_format(file, directory),
+        layout=layout,
+        compression=compression,
+        numeric=numeric,
+        transactions=transactions,
+        rotate_size=units.size(rotate_size),
+        rotate_interval=units.duration(rotate_interval) or None,
+        fsync_interval=fsync_interval,
+        status_interval=status_interval,
+    )
+    _check(target)
+    if if_not_exists and not create_slot:
+        raise usage_error("--if-not-exists goes with --create-slot")
+    from pgcdc_cli.stream import Limits, StreamSettings
+
+    settings = StreamSettings(
+        conninfo=conninfo,
+        slot=slot,
+        publications=tuple(publication or ()),
+        options=_plugin_options(target.format, publication or [], option or [], messages=messages),
+        limits=Limits(
+            end_lsn=None if endpos is None else units.end_position(endpos),
+            end_now=endpos == "now",
+            max_time=None if max_time is None else units.positive_duration(max_time),
+            max_transactions=None if max_transactions is None else whole_number(max_transactions),
+            idle_timeout=None if idle_timeout is None else units.positive_duration(idle_timeout),
+        ),
+        bad_file=target.place / f"{slot}.bad",
+        start_lsn=None if startpos is None else units.lsn(startpos),
+        loop=not no_loop,
+        status_interval=status_interval,
+        accept_gap=accept_gap,
+        accept_publications=accept_publications,
+    )
+    if create_slot:
+        _create_slot(conninfo, slot, if_not_exists=if_not_exists)
+    _run(settings, target, Reporter(shown=_shows_progress(target) if progress is None else progress))
+
+
+def _shows_progress(target: Target) -> bool:
+    return sys.stderr.isatty() and not (target.stdout and sys.stdout.isatty())
+
+
+def _refuse_protocols(proto_version: int, streaming: str, *, two_phase: bool) -> None:
+    if proto_version > 1:
+        raise usage_error(f"--proto-version {proto_version} is not supported yet, only 1")
+    if streaming != "off":
+        raise usage_error(f"--streaming {streaming} is not supported yet, only off")
+    if two_phase:
+        raise usage_error("--two-phase is not supported yet")
+
+
+def _default_format(file: str | None, directory: Path | None) -> FormatName:
+    to_terminal = directory is None and file in {None, STDOUT} and sys.stdout.isatty()
+    return "pretty" if to_terminal else "jsonl"
+
+
+def _check(target: Target) -> None:
+    if target.file is not None and target.directory is not None:
+        raise usage_error("-f and -D exclude each other")
+    if target.format in {"pretty", "raw"} and target.directory is not None:
+        raise usage_error(f"--format {target.format} goes into one file (-f) or to standard output")
+    if target.format == "arrow" and target.directory is None:
+        raise usage_error("--format arrow needs a directory (-D): a file holds one table")
+    if target.layout == "stream" and target.format == "arrow":
+        raise usage_error("--layout stream is for JSON: an Arrow file holds one table")
+    if target.transactions and target.directory is not None and target.layout == "table":
+        raise usage_error("--transactions needs --layout stream, or one file")
+
+
+def _plugin_options(
+    file_format: str, publications: list[str], given: list[str], *, messages: bool
+) -> Mapping[str, str]:
+    """Options of START_REPLICATION."""
+    options = dict(_name_and_value(item) for item in given)
+    if file_format == "raw" and not publications:
+        return options
+    if not publications:
+        raise usage_error("--publication is missing")
+    for name in options:
+        if name in OWN_OPTIONS:
+            raise usage_error(f"-o {name}: {OWN_OPTIONS[name]}")
+    from pgcdc_cli.replication.commands import publication_names
+
+    options |= {"proto_version": "1", "publication_names": publication_names(publications)}
+    return options | ({"messages": "true"} if messages else {})
+
+
+def _name_and_value(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise usage_error(f'-o: "{text}" is not NAME=VALUE')
+    return name, value
+
+
+def _create_slot(conninfo: str, slot: str, *, if_not_exists: bool) -> None:
+    from pgcdc_cli.replication.connection import ReplicationConnection
+
+    with ReplicationConnection(conninfo) as connection:
+        try:
+            connection.create_slot(slot)
+        except PgcdcError as error:
+            if not (if_not_exists and error.kind is ErrorKind.SLOT_EXISTS):
+                raise
+
+
+def _run(settings: "StreamSettings", target: Target, reporter: "Reporter") -> None:
+    from pgcdc_cli.stream import Control, StreamRun
+
+    encoding = _encoding(target)
+    control = Control()
+    run = StreamRun(
+        settings,
+        _sink(target, encoding),
+        encoding,
+        control,
+        reporter,
+        marks=target.format == "pretty" or target.transactions,
+    )
+    with _signals(control):
+        try:
+            run.run()
+        finally:
+            reporter.end(run.totals)
+
+
+def _encoding(target: Target) -> "Format":
+    from pgcdc_cli.formats.select import select_format
+
+    return select_format(
+        target.format,
+        layout="stream" if target.directory is None else target.layout,
+        compression=target.compression,
+        numeric=target.numeric,
+        transactions=target.transactions,
+        colour=target.stdout and wants_colour(sys.stdout),
+    )
+
+
+def _sink(target: Target, encoding: "Format") -> "Sink":
+    from pgcdc_cli.sinks.core import SinkSettings
+    from pgcdc_cli.sinks.directory import DirectorySettings, DirectorySink
+    from pgcdc_cli.sinks.file import FileSink, takes_checkpoint
+    from pgcdc_cli.sinks.stream import StreamSink
+
+    options = {"numeric": target.numeric, "transactions": str(target.transactions), "layout": target.layout}
+    if target.directory is not None:
+        rotating = DirectorySettings(
+            rotate_size=target.rotate_size,
+            rotate_interval=target.rotate_interval,
+            fsync_interval=target.fsync_interval,
+            status_interval=target.status_interval,
+            options=options,
+        )
+        return DirectorySink(str(target.directory), encoding, rotating)
+    settings = SinkSettings(
+        fsync_interval=target.fsync_interval, status_interval=target.status_interval, options=options
+    )
+    if target.stdout:
+        return StreamSink(sys.stdout.fileno(), encoding, settings)
+    path = str(target.file)
+    if target.format == "raw" or not takes_checkpoint(path):
+        return StreamSink(path, encoding, settings)
+    return FileSink(path, encoding, settings)
+
+
+@contextmanager
+def _signals(control: "Control") -> Iterator[None]:
+    """INT and TERM ask for a clean end, and at the second time end at once; HUP asks for a new file."""
+
+    def stop(number: int, _frame: "FrameType | None") -> None:
+        control.stop = True
+        signal.signal(number, signal.SIG_DFL)
+
+    def hangup(_number: int, _frame: "FrameType | None") -> None:
+        control.hangup = True
+
+    handlers = {signal.SIGINT: stop, signal.SIGTERM: stop, signal.SIGHUP: hangup}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

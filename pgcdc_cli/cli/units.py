@@ -1,0 +1,53 @@
+"""Sizes and times as PostgreSQL's settings write them: `128MB`, `5min`, `1.5h`."""
+
+import re
+
+from pgcdc_cli.cli.options import usage_error
+from pgcdc_cli.lsn import Lsn
+
+_NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
+_BYTES = {"B": 1, "kB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
+_SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def size(text: str) -> int:
+    """Bytes; a number without a unit is bytes. 0 is no size."""
+    amount, unit = _split(text, "a size", _BYTES)
+    count = round(float(amount) * _BYTES[unit or "B"])
+    if count < 1:
+        raise usage_error(f'"{text}" is less than a byte')
+    return count
+
+
+def duration(text: str) -> float:
+    """Seconds; a number without a unit is seconds."""
+    amount, unit = _split(text, "a time", _SECONDS)
+    return float(amount) * _SECONDS[unit or "s"]
+
+
+def positive_duration(text: str) -> float:
+    """Seconds, more than none."""
+    seconds = duration(text)
+    if seconds == 0:
+        raise usage_error(f'"{text}" is no time at all')
+    return seconds
+
+
+def _split(text: str, what: str, units: dict[str, int] | dict[str, float]) -> tuple[str, str]:
+    match = _NUMBER.fullmatch(text.strip())
+    if match is None or match[2] not in {*units, ""}:
+        raise usage_error(f'"{text}" is not {what}: a number with a unit ({", ".join(units)})')
+    return match[1], match[2]
+
+
+def lsn(text: str) -> Lsn:
+    """A position in the log, strictly read."""
+    try:
+        return Lsn.parse(text)
+    except ValueError as error:
+        raise usage_error(f'"{text}" is no LSN, such as 0/1A2B3C8') from error
+
+
+def end_position(text: str) -> Lsn | None:
+    """A position, or None for `now`."""
+    return None if text == "now" else lsn(text)

@@ -1,0 +1,390 @@
+"""The loop that joins the rooms: receive, decode, assemble, format, write, checkpoint, acknowledge.
+
+One thread does all of that in turn; the connection's feedback thread only tells the server, when it is due,
+what the sink has made durable.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pgcdc_cli.catalog import Catalog, Slot
+from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
+from pgcdc_cli.formats.base import EncodedSlice, Format
+from pgcdc_cli.formats.raw import encode_frames
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput.transactions import Assembler
+from pgcdc_cli.replication.connection import ReplicationConnection, SystemIdentity
+from pgcdc_cli.replication.frames import Keepalive, xlogdata_start
+from pgcdc_cli.replication.retry import Backoff
+from pgcdc_cli.sinks.base import Sink
+from pgcdc_cli.sinks.checkpoint import Checkpoint, Source
+from pgcdc_cli.sinks.source import check_source
+
+log = logging.getLogger("pgcdc")
+
+BATCH = 8192
+"""Frames decoded at once, at most: the cost per batch vanishes, and they stay in cache."""
+
+TICK = 0.25
+"""Seconds after which an idle loop looks at signals and clocks."""
+
+
+FIRST_TRIES = 4
+"""Attempts to make the first connection: about a second, enough for a server that is just starting."""
+
+_OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
+
+PATIENCE = 600.0
+"""Seconds without a working connection after which a run that had one gives up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Where a run ends by itself; None is never. Times are in seconds.
+
+    `end_now` stands for the position that the server has when the run begins.
+    """
+
+    end_lsn: Lsn | None = None
+    end_now: bool = False
+    max_time: float | None = None
+    max_transactions: int | None = None
+    idle_timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """What to read, from where, until when.
+
+    `options` go to the server's plugin. `start_lsn` is for a run without a checkpoint; None is the slot's own
+    position. `bad_file` takes the bytes of a message that can't be decoded.
+    """
+
+    conninfo: str
+    slot: str
+    publications: tuple[str, ...]
+    options: Mapping[str, str]
+    limits: Limits
+    bad_file: Path
+    start_lsn: Lsn | None = None
+    loop: bool = True
+    status_interval: float = 10.0
+    accept_gap: bool = False
+    accept_publications: bool = False
+
+
+@dataclass(slots=True)
+class Control:
+    """What signals ask for; set by a handler, looked at between batches."""
+
+    stop: bool = False
+    hangup: bool = False
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a run has done so far. `wal_end` is the newest position of the server's log that was heard of."""
+
+    rows: int = 0
+    transactions: int = 0
+    edge_lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
+    durable_lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
+    wal_end: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
+
+
+class Pipeline(Protocol):
+    """Frames of one connection to encoded slices; `ended` once the end position or count is reached."""
+
+    @property
+    def in_transaction(self) -> bool: ...
+
+    @property
+    def ended(self) -> bool: ...
+
+    def encode(self, frames: Sequence[bytes]) -> list[EncodedSlice]: ...
+
+
+class ChangePipeline:
+    """Decode, assemble, format."""
+
+    def __init__(self, assembler: Assembler, encoding: Format) -> None:
+        self._assembler = assembler
+        self._encoding = encoding
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._assembler.in_transaction
+
+    @property
+    def ended(self) -> bool:
+        return self._assembler.ended
+
+    def encode(self, frames: Sequence[bytes]) -> list[EncodedSlice]:
+        return [self._encoding.encode(part) for part in self._assembler.assemble(frames)]
+
+
+class RawPipeline:
+    """The plugin's messages as they are; a frame's start LSN tells whether it is beyond the end."""
+
+    in_transaction = False
+
+    def __init__(self, until: Lsn | None) -> None:
+        self._until = until
+        self.ended = False
+
+    def encode(self, frames: Sequence[bytes]) -> list[EncodedSlice]:
+        wanted = frames if self._until is None else self._up_to(frames, self._until)
+        return [encode_frames(wanted)] if wanted else []
+
+    def _up_to(self, frames: Sequence[bytes], until: Lsn) -> Sequence[bytes]:
+        for number, frame in enumerate(frames):
+            if xlogdata_start(frame) > until:
+                self.ended = True
+                return frames[:number]
+        return frames
+
+
+class StreamRun:
+    """One run from its start to its end, over as many connections as it takes.
+
+    With `marks` the encoding is given begins and commits, too.
+    """
+
+    def __init__(
+        self,
+        settings: StreamSettings,
+        sink: Sink,
+        encoding: Format,
+        control: Control,
+        report: Callable[[Totals], None],
+        *,
+        marks: bool = False,
+    ) -> None:
+        self._settings = settings
+        self._sink = sink
+        self._encoding = encoding
+        self._decodes = encoding.name != "raw"
+        self._control = control
+        self._report = report
+        self._marks = marks
+        self._catalog = Catalog(settings.conninfo)
+        self.totals = Totals()
+        self._end_lsn = settings.limits.end_lsn
+        self._checkpoint: Checkpoint | None = None
+        self._started = False
+        self._began = self._last_data = time.monotonic()
+
+    def run(self) -> Totals:
+        """Stream until an end is reached or a signal asks for it; then all is durable and acknowledged.
+
+        Raises PgcdcError: TIMEOUT where time is up before the end position, and whatever the rooms raise.
+        What had reached a transaction edge is durable all the same, unless the output itself has failed.
+        """
+        with closing(self._catalog):
+            self._checkpoint = self._sink.open()
+            try:
+                self._connect_until_done()
+            except UndecodableError as error:
+                self._settings.bad_file.write_bytes(error.data)
+                error.hint = f'nothing of it was confirmed: report it with "{self._settings.bad_file}"'
+                raise
+            finally:
+                self._sink.close()
+        if self._time_is_up() and self._end_lsn is not None and self._sink.edge_lsn < self._end_lsn:
+            raise PgcdcError(
+                ErrorKind.TIMEOUT,
+                f"could not reach the end position {self._end_lsn}: time is up at {self._sink.edge_lsn}",
+            )
+        return self.totals
+
+    def _connect_until_done(self) -> None:
+        patience = _Patience(loop=self._settings.loop)
+        while not self._must_end():
+            try:
+                self._one_connection(patience)
+            except PgcdcError as error:
+                wait = patience.after(error)
+                if wait is None:
+                    raise
+                log.warning("%s; trying again", error.message)
+                self._sink.rollback()
+                self._sink.flush()
+                self._checkpoint = self._sink.checkpoint
+                self._pause(wait)
+            else:
+                return
+
+    def _one_connection(self, patience: "_Patience") -> None:
+        connection = ReplicationConnection(
+            self._settings.conninfo, status_interval=self._settings.status_interval
+        )
+        with connection:
+            self._prepare(connection)
+            connection.start(self._settings.slot, self._sink.durable_lsn, self._settings.options)
+            patience.connected()
+            self._pump(connection)
+            self._sink.close()
+            connection.confirm(self._sink.edge_lsn, self._sink.durable_lsn)
+            connection.finish()
+
+    def _prepare(self, connection: ReplicationConnection) -> None:
+        """Is this still the source that we know? Where the stream is new, here it begins."""
+        identity = connection.identify_system()
+        if self._settings.limits.end_now and self._end_lsn is None:
+            self._end_lsn = identity.wal_position
+        position = self._check_slot(identity)
+        if self._decodes:
+            self._catalog.check_publications(self._settings.publications)
+        source = Source(
+            identity.system_id,
+            identity.timeline,
+            identity.database,
+            self._settings.slot,
+            self._settings.publications,
+        )
+        checkpoint = self._checkpoint
+        if checkpoint is not None:
+            checkpoint = check_source(
+                checkpoint,
+                source,
+                slot_position=position,
+                accept_gap=self._settings.accept_gap,
+                accept_publications=self._settings.accept_publications,
+                history=connection.timeline_history(identity.timeline),
+            )
+        if checkpoint is not None or not self._started:
+            self._sink.start(source, self._start_lsn(position), checkpoint)
+        self._started = True
+
+    def _check_slot(self, identity: SystemIdentity) -> Lsn:
+        """Give the slot's confirmed position; raises PgcdcError for a slot that can't be read."""
+        name = self._settings.slot
+        slot = self._catalog.slot(name)
+        if slot is None:
+            raise PgcdcError(ErrorKind.SLOT_MISSING, f'could not find slot "{name}"')
+        problem = self._misfit(slot, identity.database)
+        if problem is not None:
+            raise PgcdcError(ErrorKind.USAGE, f'could not stream slot "{name}": {problem}', hint=_OTHER_SLOT)
+        if slot.invalidation_reason or slot.wal_status == "lost":
+            reason = slot.invalidation_reason or "wal_removed"
+            raise PgcdcError(
+                ErrorKind.SLOT_INVALIDATED, f'could not stream slot "{name}": invalidated ({reason})'
+            )
+        return slot.confirmed_flush_lsn or Lsn(0)
+
+    def _misfit(self, slot: Slot, database: str) -> str | None:
+        if slot.database is None:
+            return "it is a physical slot"
+        if slot.database != database:
+            return f'it belongs to database "{slot.database}", not "{database}"'
+        if not self._decodes:
+            return None
+        if slot.plugin != "pgoutput":
+            return f"its plugin is {slot.plugin}, which only --format raw can write"
+        return "two-phase decoding is not supported" if slot.two_phase else None
+
+    def _start_lsn(self, position: Lsn) -> Lsn:
+        wanted = self._settings.start_lsn
+        if wanted is None or wanted == position:
+            return position
+        if wanted < position:
+            log.warning("could not start at %s: the slot is at %s already", wanted, position)
+        return max(wanted, position)
+
+    def _new_pipeline(self) -> Pipeline:
+        if not self._decodes:
+            return RawPipeline(self._end_lsn)
+        count = self._settings.limits.max_transactions
+        assembler = Assembler(
+            self._catalog.describe,
+            skip_before=self._sink.edge_lsn,
+            marks=self._marks,
+            until=self._end_lsn,
+            max_transactions=None if count is None else count - self.totals.transactions,
+        )
+        return ChangePipeline(assembler, self._encoding)
+
+    def _pump(self, connection: ReplicationConnection) -> None:
+        pipeline = self._new_pipeline()
+        while not (pipeline.ended or self._must_end() or self._end_is_reached(pipeline)):
+            received = connection.receive(BATCH, TICK)
+            if received.frames:
+                self._write(pipeline.encode(received.frames))
+            if received.keepalive is not None and not pipeline.ended:
+                self._keepalive(received.keepalive, pipeline)
+            if received.closed:
+                raise PgcdcError(ErrorKind.CONNECTION, "could not go on: the server ended the stream")
+            if self._control.hangup:
+                self._control.hangup = False
+                self._sink.reopen()
+            self._sink.tick()
+            connection.confirm(self._sink.edge_lsn, self._sink.durable_lsn)
+            self.totals.durable_lsn = self._sink.durable_lsn
+            self._report(self.totals)
+
+    def _write(self, parts: Sequence[EncodedSlice]) -> None:
+        self._last_data = time.monotonic()
+        for part in parts:
+            self._sink.write(part)
+            self.totals.rows += sum(piece.rows for piece in part.pieces)
+            if part.edge is not None:
+                self.totals.transactions += part.edge.transactions
+                self.totals.edge_lsn = part.edge.end_lsn
+        self.totals.wal_end = max(self.totals.wal_end, self.totals.edge_lsn)
+
+    def _keepalive(self, keepalive: Keepalive, pipeline: Pipeline) -> None:
+        self.totals.wal_end = max(self.totals.wal_end, keepalive.wal_end)
+        if not pipeline.in_transaction:
+            self._sink.advance(keepalive.wal_end)
+
+    def _end_is_reached(self, pipeline: Pipeline) -> bool:
+        """Nothing else can have committed before the end position once we are beyond it."""
+        if self._end_lsn is None or pipeline.in_transaction:
+            return False
+        return self._sink.edge_lsn >= self._end_lsn
+
+    def _must_end(self) -> bool:
+        idle = self._settings.limits.idle_timeout
+        is_idle = idle is not None and time.monotonic() - self._last_data >= idle
+        return self._control.stop or is_idle or self._time_is_up()
+
+    def _time_is_up(self) -> bool:
+        limit = self._settings.limits.max_time
+        return limit is not None and time.monotonic() - self._began >= limit
+
+    def _pause(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self._must_end():
+            time.sleep(min(TICK, seconds))
+
+
+class _Patience:
+    """May a failed connection be tried again, and when?"""
+
+    def __init__(self, *, loop: bool) -> None:
+        self._loop = loop
+        self._backoff = Backoff()
+        self._tries = 0
+        self._lost_at: float | None = None
+        self._was_connected = False
+
+    def connected(self) -> None:
+        self._backoff.reset()
+        self._lost_at = None
+        self._was_connected = True
+
+    def after(self, error: PgcdcError) -> float | None:
+        """Seconds to wait before another try; None if there is none."""
+        self._tries += 1
+        now = time.monotonic()
+        self._lost_at = self._lost_at or now
+        if not error.kind.rule.transient or not self._loop:
+            return None
+        if not self._was_connected and self._tries >= FIRST_TRIES:
+            return None
+        return None if now - self._lost_at > PATIENCE else next(self._backoff)
