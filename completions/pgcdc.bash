@@ -1,0 +1,104 @@
+# Completion of pgcdc's command line; written by: python -m pgcdc_cli.cli.generate
+_pgcdc_offer() {
+    # By lines: a file's name may hold blanks.
+    local line
+    while IFS= read -r line; do COMPREPLY+=("$line"); done < <(compgen "$@")
+}
+_pgcdc_files() {
+    # bash 3 has no compopt, and quotes nothing then.
+    compopt -o filenames 2>/dev/null
+    _pgcdc_offer "$@"
+}
+_pgcdc() {
+    local word="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD-1]}"
+    local command=pgcdc members='' options='' i
+    COMPREPLY=()
+    # bash takes --option=value apart into three words.
+    if [ "$word" = "=" ]; then word=""
+    elif [ "$previous" = "=" ]; then previous="${COMP_WORDS[COMP_CWORD-2]}"; fi
+    for ((i = 1; i < COMP_CWORD; i++)); do
+        case "$command ${COMP_WORDS[i]}" in
+            "pgcdc demo"|"pgcdc slot"|"pgcdc slot create"|"pgcdc slot drop"|"pgcdc slot list"|"pgcdc slot show"|"pgcdc publication"|"pgcdc publication create"|"pgcdc publication drop"|"pgcdc publication list"|"pgcdc publication show"|"pgcdc stream"|"pgcdc show"|"pgcdc spark-submit") command="$command ${COMP_WORDS[i]}" ;;
+        esac
+    done
+    case "$command $previous" in
+        "pgcdc --config"|"pgcdc demo --config"|"pgcdc slot --config"|"pgcdc slot create --config"|"pgcdc slot drop --config"|"pgcdc slot list --config"|"pgcdc slot show --config"|"pgcdc publication --config"|"pgcdc publication create --config"|"pgcdc publication drop --config"|"pgcdc publication list --config"|"pgcdc publication show --config"|"pgcdc stream -f"|"pgcdc stream --file"|"pgcdc stream --config"|"pgcdc show --config"|"pgcdc spark-submit --config") _pgcdc_files -f -- "$word"; return ;;
+        "pgcdc demo --keep"|"pgcdc stream -D"|"pgcdc stream --directory"|"pgcdc spark-submit --input"|"pgcdc spark-submit --warehouse") _pgcdc_files -d -- "$word"; return ;;
+        "pgcdc demo --seconds"|"pgcdc demo --rate"|"pgcdc slot create --plugin"|"pgcdc slot create -d"|"pgcdc slot create --dbname"|"pgcdc slot create -h"|"pgcdc slot create --host"|"pgcdc slot create -p"|"pgcdc slot create --port"|"pgcdc slot create -U"|"pgcdc slot create --username"|"pgcdc slot drop -d"|"pgcdc slot drop --dbname"|"pgcdc slot drop -h"|"pgcdc slot drop --host"|"pgcdc slot drop -p"|"pgcdc slot drop --port"|"pgcdc slot drop -U"|"pgcdc slot drop --username"|"pgcdc slot list -d"|"pgcdc slot list --dbname"|"pgcdc slot list -h"|"pgcdc slot list --host"|"pgcdc slot list -p"|"pgcdc slot list --port"|"pgcdc slot list -U"|"pgcdc slot list --username"|"pgcdc slot show -d"|"pgcdc slot show --dbname"|"pgcdc slot show -h"|"pgcdc slot show --host"|"pgcdc slot show -p"|"pgcdc slot show --port"|"pgcdc slot show -U"|"pgcdc slot show --username"|"pgcdc publication create --table"|"pgcdc publication create --schema"|"pgcdc publication create --operations"|"pgcdc publication create -d"|"pgcdc publication create --dbname"|"pgcdc publication create -h"|"pgcdc publication create --host"|"pgcdc publication create -p"|"pgcdc publication create --port"|"pgcdc publication create -U"|"pgcdc publication create --username"|"pgcdc publication drop -d"|"pgcdc publication drop --dbname"|"pgcdc publication drop -h"|"pgcdc publication drop --host"|"pgcdc publication drop -p"|"pgcdc publication drop --port"|"pgcdc publication drop -U"|"pgcdc publication drop --username"|"pgcdc publication list -d"|"pgcdc publication list --dbname"|"pgcdc publication list -h"|"pgcdc publication list --host"|"pgcdc publication list -p"|"pgcdc publication list --port"|"pgcdc publication list -U"|"pgcdc publication list --username"|"pgcdc publication show -d"|"pgcdc publication show --dbname"|"pgcdc publication show -h"|"pgcdc publication show --host"|"pgcdc publication show -p"|"pgcdc publication show --port"|"pgcdc publication show -U"|"pgcdc publication show --username"|"pgcdc stream -S"|"pgcdc stream --slot"|"pgcdc stream --publication"|"pgcdc stream -I"|"pgcdc stream --startpos"|"pgcdc stream -s"|"pgcdc stream --status-interval"|"pgcdc stream --rotate-size"|"pgcdc stream --rotate-interval"|"pgcdc stream -F"|"pgcdc stream --fsync-interval"|"pgcdc stream -E"|"pgcdc stream --endpos"|"pgcdc stream --max-time"|"pgcdc stream --max-transactions"|"pgcdc stream --idle-timeout"|"pgcdc stream --proto-version"|"pgcdc stream -o"|"pgcdc stream --option"|"pgcdc stream -d"|"pgcdc stream --dbname"|"pgcdc stream -h"|"pgcdc stream --host"|"pgcdc stream -p"|"pgcdc stream --port"|"pgcdc stream -U"|"pgcdc stream --username"|"pgcdc show --table"|"pgcdc show --limit"|"pgcdc spark-submit --master") :; return ;;
+        "pgcdc demo --format") _pgcdc_offer -W 'jsonl arrow' -- "$word"; return ;;
+        "pgcdc stream --format") _pgcdc_offer -W 'jsonl arrow pretty raw' -- "$word"; return ;;
+        "pgcdc stream --layout") _pgcdc_offer -W 'table stream' -- "$word"; return ;;
+        "pgcdc stream --compression") _pgcdc_offer -W 'none gzip zstd' -- "$word"; return ;;
+        "pgcdc stream --numeric") _pgcdc_offer -W 'string number' -- "$word"; return ;;
+        "pgcdc stream --streaming") _pgcdc_offer -W 'off on parallel' -- "$word"; return ;;
+        "pgcdc show --format") _pgcdc_offer -W 'pretty jsonl' -- "$word"; return ;;
+    esac
+    case "$command" in
+        "pgcdc")
+            members='demo slot publication stream show spark-submit'
+            options='-V --version --config --debug -v --verbose -q --quiet -? --help'
+            ;;
+        "pgcdc demo")
+            members=''
+            options='--keep --seconds --rate --format --config --debug -v --verbose -q --quiet -? --help'
+            ;;
+        "pgcdc slot")
+            members='create drop list show'
+            options='--config --debug -v --verbose -q --quiet -? --help'
+            ;;
+        "pgcdc slot create")
+            members=''
+            options='--plugin --two-phase --failover --if-not-exists --json -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            ;;
+        "pgcdc slot drop")
+            members=''
+            options='--if-exists --wait -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            ;;
+        "pgcdc slot list")
+            members=''
+            options='--json -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            ;;
+        "pgcdc slot show")
+            members=''
+            options='--json -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            ;;
+        "pgcdc publication")
+            members='create drop list show'
+            options='--config --debug -v --verbose -q --quiet -? --help'
+            ;;
+        "pgcdc publication create")
+            members=''
+            options='--table --schema --all-tables --operations --via-root -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            ;;
+        "pgcdc publication drop")
+            members=''
+            options='--if-exists -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            ;;
+        "pgcdc publication list")
+            members=''
+            options='--json -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            ;;
+        "pgcdc publication show")
+            members=''
+            options='--json -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            ;;
+        "pgcdc stream")
+            members=''
+            options='-S --slot --publication --create-slot --if-not-exists -I --startpos -n --no-loop -s --status-interval --accept-gap --accept-publications -f --file -D --directory --format --layout --compression --rotate-size --rotate-interval -F --fsync-interval --transactions --numeric -E --endpos --max-time --max-transactions --idle-timeout --proto-version --streaming -t --two-phase --messages -o --option --progress --no-progress -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            ;;
+        "pgcdc show")
+            members=''
+            options='--format --table --limit --partial --config --debug -v --verbose -q --quiet -? --help'
+            case "$word" in -*) ;; *) _pgcdc_files -f -- "$word" ;; esac
+            ;;
+        "pgcdc spark-submit")
+            members=''
+            options='--input --warehouse --master --skip-keyless --json --config --debug -v --verbose -q --quiet -? --help'
+            ;;
+    esac
+    case "$word" in
+        -*) _pgcdc_offer -W "$options" -- "$word" ;;
+        *) _pgcdc_offer -W "$members" -- "$word" ;;
+    esac
+}
+complete -F _pgcdc pgcdc

@@ -1,0 +1,173 @@
+"""How commands are laid out: their help, their environment variables, and the options that stand anywhere.
+
+Typer 0.29 carries its own copy of Click, in a private package. What is used of it here is what Typer's public
+classes inherit: parameters with `opts`, `help`, `envvar`, `rich_help_panel`, and a context.
+"""
+
+import copy
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+ClickCommand: TypeAlias = Any
+ClickContext: TypeAlias = Any
+ClickError: TypeAlias = Any
+ClickFormatter: TypeAlias = Any
+ClickParameter: TypeAlias = Any
+
+NOT_FROM_ENVIRONMENT = frozenset({"help", "version", "password", "no_password"})
+"""Options that no environment variable and no configuration file gives: acts, and what asks for a secret."""
+
+ANYWHERE = frozenset({"config", "debug", "verbose", "quiet"})
+"""Options of `pgcdc` itself that may stand behind the command's name, too."""
+
+
+class Command(TyperCommand):
+    """A command whose help groups options by their panel, and whose usage errors know their command."""
+
+    def parse_args(self, ctx: ClickContext, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except typer.TyperException as error:
+            vars(error).update(ctx=ctx)
+            raise
+
+    def collect_usage_pieces(self, ctx: ClickContext) -> list[str]:
+        pieces = [str(self.options_metavar)]
+        for parameter in self.get_params(ctx):
+            if parameter.param_type_name == "argument":
+                more = "..." if parameter.nargs != 1 else ""
+                pieces.append(value_name(parameter) + more)
+        return pieces
+
+    def format_options(self, ctx: ClickContext, formatter: ClickFormatter) -> None:
+        _format_parameters(self.get_params(ctx), ctx, formatter)
+
+
+class Group(TyperGroup):
+    """A group that shows its help where no command is given."""
+
+    def parse_args(self, ctx: ClickContext, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            sys.stderr.write(ctx.get_help() + "\n")
+            raise typer.Exit(2)
+        return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: ClickContext, formatter: ClickFormatter) -> None:
+        _format_parameters(self.get_params(ctx), ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
+def _format_parameters(
+    parameters: list[ClickParameter], ctx: ClickContext, formatter: ClickFormatter
+) -> None:
+    sections: dict[str, list[tuple[str, str]]] = {}
+    for parameter in parameters:
+        record = parameter.get_help_record(ctx)
+        if record is not None:
+            is_argument = parameter.param_type_name == "argument"
+            name = value_name(parameter) if is_argument else record[0]
+            sections.setdefault(panel(parameter), []).append((name, record[1]))
+    for name in sorted(sections, key=_section_order):
+        with formatter.section(name):
+            formatter.write_dl(sections[name])
+
+
+def panel(parameter: ClickParameter) -> str:
+    """Name the heading that a parameter stands under in the help."""
+    if parameter.param_type_name == "argument":
+        return "Arguments"
+    return parameter.rich_help_panel or "Options"
+
+
+def _section_order(name: str) -> int:
+    return {"Arguments": 0, "Options": 1}.get(name, 2)
+
+
+def new_app(*, summary: str | None = None, epilog: str | None = None) -> typer.Typer:
+    """Make a Typer application: without Rich (slow to import), with `-?` for help, since -h is the host."""
+    return typer.Typer(
+        cls=Group,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        context_settings={"help_option_names": ["-?", "--help"]},
+        help=summary,
+        epilog=epilog,
+    )
+
+
+def examples(*lines: str) -> str:
+    r"""Make a command's epilog; `\b` keeps its lines as they are."""
+    heading = "Example:" if len(lines) == 1 else "Examples:"
+    return "\n".join(["\b", heading, *(f"  {line}" for line in lines)])
+
+
+def example_lines(command: ClickCommand) -> list[str]:
+    """Give back the command lines that `examples` was given."""
+    return [line.strip() for line in (command.epilog or "").splitlines()[2:]]
+
+
+def build(app: typer.Typer, order: Sequence[str] = ()) -> ClickCommand:
+    """Make the command tree: a variable for every option, and the `ANYWHERE` options on every command.
+
+    `order` is that of the commands in the help.
+    """
+    root: ClickCommand = typer.main.get_command(app)
+    root.commands = {name: root.commands[name] for name in order} | root.commands
+    anywhere = [parameter for parameter in root.params if parameter.name in ANYWHERE]
+    for path, command in walk(root):
+        for parameter in command.params:
+            parameter.envvar = environment_variable(parameter)
+            parameter.show_envvar = False
+        if len(path) > 1:
+            command.params.extend(_behind_command(parameter) for parameter in anywhere)
+    return root
+
+
+def walk(
+    command: ClickCommand, path: tuple[str, ...] = ("pgcdc",)
+) -> Iterator[tuple[tuple[str, ...], ClickCommand]]:
+    """Every command with its words, a group before its members."""
+    yield path, command
+    for name, member in getattr(command, "commands", {}).items():
+        yield from walk(member, (*path, name))
+
+
+def environment_variable(parameter: ClickParameter) -> str | None:
+    """`PGCDC_STATUS_INTERVAL` for --status-interval."""
+    if parameter.param_type_name != "option" or parameter.name in NOT_FROM_ENVIRONMENT:
+        return None
+    return "PGCDC_" + long_name(parameter).upper().replace("-", "_")
+
+
+def long_name(parameter: ClickParameter) -> str:
+    """`status-interval`, as it stands in a configuration file."""
+    return next(str(option)[2:] for option in parameter.opts if option.startswith("--"))
+
+
+def value_name(parameter: ClickParameter) -> str:
+    """Say what an option takes, such as `FILE` or `jsonl|arrow`; empty for a flag."""
+    if parameter.param_type_name == "option" and (parameter.is_flag or parameter.count):
+        return ""
+    return str(parameter.metavar or "|".join(choices(parameter)) or parameter.name.upper())
+
+
+def choices(parameter: ClickParameter) -> list[str]:
+    """List the values that a parameter can have, if there is a list."""
+    return [str(choice) for choice in parameter.type_descriptor.choices or ()]
+
+
+def summary(command: ClickCommand) -> str:
+    """Take the first sentence of a command's help, without its full stop."""
+    return " ".join((command.help or "").partition("\n\n")[0].split()).rstrip(".")
+
+
+def _behind_command(parameter: ClickParameter) -> ClickParameter:
+    """Copy an option to a command: not for its help, and without another reading of its defaults."""
+    twin = copy.copy(parameter)
+    twin.hidden, twin.expose_value, twin.envvar, twin.default = True, False, None, None
+    return twin

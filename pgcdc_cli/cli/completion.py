@@ -1,0 +1,222 @@
+"""Completion scripts for bash, zsh and fish, from the command tree.
+
+They are static: a completion costs no start of Python. Each first finds the command among the words before
+the cursor (`pgcdc slot create`), then offers its members, its options, or an option's values.
+"""
+
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from pgcdc_cli.cli.base import ClickCommand, ClickParameter, choices, summary, value_name, walk
+
+_HEAD = "# Completion of pgcdc's command line; written by: python -m pgcdc_cli.cli.generate"
+_HELP = "Show help and exit"
+
+
+class Option(NamedTuple):
+    """`values` is None for a flag, else the words offered; `files` is `d` or `f` where names of those are."""
+
+    names: tuple[str, ...]
+    summary: str
+    values: tuple[str, ...] | None
+    files: str
+
+
+class Node(NamedTuple):
+    """A command as completion sees it; `files` says that its arguments are paths."""
+
+    words: str
+    members: tuple[tuple[str, str], ...]
+    options: tuple[Option, ...]
+    files: str
+
+
+def scripts(root: ClickCommand) -> dict[str, str]:
+    """Write the scripts: file name -> text."""
+    nodes = [_node(path, command) for path, command in walk(root)]
+    writers: dict[str, Callable[[list[Node]], Iterator[str]]] = {
+        "pgcdc.bash": _bash,
+        "_pgcdc": _zsh,
+        "pgcdc.fish": _fish,
+    }
+    return {name: "\n".join(writer(nodes)) + "\n" for name, writer in writers.items()}
+
+
+def _node(path: Sequence[str], command: ClickCommand) -> Node:
+    members = getattr(command, "commands", {}).items()
+    options = [_option(p) for p in command.params if p.param_type_name == "option"]
+    arguments = [value_name(p) for p in command.params if p.param_type_name == "argument"]
+    return Node(
+        " ".join(path),
+        tuple((name, summary(member)) for name, member in members),
+        (*options, Option(("-?", "--help"), _HELP, None, "")),
+        "".join(map(_files, arguments)),
+    )
+
+
+def _option(parameter: ClickParameter) -> Option:
+    value = value_name(parameter)
+    names = (*parameter.opts, *parameter.secondary_opts)
+    words = tuple(choices(parameter)) if value else None
+    return Option(names, (parameter.help or "").rstrip("."), words, _files(value))
+
+
+def _files(value: str) -> str:
+    return {"DIR": "d", "FILE": "f", "PATH": "f"}.get(value, "")
+
+
+def _paths(nodes: list[Node]) -> str:
+    return "|".join(f'"{node.words}"' for node in nodes if node.words != "pgcdc")
+
+
+def _bash(nodes: list[Node]) -> Iterator[str]:
+    yield _HEAD
+    yield "_pgcdc_offer() {"
+    yield "    # By lines: a file's name may hold blanks."
+    yield "    local line"
+    yield '    while IFS= read -r line; do COMPREPLY+=("$line"); done < <(compgen "$@")'
+    yield "}"
+    yield "_pgcdc_files() {"
+    yield "    # bash 3 has no compopt, and quotes nothing then."
+    yield "    compopt -o filenames 2>/dev/null"
+    yield '    _pgcdc_offer "$@"'
+    yield "}"
+    yield "_pgcdc() {"
+    yield '    local word="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD-1]}"'
+    yield "    local command=pgcdc members='' options='' i"
+    yield "    COMPREPLY=()"
+    yield "    # bash takes --option=value apart into three words."
+    yield '    if [ "$word" = "=" ]; then word=""'
+    yield '    elif [ "$previous" = "=" ]; then previous="${COMP_WORDS[COMP_CWORD-2]}"; fi'
+    yield "    for ((i = 1; i < COMP_CWORD; i++)); do"
+    yield '        case "$command ${COMP_WORDS[i]}" in'
+    yield f'            {_paths(nodes)}) command="$command ${{COMP_WORDS[i]}}" ;;'
+    yield "        esac"
+    yield "    done"
+    yield '    case "$command $previous" in'
+    for action, patterns in _actions(nodes, _bash_values).items():
+        yield f"        {'|'.join(patterns)}) {action}; return ;;"
+    yield "    esac"
+    yield '    case "$command" in'
+    for node in nodes:
+        yield f'        "{node.words}")'
+        yield f"            members={shlex.quote(' '.join(name for name, _ in node.members))}"
+        yield f"            options={shlex.quote(' '.join(_option_names(node)))}"
+        if node.files:
+            yield f'            case "$word" in -*) ;; *) {_bash_files(node.files)} ;; esac'
+        yield "            ;;"
+    yield "    esac"
+    yield '    case "$word" in'
+    yield '        -*) _pgcdc_offer -W "$options" -- "$word" ;;'
+    yield '        *) _pgcdc_offer -W "$members" -- "$word" ;;'
+    yield "    esac"
+    yield "}"
+    yield "complete -F _pgcdc pgcdc"
+
+
+def _bash_values(option: Option) -> str:
+    if option.files:
+        return _bash_files(option.files)
+    return f'_pgcdc_offer -W {shlex.quote(" ".join(option.values))} -- "$word"' if option.values else ":"
+
+
+def _bash_files(kind: str) -> str:
+    return f'_pgcdc_files -{kind} -- "$word"'
+
+
+def _zsh(nodes: list[Node]) -> Iterator[str]:
+    yield "#compdef pgcdc"
+    yield _HEAD
+    yield "_pgcdc() {"
+    yield '    local command=pgcdc previous="${words[CURRENT-1]}" i'
+    yield "    local -a members options"
+    yield '    if [[ "${words[CURRENT]}" == --*=* ]]; then'
+    yield '        previous="${words[CURRENT]%%=*}"'
+    yield "        compset -P 1 '*='"
+    yield "    fi"
+    yield "    for ((i = 2; i < CURRENT; i++)); do"
+    yield '        case "$command ${words[i]}" in'
+    yield f'            ({_paths(nodes)}) command="$command ${{words[i]}}" ;;'
+    yield "        esac"
+    yield "    done"
+    yield '    case "$command $previous" in'
+    for action, patterns in _actions(nodes, _zsh_values).items():
+        yield f"        ({'|'.join(patterns)}) {action}; return ;;"
+    yield "    esac"
+    yield '    case "$command" in'
+    for node in nodes:
+        yield f'        ("{node.words}")'
+        yield f"            members=({_zsh_words(node.members)})"
+        yield f"            options=({_zsh_words((n, o.summary) for o in node.options for n in o.names)})"
+        if node.files:
+            yield f"            {_zsh_files(node.files)}"
+        yield "            ;;"
+    yield "    esac"
+    yield '    if [[ "${words[CURRENT]}" == -* ]]; then _describe -o option options'
+    yield "    elif (( $#members )); then _describe command members; fi"
+    yield "}"
+    yield '_pgcdc "$@"'
+
+
+def _zsh_words(words: Iterable[tuple[str, str]]) -> str:
+    return " ".join(shlex.quote(f"{name.replace(':', chr(92) + ':')}:{text}") for name, text in words)
+
+
+def _zsh_values(option: Option) -> str:
+    if option.files:
+        return _zsh_files(option.files)
+    return f"compadd -- {shlex.join(option.values)}" if option.values else "_message value"
+
+
+def _zsh_files(kind: str) -> str:
+    return "_files -/" if kind == "d" else "_files"
+
+
+def _fish(nodes: list[Node]) -> Iterator[str]:
+    yield _HEAD
+    yield "function __pgcdc_at"
+    yield "    set -l command pgcdc"
+    yield "    for word in (commandline -opc)[2..-1]"
+    yield f'        contains -- "$command $word" {_paths(nodes).replace("|", " ")}'
+    yield '        and set command "$command $word"'
+    yield "    end"
+    yield '    test "$command" = "$argv"'
+    yield "end"
+    yield "complete -c pgcdc -f"
+    for node in nodes:
+        at = f"complete -c pgcdc -n '__pgcdc_at {node.words}'"
+        for name, text in node.members:
+            yield f"{at} -a {name} -d {_fish_text(text)}"
+        for option in node.options:
+            yield f"{at} {_fish_option(option)} -d {_fish_text(option.summary)}"
+        if node.files:
+            yield f"{at} -F"
+
+
+def _fish_option(option: Option) -> str:
+    words = [f"-l {n[2:]}" if n.startswith("--") else f"-s {shlex.quote(n[1:])}" for n in option.names]
+    if option.files:
+        words.append("-r -F")
+    elif option.values is not None:
+        words.append(f"-x -a {_fish_text(' '.join(option.values))}" if option.values else "-x")
+    return " ".join(words)
+
+
+def _fish_text(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _actions(nodes: list[Node], action: Callable[[Option], str]) -> dict[str, list[str]]:
+    """Say what completes a value: action -> `"command option"`, for every option that takes one."""
+    patterns: dict[str, list[str]] = {}
+    for node in nodes:
+        for option in node.options:
+            if option.values is not None:
+                names = [f'"{node.words} {name}"' for name in option.names]
+                patterns.setdefault(action(option), []).extend(names)
+    return patterns
+
+
+def _option_names(node: Node) -> list[str]:
+    return [name for option in node.options for name in option.names]

@@ -1,0 +1,103 @@
+"""Defaults from a TOML file: options by their long names, for every command or in a command's own section.
+
+dbname = "shop"
+
+[stream]
+slot = "shop"
+"""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pgcdc_cli.cli.base import NOT_FROM_ENVIRONMENT, ClickCommand, ClickParameter, long_name
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+
+Defaults: TypeAlias = dict[str, Any]
+"""Click's default_map: values by parameter name, a member command's under the command's name."""
+
+
+def read_defaults(path: Path, root: ClickCommand) -> Defaults:
+    """Read and check a file against the command tree; raises PgcdcError USAGE that names what is wrong."""
+    try:
+        content = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise _bad_file(path, error.strerror or str(error)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise _bad_file(path, str(error)) from error
+    try:
+        return _defaults(root, content, "", {})
+    except ValueError as error:
+        raise _bad_file(path, str(error)) from error
+
+
+def _bad_file(path: Path, reason: str) -> PgcdcError:
+    return PgcdcError(
+        ErrorKind.USAGE,
+        f'could not read "{path}": {reason}',
+        hint="options stand there by their long names, a command's own under [command]: see pgcdc(1)",
+    )
+
+
+def _defaults(
+    command: ClickCommand, content: Mapping[str, Any], prefix: str, inherited: Defaults
+) -> Defaults:
+    """Lay this section's values over those of the sections around it, for this command and its members."""
+    members = getattr(command, "commands", {})
+    sections = {name: value for name, value in content.items() if isinstance(value, dict)}
+    given = {name: value for name, value in content.items() if name not in sections}
+    options = _options_below(command)
+    _refuse_unknown(sections, members, prefix, "command")
+    _refuse_unknown(given, options, prefix, "option")
+    own = {name: _value(options[name], value, f'"{prefix}{name}"') for name, value in given.items()}
+    values = {**inherited, **own}
+    defaults: Defaults = {
+        option.name: values[long_name(option)] for option in _options(command) if long_name(option) in values
+    }
+    for name, member in members.items():
+        defaults[name] = _defaults(member, sections.get(name, {}), f"{prefix}{name}.", values)
+    return defaults
+
+
+def _refuse_unknown(given: Iterable[str], known: Iterable[str], prefix: str, kind: str) -> None:
+    for name in given:
+        if name not in set(known):
+            raise ValueError(f'no such {kind}: "{prefix}{name}"')
+
+
+def _options(command: ClickCommand) -> list[ClickParameter]:
+    return [
+        parameter
+        for parameter in command.params
+        if parameter.param_type_name == "option"
+        and parameter.name not in NOT_FROM_ENVIRONMENT | {"config"}
+        and parameter.expose_value
+    ]
+
+
+def _options_below(command: ClickCommand) -> dict[str, ClickParameter]:
+    """Find the command's options and its members', by name: a group's section is for all of them."""
+    options: dict[str, ClickParameter] = {}
+    for member in getattr(command, "commands", {}).values():
+        options |= _options_below(member)
+    return options | {long_name(option): option for option in _options(command)}
+
+
+def _value(option: ClickParameter, value: object, name: str) -> bool | str | list[str]:
+    """Turn a value into what the command line would give: text, or a list of it; a flag's boolean."""
+    if option.is_flag and not option.count:
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} must be true or false")
+        return value
+    if option.multiple:
+        if not isinstance(value, list):
+            raise ValueError(f"{name} must be a list")
+        return [_text(item, name) for item in value]
+    return _text(value, name)
+
+
+def _text(value: object, name: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"{name} must be text or a number")  # noqa: TRY004 - a wrong file, not a wrong call
+    return str(value)

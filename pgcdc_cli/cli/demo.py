@@ -1,0 +1,180 @@
+"""`pgcdc demo`: an embedded server, a shop under load, files, Spark tables, and proof that they are equal."""
+
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from pgcdc_cli.cli.base import Command, examples
+from pgcdc_cli.cli.extras import missing_extra
+from pgcdc_cli.cli.printing import (
+    facts,
+    human_bytes,
+    printable,
+    table,
+    talk,
+    wants_colour,
+    write,
+    write_error,
+)
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+
+if TYPE_CHECKING:
+    from pgcdc_cli.demo.report import DemoResult, Progress, TableResult
+
+_PIPE_INTERVAL = 5.0
+"""Seconds between two progress lines where nothing can be overwritten."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add `demo`."""
+    app.command(
+        "demo",
+        cls=Command,
+        epilog=examples("pgcdc demo", "pgcdc demo --keep shop-demo --seconds 30 --rate 200 --format arrow"),
+    )(demo)
+
+
+def demo(
+    *,
+    keep: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Directory to leave; a new one if not given.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=1, metavar="N", help="How long the load runs.")] = 15.0,
+    rate: Annotated[
+        float, typer.Option(min=0, metavar="N", help="Transactions a second; 0 for as many as go.")
+    ] = 0.0,
+    file_format: Annotated[
+        Literal["jsonl", "arrow"], typer.Option("--format", help="What the stream writes.")
+    ] = "jsonl",
+) -> None:
+    """See the whole way once: server, load, files, Spark, proof.
+
+    Starts an embedded PostgreSQL 18 with a small shop, streams its changes into files while the load runs,
+    kills the stream once, merges the files into Delta tables, and compares every table with its source.
+    """
+    try:
+        from pgcdc_cli.demo.report import DemoSettings
+        from pgcdc_cli.demo.run import run_demo
+    except ModuleNotFoundError as error:
+        raise missing_extra(error, "demo", "run the demo") from error
+    settings = DemoSettings(keep=keep, seconds=seconds, rate=rate, format=file_format)
+    spectator = Spectator()
+    try:
+        result = run_demo(settings, spectator)
+    except PgcdcError:
+        spectator.show_last_output()
+        raise
+    finally:
+        spectator.end_line()
+    _report(result)
+
+
+class Spectator:
+    """Tells on standard error how the demo goes; the progress line is overwritten on a terminal."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._dim, self._bold, self._plain = (
+            ("\x1b[2m", "\x1b[1m", "\x1b[0m") if wants_colour(sys.stderr) else ("", "", "")
+        )
+        self._last_output: deque[str] = deque(maxlen=30)
+        self._open_line = False
+        self._next_progress = 0.0
+
+    def step(self, number: int, total: int, title: str) -> None:
+        self._line(f"{self._bold}[{number}/{total}] {printable(title)}{self._plain}")
+
+    def command(self, line: str) -> None:
+        self._line(f"      $ {printable(line)}")
+
+    def note(self, text: str) -> None:
+        self._line(f"      {printable(text)}")
+
+    def output(self, line: str) -> None:
+        self._last_output.append(line)
+        if talk.verbosity > 0:
+            self._line(f"      {self._dim}{printable(line)}{self._plain}")
+
+    def progress(self, progress: "Progress") -> None:
+        now = time.monotonic()
+        if talk.verbosity < 0 or (not self._terminal and now < self._next_progress):
+            return
+        self._next_progress = now + _PIPE_INTERVAL
+        text = (
+            f"      {progress.elapsed:5.1f} s  {progress.transactions:,} transactions"
+            f"  {progress.rows_changed:,} rows changed  {progress.finished_segments} segments"
+            f"  lag {human_bytes(progress.lag)}"
+        )
+        if self._terminal:
+            sys.stderr.write(f"\r{text}\x1b[K" if self._plain else f"\r{text.ljust(100)}")
+            sys.stderr.flush()
+            self._open_line = True
+        else:
+            write_error(text)
+
+    def end_line(self) -> None:
+        """Leave the progress line as it is and begin another."""
+        if self._open_line:
+            write_error("")
+            self._open_line = False
+
+    def show_last_output(self) -> None:
+        """After a failure: what the commands printed last, unless it has been shown."""
+        self.end_line()
+        if talk.verbosity <= 0:
+            for line in self._last_output:
+                write_error(f"      {printable(line)}")
+
+    def _line(self, text: str) -> None:
+        if talk.verbosity >= 0:
+            self.end_line()
+            write_error(text)
+
+
+def _report(result: "DemoResult") -> None:
+    headings = ["table", "rows", "merged", "rows changed", "events", "files", "size", "equal"]
+    write("")
+    for line in table(headings, map(_table_cells, result.tables)):
+        write(line)
+    write("")
+    for line in facts(_totals(result)):
+        write(line)
+    if result.suggestions:
+        write("\nLook around:")
+    for suggestion in result.suggestions:
+        write(f"  {printable(suggestion)}")
+    _refuse_differences(result)
+
+
+def _table_cells(result: "TableResult") -> list[str]:
+    numbers = [result.source_rows, result.merged_rows, result.changed, result.events, result.files]
+    cells = [f"{number:,}" for number in numbers]
+    return [result.table, *cells, human_bytes(result.bytes), "yes" if result.equal else "NO"]
+
+
+def _totals(result: "DemoResult") -> list[tuple[str, str]]:
+    return [
+        ("transactions", f"{result.transactions:,}"),
+        ("rate", f"{result.rate:,.0f} events/s while the load ran"),
+        ("longest lag", f"{human_bytes(result.lag)}, caught up {result.catch_up:.1f} s after the load"),
+        ("segments", f"{result.segments:,}"),
+        ("took", f"{result.elapsed:.0f} s"),
+        ("directory", str(result.directory)),
+    ]
+
+
+def _refuse_differences(result: "DemoResult") -> None:
+    for entry in result.tables:
+        for difference in entry.differences:
+            write_error(f"{printable(entry.table)}: {printable(difference)}")
+    if not result.equal:
+        names = ", ".join(entry.table for entry in result.tables if not entry.equal)
+        raise PgcdcError(
+            ErrorKind.UNEXPECTED,
+            f"could not get equal tables: {names} differ from the source",
+            hint=f'report this with the directory "{result.directory}"',
+        )

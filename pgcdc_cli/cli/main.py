@@ -1,0 +1,226 @@
+"""`pgcdc`: the commands in one tree, and the one place where errors become text and exit statuses."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pgcdc_cli import __version__
+from pgcdc_cli.cli import config as config_file
+from pgcdc_cli.cli import demo, publication, show, slot, spark, stream
+from pgcdc_cli.cli.base import (
+    ClickCommand,
+    ClickError,
+    ClickParameter,
+    build,
+    environment_variable,
+    examples,
+    long_name,
+    new_app,
+)
+from pgcdc_cli.cli.printing import fail, flush, talk
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+
+READER_GONE = 141
+"""What a shell reports for a program that SIGPIPE ended: 128 + 13."""
+
+INTERRUPTED = 130
+"""The same for SIGINT, 128 + 2."""
+
+app = new_app(
+    summary="PostgreSQL's changes in files: a replication slot as JSON lines or Arrow, exactly once.",
+    epilog=examples("pgcdc stream -d shop -S shop_slot --publication shop_pub -D changes --endpos now"),
+)
+app.add_typer(slot.app, name="slot")
+app.add_typer(publication.app, name="publication")
+stream.register(app)
+show.register(app)
+spark.register(app)
+demo.register(app)
+
+
+_ORDER = ("demo", "slot", "publication", "stream", "show", "spark-submit")
+"""As somebody meets them."""
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        from pgcdc_cli.cli.printing import write
+
+        write(version_line())
+        raise typer.Exit
+
+
+def version_line() -> str:
+    """Tell the versions that matter for a bug report."""
+    from psycopg import pq
+
+    libpq = pq.version()
+    return (
+        f"pgcdc {__version__} (libpq {libpq // 10000}.{libpq % 10000},"
+        f" Python {sys.version.split(maxsplit=1)[0]})"
+    )
+
+
+def _load_config(ctx: typer.Context, path: Path | None) -> None:
+    if path is None or ctx.resilient_parsing:
+        return
+    root = ctx.find_root()
+    defaults = config_file.read_defaults(path, root.command)
+    root.default_map = defaults
+    for word in ctx.command_path.split()[1:]:
+        defaults = defaults[word]
+    ctx.default_map = defaults
+
+
+def _set_debug(value: bool | None) -> None:
+    talk.debug = talk.debug or bool(value)
+
+
+def _set_verbose(value: int | None) -> None:
+    if value:
+        talk.verbosity = value
+
+
+def _set_quiet(value: bool | None) -> None:
+    if value:
+        talk.verbosity = -1
+
+
+def _log_to_stderr() -> None:
+    import logging
+
+    from pgcdc_cli.cli.logs import LineHandler
+
+    log = logging.getLogger("pgcdc")
+    log.handlers = [LineHandler()]
+    log.propagate = False
+    log.setLevel(logging.DEBUG)
+
+
+@app.callback()
+def root(
+    version: Annotated[  # noqa: ARG001 - its callback acts
+        bool,
+        typer.Option("-V", "--version", callback=_print_version, is_eager=True, help="Print the version."),
+    ] = False,
+    config: Annotated[  # noqa: ARG001 - as above
+        Path | None,
+        typer.Option(
+            metavar="FILE", callback=_load_config, is_eager=True, help="Take defaults from a TOML file."
+        ),
+    ] = None,
+    debug: Annotated[  # noqa: ARG001 - as above
+        bool, typer.Option("--debug", callback=_set_debug, help="Show the traceback of an error.")
+    ] = False,
+    verbose: Annotated[  # noqa: ARG001 - as above
+        int,
+        typer.Option(
+            "-v",
+            "--verbose",
+            count=True,
+            callback=_set_verbose,
+            show_default=False,
+            help="Say more (twice: much more).",
+        ),
+    ] = 0,
+    quiet: Annotated[  # noqa: ARG001 - as above
+        bool, typer.Option("-q", "--quiet", callback=_set_quiet, help="Say nothing but errors.")
+    ] = False,
+) -> None:
+    """Begin any command."""
+    _log_to_stderr()
+
+
+def command_tree() -> ClickCommand:
+    """Make the tree of all commands."""
+    return build(app, _ORDER)
+
+
+def main() -> None:
+    """Be the console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; gives the exit status, and lets nothing escape but SystemExit."""
+    try:
+        status = _invoke(command_tree(), arguments)
+        flush()
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    except BrokenPipeError:
+        _forget_output()
+        status = READER_GONE
+    except PgcdcError as error:
+        _forget_output_if_gone(error)
+        status = fail(error)
+    except Exception as error:  # noqa: BLE001 - whatever it is, a user gets one line
+        status = fail(_unexpected(error))
+    return status
+
+
+def _invoke(root: ClickCommand, arguments: list[str]) -> int:
+    try:
+        with root.make_context("pgcdc", arguments) as context:
+            root.invoke(context)
+    except typer.Exit as end:
+        return end.exit_code
+    except typer.Abort as error:
+        raise KeyboardInterrupt from error
+    except typer.TyperException as error:
+        raise _usage_error(error) from error
+    return 0
+
+
+def _unexpected(error: Exception) -> PgcdcError:
+    wrapped = PgcdcError(ErrorKind.UNEXPECTED, f"could not go on: unexpected {type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _usage_error(error: typer.TyperException) -> PgcdcError:
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context else "pgcdc"
+    return PgcdcError(ErrorKind.USAGE, f"could not {_complaint(error)}", hint=f"see {where} --help")
+
+
+def _complaint(error: ClickError) -> str:
+    """Say what is wrong with which option, and where the option came from."""
+    parameter = getattr(error, "param", None)
+    if parameter is None:
+        return f"read the command line: {_sentence_end(getattr(error, 'message', '') or str(error))}"
+    if not error.message:
+        return f"read the command line: {_name(parameter)} is missing"
+    source = error.ctx.get_parameter_source(parameter.name)
+    if source is not None and source.name == "ENVIRONMENT":
+        return f"read the environment: {environment_variable(parameter)}: {_sentence_end(error.message)}"
+    if source is not None and source.name == "DEFAULT_MAP":
+        return f'read the configuration file: "{long_name(parameter)}": {_sentence_end(error.message)}'
+    return f"read the command line: {_name(parameter)}: {_sentence_end(error.message)}"
+
+
+def _name(parameter: ClickParameter) -> str:
+    if parameter.param_type_name == "argument":
+        return str(parameter.metavar or parameter.name.upper())
+    return "/".join(parameter.opts)
+
+
+def _sentence_end(message: str) -> str:
+    """Click's sentence as the end of ours."""
+    message = message.strip().removeprefix("Value error, ").rstrip(".").replace("'", '"')
+    return message[:1].lower() + message[1:]
+
+
+def _forget_output_if_gone(error: PgcdcError) -> None:
+    if error.kind is ErrorKind.OUTPUT:
+        _forget_output()
+
+
+def _forget_output() -> None:
+    """Let Python not try again at exit to write what can't be written."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)

@@ -1,0 +1,164 @@
+"""The connection options, which every command that talks to a server shares, as one libpq connection string.
+
+Their letters are those of psql and pg_recvlogical. What isn't given here is libpq's own: PG* variables,
+service file, password file. As in psql, what a connection string says wins over -h, -p and -U.
+"""
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+
+PANEL = "Connection"
+
+Dbname = Annotated[
+    str | None,
+    typer.Option(
+        "-d",
+        "--dbname",
+        metavar="DBNAME",
+        help="Database name, conninfo string or URI.",
+        rich_help_panel=PANEL,
+    ),
+]
+Host = Annotated[
+    str | None,
+    typer.Option(
+        "-h", "--host", metavar="HOST", help="Server's host, or its socket directory.", rich_help_panel=PANEL
+    ),
+]
+Port = Annotated[
+    str | None,
+    typer.Option("-p", "--port", metavar="PORT", help="Server's port.", rich_help_panel=PANEL),
+]
+Username = Annotated[
+    str | None,
+    typer.Option("-U", "--username", metavar="NAME", help="User to connect as.", rich_help_panel=PANEL),
+]
+NoPassword = Annotated[
+    bool, typer.Option("-w", "--no-password", help="Never ask for a password.", rich_help_panel=PANEL)
+]
+Password = Annotated[
+    bool,
+    typer.Option("-W", "--password", help="Ask for a password before connecting.", rich_help_panel=PANEL),
+]
+_ANNOTATIONS: dict[str, Any] = {
+    "dbname": Dbname,
+    "host": Host,
+    "port": Port,
+    "username": Username,
+    "no_password": NoPassword,
+    "password": Password,
+}
+
+
+def connecting(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the connection options; it receives `conninfo` instead of them.
+
+    Where the server turns out to want a password and there is a terminal, it is asked for, and the command
+    begins again: it has done nothing yet.
+    """
+
+    @functools.wraps(command)
+    def with_connection(**arguments: Any) -> None:  # noqa: ANN401 - whatever Typer parsed
+        given = {name: arguments.pop(name) for name in _ANNOTATIONS}
+        ask, never = given.pop("password"), given.pop("no_password")
+        if ask and never:
+            raise usage_error("-w and -W exclude each other")
+        password = ask_password() if ask else None
+        try:
+            command(conninfo=connection_string(**given, password=password), **arguments)
+        except PgcdcError as error:
+            if ask or never or "no password supplied" not in error.message or not sys.stdin.isatty():
+                raise
+            command(conninfo=connection_string(**given, password=ask_password()), **arguments)
+
+    signature = inspect.signature(command)
+    own = [parameter for name, parameter in signature.parameters.items() if name != "conninfo"]
+    # mypy knows no attribute of functions other than its own; inspect documents this one.
+    with_connection.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*own, *map(_connection_parameter, _ANNOTATIONS)]
+    )
+    return with_connection
+
+
+def _connection_parameter(name: str) -> inspect.Parameter:
+    default = False if "password" in name else None
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=_ANNOTATIONS[name]
+    )
+
+
+def connection_string(
+    dbname: str | None, host: str | None, port: str | None, username: str | None, password: str | None
+) -> str:
+    """Combine the options; raises PgcdcError USAGE, which never quotes a password."""
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    options = {"host": host, "port": port, "user": username, "fallback_application_name": "pgcdc"}
+    try:
+        if dbname is not None and _is_conninfo(dbname):
+            options |= {name: str(value) for name, value in conninfo_to_dict(dbname).items()}
+        else:
+            options["dbname"] = dbname
+    except psycopg.ProgrammingError as error:
+        # Not even a traceback may show the words that libpq quotes.
+        raise PgcdcError(
+            ErrorKind.USAGE,
+            f"could not read the connection string: {_without_secrets(str(error), str(dbname))}",
+            hint='as in -d "host=localhost dbname=shop" or -d postgresql://user@localhost/shop',
+        ) from None
+    _check_port(options["port"])
+    if password is not None:
+        options["password"] = password
+    return make_conninfo("", **options)
+
+
+def _is_conninfo(dbname: str) -> bool:
+    """Tell what libpq expands in place of a database name ("Database Connection Control Functions")."""
+    return "=" in dbname or dbname.startswith(("postgresql://", "postgres://"))
+
+
+def _without_secrets(reason: str, conninfo: str) -> str:
+    """Take out the words that libpq can't read and quotes: they may be parts of a password."""
+    if "pass" not in conninfo.lower() and "@" not in conninfo:
+        return reason
+    pieces = reason.split('"')
+    return '"'.join(piece if index % 2 == 0 or piece == "=" else "..." for index, piece in enumerate(pieces))
+
+
+def _check_port(port: str | None) -> None:
+    for number in (port or "").split(","):
+        if number and not (number.isdecimal() and number.isascii() and 0 < int(number) < 65536):
+            raise usage_error(f'-p/--port: "{number}" is no port number (1 to 65535)')
+
+
+def usage_error(reason: str) -> typer.BadParameter:
+    """Refuse a command line: to be raised inside a command, whose help the hint then names."""
+    return typer.BadParameter(reason)
+
+
+def whole_number(text: str) -> int:
+    """For options that count something."""
+    if not (text.isdecimal() and text.isascii()) or int(text) == 0:
+        raise usage_error(f'"{text}" is no whole number above 0')
+    return int(text)
+
+
+def ask_password() -> str:
+    """Ask on the terminal, without echo; raises PgcdcError USAGE where there is none."""
+    import getpass
+
+    if not sys.stdin.isatty():
+        raise PgcdcError(
+            ErrorKind.USAGE,
+            "could not ask for the password: standard input is no terminal",
+            hint="set PGPASSWORD, or put it into ~/.pgpass",
+        )
+    return getpass.getpass("Password: ")

@@ -1,0 +1,123 @@
+"""What reaches the user: data on standard output, talk on standard error.
+
+Neither ever holds a password, or control characters that a terminal would obey.
+"""
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+
+_MASK = "***"
+_URI_PASSWORD = re.compile(r"(postgres(?:ql)?://[^\s:@/?]*:)[^\s@]*(?=@)", re.IGNORECASE)
+_PASSWORD = re.compile(r"(password\s*=\s*)('(?:[^'\\]|\\.)*'?|[^\s&'\"]+)", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class Talk:
+    """How much to say: `verbosity` is the number of -v, or -1 with -q."""
+
+    debug: bool = False
+    verbosity: int = 0
+
+
+talk = Talk()
+
+
+def mask(text: str) -> str:
+    """Hide the passwords of connection URIs and conninfo strings."""
+    return _PASSWORD.sub(rf"\g<1>{_MASK}", _URI_PASSWORD.sub(rf"\g<1>{_MASK}", text))
+
+
+def printable(text: str) -> str:
+    """Escape what isn't printable, so that a name or a message can't steer the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """Decide on colour: for terminals, unless NO_COLOR (https://no-color.org) or TERM=dumb say otherwise."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and stream.isatty()
+
+
+def write(line: str) -> None:
+    """Put out one line of data; it is escaped by who knows its format. Raises PgcdcError OUTPUT."""
+    try:
+        sys.stdout.write(line + "\n")
+    except OSError as error:
+        raise output_error(error) from error
+
+
+def flush() -> None:
+    """Hand everything written to the system; raises PgcdcError OUTPUT."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        raise output_error(error) from error
+
+
+def output_error(error: OSError) -> Exception:
+    """Turn a failed write into PgcdcError OUTPUT; a reader that went away stays a BrokenPipeError."""
+    if isinstance(error, BrokenPipeError):
+        return error
+    reason = error.strerror or str(error)
+    return PgcdcError(
+        ErrorKind.OUTPUT, f"could not write to standard output: {reason}", hint="make room and run again"
+    )
+
+
+def say(text: str) -> None:
+    """Put a remark on standard error, unless -q."""
+    if talk.verbosity >= 0:
+        write_error(f"pgcdc: {one_line(text)}")
+
+
+def fail(error: PgcdcError) -> int:
+    """Print an error and its hint; gives the exit status."""
+    if talk.debug:
+        write_error(mask("".join(traceback.format_exception(error)).rstrip()))
+    red, plain = ("\x1b[1;31m", "\x1b[0m") if wants_colour(sys.stderr) else ("", "")
+    write_error(f"pgcdc: {red}error:{plain} ", one_line(error.message))
+    write_error("hint: ", one_line(error.hint))
+    return error.kind.rule.exit_status
+
+
+def one_line(text: str) -> str:
+    """Make an error's text fit to be shown."""
+    return printable(mask(" ".join(text.split())))
+
+
+def write_error(*parts: str) -> None:
+    sys.stderr.write("".join(parts) + "\n")
+
+
+def human_bytes(count: int | None) -> str:
+    """Print `1536` as `1.5 kB`, in PostgreSQL's units (1 kB = 1024 bytes); `-` for unknown."""
+    if count is None:
+        return "-"
+    size, sign = float(abs(count)), "-" if count < 0 else ""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1024:
+            return f"{sign}{size:.0f} {unit}" if unit == "bytes" else f"{sign}{size:.1f} {unit}"
+        size /= 1024
+    return f"{sign}{size:.1f} TB"
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Align lines, headings first, without trailing blanks."""
+    cells = [list(headings), *([printable(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """Align `name  value` lines."""
+    pairs = list(pairs)
+    width = max(len(name) for name, _ in pairs)
+    return [f"{name.ljust(width)}  {printable(value)}".rstrip() for name, value in pairs]

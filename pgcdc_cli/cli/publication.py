@@ -1,0 +1,185 @@
+"""`pgcdc publication`: create, drop, list and show publications."""
+
+import json as json_text
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pgcdc_cli.cli.base import Command, examples, new_app
+from pgcdc_cli.cli.options import connecting, usage_error
+from pgcdc_cli.cli.printing import facts, table, write
+from pgcdc_cli.cli.tables import published_table, quoted
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+
+if TYPE_CHECKING:
+    from pgcdc_cli.catalog import Publication, PublishedTable
+
+app = new_app(
+    summary="Create, drop, list and show publications.",
+    epilog=examples(
+        "pgcdc publication create shop_pub -d shop --all-tables", "pgcdc publication list -d shop"
+    ),
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The publication's name.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+OPERATIONS = ("insert", "update", "delete", "truncate")
+
+
+@app.command(
+    "create",
+    cls=Command,
+    epilog=examples(
+        "pgcdc publication create shop_pub -d shop --all-tables",
+        "pgcdc publication create p -d shop --table 'orders(id, total) WHERE (total > 10)'",
+    ),
+)
+@connecting
+def create(  # noqa: PLR0913 - a command's options
+    name: Name,
+    *,
+    conninfo: str,
+    tables: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--table",
+            metavar="TABLE",
+            help="A table: schema.table, maybe with columns (a, b) and a row filter WHERE (...).",
+        ),
+    ] = None,
+    schemas: Annotated[
+        list[str] | None, typer.Option("--schema", metavar="SCHEMA", help="All tables in a schema.")
+    ] = None,
+    all_tables: Annotated[bool, typer.Option("--all-tables", help="All tables of the database.")] = False,
+    operations: Annotated[
+        str, typer.Option(metavar="LIST", help="What to publish, parted by commas.")
+    ] = ",".join(OPERATIONS),
+    via_root: Annotated[
+        bool, typer.Option("--via-root", help="Publish partitions' changes as their root's.")
+    ] = False,
+) -> None:
+    """Create a publication: what a slot that names it will stream.
+
+    --table and --schema may be given several times. Without them and without --all-tables it publishes
+    nothing until tables are added.
+    """
+    from pgcdc_cli.catalog import Catalog, Publication
+
+    if all_tables and (tables or schemas):
+        raise usage_error("--all-tables excludes --table and --schema")
+    publication = Publication(
+        name=name,
+        all_tables=all_tables,
+        tables=tuple(map(published_table, tables or ())),
+        schemas=tuple(schemas or ()),
+        operations=_operations(operations),
+        via_root=via_root,
+    )
+    with Catalog(conninfo) as catalog:
+        catalog.create_publication(publication)
+    write(name)
+
+
+def _operations(text: str) -> tuple[str, ...]:
+    wanted = [word.strip().lower() for word in text.split(",")]
+    for word in wanted:
+        if word not in OPERATIONS:
+            raise usage_error(f'--operations: "{word}" is not one of {", ".join(OPERATIONS)}')
+    return tuple(operation for operation in OPERATIONS if operation in wanted)
+
+
+@app.command("drop", cls=Command, epilog=examples("pgcdc publication drop shop_pub -d shop"))
+@connecting
+def drop(
+    name: Name,
+    *,
+    conninfo: str,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="No publication, no error.")] = False,
+) -> None:
+    """Drop a publication. Slots that still name it will fail."""
+    from pgcdc_cli.catalog import Catalog
+
+    with Catalog(conninfo) as catalog:
+        catalog.drop_publication(name, if_exists=if_exists)
+
+
+@app.command("list", cls=Command, epilog=examples("pgcdc publication list -d shop"))
+@connecting
+def list_publications(*, conninfo: str, json: Json = False) -> None:
+    """List the database's publications. --json prints one object a line."""
+    from pgcdc_cli.catalog import Catalog
+
+    with Catalog(conninfo) as catalog:
+        publications = catalog.publications()
+    if json:
+        for publication in publications:
+            write(json_text.dumps(asdict(publication)))
+    else:
+        headings = ["NAME", "OWNER", "TABLES", "OPERATIONS", "VIA ROOT"]
+        for line in table(headings, map(_cells, publications)):
+            write(line)
+
+
+@app.command("show", cls=Command, epilog=examples("pgcdc publication show shop_pub -d shop"))
+@connecting
+def show(name: Name, *, conninfo: str, json: Json = False) -> None:
+    """Show one publication: its tables with column lists and row filters."""
+    from pgcdc_cli.catalog import Catalog
+
+    with Catalog(conninfo) as catalog:
+        publication = catalog.publication(name)
+    if publication is None:
+        raise PgcdcError(
+            ErrorKind.PUBLICATION,
+            f'could not find publication "{name}": it does not exist',
+            hint=f"create it with: pgcdc publication create {name}",
+        )
+    if json:
+        write(json_text.dumps(asdict(publication)))
+    else:
+        for line in facts(_lines(publication)):
+            write(line)
+
+
+def _cells(publication: "Publication") -> list[str]:
+    tables = [_name(entry) for entry in publication.tables]
+    objects = [*tables, *(f"{quoted(schema)}.*" for schema in publication.schemas)]
+    shown = "all" if publication.all_tables else ", ".join(objects[:3]) or "none"
+    more = f" and {len(objects) - 3} more" if len(objects) > 3 else ""
+    operations = ", ".join(publication.operations) or "none"
+    return [
+        publication.name,
+        publication.owner,
+        shown + more,
+        operations,
+        "yes" if publication.via_root else "no",
+    ]
+
+
+def _lines(publication: "Publication") -> list[tuple[str, str]]:
+    return [
+        ("name", publication.name),
+        ("owner", publication.owner),
+        ("operations", ", ".join(publication.operations) or "none"),
+        ("via root", "yes" if publication.via_root else "no"),
+        *([("all tables", "yes")] if publication.all_tables else []),
+        *(("schema", quoted(schema)) for schema in publication.schemas),
+        *(("table", _definition(entry)) for entry in publication.tables),
+    ]
+
+
+def _name(entry: "PublishedTable") -> str:
+    return f"{quoted(entry.schema)}.{quoted(entry.name)}"
+
+
+def _definition(entry: "PublishedTable") -> str:
+    """Print a table as --table takes it."""
+    columns = "" if entry.columns is None else f" ({', '.join(map(quoted, entry.columns))})"
+    row_filter = "" if entry.row_filter is None else f" WHERE {_in_parentheses(entry.row_filter)}"
+    return _name(entry) + columns + row_filter
+
+
+def _in_parentheses(text: str) -> str:
+    return text if text.startswith("(") and text.endswith(")") else f"({text})"

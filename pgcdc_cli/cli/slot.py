@@ -1,0 +1,204 @@
+"""`pgcdc slot`: create, drop, list and show replication slots."""
+
+import json as json_text
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pgcdc_cli.cli.base import Command, examples, new_app
+from pgcdc_cli.cli.options import connecting, usage_error
+from pgcdc_cli.cli.printing import facts, human_bytes, say, table, write
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+
+if TYPE_CHECKING:
+    from pgcdc_cli.catalog import Slot
+
+app = new_app(
+    summary="Create, drop, list and show replication slots.",
+    epilog=examples("pgcdc slot create shop_slot -d shop", "pgcdc slot list -d shop"),
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The slot's name.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command("create", cls=Command, epilog=examples("pgcdc slot create shop_slot -d shop"))
+@connecting
+def create(  # noqa: PLR0913 - a command's options
+    name: Name,
+    *,
+    conninfo: str,
+    plugin: Annotated[str, typer.Option(metavar="NAME", help="Logical decoding plugin.")] = "pgoutput",
+    two_phase: Annotated[
+        bool, typer.Option("--two-phase", help="Refused: pgcdc can't read such a slot yet.")
+    ] = False,
+    failover: Annotated[
+        bool, typer.Option("--failover", help="Keep the slot on standbys, too (PostgreSQL 17).")
+    ] = False,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="An existing slot of the same plugin will do.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Create a logical replication slot.
+
+    Prints its name and its consistent point: every transaction that commits after it will be streamed. Create
+    the publication first: the slot looks for it at each point of the log that it reads.
+    """
+    if two_phase:
+        raise usage_error("--two-phase: pgcdc doesn't decode prepared transactions yet")
+    from pgcdc_cli.replication.connection import ReplicationConnection
+
+    try:
+        with ReplicationConnection(conninfo) as connection:
+            created, position = connection.create_slot(name, plugin, failover=failover)
+    except PgcdcError as error:
+        if not if_not_exists or error.kind is not ErrorKind.SLOT_EXISTS:
+            raise
+        _existing(conninfo, name, plugin, json=json)
+        return
+    if json:
+        write(json_text.dumps({"slot": created, "consistent_point": str(position)}))
+    else:
+        write(f"{created} {position}")
+
+
+def _existing(conninfo: str, name: str, plugin: str, *, json: bool) -> None:
+    """Print an existing slot as a new one, from where it will go on; SLOT_EXISTS if it is another kind."""
+    slot = _find(conninfo, name)
+    if slot.plugin != plugin:
+        raise PgcdcError(
+            ErrorKind.SLOT_EXISTS,
+            f'could not create slot "{name}": one exists whose plugin is {slot.plugin or "none"}',
+            hint="choose another name, or drop it with: pgcdc slot drop " + name,
+        )
+    say(f'slot "{name}" already exists')
+    position = str(slot.confirmed_flush_lsn)
+    write(json_text.dumps({"slot": name, "consistent_point": position}) if json else f"{name} {position}")
+
+
+@app.command("drop", cls=Command, epilog=examples("pgcdc slot drop shop_slot -d shop --if-exists"))
+@connecting
+def drop(
+    name: Name,
+    *,
+    conninfo: str,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="No slot, no error.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until nobody reads it.")] = False,
+) -> None:
+    """Drop a replication slot, and with it the log that it holds back."""
+    from pgcdc_cli.replication.connection import ReplicationConnection
+
+    try:
+        with ReplicationConnection(conninfo) as connection:
+            connection.drop_slot(name, wait=wait)
+    except PgcdcError as error:
+        if not if_exists or error.kind is not ErrorKind.SLOT_MISSING:
+            raise
+        say(f'slot "{name}" does not exist')
+
+
+@app.command(
+    "list", cls=Command, epilog=examples("pgcdc slot list -d shop", "pgcdc slot list -d shop --json")
+)
+@connecting
+def list_slots(*, conninfo: str, json: Json = False) -> None:
+    """List the server's replication slots, those of other databases included.
+
+    RETAINED is the log that a slot holds back on the server's disk; LAG is what of it isn't confirmed. --json
+    prints one object a line, sizes in bytes.
+    """
+    from pgcdc_cli.catalog import Catalog
+
+    with Catalog(conninfo) as catalog:
+        slots = catalog.slots()
+    if json:
+        for slot in slots:
+            write(json_text.dumps(_content(slot)))
+    else:
+        headings = [
+            "NAME",
+            "PLUGIN",
+            "DATABASE",
+            "PID",
+            "RESTART",
+            "CONFIRMED",
+            "RETAINED",
+            "LAG",
+            "WAL",
+            "LOST",
+        ]
+        for line in table(headings, map(_cells, slots)):
+            write(line)
+
+
+@app.command("show", cls=Command, epilog=examples("pgcdc slot show shop_slot -d shop"))
+@connecting
+def show(name: Name, *, conninfo: str, json: Json = False) -> None:
+    """Show one replication slot."""
+    slot = _find(conninfo, name)
+    if json:
+        write(json_text.dumps(_content(slot)))
+    else:
+        for line in facts(_lines(slot)):
+            write(line)
+
+
+def _find(conninfo: str, name: str) -> "Slot":
+    from pgcdc_cli.catalog import Catalog
+
+    with Catalog(conninfo) as catalog:
+        slot = catalog.slot(name)
+    if slot is None:
+        raise PgcdcError(
+            ErrorKind.SLOT_MISSING,
+            f'could not find slot "{name}": it does not exist',
+            hint=f"create it with: pgcdc slot create {name}",
+        )
+    return slot
+
+
+def _content(slot: "Slot") -> dict[str, Any]:
+    """Give all facts, LSNs as text."""
+    positions = {name: _text(getattr(slot, name)) for name in ("restart_lsn", "confirmed_flush_lsn")}
+    return {**asdict(slot), **positions}
+
+
+def _cells(slot: "Slot") -> list[str]:
+    lost = slot.invalidation_reason
+    values = [slot.plugin, slot.database, slot.active_pid, slot.restart_lsn, slot.confirmed_flush_lsn]
+    sizes = [human_bytes(slot.retained_bytes), human_bytes(slot.lag_bytes)]
+    return [
+        slot.name,
+        *(_text(value) or "-" for value in values),
+        *sizes,
+        slot.wal_status or "-",
+        lost or "-",
+    ]
+
+
+def _lines(slot: "Slot") -> list[tuple[str, str]]:
+    return [
+        ("name", slot.name),
+        ("plugin", slot.plugin or "- (physical)"),
+        ("database", slot.database or "-"),
+        ("read by", "nobody" if slot.active_pid is None else f"process {slot.active_pid}"),
+        ("restart LSN", _text(slot.restart_lsn) or "-"),
+        ("confirmed LSN", _text(slot.confirmed_flush_lsn) or "-"),
+        ("retained", human_bytes(slot.retained_bytes)),
+        ("lag", human_bytes(slot.lag_bytes)),
+        ("WAL status", slot.wal_status or "-"),
+        ("invalidated", slot.invalidation_reason or "no"),
+        ("temporary", _yes(slot.temporary)),
+        ("two-phase", _yes(slot.two_phase)),
+        ("failover", _yes(slot.failover)),
+    ]
+
+
+def _yes(flag: bool | None) -> str:
+    return "-" if flag is None else "yes" if flag else "no"
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

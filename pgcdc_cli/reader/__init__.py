@@ -1,0 +1,1 @@
+"""Reads back what pgcdc wrote, one JSON line for each change, whatever the files hold."""

@@ -1,0 +1,52 @@
+"""pgcdc as its users meet it: a process with arguments, an exit status and two streams of text."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Ran:
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def pgcdc(tmp_path) -> Callable[..., Ran]:
+    """Run pgcdc in an empty directory, with nothing of this machine's environment that it would heed."""
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PG", "PGCDC_", "NO_COLOR"))
+    }
+
+    def run(*arguments: object, env: dict[str, str] | None = None, **settings: object) -> Ran:
+        result = subprocess.run(
+            [sys.executable, "-m", "pgcdc_cli", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            timeout=120,
+            cwd=tmp_path,
+            env={**clean, "HOME": str(tmp_path), **(env or {})},
+            stdin=subprocess.DEVNULL,
+            check=False,
+            **settings,
+        )
+        return Ran(result.returncode, result.stdout, result.stderr)
+
+    return run
+
+
+@pytest.fixture
+def refused(pgcdc) -> Callable[..., None]:
+    """Run pgcdc, which must refuse with exactly this status, line and hint, and print no data."""
+
+    def check(*arguments: object, status: int, error: str, hint: str, **settings: object) -> None:
+        ran = pgcdc(*arguments, **settings)
+        assert (ran.status, ran.err, ran.out) == (status, f"pgcdc: error: {error}\nhint: {hint}\n", "")
+
+    return check

@@ -1,0 +1,245 @@
+"""Connection options, environment and configuration file, without any server."""
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from pgcdc_cli.cli.options import connection_string
+from pgcdc_cli.cli.printing import mask, one_line, printable
+from pgcdc_cli.errors import PgcdcError
+
+SECRET = "s3cr3t"
+
+
+def options(**given):
+    names = ("dbname", "host", "port", "username", "password")
+    return connection_string(**{name: given.get(name) for name in names})
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "fallback_application_name=pgcdc"),
+        ({"dbname": "shop"}, "fallback_application_name=pgcdc dbname=shop"),
+        ({"dbname": "o'hara x"}, r"fallback_application_name=pgcdc dbname='o\'hara x'"),
+        (
+            {"host": "a,b", "port": "5432,5433", "username": "me", "dbname": "shop"},
+            "host=a,b port=5432,5433 user=me fallback_application_name=pgcdc dbname=shop",
+        ),
+        (
+            {"dbname": "service=shop connect_timeout=3"},
+            "fallback_application_name=pgcdc service=shop connect_timeout=3",
+        ),
+        (
+            {"dbname": "postgresql://me@h:1/shop?sslmode=require"},
+            "host=h port=1 user=me fallback_application_name=pgcdc dbname=shop sslmode=require",
+        ),
+        (
+            {"dbname": "host=theirs", "host": "ours"},
+            "host=theirs fallback_application_name=pgcdc",
+        ),
+    ],
+)
+def test_options_become_one_conninfo_string(given, expected):
+    assert conninfo_to_dict(options(**given)) == conninfo_to_dict(expected)
+
+
+def test_a_password_in_a_connection_string_reaches_libpq():
+    assert f"password={SECRET}" in options(dbname=f"postgresql://me:{SECRET}@h/shop")
+
+
+def test_a_password_that_was_asked_for_wins():
+    assert f"password={SECRET}" in options(dbname="password=other", password=SECRET)
+
+
+@pytest.mark.parametrize(
+    "dbname",
+    [
+        f"postgresql://me:{SECRET}%zz@h/shop",
+        f"password={SECRET} x{SECRET} host=h",
+        f"password='{SECRET}",
+        f"host=h pasword {SECRET} password={SECRET}",
+        f"postgresql://me:{SECRET}@h/shop?x={SECRET}",
+    ],
+)
+def test_no_malformed_connection_string_is_quoted_with_its_password(dbname):
+    with pytest.raises(PgcdcError) as raised:
+        options(dbname=dbname)
+    assert raised.value.kind.rule.exit_status == 2
+    assert raised.value.message.startswith("could not read the connection string: ")
+    assert SECRET not in raised.value.message + raised.value.hint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"postgresql://me:{SECRET}@h/shop",
+        f"could not reach POSTGRES://me:{SECRET}@h and postgres://:{SECRET}@/x",
+        f"postgresql://me@h/shop?password={SECRET}&x=1",
+        f"host=h password={SECRET} user=me",
+        f"password = '{SECRET} and \\' {SECRET}' user=me",
+        f"sslpassword={SECRET}",
+    ],
+)
+def test_passwords_are_masked(text):
+    assert SECRET not in mask(text)
+    assert "***" in mask(text)
+
+
+@pytest.mark.parametrize("text", ["host=h user=me dbname=passwords", "postgresql://me@h:5432/shop", "a: b@c"])
+def test_what_is_no_password_stays(text):
+    assert mask(text) == text
+
+
+def test_control_characters_are_shown_not_obeyed():
+    assert printable("a\x1b[31mb\x9b0m\r\n\u202e") == "a\\x1b[31mb\\x9b0m\\r\\n\\u202e"
+    assert printable("Grüße 漢字") == "Grüße 漢字"
+    assert one_line("a\n\tb\x07") == "a b\\x07"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason", "where"),
+    [
+        (["slot", "list", "--nope"], "no such option: --nope", "slot list"),
+        (["slot", "list", "-p", "5x"], '-p/--port: "5x" is no port number (1 to 65535)', "slot list"),
+        (["slot", "list", "-p", "70000"], '-p/--port: "70000" is no port number (1 to 65535)', "slot list"),
+        (["slot", "list", "-d"], 'option "-d" requires an argument', "slot list"),
+        (["slot", "list", "-w", "-W"], "-w and -W exclude each other", "slot list"),
+        (["slot", "list", "more"], "got unexpected extra argument(s) (more)", "slot list"),
+        (["slot", "show"], "NAME is missing", "slot show"),
+        (["slto"], 'no such command "slto". Did you mean "slot"?', ""),
+        (["slot", "lst"], 'no such command "lst". Did you mean "list"?', "slot"),
+        (["--nope"], "no such option: --nope", ""),
+        (["demo", "--format", "csv"], '--format: "csv" is not one of "jsonl", "arrow"', "demo"),
+        (["show", ".", "--limit", "x"], '--limit: "x" is no whole number above 0', "show"),
+        (["show", ".", "--limit", "0"], '--limit: "0" is no whole number above 0', "show"),
+    ],
+)
+def test_a_malformed_command_line_is_one_line_and_a_hint(refused, arguments, reason, where):
+    command = f"pgcdc {where}".strip()
+    refused(
+        *arguments, status=2, error=f"could not read the command line: {reason}", hint=f"see {command} --help"
+    )
+
+
+def test_a_malformed_connection_string_is_named_without_quoting_it(refused):
+    refused(
+        "slot",
+        "list",
+        "-d",
+        "host=h nope=1",
+        status=2,
+        error='could not read the connection string: invalid connection option "nope"',
+        hint='as in -d "host=localhost dbname=shop" or -d postgresql://user@localhost/shop',
+    )
+
+
+def test_a_password_without_a_terminal_is_refused_with_the_ways_that_work(refused):
+    refused(
+        "slot",
+        "list",
+        "-W",
+        status=2,
+        error="could not ask for the password: standard input is no terminal",
+        hint="set PGPASSWORD, or put it into ~/.pgpass",
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments", [[f"postgresql://me:{SECRET}@h/x"], ["-d", f"postgresql://me:{SECRET}%@h"]]
+)
+def test_a_password_on_the_command_line_is_never_printed(pgcdc, arguments):
+    for debug in ([], ["--debug"]):
+        ran = pgcdc("slot", "list", *arguments, *debug)
+        assert ran.status == 2
+        assert SECRET not in ran.out + ran.err
+
+
+def test_an_environment_variable_gives_a_default(refused):
+    refused(
+        "demo",
+        env={"PGCDC_FORMAT": "csv"},
+        status=2,
+        error='could not read the environment: PGCDC_FORMAT: "csv" is not one of "jsonl", "arrow"',
+        hint="see pgcdc demo --help",
+    )
+
+
+def test_no_environment_variable_takes_a_password(pgcdc):
+    ran = pgcdc("slot", "list", "-h", "/nowhere", env={"PGCDC_PASSWORD": SECRET})
+    assert ran.status == 3
+    assert SECRET not in ran.err
+
+
+def nowhere(ran):
+    """The server that a command tried, which isn't there."""
+    assert ran.status == 3
+    return ran.err
+
+
+def test_a_flag_wins_over_environment_over_section_over_head_of_the_file(pgcdc, tmp_path):
+    (tmp_path / "c.toml").write_text(
+        'host = "/head"\n[slot]\nhost = "/group"\n[slot.list]\nhost = "/section"\n'
+    )
+    config = ["--config", "c.toml"]
+    assert '"/head/' in nowhere(pgcdc(*config, "publication", "list"))
+    assert '"/group/' in nowhere(pgcdc(*config, "slot", "show", "x"))
+    assert '"/section/' in nowhere(pgcdc(*config, "slot", "list"))
+    assert '"/env/' in nowhere(pgcdc(*config, "slot", "list", env={"PGCDC_HOST": "/env"}))
+    assert '"/flag/' in nowhere(pgcdc(*config, "slot", "list", "-h", "/flag", env={"PGCDC_HOST": "/env"}))
+
+
+def test_the_configuration_file_may_be_named_behind_the_command_or_in_the_environment(pgcdc, tmp_path):
+    (tmp_path / "c.toml").write_text('host = "/file"\n')
+    assert '"/file/' in nowhere(pgcdc("slot", "list", "--config", "c.toml"))
+    assert '"/file/' in nowhere(pgcdc("slot", "list", env={"PGCDC_CONFIG": "c.toml"}))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("hots = 'x'", 'no such option: "hots"'),
+        ("[slot.list]\nlimit = 3", 'no such option: "slot.list.limit"'),
+        ("[slto]\nhost = 'x'", 'no such command: "slto"'),
+        ("host = true", '"host" must be text or a number'),
+        ("host = ['a']", '"host" must be text or a number'),
+        ("[slot.create]\nif-not-exists = 'yes'", '"slot.create.if-not-exists" must be true or false'),
+        ("[show]\ntable = 'a.b'", '"show.table" must be a list'),
+        ("password = 'x'", 'no such option: "password"'),
+        ("host = ", "Invalid value (at end of document)"),
+    ],
+)
+def test_a_wrong_key_or_value_in_the_configuration_file_is_named(refused, tmp_path, content, reason):
+    (tmp_path / "c.toml").write_text(content)
+    refused(
+        "--config",
+        "c.toml",
+        "slot",
+        "list",
+        status=2,
+        error=f'could not read "c.toml": {reason}',
+        hint="options stand there by their long names, a command's own under [command]: see pgcdc(1)",
+    )
+
+
+def test_a_value_of_the_configuration_file_that_the_option_refuses_is_named(refused, tmp_path):
+    (tmp_path / "c.toml").write_text("[demo]\nformat = 'csv'\n")
+    refused(
+        "--config",
+        "c.toml",
+        "demo",
+        status=2,
+        error='could not read the configuration file: "format": "csv" is not one of "jsonl", "arrow"',
+        hint="see pgcdc demo --help",
+    )
+
+
+def test_a_missing_configuration_file_is_named(refused):
+    refused(
+        "--config",
+        "nope.toml",
+        "slot",
+        "list",
+        status=2,
+        error='could not read "nope.toml": No such file or directory',
+        hint="options stand there by their long names, a command's own under [command]: see pgcdc(1)",
+    )
