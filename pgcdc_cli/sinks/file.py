@@ -112,6 +112,8 @@ class FileSink(CheckpointedSink):
         found = self.files.stat(self._name)
         if found is not None and (found.device, found.inode) == self._saved.inode:
             return
+        # Else a power cut could undo the move, and the old file stand where the checkpoint expects none.
+        self.disk.fsync_folder(self.files.root)
         self._save(replace(self._saved, files=(), inode=None))
         self.files.close(self._name)
         self._take()

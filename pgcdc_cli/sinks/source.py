@@ -9,7 +9,7 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.sinks.checkpoint import Checkpoint, Source
 
 
-def check_source(  # noqa: PLR0913 - six facts decide
+def check_source(
     checkpoint: Checkpoint,
     source: Source,
     *,

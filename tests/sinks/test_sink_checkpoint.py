@@ -1,0 +1,282 @@
+import json
+import zlib
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sink_tools import SOURCE
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.sinks.checkpoint import (
+    Checkpoint,
+    Mark,
+    PartialFile,
+    Pending,
+    Source,
+    decode,
+    encode,
+    read_checkpoint,
+    write_checkpoint,
+)
+from pgcdc_cli.sinks.disk import Disk
+from pgcdc_cli.sinks.manifest import Segment, SegmentFile, encode_segment, last_segment, read_manifest
+from pgcdc_cli.sinks.source import check_source
+
+LSNS = st.integers(0, 2**64 - 1).map(Lsn)
+COUNTS = st.integers(0, 2**63)
+PATHS = st.lists(st.text("ab%é-.", min_size=1).filter(lambda p: p not in {".", ".."}), min_size=1).map(
+    "/".join
+)
+FILES = st.builds(
+    PartialFile,
+    PATHS,
+    st.builds(Mark, COUNTS, COUNTS, COUNTS, LSNS, LSNS),
+    COUNTS,
+    st.none() | st.text(),
+    st.none() | PATHS,
+    COUNTS,
+)
+CHECKPOINTS = st.builds(
+    Checkpoint,
+    source=st.builds(Source, st.text(), COUNTS, st.text(), st.text(), st.lists(st.text()).map(tuple)),
+    end_lsn=LSNS,
+    options=st.dictionaries(st.text(), st.text()),
+    stream_id=st.uuids().map(str),
+    segment=COUNTS,
+    files=st.lists(FILES, max_size=3).map(tuple),
+    pending=st.none()
+    | st.builds(Pending, st.text(), st.lists(st.tuples(PATHS, PATHS), max_size=2).map(tuple), COUNTS),
+    inode=st.none() | st.tuples(COUNTS, COUNTS),
+)
+ONE = Checkpoint(
+    source=SOURCE,
+    end_lsn=Lsn.parse("0/1A2B3C8"),
+    options={"format": "jsonl", "suffix": ".jsonl"},
+    segment=13,
+    files=(
+        PartialFile("public.a/000013-0000000000000010-1.jsonl.partial", Mark(10, 20, 1, Lsn(16), Lsn(16))),
+    ),
+    pending=Pending("{}\n", (("a.partial", "a"),), 7),
+)
+
+
+@settings(deadline=None)
+@given(CHECKPOINTS)
+def test_what_is_written_is_read(checkpoint):
+    assert decode(encode(checkpoint)) == checkpoint
+
+
+def refused(path) -> str:
+    with pytest.raises(PgcdcError) as caught:
+        read_checkpoint(Disk(), str(path))
+    assert caught.value.kind is ErrorKind.CHECKPOINT
+    assert str(path) in caught.value.message
+    assert "\n" not in caught.value.message
+    return caught.value.message
+
+
+def test_a_flipped_bit_anywhere_is_found(tmp_path):
+    path = tmp_path / "checkpoint.json"
+    write_checkpoint(Disk(), str(path), ONE)
+    data = path.read_bytes()
+    for at in range(len(data)):
+        for bit in range(8):
+            path.write_bytes(data[:at] + bytes([data[at] ^ (1 << bit)]) + data[at + 1 :])
+            refused(path)
+
+
+def test_a_checkpoint_cut_anywhere_or_too_long_is_refused(tmp_path):
+    path = tmp_path / "checkpoint.json"
+    data = encode(ONE)
+    for at in range(len(data)):
+        path.write_bytes(data[:at])
+        refused(path)
+    for more in (b"\n", b" ", data, b"\0"):
+        path.write_bytes(data + more)
+        refused(path)
+
+
+def test_another_version_is_named(tmp_path):
+    path = tmp_path / "checkpoint.json"
+    path.write_text(json.dumps({"format_version": 2, "whatever": []}))
+    assert "format version 2, this pgcdc reads 1" in refused(path)
+
+
+def sealed(change) -> bytes:
+    """A checkpoint with right checksum, but changed before that was computed."""
+    content = json.loads(encode(ONE))
+    del content["crc32"]
+    change(content)
+    body = json.dumps(content, separators=(",", ":")).encode()
+    return body[:-1] + b',"crc32":%d}\n' % zlib.crc32(body)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: c.update(segment="13"),
+        lambda c: c.update(segment=-1),
+        lambda c: c.update(segment=1.0),
+        lambda c: c.update(segment=True),
+        lambda c: c.update(end_lsn="0x1/0"),
+        lambda c: c.update(end_lsn=5),
+        lambda c: c.update(source=None),
+        lambda c: c["source"].update(publications="p1"),
+        lambda c: c["source"].update(timeline=None),
+        lambda c: c.update(options=[]),
+        lambda c: c.update(options={"format": 1}),
+        lambda c: c.update(files={}),
+        lambda c: c["files"][0].update(path="../../etc/passwd"),
+        lambda c: c["files"][0].update(path="/etc/passwd"),
+        lambda c: c["files"][0].pop("crc32"),
+        lambda c: c["files"][0].update(more=1),
+        lambda c: c["pending"].update(renames=[{"from": "a"}]),
+        lambda c: c["pending"].update(renames=[{"from": "a", "to": "/b"}]),
+        lambda c: c.update(inode=[1]),
+        lambda c: c.pop("stream_id"),
+        lambda c: c.update(more=1),
+        lambda c: c["source"].update(publications=["z", "a"]),
+    ],
+)
+def test_what_is_sealed_but_not_ours_is_refused(tmp_path, change):
+    path = tmp_path / "checkpoint.json"
+    path.write_bytes(sealed(lambda _: None))
+    assert read_checkpoint(Disk(), str(path)) == ONE
+    path.write_bytes(sealed(change))
+    refused(path)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b"{", b'{"format_version":true}']
+)
+def test_what_is_no_checkpoint_is_refused(tmp_path, data):
+    path = tmp_path / "checkpoint.json"
+    path.write_bytes(data)
+    refused(path)
+
+
+def test_no_checkpoint_is_none(tmp_path):
+    assert read_checkpoint(Disk(), str(tmp_path / "checkpoint.json")) is None
+
+
+# May the stream go on from here?
+
+
+def test_the_same_source_goes_on():
+    assert check_source(ONE, SOURCE, slot_position=ONE.end_lsn) == ONE
+    assert check_source(ONE, SOURCE, slot_position=Lsn(1)) == ONE
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"system_id": "1"},
+        {"database": "other"},
+        {"slot": "s2"},
+        {"publications": ("p1", "p2")},
+        {"timeline": 0},
+    ],
+)
+def test_another_source_is_refused(change):
+    with pytest.raises(PgcdcError) as caught:
+        check_source(ONE, replace(SOURCE, **change), slot_position=Lsn(1))
+    assert caught.value.kind is ErrorKind.SOURCE_CHANGED
+    assert ("--accept-publications" in caught.value.hint) == ("publications" in change)
+
+
+def test_other_publications_are_taken_over_when_accepted():
+    source = replace(SOURCE, publications=("p2", "p1", "p2"))
+    checked = check_source(ONE, source, slot_position=Lsn(1), accept_publications=True)
+    assert checked == replace(ONE, source=source)
+    assert checked.source.publications == ("p1", "p2")
+
+
+def test_the_order_of_publications_makes_no_difference():
+    ours = replace(ONE, source=replace(SOURCE, publications=("b", "a")))
+    assert check_source(ours, replace(SOURCE, publications=("a", "b")), slot_position=Lsn(1)) == ours
+
+
+@pytest.mark.parametrize(
+    ("history", "fine"),
+    [
+        ([(1, Lsn(ONE.end_lsn))], True),
+        ([(1, Lsn(ONE.end_lsn + 1)), (2, Lsn(2**40))], True),
+        ([(1, Lsn(ONE.end_lsn - 1))], False),
+        ([(2, Lsn(2**40))], False),
+        ([], False),
+    ],
+)
+def test_a_later_timeline_must_descend_from_ours_after_our_position(history, fine):
+    source = replace(SOURCE, timeline=3)
+    if fine:
+        assert check_source(ONE, source, slot_position=Lsn(1), history=history).source == source
+    else:
+        with pytest.raises(PgcdcError) as caught:
+            check_source(ONE, source, slot_position=Lsn(1), history=history)
+        assert caught.value.kind is ErrorKind.SOURCE_CHANGED
+
+
+def test_a_slot_beyond_the_checkpoint_is_a_gap():
+    beyond = Lsn(ONE.end_lsn + 1)
+    with pytest.raises(PgcdcError) as caught:
+        check_source(ONE, SOURCE, slot_position=beyond)
+    assert caught.value.kind is ErrorKind.GAP
+    checked = check_source(ONE, SOURCE, slot_position=beyond, accept_gap=True)
+    assert checked.end_lsn == beyond
+    assert checked.stream_id != ONE.stream_id
+    assert checked.segment == ONE.segment
+
+
+# The manifest
+
+
+def segment(number: int, files: int = 1) -> Segment:
+    lsn = Lsn(number * 100)
+    listed = tuple(SegmentFile("public.a", f"public.a/{n}", "jsonl", 1, 2, 3, None) for n in range(files))
+    return Segment(number, "id", lsn, Lsn(lsn + 10), Lsn(lsn + 20), listed)
+
+
+def test_a_manifest_reads_as_written(tmp_path):
+    path = tmp_path / "manifest.jsonl"
+    segments = [segment(1), segment(2, 2000), segment(3)]
+    assert read_manifest(str(path)) == []
+    assert last_segment(Disk(), str(path)) is None
+    for count in range(1, 4):
+        path.write_text("".join(encode_segment(s) for s in segments[:count]))
+        assert read_manifest(str(path)) == segments[:count]
+        assert last_segment(Disk(), str(path)) == segments[count - 1]
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ([segment(1), segment(3)], "segment 3 follows segment 1"),
+        ([segment(2), segment(1)], "segment 1 follows segment 2"),
+        ([segment(1), replace(segment(2), end_lsn=Lsn(1))], "ends before"),
+    ],
+)
+def test_segments_that_dont_follow_one_another_are_refused(tmp_path, lines, reason):
+    path = tmp_path / "manifest.jsonl"
+    path.write_text("".join(encode_segment(line) for line in lines))
+    with pytest.raises(PgcdcError, match=reason) as caught:
+        read_manifest(str(path))
+    assert caught.value.kind is ErrorKind.CHECKPOINT
+
+
+def test_a_torn_or_damaged_line_is_refused_by_number(tmp_path):
+    path = tmp_path / "manifest.jsonl"
+    first, second = encode_segment(segment(1)), encode_segment(segment(2))
+    for cut in range(1, len(second)):
+        path.write_text(first + second[:cut])
+        with pytest.raises(PgcdcError, match="line 2: it is cut off"):
+            read_manifest(str(path))
+        with pytest.raises(PgcdcError, match="cut off"):
+            last_segment(Disk(), str(path))
+    path.write_text(first + second.replace('"rows":1', '"rows":"1"'))
+    with pytest.raises(PgcdcError, match="line 2: rows of a file is no int"):
+        read_manifest(str(path))
+    path.write_text(first.replace('"format_version":1', '"format_version":2'))
+    with pytest.raises(PgcdcError, match="format version 2"):
+        read_manifest(str(path))

@@ -1,0 +1,455 @@
+import json
+import os
+import resource
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sink_tools
+from sink_tools import (
+    SOURCE,
+    START,
+    TABLES,
+    Clock,
+    Feed,
+    Framed,
+    Lines,
+    MemoryOrRealReader,
+    check_complete,
+    expected,
+    go_on,
+    make_directory,
+    make_table,
+    transactions,
+)
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.sinks import output
+from pgcdc_cli.sinks.disk import Disk
+from pgcdc_cli.sinks.source import check_source
+from pgcdc_cli.table import TableSchema
+
+TXS = transactions("ab", "a", "b", "ac", "b", "a")
+
+
+def started(path, encoding=None, clock=None, **settings):
+    sink = make_directory(str(path), encoding or Lines(), None, clock, **settings)
+    sink.start(SOURCE, START, sink.open())
+    return sink
+
+
+def reader(path) -> MemoryOrRealReader:
+    return MemoryOrRealReader(Disk(), str(path))
+
+
+def error_of(call) -> PgcdcError:
+    with pytest.raises(PgcdcError) as caught:
+        call()
+    return caught.value
+
+
+def test_a_run_leaves_finished_files_a_manifest_and_a_checkpoint(tmp_path):
+    go_on(open_sink(tmp_path / "d"), Feed(Lines()), TXS, START)
+    check_complete(reader(tmp_path / "d"), Lines(), TXS)
+    names = sorted(path.name for path in (tmp_path / "d").iterdir())
+    folders = ["public.a", "public.b", "public.c", "schemas"]
+    assert names == sorted([".lock", "checkpoint.json", "manifest.jsonl", *folders])
+    schema = json.loads(next((tmp_path / "d/schemas").glob("16400-*.json")).read_text())
+    assert schema["format_version"] == 1
+    assert schema["fingerprint"] == TABLES["a"].fingerprint
+    assert TableSchema.from_json(schema) == TABLES["a"]
+
+
+def open_sink(path, encoding=None):
+    sink = make_directory(str(path), encoding or Lines())
+    sink.open()
+    return sink
+
+
+def test_nothing_is_durable_before_a_flush_and_all_up_to_the_edge_after(tmp_path):
+    sink, feed = started(tmp_path / "d"), Feed(Lines())
+    sink.write(feed.whole(TXS[0], TXS[1]))
+    assert (sink.edge_lsn, sink.durable_lsn) == (TXS[1].end_lsn, START)
+    sink.write(feed.part(TXS[3], 0, 1))
+    sink.flush()
+    assert (sink.edge_lsn, sink.durable_lsn) == (TXS[1].end_lsn, TXS[1].end_lsn)
+    sink.close()
+    assert reader(tmp_path / "d").lines(Lines())["public.a"] == expected(TXS[:2], "a")
+
+
+def test_flush_and_rotation_follow_the_clock(tmp_path):
+    clock = Clock()
+    sink = started(tmp_path / "d", clock=clock, fsync_interval=10, rotate_interval=60, rotate_size=None)
+    feed = Feed(Lines())
+    clock.now += 9
+    sink.write(feed.whole(TXS[0]))
+    assert sink.durable_lsn == START
+    clock.now += 1
+    sink.tick()
+    assert sink.durable_lsn == TXS[0].end_lsn
+    clock.now += 58
+    sink.tick()
+    assert reader(tmp_path / "d").segments() == []
+    clock.now += 1
+    sink.tick()
+    assert len(reader(tmp_path / "d").segments()) == 1
+    sink.close()
+
+
+def test_without_fsync_interval_rows_are_durable_at_rotation_only(tmp_path):
+    clock = Clock()
+    sink = started(tmp_path / "d", clock=clock, fsync_interval=0, rotate_interval=60)
+    sink.write(Feed(Lines()).whole(TXS[0]))
+    clock.now += 59
+    sink.tick()
+    sink.advance(Lsn(TXS[0].end_lsn + 1))
+    assert sink.durable_lsn == START
+    clock.now += 1
+    sink.tick()
+    assert sink.durable_lsn == TXS[0].end_lsn + 1
+    sink.close()
+
+
+def test_keepalives_move_the_checkpoint_once_per_status_interval_and_make_no_segment(tmp_path):
+    clock = Clock()
+    sink = started(tmp_path / "d", clock=clock, status_interval=10)
+    for _ in range(25):
+        clock.now += 1
+        sink.advance(Lsn(sink.edge_lsn + 1))
+        assert sink.durable_lsn in {START, START + 10, START + 20}
+    assert sink.durable_lsn == START + 20
+    sink.close()
+    assert sink.durable_lsn == START + 25
+    assert reader(tmp_path / "d").segments() == []
+    assert open_sink(tmp_path / "d").checkpoint.end_lsn == START + 25
+
+
+def test_positions_never_go_down(tmp_path):
+    sink = started(tmp_path / "d")
+    sink.advance(Lsn(10_000))
+    sink.advance(Lsn(5_000))
+    sink.write(Feed(Lines()).whole(TXS[0]))
+    assert sink.edge_lsn == 10_000
+    sink.close()
+
+
+def test_hup_rotates_at_the_next_edge(tmp_path):
+    sink, feed = started(tmp_path / "d"), Feed(Lines())
+    sink.write(feed.part(TXS[0], 0, 1))
+    sink.reopen()
+    sink.tick()
+    assert reader(tmp_path / "d").segments() == []
+    sink.write(feed.part(TXS[0], 1, edge=True))
+    assert len(reader(tmp_path / "d").segments()) == 1
+    sink.close()
+    assert len(reader(tmp_path / "d").segments()) == 1
+
+
+def test_a_lost_connection_takes_the_open_transaction_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(output, "FRAME_SIZE", 60)
+    sink, feed = started(tmp_path / "d", Framed()), Feed(Framed())
+    sink.write(feed.whole(TXS[0]))
+    sink.write(feed.part(TXS[3], 0))
+    sink.rollback()
+    sink.flush()
+    sink.start(SOURCE, START, check_source(sink.checkpoint, SOURCE, slot_position=START))
+    for tx in TXS[1:]:
+        sink.write(feed.whole(tx))
+    sink.close()
+    check_complete(reader(tmp_path / "d"), Framed(), TXS)
+
+
+def test_another_head_is_another_part(tmp_path):
+    sink, feed = started(tmp_path / "d", Framed()), Feed(Framed())
+    sink.write(feed.whole(TXS[0]))
+    feed.heads = {"a": b"HEAD2"}
+    sink.write(feed.whole(TXS[1]))
+    sink.close()
+    (segment,) = reader(tmp_path / "d").segments()
+    assert [Path(file.path).name for file in segment.files if file.table == "public.a"] == [
+        f"000001-{TXS[0].commit_lsn.hex16()}-1.framed",
+        f"000001-{TXS[1].commit_lsn.hex16()}-2.framed",
+    ]
+    assert reader(tmp_path / "d").lines(Framed())["public.a"] == expected(TXS[:2], "a")
+
+
+def test_a_table_that_was_altered_is_another_part_with_its_own_schema(tmp_path, monkeypatch):
+    sink, feed = started(tmp_path / "d"), Feed(Lines())
+    sink.write(feed.whole(TXS[0]))
+    monkeypatch.setitem(TABLES, "a", make_table("a", columns=("id", "more")))
+    sink.write(feed.whole(TXS[1]))
+    sink.close()
+    (segment,) = reader(tmp_path / "d").segments()
+    assert len({file.schema for file in segment.files if file.table == "public.a"}) == 2
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_recovered_file_goes_on_only_under_its_head(tmp_path, changed):
+    sink, feed = started(tmp_path / "d", Framed()), Feed(Framed())
+    sink.write(feed.whole(TXS[0]))
+    sink.flush()
+    sink._release()
+    sink = open_sink(tmp_path / "d", Framed())
+    if changed:
+        feed.heads = {"a": b"HEAD2"}
+    go_on(sink, feed, TXS[:2], TXS[0].end_lsn)
+    (segment,) = reader(tmp_path / "d").segments()
+    assert len([file for file in segment.files if file.table == "public.a"]) == (2 if changed else 1)
+    assert reader(tmp_path / "d").lines(Framed())["public.a"] == expected(TXS[:2], "a")
+
+
+def test_one_file_for_all_tables_stands_in_the_directory_itself(tmp_path):
+    sink = open_sink(tmp_path / "d")
+    go_on(sink, Feed(Lines(), layout="stream"), TXS, START)
+    (segment,) = reader(tmp_path / "d").segments()
+    (file,) = segment.files
+    assert file.table is None
+    assert "/" not in file.path
+    assert file.schema is None
+    assert (tmp_path / "d" / file.path).read_bytes().splitlines(keepends=True) == expected(TXS)
+
+
+def test_messages_have_their_folder(tmp_path):
+    txs = transactions(("_messages",), ("_messages", "a"))
+    go_on(open_sink(tmp_path / "d"), Feed(Lines()), txs, START)
+    assert reader(tmp_path / "d").lines(Lines())["_messages"] == expected(txs, "_messages")
+
+
+# What is refused
+
+
+def test_the_directory_is_locked_while_it_is_written(tmp_path):
+    sink = started(tmp_path / "d")
+    other = make_directory(str(tmp_path / "d"), Lines())
+    assert error_of(other.open).kind is ErrorKind.LOCKED
+    sink.close()
+    other.open()
+    other.close()
+
+
+def test_another_process_finds_it_locked_and_a_killed_one_leaves_no_lock(tmp_path):
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[2]); import test_sink_directory as t;"
+        "sink = t.started(sys.argv[1]); print('ready', flush=True); sys.stdin.read()"
+    )
+    arguments = [sys.executable, "-c", code, str(tmp_path / "d"), str(Path(__file__).parent)]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        assert error_of(lambda: open_sink(tmp_path / "d")).kind is ErrorKind.LOCKED
+        process.kill()
+        process.wait()
+    open_sink(tmp_path / "d").close()
+
+
+@pytest.mark.parametrize("data", ["manifest.jsonl", "public.a/000001-0000000000000010-1.jsonl.partial"])
+def test_data_without_a_checkpoint_is_never_started_over(tmp_path, data):
+    path = tmp_path / "d" / data
+    path.parent.mkdir(parents=True)
+    path.write_text("x")
+    error = error_of(lambda: open_sink(tmp_path / "d"))
+    assert error.kind is ErrorKind.CHECKPOINT
+    assert data in error.message
+    assert path.read_text() == "x"
+
+
+def test_other_files_in_the_directory_are_let_be(tmp_path):
+    (tmp_path / "d" / "lost+found").mkdir(parents=True)
+    (tmp_path / "d" / "README").write_text("mine")
+    (tmp_path / "d" / "x.partial").write_text("mine")
+    go_on(open_sink(tmp_path / "d"), Feed(Lines()), TXS, START)
+    open_sink(tmp_path / "d").close()
+    assert (tmp_path / "d" / "README").read_text() == (tmp_path / "d" / "x.partial").read_text() == "mine"
+
+
+def append(path: Path, text: str) -> None:
+    path.write_text(path.read_text() + text)
+
+
+def crashed(path) -> Path:
+    """A directory as a crash leaves it, with a checkpoint that names a `.partial` of table a; its path."""
+    sink, feed = started(path), Feed(Lines())
+    sink.write(feed.whole(TXS[0]))
+    sink.reopen()
+    sink.tick()
+    sink.write(feed.whole(TXS[1]))
+    sink.flush()
+    sink._release()
+    (partial,) = path.glob("public.a/*.partial")
+    return partial
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.unlink(),
+        lambda path: os.truncate(path, path.stat().st_size - 1),
+        lambda path: path.write_bytes(path.read_bytes().replace(b"v0", b"v1")),
+        lambda path: (path.parent.parent / "manifest.jsonl").unlink(),
+        lambda path: (path.parent.parent / "manifest.jsonl").write_bytes(b""),
+        lambda path: append(path.parent.parent / "manifest.jsonl", "{}\n"),
+        lambda path: (path.parent.parent / "checkpoint.json").unlink(),
+        lambda path: (path.parent.parent / "checkpoint.json").write_bytes(b""),
+    ],
+)
+def test_files_that_arent_as_they_were_left_are_exit_10_and_left_alone(tmp_path, damage):
+    partial = crashed(tmp_path / "d")
+    damage(partial)
+    before = reader(tmp_path / "d").files()
+    for _ in range(2):
+        error = error_of(lambda: open_sink(tmp_path / "d"))
+        assert error.kind is ErrorKind.CHECKPOINT
+        assert error.kind.rule.exit_status == 10
+        assert str(tmp_path) in error.message
+    assert reader(tmp_path / "d").files() == before
+
+
+def test_recovery_deletes_unnamed_partials_of_this_segment_or_later_and_nothing_else(tmp_path):
+    folder = crashed(tmp_path / "d").parent
+    gone = [
+        folder / "000002-0000000000000010-7.jsonl.partial",
+        folder / "000009-0000000000000010-1.x.partial",
+    ]
+    kept = [
+        folder / "000001-0000000000000010-7.jsonl.partial",
+        folder / "000009-0000000000000010-1.jsonl",
+        folder / "notes.partial",
+        tmp_path / "d" / "schemas" / "x.partial",
+    ]
+    for path in gone + kept:
+        path.write_text("x")
+    open_sink(tmp_path / "d").close()
+    assert [path.exists() for path in gone] == [False, False]
+    assert all(path.read_text() == "x" for path in kept)
+
+
+def test_other_options_are_a_usage_error_that_says_so(tmp_path):
+    crashed(tmp_path / "d")
+    error = error_of(lambda: open_sink(tmp_path / "d", Framed()))
+    assert error.kind is ErrorKind.USAGE
+    assert "its format is jsonl, not framed" in error.message
+    sink = make_directory(str(tmp_path / "d"), Lines(), options={"numeric": "number"})
+    assert "its numeric is not set, not number" in error_of(sink.open).message
+    open_sink(tmp_path / "d").close()
+
+
+def test_a_gap_that_is_accepted_ends_the_stream_and_begins_another(tmp_path):
+    crashed(tmp_path / "d")
+    sink = open_sink(tmp_path / "d")
+    old = sink.checkpoint
+    checked = check_source(old, SOURCE, slot_position=TXS[3].end_lsn, accept_gap=True)
+    sink.start(SOURCE, START, checked)
+    assert sink.edge_lsn == sink.durable_lsn == TXS[3].end_lsn
+    sink.write(Feed(Lines()).whole(TXS[4]))
+    sink.close()
+    first, second, third = reader(tmp_path / "d").segments()
+    assert first.stream_id == second.stream_id == old.stream_id
+    assert second.end_lsn == old.end_lsn
+    assert third.stream_id == checked.stream_id != old.stream_id
+
+
+def test_close_before_start_changes_nothing(tmp_path):
+    crashed(tmp_path / "d")
+    before = reader(tmp_path / "d").files()
+    sink = open_sink(tmp_path / "d")
+    sink.rollback()
+    sink.flush()
+    sink.close()
+    sink.close()
+    assert reader(tmp_path / "d").files() == before
+
+
+def test_an_accepted_set_of_publications_is_in_the_checkpoint(tmp_path):
+    crashed(tmp_path / "d")
+    sink = open_sink(tmp_path / "d")
+    source = replace(SOURCE, publications=("p1", "p2"))
+    sink.start(
+        source, START, check_source(sink.checkpoint, source, slot_position=START, accept_publications=True)
+    )
+    sink.close()
+    assert open_sink(tmp_path / "d").checkpoint.source == source
+
+
+def test_a_place_that_is_no_directory_or_has_no_parent_is_one_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "missing" / "d"):
+        error = error_of(lambda path=path: open_sink(path))
+        assert error.kind is ErrorKind.OUTPUT
+        assert str(path) in error.message
+
+
+# Resources
+
+
+@pytest.fixture
+def few_descriptors():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(64, used + 40), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("few_descriptors")
+def test_two_thousand_tables_need_few_descriptors(tmp_path, monkeypatch):
+    names = [f"t{n}" for n in range(2000)]
+    monkeypatch.setattr(sink_tools, "TABLES", {name: make_table(name, oid=n) for n, name in enumerate(names)})
+    txs = transactions(tuple(names), tuple(names[::3]), tuple(names))
+    monkeypatch.setattr(output, "FRAME_SIZE", 1)
+    go_on(open_sink(tmp_path / "d"), Feed(Lines()), txs, START)
+    check_complete(reader(tmp_path / "d"), Lines(), txs)
+
+
+def test_held_rows_are_bounded_over_all_tables(tmp_path, monkeypatch):
+    monkeypatch.setattr("pgcdc_cli.sinks.core.HELD_AT_MOST", 2000)
+    sink, feed = started(tmp_path / "d"), Feed(Lines())
+    txs = transactions(*["abcd"] * 50)
+    for tx in txs:
+        sink.write(feed.part(tx, 0, 2))
+        assert sink._held == sum(output.held for output in sink.outputs) < 2000
+        sink.write(feed.part(tx, 2, edge=True))
+    sink.close()
+    check_complete(reader(tmp_path / "d"), Lines(), txs)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A real file system of one megabyte."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("no file system can be mounted here: " + mounted.stderr.decode().strip())
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk_is_exit_9_and_with_room_again_nothing_is_lost(small_disk):
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(600_000))
+    txs = transactions(*["a" * 500] * 60)
+    sink = started(small_disk / "d", rotate_size=100_000, fsync_interval=0.001)
+    confirmed = START
+
+    def fill():
+        nonlocal confirmed
+        for tx in txs:
+            sink.write(Feed(Lines()).whole(tx))
+            confirmed = sink.durable_lsn
+
+    error = error_of(fill)
+    assert error.kind is ErrorKind.OUTPUT
+    assert "No space left on device" in error.message
+    sink.close()
+    done = [tx for tx in txs if tx.end_lsn <= confirmed]
+    assert 0 < len(done) < len(txs)
+    ballast.unlink()
+    txs = txs[: len(done) + 2]
+    sink = open_sink(small_disk / "d")
+    go_on(sink, Feed(Lines()), txs, confirmed)
+    check_complete(reader(small_disk / "d"), Lines(), txs)

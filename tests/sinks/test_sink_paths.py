@@ -1,0 +1,71 @@
+import unicodedata
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.sinks.paths import LONGEST, MESSAGES, SCHEMAS, file_name, parse_file_name, table_folder
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=63)
+SIMILAR = st.text(
+    st.sampled_from("aAäÄA\u0308\u0130i\u0131IßsS\u017fKk\u212a.%/_-~2eE"), min_size=1, max_size=6
+)
+
+
+@pytest.mark.parametrize(
+    ("schema", "table", "folder"),
+    [
+        ("public", "orders", "public.orders"),
+        ("public", "Orders", "public.%4Frders"),
+        ("a.b", "c", "a%2Eb.c"),
+        ("a", "b.c", "a.b%2Ec"),
+        ("public", "a/b%\n", "public.a%2Fb%25%0A"),
+        ("public", "注文", "public.注文"),
+        ("public", "é", "public.%C3%A9"),
+        ("_messages", "x", "_messages.x"),
+    ],
+)
+def test_a_folder_is_named_after_its_table(schema, table, folder):
+    assert table_folder(schema, table) == folder
+
+
+def folded(name: str) -> str:
+    """What a file system that ignores case and normalises makes of a name."""
+    return unicodedata.normalize("NFD", unicodedata.normalize("NFKC", name).casefold().upper().casefold())
+
+
+@settings(deadline=None, max_examples=500)
+@given(st.lists(st.tuples(NAMES | SIMILAR, NAMES | SIMILAR), min_size=2, max_size=6, unique=True))
+def test_two_tables_never_share_a_folder_even_where_case_is_ignored(tables):
+    assert len({folded(table_folder(*table)) for table in tables}) == len(tables)
+
+
+@settings(deadline=None, max_examples=500)
+@given(NAMES | SIMILAR, NAMES | SIMILAR)
+def test_a_folder_is_one_name_that_every_file_system_takes(schema, table):
+    folder = table_folder(schema, table)
+    assert len(folder.encode()) <= LONGEST
+    assert not {"/", "\0", "\n", "\\", ":"} & set(folder)
+    assert folder not in {MESSAGES, SCHEMAS, ".", ".."}
+    assert not folder.startswith(".")
+
+
+def test_long_names_stay_apart_and_within_the_limit():
+    folders = {table_folder("語" * 63, "表" * 62 + last) for last in "甲乙丙"}
+    assert len(folders) == 3
+    assert all(len(folder.encode()) <= LONGEST and "%~" in folder for folder in folders)
+
+
+@given(st.integers(1, 10**9), st.integers(0, 2**64 - 1), st.integers(1, 10**6))
+def test_a_file_name_says_segment_position_and_part(segment, lsn, part):
+    name = file_name(segment, Lsn(lsn), part, ".jsonl.zst")
+    assert parse_file_name(name) == (segment, lsn, part, ".jsonl.zst")
+    assert parse_file_name(name + ".partial") == (segment, lsn, part, ".jsonl.zst.partial")
+
+
+@pytest.mark.parametrize(
+    "name", ["README", "12-0-1.jsonl", "checkpoint.json", "000001-0000000000000010-0.jsonl"]
+)
+def test_other_files_are_not_taken_for_data(name):
+    assert parse_file_name(name) is None
