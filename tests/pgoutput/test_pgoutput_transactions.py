@@ -12,6 +12,7 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput import wire
 from pgcdc_cli.pgoutput.changes import Edge
+from pgcdc_cli.pgoutput.decode import decode
 from pgcdc_cli.pgoutput.transactions import Assembler
 
 TIME = 1_700_000_000_000_000
@@ -48,19 +49,34 @@ def test_a_batch_larger_than_a_buffer_gives_the_same_two_slices(frames, largest)
         assert assemble([frames], marks=True) == reference(frames, marks=True)
 
 
-limits = st.fixed_dictionaries(
-    {
-        "skip_before": st.integers(-1, 250),
-        "until": st.one_of(st.none(), st.integers(90, 400).map(Lsn)),
-        "max_transactions": st.one_of(st.none(), st.integers(1, 4)),
-        "marks": st.booleans(),
+@st.composite
+def limits(draw, frames):
+    """Positions at and next to those that the stream speaks of."""
+    spoken = {lsn + near for one in frames for lsn in positions(one) for near in (-1, 0, 1)} | {0}
+    lsns = st.sampled_from(sorted(spoken)).map(Lsn)
+    return {
+        "skip_before": draw(st.one_of(st.just(Lsn(0)), lsns)),
+        "until": draw(st.one_of(st.none(), lsns)),
+        "max_transactions": draw(st.one_of(st.none(), st.integers(1, 4))),
+        "marks": draw(st.booleans()),
     }
-)
 
 
-@given(st.data(), streams(most_changes=3), limits)
+def positions(one):
+    match decode(one[25:]):
+        case m.Begin(final_lsn):
+            return [final_lsn]
+        case m.Commit(commit_lsn, end_lsn):
+            return [commit_lsn, end_lsn]
+        case m.LogicalMessage(lsn=lsn):
+            return [lsn]
+    return []
+
+
+@given(st.data(), streams(most_changes=3))
 @settings(max_examples=400, deadline=None)
-def test_limits_keep_the_same_transactions_wherever_the_stream_is_cut(data, frames, options):
+def test_limits_keep_the_same_transactions_wherever_the_stream_is_cut(data, frames):
+    options = data.draw(limits(frames))
     expected = reference(frames, **options)
     assert assemble([frames], **options) == expected
     assert assemble(data.draw(cuts(frames)), **options) == expected
