@@ -211,7 +211,7 @@ class StreamRun:
                 wait = patience.after(error)
                 if wait is None:
                     raise
-                log.warning("%s; trying again", error.message)
+                log.log(patience.level, "%s; trying again", error.message)
                 self._sink.rollback()
                 self._sink.flush()
                 self._checkpoint = self._sink.checkpoint
@@ -229,7 +229,7 @@ class StreamRun:
             patience.connected()
             self._pump(connection)
             self._sink.close()
-            connection.confirm(self._sink.edge_lsn, self._sink.durable_lsn)
+            self._acknowledge(connection)
             connection.finish()
 
     def _prepare(self, connection: ReplicationConnection) -> None:
@@ -323,9 +323,12 @@ class StreamRun:
                 self._control.hangup = False
                 self._sink.reopen()
             self._sink.tick()
-            connection.confirm(self._sink.edge_lsn, self._sink.durable_lsn)
-            self.totals.durable_lsn = self._sink.durable_lsn
+            self._acknowledge(connection)
             self._report(self.totals)
+
+    def _acknowledge(self, connection: ReplicationConnection) -> None:
+        connection.confirm(self._sink.edge_lsn, self._sink.durable_lsn)
+        self.totals.durable_lsn = self._sink.durable_lsn
 
     def _write(self, parts: Sequence[EncodedSlice]) -> None:
         self._last_data = time.monotonic()
@@ -372,6 +375,11 @@ class _Patience:
         self._tries = 0
         self._lost_at: float | None = None
         self._was_connected = False
+
+    @property
+    def level(self) -> int:
+        """A lost connection is worth a warning; a server that is not there yet will be an error soon enough."""
+        return logging.WARNING if self._was_connected else logging.INFO
 
     def connected(self) -> None:
         self._backoff.reset()

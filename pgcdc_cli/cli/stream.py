@@ -226,7 +226,7 @@ def stream(  # noqa: PLR0913 - a command's options
     """
     _refuse_protocols(proto_version, streaming, two_phase=two_phase)
     target = Target(
-        file=file,
+        file=file or (None if directory else STDOUT),
         directory=directory,
         format=file_format or _default_format(file, directory),
         layout=layout,
@@ -262,9 +262,11 @@ def stream(  # noqa: PLR0913 - a command's options
         accept_gap=accept_gap,
         accept_publications=accept_publications,
     )
+    encoding = _encoding(target)
     if create_slot:
         _create_slot(conninfo, slot, if_not_exists=if_not_exists)
-    _run(settings, target, Reporter(shown=_shows_progress(target) if progress is None else progress))
+    shown = _shows_progress(target) if progress is None else progress
+    _run(settings, target, encoding, Reporter(shown=shown))
 
 
 def _shows_progress(target: Target) -> bool:
@@ -292,10 +294,6 @@ def _check(target: Target) -> None:
         raise usage_error(f"--format {target.format} goes into one file (-f) or to standard output")
     if target.format == "arrow" and target.directory is None:
         raise usage_error("--format arrow needs a directory (-D): a file holds one table")
-    if target.layout == "stream" and target.format == "arrow":
-        raise usage_error("--layout stream is for JSON: an Arrow file holds one table")
-    if target.transactions and target.directory is not None and target.layout == "table":
-        raise usage_error("--transactions needs --layout stream, or one file")
 
 
 def _plugin_options(
@@ -334,10 +332,9 @@ def _create_slot(conninfo: str, slot: str, *, if_not_exists: bool) -> None:
                 raise
 
 
-def _run(settings: "StreamSettings", target: Target, reporter: "Reporter") -> None:
+def _run(settings: "StreamSettings", target: Target, encoding: "Format", reporter: Reporter) -> None:
     from pgcdc_cli.stream import Control, StreamRun
 
-    encoding = _encoding(target)
     control = Control()
     run = StreamRun(
         settings,
