@@ -1,9 +1,12 @@
 """Real servers for the tests: PostgreSQL 16 and 18, one of each a session, a fresh database a test."""
 
+import contextlib
 import shutil
+import socket
 import tempfile
+import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -68,16 +71,22 @@ class Database:
     def drop(self) -> None:
         self.connection.close()
         with psycopg.connect(self.server.uri(), autocommit=True) as admin:
-            admin.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
-                          " WHERE database = %s AND active", (self.name,))
+            admin.execute(
+                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
+                " WHERE database = %s AND active",
+                (self.name,),
+            )
             for _ in range(100):
-                busy = admin.execute("SELECT count(*) FROM pg_replication_slots WHERE database = %s AND active",
-                                     (self.name,)).fetchone()
+                busy = admin.execute(
+                    "SELECT count(*) FROM pg_replication_slots WHERE database = %s AND active", (self.name,)
+                ).fetchone()
                 if busy == (0,):
                     break
                 admin.execute("SELECT pg_sleep(0.05)")
-            admin.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-                          " WHERE database = %s", (self.name,))
+            admin.execute(
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s",
+                (self.name,),
+            )
             admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(self.name)))
 
 
@@ -93,3 +102,116 @@ def database18(server18: EmbeddedServer) -> Iterator[Database]:
     database = Database(server18)
     yield database
     database.drop()
+
+
+class Proxy:
+    """A TCP port in front of a server's Unix socket, for everything that can go wrong on a wire."""
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        self._target = f"{server.socket_directory}/.s.PGSQL.5432"
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._flowing = threading.Event()
+        self._flowing.set()
+        self._budget: int | None = None
+        self._sockets: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def uri(self, database: str, user: str = "postgres") -> str:
+        return f"postgresql://{user}@127.0.0.1:{self._listener.getsockname()[1]}/{database}?sslmode=disable"
+
+    def stall(self) -> None:
+        """Let nothing through any more, in either direction, without closing anything."""
+        self._flowing.clear()
+
+    def resume(self) -> None:
+        self._flowing.set()
+
+    def cut(self) -> None:
+        """Close all connections."""
+        for one in self._sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def cut_after(self, size: int) -> None:
+        """Close all connections once `size` more bytes have come from the server."""
+        self._budget = size
+
+    def close(self) -> None:
+        self.resume()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+        for thread in self._threads:
+            thread.join()
+        for one in self._sockets:
+            one.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client = self._listener.accept()[0]
+            except OSError:
+                return
+            upstream = socket.socket(socket.AF_UNIX)
+            upstream.connect(self._target)
+            self._sockets += [client, upstream]
+            for source, sink in ((client, upstream), (upstream, client)):
+                pump = threading.Thread(
+                    target=self._pump, args=(source, sink, source is upstream), daemon=True
+                )
+                self._threads.append(pump)
+                pump.start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, from_server: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                self._flowing.wait()
+                if from_server and self._budget is not None:
+                    data = data[: self._budget]
+                    self._budget -= len(data)
+                sink.sendall(data)
+                if self._budget == 0:
+                    self.cut()
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def proxy(database: Database) -> Iterator[Proxy]:
+    """In front of the server of the fixture `database`."""
+    proxy = Proxy(database.server)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def proxy18(database18: Database) -> Iterator[Proxy]:
+    """In front of the server of the fixture `database18`."""
+    proxy = Proxy(database18.server)
+    yield proxy
+    proxy.close()
+
+
+StartOwnServer = Callable[..., EmbeddedServer]
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[StartOwnServer]:
+    """Start servers of the module's own, for what other tests could not live with."""
+    started: list[EmbeddedServer] = []
+
+    def start(version: int = 18, settings: dict[str, str] | None = None, hba: str = "") -> EmbeddedServer:
+        server = EmbeddedServer(Path(tempfile.mkdtemp(prefix="pgcdc-own-")), version, settings)
+        started.append(server)
+        if hba:
+            file = server.data / "pg_hba.conf"
+            file.write_text(hba + file.read_text())
+            server.pg_ctl("restart")
+        return server
+
+    yield start
+    for server in started:
+        server.stop()
+        shutil.rmtree(server.data, ignore_errors=True)

@@ -23,12 +23,11 @@ class Session:
 
     def ask(self, query: str, parameters: dict[str, Any], doing: str) -> list[tuple[Any, ...]]:
         """Read rows. A connection that was lost since it was last used is opened anew, once."""
-        reused = self._connection is not None
+        reused = self._connection is not None and not self._connection.closed
         try:
             return self._open().execute(query.encode(), parameters).fetchall()
         except psycopg.Error as error:
-            if reused and self._open().closed:
-                self.close()
+            if reused and self._connection is not None and self._connection.closed:
                 return self.ask(query, parameters, doing)
             raise server_failure(doing, error) from error
 
@@ -40,6 +39,6 @@ class Session:
             raise server_failure(doing, error, kinds) from error
 
     def _open(self) -> Connection:
-        if self._connection is None:
+        if self._connection is None or self._connection.closed:
             self._connection = connect(self._conninfo)
         return self._connection

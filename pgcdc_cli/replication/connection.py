@@ -30,6 +30,9 @@ log = logging.getLogger("pgcdc")
 _CREATE = {"55000": ErrorKind.USAGE, "58P01": ErrorKind.USAGE}
 """wal_level is too low, or the server has no such plugin."""
 
+_START = {"XX000": ErrorKind.USAGE}
+"""So it is that pgoutput refuses an option it doesn't know."""
+
 _STREAM = {"42704": ErrorKind.PUBLICATION, "0A000": ErrorKind.PUBLICATION, "22": ErrorKind.PUBLICATION}
 """It doesn't exist, its column lists contradict each other, or a row filter can't be computed."""
 
@@ -128,8 +131,8 @@ class ReplicationConnection:
         """Begin streaming at `lsn`, or where the slot is if that is later. `options` go to the plugin."""
         self._slot = slot
         self._publications = commands.split_names(options.get("publication_names", ""))
-        query = "SELECT setting::int FROM pg_settings WHERE name = 'wal_sender_timeout'"
-        timeout = self._row(query, "read the server's settings")[0] / 1000
+        query = "SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'"
+        timeout = int(self._row(query, "read the server's settings")[0]) / 1000
         position = max(lsn, self._confirmed_flush())
         try:
             self._connection.execute(commands.start_replication(slot, lsn, options).encode())
@@ -146,14 +149,14 @@ class ReplicationConnection:
         copy, feedback = self._streaming()
         feedback.check()
         try:
+            heard = copy.wait(0)
             received = self._take(copy, feedback, limit)
-            heard = not received.empty
-            if not heard:
-                heard = copy.wait(timeout)
+            if received.empty:
+                heard |= copy.wait(timeout)
                 received = self._take(copy, feedback, limit)
         except psycopg.Error as error:
             raise self._stream_failure(error) from error
-        self._mind_silence(heard=heard)
+        self._mind_silence(heard=heard or not received.empty)
         return received
 
     def _take(self, copy: CopyBoth, feedback: Feedback, limit: int) -> Received:
@@ -233,7 +236,7 @@ class ReplicationConnection:
         return failure
 
     def _start_failure(self, error: psycopg.Error) -> PgcdcError:
-        failure = failures.server_failure(f'start streaming from slot "{self._slot}"', error)
+        failure = failures.server_failure(f'start streaming from slot "{self._slot}"', error, _START)
         if failure.kind is not ErrorKind.SLOT_INVALIDATED:
             return failure
         query = sql.SQL(_START_PROBLEM).format(sql.Literal(self._slot))

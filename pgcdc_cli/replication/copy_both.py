@@ -9,8 +9,8 @@ import time
 
 import psycopg
 from psycopg.errors import error_from_result
-from psycopg.pq import ExecStatus
-from psycopg.pq.abc import PGconn
+from psycopg.pq import DiagnosticField, ExecStatus
+from psycopg.pq.abc import PGconn, PGresult
 
 from pgcdc_cli.replication.frames import XLOGDATA, XLOGDATA_HEADER, Received, read_keepalive
 
@@ -77,7 +77,7 @@ class CopyBoth:
             return None
         if result is None or result.status != ExecStatus.FATAL_ERROR:
             return None
-        return error_from_result(result)
+        return _error(result)
 
     def _end(self) -> None:
         """Return if the copy was ended by CopyDone; raise if by an error, or by a server that shuts down."""
@@ -87,7 +87,7 @@ class CopyBoth:
         if result is None or result.status == ExecStatus.COPY_IN:
             return
         if result.status == ExecStatus.FATAL_ERROR:
-            raise error_from_result(result)
+            raise _error(result)
         if not self._finishing:
             raise psycopg.OperationalError("the server is shutting down")
 
@@ -112,3 +112,10 @@ class CopyBoth:
         """Let the server release the slot; in mid-transaction it does so only when we disconnect."""
         while self._pgconn.is_busy() and self.wait(deadline - time.monotonic()):
             self._consume()
+
+
+def _error(result: PGresult) -> psycopg.Error:
+    """Make an error of a result; one without an SQLSTATE is libpq's own: the connection was lost."""
+    if result.error_field(DiagnosticField.SQLSTATE) is None:
+        return psycopg.OperationalError(result.get_error_message())
+    return error_from_result(result)

@@ -1,0 +1,112 @@
+import pytest
+
+from pgcdc_cli.catalog import Catalog, Publication, PublishedTable
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+
+
+@pytest.fixture
+def catalog(database):
+    database.execute("CREATE TABLE a (id int PRIMARY KEY, v text, w int)")
+    database.execute('CREATE SCHEMA "Other"')
+    database.execute('CREATE TABLE "Other"."B ""b""" (id int PRIMARY KEY, "X y" int)')
+    with Catalog(database.uri) as catalog:
+        yield catalog
+
+
+@pytest.mark.parametrize(
+    "publication",
+    [
+        Publication("empty", owner="postgres"),
+        Publication("everything", all_tables=True, owner="postgres"),
+        Publication("inserts", all_tables=True, operations=("insert",), owner="postgres"),
+        Publication("no ops", all_tables=True, operations=(), owner="postgres"),
+        Publication("schemas", schemas=("Other", "public"), owner="postgres"),
+        Publication(
+            "Quo\"ted, it's",
+            tables=(PublishedTable("Other", 'B "b"', ("id", "X y")), PublishedTable("public", "a")),
+            operations=("insert", "truncate"),
+            via_root=True,
+            owner="postgres",
+        ),
+        Publication(
+            "filtered",
+            tables=(PublishedTable("public", "a", ("id", "w"), "(id > 10)"),),
+            owner="postgres",
+        ),
+        Publication("mixed", tables=(PublishedTable("public", "a"),), schemas=("Other",), owner="postgres"),
+    ],
+    ids=lambda p: p.name,
+)
+def test_a_publication_reads_back_as_it_was_made(catalog, publication):
+    catalog.create_publication(publication)
+    assert catalog.publication(publication.name) == publication
+    assert catalog.publications() == [publication]
+    catalog.check_publications([publication.name])
+    catalog.drop_publication(publication.name)
+    assert catalog.publication(publication.name) is None
+
+
+def test_publications_are_listed_by_name(catalog):
+    for name in ("b", "a", "c"):
+        catalog.create_publication(Publication(name))
+    assert [publication.name for publication in catalog.publications()] == ["a", "b", "c"]
+
+
+def test_a_publication_that_is_there_is_not_made_again(catalog):
+    catalog.create_publication(Publication("p"))
+    with pytest.raises(PgcdcError, match=r'could not create publication "p": .*already exists') as caught:
+        catalog.create_publication(Publication("p"))
+    assert caught.value.kind is ErrorKind.PUBLICATION
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        PublishedTable("public", "nix"),
+        PublishedTable("public", "a", ("nix",)),
+        PublishedTable("public", "a", None, "nix > 1"),
+        PublishedTable("public", "a", None, "id >"),
+        PublishedTable("public", "a", None, "random() > 0.5"),
+    ],
+)
+def test_a_table_column_or_filter_that_does_not_do_is_a_usage_error(catalog, table):
+    with pytest.raises(PgcdcError, match='could not create publication "p": ') as caught:
+        catalog.create_publication(Publication("p", tables=(table,)))
+    assert caught.value.kind is ErrorKind.USAGE
+    assert catalog.publications() == []
+
+
+def test_an_unknown_operation_is_a_usage_error(catalog):
+    with pytest.raises(PgcdcError) as caught:
+        catalog.create_publication(Publication("p", operations=("merge",)))
+    assert caught.value.kind is ErrorKind.USAGE
+
+
+def test_dropping_what_is_not_there_fails_unless_told_otherwise(catalog):
+    with pytest.raises(PgcdcError, match="could not drop publication") as caught:
+        catalog.drop_publication("nix")
+    assert caught.value.kind is ErrorKind.PUBLICATION
+    catalog.drop_publication("nix", if_exists=True)
+
+
+def test_the_first_missing_publication_is_named(catalog):
+    catalog.create_publication(Publication("there"))
+    with pytest.raises(PgcdcError, match='could not find publication "Nix"') as caught:
+        catalog.check_publications(["there", "Nix", "nada"])
+    assert caught.value.kind is ErrorKind.PUBLICATION
+    assert "pgcdc publication create" in caught.value.hint
+
+
+def test_a_role_without_rights_is_told_so(database, catalog):
+    database.execute("DROP ROLE IF EXISTS publication_maker")
+    database.execute("CREATE ROLE publication_maker LOGIN")
+    try:
+        with (
+            Catalog(database.server.uri(database.name, "publication_maker")) as theirs,
+            pytest.raises(PgcdcError, match="permission denied") as caught,
+        ):
+            theirs.create_publication(Publication("p"))
+        assert caught.value.kind is ErrorKind.RIGHTS
+    finally:
+        database.execute("DROP ROLE publication_maker")
+    assert catalog.publications() == []

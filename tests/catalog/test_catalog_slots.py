@@ -1,0 +1,114 @@
+import uuid
+
+import psycopg
+import pytest
+
+from pgcdc_cli.catalog import Catalog
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.replication.connection import ReplicationConnection
+
+
+@pytest.fixture
+def catalog(database):
+    with Catalog(database.uri) as catalog:
+        yield catalog
+
+
+def test_a_slot_is_shown_as_the_server_has_it(database, catalog):
+    name = database.create_slot()
+    slot = catalog.slot(name)
+    row = database.execute(
+        "SELECT restart_lsn::text, confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s",
+        (name,),
+    ).fetchone()
+    assert (str(slot.restart_lsn), str(slot.confirmed_flush_lsn)) == row
+    assert (slot.name, slot.plugin, slot.database, slot.temporary) == (name, "pgoutput", database.name, False)
+    assert (slot.active_pid, slot.two_phase, slot.invalidation_reason) == (None, False, None)
+    assert slot.wal_status == "reserved"
+    assert slot.failover == (False if database.server.version >= 17 else None)
+
+
+def test_lag_and_retained_bytes_grow_with_the_log(database, catalog):
+    name = database.create_slot()
+    before = catalog.slot(name)
+    database.execute("CREATE TABLE t AS SELECT repeat('x', 1000) FROM generate_series(1, 1000)")
+    after = catalog.slot(name)
+    assert after.lag_bytes - before.lag_bytes > 1_000_000
+    assert after.retained_bytes >= after.lag_bytes
+    assert isinstance(after.lag_bytes, int)
+
+
+def test_a_slot_in_use_names_the_process(database, catalog):
+    name = database.create_slot()
+    with ReplicationConnection(database.uri) as connection:
+        connection.start(name, Lsn(0), {"proto_version": "1", "publication_names": '"p"'})
+        assert catalog.slot(name).active_pid > 0
+
+
+def test_all_slots_are_listed_physical_ones_and_other_databases_included(database):
+    logical, physical = database.create_slot(), f"physical_{uuid.uuid4().hex[:8]}"
+    database.execute("SELECT pg_create_physical_replication_slot(%s)", (physical,))
+    try:
+        with Catalog(database.server.uri()) as elsewhere:
+            slots = {slot.name: slot for slot in elsewhere.slots()}
+    finally:
+        database.execute("SELECT pg_drop_replication_slot(%s)", (physical,))
+    assert slots[logical].database == database.name
+    assert (slots[physical].database, slots[physical].plugin, slots[physical].restart_lsn) == (
+        None,
+        None,
+        None,
+    )
+    assert list(slots) == sorted(slots)
+
+
+def test_no_such_slot_is_none(catalog):
+    assert catalog.slot("nix") is None
+
+
+def test_facts_are_those_a_stream_depends_on(database, catalog):
+    facts = catalog.facts()
+    assert facts.version // 10000 == database.server.version
+    assert (facts.database, facts.wal_level, facts.wal_sender_timeout) == (database.name, "logical", 60.0)
+    assert (facts.in_recovery, facts.may_replicate) == (False, True)
+    catalog.check_wal_level()
+
+
+def test_a_wal_level_below_logical_is_a_usage_error(own_server):
+    server = own_server(18, {"wal_level": "replica"})
+    with Catalog(server.uri()) as catalog, pytest.raises(PgcdcError, match="wal_level is replica") as caught:
+        catalog.check_wal_level()
+    assert caught.value.kind is ErrorKind.USAGE
+    assert "wal_level = logical" in caught.value.hint
+
+
+def test_a_lost_connection_is_opened_anew(database, catalog):
+    catalog.slots()
+    pid = catalog._session._connection.info.backend_pid
+    database.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+    assert catalog.slot("nix") is None
+    assert catalog._session._connection.info.backend_pid != pid
+
+
+def test_nothing_is_opened_before_it_is_needed_and_close_may_come_twice():
+    catalog = Catalog("host=/nowhere")
+    catalog.close()
+    with pytest.raises(PgcdcError) as caught:
+        catalog.slots()
+    assert caught.value.kind is ErrorKind.CONNECTION
+    catalog.close()
+
+
+def test_a_plain_role_may_read_all_of_it(database):
+    with psycopg.connect(database.server.uri(), autocommit=True) as admin:
+        admin.execute("DROP ROLE IF EXISTS catalog_reader")
+        admin.execute("CREATE ROLE catalog_reader LOGIN")
+    try:
+        with Catalog(database.server.uri(database.name, "catalog_reader")) as catalog:
+            assert catalog.slots() is not None
+            assert catalog.publications() == []
+            assert not catalog.facts().may_replicate
+    finally:
+        with psycopg.connect(database.server.uri(), autocommit=True) as admin:
+            admin.execute("DROP ROLE catalog_reader")

@@ -1,0 +1,191 @@
+"""Tables as the catalog completes them, from the relation messages that the server really sends."""
+
+import pytest
+
+from pgcdc_cli.catalog import Catalog
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput.decode import decode
+from pgcdc_cli.pgoutput.messages import Relation, RelationColumn, ReplicaIdentity
+from pgcdc_cli.replication.connection import ReplicationConnection
+from pgcdc_cli.replication.frames import XLOGDATA_HEADER
+from pgcdc_cli.table import TableSchema
+from pgcdc_cli.types.registry import PgType
+
+
+@pytest.fixture
+def catalog(database):
+    with Catalog(database.uri) as catalog:
+        yield catalog
+
+
+def relations(database, *statements, publication="FOR ALL TABLES") -> list[Relation]:
+    """The relation messages that these statements make the server send."""
+    database.execute(f"CREATE PUBLICATION p {publication}")
+    slot = database.create_slot()
+    with database.connection.transaction():
+        for statement in statements:
+            database.execute(statement)
+    found, tags = [], ""
+    with ReplicationConnection(database.uri) as connection:
+        connection.start(slot, Lsn(0), {"proto_version": "1", "publication_names": '"p"'})
+        while "C" not in tags:
+            for frame in connection.receive(100, 1.0).frames:
+                message = decode(frame[XLOGDATA_HEADER:])
+                tags += chr(frame[XLOGDATA_HEADER])
+                if isinstance(message, Relation):
+                    found.append(message)
+        connection.finish()
+    return found
+
+
+def described(database, catalog, definition, values="DEFAULT VALUES") -> TableSchema:
+    database.execute(definition)
+    name = definition.split()[2]
+    [relation] = relations(database, f"INSERT INTO {name} {values}")
+    return catalog.describe(relation)
+
+
+def test_built_in_types_keep_oid_and_typmod(database, catalog):
+    table = described(
+        database,
+        catalog,
+        "CREATE TABLE t (id int8 PRIMARY KEY, n numeric(12,2), a text[] NOT NULL, m int[][])",
+        "VALUES (1, 1, '{}', NULL)",
+    )
+    assert [c.type.name for c in table.columns] == ["int8", "numeric", "text[]", "int4[]"]
+    assert [c.declared for c in table.columns] == ["bigint", "numeric(12,2)", "text[]", "integer[]"]
+    assert [c.not_null for c in table.columns] == [True, False, True, False]
+    assert [c.dimensions for c in table.columns] == [0, 0, 1, 2]
+    assert [c.replica_identity for c in table.columns] == [True, False, False, False]
+    assert (table.display, table.key) == ("public.t", ("id",))
+
+
+def test_domains_resolve_to_their_base_with_its_typmod(database, catalog):
+    database.execute("CREATE DOMAIN money2 AS numeric(10,2)")
+    database.execute("CREATE DOMAIN price AS money2 CHECK (VALUE >= 0)")
+    database.execute("CREATE DOMAIN tags AS varchar(5)[]")
+    table = described(database, catalog, "CREATE TABLE t (a price, b tags, c price[], d money2)")
+    a, b, c, d = (column.type for column in table.columns)
+    typmod = (10 << 16 | 2) + 4
+    assert (a.name, a.typmod, a.category) == ("numeric", typmod, "base")
+    assert a == d
+    assert (b.name, b.category, b.element.name, b.element.typmod) == ("varchar[]", "array", "varchar", 9)
+    assert (c.name, c.category, c.element) == ("numeric[]", "array", a)
+    assert [column.declared for column in table.columns] == ["price", "tags", "price[]", "money2"]
+
+
+def test_enums_and_arrays_of_them_are_known_and_the_rest_is_other(database, catalog):
+    database.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+    database.execute("CREATE DOMAIN my_mood AS mood")
+    database.execute("CREATE TYPE pair AS (a int, b text)")
+    database.execute("CREATE TYPE span AS RANGE (subtype = int4)")
+    table = described(
+        database,
+        catalog,
+        "CREATE TABLE t (e mood, f mood[], g my_mood, h pair, i pair[], j span, k int4range)",
+    )
+    types = [column.type for column in table.columns]
+    assert [t.category for t in types] == ["enum", "array", "enum", "other", "array", "other", "other"]
+    assert [t.name for t in types] == ["mood", "mood[]", "mood", "pair", "pair[]", "span", "int4range"]
+    assert types[1].element == types[0] == types[2]
+    assert types[4].element == types[3]
+
+
+def test_a_type_in_another_schema_is_declared_with_it(database, catalog):
+    database.execute("CREATE SCHEMA shop")
+    database.execute("CREATE TYPE shop.mood AS ENUM ('ok')")
+    table = described(database, catalog, "CREATE TABLE t (e shop.mood)")
+    assert (table.columns[0].declared, table.columns[0].type.name) == ("shop.mood", "mood")
+
+
+@pytest.mark.parametrize(
+    ("definition", "identity", "key"),
+    [
+        ("(a int, b int, PRIMARY KEY (b, a))", "DEFAULT", ("a", "b")),
+        ("(a int, b int)", "DEFAULT", None),
+        ("(a int, b int, PRIMARY KEY (b, a))", "FULL", ("b", "a")),
+        ("(a int, b int, PRIMARY KEY (a) INCLUDE (b))", "FULL", ("a",)),
+        ("(a int PRIMARY KEY DEFERRABLE, b int)", "FULL", None),
+        ("(a int, b int)", "FULL", None),
+        ("(a int PRIMARY KEY, b int)", "NOTHING", None),
+        ("(a int PRIMARY KEY, b int NOT NULL CONSTRAINT u UNIQUE)", "USING INDEX u", ("b",)),
+    ],
+)
+def test_the_key_is_what_identifies_a_row_on_the_wire(database, catalog, definition, identity, key):
+    database.execute(f"CREATE TABLE t {definition}")
+    database.execute(f"ALTER TABLE t REPLICA IDENTITY {identity}")
+    [relation] = relations(database, "INSERT INTO t VALUES (1, 1)")
+    assert catalog.describe(relation).key == key
+
+
+@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+def test_a_key_that_is_published_in_part_is_none(database, catalog, identity):
+    database.execute("CREATE TABLE t (a int, b int, c int, PRIMARY KEY (a, b))")
+    database.execute(f"ALTER TABLE t REPLICA IDENTITY {identity}")
+    publication = "FOR TABLE t (a, c) WITH (publish = 'insert')"
+    [relation] = relations(database, "INSERT INTO t VALUES (1, 1, 1)", publication=publication)
+    assert [c.name for c in relation.columns] == ["a", "c"]
+    assert catalog.describe(relation).key is None
+
+
+def test_a_key_that_grew_since_the_message_is_what_the_message_says(database, catalog):
+    database.execute("CREATE TABLE t (a int PRIMARY KEY, b int)")
+    [relation] = relations(database, "INSERT INTO t VALUES (1, 1)")
+    database.execute(
+        "ALTER TABLE t ADD c int NOT NULL DEFAULT 0, DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (a, c)"
+    )
+    assert catalog.describe(relation).key == ("a",)
+
+
+def test_a_partitioned_table_published_by_its_root_has_the_roots_key(database, catalog):
+    database.execute("CREATE TABLE t (a int, b int, PRIMARY KEY (a)) PARTITION BY RANGE (a)")
+    database.execute("CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (10)")
+    database.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    publication = "FOR TABLE t WITH (publish_via_partition_root = true)"
+    root = relations(database, "INSERT INTO t VALUES (1, 1)", publication=publication)[0]
+    table = catalog.describe(root)
+    assert (table.display, table.key) == ("public.t", ("a",))
+
+
+def test_a_table_that_is_gone_is_what_the_message_says(database, catalog):
+    database.execute("CREATE TYPE mood AS ENUM ('ok')")
+    database.execute("CREATE TABLE t (a int PRIMARY KEY, b numeric(5,1), c mood)")
+    [relation] = relations(database, "INSERT INTO t VALUES (1, 1, 'ok')")
+    database.execute("DROP TABLE t")
+    database.execute("DROP TYPE mood")
+    table = catalog.describe(relation)
+    assert table.key == ("a",)
+    assert [c.declared for c in table.columns] == ["integer", "numeric(5,1)", "unknown"]
+    assert table.columns[2].type == PgType(relation.columns[2].type_oid, -1, "unknown", "other")
+    assert [c.not_null for c in table.columns] == [None, None, None]
+
+
+def test_a_column_that_is_gone_or_of_another_type_now_is_what_the_message_says(database, catalog):
+    database.execute("CREATE TABLE t (a int PRIMARY KEY, b int NOT NULL, c int NOT NULL, d int NOT NULL)")
+    [relation] = relations(database, "INSERT INTO t VALUES (1, 1, 1, 1)")
+    database.execute("ALTER TABLE t DROP b")
+    database.execute("ALTER TABLE t ALTER c TYPE text")
+    database.execute("ALTER TABLE t RENAME d TO e")
+    table = catalog.describe(relation)
+    assert [c.name for c in table.columns] == ["a", "b", "c", "d"]
+    assert [c.type.name for c in table.columns] == ["int4"] * 4
+    assert [c.not_null for c in table.columns] == [True, None, None, None]
+
+
+def test_a_table_without_columns_is_described(database, catalog):
+    table = described(database, catalog, "CREATE TABLE empty ()")
+    assert (table.columns, table.key) == ((), None)
+
+
+def test_names_in_any_script_are_described(database, catalog):
+    table = described(database, catalog, 'CREATE TABLE "Tàb%s" ("q""uote" int PRIMARY KEY)', "VALUES (1)")
+    assert (table.display, table.key) == ("public.Tàb%s", ('q"uote',))
+
+
+def test_describing_takes_one_round_trip(catalog, monkeypatch):
+    relation = Relation(1, "s", "t", ReplicaIdentity.DEFAULT, (RelationColumn("a", 99999, -1, key=False),))
+    asked = []
+    ask = catalog._session.ask
+    monkeypatch.setattr(catalog._session, "ask", lambda *args: asked.append(args) or ask(*args))
+    assert catalog.describe(relation).columns[0].type.name == "unknown"
+    assert len(asked) == 1

@@ -1,0 +1,135 @@
+"""A walsender that says what a test tells it to, and writes down what it hears. One connection."""
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+
+
+def message(tag: bytes, body: bytes = b"") -> bytes:
+    return tag + struct.pack(">I", len(body) + 4) + body
+
+
+def error(sqlstate: str, text: str, severity: str = "ERROR", tag: bytes = b"E") -> bytes:
+    fields = {"S": severity, "V": severity, "C": sqlstate, "M": text}
+    return message(tag, b"".join(f"{k}{v}\0".encode() for k, v in fields.items()) + b"\0")
+
+
+def copy_data(frame: bytes) -> bytes:
+    return message(b"d", frame)
+
+
+def xlogdata(lsn: int, body: bytes) -> bytes:
+    return copy_data(struct.pack(">cqqq", b"w", lsn, lsn, 0) + body)
+
+
+def keepalive(wal_end: int, *, reply: bool = False) -> bytes:
+    return copy_data(struct.pack(">cqqB", b"k", wal_end, 0, reply))
+
+
+def _row(value: str) -> bytes:
+    data = value.encode()
+    column = b"value\0" + struct.pack(">IhIhih", 0, 0, 25, -1, -1, 0)
+    return (
+        message(b"T", struct.pack(">h", 1) + column)
+        + message(b"D", struct.pack(">hi", 1, len(data)) + data)
+        + message(b"C", b"SELECT 1\0")
+    )
+
+
+READY = message(b"Z", b"I")
+
+
+class ScriptedWalsender:
+    """`heard` has (seconds since the start, message type, body) of all that came after START_REPLICATION."""
+
+    def __init__(self, wal_sender_timeout: int = 0, confirmed: str = "0/100") -> None:
+        self._answers = {
+            "wal_sender_timeout": _row(str(wal_sender_timeout)),
+            "confirmed_flush": _row(confirmed),
+        }
+        self._listener = socket.socket()
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self._listener.bind(("127.0.0.1", 0))
+        self._listener.listen()
+        self._socket = self._file = None
+        self.heard: list[tuple[float, bytes, bytes]] = []
+        self.streaming = threading.Event()
+        self.reading = threading.Event()
+        self.reading.set()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    @property
+    def uri(self) -> str:
+        return (
+            f"postgresql://u@127.0.0.1:{self._listener.getsockname()[1]}/d?sslmode=disable&gssencmode=disable"
+        )
+
+    def send(self, data: bytes) -> None:
+        assert self.streaming.wait(10)
+        self._socket.sendall(data)
+
+    def statuses(self) -> list[tuple[float, int, int]]:
+        """(seconds, written, flushed) of all status updates so far."""
+        updates = [(at, body) for at, tag, body in list(self.heard) if tag == b"d" and body[:1] == b"r"]
+        return [(at, *struct.unpack_from(">qq", body, 1)) for at, body in updates]
+
+    def wait_for(self, count: int, seconds: float = 10) -> list[tuple[float, int, int]]:
+        deadline = time.monotonic() + seconds
+        while len(self.statuses()) < count and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self.statuses()
+
+    def hang_up(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.reading.set()
+        for one in (self._listener, self._socket):
+            if one is not None:
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        for each in (self._file, self._socket, self._listener):
+            if each is not None:
+                each.close()
+
+    def _serve(self) -> None:
+        try:
+            self._socket = self._listener.accept()[0]
+            self._file = self._socket.makefile("rb")
+            (size,) = struct.unpack(">I", self._file.read(4))
+            self._file.read(size - 4)
+            self._socket.sendall(message(b"R", struct.pack(">I", 0)) + READY)
+            while self._command():
+                pass
+            self._listen()
+        except (OSError, ValueError, struct.error):
+            return
+
+    def _read(self) -> tuple[bytes, bytes]:
+        tag = self._file.read(1)
+        (size,) = struct.unpack(">I", self._file.read(4))
+        return tag, self._file.read(size - 4)
+
+    def _command(self) -> bool:
+        _, body = self._read()
+        text = body.decode()
+        if text.startswith("START_REPLICATION"):
+            self._socket.sendall(message(b"W", struct.pack(">bh", 0, 0)))
+            self._began = time.monotonic()
+            self.streaming.set()
+            return False
+        answer = next((a for word, a in self._answers.items() if word in text), message(b"C", b"SET\0"))
+        self._socket.sendall(answer + READY)
+        return True
+
+    def _listen(self) -> None:
+        while True:
+            self.reading.wait()
+            tag, body = self._read()
+            self.heard.append((time.monotonic() - self._began, tag, body))
+            if tag == b"c":
+                self._socket.sendall(message(b"c") + message(b"C", b"COPY 0\0") + READY)

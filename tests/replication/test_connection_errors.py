@@ -1,0 +1,278 @@
+"""Whatever a server may refuse, and ways to lose one while streaming."""
+
+import logging
+import threading
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.replication.connection import ReplicationConnection
+from pgcdc_cli.replication.session import connect
+
+OPTIONS = {"proto_version": "1", "publication_names": '"p"'}
+
+
+@pytest.fixture(scope="module")
+def strict_server(own_server):
+    """wal_level is replica, two walsenders; `pw` needs a password, `banned` may not come in."""
+    hba = "local all pw scram-sha-256\nlocal all banned reject\n"
+    server = own_server(
+        18, {"wal_level": "replica", "max_wal_senders": "2", "max_replication_slots": "2"}, hba
+    )
+    with psycopg.connect(server.uri(), autocommit=True) as admin:
+        admin.execute("SET password_encryption = 'scram-sha-256'")
+        admin.execute("CREATE ROLE pw LOGIN REPLICATION PASSWORD 'right'")
+        admin.execute("CREATE ROLE banned LOGIN REPLICATION")
+        admin.execute("CREATE ROLE plain LOGIN")
+        admin.execute("CREATE ROLE nologin REPLICATION")
+    return server
+
+
+def refused(conninfo, *, replication=True) -> PgcdcError:
+    with pytest.raises(PgcdcError, match="could not connect to the server: ") as caught:
+        connect(conninfo, replication=replication)
+    assert "\n" not in caught.value.message
+    return caught.value
+
+
+@pytest.mark.parametrize("replication", [True, False])
+def test_a_wrong_password_is_an_authentication_error_that_does_not_show_it(strict_server, replication):
+    error = refused(make_conninfo(strict_server.uri(user="pw"), password="wr0ng"), replication=replication)
+    assert error.kind is ErrorKind.AUTHENTICATION
+    assert "wr0ng" not in error.message
+
+
+def test_a_missing_password_is_an_authentication_error(strict_server, monkeypatch):
+    monkeypatch.setenv("PGPASSFILE", "/dev/null")
+    assert refused(strict_server.uri(user="pw")).kind is ErrorKind.AUTHENTICATION
+
+
+def test_the_right_password_is_taken_from_the_environment(strict_server, monkeypatch):
+    monkeypatch.setenv("PGPASSWORD", "right")
+    with ReplicationConnection(strict_server.uri(user="pw")) as connection:
+        assert connection.identify_system().timeline == 1
+
+
+@pytest.mark.parametrize("user", ["banned", "nologin", "nobody"])
+def test_a_role_that_may_not_come_in_is_an_authentication_error(strict_server, user):
+    assert refused(strict_server.uri(user=user)).kind is ErrorKind.AUTHENTICATION
+
+
+def test_a_role_without_replication_lacks_rights(strict_server):
+    error = refused(strict_server.uri(user="plain"))
+    assert error.kind is ErrorKind.RIGHTS
+    assert "REPLICATION" in error.hint
+
+
+def test_a_refusal_in_another_language_is_no_reason_to_try_again(strict_server, monkeypatch):
+    monkeypatch.setattr("pgcdc_cli.replication.failures._REFUSED", ())
+    conninfo = make_conninfo(strict_server.uri(user="pw"), password="wrong")
+    assert refused(conninfo).kind is ErrorKind.AUTHENTICATION
+    assert refused("host=/nowhere user=u").kind is ErrorKind.CONNECTION
+
+
+def test_too_many_walsenders_is_worth_another_try(strict_server):
+    uri = strict_server.uri()
+    with ReplicationConnection(uri), ReplicationConnection(uri):
+        error = refused(uri)
+    assert error.kind is ErrorKind.CONNECTION
+    assert "max_wal_senders" in error.hint
+
+
+def test_a_wal_level_below_logical_says_how_to_raise_it(strict_server):
+    with (
+        ReplicationConnection(strict_server.uri()) as connection,
+        pytest.raises(PgcdcError, match="wal_level") as caught,
+    ):
+        connection.create_slot("s")
+    assert caught.value.kind is ErrorKind.USAGE
+    assert "wal_level = logical" in caught.value.hint
+
+
+def start_failure(uri, slot, options=OPTIONS) -> PgcdcError:
+    with ReplicationConnection(uri) as connection, pytest.raises(PgcdcError) as caught:
+        connection.start(slot, Lsn(0), options)
+    return caught.value
+
+
+def test_no_such_slot(database):
+    error = start_failure(database.uri, "nix")
+    assert error.kind is ErrorKind.SLOT_MISSING
+    assert error.message == (
+        'could not start streaming from slot "nix": replication slot "nix" does not exist'
+    )
+
+
+def test_a_slot_in_use(database, table, stream):
+    stream(database.uri, table).start()
+    error = start_failure(database.uri, table)
+    assert error.kind is ErrorKind.SLOT_ACTIVE
+    assert error.kind.rule.transient
+
+
+def test_a_slot_of_another_database_names_it(database, table):
+    error = start_failure(database.server.uri(), table)
+    assert error.kind is ErrorKind.USAGE
+    assert f'"{database.name}"' in error.hint
+
+
+def test_a_physical_slot(database):
+    database.execute("SELECT pg_create_physical_replication_slot('physical')")
+    try:
+        error = start_failure(database.uri, "physical")
+    finally:
+        database.execute("SELECT pg_drop_replication_slot('physical')")
+    assert (error.kind, error.hint) == (ErrorKind.USAGE, "pgcdc reads logical slots")
+
+
+@pytest.mark.parametrize(
+    "options", [{"proto_version": "99"}, {"nonsense": "1"}, {"proto_version": "1"}, {"proto_version": "one"}]
+)
+def test_options_that_the_plugin_does_not_take(database, table, options):
+    assert start_failure(database.uri, table, options).kind is ErrorKind.USAGE
+
+
+@pytest.mark.parametrize("version", [16, 18])
+def test_an_invalidated_slot(own_server, version):
+    settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
+    server = own_server(version, settings)
+    with psycopg.connect(server.uri(), autocommit=True) as admin:
+        admin.execute("SELECT pg_create_logical_replication_slot('lost', 'pgoutput')")
+        admin.execute("CREATE TABLE filler (v text)")
+        for _ in range(4):
+            admin.execute("INSERT INTO filler SELECT repeat('x', 1000) FROM generate_series(1, 17000)")
+            admin.execute("SELECT pg_switch_wal()")
+            admin.execute("CHECKPOINT")
+    error = start_failure(server.uri(), "lost")
+    assert error.kind is ErrorKind.SLOT_INVALIDATED
+    assert not error.kind.rule.transient
+
+
+def test_a_missing_publication_stops_the_stream_before_anything_is_confirmed(database, table, stream):
+    database.execute("INSERT INTO t VALUES (1)")
+    before = database.execute("SELECT confirmed_flush_lsn FROM pg_replication_slots").fetchall()
+    one = stream(database.uri, table, publication="nix").start()
+    with pytest.raises(PgcdcError, match='"nix"') as caught:
+        one.read(commits=1)
+    assert caught.value.kind is ErrorKind.PUBLICATION
+    assert "advance it" in caught.value.hint
+    assert one.frames == []
+    if database.server.version >= 18:
+        one.connection.finish()
+    one.connection.close()
+    assert database.execute("SELECT confirmed_flush_lsn FROM pg_replication_slots").fetchall() == before
+    assert stream(database.uri, table).start().read(commits=1).tags == "BRIC"
+
+
+def test_a_publication_made_after_the_slot_stops_the_stream_too(database, stream):
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    slot = database.create_slot()
+    database.execute("INSERT INTO t VALUES (1)")
+    database.execute("CREATE PUBLICATION late FOR TABLE t")
+    database.execute("INSERT INTO t VALUES (2)")
+    one = stream(database.uri, slot, publication="late").start()
+    with pytest.raises(PgcdcError, match='"late"') as caught:
+        one.read(commits=1)
+    assert caught.value.kind is ErrorKind.PUBLICATION
+    assert one.frames == []
+
+
+def test_after_advancing_beyond_the_creation_of_the_publication_the_stream_goes_on(database, stream):
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    slot = database.create_slot()
+    database.execute("INSERT INTO t VALUES (1)")
+    database.execute("CREATE PUBLICATION late FOR TABLE t")
+    database.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", (slot,))
+    database.execute("INSERT INTO t VALUES (2)")
+    assert stream(database.uri, slot, publication="late").start().read(commits=1).tags == "BRIC"
+
+
+def test_one_missing_publication_of_two_stops_the_stream(database, table, stream):
+    database.execute("INSERT INTO t VALUES (1)")
+    one = stream(database.uri, table)
+    one.options["publication_names"] = '"p","nix"'
+    one.start()
+    with pytest.raises(PgcdcError, match='"nix"') as caught:
+        one.read(commits=1)
+    assert caught.value.kind is ErrorKind.PUBLICATION
+
+
+def test_a_row_filter_that_fails_makes_the_publication_unfit(database, stream):
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    database.execute("CREATE PUBLICATION p FOR TABLE t WHERE (1 / id > 0)")
+    slot = database.create_slot()
+    database.execute("INSERT INTO t VALUES (0)")
+    with pytest.raises(PgcdcError, match="division by zero") as caught:
+        stream(database.uri, slot).start().read(commits=1)
+    assert caught.value.kind is ErrorKind.PUBLICATION
+
+
+def test_a_terminated_walsender_is_worth_another_try(database, table, stream):
+    database.execute("INSERT INTO t VALUES (1)")
+    one = stream(database.uri, table).start().read(commits=1)
+    database.execute(
+        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", (table,)
+    )
+    with pytest.raises(PgcdcError, match=f'could not receive from slot "{table}": terminating') as caught:
+        one.read(commits=2)
+    assert caught.value.kind is ErrorKind.CONNECTION
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+@pytest.mark.parametrize("version", [16, 18])
+def test_a_server_restart_is_worth_another_try(own_server, stream, version, mode):
+    server = own_server(version)
+    with psycopg.connect(server.uri(), autocommit=True) as admin:
+        admin.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        admin.execute("CREATE PUBLICATION p FOR TABLE t")
+        admin.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+        admin.execute("INSERT INTO t VALUES (1)")
+    one = stream(server.uri(), "s").start().read(commits=1)
+    end = Lsn(one.commit_ends[0])
+    one.connection.confirm(end, Lsn(0))
+    stopping = restart_in_background(server, mode)
+    with pytest.raises(PgcdcError) as caught:
+        confirm_all(one.connection)
+    assert caught.value.kind is ErrorKind.CONNECTION
+    stopping.join()
+    again = stream(server.uri(), "s").start()
+    with psycopg.connect(server.uri(), autocommit=True) as admin:
+        admin.execute("INSERT INTO t VALUES (2)")
+    again.read(commits=1)
+    assert again.tags.endswith("BRIC")
+
+
+def confirm_all(connection) -> None:
+    """As a sink does that has all durable at once; without it a server would not shut down."""
+    while True:
+        received = connection.receive(8192, 0.2)
+        if received.keepalive is not None:
+            connection.confirm(received.keepalive.wal_end, received.keepalive.wal_end)
+
+
+def restart_in_background(server, mode):
+    thread = threading.Thread(target=server.pg_ctl, args=("restart", "-m", mode))
+    thread.start()
+    return thread
+
+
+def test_a_server_that_is_down_is_worth_another_try(own_server):
+    server = own_server(18)
+    server.pg_ctl("stop", "-m", "fast")
+    assert refused(f"host={server.data} user=postgres").kind is ErrorKind.CONNECTION
+    server.pg_ctl("start")
+
+
+def test_warnings_are_logged_once(database, caplog):
+    database.execute(
+        "CREATE FUNCTION loud(int) RETURNS bool IMMUTABLE LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE WARNING 'careful'; RETURN true; END $$"
+    )
+    with caplog.at_level(logging.WARNING, "pgcdc"), ReplicationConnection(database.uri) as connection:
+        for _ in range(3):
+            connection._connection.execute("SELECT loud(1)")
+    assert [r.getMessage() for r in caplog.records] == ["server: careful"]

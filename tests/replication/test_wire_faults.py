@@ -1,0 +1,218 @@
+"""Bytes that are no protocol, wires that are cut or stall."""
+
+import time
+
+import pytest
+from scripted_walsender import copy_data, error, keepalive, message, xlogdata
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.replication.connection import ReplicationConnection
+
+OPTIONS = {"proto_version": "1", "publication_names": '"p"'}
+
+
+@pytest.fixture
+def connected(walsender):
+    opened = []
+
+    def connect(**options):
+        server = walsender()
+        opened.append(ReplicationConnection(server.uri, **options))
+        opened[-1].start("s", Lsn(0), OPTIONS)
+        return server, opened[-1]
+
+    yield connect
+    for connection in opened:
+        connection.close()
+
+
+def receive_all(connection, seconds=5.0):
+    """Everything up to an error; gives the frames and the error."""
+    frames: list[bytes] = []
+    with pytest.raises(PgcdcError) as caught:
+        read_on(connection, frames, time.monotonic() + seconds)
+    return frames, caught.value
+
+
+def read_on(connection, frames, until) -> None:
+    while time.monotonic() < until:
+        frames += connection.receive(8192, 0.2).frames
+
+
+@pytest.mark.parametrize("frame", [b"x" + bytes(30), b"w" + bytes(10), b"k\0"])
+def test_a_frame_that_is_none_is_a_protocol_error_with_its_bytes(connected, frame):
+    server, connection = connected()
+    server.send(copy_data(frame))
+    _, failure = receive_all(connection)
+    assert isinstance(failure, UndecodableError)
+    assert failure.data == frame
+
+
+def test_a_keepalive_ends_a_batch_so_that_it_is_handled_in_its_place(connected):
+    server, connection = connected()
+    server.send(xlogdata(1, b"B") + xlogdata(2, b"I") + keepalive(3) + xlogdata(4, b"C") + keepalive(5))
+    batches, ends = [], []
+    while len(ends) < 2:
+        received = connection.receive(8192, 1.0)
+        batches += [frame[25:] for frame in received.frames]
+        if received.keepalive is not None:
+            ends.append((received.keepalive.wal_end, len(batches)))
+    assert (batches, ends) == ([b"B", b"I", b"C"], [(3, 2), (5, 3)])
+
+
+def test_a_message_may_come_byte_by_byte(connected):
+    server, connection = connected()
+    whole = xlogdata(1, b"B" * 30) + keepalive(9)
+    for at in range(len(whole)):
+        server.send(whole[at : at + 1])
+        if at < len(whole) // 2:
+            assert connection.receive(10, 0.0).empty
+    received = connection.receive(10, 1.0)
+    while received.keepalive is None:
+        received = connection.receive(10, 1.0)
+    assert received.keepalive.wal_end == 9
+
+
+def test_copydone_from_the_server_closes_after_the_last_frames(connected):
+    server, connection = connected()
+    server.send(xlogdata(1, b"B") + message(b"c"))
+    time.sleep(0.2)
+    received = connection.receive(10, 1.0)
+    assert [frame[25:] for frame in received.frames] == [b"B"]
+    assert received.closed
+
+
+def test_a_server_that_ends_the_command_is_shutting_down(connected):
+    server, connection = connected()
+    server.send(message(b"C", b"COPY 0\0"))
+    assert receive_all(connection)[1].kind is ErrorKind.CONNECTION
+
+
+def test_the_last_words_before_the_end_of_the_connection_are_heard(connected):
+    server, connection = connected()
+    server.send(xlogdata(1, b"B" * 40_000) + error("57P01", "Verbindung wird abgebrochen", "FATAL"))
+    server.hang_up()
+    _, failure = receive_all(connection)
+    assert (failure.kind, failure.message) == (
+        ErrorKind.CONNECTION,
+        'could not receive from slot "s": Verbindung wird abgebrochen',
+    )
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "kind"),
+    [
+        ("42704", ErrorKind.PUBLICATION),
+        ("0A000", ErrorKind.PUBLICATION),
+        ("55000", ErrorKind.SLOT_INVALIDATED),
+        ("58P01", ErrorKind.SLOT_INVALIDATED),
+        ("42501", ErrorKind.RIGHTS),
+        ("XX000", ErrorKind.UNEXPECTED),
+    ],
+)
+def test_an_error_while_streaming_is_known_by_its_sqlstate(connected, sqlstate, kind):
+    server, connection = connected()
+    server.send(error(sqlstate, "text in any language"))
+    assert receive_all(connection)[1].kind is kind
+
+
+@pytest.mark.parametrize(
+    "text", ['skipped loading publication "p"', "Publikation »p« übersprungen", "发布 'p' 被跳过"]
+)
+def test_the_warning_of_a_skipped_publication_is_known_in_any_language(connected, text):
+    server, connection = connected()
+    server.send(xlogdata(1, b"B") + error("55000", text, "WARNING", b"N") + xlogdata(2, b"C") + keepalive(9))
+    frames, failure = receive_all(connection)
+    assert failure.kind is ErrorKind.PUBLICATION
+    assert b"C" not in [frame[25:] for frame in frames]
+
+
+@pytest.mark.parametrize(("sqlstate", "text"), [("55000", "about apples"), ("01000", 'about "p"')])
+def test_other_warnings_are_logged_once_and_stop_nothing(connected, caplog, sqlstate, text):
+    server, connection = connected()
+    server.send(error(sqlstate, text, "WARNING", b"N") * 3 + keepalive(9))
+    while connection.receive(10, 1.0).keepalive is None:
+        pass
+    assert [r.getMessage() for r in caplog.records if r.name == "pgcdc"] == [f"server: {text}"]
+
+
+def test_a_connection_that_ends_without_a_word_is_worth_another_try(connected):
+    server, connection = connected()
+    server.hang_up()
+    assert receive_all(connection)[1].kind is ErrorKind.CONNECTION
+
+
+def test_a_silent_server_is_given_up(connected):
+    server, connection = connected(status_interval=0.2, wal_receiver_timeout=1.0)
+    began = time.monotonic()
+    _, failure = receive_all(connection)
+    assert failure.kind is ErrorKind.CONNECTION
+    assert "silent" in failure.message
+    assert 0.9 < time.monotonic() - began < 3
+    assert len(server.statuses()) >= 3
+
+
+def test_a_large_value_that_comes_slowly_is_not_silence(connected):
+    server, connection = connected(status_interval=0.1, wal_receiver_timeout=0.6)
+    whole = xlogdata(1, bytes(150_000))
+    frames = []
+    for at in range(0, len(whole), 10_000):
+        server.send(whole[at : at + 10_000])
+        frames += connection.receive(10, 0.5).frames
+        time.sleep(0.1)
+    while not frames:
+        frames += connection.receive(10, 0.5).frames
+    assert len(frames[0]) == 150_025
+
+
+def test_a_server_that_never_ends_the_stream_is_left(connected):
+    server, connection = connected()
+    server.reading.clear()
+    server.send(keepalive(1))
+    began = time.monotonic()
+    finished = connection.finish(timeout=1.0)
+    assert time.monotonic() - began < 2
+    # One message may have been on its way into the scripted reader before it stopped: CopyDone was not.
+    assert not finished
+
+
+@pytest.mark.parametrize("size", [0, 1, 30, 3000, 70_000])
+def test_a_wire_cut_anywhere_loses_nothing(database18, table18, stream, proxy18, size):
+    one = stream(proxy18.uri(database18.name), table18).start()
+    proxy18.cut_after(size)
+    database18.execute("INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(1, 2000) g")
+    with pytest.raises(PgcdcError) as caught:
+        one.read(commits=1)
+    assert caught.value.kind is ErrorKind.CONNECTION
+    one.connection.close()
+    wait_until_free(database18, table18)
+    again = stream(database18.uri, table18).start().read(commits=1)
+    assert again.tags == "BR" + "I" * 2000 + "C"
+
+
+def test_a_wire_that_stalls_is_given_up_and_one_that_resumes_in_time_is_not(
+    database18, table18, stream, proxy18
+):
+    one = stream(proxy18.uri(database18.name), table18, status_interval=0.3, wal_receiver_timeout=3.0).start()
+    proxy18.stall()
+    database18.execute("INSERT INTO t VALUES (1)")
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        assert one.connection.receive(10, 0.2).frames == []
+    proxy18.resume()
+    assert one.read(commits=1).tags == "BRIC"
+    proxy18.stall()
+    began = time.monotonic()
+    with pytest.raises(PgcdcError, match="silent for") as caught:
+        one.read(commits=2)
+    assert caught.value.kind is ErrorKind.CONNECTION
+    assert 2 < time.monotonic() - began < 6
+
+
+def wait_until_free(database, slot) -> None:
+    query = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
+    deadline = time.monotonic() + 10
+    while database.execute(query, (slot,)).fetchone() == (True,):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
