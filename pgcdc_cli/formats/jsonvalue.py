@@ -61,7 +61,7 @@ def _boolean(column: pa.BinaryArray) -> JsonValue:
 
 
 def _number(column: pa.BinaryArray) -> JsonValue:
-    """NaN and the infinities are strings, as is anything else that is no JSON number."""
+    """Quote NaN and the infinities. Only values with other bytes than an integer's are looked at closely."""
     _, data = kernels.value_bytes(column)
     if _PLAIN[data].all():
         return JsonValue(column, True)
