@@ -1,6 +1,7 @@
 """`pgcdc`: the commands in one tree, and the one place where errors become text and exit statuses."""
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -40,6 +41,8 @@ show.register(app)
 spark.register(app)
 demo.register(app)
 
+
+_QUOTES = re.compile(r"(?<!\w)'([^']*)'(?!\w)")
 
 _ORDER = ("demo", "slot", "publication", "stream", "show", "spark-submit")
 """As somebody meets them."""
@@ -210,7 +213,8 @@ def _name(parameter: ClickParameter) -> str:
 
 def _sentence_end(message: str) -> str:
     """Click's sentence as the end of ours."""
-    message = message.strip().removeprefix("Value error, ").rstrip(".").replace("'", '"')
+    message = message.strip().removeprefix("Value error, ").rstrip(".")
+    message = _QUOTES.sub(r'"\1"', message)
     return message[:1].lower() + message[1:]
 
 

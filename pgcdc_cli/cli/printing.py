@@ -7,7 +7,8 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -86,6 +87,16 @@ def fail(error: PgcdcError) -> int:
     write_error(f"pgcdc: {red}error:{plain} ", one_line(error.message))
     write_error("hint: ", one_line(error.hint))
     return error.kind.rule.exit_status
+
+
+@contextmanager
+def hints(by_kind: Mapping[ErrorKind, str]) -> Iterator[None]:
+    """Give errors of these kinds a hint that fits the command."""
+    try:
+        yield
+    except PgcdcError as error:
+        error.hint = by_kind.get(error.kind, error.hint)
+        raise
 
 
 def one_line(text: str) -> str:

@@ -8,7 +8,7 @@ import typer
 
 from pgcdc_cli.cli.base import Command, examples, new_app
 from pgcdc_cli.cli.options import connecting, usage_error
-from pgcdc_cli.cli.printing import facts, table, write
+from pgcdc_cli.cli.printing import facts, hints, table, write
 from pgcdc_cli.cli.tables import published_table, quoted
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
@@ -77,7 +77,8 @@ def create(  # noqa: PLR0913 - a command's options
         operations=_operations(operations),
         via_root=via_root,
     )
-    with Catalog(conninfo) as catalog:
+    exists = f"drop it first with: pgcdc publication drop {name}"
+    with hints({ErrorKind.PUBLICATION: exists}), Catalog(conninfo) as catalog:
         catalog.create_publication(publication)
     write(name)
 
@@ -101,7 +102,8 @@ def drop(
     """Drop a publication. Slots that still name it will fail."""
     from pgcdc_cli.catalog import Catalog
 
-    with Catalog(conninfo) as catalog:
+    missing = "see what there is with: pgcdc publication list"
+    with hints({ErrorKind.PUBLICATION: missing}), Catalog(conninfo) as catalog:
         catalog.drop_publication(name, if_exists=if_exists)
 
 

@@ -8,7 +8,7 @@ import typer
 
 from pgcdc_cli.cli.base import Command, examples, new_app
 from pgcdc_cli.cli.options import connecting, usage_error
-from pgcdc_cli.cli.printing import facts, human_bytes, say, table, write
+from pgcdc_cli.cli.printing import facts, hints, human_bytes, say, table, write
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 if TYPE_CHECKING:
@@ -50,8 +50,9 @@ def create(  # noqa: PLR0913 - a command's options
         raise usage_error("--two-phase: pgcdc doesn't decode prepared transactions yet")
     from pgcdc_cli.replication.connection import ReplicationConnection
 
+    exists = f"drop it first with: pgcdc slot drop {name}, or add --if-not-exists"
     try:
-        with ReplicationConnection(conninfo) as connection:
+        with hints({ErrorKind.SLOT_EXISTS: exists}), ReplicationConnection(conninfo) as connection:
             created, position = connection.create_slot(name, plugin, failover=failover)
     except PgcdcError as error:
         if not if_not_exists or error.kind is not ErrorKind.SLOT_EXISTS:
@@ -71,7 +72,7 @@ def _existing(conninfo: str, name: str, plugin: str, *, json: bool) -> None:
         raise PgcdcError(
             ErrorKind.SLOT_EXISTS,
             f'could not create slot "{name}": one exists whose plugin is {slot.plugin or "none"}',
-            hint="choose another name, or drop it with: pgcdc slot drop " + name,
+            hint=f"choose another name, or drop it with: pgcdc slot drop {name}",
         )
     say(f'slot "{name}" already exists')
     position = str(slot.confirmed_flush_lsn)
@@ -90,8 +91,12 @@ def drop(
     """Drop a replication slot, and with it the log that it holds back."""
     from pgcdc_cli.replication.connection import ReplicationConnection
 
+    in_the_way = {
+        ErrorKind.SLOT_MISSING: "see what there is with: pgcdc slot list",
+        ErrorKind.SLOT_ACTIVE: f"end what reads it (pgcdc slot show {name} tells), or add --wait",
+    }
     try:
-        with ReplicationConnection(conninfo) as connection:
+        with hints(in_the_way), ReplicationConnection(conninfo) as connection:
             connection.drop_slot(name, wait=wait)
     except PgcdcError as error:
         if not if_exists or error.kind is not ErrorKind.SLOT_MISSING:

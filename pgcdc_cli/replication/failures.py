@@ -115,7 +115,7 @@ def connect_failure(conninfo: str, error: psycopg.Error) -> PgcdcError:
         # libpq quotes the piece it stumbled over, and that may be half of a password.
         text = re.sub(r'"[^"]*"', '"..."', _one_line(str(error)))
         return PgcdcError(ErrorKind.USAGE, f"could not read the connection string: {text}", hint="check -d")
-    text = _one_line(str(error)).removeprefix("connection failed: ")
+    text = _one_line(str(error)).removeprefix("connection failed: ").removeprefix("connection is bad: ")
     kind, hint = _refusal(conninfo, text)
     if error.pgconn is not None and error.pgconn.needs_password:
         kind, hint = ErrorKind.AUTHENTICATION, None

@@ -1,0 +1,281 @@
+"""Help, manual pages and completions: every command and option is in all of them, and they are up to date."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from psycopg import pq
+
+from pgcdc_cli import __version__
+from pgcdc_cli.cli.base import environment_variable, example_lines, walk
+from pgcdc_cli.cli.generate import generated, stale
+from pgcdc_cli.cli.main import command_tree
+from pgcdc_cli.errors import ErrorKind
+
+PROJECT = Path(__file__).parents[2]
+TREE = list(walk(command_tree()))
+IDS = ["-".join(path) for path, _ in TREE]
+EVERY = pytest.mark.parametrize(("path", "command"), TREE, ids=IDS)
+EVERY_PATH = pytest.mark.parametrize("path", [path for path, _ in TREE], ids=IDS)
+EVERY_COMMAND = pytest.mark.parametrize("command", [command for _, command in TREE], ids=IDS)
+
+
+def roff(text):
+    return text.replace("-", "\\-").replace("'", "\\(aq").replace("~", "\\(ti")
+
+
+def page(path):
+    return (PROJECT / "man" / f"{'-'.join(path)}.1").read_text("utf-8")
+
+
+def test_the_commands_of_this_release_are_there():
+    assert [" ".join(path) for path, _ in TREE] == [
+        "pgcdc",
+        "pgcdc demo",
+        "pgcdc slot",
+        "pgcdc slot create",
+        "pgcdc slot drop",
+        "pgcdc slot list",
+        "pgcdc slot show",
+        "pgcdc publication",
+        "pgcdc publication create",
+        "pgcdc publication drop",
+        "pgcdc publication list",
+        "pgcdc publication show",
+        "pgcdc stream",
+        "pgcdc show",
+        "pgcdc spark-submit",
+    ]
+
+
+@EVERY
+def test_help_has_every_option_and_an_example(path, command, pgcdc):
+    ran = pgcdc(*path[1:], "--help", env={"COLUMNS": "80"})
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out == pgcdc(*path[1:], "-?", env={"COLUMNS": "80"}).out
+    assert "\n  Example" in ran.out
+    assert f"\n    {' '.join(path)}" in ran.out or path[1:] == ()
+    for parameter in command.params:
+        if not parameter.hidden:
+            assert parameter.help
+            names = parameter.opts if parameter.param_type_name == "option" else [parameter.metavar]
+            assert all(name in ran.out for name in names)
+
+
+def test_the_first_help_fits_a_screen(pgcdc):
+    lines = pgcdc("--help", env={"COLUMNS": "80"}).out.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 84
+
+
+@EVERY_COMMAND
+def test_examples_are_commands_that_pgcdc_understands(command):
+    assert example_lines(command)
+    root = command_tree()
+    for line in example_lines(command):
+        words = shlex.split(line)
+        assert words[0] == "pgcdc"
+        context = root.make_context("pgcdc", words[1:])
+        name, member, rest = root.resolve_command(context, [*context._protected_args, *context.args])
+        while hasattr(member, "commands"):
+            context = member.make_context(name, rest, parent=context)
+            name, member, rest = member.resolve_command(context, [*context._protected_args, *context.args])
+        member.make_context(name, rest, parent=context)
+
+
+@EVERY
+def test_the_manual_page_has_every_option_default_and_variable(path, command):
+    text = page(path)
+    for heading in ("NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "EXAMPLES", "SEE ALSO"):
+        assert f".SH {heading}\n" in text
+    for parameter in command.params:
+        for option in parameter.opts if parameter.param_type_name == "option" else ():
+            assert roff(option) in text
+        if parameter.hidden:
+            continue
+        assert roff(parameter.help) in text
+        if parameter.param_type_name == "option" and parameter.default not in (None, False, [], ()):
+            assert roff(str(parameter.default)) in text
+        if environment_variable(parameter):
+            assert roff(f"Environment: {environment_variable(parameter)}.") in text
+    for line in example_lines(command):
+        assert roff(line) in text
+
+
+@EVERY_PATH
+def test_the_manual_page_has_every_exit_status(path):
+    text = page(path)
+    for kind in ErrorKind:
+        assert f"\\fB{kind.rule.exit_status}\\fR\n" in text
+        assert roff(kind.rule.hint) in text
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="groff isn't installed")
+@EVERY_PATH
+def test_the_manual_page_has_no_roff_warnings(path):
+    file = PROJECT / "man" / f"{'-'.join(path)}.1"
+    ran = subprocess.run(["groff", "-man", "-ww", "-Tutf8", file], capture_output=True, text=True, check=True)
+    assert ran.stderr == ""
+    assert "-".join(path) in ran.stdout
+
+
+def test_nothing_generated_is_stale():
+    assert stale(PROJECT) == [], "run: python -m pgcdc_cli.cli.generate"
+
+
+def test_what_is_generated_depends_on_no_terminal_and_no_locale():
+    program = "from pgcdc_cli.cli.generate import generated; print(hash(tuple(sorted(generated().items()))))"
+
+    def run(**env):
+        return subprocess.run(
+            [sys.executable, "-c", program],
+            env={"PATH": os.environ["PATH"], "PYTHONHASHSEED": "0", **env},
+            capture_output=True,
+            check=True,
+        ).stdout
+
+    odd = {
+        "COLUMNS": "40",
+        "LC_ALL": "tr_TR.UTF-8",
+        "LANGUAGE": "de",
+        "TERM": "dumb",
+        "PGCDC_FORMAT": "arrow",
+    }
+    assert run(COLUMNS="200", LC_ALL="C") == run(**odd)
+
+
+def test_the_generator_mends_what_is_missing_changed_or_left_over(tmp_path):
+    def generate(*arguments):
+        command = [sys.executable, "-m", "pgcdc_cli.cli.generate", *arguments, str(tmp_path)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert generate("--check").returncode == 1
+    assert generate().returncode == 0
+    assert generate("--check").returncode == 0
+    (tmp_path / "man" / "pgcdc-old.1").write_text("")
+    (tmp_path / "man" / "pgcdc.1").write_text("")
+    (tmp_path / "completions" / "_pgcdc").unlink()
+    ran = generate("--check")
+    assert (ran.returncode, ran.stdout) == (1, "completions/_pgcdc\nman/pgcdc-old.1\nman/pgcdc.1\n")
+    generate()
+    assert stale(tmp_path) == []
+    assert generated().keys() == {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
+
+
+BASH = """
+source {script}
+complete -p pgcdc >/dev/null || exit 1
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _pgcdc
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+ZSH = """
+_describe() {{ shift; [[ $1 == options || $1 == members ]] || shift
+    print -rl -- "${{(@)${{(@P)1}}%%:*}}" }}
+_files() {{ print -rl -- $1 }}; compadd() {{ shift; print -rl -- "$@" }}; compset() {{ : }}; _message() {{ : }}
+words=("$@"); CURRENT=$#
+source {script}
+"""
+
+FISH = """
+source {script}
+complete -C (string join ' ' -- $argv) | string split -f 1 (printf '\\t')
+true
+"""
+
+
+def complete(shell, words, cwd):
+    names = {"bash": "pgcdc.bash", "zsh": "_pgcdc", "fish": "pgcdc.fish"}
+    program = {"bash": BASH, "zsh": ZSH, "fish": FISH}[shell].format(
+        script=PROJECT / "completions" / names[shell]
+    )
+    arguments = ["fish", "--no-config", "-c", program] if shell == "fish" else [shell, "-c", program, shell]
+    if shell == "zsh":
+        arguments = ["zsh", "-f", "-c", program, shell]
+    ran = subprocess.run(
+        [*arguments, *words],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        check=True,
+        env={**os.environ, "HOME": str(cwd)},
+    )
+    assert ran.stderr == ""
+    return {word for word in ran.stdout.split("\n") if word}
+
+
+SHELLS = pytest.mark.parametrize(
+    "shell",
+    [
+        pytest.param(s, marks=pytest.mark.skipif(shutil.which(s) is None, reason=f"{s} isn't installed"))
+        for s in ("bash", "zsh", "fish")
+    ],
+)
+
+
+@SHELLS
+@EVERY
+def test_a_shell_completes_every_command_and_option(shell, path, command, tmp_path):
+    members = set(getattr(command, "commands", {}))
+    if members:
+        assert complete(shell, [*path, ""], tmp_path) == members
+    options = {name for p in command.params if p.param_type_name == "option" for name in p.opts}
+    if shell == "fish":
+        # Its own completion of a lone dash offers short and long names.
+        assert options <= complete(shell, [*path, "-"], tmp_path)
+    else:
+        assert options | {"-?", "--help"} <= complete(shell, [*path, "-"], tmp_path)
+
+
+@SHELLS
+def test_a_shell_completes_the_values_of_an_option(shell, tmp_path):
+    assert complete(shell, ["pgcdc", "demo", "--format", ""], tmp_path) == {"jsonl", "arrow"}
+    assert complete(shell, ["pgcdc", "--debug", "demo", "--format", ""], tmp_path) == {"jsonl", "arrow"}
+    assert complete(shell, ["pgcdc", "slot", "create", "--plugin", ""], tmp_path) == set()
+
+
+def test_bash_completes_what_is_begun(tmp_path):
+    assert complete("bash", ["pgcdc", "sl"], tmp_path) == {"slot"}
+    assert complete("bash", ["pgcdc", "slot", "create", "--if"], tmp_path) == {"--if-not-exists"}
+    assert complete("bash", ["pgcdc", "demo", "--format", "=", "a"], tmp_path) == {"arrow"}
+
+
+def test_bash_completes_files_with_blanks_in_their_names(tmp_path):
+    (tmp_path / "a b").mkdir()
+    (tmp_path / "a.jsonl").touch()
+    assert complete("bash", ["pgcdc", "show", "a"], tmp_path) == {"a b", "a.jsonl"}
+    assert complete("bash", ["pgcdc", "demo", "--keep", "a"], tmp_path) == {"a b"}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["slot", "--help"], ["stream", "--nope"]])
+def test_nothing_heavy_is_imported_for_help_and_usage_errors(arguments):
+    program = (
+        "import sys; from pgcdc_cli.cli.main import run; run(sys.argv[1:]);"
+        "print(sorted({'rich', 'pyarrow', 'numpy', 'psycopg'} & sys.modules.keys()))"
+    )
+    command = [sys.executable, "-c", program, *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout.endswith("[]\n")
+
+
+def test_how_long_help_takes(pgcdc, record_property):
+    """Measured, not held against a bar: the machine may be busy."""
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        assert pgcdc("--help").status == 0
+        times.append(time.perf_counter() - start)
+    record_property("pgcdc --help, best of 5, ms", round(min(times) * 1000))
+
+
+def test_version_names_what_a_report_needs(pgcdc):
+    libpq = f"{pq.version() // 10000}.{pq.version() % 10000}"
+    python = ".".join(map(str, sys.version_info[:3]))
+    for option in ("-V", "--version"):
+        ran = pgcdc(option)
+        assert (ran.status, ran.out) == (0, f"pgcdc {__version__} (libpq {libpq}, Python {python})\n")

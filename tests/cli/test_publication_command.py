@@ -1,0 +1,208 @@
+"""`pgcdc publication` against real servers, and how --table is read."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgcdc_cli.catalog import PublishedTable
+from pgcdc_cli.cli.tables import published_table, quoted
+
+ALL = ["insert", "update", "delete", "truncate"]
+
+
+@pytest.fixture
+def shop(database):
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY, total numeric, note text)")
+    database.execute('CREATE SCHEMA "Odd.Schema"')
+    database.execute('CREATE TABLE "Odd.Schema"."My ""Table""" ("Id" int PRIMARY KEY, b int)')
+    return database
+
+
+def shown(pgcdc, database, name="p"):
+    return json.loads(pgcdc("publication", "show", name, "-d", database.uri, "--json").out)
+
+
+def create(pgcdc, database, *arguments):
+    ran = pgcdc("publication", "create", "p", "-d", database.uri, *arguments)
+    assert (ran.status, ran.out, ran.err) == (0, "p\n", "")
+    return shown(pgcdc, database)
+
+
+def test_all_tables(shop, pgcdc):
+    publication = create(pgcdc, shop, "--all-tables")
+    assert publication["all_tables"] is True
+    assert publication["operations"] == ALL
+    assert publication["via_root"] is False
+    assert publication["owner"] == "postgres"
+
+
+def test_tables_with_column_list_and_row_filter(shop, pgcdc):
+    publication = create(
+        pgcdc,
+        shop,
+        "--table",
+        "public.orders(id, total) WHERE (id > 10 AND (id < 20))",
+        "--table",
+        '"Odd.Schema"."My ""Table"""("Id")',
+    )
+    assert publication["tables"] == [
+        {"schema": "Odd.Schema", "name": 'My "Table"', "columns": ["Id"], "row_filter": None},
+        {
+            "schema": "public",
+            "name": "orders",
+            "columns": ["id", "total"],
+            "row_filter": "((id > 10) AND (id < 20))",
+        },
+    ]
+    text = pgcdc("publication", "show", "p", "-d", shop.uri).out
+    assert "table       public.orders (id, total) WHERE ((id > 10) AND (id < 20))\n" in text
+    assert 'table       "Odd.Schema"."My ""Table""" ("Id")\n' in text
+
+
+def test_schemas_operations_and_via_root(shop, pgcdc):
+    publication = create(
+        pgcdc, shop, "--schema", "Odd.Schema", "--operations", "Delete, insert", "--via-root"
+    )
+    assert publication["schemas"] == ["Odd.Schema"]
+    assert publication["operations"] == ["insert", "delete"]
+    assert publication["via_root"] is True
+
+
+def test_list(shop, pgcdc):
+    create(pgcdc, shop, "--table", "orders", "--schema", "Odd.Schema")
+    shop.execute("CREATE PUBLICATION nothing")
+    listed = pgcdc("publication", "list", "-d", shop.uri, "--json").out.splitlines()
+    assert [json.loads(line)["name"] for line in listed] == ["nothing", "p"]
+    assert pgcdc("publication", "list", "-d", shop.uri).out == (
+        "NAME     OWNER     TABLES                         OPERATIONS                        VIA ROOT\n"
+        "nothing  postgres  none                           insert, update, delete, truncate  no\n"
+        'p        postgres  public.orders, "Odd.Schema".*  insert, update, delete, truncate  no\n'
+    )
+
+
+def test_drop(shop, pgcdc):
+    create(pgcdc, shop)
+    ran = pgcdc("publication", "drop", "p", "-d", shop.uri)
+    assert (ran.status, ran.out, ran.err) == (0, "", "")
+    assert pgcdc("publication", "list", "-d", shop.uri, "--json").out == ""
+
+
+def test_a_missing_publication_is_an_error_unless_that_will_do(database, pgcdc, refused):
+    refused(
+        "publication",
+        "drop",
+        "p",
+        "-d",
+        database.uri,
+        status=7,
+        error='could not drop publication "p": publication "p" does not exist',
+        hint="see what there is with: pgcdc publication list",
+    )
+    assert pgcdc("publication", "drop", "p", "-d", database.uri, "--if-exists").status == 0
+
+
+def test_show_of_no_publication(database, refused):
+    refused(
+        "publication",
+        "show",
+        "p",
+        "-d",
+        database.uri,
+        status=7,
+        error='could not find publication "p": it does not exist',
+        hint="create it with: pgcdc publication create p",
+    )
+
+
+def test_an_existing_publication(shop, pgcdc, refused):
+    create(pgcdc, shop)
+    refused(
+        "publication",
+        "create",
+        "p",
+        "-d",
+        shop.uri,
+        status=7,
+        error='could not create publication "p": publication "p" already exists',
+        hint="drop it first with: pgcdc publication drop p",
+    )
+
+
+def test_no_right_to_create(shop, pgcdc):
+    shop.execute("CREATE ROLE just_looking LOGIN")
+    try:
+        uri = shop.server.uri(shop.name, user="just_looking")
+        ran = pgcdc("publication", "create", "p", "-d", uri, "--table", "orders")
+        assert ran.status == 4
+        assert ran.err.startswith('pgcdc: error: could not create publication "p": permission denied')
+        assert len(ran.err.splitlines()) == 2
+    finally:
+        shop.execute("DROP ROLE just_looking")
+
+
+def test_a_table_that_does_not_exist(shop, pgcdc):
+    ran = pgcdc("publication", "create", "p", "-d", shop.uri, "--table", "public.nope")
+    assert ran.status == 2
+    assert 'relation "public.nope" does not exist' in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--all-tables", "--table", "a"], "--all-tables excludes --table and --schema"),
+        (
+            ["--operations", "insert,merge"],
+            '--operations: "merge" is not one of insert, update, delete, truncate',
+        ),
+        (["--table", "a b"], '--table: "a b" is not like schema.table(column, ...) WHERE (filter)'),
+    ],
+)
+def test_contradictions_are_usage_errors_before_the_server_is_asked(refused, arguments, reason):
+    refused(
+        "publication",
+        "create",
+        "p",
+        "-h",
+        "/nowhere",
+        *arguments,
+        status=2,
+        error=f"could not read the command line: {reason}",
+        hint="see pgcdc publication create --help",
+    )
+
+
+def test_a_name_cannot_steer_the_terminal(database, pgcdc):
+    database.execute('CREATE PUBLICATION "\x1b[31mred\x9b"')
+    for arguments in (["list"], ["list", "--json"], ["show", "\x1b[31mred\x9b"]):
+        ran = pgcdc("publication", *arguments, "-d", database.uri)
+        assert ran.status == 0
+        assert ran.out.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "table"),
+    [
+        ("orders", PublishedTable("public", "orders")),
+        ("Shop.Orders", PublishedTable("shop", "orders")),
+        ('"Shop"."Or.ders"', PublishedTable("Shop", "Or.ders")),
+        (' shop . orders ( a , "B" ) ', PublishedTable("shop", "orders", ("a", "B"))),
+        ("o where (a IN (1, 2))", PublishedTable("public", "o", None, "a IN (1, 2)")),
+        ("o(a)WHERE(a = ')')", PublishedTable("public", "o", ("a",), "a = ')'")),
+        ("größe", PublishedTable("public", "größe")),
+    ],
+)
+def test_a_table_is_read_as_sql_reads_it(text, table):
+    assert published_table(text) == table
+
+
+names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=10)
+
+
+@given(names, names, st.none() | st.lists(names, min_size=1, max_size=3).map(tuple))
+def test_what_is_shown_of_a_table_is_read_back_as_the_same(schema, name, columns):
+    text = f"{quoted(schema)}.{quoted(name)}"
+    if columns is not None:
+        text += f" ({', '.join(map(quoted, columns))})"
+    assert published_table(text) == PublishedTable(schema, name, columns)

@@ -1,0 +1,299 @@
+"""`pgcdc slot` against real servers."""
+
+import json
+import uuid
+
+import psycopg
+import pytest
+
+from pgcdc_cli.cli.printing import human_bytes
+from pgcdc_cli.lsn import Lsn
+
+
+@pytest.fixture
+def name():
+    return f"s_{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def role(database):
+    """A role that may log in, and nothing else."""
+    name = f"r_{uuid.uuid4().hex[:12]}"
+    database.execute(f"CREATE ROLE {name} LOGIN")
+    yield name
+    database.execute(f"DROP ROLE {name}")
+
+
+def confirmed(database, name):
+    [(position,)] = database.execute(
+        "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", (name,)
+    )
+    return position
+
+
+def exists(database, name):
+    [(count,)] = database.execute("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", (name,))
+    return count == 1
+
+
+def test_create_prints_name_and_consistent_point(database, pgcdc, name):
+    ran = pgcdc("slot", "create", name, "-d", database.uri)
+    assert (ran.status, ran.out, ran.err) == (0, f"{name} {confirmed(database, name)}\n", "")
+
+
+def test_create_json_can_be_parsed(database, pgcdc, name):
+    ran = pgcdc("slot", "create", name, "-d", database.uri, "--json")
+    assert json.loads(ran.out) == {"slot": name, "consistent_point": confirmed(database, name)}
+
+
+def test_connection_options_are_enough_without_a_uri(database, pgcdc, name):
+    ran = pgcdc(
+        "slot", "create", name, "-h", database.server.socket_directory, "-U", "postgres", "-d", database.name
+    )
+    assert ran.status == 0
+    assert exists(database, name)
+
+
+def test_libpq_variables_and_a_service_file_are_heeded(database, pgcdc, name, tmp_path):
+    service = f"[shop]\nhost={database.server.socket_directory}\nuser=postgres\ndbname={database.name}\n"
+    (tmp_path / "services").write_text(service)
+    env = {"PGSERVICEFILE": str(tmp_path / "services"), "PGSERVICE": "shop"}
+    assert pgcdc("slot", "create", name, env=env).status == 0
+    assert exists(database, name)
+
+
+def test_an_existing_slot_is_an_error_unless_it_will_do(database, pgcdc, refused, name):
+    database.create_slot(name)
+    refused(
+        "slot",
+        "create",
+        name,
+        "-d",
+        database.uri,
+        status=5,
+        error=f'could not create slot "{name}": replication slot "{name}" already exists',
+        hint=f"drop it first with: pgcdc slot drop {name}, or add --if-not-exists",
+    )
+    ran = pgcdc("slot", "create", name, "-d", database.uri, "--if-not-exists")
+    assert (ran.status, ran.out) == (0, f"{name} {confirmed(database, name)}\n")
+    assert ran.err == f'pgcdc: slot "{name}" already exists\n'
+
+
+def test_an_existing_slot_of_another_plugin_will_not_do(database, refused, name):
+    database.create_slot(name, plugin="test_decoding") if _has_test_decoding(database) else database.execute(
+        "SELECT pg_create_physical_replication_slot(%s)", (name,)
+    )
+    [(plugin,)] = database.execute(
+        "SELECT coalesce(plugin, 'none') FROM pg_replication_slots WHERE slot_name = %s", (name,)
+    )
+    try:
+        refused(
+            "slot",
+            "create",
+            name,
+            "-d",
+            database.uri,
+            "--if-not-exists",
+            status=5,
+            error=f'could not create slot "{name}": one exists whose plugin is {plugin}',
+            hint=f"choose another name, or drop it with: pgcdc slot drop {name}",
+        )
+    finally:
+        database.execute("SELECT pg_drop_replication_slot(%s)", (name,))
+
+
+def _has_test_decoding(database):
+    try:
+        database.execute(
+            "SELECT pg_create_logical_replication_slot('probe_test_decoding', 'test_decoding', true)"
+        )
+    except psycopg.Error:
+        return False
+    database.execute("SELECT pg_drop_replication_slot('probe_test_decoding')")
+    return True
+
+
+def test_two_phase_is_refused_before_the_server_is_asked(refused):
+    refused(
+        "slot",
+        "create",
+        "s",
+        "-h",
+        "/nowhere",
+        "--two-phase",
+        status=2,
+        error="could not read the command line: --two-phase: pgcdc doesn't decode prepared transactions yet",
+        hint="see pgcdc slot create --help",
+    )
+
+
+def test_failover_needs_postgresql_17(database, pgcdc, name):
+    ran = pgcdc("slot", "create", name, "-d", database.uri, "--failover")
+    if database.server.version >= 17:
+        assert ran.status == 0
+        assert json.loads(pgcdc("slot", "show", name, "-d", database.uri, "--json").out)["failover"] is True
+    else:
+        assert ran.status == 2
+        assert "failover slots need PostgreSQL 17" in ran.err
+        assert not exists(database, name)
+
+
+def test_drop(database, pgcdc, name):
+    database.create_slot(name)
+    ran = pgcdc("slot", "drop", name, "-d", database.uri)
+    assert (ran.status, ran.out, ran.err) == (0, "", "")
+    assert not exists(database, name)
+
+
+def test_a_missing_slot_is_an_error_unless_that_will_do(database, pgcdc, refused, name):
+    refused(
+        "slot",
+        "drop",
+        name,
+        "-d",
+        database.uri,
+        status=5,
+        error=f'could not drop slot "{name}": replication slot "{name}" does not exist',
+        hint="see what there is with: pgcdc slot list",
+    )
+    ran = pgcdc("slot", "drop", name, "-d", database.uri, "--if-exists")
+    assert (ran.status, ran.out, ran.err) == (0, "", f'pgcdc: slot "{name}" does not exist\n')
+    assert pgcdc("-q", "slot", "drop", name, "-d", database.uri, "--if-exists").err == ""
+
+
+def start_reading(database, name):
+    reader = psycopg.connect(f"{database.uri}&replication=database", autocommit=True)
+    command = f"START_REPLICATION SLOT {name} LOGICAL 0/0 (proto_version '1', publication_names 'p')"
+    assert reader.pgconn.exec_(command.encode()).status == psycopg.pq.ExecStatus.COPY_BOTH
+    return reader
+
+
+def test_a_slot_in_use_is_not_dropped_under_its_reader(database, refused, pgcdc, name):
+    database.execute("CREATE PUBLICATION p")
+    database.create_slot(name)
+    reader = start_reading(database, name)
+    [(pid,)] = database.execute("SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", (name,))
+    refused(
+        "slot",
+        "drop",
+        name,
+        "-d",
+        database.uri,
+        status=5,
+        error=f'could not drop slot "{name}": replication slot "{name}" is active for PID {pid}',
+        hint=f"end what reads it (pgcdc slot show {name} tells), or add --wait",
+    )
+    shown = pgcdc("slot", "show", name, "-d", database.uri)
+    assert f"read by        process {pid}\n" in shown.out
+    reader.close()
+    assert pgcdc("slot", "drop", name, "-d", database.uri, "--wait").status == 0
+    assert not exists(database, name)
+
+
+def test_list_and_show_agree_with_the_server(database, pgcdc, name):
+    database.create_slot(name)
+    listed = [
+        json.loads(line) for line in pgcdc("slot", "list", "-d", database.uri, "--json").out.splitlines()
+    ]
+    [slot] = [slot for slot in listed if slot["name"] == name]
+    assert slot["plugin"] == "pgoutput"
+    assert slot["database"] == database.name
+    assert slot["active_pid"] is None
+    assert slot["confirmed_flush_lsn"] == confirmed(database, name)
+    assert slot["retained_bytes"] >= slot["lag_bytes"] >= 0
+    assert slot["wal_status"] == "reserved"
+    assert slot["invalidation_reason"] is None
+    assert json.loads(pgcdc("slot", "show", name, "-d", database.uri, "--json").out).keys() == slot.keys()
+
+
+def test_the_table_is_aligned_and_says_the_same(database, pgcdc, name):
+    database.create_slot(name)
+    head, *rows = pgcdc("slot", "list", "-d", database.uri).out.splitlines()
+    [row] = [row for row in rows if row.startswith(name)]
+    for heading, value in [
+        ("PLUGIN", "pgoutput"),
+        ("DATABASE", database.name),
+        ("PID", "-"),
+        ("WAL", "reserved"),
+    ]:
+        at = head.index(heading)
+        assert row[at:].split()[0] == value
+    assert confirmed(database, name) in row
+
+
+def test_show_is_readable(database, pgcdc, name):
+    database.create_slot(name)
+    lines = dict(
+        line.split("  ", 1) for line in pgcdc("slot", "show", name, "-d", database.uri).out.splitlines()
+    )
+    assert lines["name"].strip() == name
+    assert lines["read by"].strip() == "nobody"
+    assert Lsn.parse(lines["confirmed LSN"].strip()) > 0
+
+
+def test_show_of_no_slot(database, refused, name):
+    refused(
+        "slot",
+        "show",
+        name,
+        "-d",
+        database.uri,
+        status=5,
+        error=f'could not find slot "{name}": it does not exist',
+        hint=f"create it with: pgcdc slot create {name}",
+    )
+
+
+def test_no_right_to_replicate(database, pgcdc, role, name):
+    ran = pgcdc("slot", "create", name, "-d", database.server.uri(database.name, user=role))
+    assert ran.status == 4
+    error, hint = ran.err.splitlines()
+    assert error.startswith("pgcdc: error: could not connect to the server: ")
+    assert hint == "hint: the role needs REPLICATION, and SELECT on what it reads"
+    assert not exists(database, name)
+
+
+def test_no_such_role(database, pgcdc):
+    ran = pgcdc("slot", "list", "-d", database.server.uri(database.name, user="nobody_at_all"))
+    assert ran.status == 4
+    error, hint = ran.err.splitlines()
+    assert error.startswith("pgcdc: error: could not connect to the server: ")
+    assert 'role "nobody_at_all" does not exist' in error
+    assert hint == "hint: check user, password (PGPASSWORD, ~/.pgpass or -W) and pg_hba.conf"
+
+
+def test_no_such_database(database, pgcdc):
+    ran = pgcdc("slot", "list", "-d", database.server.uri("nowhere_at_all"))
+    assert (ran.status, len(ran.err.splitlines())) == (2, 2)
+    assert 'database "nowhere_at_all" does not exist' in ran.err
+
+
+def test_no_server(refused, tmp_path):
+    socket = f"{tmp_path}/.s.PGSQL.5432"
+    refused(
+        "slot",
+        "list",
+        "-h",
+        tmp_path,
+        "-U",
+        "me",
+        status=3,
+        error=f'could not connect to the server: connection to server on socket "{socket}" failed:'
+        " No such file or directory Is the server running locally and accepting connections on that socket?",
+        hint="check that the server is running and reachable, and -h, -p and -d",
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (None, "-"),
+        (0, "0 bytes"),
+        (1023, "1023 bytes"),
+        (1536, "1.5 kB"),
+        (128 << 20, "128.0 MB"),
+        (3 << 50, "3072.0 TB"),
+    ],
+)
+def test_sizes_are_in_postgresqls_units(count, text):
+    assert human_bytes(count) == text
