@@ -87,7 +87,9 @@ def test_a_malformed_connection_string_is_a_usage_error_without_the_password(con
 
 
 def test_no_server_is_a_connection_error(tmp_path):
-    with pytest.raises(PgcdcError, match=r"could not connect to the server: .*No such file") as caught:
+    with pytest.raises(
+        PgcdcError, match=r"^could not connect to the server: connection to server .*No such file"
+    ) as caught:
         connect(f"host={tmp_path} dbname=d user=u password=secret")
     assert caught.value.kind is ErrorKind.CONNECTION
     assert "secret" not in caught.value.message
