@@ -90,9 +90,13 @@ def _expression(column: Column) -> sql.Composable:
     scalar = column.element or column.type
     if scalar in _AS_THEY_ARE or scalar in _RANGES or (scalar == "numeric" and _fits_decimal(column.typmod)):
         return name
-    # Widened by the server, since psycopg reads the shortest decimal, which is another double.
-    text_or_double = "float8" if scalar == "float4" else "text"
-    return sql.SQL("{}::" + text_or_double + brackets).format(name)
+    if scalar == "float4":
+        # Widened by the server, since psycopg reads the shortest decimal, which is another double.
+        return sql.SQL("{}::float8" + brackets).format(name)
+    if column.element is not None:
+        return sql.SQL("{}::text::text[]").format(name)
+    # concat prints a value as a query does; a cast to text adds a netmask to an inet.
+    return sql.SQL("CASE WHEN {0} IS NOT NULL THEN concat({0}) END").format(name)
 
 
 def _fits_decimal(typmod: int) -> bool:

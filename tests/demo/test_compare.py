@@ -56,6 +56,15 @@ COLUMNS = [
     ("clock", "time", "'24:00'", pa.string(), "24:00:00", "00:00:00"),
     ("span", "interval", "'1 day 2 hours'", pa.string(), "1 day 02:00:00", "26:00:00"),
     ("address", "inet", "'10.0.0.1/8'", pa.string(), "10.0.0.1/8", "10.0.0.1"),
+    ("host", "inet", "'10.0.0.1'", pa.string(), "10.0.0.1", "10.0.0.1/32"),
+    (
+        "hosts",
+        "inet[]",
+        "'{10.0.0.1,NULL}'",
+        pa.list_(pa.string()),
+        ["10.0.0.1", None],
+        ["10.0.0.1/32", None],
+    ),
     (
         "doc",
         "jsonb",
