@@ -8,6 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pgcdc_cli.formats.arrowschema import MESSAGE_SCHEMA, NAMES, UNFIT
+from pgcdc_cli.formats.stamps import INVALID_XID
 from pgcdc_cli.pgoutput.changes import (
     ChangeBatch,
     FullImage,
@@ -25,9 +26,6 @@ from pgcdc_cli.types.convert import arrow_type, to_arrow
 from pgcdc_cli.types.kernels import Column, Mask
 
 Image: TypeAlias = FullImage | KeyImage
-
-INVALID_XID = 0
-"""`InvalidTransactionId` in access/transam.h: what snapshot rows have."""
 
 
 class Unfit(NamedTuple):

@@ -8,7 +8,7 @@ import numpy as np
 from pgcdc_cli.formats.escape import quote
 from pgcdc_cli.formats.jsonobject import Member, listing, object_parts
 from pgcdc_cli.formats.jsonvalue import JsonValue, json_null, json_value
-from pgcdc_cli.formats.stamps import integer_text, lsn_parts, lsn_text, timestamp_text
+from pgcdc_cli.formats.stamps import INVALID_XID, integer_text, lsn_parts, lsn_text, timestamp_text
 from pgcdc_cli.pgoutput.changes import ChangeBatch, FullImage, KeyImage, Stamps
 from pgcdc_cli.table import TableSchema
 from pgcdc_cli.types import kernels
@@ -17,9 +17,6 @@ from pgcdc_cli.types.kernels import Mask, Part
 
 Image: TypeAlias = FullImage | KeyImage
 Marked: TypeAlias = list[tuple[str, Mask]]
-
-INVALID_XID = 0
-"""`InvalidTransactionId` in access/transam.h: what snapshot rows have."""
 
 
 def row_parts(batch: ChangeBatch, numeric: JsonKind) -> Iterator[Part]:

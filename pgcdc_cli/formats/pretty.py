@@ -136,7 +136,7 @@ def _values(values: Mapping[str, str], style: Style, paint: Paint) -> Iterator[s
 
 @dataclass(frozen=True, slots=True)
 class PrettyFormat:
-    """Everything into one stream, with transaction brackets; lines have `width` characters at most."""
+    """Everything into one stream, with transaction brackets; values are cut so that lines fit `width`."""
 
     colour: bool = False
     width: int = field(default_factory=lambda: get_terminal_size().columns)

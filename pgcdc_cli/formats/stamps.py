@@ -1,4 +1,4 @@
-"""Positions and moments as text, whole columns at once."""
+"""Positions, moments and transactions of changes as text, whole columns at once."""
 
 import numpy as np
 import pyarrow as pa
@@ -7,6 +7,9 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.pgoutput.changes import Int64s
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Part
+
+INVALID_XID = 0
+"""`InvalidTransactionId` in access/transam.h: what snapshot rows have."""
 
 _DIGITS = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _DIGITS_MAX = 8
