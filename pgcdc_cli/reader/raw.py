@@ -77,7 +77,8 @@ class _Window:
             message, end = decode_next(self._data, self._offset, in_stream=in_stream, streaming_parallel=True)
         if self._data[end : end + 1] != b"\n":
             start = self._data[self._offset : end]
-            raise UndecodableError(f"could not find the line feed after {type(message).__name__}", start)
+            name = type(message).__name__
+            raise UndecodableError(f"could not decode {name} message: no line feed follows it", start)
         return message, end + 1
 
     def _extend(self) -> bool:
@@ -190,7 +191,8 @@ def _plain(name: str, value: Any) -> Any:  # noqa: ANN401 - any field
     if isinstance(value, tuple):
         return [asdict(column) for column in value]
     if name.endswith("_time") and value is not None:
-        return timestamp_text(value).replace(" ", "T", 1) + "Z"
+        seconds, fraction = divmod(value, 1_000_000)
+        return f"{timestamp_text(seconds * 1_000_000).replace(' ', 'T', 1)}.{fraction:06d}Z"
     return value
 
 

@@ -1,6 +1,7 @@
 """Arrow values back into PostgreSQL's text: the inverse of `types.convert`."""
 
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -30,8 +31,25 @@ def pg_texts(column: Column, pg_type: PgType | None) -> list[str | None]:
     return [None if value is None else printer.text(value) for value in values.to_pylist()]
 
 
-def _float_text(text: str) -> str:
-    return _NOT_FINITE.get(text, text.removesuffix(".0"))
+def float_text(shortest: str, whole_digits: int) -> str:
+    """Lay out the shortest digits of a float as PostgreSQL does (`to_chars` in d2s.c and f2s.c).
+
+    A number of more than `whole_digits` digits before the point, or below 0.0001, has an exponent.
+    """
+    if shortest in _NOT_FINITE:
+        return _NOT_FINITE[shortest]
+    sign, digits, exponent = Decimal(shortest).normalize().as_tuple()
+    assert isinstance(exponent, int)
+    figures = "".join(map(str, digits))
+    magnitude = exponent + len(figures) - 1
+    minus = "-" if sign else ""
+    if figures != "0" and not -4 <= magnitude < whole_digits:
+        point = "." if len(figures) > 1 else ""
+        return f"{minus}{figures[0]}{point}{figures[1:]}e{magnitude:+03d}"
+    if exponent >= 0:
+        return minus + figures + "0" * exponent
+    figures = figures.rjust(1 - exponent, "0")
+    return f"{minus}{figures[:exponent]}.{figures[exponent:]}"
 
 
 def _date(days: int) -> tuple[str, str]:
@@ -73,7 +91,8 @@ def _is_local(arrow: pa.DataType) -> bool:
 _PRINTERS = (
     Printer(pa.types.is_boolean, None, lambda value: "t" if value else "f"),
     # Arrow prints the shortest digits that give the same float again, for float32, too.
-    Printer(pa.types.is_floating, pa.string(), _float_text),
+    Printer(pa.types.is_float32, pa.string(), lambda text: float_text(text, 6)),
+    Printer(pa.types.is_float64, pa.string(), lambda text: float_text(text, 15)),
     Printer(pa.types.is_decimal, None, lambda value: format(value, "f")),
     Printer(pa.types.is_binary, None, lambda value: "\\x" + str(value.hex())),
     Printer(pa.types.is_date32, pa.int32(), date_text),

@@ -177,7 +177,8 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 ZSH = """
 _describe() {{ shift; [[ $1 == options || $1 == members ]] || shift
     print -rl -- "${{(@)${{(@P)1}}%%:*}}" }}
-_files() {{ print -rl -- $1 }}; compadd() {{ shift; print -rl -- "$@" }}; compset() {{ : }}; _message() {{ : }}
+_files() {{ print -rl -- $1 }}; compadd() {{ shift; print -rl -- "$@" }}
+compset() {{ : }}; _message() {{ : }}
 words=("$@"); CURRENT=$#
 source {script}
 """

