@@ -26,7 +26,7 @@ SPARK_VERSION = "4.1"
 DELTA = "io.delta:delta-spark_4.1_2.13:4.4.0"
 
 # Of what Delta's package asks for, Spark has these already, or Delta needs them for other catalogs only.
-_NOT_NEEDED = (
+NOT_NEEDED = (
     "io.delta:delta-kernel-api",
     "io.delta:delta-kernel-defaults",
     "io.delta:delta-kernel-unitycatalog",
@@ -182,7 +182,7 @@ def _package_arguments(extra: Sequence[str], home: Path) -> list[str]:
     theirs = list(_values_of("--packages", extra))
     if theirs:
         return ["--packages", ",".join([DELTA, *theirs])]
-    return ["--packages", DELTA, "--exclude-packages", ",".join(_NOT_NEEDED)]
+    return ["--packages", DELTA, "--exclude-packages", ",".join(NOT_NEEDED)]
 
 
 def _values_of(option: str, arguments: Sequence[str]) -> Iterator[str]:

@@ -1,0 +1,139 @@
+"""Arrow segments: a Python data source that yields record batches.
+
+Its columns: op, commit_lsn, seq, unchanged (names), old (true where an old row was sent, else NULL), unfit
+(values that Arrow could not hold, as PostgreSQL's text), n0, n1, ... (the new row) and old0, old3, ... (the
+old row, of the columns that matter). A value whose Spark type is string comes as PostgreSQL prints it.
+
+The classes run in Spark's Python workers, which need pyarrow but nothing of pgcdc.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import fs
+from pyspark import cloudpickle
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from .columns import Column
+
+# Workers get the classes themselves, not their module's name: they needn't have the module.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # it has no annotations
+
+Values: TypeAlias = "pa.Array[Any]"
+
+_LEADING = 8
+"""_op, _lsn, _commit_lsn, _commit_ts, _xid, _seq, _unchanged and _truncate come before the row's columns."""
+
+_META = "op string, commit_lsn bigint, seq bigint, unchanged array<string>"
+_TRAILING = "old boolean, unfit map<string, string>"
+
+
+def arrow_options(paths: Sequence[str], columns: Sequence[Column], old: Sequence[int]) -> dict[str, str]:
+    """Options for the data source: files, the columns' Spark types, and which of the old row's to read."""
+    return {
+        "paths": json.dumps(list(paths)),
+        "types": json.dumps([column.spark for column in columns]),
+        "old": json.dumps(list(old)),
+    }
+
+
+class ArrowSegments(DataSource):
+    """Arrow files of one table version."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "pgcdc_arrow"
+
+    def schema(self) -> str:
+        types, old = json.loads(self.options["types"]), json.loads(self.options["old"])
+        fields = [f"n{place} {spark}" for place, spark in enumerate(types)]
+        fields += [f"old{place} {types[place]}" for place in old]
+        return ", ".join([_META, _TRAILING, *fields])
+
+    def reader(self, schema: StructType) -> "ArrowReader":
+        return ArrowReader({name: json.loads(value) for name, value in self.options.items()}, schema)
+
+
+class ArrowReader(DataSourceReader):
+    """Reads each file as one partition."""
+
+    def __init__(self, options: dict[str, Any], schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(path) for path in self._options["paths"]]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        target = to_arrow_schema(self._schema)
+        with _open(partition.value) as file, pa.ipc.open_stream(file) as stream:
+            for batch in stream:
+                yield self._arrange(batch, target)
+
+    def _arrange(self, batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
+        old = batch.column("_old")
+        sent = pc.if_else(old.is_valid(), True, pa.scalar(None, pa.bool_()))
+        meta = [batch.column(name) for name in ("_op", "_commit_lsn", "_seq", "_unchanged")]
+        new = [batch.column(_LEADING + place) for place in range(len(self._options["types"]))]
+        before = [pc.struct_field(old, [place]) for place in self._options["old"]]
+        arrays = [*meta, sent, batch.column("_unfit"), *new, *before]
+        converted = [_convert(array, field.type) for array, field in zip(arrays, target, strict=True)]
+        return pa.RecordBatch.from_arrays(converted, schema=target)
+
+
+def _open(path: str) -> Any:  # noqa: ANN401 - pyarrow's files have no common type
+    scheme, colon, rest = path.partition(":")
+    if not colon or scheme == "file":
+        return pa.memory_map(rest or path)
+    system, place = fs.FileSystem.from_uri(path.replace("s3a:", "s3:", 1))
+    return system.open_input_file(place)
+
+
+def _convert(array: Values, target: pa.DataType) -> Values:
+    """Cast, so that what becomes text reads as PostgreSQL's."""
+    if array.type == target:
+        return array
+    if isinstance(array, pa.ListArray) and isinstance(target, pa.ListType):
+        values = _convert(array.values, target.value_type)
+        return pa.ListArray.from_arrays(array.offsets, values, type=target, mask=array.is_null())
+    converted: Values = _text(array) if pa.types.is_string(target) else array.cast(target)
+    return converted
+
+
+def _text(array: Values) -> Values:
+    """Print values as PostgreSQL does, with time zone UTC."""
+    kind = array.type
+    if pa.types.is_list(kind):
+        return pa.array([_array_text(item.values) if item.is_valid else None for item in array], pa.string())
+    if pa.types.is_boolean(kind):
+        return pc.if_else(array, "t", "f")
+    if pa.types.is_binary(kind):
+        return pa.array(
+            [None if item is None else f"\\x{item.hex()}" for item in array.to_pylist()], pa.string()
+        )
+    if pa.types.is_time(kind) or pa.types.is_timestamp(kind):
+        text = array.cast(pa.timestamp("us") if pa.types.is_timestamp(kind) else kind).cast(pa.string())
+        zone = "+00" if pa.types.is_timestamp(kind) and kind.tz else ""
+        return pc.replace_substring_regex(text, r"(\.0+|(\.\d*[1-9])0+)?$", r"\2" + zone)
+    if pa.types.is_floating(kind):
+        return pc.replace_substring_regex(array.cast(pa.string()), r"e-(\d)$", r"e-0\1")
+    return array.cast(pa.string())
+
+
+def _array_text(values: Values) -> str:
+    """Print a list as `array_out` does: an array of one dimension in a column declared with more."""
+    return "{" + ",".join(map(_element_text, _text(values).to_pylist())) + "}"
+
+
+def _element_text(text: str | None) -> str:
+    if text is None:
+        return "NULL"
+    if text == "" or text.upper() == "NULL" or any(c in '{},"\\;' or c.isspace() for c in text):
+        return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return text

@@ -1,0 +1,161 @@
+r"""PostgreSQL's types in lake tables: the Spark type of a column, and the way to it from PostgreSQL's text.
+
+A value that the Spark type can't hold becomes NULL, and is counted as unfit: NaN in a decimal, infinity,
+years beyond 0001 to 9999, arrays of several dimensions.
+
+| PostgreSQL | Spark |
+|---|---|
+| bool, int2, int4, int8, float4, float8, bytea | boolean, smallint, int, bigint, float, double, binary |
+| numeric(p,s), p <= 38, 0 <= s <= p | decimal(p,s) |
+| date, timestamp, timestamptz | date, timestamp_ntz, timestamp |
+| arrays of built-in types and enums, declared with one dimension | array |
+| anything else | string, as PostgreSQL prints it |
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+_SIMPLE = {
+    16: "boolean",
+    17: "binary",
+    20: "bigint",
+    21: "smallint",
+    23: "int",
+    700: "float",
+    701: "double",
+    1082: "date",
+    1114: "timestamp_ntz",
+    1184: "timestamp",
+}
+_NUMERIC = 1700
+_JSON = frozenset({114, 3802})
+_BOX = 603
+_LAST_BUILT_IN = 9999
+"""`src/include/access/transam.h`: higher OIDs are not assigned by hand, so they differ between servers."""
+
+_WIDEST_DECIMAL = 38
+
+# Types of fixed length are never stored out of line, so that their values are always sent:
+# bool, int8, int2, int4, oid, float4, float8, date, time, timestamp, timestamptz, interval, timetz, uuid.
+_FIXED = frozenset({16, 20, 21, 23, 26, 700, 701, 1082, 1083, 1114, 1184, 1186, 1266, 2950})
+
+# Their text can be more than the Spark type holds.
+_BOUNDED = ("decimal", "date", "timestamp", "array")
+
+# Stand for escapes while an array's text is split; PostgreSQL's text never has the character zero.
+_BACKSLASH, _QUOTE = "\x00b", "\x00q"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A table's column. `spark` is its type in the lake table, as `DataType.simpleString` writes it.
+
+    `in_old` says that the server sends it with every old row; `may_lack` that an update may come without its
+    value (unchanged TOAST).
+    """
+
+    name: str
+    spark: str
+    is_json: bool
+    delimiter: str
+    in_old: bool
+    may_lack: bool
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any], *, full: bool) -> "Column":
+        """Read a schema file's column; `full` is replica identity FULL."""
+        pg_type = data["type"]
+        element = pg_type["element"]
+        return cls(
+            data["name"],
+            spark_type(pg_type, data["dimensions"]),
+            pg_type["oid"] in _JSON,
+            ";" if element is not None and element["oid"] == _BOX else ",",
+            full or data["replica_identity"],
+            pg_type["oid"] not in _FIXED and pg_type["category"] != "enum",
+        )
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there are values that don't fit."""
+        return self.spark.startswith(_BOUNDED)
+
+
+def spark_type(pg_type: dict[str, Any], dimensions: int) -> str:
+    """Name the Spark type of a PostgreSQL type, given as in a schema file."""
+    element = pg_type["element"]
+    if element is not None and dimensions <= 1 and _is_splittable(element):
+        return f"array<{spark_type(element, 0)}>"
+    if pg_type["oid"] == _NUMERIC:
+        return _decimal(pg_type["typmod"])
+    return _SIMPLE.get(pg_type["oid"], "string")
+
+
+def _is_splittable(element: dict[str, Any]) -> bool:
+    """Only these are known to have the delimiter that `pg_type.typdelim` says."""
+    return bool(element["category"] == "enum" or element["oid"] <= _LAST_BUILT_IN)
+
+
+def _decimal(typmod: int) -> str:
+    """`src/backend/utils/adt/numeric.c`: typmod = (precision << 16 | scale of 11 bits, signed) + 4."""
+    if typmod < 0:
+        return "string"
+    precision, scale = (typmod - 4) >> 16, (((typmod - 4) & 0x7FF) ^ 1024) - 1024
+    return f"decimal({precision},{scale})" if 0 <= scale <= precision <= _WIDEST_DECIMAL else "string"
+
+
+def from_text(text: Expression, spark: str, delimiter: str = ",") -> Expression:
+    """Convert PostgreSQL's text output; NULL where the type can't hold it."""
+    if spark.startswith("array<"):
+        return _array(text, spark[6:-1], delimiter)
+    if spark == "string":
+        return text
+    if spark == "binary":
+        return F.unhex(F.substr(text, F.lit(3)))
+    if spark.startswith("decimal"):
+        return _from_digits(text, spark)
+    if spark.startswith(("date", "timestamp")):
+        # Years of four digits only: Spark would read "0044-03-15 BC" as a date of our era.
+        usual = (F.substr(text, F.lit(5), F.lit(1)) == "-") & ~text.endswith("BC")
+        return F.when(usual, text.try_cast(spark))
+    return text.cast(spark)
+
+
+def _from_digits(text: Expression, spark: str) -> Expression:
+    """Spark rounds excess digits without a word, so they are counted first."""
+    scale = int(spark[:-1].partition(",")[2])
+    return F.when(F.length(F.split_part(text, F.lit("."), F.lit(2))) <= scale, text.try_cast(spark))
+
+
+def _array(text: Expression, element: str, delimiter: str) -> Expression:
+    """Split an array's text: PostgreSQL manual, "Array Input and Output Syntax"."""
+    plain = F.replace(F.replace(text, F.lit("\\\\"), F.lit(_BACKSLASH)), F.lit('\\"'), F.lit(_QUOTE))
+    inside = F.substr(plain, F.lit(2), F.length(plain) - 2)
+    items = F.regexp_extract_all(inside, F.lit(f'"[^"]*"|[^{delimiter}"]+'), F.lit(0))
+    values = F.transform(items, lambda item: from_text(_unquoted(item), element))
+    unfit = F.exists(
+        F.arrays_zip(items.alias("item"), values.alias("value")),
+        lambda pair: (pair["item"] != "NULL") & pair["value"].isNull(),
+    )
+    one_dimension = text.startswith("{") & ~text.startswith("{{")
+    return F.when(one_dimension & ~unfit, values)
+
+
+def _unquoted(item: Expression) -> Expression:
+    inside = F.substr(item, F.lit(2), F.length(item) - 2)
+    unescaped = F.replace(F.replace(inside, F.lit(_QUOTE), F.lit('"')), F.lit(_BACKSLASH), F.lit("\\"))
+    return F.when(item.startswith('"'), unescaped).when(item != "NULL", item)
+
+
+def in_range(value: Expression, spark: str) -> Expression:
+    """Make NULL of dates and timestamps that Spark promises nothing about: years before 1, after 9999."""
+    if spark.startswith(("date", "timestamp")):
+        first, last = F.lit("0001-01-01").cast(spark), F.lit("9999-12-31 23:59:59.999999").cast(spark)
+        return F.when(value.between(first, last), value)
+    if spark.startswith("array<") and spark[6:-1].startswith(("date", "timestamp")):
+        unfit = F.exists(value, lambda item: item.isNotNull() & in_range(item, spark[6:-1]).isNull())
+        return F.when(~unfit, value)
+    return value

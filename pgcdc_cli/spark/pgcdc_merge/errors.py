@@ -1,0 +1,10 @@
+"""What stops a merge, or one table's."""
+
+
+class MergeError(Exception):
+    """A failure told in one line, `could not X "name": reason`, and a hint that says what mends it."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint

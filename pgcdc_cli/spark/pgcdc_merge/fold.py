@@ -1,0 +1,188 @@
+"""Many changes of a table into one row for each key that they touch.
+
+A change is one event, or two where an update changed the key: the delete of the old key (half 0), then the
+insert of the new one (half 1). The events of a key, in order, form spells: from an insert, a snapshot row or
+the arrival of a row from another key (origin), or from the row that the target had when the range began (no
+origin), to the next of these. The newest event of a key says what becomes of it. A value that it lacks
+(unchanged TOAST) is the newest one in its spell; else, where the row came from another key, what the row had
+when it left that key, and so on; else the target's.
+
+| column | type | meaning |
+|---|---|---|
+| k0, k1, ... | as the column's | the key |
+| dead | boolean | nothing is left under this key |
+| n0, n1, ... | as the column's | the row |
+| l0, l1, ... | boolean | the value is not among the changes; only for columns that may lack it |
+| origin | struct(moved, pos) | how the newest spell began; NULL if with the target's row under this key |
+| truncate | struct | where the last truncate is, in the one row that is no key's; all keys are NULL there |
+| unfit | int | values of the row that became NULL since they don't fit |
+"""
+
+from functools import reduce
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame, Row, Window
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from .segments import TableVersion
+
+
+def lacking(version: TableVersion) -> list[int]:
+    """Places of the columns that an update may come without; the key always comes."""
+    key = version.key or ()
+    return [place for place, column in enumerate(version.columns) if column.may_lack and place not in key]
+
+
+def after(rows: DataFrame, truncate: Row) -> DataFrame:
+    """Keep what came after a truncate, given as its `pos`."""
+    commit_lsn, change, seq = truncate
+    place = F.struct(F.lit(commit_lsn).cast("bigint"), F.lit(change), F.lit(seq).cast("bigint"))
+    return rows.where(F.col("pos") > place)
+
+
+def fold(rows: DataFrame, version: TableVersion) -> DataFrame:
+    """Fold rows as `rows.read_rows` gives them."""
+    return events(rows, version).where("newest").drop("newest", "pos", "half", "moved")
+
+
+def events(rows: DataFrame, version: TableVersion) -> DataFrame:
+    """Give each event what is known of its row by then; `newest` marks a key's last."""
+    keys = [f"k{number}" for number in range(len(version.key or ()))]
+    by_key = Window.partitionBy(*keys).orderBy("pos", "half")
+    so_far = by_key.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+
+    halved = _halved(rows, version)
+    arrives = F.col("moved") & (F.col("half") == 1)
+    begins = F.col("op").isin("I", "R") | arrives
+    origin = F.when(begins, F.struct(arrives.alias("moved"), "pos"))
+    truncate = F.when(F.col("op") == "T", F.col("pos"))
+    known = {place: _known(place, begins) for place in lacking(version)}
+    spelled = halved.select(
+        *halved.columns,
+        truncate.alias("truncate"),
+        F.last(origin, ignorenulls=True).over(so_far).alias("origin"),
+        F.lead(F.lit(1)).over(by_key).isNull().alias("newest"),
+        *(F.last(cell, ignorenulls=True).over(so_far).alias(f"c{place}") for place, cell in known.items()),
+    )
+    values = {f"n{place}": F.col(f"c{place}.value") for place in known}
+    lacks = {f"l{place}": ~F.coalesce(F.col(f"c{place}.sent"), F.lit(False)) for place in known}
+    dead = {"dead": F.col("half") == 0}
+    return spelled.withColumns({**values, **lacks, **dead}).drop("op", *(f"c{place}" for place in known))
+
+
+def _halved(rows: DataFrame, version: TableVersion) -> DataFrame:
+    """Make events of changes; k0, k1, ... become the event's key."""
+    old, new = F.lit(0), F.lit(1)
+    halves = (
+        F.when(F.col("op") == "D", F.array(old))
+        .when(F.col("moved"), F.array(old, new))
+        .otherwise(F.array(new))
+    )
+    exploded = rows.withColumn("half", F.explode(halves))
+    keys = {
+        f"k{number}": F.when(F.col("half") == 0, F.col(f"k{number}")).otherwise(F.col(f"n{place}"))
+        for number, place in enumerate(version.key or ())
+    }
+    return exploded.withColumns(keys)
+
+
+def _known(place: int, begins: Expression) -> Expression:
+    """Describe what an event says of a column: a value or, where a spell begins, that there is none."""
+    sent = (F.col("half") == 1) & ~F.col(f"l{place}")
+    return F.when(sent | begins, F.struct(sent.alias("sent"), F.col(f"n{place}").alias("value")))
+
+
+def lacks_any(version: TableVersion) -> Expression:
+    """Whether there is a folded row that lacks a value."""
+    flags = [F.col(f"l{place}") for place in lacking(version)]
+    return ~F.col("dead") & reduce(Expression.__or__, flags, F.lit(False))
+
+
+def needs_lineage(version: TableVersion) -> Expression:
+    """Whether a folded row lacks a value and came from another key."""
+    return lacks_any(version) & F.coalesce(F.col("origin.moved"), F.lit(False))
+
+
+def is_lost(version: TableVersion, *, has_target: bool) -> Expression:
+    """Whether a folded row lacks a value that nothing has: it was inserted so, or there is no target."""
+    return lacks_any(version) & (F.col("origin").isNotNull() | F.lit(not has_target))
+
+
+def with_lineage(
+    folded: DataFrame, rows: DataFrame, version: TableVersion, target: DataFrame | None
+) -> DataFrame:
+    """Fill what rows lack that came from another key: along their keys, then from the target.
+
+    `target` has the table's columns as n0, n1, ...; None if nothing of it counts. Rows that still lack a
+    value afterwards keep their origin.
+    """
+    need = needs_lineage(version)
+    departures = _departures(events(rows, version), version)
+    chased = folded.where(need).join(departures, F.col("origin.pos") == F.col("from.pos"), "left")
+    filled = _filled(chased, version)
+    if target is not None:
+        filled = _from_target(filled, version, target)
+    return folded.where(~need).unionByName(filled.select(*folded.columns))
+
+
+def _departures(all_events: DataFrame, version: TableVersion) -> DataFrame:
+    """Gather what each row had when it left a key, as `from`: {pos, origin, n, l, s (the key in the target)}.
+
+    Rows that had come from yet another key are followed back, twice as far in each round.
+    """
+    fields = ["pos", "origin"]
+    fields += [f"{kind}{place}" for place in lacking(version) for kind in "nl"]
+    keys = [F.col(f"k{number}").alias(f"s{number}") for number in range(len(version.key or ()))]
+    left = all_events.where("moved AND half = 0").select(F.struct(*fields, *keys).alias("from")).persist()
+    while not left.where("from.origin.moved").isEmpty():
+        earlier = left.withColumnRenamed("from", "earlier")
+        joined = left.join(
+            earlier, F.col("from.origin.moved") & (F.col("from.origin.pos") == F.col("earlier.pos")), "left"
+        )
+        left = joined.select(_further_back(version).alias("from")).localCheckpoint()
+    return left
+
+
+def _further_back(version: TableVersion) -> Expression:
+    there = F.col("earlier").isNotNull()
+
+    def either(name: str) -> Expression:
+        return F.when(there, F.col(f"earlier.{name}")).otherwise(F.col(f"from.{name}")).alias(name)
+
+    pairs = [pair for place in lacking(version) for pair in _one_further_back(place)]
+    keys = [either(f"s{number}") for number in range(len(version.key or ()))]
+    return F.struct(F.col("from.pos").alias("pos"), either("origin"), *pairs, *keys)
+
+
+def _one_further_back(place: int) -> list[Expression]:
+    lacks = F.col(f"from.l{place}") & F.coalesce(F.col(f"earlier.l{place}"), F.lit(True))
+    value = F.when(F.col(f"from.l{place}"), F.col(f"earlier.n{place}")).otherwise(F.col(f"from.n{place}"))
+    return [value.alias(f"n{place}"), lacks.alias(f"l{place}")]
+
+
+def _filled(chased: DataFrame, version: TableVersion) -> DataFrame:
+    values = {
+        f"n{place}": F.when(F.col(f"l{place}"), F.col(f"from.n{place}")).otherwise(F.col(f"n{place}"))
+        for place in lacking(version)
+    }
+    lacks = {f"l{place}": F.col(f"l{place}") & F.col(f"from.l{place}") for place in lacking(version)}
+    # Spark computes all of these from the values before.
+    return chased.withColumns({**values, **lacks})
+
+
+def _from_target(filled: DataFrame, version: TableVersion, target: DataFrame) -> DataFrame:
+    """Take what is still lacking from the target, under the key that the row had when the range began."""
+    key = version.key or ()
+    columns = [F.col(f"n{place}").alias(f"t{place}") for place in sorted({*key, *lacking(version)})]
+    kept = target.select(*columns, F.lit(True).alias("found"))
+    same = [F.col(f"from.s{number}") == F.col(f"t{place}") for number, place in enumerate(key)]
+    from_there = F.col("from.origin").isNull()
+    joined = filled.join(kept, reduce(Expression.__and__, same) & from_there, "left")
+    missed = F.col("found").isNull()
+    values = {
+        f"n{place}": F.when(F.col(f"l{place}") & ~missed, F.col(f"t{place}")).otherwise(F.col(f"n{place}"))
+        for place in lacking(version)
+    }
+    return joined.withColumns(
+        {**values, **{f"l{place}": F.col(f"l{place}") & missed for place in lacking(version)}}
+    )

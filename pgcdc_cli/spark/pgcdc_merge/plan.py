@@ -1,0 +1,149 @@
+"""Which files of which tables a run merges: from each table's own mark to one segment for all."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .columns import Column
+from .control import Control, ControlRow
+from .delta import DeltaTable
+from .errors import MergeError
+from .files import folder_name, join
+from .segments import DataFile, Segment, TableVersion
+
+_ANEW = "merge into a new warehouse, from a directory that begins with a snapshot"
+
+
+@dataclass(frozen=True)
+class TableFiles:
+    """A table's files beyond what the control table says is merged; `versions` by schema file."""
+
+    table: str
+    path: str
+    row: ControlRow | None
+    files: Sequence[DataFile]
+    versions: Mapping[str, TableVersion]
+
+    @property
+    def version(self) -> TableVersion:
+        """The newest."""
+        return self.versions[self.files[-1].schema]
+
+
+def check_source(segments: Sequence[Segment], control: Control) -> str:
+    """Return the stream's identity.
+
+    Raises a MergeError if segments are of several streams, or of another than the warehouse's, or don't
+    follow the merged ones.
+    """
+    known = control.all
+    ids = [segment.stream_id for segment in segments]
+    stream_id = known.stream_id if known is not None else ids[0]
+    for segment in segments:
+        if segment.stream_id != stream_id:
+            raise MergeError(
+                f"could not merge segment {segment.number}: it is of stream {segment.stream_id}, those before"
+                f" it are of {stream_id}: changes in between may be lost",
+                _ANEW,
+            )
+    first, merged = segments[0].number, 0 if known is None else known.segment
+    if first > merged + 1:
+        raise MergeError(
+            f"could not merge segment {first}: {merged + 1} to {first - 1} are neither here nor merged",
+            "restore them, with their lines in the manifest, from a copy",
+        )
+    return stream_id
+
+
+def table_files(
+    segments: Sequence[Segment], versions: Mapping[str, TableVersion], control: Control, warehouse: str
+) -> list[TableFiles]:
+    """Gather the files of each table that the control table doesn't have as merged, in the order of names."""
+    found: dict[tuple[str, str], list[DataFile]] = {}
+    for segment in segments:
+        for file in segment.files:
+            version = versions[file.schema]
+            found.setdefault((version.schema, version.name), []).append(file)
+    gathered = []
+    for (schema, name), files in sorted(found.items()):
+        table = f"{schema}.{name}"
+        row = control.of(table)
+        waiting = [file for file in files if row is None or file.segment > row.segment]
+        if waiting:
+            path = join(warehouse, folder_name(schema), folder_name(name))
+            used = {file.schema: versions[file.schema] for file in waiting}
+            gathered.append(TableFiles(table, path, row, waiting, used))
+    return gathered
+
+
+def check_keyed(work: TableFiles) -> None:
+    """Raise a MergeError for a table without a key."""
+    if work.version.key is None:
+        raise MergeError(
+            f'could not merge "{work.table}": it has no key',
+            f"ALTER TABLE {work.table} ADD PRIMARY KEY (...), or leave it where it is with --skip-keyless",
+        )
+
+
+def check_versions(work: TableFiles) -> None:
+    """Raise a MergeError where the table changed within the range in a way that can't be merged."""
+    newest = work.version
+    names = [column.name.lower() for column in newest.columns]
+    twice = [column.name for column in newest.columns if names.count(column.name.lower()) > 1]
+    if twice:
+        raise MergeError(
+            f'could not merge "{work.table}": the columns "{twice[0]}" and "{twice[1]}" differ in case only',
+            f'ALTER TABLE {work.table} RENAME COLUMN "{twice[1]}" TO ..., since lake tables ignore case',
+        )
+    for version in work.versions.values():
+        if version.oid != newest.oid:
+            raise MergeError(
+                f'could not merge "{work.table}": it was dropped and created anew, see "{newest.path}"', _ANEW
+            )
+        if _key_names(version) != _key_names(newest):
+            raise MergeError(
+                f'could not merge "{work.table}": its key changed from ({_key_names(version)}) to'
+                f' ({_key_names(newest)}), see "{newest.path}"',
+                _ANEW,
+            )
+        _check_columns(work.table, [(column.name, column.spark) for column in version.columns], newest)
+
+
+def _key_names(version: TableVersion) -> str:
+    return ", ".join(version.columns[place].name for place in version.key or ())
+
+
+def check_target(work: TableFiles, target: DeltaTable) -> None:
+    """Raise a MergeError where the lake table isn't what the last run left, or has other columns."""
+    merged_version = -1 if work.row is None or work.row.version is None else work.row.version
+    if target.version < merged_version:
+        raise MergeError(
+            f'could not merge "{work.table}": "{target.path}" is at version {target.version}, but was at'
+            f" {merged_version} when it was merged last",
+            f"restore it from a copy, or {_ANEW}",
+        )
+    if target.exists:
+        _check_columns(work.table, target.columns(), work.version)
+
+
+def _check_columns(table: str, have: Sequence[tuple[str, str]], version: TableVersion) -> None:
+    need = {column.name: column.spark for column in version.columns}
+    for name, spark in have:
+        if name not in need:
+            raise _changed(table, name, f"of type {spark} is gone", version)
+        if need[name] != spark:
+            raise _changed(table, name, f"changed from {spark} to {need[name]}", version)
+    for column in version.columns:
+        if column.name not in dict(have):
+            raise _changed(table, column.name, f"of type {column.spark} is new", version)
+
+
+def _changed(table: str, name: str, what: str, version: TableVersion) -> MergeError:
+    return MergeError(
+        f'could not merge "{table}": its column "{name}" {what}, see "{version.path}"',
+        f"changed columns can't be merged yet: undo the change, or {_ANEW}",
+    )
+
+
+def key_columns(version: TableVersion) -> list[Column]:
+    """Return the key's columns in the key's order."""
+    return [version.columns[place] for place in version.key or ()]

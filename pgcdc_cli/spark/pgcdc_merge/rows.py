@@ -1,0 +1,146 @@
+"""Segment files of one table as rows of one shape, whatever their format.
+
+| column | type | meaning |
+|---|---|---|
+| op | string | I, U, D, T or R |
+| pos | struct(commit_lsn, change, seq) | place in history; snapshot rows (change false) come first |
+| n0, n1, ... | as `Column.spark` | the new row; all NULL where there is none |
+| l0, l1, ... | boolean | the value was not sent (unchanged TOAST); only for columns that may lack it |
+| k0, k1, ... | as the column's | the old row's key, one for each key column; NULL where it wasn't sent |
+| moved | boolean | an update that changed the key |
+| unfit | int | how many values of the new row became NULL since their type can't hold them |
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from functools import reduce
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from .columns import Column, from_text, in_range
+from .jsonstrings import read_json, with_json_strings
+from .segments import DataFile, TableVersion
+
+Value = tuple[Expression, Expression]
+"""A value of a lake table's type, and whether there was one (or NULL because it doesn't fit)."""
+
+_META = (
+    "op string, commit_lsn string, seq bigint, key string, unchanged array<string>, json_null array<string>"
+)
+_GLOB = re.compile(r"([\\{}\[\]*?^])")
+
+
+def read_rows(
+    session: SparkSession, directory: str, files: Sequence[DataFile], versions: dict[str, TableVersion]
+) -> DataFrame:
+    """Read the files of one table; its versions differ in nothing that matters to the lake table."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for file in files:
+        groups.setdefault((file.format, file.schema), []).append(f"{directory}/{file.path}")
+    parts = [
+        _READERS[kind](session, paths, versions[schema]) for (kind, schema), paths in sorted(groups.items())
+    ]
+    return reduce(DataFrame.unionByName, parts)
+
+
+def old_columns(version: TableVersion) -> list[int]:
+    """List the columns whose old values matter: the key, and what an update may lack but the old row has."""
+    needed = set(version.key or ())
+    needed |= {place for place, column in enumerate(version.columns) if column.may_lack and column.in_old}
+    return sorted(needed)
+
+
+def _read_jsonl(session: SparkSession, paths: list[str], version: TableVersion) -> DataFrame:
+    columns, old = version.columns, old_columns(version)
+    images = f"new {_struct(columns)}, old {_struct([columns[place] for place in old])}"
+    # Unlike the file system, Spark takes some characters of a path for a pattern.
+    escaped = [_GLOB.sub(r"\\\1", path) for path in paths]
+    lines = with_json_strings(session, read_json(session, escaped, f"{_META}, {images}"), escaped, version)
+
+    def value(image: str, column: Column) -> Value:
+        text = _json_text(image, column)
+        return from_text(text, column.spark, column.delimiter), text.isNotNull()
+
+    return _shape(lines.withColumn("commit_lsn", _lsn(F.col("commit_lsn"))), version, value)
+
+
+def _struct(columns: Sequence[Column]) -> str:
+    """A schema of strings: Spark copies the exact text of whatever stands there."""
+    fields = ", ".join(f"`{column.name.replace('`', '``')}`: string" for column in columns)
+    return f"struct<{fields}>"
+
+
+def _json_text(image: str, column: Column) -> Expression:
+    text = F.col(image).getField(column.name)
+    if not column.is_json:
+        return text
+    place = f"{image}.{column.name}"
+    quoted = F.to_json(F.array(text))
+    return (
+        F.when(F.array_contains("json_null", place), "null")
+        .when(F.array_contains("json_string", place), F.substr(quoted, F.lit(2), F.length(quoted) - 2))
+        .otherwise(text)
+    )
+
+
+def _lsn(text: Expression) -> Expression:
+    """Convert `XXXXXXXX/XXXXXXXX` to a number."""
+    high, low = (
+        F.conv(F.split_part(text, F.lit("/"), F.lit(part)), 16, 10).cast("bigint") for part in (1, 2)
+    )
+    return high * (1 << 32) + low
+
+
+def _read_arrow(session: SparkSession, paths: list[str], version: TableVersion) -> DataFrame:
+    from .arrow import ArrowSegments, arrow_options  # noqa: PLC0415 - JSON lines do without pyarrow
+
+    session.dataSource.register(ArrowSegments)
+    options = arrow_options(paths, version.columns, old_columns(version))
+    rows = session.read.format(ArrowSegments.name()).options(**options).load()
+    places = {column.name: place for place, column in enumerate(version.columns)}
+
+    def value(image: str, column: Column) -> Value:
+        typed = F.col(f"{image}{places[column.name]}")
+        if not column.bounded and column.spark != "string":
+            return typed, typed.isNotNull()
+        text = F.col("unfit").getItem(column.name if image == "new" else f"_old.{column.name}")
+        either = F.coalesce(typed, from_text(text, column.spark, column.delimiter))
+        return in_range(either, column.spark), typed.isNotNull() | text.isNotNull()
+
+    return _shape(rows, version, value)
+
+
+def _shape(rows: DataFrame, version: TableVersion, value: Callable[[str, Column], Value]) -> DataFrame:
+    """Bring what a format's reader gives (op, commit_lsn, seq, unchanged, old, images) into the shape."""
+    news: list[Expression] = []
+    lacks: list[Expression] = []
+    unfit: list[Expression] = []
+    has_old = F.col("old").isNotNull()
+    for place, column in enumerate(version.columns):
+        new, given = value("new", column)
+        if column.may_lack:
+            unsent = F.coalesce(F.array_contains("unchanged", column.name), F.lit(False))
+            if column.in_old:
+                new = F.when(unsent & has_old, value("old", column)[0]).otherwise(new)
+                unsent &= ~has_old
+            lacks.append(unsent.alias(f"l{place}"))
+        if column.bounded:
+            unfit.append((given & new.isNull()).cast("int"))
+        news.append(new.alias(f"n{place}"))
+    keys = [value("old", version.columns[place])[0] for place in version.key or ()]
+    pos = F.struct("commit_lsn", (F.col("op") != "R").alias("change"), "seq").alias("pos")
+    count = reduce(Expression.__add__, unfit, F.lit(0)).alias("unfit")
+    olds = [key.alias(f"k{number}") for number, key in enumerate(keys)]
+    shaped = rows.select("op", pos, has_old.alias("has_old"), count, *news, *lacks, *olds)
+    return shaped.withColumn("moved", _moved(version)).drop("has_old")
+
+
+def _moved(version: TableVersion) -> Expression:
+    pairs = enumerate(version.key or ())
+    differs = [~F.col(f"k{number}").eqNullSafe(F.col(f"n{place}")) for number, place in pairs]
+    return (F.col("op") == "U") & F.col("has_old") & reduce(Expression.__or__, differs, F.lit(False))
+
+
+_READERS = {"jsonl": _read_jsonl, "arrow": _read_arrow}

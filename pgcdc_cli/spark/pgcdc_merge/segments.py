@@ -1,0 +1,164 @@
+"""What a pgcdc directory says of itself: manifest and schema files, and whether it is true.
+
+A segment is a range of whole transactions across all tables, complete up to its end LSN; they are numbered
+without gaps, from 1.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from .columns import Column
+from .errors import MergeError
+from .files import Files, join
+
+FORMAT_VERSION = 1
+MESSAGES = "_messages"
+
+_RESTORE = "restore the directory from a copy; nothing was merged"
+_FORMATS = ("jsonl", "arrow")
+_READERS = 8
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A finished file of one table: its place under the directory, and what it must be."""
+
+    segment: int
+    table: str
+    path: str
+    format: str
+    bytes: int
+    crc32: int
+    schema: str
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A line of the manifest. `end_lsn` is PostgreSQL's text."""
+
+    number: int
+    stream_id: str
+    end_lsn: str
+    files: tuple[DataFile, ...]
+
+
+@dataclass(frozen=True)
+class TableVersion:
+    """A table as one schema file describes it; `key` holds places in `columns`, None if there is none."""
+
+    oid: int
+    schema: str
+    name: str
+    columns: tuple[Column, ...]
+    key: tuple[int, ...] | None
+    path: str
+
+    @property
+    def display(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+def read_manifest(files: Files, directory: str) -> list[Segment]:
+    """Read all finished segments; a MergeError for a line that is damaged, or numbers with a gap.
+
+    A last line without a line break is being written: its segment isn't finished.
+    """
+    path = join(directory, "manifest.jsonl")
+    data = files.read(path)
+    if data is None:
+        raise MergeError(
+            f'could not read "{path}": there is no such file',
+            "give the directory that pgcdc stream -D writes; the file is there once a segment is finished",
+        )
+    segments = [_segment(path, number, line) for number, line in enumerate(data.split(b"\n")[:-1], 1)]
+    for before, after in pairwise(segments):
+        if after.number != before.number + 1:
+            raise MergeError(
+                f'could not read "{path}": segment {after.number} follows segment {before.number}', _RESTORE
+            )
+    return segments
+
+
+def _segment(path: str, number: int, line: bytes) -> Segment:
+    try:
+        data = json.loads(line)
+        _check_version(data["format_version"])
+        found = (_data_file(data["segment"], item) for item in data["files"] if item["table"] != MESSAGES)
+        return Segment(int(data["segment"]), data["stream_id"], data["end_lsn"], tuple(found))
+    except (ValueError, KeyError, TypeError) as error:
+        raise MergeError(f'could not read "{path}": line {number} is damaged: {error}', _RESTORE) from error
+
+
+def _check_version(version: object) -> None:
+    if version != FORMAT_VERSION:
+        raise ValueError(f"its format version is {version}")
+
+
+def _data_file(segment: int, item: dict[str, Any]) -> DataFile:
+    if item["table"] is None:
+        raise MergeError(
+            f'could not merge "{item["path"]}": it holds all tables in one file',
+            "stream with --layout table (the default) into another directory",
+        )
+    if item["format"] not in _FORMATS or item["schema"] is None:
+        raise MergeError(
+            f'could not merge "{item["path"]}": its format is {item["format"]}',
+            "stream with --format jsonl or --format arrow into another directory",
+        )
+    return DataFile(
+        segment, item["table"], item["path"], item["format"], item["bytes"], item["crc32"], item["schema"]
+    )
+
+
+def read_schemas(files: Files, directory: str, paths: Iterable[str]) -> dict[str, TableVersion]:
+    """Read schema files, by their path in the directory."""
+    wanted = sorted(set(paths))
+    with ThreadPoolExecutor(_READERS) as pool:
+        return dict(
+            zip(wanted, pool.map(lambda path: _read_schema(files, directory, path), wanted), strict=True)
+        )
+
+
+def _read_schema(files: Files, directory: str, path: str) -> TableVersion:
+    data = files.read(join(directory, path))
+    if data is None:
+        raise MergeError(f'could not read "{join(directory, path)}": there is no such file', _RESTORE)
+    try:
+        return _table_version(json.loads(data), path)
+    except (ValueError, KeyError, TypeError) as error:
+        raise MergeError(
+            f'could not read "{join(directory, path)}": it is damaged: {error}', _RESTORE
+        ) from error
+
+
+def _table_version(data: dict[str, Any], path: str) -> TableVersion:
+    full = data["replica_identity"] == "f"
+    columns = tuple(Column.from_json(column, full=full) for column in data["columns"])
+    names = [column.name for column in columns]
+    key = None if data["key"] is None else tuple(names.index(name) for name in data["key"])
+    return TableVersion(data["oid"], data["schema"], data["table"], columns, key, path)
+
+
+def verify(files: Files, directory: str, wanted: Sequence[DataFile]) -> None:
+    """Compare stored files with the manifest: there, size, checksum. A MergeError names one that differs."""
+    with ThreadPoolExecutor(_READERS) as pool:
+        for file, fault in zip(
+            wanted, pool.map(lambda file: _fault(files, directory, file), wanted), strict=True
+        ):
+            if fault is not None:
+                raise MergeError(f'could not merge segment {file.segment}: "{file.path}" {fault}', _RESTORE)
+
+
+def _fault(files: Files, directory: str, file: DataFile) -> str | None:
+    path = join(directory, file.path)
+    size = files.size(path)
+    if size is None:
+        return "is missing"
+    if size != file.bytes:
+        return f"has {size} bytes, not {file.bytes}"
+    checksum = files.crc32(path)
+    return None if checksum == file.crc32 else f"has the checksum {checksum}, not {file.crc32}"
