@@ -215,7 +215,7 @@ def test_a_demo_whose_tables_differ_fails():
 
 def test_a_demo_that_fails_shows_what_was_printed_last():
     ran = run_demo(
-        "from pgcdc_cli.errors import ErrorKind, PgcdcError; raise PgcdcError(ErrorKind.SPARK, 'could not merge: x')"
+        "from pgcdc_cli import errors; raise errors.PgcdcError(errors.ErrorKind.SPARK, 'could not: x')"
     )
     assert ran.returncode == 14
     assert ran.stderr.splitlines()[-3] == "      words of a command"
