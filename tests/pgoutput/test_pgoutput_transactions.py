@@ -3,19 +3,17 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pgoutput_encoder import encode, frame
+from pgoutput_orders import BEGIN, COMMIT, NARROW, ORDERS, PARTS, TIME, frames_of, insert
 from pgoutput_reference import describe, flat, merged, reference
 from pgoutput_strategies import cuts, mutations, streams
 
-from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
+from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput import wire
 from pgcdc_cli.pgoutput.changes import Edge
 from pgcdc_cli.pgoutput.decode import decode
 from pgcdc_cli.pgoutput.transactions import Assembler
-
-TIME = 1_700_000_000_000_000
 
 
 def assemble(batches, *, skip_before=-1, **options):
@@ -97,25 +95,6 @@ def test_mutated_streams_are_refused_or_read_as_the_plain_decoder_does(data, fra
     else:
         assert assemble([frames]) == expected
         assert assemble(data.draw(cuts(frames))) == expected
-
-
-COLUMNS = (m.RelationColumn("id", 20, -1, True), m.RelationColumn("doc", 25, -1, False))
-ORDERS = m.Relation(16385, "public", "orders", m.ReplicaIdentity.DEFAULT, COLUMNS)
-NARROW = m.Relation(16385, "public", "orders", m.ReplicaIdentity.DEFAULT, COLUMNS[:1])
-PARTS = m.Relation(16386, "public", "parts", m.ReplicaIdentity.FULL, COLUMNS)
-BEGIN, COMMIT = m.Begin(Lsn(1000), TIME, 7), m.Commit(Lsn(1000), Lsn(1010), TIME)
-
-
-def full(*values):
-    return m.FullTuple(tuple(m.Null() if value is None else m.Text(value) for value in values))
-
-
-def insert(*values, oid=16385):
-    return m.Insert(oid, full(*values))
-
-
-def frames_of(*messages, lsn=500):
-    return [frame(message, lsn + number) for number, message in enumerate(messages)]
 
 
 def one_slice(*messages, **options):
@@ -240,119 +219,3 @@ def test_transactions_are_counted_across_batches():
     (part,) = assembler.assemble(frames_of(BEGIN, COMMIT, message, b"?"))
     assert (part.edge, part.messages) == (Edge(Lsn(1000), Lsn(1010), 1), ())
     assert assembler.ended
-
-
-PREPARED = (Lsn(1000), Lsn(1010), TIME, 7, "gid")
-
-
-@pytest.mark.parametrize(
-    ("messages", "reason"),
-    [
-        ([insert(b"1")], "assemble Insert message: it is outside of any transaction (LSN 0/1F4)"),
-        ([COMMIT], "assemble Commit message: it is outside of any transaction (LSN 0/1F4)"),
-        ([BEGIN, BEGIN], "assemble Begin message: it is inside of another transaction (LSN 0/1F5)"),
-        (
-            [BEGIN, m.LogicalMessage(False, Lsn(1), "p", b"")],
-            "assemble Message message: it is inside of another transaction (LSN 0/1F5)",
-        ),
-        (
-            [m.LogicalMessage(True, Lsn(1), "p", b"")],
-            "assemble Message message: it is outside of any transaction (LSN 0/1F4)",
-        ),
-        (
-            [BEGIN, m.Commit(Lsn(1001), Lsn(1010), TIME)],
-            (
-                "assemble Commit message: its commit LSN 0/3E9 is not the final LSN of the transaction's"
-                " Begin (LSN 0/1F5)"
-            ),
-        ),
-        (
-            [BEGIN, insert(b"1")],
-            "assemble Insert message: no Relation message has come for OID 16385 (LSN 0/1F5)",
-        ),
-        (
-            [BEGIN, insert(b"1"), ORDERS],
-            "assemble Insert message: no Relation message has come for OID 16385 (LSN 0/1F5)",
-        ),
-        (
-            [BEGIN, m.Truncate((1,), cascade=False, restart_identity=False)],
-            "assemble Truncate message: no Relation message has come for OID 1 (LSN 0/1F5)",
-        ),
-        (
-            [m.StreamStart(7, True)],
-            (
-                "assemble Stream Start message: streamed and prepared transactions were not asked for"
-                " (LSN 0/1F4)"
-            ),
-        ),
-        (
-            [m.CommitPrepared(*PREPARED)],
-            (
-                "assemble Commit Prepared message: streamed and prepared transactions were not asked for"
-                " (LSN 0/1F4)"
-            ),
-        ),
-        ([b"?"], "decode message with tag 0x3F: no such message in protocol 1 to 4 (LSN 0/1F4)"),
-        (
-            [BEGIN, b"I\0\0"],
-            "decode Insert message: relation OID at byte 1 wants 4 bytes, 2 are left (LSN 0/1F5)",
-        ),
-        (
-            [BEGIN, ORDERS, b"I\0\0\x40\1K\0\0"],
-            "decode Insert message: tuple marker at byte 5 is 0x4B, not N (LSN 0/1F6)",
-        ),
-        (
-            [BEGIN, ORDERS, insert(b"1", b"x"), encode(insert(b"1", b"x"))[:-1]],
-            "decode Insert message: column 2 at byte 19 wants 1 byte, 0 are left (LSN 0/1F7)",
-        ),
-        (
-            [BEGIN, ORDERS, encode(insert(b"1", b"x")) + b"!"],
-            "decode Insert message: it ends at byte 20, 1 is left (LSN 0/1F6)",
-        ),
-        (
-            [BEGIN, ORDERS, encode(m.Update(16385, full(b"1", b"x"), full(b"1", b"x")))[:20]],
-            "decode Update message: tuple marker at byte 20 wants 1 byte, 0 are left (LSN 0/1F6)",
-        ),
-        (
-            [BEGIN, ORDERS, insert(b"1", b"x"), insert(b"1")],
-            'decode Insert message: it has 1 columns, table "public.orders" has 2 (LSN 0/1F7)',
-        ),
-        (
-            [BEGIN, ORDERS, m.Insert(16385, m.FullTuple((m.Text(b"1"), m.Binary(b"x"))))],
-            'decode Insert message: column "doc" is binary, which was not asked for (LSN 0/1F6)',
-        ),
-    ],
-)
-def test_what_is_out_of_place_is_one_error_that_names_message_and_lsn(messages, reason):
-    frames = frames_of(*messages)
-    with pytest.raises(UndecodableError) as caught:
-        Assembler(describe, skip_before=Lsn(0)).assemble(frames)
-    assert caught.value.message == f"could not {reason}"
-    assert caught.value.kind is ErrorKind.PROTOCOL
-    assert caught.value.data in [one[25:] for one in frames]
-
-
-@pytest.mark.parametrize("tag", [tag for tag in m.Tag if chr(tag) not in "BCORYIUDTM"])
-def test_no_message_of_a_later_protocol_is_taken(tag):
-    for before in ([], [BEGIN]):
-        with pytest.raises(UndecodableError):
-            Assembler(describe, skip_before=Lsn(0)).assemble(frames_of(*before, bytes([tag])))
-
-
-@pytest.mark.parametrize("size", [0, 1, 25])
-def test_a_frame_without_a_message_is_an_error(size):
-    with pytest.raises(UndecodableError, match=f"XLogData frame: it wants 26 bytes or more, has {size}"):
-        Assembler(describe, skip_before=Lsn(0)).assemble([*frames_of(BEGIN), bytes(size)])
-
-
-def test_a_frame_with_a_sign_bit_position_is_an_error():
-    with pytest.raises(UndecodableError, match="start LSN at byte 1 is 80000000/1, with the sign bit set"):
-        Assembler(describe, skip_before=Lsn(0)).assemble([frame(BEGIN, 2**63 + 1)])
-
-
-def test_what_describe_raises_passes_through():
-    def fail(relation):
-        raise PgcdcError(ErrorKind.CONNECTION, f'could not look up "{relation.name}"')
-
-    with pytest.raises(PgcdcError, match='could not look up "orders"'):
-        Assembler(fail, skip_before=Lsn(0)).assemble(frames_of(BEGIN, ORDERS))

@@ -1,0 +1,25 @@
+"""Two small tables and one transaction, for tests that say what they send."""
+
+from pgoutput_encoder import frame
+
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput import messages as m
+
+TIME = 1_700_000_000_000_000
+COLUMNS = (m.RelationColumn("id", 20, -1, True), m.RelationColumn("doc", 25, -1, False))
+ORDERS = m.Relation(16385, "public", "orders", m.ReplicaIdentity.DEFAULT, COLUMNS)
+NARROW = m.Relation(16385, "public", "orders", m.ReplicaIdentity.DEFAULT, COLUMNS[:1])
+PARTS = m.Relation(16386, "public", "parts", m.ReplicaIdentity.FULL, COLUMNS)
+BEGIN, COMMIT = m.Begin(Lsn(1000), TIME, 7), m.Commit(Lsn(1000), Lsn(1010), TIME)
+
+
+def full(*values):
+    return m.FullTuple(tuple(m.Null() if value is None else m.Text(value) for value in values))
+
+
+def insert(*values, oid=16385):
+    return m.Insert(oid, full(*values))
+
+
+def frames_of(*messages, lsn=500):
+    return [frame(message, lsn + number) for number, message in enumerate(messages)]
