@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +187,7 @@ def _package_arguments(extra: Sequence[str], home: Path) -> list[str]:
 
 
 def _values_of(option: str, arguments: Sequence[str]) -> Iterator[str]:
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in pairwise([*arguments, ""]):
         if argument == option:
             yield following
         elif argument.startswith(f"{option}="):
