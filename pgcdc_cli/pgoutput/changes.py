@@ -5,8 +5,8 @@ transaction that is still open. Inside a slice, rows of one table and one shape 
 stand together in one `ChangeBatch`, so that formats build each shape from one template. `index` says where
 every row stood in the stream; no two events of a slice share one.
 
-An image is full, key-only or absent, and its type says which: unchanged TOAST can't be mistaken for NULL, nor a
-key image for a row.
+An image is full, key-only or absent, and its type says which: unchanged TOAST can't be mistaken for NULL, nor
+a key image for a row.
 """
 
 from dataclasses import dataclass, field
@@ -64,8 +64,11 @@ class Stamps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChangeBatch:
-    """n changes of one table and one shape. Insert and snapshot rows have `new`, deletes `old`, updates `new` and
-    sometimes `old`; a delete under replica identity NOTHING does not happen."""
+    """n changes of one table and one shape.
+
+    Insert and snapshot rows have `new`, deletes `old`, updates `new` and sometimes `old`; a delete under
+    replica identity NOTHING does not happen.
+    """
 
     table: TableSchema
     operation: Operation
@@ -114,8 +117,11 @@ class MessageChange:
 
 @dataclass(frozen=True, slots=True)
 class TransactionMark:
-    """A transaction's begin ("B") or commit ("C"). `stamp.lsn` is the commit's end LSN for "C", else the
-    commit LSN; `stamp.seq` is the number of changes before the mark."""
+    """A transaction's begin ("B") or commit ("C").
+
+    `stamp.lsn` is the commit's end LSN for "C", else the commit LSN; `stamp.seq` is the number of changes
+    before the mark.
+    """
 
     kind: Literal["B", "C"]
     stamp: Stamp
