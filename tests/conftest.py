@@ -16,6 +16,10 @@ from psycopg import sql
 from pgcdc_cli.demo.server import EmbeddedServer
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kills", type=int, default=50, help="SIGKILLs for each kill test (default: 50)")
+
+
 @pytest.fixture(scope="session")
 def servers() -> Iterator[dict[int, EmbeddedServer]]:
     """Servers by major version, started when first asked for (see `start_server`)."""

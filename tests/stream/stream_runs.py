@@ -1,0 +1,114 @@
+"""Running `pgcdc stream` as users do, and reading what it left."""
+
+import json
+import random
+import subprocess
+import sys
+import threading
+import zlib
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+
+TABLES = """
+CREATE TABLE accounts (id bigint PRIMARY KEY, owner text, balance numeric(12,2), seen timestamptz);
+CREATE TABLE documents (id uuid PRIMARY KEY, title text, body text);
+ALTER TABLE documents ALTER body SET STORAGE EXTERNAL;
+CREATE TABLE audit (account bigint, note text);
+ALTER TABLE audit REPLICA IDENTITY FULL;
+CREATE PUBLICATION pub FOR TABLE accounts, documents, audit;
+"""
+
+
+def command(uri: str, slot: str, *arguments: str) -> list[str]:
+    base = [sys.executable, "-m", "pgcdc_cli", "stream", "-d", uri, "-S", slot, "--publication", "pub"]
+    return [*base, *arguments]
+
+
+def stream(uri: str, slot: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(uri, slot, *arguments), capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+class Load(threading.Thread):
+    """A short mixed load: multi-row transactions, key changes, TOAST left alone, savepoints rolled back."""
+
+    def __init__(self, uri: str, seed: int) -> None:
+        super().__init__(daemon=True)
+        self._uri = uri
+        self._random = random.Random(seed)
+        self._ended = threading.Event()
+        self.transactions = 0
+
+    def run(self) -> None:
+        with psycopg.connect(self._uri, autocommit=True) as connection:
+            while not self._ended.is_set():
+                with connection.transaction(force_rollback=self._random.random() < 0.1):
+                    self._transaction(connection)
+                self.transactions += 1
+                self._ended.wait(0.005)
+
+    def stop(self) -> None:
+        self._ended.set()
+        self.join()
+
+    def _transaction(self, connection: psycopg.Connection) -> None:
+        low = self._random.randrange(10_000)
+        connection.execute(
+            "INSERT INTO accounts SELECT g, 'owner ' || g, g, now() FROM generate_series(%s::int, %s) g"
+            " ON CONFLICT (id) DO UPDATE SET balance = accounts.balance + 1",
+            (low, low + self._random.randrange(40)),
+        )
+        connection.execute(
+            "INSERT INTO documents"
+            " VALUES (gen_random_uuid(), 'a \"title\"\n', repeat(md5(random()::text), 200))"
+        )
+        connection.execute(
+            "UPDATE documents SET title = 'again' WHERE id IN (SELECT id FROM documents LIMIT 2)"
+        )
+        connection.execute("INSERT INTO audit VALUES (%s, NULL), (%s, 'ä')", (low, low))
+        with connection.transaction(force_rollback=True):
+            connection.execute("DELETE FROM accounts WHERE id < 5000")
+        if self._random.random() < 0.3:
+            connection.execute("DELETE FROM accounts WHERE -id BETWEEN %s AND %s", (low, low + 3))
+            connection.execute("UPDATE accounts SET id = -id WHERE id BETWEEN %s AND %s", (low, low + 3))
+            connection.execute("DELETE FROM audit WHERE account < %s", (low,))
+        if self._random.random() < 0.05:
+            connection.execute("TRUNCATE audit, documents")
+
+
+def manifest(directory: Path) -> list[dict[str, Any]]:
+    """The manifest's lines, checked: no gap in the numbers, every file there, whole and unchanged."""
+    segments = [json.loads(line) for line in (directory / "manifest.jsonl").read_text().splitlines()]
+    assert [segment["segment"] for segment in segments] == list(range(1, len(segments) + 1))
+    for segment in segments:
+        for file in segment["files"]:
+            data = (directory / file["path"]).read_bytes()
+            assert (len(data), zlib.crc32(data)) == (file["bytes"], file["crc32"])
+    return segments
+
+
+def contents(directory: Path) -> dict[str, list[object]]:
+    """By table, all lines of the finished segments in order; Arrow rows, each schema before its own."""
+    found: dict[str, list[object]] = {}
+    schemas: dict[str, pa.Schema] = {}
+    for segment in manifest(directory):
+        for file in segment["files"]:
+            table = file["table"]
+            schema, rows = _rows(directory / file["path"])
+            if schema is not None and schema != schemas.get(table):
+                schemas[table] = schema
+                found.setdefault(table, []).append(schema)
+            found.setdefault(table, []).extend(rows)
+    return found
+
+
+def _rows(path: Path) -> tuple[pa.Schema | None, list[Any]]:
+    if path.suffix == ".arrow":
+        with pa.ipc.open_stream(path) as reader:
+            return reader.schema, reader.read_all().to_pylist()
+    with pa.input_stream(path, compression="detect") as file:
+        return None, file.read().splitlines()

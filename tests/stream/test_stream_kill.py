@@ -1,0 +1,114 @@
+"""The promise: killed at any moment and started again, the output is as if nothing had happened."""
+
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from stream_runs import TABLES, Load, command, contents, manifest, stream
+
+DIRECTORY = {
+    "jsonl": ["--rotate-size", "300kB"],
+    "jsonl-zstd": ["--rotate-size", "60kB", "--compression", "zstd"],
+    "jsonl-gzip-stream": ["--rotate-interval", "200ms", "--compression", "gzip", "--layout", "stream"],
+    "arrow": ["--rotate-size", "300kB", "--format", "arrow"],
+}
+
+
+class KilledRuns:
+    """Runs of one command that are killed, one after another, while a load goes on."""
+
+    def __init__(self, database, arguments: list[str], seed: int) -> None:
+        self._database = database
+        self.slot = database.create_slot()
+        self.other = database.copy_slot(self.slot)
+        self._command = command(database.uri, self.slot, *arguments, "-F", "0.05", "-s", "0.1")
+        self._random = random.Random(seed)
+
+    def kill(self, times: int, check) -> None:
+        load = Load(self._database.uri, seed=times)
+        load.start()
+        for _ in range(times):
+            process = subprocess.Popen(self._command, stderr=subprocess.PIPE, text=True)
+            # Before this it is only importing modules; later there is everything from start to rotation.
+            time.sleep(self._random.uniform(0.35, 1.1))
+            process.send_signal(signal.SIGKILL)
+            assert process.wait() == -signal.SIGKILL, process.stderr.read()
+            process.stderr.close()
+            check()
+        load.stop()
+        assert load.transactions > times
+
+    def end(self) -> str:
+        position = self._database.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()[0]
+        self._database.execute("SELECT pg_logical_emit_message(false, 'end', '')")
+        return position
+
+
+def confirmed(database, slot: str) -> int:
+    row = database.execute(
+        "SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE slot_name = %s", (slot,)
+    ).fetchone()
+    return int(row[0])
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("form", DIRECTORY)
+def test_a_directory_is_as_if_never_killed(database18, tmp_path: Path, pytestconfig, form):
+    kills = pytestconfig.getoption("--kills")
+    database18.execute(TABLES)
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    runs = KilledRuns(database18, ["-D", str(killed), *DIRECTORY[form]], seed=kills)
+    finished: dict[Path, tuple[int, int]] = {}
+
+    def finished_files_stay() -> None:
+        for path, before in finished.items():
+            assert (path.stat().st_mtime_ns, path.stat().st_ino) == before
+        for path in killed.glob("*/0*"):
+            if path.suffix != ".partial":
+                finished[path] = (path.stat().st_mtime_ns, path.stat().st_ino)
+
+    runs.kill(kills if form == "jsonl-zstd" else max(kills // 4, 2), finished_files_stay)
+    end = runs.end()
+    last = stream(database18.uri, runs.slot, "-D", str(killed), *DIRECTORY[form], "--endpos", end)
+    assert (last.returncode, last.stderr) == (0, "")
+    unbroken = stream(database18.uri, runs.other, "-D", str(whole), *DIRECTORY[form], "--endpos", end)
+    assert (unbroken.returncode, unbroken.stderr) == (0, "")
+
+    finished_files_stay()
+    assert len(manifest(killed)) > 1
+    assert contents(killed) == contents(whole)
+    assert not list(killed.rglob("*.partial"))
+
+
+@pytest.mark.timeout(300)
+def test_a_file_is_as_if_never_killed(database18, tmp_path: Path, pytestconfig):
+    database18.execute(TABLES)
+    killed, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
+    runs = KilledRuns(database18, ["-f", str(killed)], seed=1)
+
+    runs.kill(max(pytestconfig.getoption("--kills") // 4, 2), lambda: None)
+    end = runs.end()
+    for slot, path in ((runs.slot, killed), (runs.other, whole)):
+        last = stream(database18.uri, slot, "-f", str(path), "--endpos", end)
+        assert (last.returncode, last.stderr) == (0, "")
+
+    assert killed.read_bytes() == whole.read_bytes()
+    assert killed.stat().st_size > 0
+
+
+def test_the_slot_is_never_beyond_the_checkpoint(database18, tmp_path: Path):
+    """What the server was told to be durable has to be in the files of somebody who was killed right then."""
+    database18.execute(TABLES)
+    out = tmp_path / "out"
+    runs = KilledRuns(database18, ["-D", str(out)], seed=2)
+
+    def durable_enough() -> None:
+        if (out / "checkpoint.json").exists():
+            text = (out / "checkpoint.json").read_text()
+            high, low = text.partition('"end_lsn":"')[2].partition('"')[0].split("/")
+            assert confirmed(database18, runs.slot) <= (int(high, 16) << 32) + int(low, 16)
+
+    runs.kill(5, durable_enough)
