@@ -29,10 +29,14 @@ class ErrorKind(Enum):
     PUBLICATION = Rule(7, False, "create it with: pgcdc publication create NAME, before the slot")
     PROTOCOL = Rule(8, False, "nothing of it was confirmed: report it with the .bad file")
     OUTPUT = Rule(9, False, "nothing beyond the last checkpoint was confirmed: make room and run again")
-    CHECKPOINT = Rule(10, False, "restore the file from a copy, or start over with an empty directory and a new slot")
+    CHECKPOINT = Rule(
+        10, False, "restore the file from a copy, or start over with an empty directory and a new slot"
+    )
     LOCKED = Rule(11, False, "another run writes here: wait for it to end")
     TIMEOUT = Rule(12, False, "run again to go on from where it stopped")
-    SOURCE_CHANGED = Rule(13, False, "use another directory, or connect to the source that the checkpoint names")
+    SOURCE_CHANGED = Rule(
+        13, False, "use another directory, or connect to the source that the checkpoint names"
+    )
     SPARK = Rule(14, False, "see the output of spark-submit above; add --verbose")
     DOCTOR = Rule(15, False, "mend what is listed above")
 
@@ -55,7 +59,7 @@ class PgcdcError(Exception):
 
 
 class UndecodableError(PgcdcError):
-    """Bytes from the wire that are no message of the protocol. `data` is the message, without frame header."""
+    """Bytes from the wire that are no message of the protocol: `data`, without the frame's header."""
 
     def __init__(self, message: str, data: bytes) -> None:
         super().__init__(ErrorKind.PROTOCOL, message)

@@ -16,7 +16,7 @@ from pgcdc_cli.types.registry import PgType
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column; `type` has domains resolved to their base. `declared` is the type as the table declares it."""
+    """A column; `declared` is its type as the table declares it, `type` the same with domains resolved."""
 
     name: str
     type: PgType
