@@ -138,7 +138,7 @@ class Spectator:
 def _report(result: "DemoResult") -> None:
     headings = ["table", "rows", "merged", "rows changed", "events", "files", "size", "equal"]
     write("")
-    for line in table(headings, map(_table_cells, result.tables)):
+    for line in table(headings, map(_table_cells, result.tables), headings[1:-1]):
         write(line)
     write("")
     for line in facts(_totals(result)):

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TextIO
@@ -120,11 +120,15 @@ def human_bytes(count: int | None) -> str:
     return f"{sign}{size:.1f} TB"
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Align lines, headings first, without trailing blanks."""
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Container[str] = ()) -> list[str]:
+    """Align lines, headings first, without trailing blanks; `numbers` heads what is set to the right."""
     cells = [list(headings), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+    align = [str.rjust if heading in numbers else str.ljust for heading in headings]
+    return [
+        "  ".join(place(cell, width) for place, cell, width in zip(align, row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> list[str]:

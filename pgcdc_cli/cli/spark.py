@@ -69,7 +69,7 @@ def spark_submit(
 
 def _print(summary: "MergeSummary") -> None:
     headings = ["table", "inserted", "updated", "deleted", "segment", "LSN", "version", "problem"]
-    for line in table(headings, map(_cells, summary.tables)):
+    for line in table(headings, map(_cells, summary.tables), headings[1:-1]):
         write(line)
     write("")
     position = f"segment {summary.segment}, LSN {summary.lsn}"

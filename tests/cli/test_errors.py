@@ -90,14 +90,6 @@ def test_the_demo_names_its_extra(package, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_spark_submit_on_a_directory_that_isnt_there(pgcdc):
-    ran = pgcdc("spark-submit", "--input", "nope", "--warehouse", "lake")
-    assert ran.status != 0
-    error, hint = ran.err.splitlines()
-    assert error.startswith("pgcdc: error: could not ")
-    assert hint.startswith("hint: ")
-
-
 def test_spark_submit_hands_over_what_stands_behind_the_dashes(tmp_path):
     program = textwrap.dedent(
         """

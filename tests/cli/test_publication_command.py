@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgcdc_cli.catalog import PublishedTable
@@ -12,12 +12,21 @@ from pgcdc_cli.cli.tables import published_table, quoted
 ALL = ["insert", "update", "delete", "truncate"]
 
 
-@pytest.fixture
-def shop(database):
+def with_tables(database):
     database.execute("CREATE TABLE orders (id int PRIMARY KEY, total numeric, note text)")
     database.execute('CREATE SCHEMA "Odd.Schema"')
     database.execute('CREATE TABLE "Odd.Schema"."My ""Table""" ("Id" int PRIMARY KEY, b int)')
     return database
+
+
+@pytest.fixture
+def shop(database18):
+    return with_tables(database18)
+
+
+@pytest.fixture
+def any_shop(database):
+    return with_tables(database)
 
 
 def shown(pgcdc, database, name="p"):
@@ -30,18 +39,18 @@ def create(pgcdc, database, *arguments):
     return shown(pgcdc, database)
 
 
-def test_all_tables(shop, pgcdc):
-    publication = create(pgcdc, shop, "--all-tables")
+def test_all_tables(any_shop, pgcdc):
+    publication = create(pgcdc, any_shop, "--all-tables")
     assert publication["all_tables"] is True
     assert publication["operations"] == ALL
     assert publication["via_root"] is False
     assert publication["owner"] == "postgres"
 
 
-def test_tables_with_column_list_and_row_filter(shop, pgcdc):
+def test_tables_with_column_list_and_row_filter(any_shop, pgcdc):
     publication = create(
         pgcdc,
-        shop,
+        any_shop,
         "--table",
         "public.orders(id, total) WHERE (id > 10 AND (id < 20))",
         "--table",
@@ -56,60 +65,60 @@ def test_tables_with_column_list_and_row_filter(shop, pgcdc):
             "row_filter": "((id > 10) AND (id < 20))",
         },
     ]
-    text = pgcdc("publication", "show", "p", "-d", shop.uri).out
+    text = pgcdc("publication", "show", "p", "-d", any_shop.uri).out
     assert "table       public.orders (id, total) WHERE ((id > 10) AND (id < 20))\n" in text
     assert 'table       "Odd.Schema"."My ""Table""" ("Id")\n' in text
 
 
-def test_schemas_operations_and_via_root(shop, pgcdc):
+def test_schemas_operations_and_via_root(any_shop, pgcdc):
     publication = create(
-        pgcdc, shop, "--schema", "Odd.Schema", "--operations", "Delete, insert", "--via-root"
+        pgcdc, any_shop, "--schema", "Odd.Schema", "--operations", "Delete, insert", "--via-root"
     )
     assert publication["schemas"] == ["Odd.Schema"]
     assert publication["operations"] == ["insert", "delete"]
     assert publication["via_root"] is True
 
 
-def test_list(shop, pgcdc):
-    create(pgcdc, shop, "--table", "orders", "--schema", "Odd.Schema")
-    shop.execute("CREATE PUBLICATION nothing")
-    listed = pgcdc("publication", "list", "-d", shop.uri, "--json").out.splitlines()
+def test_list(any_shop, pgcdc):
+    create(pgcdc, any_shop, "--table", "orders", "--schema", "Odd.Schema")
+    any_shop.execute("CREATE PUBLICATION nothing")
+    listed = pgcdc("publication", "list", "-d", any_shop.uri, "--json").out.splitlines()
     assert [json.loads(line)["name"] for line in listed] == ["nothing", "p"]
-    assert pgcdc("publication", "list", "-d", shop.uri).out == (
+    assert pgcdc("publication", "list", "-d", any_shop.uri).out == (
         "NAME     OWNER     TABLES                         OPERATIONS                        VIA ROOT\n"
         "nothing  postgres  none                           insert, update, delete, truncate  no\n"
         'p        postgres  public.orders, "Odd.Schema".*  insert, update, delete, truncate  no\n'
     )
 
 
-def test_drop(shop, pgcdc):
-    create(pgcdc, shop)
-    ran = pgcdc("publication", "drop", "p", "-d", shop.uri)
+def test_drop(any_shop, pgcdc):
+    create(pgcdc, any_shop)
+    ran = pgcdc("publication", "drop", "p", "-d", any_shop.uri)
     assert (ran.status, ran.out, ran.err) == (0, "", "")
-    assert pgcdc("publication", "list", "-d", shop.uri, "--json").out == ""
+    assert pgcdc("publication", "list", "-d", any_shop.uri, "--json").out == ""
 
 
-def test_a_missing_publication_is_an_error_unless_that_will_do(database, pgcdc, refused):
+def test_a_missing_publication_is_an_error_unless_that_will_do(database18, pgcdc, refused):
     refused(
         "publication",
         "drop",
         "p",
         "-d",
-        database.uri,
+        database18.uri,
         status=7,
         error='could not drop publication "p": publication "p" does not exist',
         hint="see what there is with: pgcdc publication list",
     )
-    assert pgcdc("publication", "drop", "p", "-d", database.uri, "--if-exists").status == 0
+    assert pgcdc("publication", "drop", "p", "-d", database18.uri, "--if-exists").status == 0
 
 
-def test_show_of_no_publication(database, refused):
+def test_show_of_no_publication(database18, refused):
     refused(
         "publication",
         "show",
         "p",
         "-d",
-        database.uri,
+        database18.uri,
         status=7,
         error='could not find publication "p": it does not exist',
         hint="create it with: pgcdc publication create p",
@@ -173,10 +182,10 @@ def test_contradictions_are_usage_errors_before_the_server_is_asked(refused, arg
     )
 
 
-def test_a_name_cannot_steer_the_terminal(database, pgcdc):
-    database.execute('CREATE PUBLICATION "\x1b[31mred\x9b"')
+def test_a_name_cannot_steer_the_terminal(database18, pgcdc):
+    database18.execute('CREATE PUBLICATION "\x1b[31mred\x9b"')
     for arguments in (["list"], ["list", "--json"], ["show", "\x1b[31mred\x9b"]):
-        ran = pgcdc("publication", *arguments, "-d", database.uri)
+        ran = pgcdc("publication", *arguments, "-d", database18.uri)
         assert ran.status == 0
         assert ran.out.replace("\n", "").isprintable()
 
@@ -200,6 +209,7 @@ def test_a_table_is_read_as_sql_reads_it(text, table):
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=10)
 
 
+@settings(deadline=None)
 @given(names, names, st.none() | st.lists(names, min_size=1, max_size=3).map(tuple))
 def test_what_is_shown_of_a_table_is_read_back_as_the_same(schema, name, columns):
     text = f"{quoted(schema)}.{quoted(name)}"

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pgcdc_cli.reader.text import pg_texts
@@ -130,6 +130,7 @@ def test_what_the_server_prints_is_printed_again(utc, name, values):
     assert printed_again(name, texts) == texts
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(width=64)))
 def test_every_float_is_read_back_as_itself(values):
     texts = printed_again(
@@ -141,6 +142,7 @@ def test_every_float_is_read_back_as_itself(values):
 elements = st.none() | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=5)
 
 
+@settings(deadline=None)
 @given(st.lists(st.none() | st.lists(elements, max_size=5), max_size=5))
 @example([["NULL", "", None, "{", "\v"]])
 def test_every_list_is_read_back_as_itself(lists):
@@ -150,6 +152,7 @@ def test_every_list_is_read_back_as_itself(lists):
     assert to_arrow(builtin(OIDS["text[]"], -1), wire).values.to_pylist() == lists
 
 
+@settings(deadline=None)
 @given(st.integers(-(2**62), 2**62))
 def test_every_moment_is_read_back_as_itself(micros):
     column = pa.array([micros], pa.int64()).cast(pa.timestamp("us"))
@@ -159,6 +162,7 @@ def test_every_moment_is_read_back_as_itself(micros):
     assert to_arrow(pg_type, wire).values.cast(pa.int64()).to_pylist() == [micros]
 
 
+@settings(deadline=None)
 @given(st.integers(-(2**31), 2**31 - 1))
 def test_every_day_is_read_back_as_itself(days):
     column = pa.array([days], pa.int32()).cast(pa.date32())
