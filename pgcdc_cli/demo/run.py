@@ -1,8 +1,12 @@
 """The whole way once: a server, a shop under load, files, Spark tables, and proof that they are equal."""
 
+import json
 import shlex
+import shutil
+import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import psycopg
 
@@ -97,11 +101,19 @@ def _table_result(stage: Stage, name: str, changed: int) -> TableResult:
 
 
 def _suggestions(stage: Stage) -> Sequence[str]:
-    orders = stage.warehouse / shop.SCHEMA / "orders"
-    delta = f"from deltalake import DeltaTable; print(DeltaTable({str(orders)!r}).history())"
+    """Look at changes, at a merged table, and at a merge that finds nothing new to do."""
+    table = json.dumps(str(stage.warehouse / shop.SCHEMA / "orders"))
+    look = f'DeltaTable({table}).to_pyarrow_table(columns=["id", "status", "total"]).slice(0, 5).to_pylist()'
     commands = [
-        ["pgcdc", "show", str(stage.files), "--limit", "5"],
-        ["pgcdc", "show", str(stage.files), "--table", "shop.stock", "--limit", "5"],
-        ["python", "-c", delta],
+        [_program("pgcdc"), "show", str(stage.files), "--table", "shop.orders", "--limit", "10"],
+        [_program("python"), "-c", f"from deltalake import DeltaTable; print({look})"],
+        [_program("pgcdc"), *stage.merge_command],
     ]
     return [shlex.join(command) for command in commands]
+
+
+def _program(name: str) -> str:
+    """Name a program as it can be typed: with its directory if PATH has none or another's."""
+    ours = Path(sys.executable).with_name(name)
+    found = shutil.which(name)
+    return name if found is not None and Path(found).parent == ours.parent else str(ours)

@@ -1,0 +1,101 @@
+"""`pgcdc demo` from end to end, as a newcomer runs it, and as somebody with no patience ends it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pgcdc_cli.cli.main import run
+from pgcdc_cli.demo import run as demo_run
+from pgcdc_cli.demo import shop
+from pgcdc_cli.demo.report import DemoResult, TableResult
+
+PGCDC = [sys.executable, "-m", "pgcdc_cli"]
+
+
+def processes_that_mention(text):
+    commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    return [command for command in commands if any(text in word for word in command)]
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """Give the demo a place of its own for temporary files, by which its processes are known."""
+    places = tmp_path / "places"
+    places.mkdir()
+    return {**os.environ, "TMPDIR": str(places)}
+
+
+def run_demo(keep, environment, file_format):
+    options = ["--seconds", "5", "--rate", "300", "--format", file_format, "--keep", keep]
+    ended = subprocess.run(
+        [*PGCDC, "demo", *options], capture_output=True, text=True, env=environment, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    rows = re.findall(r"^shop\.(\w+) .* yes$", ended.stdout, re.MULTILINE)
+    assert sorted(rows) == sorted(shop.TABLES)
+    assert "killing the stream (SIGKILL)" in ended.stderr
+    assert "merging what is finished" in ended.stderr
+    return ended.stdout
+
+
+@pytest.mark.timeout(900)
+def test_the_demo_ends_with_equal_tables_and_suggests_commands_that_work(tmp_path, environment):
+    said = run_demo(tmp_path / "kept", environment, "jsonl")
+    suggestions = said.partition("Look around:")[2].strip().splitlines()
+    assert len(suggestions) == 3
+    for command in suggestions:
+        looked = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+        assert looked.returncode == 0, looked.stderr
+        assert looked.stdout.strip()
+
+
+@pytest.mark.timeout(900)
+def test_a_demo_with_arrow_files_leaves_its_directory_and_nothing_else(tmp_path, environment):
+    run_demo(tmp_path / "kept", environment, "arrow")
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["files", "warehouse"]
+    assert processes_that_mention(str(tmp_path)) == []
+    assert list(Path(environment["TMPDIR"]).glob("pgcdc-*")) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_nothing_outlives_a_demo_that_is_interrupted(tmp_path, environment, number):
+    demo = subprocess.Popen(
+        [*PGCDC, "demo", "--seconds", "60", "--rate", "50", "--keep", tmp_path / "kept"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert any(line.startswith("      $ pgcdc stream") for line in demo.stderr)
+    time.sleep(1)
+    assert len(processes_that_mention(str(tmp_path))) > 2
+    demo.send_signal(number)
+    with demo.stderr:
+        said = demo.stderr.read()
+    assert demo.wait(timeout=60) == 130, said
+    assert "Traceback" not in said
+    assert processes_that_mention(str(tmp_path)) == []
+
+
+def test_a_directory_in_use_is_refused_before_anything_starts(tmp_path, capfd):
+    (tmp_path / "thesis").touch()
+    assert run(["demo", "--keep", str(tmp_path)]) == 2
+    assert f'pgcdc: error: could not use directory "{tmp_path}": it is not empty' in capfd.readouterr().err
+
+
+def result(tmp_path, differences):
+    table = TableResult("shop.orders", 2, 2, 3, 3, 1, 100, differences)
+    return DemoResult(tmp_path, [table], 3, {}, 1, 1.0, 0, 0.1, 9.0, [])
+
+
+@pytest.mark.parametrize(("differences", "status"), [([], 0), (["id=1, column total: 1 in the source"], 1)])
+def test_only_equal_tables_are_success(tmp_path, monkeypatch, capfd, differences, status):
+    monkeypatch.setattr(demo_run, "run_demo", lambda _settings, _reporter: result(tmp_path, differences))
+    assert run(["demo"]) == status
+    assert all(difference in capfd.readouterr().err for difference in differences)
