@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +19,7 @@ from pgcdc_cli.formats.raw import encode_frames
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.transactions import Assembler
 from pgcdc_cli.replication.connection import ReplicationConnection, SystemIdentity
-from pgcdc_cli.replication.frames import Keepalive, xlogdata_start
+from pgcdc_cli.replication.frames import Keepalive, Received, xlogdata_start
 from pgcdc_cli.replication.retry import Backoff
 from pgcdc_cli.sinks.base import Sink
 from pgcdc_cli.sinks.checkpoint import Checkpoint, Source
@@ -29,6 +29,12 @@ log = logging.getLogger("pgcdc")
 
 BATCH = 8192
 """Frames decoded at once, at most: the cost per batch vanishes, and they stay in cache."""
+
+BATCH_BYTES = 1 << 20
+"""Bytes of a batch that is large enough, however few its frames."""
+
+GATHER = 0.005
+"""Seconds to wait for more of an open transaction before what is there is decoded."""
 
 TICK = 0.25
 """Seconds after which an idle loop looks at signals and clocks."""
@@ -312,7 +318,7 @@ class StreamRun:
     def _pump(self, connection: ReplicationConnection) -> None:
         pipeline = self._new_pipeline()
         while not (pipeline.ended or self._must_end() or self._end_is_reached(pipeline)):
-            received = connection.receive(BATCH, TICK)
+            received = self._receive(connection, pipeline)
             if received.frames:
                 self._write(pipeline.encode(received.frames))
             if received.keepalive is not None and not pipeline.ended:
@@ -325,6 +331,21 @@ class StreamRun:
             self._sink.tick()
             self._acknowledge(connection)
             self._report(self.totals)
+
+    def _receive(self, connection: ReplicationConnection, pipeline: Pipeline) -> Received:
+        """Take a batch; in the midst of a transaction, which nobody waits for a part of, not a small one."""
+        received = connection.receive(BATCH, TICK)
+        frames = received.frames
+        size = sum(map(len, frames))
+        while frames and pipeline.in_transaction and not (received.keepalive or received.closed):
+            if len(frames) >= BATCH or size >= BATCH_BYTES:
+                break
+            received = connection.receive(BATCH - len(frames), GATHER)
+            if received.empty:
+                break
+            frames += received.frames
+            size += sum(map(len, received.frames))
+        return replace(received, frames=frames)
 
     def _acknowledge(self, connection: ReplicationConnection) -> None:
         connection.confirm(self._sink.edge_lsn, self._sink.durable_lsn)
@@ -378,7 +399,7 @@ class _Patience:
 
     @property
     def level(self) -> int:
-        """A lost connection is worth a warning; a server that is not there yet will be an error soon enough."""
+        """A lost connection is worth a warning; a server that isn't there will be an error soon enough."""
         return logging.WARNING if self._was_connected else logging.INFO
 
     def connected(self) -> None:
