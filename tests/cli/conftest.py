@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
+from show_tools import with_changes
 
 
 @dataclass(frozen=True)
@@ -50,3 +51,33 @@ def refused(pgcdc) -> Callable[..., None]:
         assert (ran.status, ran.err, ran.out) == (status, f"pgcdc: error: {error}\nhint: {hint}\n", "")
 
     return check
+
+
+@pytest.fixture
+def shop(database18):
+    return with_changes(database18)
+
+
+@pytest.fixture
+def stream(shop, pgcdc):
+    """Stream the shop's changes; each call reads them from the start."""
+
+    def run(*arguments):
+        slot = shop.copy_slot(shop.slot)
+        ran = pgcdc(
+            "stream",
+            "-d",
+            shop.uri,
+            "-S",
+            slot,
+            "--publication",
+            "p",
+            "--messages",
+            "--endpos",
+            "now",
+            *arguments,
+        )
+        assert (ran.status, ran.err) == (0, "")
+        return ran.out
+
+    return run

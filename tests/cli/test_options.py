@@ -4,7 +4,8 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from pgcdc_cli.cli.options import connection_string
-from pgcdc_cli.cli.printing import mask, one_line, printable
+from pgcdc_cli.cli.printing import one_line, printable
+from pgcdc_cli.errors import mask
 from pgcdc_cli.errors import PgcdcError
 
 SECRET = "s3cr3t"

@@ -1,6 +1,5 @@
 """`pgcdc show`: what streams wrote comes out again, in order and the same from every format."""
 
-import gzip
 import json
 import os
 import shutil
@@ -8,91 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
+from show_tools import show, with_changes
 
 from pgcdc_cli.lsn import Lsn
-
-TABLES = """
-CREATE TABLE orders (
-    id int8 PRIMARY KEY, total numeric(10,2), price numeric, note text, doc jsonb, raw json, at timestamptz,
-    local timestamp, day date, clock time, numbers int4[], words text[], small float4, large float8, ok bool,
-    bytes bytea, part int4range, gone uuid);
-CREATE TABLE items (sku text PRIMARY KEY, n int);
-ALTER TABLE items REPLICA IDENTITY FULL;
-CREATE PUBLICATION p FOR ALL TABLES;
-"""
-
-CHANGES = [
-    r"""INSERT INTO orders VALUES
-        (1, 12.50, 1e30, E'a\x1b[31mred\u009b2J \\ " é', '{"k": [1.10, null]}', E'{"a":\n1, "a": 2}',
-         '2026-01-02 03:04:05.5+00', '0044-03-15 10:00:00 BC', '10000-01-01', '23:59:59.999999',
-         '{1,NULL,3}', '{"a b",NULL,"NULL","","x,y","q\"\\"}', 0.1, -1.5e-7, true, '\x00ff', '[1,5)',
-         '00000000-0000-0000-0000-000000000001'),
-        (2, 'NaN', 'NaN', '', 'null', '1', 'infinity', '-infinity', 'infinity', '24:00',
-         '{{1,2},{3,4}}', '[0:1]={a,b}', 'NaN', '-Infinity', false, '', 'empty', NULL),
-        (3, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-         '{}', NULL, 3.4e38, 1e-320, NULL, NULL, NULL, NULL)""",
-    "INSERT INTO items SELECT 'sku' || n, n FROM generate_series(1, 5) n",
-    "BEGIN; UPDATE items SET n = n + 1 WHERE n > 3; UPDATE orders SET id = 20 WHERE id = 2; COMMIT",
-    "INSERT INTO orders (id, note) SELECT 50, string_agg(md5(i::text), '') FROM generate_series(1, 1000) i",
-    "UPDATE orders SET total = 1 WHERE id = 50",
-    "DELETE FROM orders WHERE id = 1",
-    "SELECT pg_logical_emit_message(true, 'app', 'hi'), pg_logical_emit_message(true, 'app', '\\xff'::bytea)",
-    "TRUNCATE orders, items CASCADE",
-    "INSERT INTO items VALUES ('last', 1)",
-]
-
-
-def with_changes(database):
-    """A slot with every kind of change behind it."""
-    database.execute(TABLES)
-    database.slot = database.create_slot()
-    for change in CHANGES:
-        database.execute(change)
-    return database
-
-
-@pytest.fixture
-def shop(database18):
-    return with_changes(database18)
-
-
-@pytest.fixture
-def stream(shop, pgcdc):
-    """Stream the shop's changes; each call reads them from the start."""
-
-    def run(*arguments):
-        slot = shop.copy_slot(shop.slot)
-        ran = pgcdc(
-            "stream",
-            "-d",
-            shop.uri,
-            "-S",
-            slot,
-            "--publication",
-            "p",
-            "--messages",
-            "--endpos",
-            "now",
-            *arguments,
-        )
-        assert (ran.status, ran.err) == (0, "")
-        return ran.out
-
-    return run
 
 
 @pytest.fixture
 def lines(stream):
     """The changes as one stream of JSON lines."""
     return stream("-f", "-", "--format", "jsonl")
-
-
-def show(pgcdc, *arguments, **settings):
-    ran = pgcdc("show", *arguments, **settings)
-    assert (ran.status, ran.err) == (0, "")
-    return ran.out
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "zstd"])
@@ -369,160 +293,3 @@ def test_streamed_transactions_of_a_capture(database, pgcdc, tmp_path):
         streamed = [change for change in shown if "op" in change and change.get("commit_lsn", 1) is None]
         assert len(streamed) >= 3000
         assert show(pgcdc, "raw", "--format", "pretty").count("Stream Start") > 1
-
-
-# Damage
-
-
-def refused_show(pgcdc, *arguments):
-    ran = pgcdc("show", *arguments)
-    error, hint = ran.err.splitlines()
-    assert error.startswith("pgcdc: error: could not ")
-    assert hint.startswith("hint: ")
-    return ran.status, error.removeprefix("pgcdc: error: "), hint.removeprefix("hint: ")
-
-
-DAMAGED = "the file was damaged or changed after it was written: restore it from a copy"
-FOREIGN = "pgcdc shows its own files (JSON lines, Arrow) and what pg_recvlogical captured of pgoutput"
-
-
-@pytest.fixture
-def directory(stream, tmp_path):
-    stream("-D", "d")
-    return tmp_path / "d"
-
-
-def test_a_changed_byte_is_found(directory, pgcdc):
-    [file] = (directory / "public.items").iterdir()
-    data = bytearray(file.read_bytes())
-    data[data.index(b"sku1") + 3] ^= 1
-    file.write_bytes(data)
-    status, error, hint = refused_show(pgcdc, "d")
-    assert (status, hint) == (10, DAMAGED)
-    assert error.startswith(f'could not read "d/public.items/{file.name}": checksum ')
-
-
-def test_a_cut_file_is_found_before_anything_is_shown(directory, pgcdc):
-    [file] = (directory / "public.items").iterdir()
-    data = file.read_bytes()
-    file.write_bytes(data[:-1])
-    ran = pgcdc("show", "d")
-    assert (ran.status, ran.out) == (10, "")
-    assert ran.err == (
-        f'pgcdc: error: could not read "d/public.items/{file.name}": {len(data) - 1} bytes where {len(data)}'
-        f" were written\nhint: {DAMAGED}\n"
-    )
-
-
-def test_a_missing_file_is_found(directory, pgcdc):
-    [file] = (directory / "public.orders").iterdir()
-    file.unlink()
-    error = f'could not read "d/public.orders/{file.name}": No such file or directory'
-    assert refused_show(pgcdc, "d") == (10, error, DAMAGED)
-
-
-def test_a_missing_schema_file_is_found(stream, pgcdc, tmp_path):
-    stream("-D", "d", "--format", "arrow")
-    for schema in (tmp_path / "d" / "schemas").iterdir():
-        schema.unlink()
-    status, error, hint = refused_show(pgcdc, "d")
-    assert (status, hint) == (10, DAMAGED)
-    assert error.startswith('could not read "d/schemas/')
-
-
-def test_a_changed_schema_file_is_found(stream, pgcdc, tmp_path):
-    stream("-D", "d", "--format", "arrow")
-    for schema in (tmp_path / "d" / "schemas").iterdir():
-        schema.write_text(schema.read_text().replace('"name":"sku"', '"name":"SKU"'))
-    status, error, _ = refused_show(pgcdc, "d")
-    assert status == 10
-    assert error.endswith("its content doesn't have the fingerprint that its name says")
-
-
-def test_a_damaged_manifest_is_found(directory, pgcdc):
-    manifest = directory / "manifest.jsonl"
-    manifest.write_bytes(manifest.read_bytes()[:-5])
-    status, error, _ = refused_show(pgcdc, "d")
-    assert status == 10
-    assert error.startswith('could not go on from "d/manifest.jsonl": ')
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (b"%PDF-1.7", "it is neither JSON lines nor Arrow nor pgoutput"),
-        (b'{"op":"I"}\n', "line 1 is no change of pgcdc: KeyError('commit_lsn')"),
-        (b'{"op":"X","commit_lsn":"0/1"}\n', "line 1 is no change of pgcdc: ValueError(\"unknown op 'X'\")"),
-        (
-            b"B123\n",
-            (
-                "could not decode Begin message: final LSN at byte 1 wants 8 bytes, 4 are left,"
-                " in the message at byte 0"
-            ),
-        ),
-        (
-            b"E\nE\nEX",
-            "could not decode StreamStop message: no line feed follows it, in the message at byte 4",
-        ),
-        (
-            b"I\0\0\0\1N\0\0\n",
-            "could not tell the table of a change: relation 1 is unknown, in the message at byte 0",
-        ),
-    ],
-)
-def test_what_is_no_file_of_ours_is_refused(pgcdc, tmp_path, content, reason):
-    (tmp_path / "file").write_bytes(content)
-    assert refused_show(pgcdc, "file") == (8, f'could not read "file": {reason}', FOREIGN)
-
-
-@pytest.mark.parametrize("codec", ["gzip", "zstd"])
-def test_a_damaged_compressed_file_is_refused(pgcdc, tmp_path, codec):
-    line = b'{"op":"B","commit_lsn":"0/1","xid":1,"ts":"2026-01-02T03:04:05.678901Z"}\n'
-    whole = bytes(pa.Codec(codec).compress(line * 1000))
-    (tmp_path / "file").write_bytes(whole)
-    assert show(pgcdc, "file").count("\n") == 1000
-    for damaged in (whole[:-1], whole[:20] + b"\0" * 8 + whole[28:]):
-        (tmp_path / "file").write_bytes(damaged)
-        status, error, hint = refused_show(pgcdc, "file")
-        assert (status, hint) == (8, FOREIGN)
-        assert error.startswith('could not read "file": ')
-
-
-def test_a_cut_arrow_file_is_refused(stream, pgcdc, tmp_path):
-    stream("-D", "d", "--format", "arrow")
-    [file] = (tmp_path / "d" / "public.items").iterdir()
-    data = file.read_bytes()
-    for size in (100, len(data) // 2, len(data) - 40):
-        (tmp_path / "cut.arrow").write_bytes(data[:size])
-        status, error, hint = refused_show(pgcdc, "cut.arrow")
-        assert (status, hint) == (8, FOREIGN)
-        assert error.startswith('could not read "cut.arrow": ')
-
-
-def test_an_arrow_file_of_somebody_elses_is_refused(pgcdc, tmp_path):
-    table = pa.table({"a": [1]})
-    with pa.ipc.new_stream(str(tmp_path / "a.arrow"), table.schema) as writer:
-        writer.write(table)
-    status, error, _ = refused_show(pgcdc, "a.arrow")
-    assert status == 8
-    assert error.startswith('could not read "a.arrow": its Arrow stream is damaged or not pgcdc\'s')
-
-
-def test_an_empty_file_has_nothing(pgcdc, tmp_path):
-    (tmp_path / "empty").touch()
-    (tmp_path / "empty.gz").write_bytes(gzip.compress(b""))
-    assert show(pgcdc, "empty", "empty.gz") == ""
-
-
-def test_no_such_file(refused):
-    refused("show", "nope", status=2, error='could not open "nope": no such file', hint="see --help")
-
-
-def test_a_directory_that_isnt_pgcdcs(refused):
-    refused(
-        "show",
-        ".",
-        status=2,
-        error='could not read ".": it has neither manifest.jsonl nor checkpoint.json',
-        hint="give the directory that pgcdc stream -D wrote, or single files",
-    )

@@ -1,0 +1,46 @@
+"""A shop with every kind of change behind its slot, and how to look at what was written of it."""
+
+TABLES = """
+CREATE TABLE orders (
+    id int8 PRIMARY KEY, total numeric(10,2), price numeric, note text, doc jsonb, raw json, at timestamptz,
+    local timestamp, day date, clock time, numbers int4[], words text[], small float4, large float8, ok bool,
+    bytes bytea, part int4range, gone uuid);
+CREATE TABLE items (sku text PRIMARY KEY, n int);
+ALTER TABLE items REPLICA IDENTITY FULL;
+CREATE PUBLICATION p FOR ALL TABLES;
+"""
+
+CHANGES = [
+    r"""INSERT INTO orders VALUES
+        (1, 12.50, 1e30, E'a\x1b[31mred\u009b2J \\ " é', '{"k": [1.10, null]}', E'{"a":\n1, "a": 2}',
+         '2026-01-02 03:04:05.5+00', '0044-03-15 10:00:00 BC', '10000-01-01', '23:59:59.999999',
+         '{1,NULL,3}', '{"a b",NULL,"NULL","","x,y","q\"\\"}', 0.1, -1.5e-7, true, '\x00ff', '[1,5)',
+         '00000000-0000-0000-0000-000000000001'),
+        (2, 'NaN', 'NaN', '', 'null', '1', 'infinity', '-infinity', 'infinity', '24:00',
+         '{{1,2},{3,4}}', '[0:1]={a,b}', 'NaN', '-Infinity', false, '', 'empty', NULL),
+        (3, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+         '{}', NULL, 3.4e38, 1e-320, NULL, NULL, NULL, NULL)""",
+    "INSERT INTO items SELECT 'sku' || n, n FROM generate_series(1, 5) n",
+    "BEGIN; UPDATE items SET n = n + 1 WHERE n > 3; UPDATE orders SET id = 20 WHERE id = 2; COMMIT",
+    "INSERT INTO orders (id, note) SELECT 50, string_agg(md5(i::text), '') FROM generate_series(1, 1000) i",
+    "UPDATE orders SET total = 1 WHERE id = 50",
+    "DELETE FROM orders WHERE id = 1",
+    "SELECT pg_logical_emit_message(true, 'app', 'hi'), pg_logical_emit_message(true, 'app', '\\xff'::bytea)",
+    "TRUNCATE orders, items CASCADE",
+    "INSERT INTO items VALUES ('last', 1)",
+]
+
+
+def with_changes(database):
+    """A slot with every kind of change behind it."""
+    database.execute(TABLES)
+    database.slot = database.create_slot()
+    for change in CHANGES:
+        database.execute(change)
+    return database
+
+
+def show(pgcdc, *arguments, **settings):
+    ran = pgcdc("show", *arguments, **settings)
+    assert (ran.status, ran.err) == (0, "")
+    return ran.out
