@@ -3,8 +3,25 @@
 The exit statuses are part of the command line's contract (`docs/exit-status.md`).
 """
 
+import re
 from enum import Enum
 from typing import NamedTuple
+
+_SECRETS = (
+    re.compile(r"(://[^:@/?#\s]*:)\S*(@)"),
+    re.compile(
+        r"((?:^|[?&\s\"'(])\w*(?:password|secret|scram_\w+_key)\s*=\s*)"
+        r"(?:'(?:[^'\\]|\\.)*'?|(?:\\.|[^\s&\\])+)()",
+        re.IGNORECASE,
+    ),
+)
+
+
+def mask(text: str) -> str:
+    """Put asterisks in place of the passwords of connection URIs and conninfo strings in a text."""
+    for secret in _SECRETS:
+        text = secret.sub(r"\1***\2", text)
+    return text
 
 
 class Rule(NamedTuple):

@@ -4,7 +4,6 @@ Neither ever holds a password, or control characters that a terminal would obey.
 """
 
 import os
-import re
 import sys
 import traceback
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -12,11 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TextIO
 
-from pgcdc_cli.errors import ErrorKind, PgcdcError
-
-_MASK = "***"
-_URI_PASSWORD = re.compile(r"(postgres(?:ql)?://[^\s:@/?]*:)[^\s@]*(?=@)", re.IGNORECASE)
-_PASSWORD = re.compile(r"(password\s*=\s*)('(?:[^'\\]|\\.)*'?|[^\s&'\"]+)", re.IGNORECASE)
+from pgcdc_cli.errors import ErrorKind, PgcdcError, mask
 
 
 @dataclass(slots=True)
@@ -28,11 +23,6 @@ class Talk:
 
 
 talk = Talk()
-
-
-def mask(text: str) -> str:
-    """Hide the passwords of connection URIs and conninfo strings."""
-    return _PASSWORD.sub(rf"\g<1>{_MASK}", _URI_PASSWORD.sub(rf"\g<1>{_MASK}", text))
 
 
 def printable(text: str) -> str:

@@ -10,7 +10,7 @@ import re
 import psycopg
 from psycopg.pq import PGconn, Ping
 
-from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.errors import ErrorKind, PgcdcError, mask
 
 UNDEFINED_OBJECT = "42704"
 NOT_IN_PREREQUISITE_STATE = "55000"
@@ -57,20 +57,6 @@ _REFUSED = (
     (r"certificate|does not support SSL", ErrorKind.USAGE, "check sslmode, sslrootcert and sslcert"),
 )
 _PINGS = {Ping.OK: ErrorKind.AUTHENTICATION, Ping.NO_ATTEMPT: ErrorKind.USAGE}
-
-_SECRETS = (
-    re.compile(r"(://[^:@/?#\s]*:)\S*(@)"),
-    re.compile(
-        r"((?:^|[?&\s])\w*(?:password|secret|scram_\w+_key)\s*=\s*)(?:'(?:[^'\\]|\\.)*'?|(?:\\.|[^\s&\\])+)()"
-    ),
-)
-
-
-def mask(conninfo: str) -> str:
-    """Put asterisks in place of passwords, in a connection string, a URI, or a text that quotes one."""
-    for secret in _SECRETS:
-        conninfo = secret.sub(r"\1***\2", conninfo)
-    return conninfo
 
 
 def kind_of(sqlstate: str | None, kinds: Kinds | None = None) -> ErrorKind:

@@ -5,8 +5,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from pgcdc_cli.cli.options import connection_string
 from pgcdc_cli.cli.printing import one_line, printable
-from pgcdc_cli.errors import mask
-from pgcdc_cli.errors import PgcdcError
+from pgcdc_cli.errors import PgcdcError, mask
 
 SECRET = "s3cr3t"
 

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.conninfo import make_conninfo
 
-from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.replication.failures import kind_of, mask
+from pgcdc_cli.errors import ErrorKind, PgcdcError, mask
+from pgcdc_cli.replication.failures import kind_of
 from pgcdc_cli.replication.session import connect
 
 
