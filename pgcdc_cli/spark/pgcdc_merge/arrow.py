@@ -1,7 +1,7 @@
 """Arrow segments: a Python data source that yields record batches.
 
 Its columns: op, commit_lsn, seq, unchanged (names), old (true where an old row was sent, else NULL), unfit
-(values that Arrow could not hold, as PostgreSQL's text), n0, n1, ... (the new row) and old0, old3, ... (the
+(values that Arrow could not hold, as PostgreSQL's text), new0, new1, ... (the new row) and old0, old3, ... (the
 old row, of the columns that matter). A value whose Spark type is string comes as PostgreSQL prints it.
 
 The classes run in Spark's Python workers, which need pyarrow but nothing of pgcdc.
@@ -52,7 +52,7 @@ class ArrowSegments(DataSource):
 
     def schema(self) -> str:
         types, old = json.loads(self.options["types"]), json.loads(self.options["old"])
-        fields = [f"n{place} {spark}" for place, spark in enumerate(types)]
+        fields = [f"new{place} {spark}" for place, spark in enumerate(types)]
         fields += [f"old{place} {types[place]}" for place in old]
         return ", ".join([_META, _TRAILING, *fields])
 
@@ -112,7 +112,8 @@ def _text(array: Values) -> Values:
     if pa.types.is_list(kind):
         return pa.array([_array_text(item.values) if item.is_valid else None for item in array], pa.string())
     if pa.types.is_boolean(kind):
-        return pc.if_else(array, "t", "f")
+        letters: Values = pc.if_else(array, "t", "f")
+        return letters
     if pa.types.is_binary(kind):
         return pa.array(
             [None if item is None else f"\\x{item.hex()}" for item in array.to_pylist()], pa.string()

@@ -20,6 +20,12 @@ from .plan import TableFiles, check_keyed, check_source, check_target, check_ver
 from .segments import FORMAT_VERSION, Segment, read_manifest, read_schemas, verify
 from .table import Merged, merge_table, missing_value
 
+EXTENSIONS = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+"""What Delta needs from the beginning of the first session."""
+
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "true",
@@ -30,6 +36,8 @@ SETTINGS = {
     # One partition reads the log of a table of any size that a merge of this kind meets; fifty cost seconds.
     "spark.databricks.delta.snapshotPartitions": "1",
 }
+"""What every session has; Delta reads a table's log in whichever is active."""
+
 AT_ONCE = 4
 """Tables merged at the same time."""
 

@@ -9,16 +9,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from .errors import MergeError
-from .job import Options, merge
+from .job import EXTENSIONS, SETTINGS, Options, merge
 from .segments import FORMAT_VERSION
 
 FAILED = 14
 """Exit status, as pgcdc's own for a failed merge."""
-
-_DELTA = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -52,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _spark() -> SparkSession:
     builder = SparkSession.builder.appName("pgcdc merge")
-    for name, value in _DELTA.items():
+    for name, value in {**EXTENSIONS, **SETTINGS}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     if not has_delta(spark):

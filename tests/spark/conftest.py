@@ -1,0 +1,54 @@
+"""One Spark for all tests."""
+
+import gc
+import sys
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pgcdc_cli.spark.java import java_settings
+from pgcdc_cli.spark.launch import DELTA, NOT_NEEDED
+from pgcdc_cli.spark.pgcdc_merge.job import EXTENSIONS, SETTINGS
+
+_SETTINGS = {
+    **EXTENSIONS,
+    **SETTINGS,
+    "spark.jars.packages": DELTA,
+    "spark.jars.excludes": ",".join(NOT_NEEDED),
+    "spark.driver.memory": "1g",
+    "spark.log.level": "ERROR",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    changed = java_settings(tmp_path_factory.mktemp("java"))
+    changed |= {"PYSPARK_PYTHON": sys.executable, "LC_ALL": "C.UTF-8", "SPARK_HOME": None}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in changed.items():
+            if value is None:
+                patch.delenv(name, raising=False)
+            else:
+                patch.setenv(name, value)
+        builder = SparkSession.builder.master("local[2]")
+        for name, value in _SETTINGS.items():
+            builder = builder.config(name, value)
+        session = builder.getOrCreate()
+    yield session
+    session.stop()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """PySpark leaves it to the garbage collector to close the sockets through which it collects rows."""
+    item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+
+
+@pytest.fixture(autouse=True)
+def sockets_closed_here() -> Iterator[None]:
+    """Collect them while the warning is off, not in someone else's test."""
+    yield
+    gc.collect()

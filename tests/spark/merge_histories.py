@@ -1,0 +1,191 @@
+"""Random histories of tables as PostgreSQL could have sent them, with the tables that they lead to.
+
+A history's rows live in spaces of few keys, and never leave theirs: so one table holds many small histories, and
+Spark is asked once for all of them.
+"""
+
+import random
+from dataclasses import dataclass, field
+
+from merge_oracle import Change, Key, Row
+
+from pgcdc_cli.pgoutput.messages import Relation, RelationColumn, ReplicaIdentity
+from pgcdc_cli.table import TableColumn, TableSchema
+from pgcdc_cli.types.registry import PgType, builtin
+
+INT4, TEXT, JSONB, NUMERIC_10_2 = 23, 25, 3802, (10 << 16 | 2) + 4
+
+
+def pg_type(oid: int, typmod: int = -1) -> PgType:
+    found = builtin(oid, typmod)
+    assert found is not None
+    return found
+
+
+def table_schema(
+    name: str,
+    columns: dict[str, PgType],
+    key: tuple[str, ...] | None,
+    identity: ReplicaIdentity = ReplicaIdentity.DEFAULT,
+    *,
+    schema: str = "public",
+    oid: int = 16384,
+    dimensions: int = 1,
+) -> TableSchema:
+    """Describe a table as the catalog would; `dimensions` is what its arrays are declared with."""
+    full = identity is ReplicaIdentity.FULL
+    flags = {column: full or column in (key or ()) for column in columns}
+    wire = tuple(RelationColumn(c, t.oid, t.typmod, flags[c]) for c, t in columns.items())
+    described = tuple(
+        TableColumn(c, t, t.name, flags[c], None, dimensions if t.element else 0) for c, t in columns.items()
+    )
+    return TableSchema(Relation(oid, schema, name, identity, wire), described, key)
+
+
+COLUMNS = {
+    "a": pg_type(INT4),
+    "b": pg_type(TEXT),
+    "doc": pg_type(TEXT),
+    "body": pg_type(JSONB),
+    "price": pg_type(1700, NUMERIC_10_2),
+}
+TOAST = ("doc", "body")
+
+_SPACE = 100
+
+
+@dataclass
+class History:
+    """One table's changes; `rows` is the table after them, by key (a, b) or (a)."""
+
+    table: TableSchema
+    random: random.Random
+    changes: list[Change] = field(default_factory=list)
+    rows: dict[Key, Row] = field(default_factory=dict)
+    spaces: int = 1
+    truncates: bool = True
+    lsn: int = 1000
+    seq: int = 0
+    _space: int = 0
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        assert self.table.key is not None
+        return self.table.key
+
+    def grow(self, transactions: int) -> None:
+        """Add random transactions, about this many for each space."""
+        for _ in range(transactions * self.spaces):
+            self.begin()
+            for _ in range(self.random.choice([1, 1, 2, 3, 8])):
+                self._space = self.random.randrange(self.spaces) * _SPACE
+                self._act()
+
+    def begin(self) -> None:
+        self.lsn += self.random.randrange(1, 1 << 20)
+        self.seq = 0
+
+    def _act(self) -> None:
+        acts = [self.insert] * 3 + [self.update] * 4 + [self.move] * 4 + [self.delete] * 2 + [self.swap]
+        acts += [self.truncate] * (self.truncates and self.random.random() < 0.15)
+        self.random.choice(acts)()
+
+    def add(
+        self, op: str, new: Row | None = None, old: Row | None = None, toast: frozenset[str] = frozenset()
+    ) -> None:
+        """Send a change as the table's replica identity would have it."""
+        full = self.table.relation.replica_identity is ReplicaIdentity.FULL
+        moved = old is not None and new is not None and self._key_of(old) != self._key_of(new)
+        image = old if full or moved or op == "D" else None
+        if image is not None and not full:
+            image = {name: image[name] for name in self.key}
+        sent = None if new is None else {n: None if n in toast else v for n, v in new.items()}
+        self.changes.append(Change(op, self.lsn, self.seq, sent, image, full, toast))
+        self.seq += 1
+
+    def _key_of(self, row: Row) -> Key:
+        return tuple(row[name] for name in self.key)
+
+    def _free_key(self) -> Row:
+        return {
+            "a": str(self._space + self.random.randrange(12)),
+            "b": self.random.choice(["x", "Ä", 'q"\\', ""]),
+        }
+
+    def values(self) -> Row:
+        pick = self.random
+        return {
+            "doc": pick.choice([None, "", "long " * pick.randrange(1, 30), 'two\nlines, "quoted" \\ \u2028']),
+            "body": pick.choice(
+                [None, '{"a": 1.50, "b": [null, "x"]}', "null", '"5"', "5", '"a \\"b\\" \\n"', "[]"]
+            ),
+            "price": pick.choice([None, "0.00", "-99999999.99", f"{pick.randrange(10000) / 100:.2f}"]),
+        }
+
+    def insert(self) -> None:
+        row = {**self._free_key(), **self.values()}
+        if self._key_of(row) not in self.rows:
+            self.rows[self._key_of(row)] = row
+            self.add("I", row)
+
+    def _some_row(self) -> Row | None:
+        rows = self._rows_here()
+        return self.random.choice(rows) if rows else None
+
+    def _rows_here(self) -> list[Row]:
+        return [row for row in self.rows.values() if int(row["a"] or 0) // _SPACE == self._space // _SPACE]
+
+    def _unchanged(self, row: Row) -> frozenset[str]:
+        return frozenset(n for n in TOAST if row[n] is not None and self.random.random() < 0.6)
+
+    def update(self, key: Row | None = None, row: Row | None = None) -> None:
+        row = row or self._some_row()
+        if row is None:
+            return
+        toast = self._unchanged(row)
+        new = {**row, **self.values(), **{name: row[name] for name in toast}, **(key or {})}
+        if self._key_of(new) != self._key_of(row) and self._key_of(new) in self.rows:
+            return
+        del self.rows[self._key_of(row)]
+        self.rows[self._key_of(new)] = new
+        self.add("U", new, row, toast)
+
+    def move(self) -> None:
+        self.update(self._free_key())
+
+    def swap(self) -> None:
+        """Two rows change places through a third key."""
+        rows = self._rows_here()
+        if len(rows) < 2:
+            return
+        one, other = self.random.sample(rows, 2)
+        spare = {"a": str(self._space + 99), "b": "spare"}
+        home = {name: one[name] for name in "ab"}
+        self.update(spare, one)
+        self.update(home, other)
+        self.update({name: other[name] for name in "ab"}, self.rows[tuple(spare[name] for name in self.key)])
+
+    def delete(self) -> None:
+        row = self._some_row()
+        if row is not None:
+            del self.rows[self._key_of(row)]
+            self.add("D", old=row)
+
+    def truncate(self) -> None:
+        self.rows.clear()
+        self.add("T")
+
+
+def random_history(
+    name: str, key: tuple[str, ...], identity: ReplicaIdentity, *, spaces: int, truncates: bool = False
+) -> History:
+    """Make a table with some snapshot rows, and changes to it; the same ones for the same name."""
+    pick = random.Random(name)
+    history = History(table_schema(name, COLUMNS, key, identity), pick, spaces=spaces, truncates=truncates)
+    history.begin()
+    for number in range(spaces * 4):
+        row = {"a": str(number // 4 * _SPACE + number % 4), "b": "x", **history.values()}
+        history.rows[tuple(row[name] for name in key)] = row
+        history.changes.append(Change("R", history.lsn, number, row))
+    history.grow(30)
+    return history

@@ -1,0 +1,55 @@
+"""The promise: whatever happens to a table, the merged table is the table."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from merge_directories import FORMATS, Directory, merge_into, merged_rows
+from merge_histories import History, random_history
+from merge_oracle import Change, fold
+from pyspark.sql import SparkSession
+
+from pgcdc_cli.pgoutput.messages import ReplicaIdentity
+
+SPACES = 40
+
+
+@pytest.fixture(scope="module")
+def histories() -> list[History]:
+    default, full, index = ReplicaIdentity.DEFAULT, ReplicaIdentity.FULL, ReplicaIdentity.INDEX
+    return [
+        random_history("plain", ("a",), default, spaces=SPACES),
+        random_history("pair", ("b", "a"), index, spaces=SPACES),
+        random_history("full", ("a", "b"), full, spaces=SPACES),
+        random_history("truncated", ("a", "b"), default, spaces=1, truncates=True),
+    ]
+
+
+def parts(history: History, number: int) -> list[list[Change]]:
+    """Cut a history into parts of whole transactions, with an equal number of them."""
+    commits = sorted({change.commit_lsn for change in history.changes})
+    edges = [0, *(commits[len(commits) * part // number - 1] for part in range(1, number + 1))]
+    return [[c for c in history.changes if low < c.commit_lsn <= high] for low, high in pairwise(edges)]
+
+
+def test_oracle_agrees_with_the_history_that_made_the_changes(histories: Sequence[History]) -> None:
+    for history in histories:
+        assert len(history.changes) > 40
+        assert fold(history.changes, history.key) == history.rows
+
+
+@pytest.mark.parametrize("encoding", ["jsonl", "arrow"])
+def test_merged_tables_are_what_the_oracle_says(
+    spark: SparkSession, tmp_path: Path, histories: Sequence[History], encoding: str
+) -> None:
+    """Four segments; the first two in one run, then the others in another, which finds rows to change."""
+    directory = Directory(tmp_path / "in", FORMATS[encoding])
+    cut = [parts(history, 4) for history in histories]
+    for number in range(4):
+        directory.segment([(h.table, some[number]) for h, some in zip(histories, cut, strict=True)])
+        if number % 2:
+            summary = merge_into(spark, directory, tmp_path / "wh")
+            assert summary["error"] is None
+    for history in histories:
+        assert merged_rows(spark, tmp_path / "wh", history.table) == fold(history.changes, history.key)
