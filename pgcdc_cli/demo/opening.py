@@ -3,7 +3,6 @@
 import signal
 import time
 from collections import Counter, deque
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from pgcdc_cli.demo.actions import Kind
@@ -52,7 +51,8 @@ class Opening:
             while (elapsed := time.monotonic() - began) < seconds:
                 load.check()
                 self._look(elapsed, load.counts)
-                self._follow(plan, elapsed)
+                if plan and elapsed >= plan[0][0] and plan[0][1]():
+                    plan.popleft()
                 time.sleep(_LOOK)
             counts = load.stop()
         return Takings(counts, time.monotonic() - began, self._lag)
@@ -85,20 +85,20 @@ class Opening:
     def _start_stream(self) -> Child:
         return self._children.start(*self._stream_command())
 
-    def _follow(self, plan: deque[tuple[float, Callable[[], None]]], elapsed: float) -> None:
-        if plan and elapsed >= plan[0][0]:
-            plan.popleft()[1]()
-
-    def _crash(self) -> None:
+    def _crash(self) -> bool:
         self._stage.reporter.note("killing the stream (SIGKILL) and starting it again")
         self._stream.signal(signal.SIGKILL)
         self._stream.wait()
         self._stream = self._start_stream()
+        return True
 
-    def _merge_early(self) -> None:
-        if self._stage.segments():
-            self._stage.reporter.note("merging what is finished, while the stream goes on")
-            self._merge = self._children.start(*self._stage.merge_command)
+    def _merge_early(self) -> bool:
+        """Merge what there is; not yet, if there is nothing."""
+        if not self._stage.segments():
+            return False
+        self._stage.reporter.note("merging what is finished, while the stream goes on")
+        self._merge = self._children.start(*self._stage.merge_command)
+        return True
 
     def _look(self, elapsed: float, counts: Counter[str]) -> None:
         self._children.drain()

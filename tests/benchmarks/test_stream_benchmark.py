@@ -12,7 +12,7 @@ def test_the_benchmark_measures_every_format_against_pg_recvlogical(tmp_path):
     report = tmp_path / "report.json"
     options = ["--rows", "2000", "--pairs", "1", "--formats", "jsonl,jsonl-file,arrow,raw"]
     ended = subprocess.run(
-        [sys.executable, SCRIPT, *options, "--json", report, "--directory", tmp_path],
+        [sys.executable, SCRIPT, *options, "--json", report],
         capture_output=True,
         text=True,
         check=False,
