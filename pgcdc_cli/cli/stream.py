@@ -4,7 +4,6 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,23 +12,26 @@ import typer
 from pgcdc_cli.cli import units
 from pgcdc_cli.cli.base import Command, examples
 from pgcdc_cli.cli.options import connecting, usage_error, whole_number
-from pgcdc_cli.cli.printing import wants_colour
 from pgcdc_cli.cli.progress import Reporter
+from pgcdc_cli.cli.target import (
+    STDOUT,
+    Compression,
+    FormatName,
+    Layout,
+    Numeric,
+    Target,
+    check,
+    default_format,
+    encoding_for,
+    sink_for,
+)
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from pgcdc_cli.formats.base import Format
-    from pgcdc_cli.sinks.base import Sink
     from pgcdc_cli.stream import Control, StreamSettings
-
-FormatName = Literal["jsonl", "arrow", "pretty", "raw"]
-Layout = Literal["table", "stream"]
-Compression = Literal["none", "gzip", "zstd"]
-Numeric = Literal["string", "number"]
-
-STDOUT = "-"
 
 OWN_OPTIONS = {
     "proto_version": "use --proto-version",
@@ -42,32 +44,6 @@ OWN_OPTIONS = {
 """pgoutput's options that change what arrives, and what to do instead of giving them by -o."""
 
 OUTPUT, END, SERVER = "Output", "Where it ends", "What the server sends"
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where output goes and how: what the sink and the format are made of."""
-
-    file: str | None
-    directory: Path | None
-    format: FormatName
-    layout: Layout
-    compression: Compression
-    numeric: Numeric
-    transactions: bool
-    rotate_size: int | None
-    rotate_interval: float | None
-    fsync_interval: float
-    status_interval: float
-
-    @property
-    def stdout(self) -> bool:
-        return self.directory is None and self.file == STDOUT
-
-    @property
-    def place(self) -> Path:
-        """The folder beside or in which other files may be put."""
-        return self.directory or (Path() if self.stdout else Path(str(self.file)).parent)
 
 
 def register(app: typer.Typer) -> None:
@@ -228,7 +204,7 @@ def stream(  # noqa: PLR0913 - a command's options
     target = Target(
         file=file or (None if directory else STDOUT),
         directory=directory,
-        format=file_format or _default_format(file, directory),
+        format=file_format or default_format(file, directory),
         layout=layout,
         compression=compression,
         numeric=numeric,
@@ -238,7 +214,7 @@ def stream(  # noqa: PLR0913 - a command's options
         fsync_interval=fsync_interval,
         status_interval=status_interval,
     )
-    _check(target)
+    check(target)
     if if_not_exists and not create_slot:
         raise usage_error("--if-not-exists goes with --create-slot")
     from pgcdc_cli.stream import Limits, StreamSettings
@@ -262,7 +238,7 @@ def stream(  # noqa: PLR0913 - a command's options
         accept_gap=accept_gap,
         accept_publications=accept_publications,
     )
-    encoding = _encoding(target)
+    encoding = encoding_for(target)
     if create_slot:
         _create_slot(conninfo, slot, if_not_exists=if_not_exists)
     shown = _shows_progress(target) if progress is None else progress
@@ -280,20 +256,6 @@ def _refuse_protocols(proto_version: int, streaming: str, *, two_phase: bool) ->
         raise usage_error(f"--streaming {streaming} is not supported yet, only off")
     if two_phase:
         raise usage_error("--two-phase is not supported yet")
-
-
-def _default_format(file: str | None, directory: Path | None) -> FormatName:
-    to_terminal = directory is None and file in {None, STDOUT} and sys.stdout.isatty()
-    return "pretty" if to_terminal else "jsonl"
-
-
-def _check(target: Target) -> None:
-    if target.file is not None and target.directory is not None:
-        raise usage_error("-f and -D exclude each other")
-    if target.format in {"pretty", "raw"} and target.directory is not None:
-        raise usage_error(f"--format {target.format} goes into one file (-f) or to standard output")
-    if target.format == "arrow" and target.directory is None:
-        raise usage_error("--format arrow needs a directory (-D): a file holds one table")
 
 
 def _plugin_options(
@@ -338,7 +300,7 @@ def _run(settings: "StreamSettings", target: Target, encoding: "Format", reporte
     control = Control()
     run = StreamRun(
         settings,
-        _sink(target, encoding),
+        sink_for(target, encoding),
         encoding,
         control,
         reporter,
@@ -349,46 +311,6 @@ def _run(settings: "StreamSettings", target: Target, encoding: "Format", reporte
             run.run()
         finally:
             reporter.end(run.totals)
-
-
-def _encoding(target: Target) -> "Format":
-    from pgcdc_cli.formats.select import select_format
-
-    return select_format(
-        target.format,
-        layout="stream" if target.directory is None else target.layout,
-        compression=target.compression,
-        numeric=target.numeric,
-        transactions=target.transactions,
-        colour=target.stdout and wants_colour(sys.stdout),
-    )
-
-
-def _sink(target: Target, encoding: "Format") -> "Sink":
-    from pgcdc_cli.sinks.core import SinkSettings
-    from pgcdc_cli.sinks.directory import DirectorySettings, DirectorySink
-    from pgcdc_cli.sinks.file import FileSink, takes_checkpoint
-    from pgcdc_cli.sinks.stream import StreamSink
-
-    options = {"numeric": target.numeric, "transactions": str(target.transactions), "layout": target.layout}
-    if target.directory is not None:
-        rotating = DirectorySettings(
-            rotate_size=target.rotate_size,
-            rotate_interval=target.rotate_interval,
-            fsync_interval=target.fsync_interval,
-            status_interval=target.status_interval,
-            options=options,
-        )
-        return DirectorySink(str(target.directory), encoding, rotating)
-    settings = SinkSettings(
-        fsync_interval=target.fsync_interval, status_interval=target.status_interval, options=options
-    )
-    if target.stdout:
-        return StreamSink(sys.stdout.fileno(), encoding, settings)
-    path = str(target.file)
-    if target.format == "raw" or not takes_checkpoint(path):
-        return StreamSink(path, encoding, settings)
-    return FileSink(path, encoding, settings)
 
 
 @contextmanager

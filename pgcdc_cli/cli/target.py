@@ -1,0 +1,100 @@
+"""Where `pgcdc stream` writes, and how: from options to a format and a sink."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pgcdc_cli.cli.options import usage_error
+from pgcdc_cli.cli.printing import wants_colour
+
+if TYPE_CHECKING:
+    from pgcdc_cli.formats.base import Format
+    from pgcdc_cli.sinks.base import Sink
+
+FormatName = Literal["jsonl", "arrow", "pretty", "raw"]
+Layout = Literal["table", "stream"]
+Compression = Literal["none", "gzip", "zstd"]
+Numeric = Literal["string", "number"]
+
+STDOUT = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where output goes and how: what the sink and the format are made of."""
+
+    file: str | None
+    directory: Path | None
+    format: FormatName
+    layout: Layout
+    compression: Compression
+    numeric: Numeric
+    transactions: bool
+    rotate_size: int | None
+    rotate_interval: float | None
+    fsync_interval: float
+    status_interval: float
+
+    @property
+    def stdout(self) -> bool:
+        return self.directory is None and self.file == STDOUT
+
+    @property
+    def place(self) -> Path:
+        """The folder beside or in which other files may be put."""
+        return self.directory or (Path() if self.stdout else Path(str(self.file)).parent)
+
+
+def default_format(file: str | None, directory: Path | None) -> FormatName:
+    to_terminal = directory is None and file in {None, STDOUT} and sys.stdout.isatty()
+    return "pretty" if to_terminal else "jsonl"
+
+
+def check(target: Target) -> None:
+    if target.file is not None and target.directory is not None:
+        raise usage_error("-f and -D exclude each other")
+    if target.format in {"pretty", "raw"} and target.directory is not None:
+        raise usage_error(f"--format {target.format} goes into one file (-f) or to standard output")
+    if target.format == "arrow" and target.directory is None:
+        raise usage_error("--format arrow needs a directory (-D): a file holds one table")
+
+
+def encoding_for(target: Target) -> "Format":
+    from pgcdc_cli.formats.select import select_format
+
+    return select_format(
+        target.format,
+        layout="stream" if target.directory is None else target.layout,
+        compression=target.compression,
+        numeric=target.numeric,
+        transactions=target.transactions,
+        colour=target.stdout and wants_colour(sys.stdout),
+    )
+
+
+def sink_for(target: Target, encoding: "Format") -> "Sink":
+    from pgcdc_cli.sinks.core import SinkSettings
+    from pgcdc_cli.sinks.directory import DirectorySettings, DirectorySink
+    from pgcdc_cli.sinks.file import FileSink, takes_checkpoint
+    from pgcdc_cli.sinks.stream import StreamSink
+
+    options = {"numeric": target.numeric, "transactions": str(target.transactions), "layout": target.layout}
+    if target.directory is not None:
+        rotating = DirectorySettings(
+            rotate_size=target.rotate_size,
+            rotate_interval=target.rotate_interval,
+            fsync_interval=target.fsync_interval,
+            status_interval=target.status_interval,
+            options=options,
+        )
+        return DirectorySink(str(target.directory), encoding, rotating)
+    settings = SinkSettings(
+        fsync_interval=target.fsync_interval, status_interval=target.status_interval, options=options
+    )
+    if target.stdout:
+        return StreamSink(sys.stdout.fileno(), encoding, settings)
+    path = str(target.file)
+    if target.format == "raw" or not takes_checkpoint(path):
+        return StreamSink(path, encoding, settings)
+    return FileSink(path, encoding, settings)
