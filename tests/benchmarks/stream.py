@@ -77,6 +77,8 @@ def write_log(server: EmbeddedServer, name: str, rows: int, rows_a_transaction: 
         for start in starts:
             connection.execute(INSERT.format(start, min(rows, start + rows_a_transaction - 1)))
         (end,) = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
+        # A record at the end position counts as before it, so none of the next transaction may lie there.
+        connection.execute("SELECT pg_logical_emit_message(false, 'bench', '')")
         connection.execute(INSERT.format(0, 0))
     return Log(name, server.uri(name), name, end, rows, len(starts))
 
