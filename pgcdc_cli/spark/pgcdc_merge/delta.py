@@ -69,7 +69,8 @@ class DeltaTable:
         # SQL has no way to a table's transaction marks.
         jvm: Any = session._jvm  # noqa: SLF001
         log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, path)  # noqa: SLF001
-        self._snapshot = log.unsafeVolatileSnapshot()
+        nothing = jvm.scala.Option.empty()
+        self._snapshot = log.update(False, nothing, nothing)
         self.version = int(self._snapshot.version())
 
     @property
@@ -160,11 +161,13 @@ def _merge_statement(path: str, version: TableVersion) -> str:
 def _checked(version: TableVersion, place: int) -> str:
     """Stop the merge where neither the changes nor the table have a value."""
     keys: Sequence[str] = [f"CAST(s.k{number} AS STRING)" for number in range(len(version.key or ()))]
-    text = f"concat({_literal(MISSING_VALUE + str(place) + ' ')}, concat_ws(', ', {', '.join(keys)}))"
+    start, end = _literal(f"{MISSING_VALUE} {place} ("), _literal(f") {MISSING_VALUE}")
+    text = f"concat({start}, concat_ws(', ', {', '.join(keys)}), {end})"
     return f"IF(s.l{place}, raise_error({text}), s.n{place})"
 
 
-MISSING_VALUE = "pgcdc: missing value of column "
+MISSING_VALUE = "pgcdc-missing-value"
+"""Begins and ends the message of the error that such a merge raises: column's place, key in parentheses."""
 
 
 def _quoted(name: str) -> str:

@@ -41,7 +41,7 @@ SETTINGS = {
 AT_ONCE = 4
 """Tables merged at the same time."""
 
-_MISSING = re.compile(re.escape(MISSING_VALUE) + r"(\d+) ([^\n]*)")
+_MISSING = re.compile(rf"{MISSING_VALUE} (\d+) \((.*?)\) {MISSING_VALUE}", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def _explain(work: TableFiles, error: Exception) -> Problem:
     text = str(error)
     missing = _MISSING.search(text)
     if missing is not None:
-        told = missing_value(work.version, int(missing[1]), missing[2].strip("'\" "))
+        told = missing_value(work.version, int(missing[1]), missing[2])
         return Problem(told.message, told.hint)
     if "Concurrent" in text:
         return Problem(

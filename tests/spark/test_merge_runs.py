@@ -1,0 +1,324 @@
+"""Exactly once, whatever happens to a run; and nothing at all from a directory that isn't what it says."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from merge_directories import FORMATS, Directory, merge_into, merged_rows, table_path
+from merge_histories import INT4, TEXT, pg_type, table_schema
+from merge_oracle import Change, fold
+from pyspark.sql import SparkSession
+
+from pgcdc_cli.spark.pgcdc_merge import job
+from pgcdc_cli.spark.pgcdc_merge.control import Control, locked
+from pgcdc_cli.spark.pgcdc_merge.errors import MergeError
+from pgcdc_cli.table import TableSchema
+
+COLUMNS = {"id": pg_type(INT4), "note": pg_type(TEXT)}
+ONE = table_schema("one", COLUMNS, ("id",))
+TWO = table_schema("two", COLUMNS, ("id",))
+
+
+def insert(lsn: int, id_: int, note: str | None = "new") -> Change:
+    return Change("I", lsn, 0, {"id": str(id_), "note": note})
+
+
+def update(lsn: int, id_: int, note: str | None) -> Change:
+    return Change("U", lsn, 0, {"id": str(id_), "note": note})
+
+
+def delete(lsn: int, id_: int) -> Change:
+    return Change("D", lsn, 0, old={"id": str(id_)})
+
+
+FIRST = [insert(10, 1), insert(20, 2), update(30, 1, "changed")]
+SECOND = [delete(40, 1), insert(50, 3), update(60, 2, None)]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    return Directory(tmp_path / "in", FORMATS["jsonl"])
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Path:
+    return tmp_path / "wh"
+
+
+def segments_of_commits(spark: SparkSession, warehouse: Path, table: TableSchema) -> list[int]:
+    """What the table's commits say of themselves, oldest first."""
+    history = spark.sql(f"DESCRIBE HISTORY delta.`{table_path(warehouse, table)}`").orderBy("version")
+    return [json.loads(row["userMetadata"])["pgcdc"]["segment"] for row in history.collect()]
+
+
+def test_each_range_is_committed_once(spark: SparkSession, directory: Directory, warehouse: Path) -> None:
+    directory.segment([(ONE, FIRST), (TWO, FIRST)])
+    first = merge_into(spark, directory, warehouse)
+    assert [(t["table"], t["segment"], t["inserted"]) for t in first["tables"]] == [
+        ("public.one", 1, 2),
+        ("public.two", 1, 2),
+    ]
+    old_manifest = (directory.path / "manifest.jsonl").read_bytes()
+    directory.segment([(ONE, SECOND)])
+    second = merge_into(spark, directory, warehouse)
+    assert {(t["table"], t["inserted"], t["updated"], t["deleted"]) for t in second["tables"]} == {
+        ("public.one", 1, 1, 1),
+        ("public.two", 0, 0, 0),
+    }
+    control = spark.read.format("delta").load(str(warehouse / "_pgcdc")).orderBy("table").collect()
+    assert [(r["table"], r["segment"], r["lsn"], r["version"]) for r in control] == [
+        ("", 2, "0/44", None),
+        ("public.one", 2, "0/44", 1),
+        ("public.two", 2, "0/44", 0),
+    ]
+
+    again = merge_into(spark, directory, warehouse)
+    assert (again["segment"], again["lsn"], again["error"]) == (2, "0/44", None)
+    (directory.path / "manifest.jsonl").write_bytes(old_manifest)
+    replayed = merge_into(spark, directory, warehouse)
+    assert (replayed["segment"], replayed["error"]) == (2, None)
+
+    assert merged_rows(spark, warehouse, ONE) == fold(FIRST + SECOND, ("id",))
+    assert segments_of_commits(spark, warehouse, ONE) == [1, 2]
+    assert segments_of_commits(spark, warehouse, TWO) == [1]
+
+
+def test_a_run_that_died_between_tables_is_finished_first(
+    spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory.segment([(ONE, FIRST), (TWO, FIRST)])
+    merge_table = job.merge_table
+
+    def dying(session: Any, path: str, work: Any, *rest: Any) -> Any:
+        if work.table == "public.two":
+            raise KeyboardInterrupt
+        return merge_table(session, path, work, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "merge_table", dying)
+        patch.setattr(job, "AT_ONCE", 1)
+        with pytest.raises(KeyboardInterrupt):
+            merge_into(spark, directory, warehouse)
+    control = Control(spark, str(warehouse)).all
+    assert control is not None
+    assert (control.planned_segment, control.segment) == (1, 0)
+    assert segments_of_commits(spark, warehouse, ONE) == [1]
+
+    directory.segment([(ONE, SECOND), (TWO, SECOND)])
+    assert merge_into(spark, directory, warehouse)["error"] is None
+    for table in (ONE, TWO):
+        assert merged_rows(spark, warehouse, table) == fold(FIRST + SECOND, ("id",))
+        assert segments_of_commits(spark, warehouse, table) == [1, 2]
+
+
+def test_a_run_that_died_before_the_control_table_commits_nothing_twice(
+    spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory.segment([(ONE, [*FIRST, delete(35, 2)])])
+    with monkeypatch.context() as patch:
+        patch.setattr(Control, "finish", lambda *_: pytest.fail("died"))
+        with pytest.raises(pytest.fail.Exception):
+            merge_into(spark, directory, warehouse)
+    directory.segment([(ONE, [update(40, 1, "last")])])
+    summary = merge_into(spark, directory, warehouse)
+    assert (summary["error"], summary["tables"][0]["updated"]) == (None, 1)
+    assert segments_of_commits(spark, warehouse, ONE) == [1, 2]
+    assert merged_rows(spark, warehouse, ONE) == {("1",): {"id": "1", "note": "last"}}
+
+
+def test_a_table_that_was_set_back_is_left_alone(
+    spark: SparkSession, directory: Directory, warehouse: Path
+) -> None:
+    directory.segment([(ONE, FIRST)])
+    merge_into(spark, directory, warehouse)
+    table_path(warehouse, ONE).rename(warehouse / "elsewhere")
+    directory.segment([(ONE, SECOND)])
+    summary = merge_into(spark, directory, warehouse)
+    assert "is at version -1, but was at 0 when it was merged last" in summary["error"]["message"]
+    assert not table_path(warehouse, ONE).exists()
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (Path.unlink, "is missing"),
+        (cut_short, "bytes, not"),
+        (flip_a_bit, "has the checksum"),
+    ],
+)
+def test_a_damaged_file_stops_the_run_before_anything_is_written(
+    spark: SparkSession, directory: Directory, warehouse: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    directory.segment([(ONE, FIRST), (TWO, FIRST)])
+    damage(next((directory.path / "public.two").iterdir()))
+    with pytest.raises(MergeError, match=f'could not merge segment 1: "public.two/.*{message}'):
+        merge_into(spark, directory, warehouse)
+    assert [path.name for path in warehouse.iterdir()] == ["_pgcdc.lock"]
+
+
+def edited(directory: Directory, **changes: Any) -> None:
+    directory.lines[-1] |= changes
+    directory.write_manifest()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"segment": 3}, "segment 3 follows segment 1"),
+        ({"stream_id": "other"}, "could not merge segment 2: it is of stream other"),
+        ({"format_version": 2}, "line 2 is damaged: its format version is 2"),
+        ({"files": [{"table": "x"}]}, "line 2 is damaged"),
+        (
+            {"files": [{"table": None, "path": "000002.jsonl"}]},
+            '"000002.jsonl": it holds all tables in one file',
+        ),
+        (
+            {"files": [{"table": "public.one", "path": "a", "format": "debezium", "schema": None}]},
+            "its format is debezium",
+        ),
+        (
+            {
+                "files": [
+                    {"table": "x", "path": "a", "format": "jsonl", "bytes": 1, "crc32": 1, "schema": "s/1"}
+                ]
+            },
+            's/1": there is no such file',
+        ),
+    ],
+)
+def test_a_manifest_that_makes_no_sense_stops_the_run(
+    spark: SparkSession, directory: Directory, warehouse: Path, changes: dict[str, Any], message: str
+) -> None:
+    directory.segment([(ONE, FIRST)])
+    directory.segment([(ONE, SECOND)])
+    edited(directory, **changes)
+    with pytest.raises(MergeError) as caught:
+        merge_into(spark, directory, warehouse)
+    assert message in caught.value.message
+    assert not (warehouse / "public").exists()
+
+
+def test_segments_that_are_gone_are_a_gap(spark: SparkSession, directory: Directory, warehouse: Path) -> None:
+    directory.segment([(ONE, FIRST)])
+    directory.segment([(ONE, SECOND)])
+    directory.lines.pop(0)
+    directory.write_manifest()
+    with pytest.raises(MergeError, match="could not merge segment 2: 1 to 1 are neither here nor merged"):
+        merge_into(spark, directory, warehouse)
+
+
+def test_a_segment_that_is_being_written_is_none(
+    spark: SparkSession, directory: Directory, warehouse: Path
+) -> None:
+    with pytest.raises(MergeError, match=r'could not read ".*manifest.jsonl": there is no such file'):
+        merge_into(spark, directory, warehouse)
+    directory.segment([(ONE, FIRST)])
+    manifest = directory.path / "manifest.jsonl"
+    manifest.write_bytes(manifest.read_bytes()[:-1])
+    summary = merge_into(spark, directory, warehouse)
+    assert (summary["segment"], summary["tables"], summary["error"]) == (0, [], None)
+
+
+def test_a_second_merge_stops(spark: SparkSession, directory: Directory, warehouse: Path) -> None:
+    directory.segment([(ONE, FIRST)])
+    with (
+        locked(f"file:{warehouse}"),
+        pytest.raises(MergeError, match=r"could not merge into .*: another merge is under way"),
+    ):
+        merge_into(spark, directory, warehouse)
+
+
+def test_tables_that_cannot_be_merged_hold_up_no_other(
+    spark: SparkSession, directory: Directory, warehouse: Path
+) -> None:
+    """Each says why, and waits where it was; a table without a key can be left out on purpose."""
+    keyless = table_schema("keyless", COLUMNS, None)
+    cased = table_schema("cased", {**COLUMNS, "ID": pg_type(TEXT)}, ("id",))
+    changed = {
+        "added": table_schema("added", {**COLUMNS, "more": pg_type(TEXT)}, ("id",)),
+        "dropped": table_schema("dropped", {"id": pg_type(INT4)}, ("id",)),
+        "retyped": table_schema("retyped", {**COLUMNS, "note": pg_type(INT4)}, ("id",)),
+        "rekeyed": table_schema("rekeyed", COLUMNS, ("note",)),
+        "anew": table_schema("anew", COLUMNS, ("id",), oid=99),
+    }
+    truncate = Change("T", 15, 0)
+    tables = [keyless, cased, *(table_schema(name, COLUMNS, ("id",)) for name in changed)]
+    directory.segment([(ONE, FIRST), *((table, [truncate]) for table in tables)])
+    directory.segment([(ONE, SECOND), *((table, [Change("T", 45, 0)]) for table in changed.values())])
+
+    summary = merge_into(spark, directory, warehouse)
+    problems = {table["table"]: table["problem"] for table in summary["tables"]}
+    assert problems.pop("public.one") is None
+    told = {
+        "keyless": "it has no key",
+        "cased": 'the columns "id" and "ID" differ in case only',
+        "added": 'its column "more" of type string is new, see "schemas/16384-',
+        "dropped": 'its column "note" of type string is gone',
+        "retyped": 'its column "note" changed from string to int',
+        "rekeyed": "its key changed from (id) to (note)",
+        "anew": "it was dropped and created anew",
+    }
+    for name, reason in told.items():
+        assert reason in problems.pop(f"public.{name}")
+    assert problems == {}
+    assert summary["error"]["message"] == "could not merge 7 tables: the warnings say why"
+    assert len(summary["warnings"]) == 7
+    assert merged_rows(spark, warehouse, ONE) == fold(FIRST + SECOND, ("id",))
+    assert sorted(path.name for path in (warehouse / "public").iterdir()) == ["one"]
+
+    alone = Directory(directory.path.parent / "alone", FORMATS["jsonl"])
+    alone.segment([(keyless, [truncate])])
+    other = warehouse.parent / "other"
+    refused = merge_into(spark, alone, other)
+    assert refused["error"]["message"] == 'could not merge "public.keyless": it has no key'
+    assert "ALTER TABLE public.keyless ADD PRIMARY KEY" in refused["error"]["hint"]
+    assert [(t["table"], t["segment"]) for t in refused["tables"]] == [("public.keyless", 0)]
+    left_out = merge_into(spark, alone, other, skip_keyless=True)
+    assert left_out["error"] is None
+    assert "it has no key" in left_out["warnings"][0]
+
+
+def test_a_value_that_was_never_sent_stops_its_table(
+    spark: SparkSession, directory: Directory, warehouse: Path
+) -> None:
+    """Among the changes, through a changed key, and in the table: nowhere is it made NULL in silence."""
+    toast = frozenset({"note"})
+    names = ["inserted", "moved", "orphan", "truncated", "found"]
+    tables = {name: table_schema(name, COLUMNS, ("id",)) for name in names}
+    directory.segment([(table, [insert(10, 1, "long")]) for table in tables.values()])
+    merge_into(spark, directory, warehouse)
+    lacking = Change("U", 40, 0, {"id": "2", "note": None}, unchanged=toast)
+    arrival = Change("I", 30, 0, {"id": "2", "note": None}, unchanged=toast)
+    moved = Change("U", 50, 0, {"id": "3", "note": None}, {"id": "2"}, unchanged=toast)
+    back = Change("U", 60, 0, {"id": "5", "note": None}, {"id": "1"}, unchanged=toast)
+    directory.segment(
+        [
+            (tables["inserted"], [arrival]),
+            (tables["moved"], [arrival, moved]),
+            (tables["orphan"], [lacking]),
+            (tables["truncated"], [Change("T", 20, 0), back]),
+            (tables["found"], [back]),
+        ]
+    )
+    summary = merge_into(spark, directory, warehouse)
+    problems = {table["table"].removeprefix("public."): table["problem"] for table in summary["tables"]}
+    assert problems.pop("found") is None
+    for name, key in {"inserted": 2, "moved": 3, "orphan": 2, "truncated": 5}.items():
+        assert problems[name] == (
+            f'could not merge "public.{name}": column "note" of the row (id) = ({key}) was not sent'
+            " (unchanged TOAST), and nothing before it has the value"
+        )
+        assert merged_rows(spark, warehouse, tables[name]) == {("1",): {"id": "1", "note": "long"}}
+    assert merged_rows(spark, warehouse, tables["found"]) == {("5",): {"id": "5", "note": "long"}}
