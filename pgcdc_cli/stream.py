@@ -141,6 +141,7 @@ class StreamRun:
         with closing(self._catalog):
             self._checkpoint = self._sink.open()
             try:
+                self._check_start()
                 self._connect_until_done()
             except UndecodableError as error:
                 self._settings.bad_file.write_bytes(error.data)
@@ -154,6 +155,14 @@ class StreamRun:
                 f"could not reach the end position {self._end_lsn}: time is up at {self._sink.edge_lsn}",
             )
         return self.totals
+
+    def _check_start(self) -> None:
+        if self._settings.start_lsn is not None and self._checkpoint is not None:
+            raise PgcdcError(
+                ErrorKind.USAGE,
+                f"could not start at {self._settings.start_lsn}: the checkpoint is at {self._checkpoint.end_lsn}",
+                hint="leave out -I to go on from the checkpoint, or write somewhere else",
+            )
 
     def _connect_until_done(self) -> None:
         patience = _Patience(loop=self._settings.loop)
