@@ -1,4 +1,4 @@
-"""Directories as the sink leaves them (real formats, a manifest, schema files), and what is merged from them."""
+"""Directories as the sink leaves them: real formats, a manifest, schema files; and what they merge to."""
 
 import json
 import zlib

@@ -1,7 +1,7 @@
 """Random histories of tables as PostgreSQL could have sent them, with the tables that they lead to.
 
-A history's rows live in spaces of few keys, and never leave theirs: so one table holds many small histories, and
-Spark is asked once for all of them.
+A history's rows live in spaces of few keys, and never leave theirs: so one table holds many small histories,
+and Spark is asked once for all of them.
 """
 
 import random

