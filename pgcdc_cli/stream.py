@@ -6,23 +6,24 @@ what the sink has made durable.
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
-from pgcdc_cli.catalog import Catalog, Slot
+from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.formats.base import EncodedSlice, Format
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.transactions import Assembler
 from pgcdc_cli.pipeline import ChangePipeline, Pipeline, RawPipeline
-from pgcdc_cli.replication.connection import ReplicationConnection, SystemIdentity
+from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.replication.frames import Keepalive, Received
 from pgcdc_cli.replication.retry import Backoff
+from pgcdc_cli.settings import Control, StreamSettings, Totals
 from pgcdc_cli.sinks.base import Sink
 from pgcdc_cli.sinks.checkpoint import Checkpoint, Source
 from pgcdc_cli.sinks.source import check_source
+from pgcdc_cli.slotcheck import check_slot
 
 log = logging.getLogger("pgcdc")
 
@@ -38,68 +39,11 @@ GATHER = 0.005
 TICK = 0.25
 """Seconds after which an idle loop looks at signals and clocks."""
 
-
 FIRST_TRIES = 4
 """Attempts to make the first connection: about a second, enough for a server that is just starting."""
 
-_OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
-
 PATIENCE = 600.0
 """Seconds without a working connection after which a run that had one gives up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Where a run ends by itself; None is never. Times are in seconds.
-
-    `end_now` stands for the position that the server has when the run begins.
-    """
-
-    end_lsn: Lsn | None = None
-    end_now: bool = False
-    max_time: float | None = None
-    max_transactions: int | None = None
-    idle_timeout: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StreamSettings:
-    """What to read, from where, until when.
-
-    `options` go to the server's plugin. `start_lsn` is for a run without a checkpoint; None is the slot's own
-    position. `bad_file` takes the bytes of a message that can't be decoded.
-    """
-
-    conninfo: str
-    slot: str
-    publications: tuple[str, ...]
-    options: Mapping[str, str]
-    limits: Limits
-    bad_file: Path
-    start_lsn: Lsn | None = None
-    loop: bool = True
-    status_interval: float = 10.0
-    accept_gap: bool = False
-    accept_publications: bool = False
-
-
-@dataclass(slots=True)
-class Control:
-    """What signals ask for; set by a handler, looked at between batches."""
-
-    stop: bool = False
-    hangup: bool = False
-
-
-@dataclass(slots=True)
-class Totals:
-    """What a run has done so far. `wal_end` is the newest position of the server's log that was heard of."""
-
-    rows: int = 0
-    transactions: int = 0
-    edge_lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
-    durable_lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
-    wal_end: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
 
 
 class StreamRun:
@@ -127,9 +71,10 @@ class StreamRun:
         self._marks = marks
         self._catalog = Catalog(settings.conninfo)
         self.totals = Totals()
+        self._rows_at_edge = 0
         self._end_lsn = settings.limits.end_lsn
         self._checkpoint: Checkpoint | None = None
-        self._started = False
+        self._started = self._created = False
         self._began = self._last_data = time.monotonic()
 
     def run(self) -> Totals:
@@ -144,8 +89,7 @@ class StreamRun:
                 self._check_start()
                 self._connect_until_done()
             except UndecodableError as error:
-                self._settings.bad_file.write_bytes(error.data)
-                error.hint = f'nothing of it was confirmed: report it with "{self._settings.bad_file}"'
+                error.hint = self._keep(error.data)
                 raise
             finally:
                 self._sink.close()
@@ -157,34 +101,54 @@ class StreamRun:
         return self.totals
 
     def _check_start(self) -> None:
-        if self._settings.start_lsn is not None and self._checkpoint is not None:
+        start = self._settings.start_lsn
+        if start is not None and self._checkpoint is not None:
             raise PgcdcError(
                 ErrorKind.USAGE,
-                f"could not start at {self._settings.start_lsn}: the checkpoint is at {self._checkpoint.end_lsn}",
-                hint="leave out -I to go on from the checkpoint, or write somewhere else",
+                f"could not start at {start}: there is a checkpoint, at {self._checkpoint.end_lsn}",
+                hint="leave out -I/--startpos, or write to another place",
             )
+
+    def _keep(self, data: bytes) -> str:
+        """Write what could not be decoded beside the output; gives the hint."""
+        path = self._settings.bad_file
+        try:
+            path.write_bytes(data)
+        except OSError as error:
+            return f'nothing of it was confirmed; it could not be kept in "{path}": {error.strerror}'
+        return f'nothing of it was confirmed: report it with "{path}"'
 
     def _connect_until_done(self) -> None:
         patience = _Patience(loop=self._settings.loop)
-        while not self._must_end():
+        while not self._control.stop:
             try:
                 self._one_connection(patience)
+            except KeyboardInterrupt:
+                if not self._control.stop:
+                    raise
             except PgcdcError as error:
                 wait = patience.after(error)
                 if wait is None:
                     raise
                 log.log(patience.level, "%s; trying again", error.message)
-                self._sink.rollback()
-                self._sink.flush()
-                self._checkpoint = self._sink.checkpoint
+                self._back_to_edge()
                 self._pause(wait)
+                if self._time_is_up():
+                    raise
             else:
                 return
 
+    def _back_to_edge(self) -> None:
+        self._sink.rollback()
+        self._sink.flush()
+        self._checkpoint = self._sink.checkpoint
+        self.totals.rows = self._rows_at_edge
+
     def _one_connection(self, patience: "_Patience") -> None:
-        connection = ReplicationConnection(
-            self._settings.conninfo, status_interval=self._settings.status_interval
-        )
+        with self._control.interruptible():
+            connection = ReplicationConnection(
+                self._settings.conninfo, status_interval=self._settings.status_interval
+            )
         with connection:
             self._prepare(connection)
             connection.start(self._settings.slot, self._sink.durable_lsn, self._settings.options)
@@ -192,22 +156,29 @@ class StreamRun:
             self._pump(connection)
             self._sink.close()
             self._acknowledge(connection)
-            connection.finish()
+            self._part(connection)
+
+    def _part(self, connection: ReplicationConnection) -> None:
+        """End the stream. All is durable by now: that the server doesn't hear of it is no failure."""
+        try:
+            if not connection.finish():
+                log.info("the server took too long to confirm the end")
+        except PgcdcError as error:
+            log.warning("%s; the end was perhaps not confirmed", error.message)
 
     def _prepare(self, connection: ReplicationConnection) -> None:
         """Is this still the source that we know? Where the stream is new, here it begins."""
+        settings = self._settings
         identity = connection.identify_system()
-        if self._settings.limits.end_now and self._end_lsn is None:
+        if settings.limits.end_now and self._end_lsn is None:
             self._end_lsn = identity.wal_position
-        position = self._check_slot(identity)
         if self._decodes:
-            self._catalog.check_publications(self._settings.publications)
+            self._catalog.check_publications(settings.publications)
+        if settings.create_slot and not self._created:
+            self._create_slot(connection)
+        position = check_slot(self._catalog, settings.slot, identity.database, decodes=self._decodes)
         source = Source(
-            identity.system_id,
-            identity.timeline,
-            identity.database,
-            self._settings.slot,
-            self._settings.publications,
+            identity.system_id, identity.timeline, identity.database, settings.slot, settings.publications
         )
         checkpoint = self._checkpoint
         if checkpoint is not None:
@@ -215,40 +186,29 @@ class StreamRun:
                 checkpoint,
                 source,
                 slot_position=position,
-                accept_gap=self._settings.accept_gap,
-                accept_publications=self._settings.accept_publications,
+                accept_gap=settings.accept_gap,
+                accept_publications=settings.accept_publications,
                 history=connection.timeline_history(identity.timeline),
             )
         if checkpoint is not None or not self._started:
             self._sink.start(source, self._start_lsn(position), checkpoint)
         self._started = True
 
-    def _check_slot(self, identity: SystemIdentity) -> Lsn:
-        """Give the slot's confirmed position; raises PgcdcError for a slot that can't be read."""
+    def _create_slot(self, connection: ReplicationConnection) -> None:
+        """Make the slot, when the publications are there: it sees none that come after it."""
         name = self._settings.slot
-        slot = self._catalog.slot(name)
-        if slot is None:
-            raise PgcdcError(ErrorKind.SLOT_MISSING, f'could not find slot "{name}"')
-        problem = self._misfit(slot, identity.database)
-        if problem is not None:
-            raise PgcdcError(ErrorKind.USAGE, f'could not stream slot "{name}": {problem}', hint=_OTHER_SLOT)
-        if slot.invalidation_reason or slot.wal_status == "lost":
-            reason = slot.invalidation_reason or "wal_removed"
+        exists = self._catalog.slot(name) is not None
+        if exists and self._settings.if_not_exists:
+            return
+        if self._checkpoint is not None and not (exists or self._settings.accept_gap):
             raise PgcdcError(
-                ErrorKind.SLOT_INVALIDATED, f'could not stream slot "{name}": invalidated ({reason})'
+                ErrorKind.SLOT_MISSING,
+                f'could not go on from {self._checkpoint.end_lsn}: slot "{name}" is gone',
+                hint="changes in between are lost for these files: --accept-gap goes on without them",
             )
-        return slot.confirmed_flush_lsn or Lsn(0)
-
-    def _misfit(self, slot: Slot, database: str) -> str | None:
-        if slot.database is None:
-            return "it is a physical slot"
-        if slot.database != database:
-            return f'it belongs to database "{slot.database}", not "{database}"'
-        if not self._decodes:
-            return None
-        if slot.plugin != "pgoutput":
-            return f"its plugin is {slot.plugin}, which only --format raw can write"
-        return "two-phase decoding is not supported" if slot.two_phase else None
+        with self._control.interruptible():
+            connection.create_slot(name)
+        self._created = True
 
     def _start_lsn(self, position: Lsn) -> Lsn:
         wanted = self._settings.start_lsn
@@ -273,6 +233,7 @@ class StreamRun:
 
     def _pump(self, connection: ReplicationConnection) -> None:
         pipeline = self._new_pipeline()
+        self._last_data = time.monotonic()
         while not (pipeline.ended or self._must_end() or self._end_is_reached(pipeline)):
             received = self._receive(connection, pipeline)
             if received.frames:
@@ -315,6 +276,7 @@ class StreamRun:
             if part.edge is not None:
                 self.totals.transactions += part.edge.transactions
                 self.totals.edge_lsn = part.edge.end_lsn
+                self._rows_at_edge = self.totals.rows
         self.totals.wal_end = max(self.totals.wal_end, self.totals.edge_lsn)
 
     def _keepalive(self, keepalive: Keepalive, pipeline: Pipeline) -> None:
@@ -339,7 +301,7 @@ class StreamRun:
 
     def _pause(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while time.monotonic() < until and not self._must_end():
+        while time.monotonic() < until and not (self._control.stop or self._time_is_up()):
             time.sleep(min(TICK, seconds))
 
 

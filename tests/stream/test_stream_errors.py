@@ -136,7 +136,8 @@ def test_a_checkpoint_of_another_slot(source, written):
     refused(run, 13, ".*slot.*", "another directory")
 
 
-def test_a_checkpoint_of_another_server(source, written, own_server):
+@pytest.mark.usefixtures("source")
+def test_a_checkpoint_of_another_server(written, own_server):
     slot, out = written
     server = own_server()
     with psycopg.connect(server.uri(), autocommit=True) as admin:
@@ -270,8 +271,8 @@ def test_slots_that_cannot_be_decoded(source, tmp_path):
         source.execute("SELECT pg_drop_replication_slot(%s)", (name,))
 
 
-def test_arrow_needs_a_directory(source):
-    run = stream(source.uri, "s", "--format", "arrow", "-f", "x.arrow")
+def test_arrow_needs_a_directory():
+    run = stream("dbname=never_asked", "s", "--format", "arrow", "-f", "x.arrow")
     refused(run, 2, ".*needs a directory.*", "")
 
 

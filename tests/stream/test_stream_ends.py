@@ -1,0 +1,242 @@
+"""Where a run ends, what a signal or a lost connection does, and that the next run goes on there."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+from stream_runs import command, contents, stream
+
+SMALL = """
+CREATE TABLE t (a int PRIMARY KEY, b text);
+CREATE TABLE other (a int);
+CREATE PUBLICATION pub FOR TABLE t;
+"""
+
+
+@pytest.fixture
+def source(database18):
+    database18.execute(SMALL)
+    return database18
+
+
+def insert(database, low: int, high: int) -> None:
+    database.execute("INSERT INTO t SELECT g, 'row' FROM generate_series(%s::int, %s) g", (low, high))
+
+
+def position(database, slot: str) -> str:
+    query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
+    return database.execute(query, (slot,)).fetchone()[0]
+
+
+def numbers(text: str) -> list[int]:
+    """The values of column a, in order; a line that is still being written doesn't count."""
+    return [json.loads(line)["new"]["a"] for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def in_directory(path: Path) -> list[int]:
+    lines = contents(path).get("public.t", [])
+    return numbers("".join(line.decode() + "\n" for line in lines))
+
+
+def wait_until(true, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+class Following:
+    """`pgcdc stream` in the background, writing to a file as transactions come."""
+
+    def __init__(self, uri: str, slot: str, path: Path, *arguments: str) -> None:
+        self.path = path
+        self.process = subprocess.Popen(
+            command(uri, slot, "-f", str(path), "-s", "0.2", *arguments), stderr=subprocess.PIPE, text=True
+        )
+
+    def rows(self) -> list[int]:
+        return numbers(self.path.read_text()) if self.path.exists() else []
+
+    def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> tuple[int, str]:
+        errors = self.process.communicate(timeout=30)[1]
+        return self.process.returncode, errors
+
+
+def test_endpos_now_on_an_idle_server(source, tmp_path):
+    slot = source.create_slot()
+    began = time.monotonic()
+    run = stream(source.uri, slot, "-D", str(tmp_path / "out"), "--endpos", "now")
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+    assert time.monotonic() - began < 10
+
+
+def test_other_tables_traffic_moves_the_slot(source, tmp_path):
+    slot = source.create_slot()
+    before = position(source, slot)
+    source.execute("INSERT INTO other SELECT generate_series(1, 1000)")
+    assert stream(source.uri, slot, "-D", str(tmp_path / "out"), "--endpos", "now").returncode == 0
+    assert position(source, slot) != before
+
+
+def test_endpos_inside_a_transaction_leaves_it_whole_for_the_next_run(source, tmp_path):
+    slot = source.create_slot()
+    with psycopg.connect(source.uri) as writer:
+        writer.execute("INSERT INTO t SELECT generate_series(1, 500)")
+        middle = source.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()[0]
+        writer.execute("INSERT INTO t SELECT generate_series(501, 1000)")
+    out = tmp_path / "out"
+    assert stream(source.uri, slot, "-D", str(out), "--endpos", middle).returncode == 0
+    assert not (out / "manifest.jsonl").exists() or in_directory(out) == []
+    assert stream(source.uri, slot, "-D", str(out), "--endpos", "now").returncode == 0
+    assert in_directory(out) == list(range(1, 1001))
+
+
+def test_endpos_at_the_end_of_a_commit_includes_it(source):
+    slot = source.create_slot()
+    insert(source, 1, 3)
+    insert(source, 4, 5)
+    lines = stream(source.uri, source.copy_slot(slot), "-f", "-", "--transactions", "--endpos", "now").stdout
+    first = next(change for line in lines.splitlines() if (change := json.loads(line))["op"] == "C")
+    run = stream(source.uri, slot, "-f", "-", "--endpos", first["end_lsn"])
+    assert numbers(run.stdout) == [1, 2, 3]
+
+
+def test_a_number_of_transactions(source, tmp_path):
+    slot, out = source.create_slot(), tmp_path / "out"
+    for number in range(10):
+        insert(source, number, number)
+    for expected in (3, 6):
+        assert stream(source.uri, slot, "-D", str(out), "--max-transactions", "3").returncode == 0
+        assert in_directory(out) == list(range(expected))
+
+
+def test_time_is_up(source, tmp_path):
+    slot = source.create_slot()
+    out = ["-D", str(tmp_path / "out")]
+    assert stream(source.uri, slot, *out, "--max-time", "1s").returncode == 0
+    assert stream(source.uri, slot, *out, "--idle-timeout", "1s").returncode == 0
+    run = stream(source.uri, slot, *out, "--max-time", "1s", "--endpos", "FF/0")
+    assert run.returncode == 12
+    assert run.stderr.startswith("pgcdc: error: could not reach the end position FF/0: time is up at ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_cleanly_and_nothing_comes_twice(source, tmp_path, number):
+    slot = source.create_slot()
+    following = Following(source.uri, slot, tmp_path / "out.jsonl", "-F", "100", "-s", "100")
+    insert(source, 1, 5)
+    wait_until(lambda: len(following.rows()) == 5)
+    began = time.monotonic()
+    assert following.stop(number) == (0, "")
+    assert time.monotonic() - began < 5
+    insert(source, 6, 7)
+    assert stream(source.uri, slot, "-f", str(following.path), "--endpos", "now").returncode == 0
+    assert following.rows() == list(range(1, 8))
+
+
+def test_hup_reopens_a_file_that_was_moved(source, tmp_path):
+    slot = source.create_slot()
+    following = Following(source.uri, slot, tmp_path / "out.jsonl")
+    insert(source, 1, 2)
+    wait_until(lambda: len(following.rows()) == 2)
+    following.path.rename(tmp_path / "out.1")
+    following.process.send_signal(signal.SIGHUP)
+    time.sleep(0.6)
+    insert(source, 3, 3)
+    wait_until(lambda: following.rows() == [3])
+    assert following.stop() == (0, "")
+    assert numbers((tmp_path / "out.1").read_text()) == [1, 2]
+
+
+def test_hup_finishes_a_segment(source, tmp_path):
+    slot, out = source.create_slot(), tmp_path / "out"
+    process = subprocess.Popen(command(source.uri, slot, "-D", str(out)))
+    insert(source, 1, 2)
+    wait_until(lambda: list(out.glob("public.t/*.partial")))
+    process.send_signal(signal.SIGHUP)
+    wait_until(lambda: (out / "manifest.jsonl").exists() and in_directory(out) == [1, 2])
+    process.terminate()
+    assert process.wait() == 0
+
+
+def test_a_terminated_walsender_is_connected_to_again(source, tmp_path):
+    slot = source.create_slot()
+    following = Following(source.uri, slot, tmp_path / "out.jsonl", "-F", "100", "-s", "100")
+    insert(source, 1, 3)
+    wait_until(lambda: len(following.rows()) == 3)
+    for number in (4, 5):
+        source.execute(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", (slot,)
+        )
+        insert(source, number, number)
+        wait_until(lambda number=number: len(following.rows()) == number)
+    status, errors = following.stop()
+    assert status == 0
+    assert errors.count("trying again") == errors.count("\n") == 2
+    assert following.rows() == [1, 2, 3, 4, 5]
+
+
+def test_without_a_loop_a_lost_connection_is_the_end(source, tmp_path):
+    slot = source.create_slot()
+    following = Following(source.uri, slot, tmp_path / "out.jsonl", "-n")
+    insert(source, 1, 3)
+    wait_until(lambda: len(following.rows()) == 3)
+    source.execute(
+        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", (slot,)
+    )
+    status, errors = following.wait()
+    assert status == 3
+    assert len(errors.splitlines()) == 2
+
+
+def test_a_cut_wire_in_the_middle_of_a_transaction(source, proxy18, tmp_path):
+    slot = source.create_slot()
+    insert(source, 1, 30_000)
+    proxy18.cut_after(700_000)
+    following = Following(proxy18.uri(source.name), slot, tmp_path / "out.jsonl")
+    wait_until(lambda: proxy18._budget == 0)
+    proxy18._budget = None
+    wait_until(lambda: len(following.rows()) == 30_000)
+    status, errors = following.stop()
+    assert status == 0
+    assert "trying again" in errors
+    assert following.rows() == list(range(1, 30_001))
+
+
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+def test_a_server_that_restarts(own_server, tmp_path, mode):
+    server = own_server(18, {"fsync": "on"})
+    with psycopg.connect(server.uri(), autocommit=True) as connection:
+        connection.execute(SMALL)
+        connection.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+        connection.execute("INSERT INTO t VALUES (1)")
+    following = Following(server.uri(), "s", tmp_path / "out.jsonl")
+    wait_until(lambda: following.rows() == [1])
+    server.pg_ctl("restart", "-m", mode)
+    with psycopg.connect(server.uri(), autocommit=True) as connection:
+        connection.execute("INSERT INTO t VALUES (2)")
+    wait_until(lambda: following.rows() == [1, 2])
+    status, errors = following.stop()
+    assert status == 0
+    assert "Traceback" not in errors
+
+
+def test_a_large_transaction_takes_little_memory(source, tmp_path):
+    slot = source.create_slot()
+    source.execute("INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(1, 300000) g")
+    line = command(source.uri, slot, "-D", str(tmp_path / "out"), "--endpos", "now")
+    process = subprocess.Popen(line)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    assert usage.ru_maxrss < 300 * 1024
+    assert len(in_directory(tmp_path / "out")) == 300_000
