@@ -16,10 +16,14 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError, mask
 
 @dataclass(slots=True)
 class Talk:
-    """How much to say: `verbosity` is the number of -v, or -1 with -q."""
+    """How much to say: `verbosity` is the number of -v, or -1 with -q.
+
+    `live` while a line that will be rewritten stands on the terminal: what is said next takes its place.
+    """
 
     debug: bool = False
     verbosity: int = 0
+    live: bool = False
 
 
 talk = Talk()
@@ -95,7 +99,8 @@ def one_line(text: str) -> str:
 
 
 def write_error(*parts: str) -> None:
-    sys.stderr.write("".join(parts) + "\n")
+    erase, talk.live = "\r\x1b[K" if talk.live else "", False
+    sys.stderr.write(erase + "".join(parts) + "\n")
 
 
 def human_bytes(count: int | None) -> str:

@@ -1,13 +1,14 @@
 """The live line of `pgcdc stream --progress`, and its last word."""
 
+import shutil
 import sys
 import time
 from typing import TYPE_CHECKING
 
-from pgcdc_cli.cli.printing import human_bytes
+from pgcdc_cli.cli.printing import human_bytes, talk, write_error
 
 if TYPE_CHECKING:
-    from pgcdc_cli.stream import Totals
+    from pgcdc_cli.settings import Totals
 
 INTERVAL = 0.5
 """Seconds between two looks of the line."""
@@ -36,13 +37,11 @@ class Reporter:
         self._write(self._text(totals, rate))
 
     def end(self, totals: "Totals") -> None:
-        """The whole run in one line."""
-        if not self._shown:
+        """The whole run in one line, if there was one."""
+        if not self._shown or not totals.durable_lsn:
             return
         rate = totals.rows / max(time.monotonic() - self._began, 0.001)
-        self._write(self._text(totals, rate))
-        if self._live:
-            sys.stderr.write("\n")
+        write_error(f"pgcdc: {self._text(totals, rate)}")
 
     def _text(self, totals: "Totals", rate: float) -> str:
         lag = human_bytes(max(totals.wal_end - totals.durable_lsn, 0))
@@ -52,5 +51,10 @@ class Reporter:
         )
 
     def _write(self, text: str) -> None:
-        sys.stderr.write(f"\r\x1b[K{text}" if self._live else f"pgcdc: {text}\n")
+        if not self._live:
+            write_error(f"pgcdc: {text}")
+            return
+        width = shutil.get_terminal_size().columns
+        sys.stderr.write(f"\r\x1b[K{text[: width - 1]}")
         sys.stderr.flush()
+        talk.live = True

@@ -23,15 +23,15 @@ from pgcdc_cli.cli.target import (
     check,
     default_format,
     encoding_for,
+    place_of,
     sink_for,
 )
-from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from pgcdc_cli.formats.base import Format
-    from pgcdc_cli.stream import Control, StreamSettings
+    from pgcdc_cli.settings import Control, StreamSettings
 
 OWN_OPTIONS = {
     "proto_version": "use --proto-version",
@@ -72,15 +72,27 @@ def stream(  # noqa: PLR0913 - a command's options
     ] = False,
     startpos: Annotated[
         str | None,
-        typer.Option("-I", "--startpos", metavar="LSN", help="Begin here instead of at the slot's position."),
+        typer.Option(
+            "-I",
+            "--startpos",
+            metavar="LSN",
+            callback=units.checked(units.lsn),
+            help="Begin here, if the slot is not yet beyond.",
+        ),
     ] = None,
     no_loop: Annotated[
         bool, typer.Option("-n", "--no-loop", help="Don't connect again when the connection is lost.")
     ] = False,
     status_interval: Annotated[
-        float,
-        typer.Option("-s", "--status-interval", min=0, metavar="SECS", help="Time between status updates."),
-    ] = 10.0,
+        str,
+        typer.Option(
+            "-s",
+            "--status-interval",
+            metavar="TIME",
+            callback=units.checked(units.duration),
+            help="Time between status updates; 0: none but what the server needs.",
+        ),
+    ] = "10s",
     accept_gap: Annotated[
         bool, typer.Option("--accept-gap", help="Start over, as a new stream, where changes were lost.")
     ] = False,
@@ -114,25 +126,34 @@ def stream(  # noqa: PLR0913 - a command's options
         Compression, typer.Option(help="What compresses files.", rich_help_panel=OUTPUT)
     ] = "none",
     rotate_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="Finish a segment at this size.", rich_help_panel=OUTPUT)
+        str,
+        typer.Option(
+            metavar="SIZE",
+            callback=units.checked(units.size),
+            help="Finish a segment at this size.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = "128MB",
     rotate_interval: Annotated[
         str,
         typer.Option(
-            metavar="TIME", help="Finish a segment at this age; 0 for never.", rich_help_panel=OUTPUT
+            metavar="TIME",
+            callback=units.checked(units.duration),
+            help="Finish a segment at this age; 0 for never.",
+            rich_help_panel=OUTPUT,
         ),
     ] = "5min",
     fsync_interval: Annotated[
-        float,
+        str,
         typer.Option(
             "-F",
             "--fsync-interval",
-            min=0,
-            metavar="SECS",
+            metavar="TIME",
+            callback=units.checked(units.duration),
             help="Time between fsyncs; 0: only at rotation and exit.",
             rich_help_panel=OUTPUT,
         ),
-    ] = 10.0,
+    ] = "10s",
     transactions: Annotated[
         bool,
         typer.Option(
@@ -148,19 +169,37 @@ def stream(  # noqa: PLR0913 - a command's options
             "-E",
             "--endpos",
             metavar="LSN|now",
+            callback=units.checked(units.end_position),
             help="Exit once all up to here is written.",
             rich_help_panel=END,
         ),
     ] = None,
     max_time: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Exit after this time.", rich_help_panel=END)
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            callback=units.checked(units.positive_duration),
+            help="Exit after this time.",
+            rich_help_panel=END,
+        ),
     ] = None,
     max_transactions: Annotated[
-        str | None, typer.Option(metavar="N", help="Exit after N transactions.", rich_help_panel=END)
+        str | None,
+        typer.Option(
+            metavar="N",
+            callback=units.checked(whole_number),
+            help="Exit after N transactions.",
+            rich_help_panel=END,
+        ),
     ] = None,
     idle_timeout: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Exit when nothing came for this long.", rich_help_panel=END),
+        typer.Option(
+            metavar="TIME",
+            callback=units.checked(units.positive_duration),
+            help="Exit when nothing came for this long.",
+            rich_help_panel=END,
+        ),
     ] = None,
     proto_version: Annotated[
         int,
@@ -202,7 +241,7 @@ def stream(  # noqa: PLR0913 - a command's options
     """
     _refuse_protocols(proto_version, streaming, two_phase=two_phase)
     target = Target(
-        file=file or (None if directory else STDOUT),
+        file=STDOUT if file is None and directory is None else file,
         directory=directory,
         format=file_format or default_format(file, directory),
         layout=layout,
@@ -211,13 +250,15 @@ def stream(  # noqa: PLR0913 - a command's options
         transactions=transactions,
         rotate_size=units.size(rotate_size),
         rotate_interval=units.duration(rotate_interval) or None,
-        fsync_interval=fsync_interval,
-        status_interval=status_interval,
+        fsync_interval=units.duration(fsync_interval),
+        status_interval=units.duration(status_interval),
     )
     check(target)
     if if_not_exists and not create_slot:
         raise usage_error("--if-not-exists goes with --create-slot")
-    from pgcdc_cli.stream import Limits, StreamSettings
+    if target.format == "raw" and max_transactions is not None:
+        raise usage_error("--max-transactions: raw output doesn't know where a transaction ends")
+    from pgcdc_cli.settings import Limits, StreamSettings
 
     settings = StreamSettings(
         conninfo=conninfo,
@@ -231,16 +272,16 @@ def stream(  # noqa: PLR0913 - a command's options
             max_transactions=None if max_transactions is None else whole_number(max_transactions),
             idle_timeout=None if idle_timeout is None else units.positive_duration(idle_timeout),
         ),
-        bad_file=target.place / f"{slot}.bad",
+        bad_file=place_of(target) / f"{slot}.bad",
         start_lsn=None if startpos is None else units.lsn(startpos),
+        create_slot=create_slot,
+        if_not_exists=if_not_exists,
         loop=not no_loop,
-        status_interval=status_interval,
+        status_interval=target.status_interval,
         accept_gap=accept_gap,
         accept_publications=accept_publications,
     )
     encoding = encoding_for(target)
-    if create_slot:
-        _create_slot(conninfo, slot, if_not_exists=if_not_exists)
     shown = _shows_progress(target) if progress is None else progress
     _run(settings, target, encoding, Reporter(shown=shown))
 
@@ -264,6 +305,8 @@ def _plugin_options(
     """Options of START_REPLICATION."""
     options = dict(_name_and_value(item) for item in given)
     if file_format == "raw" and not publications:
+        if messages:
+            raise usage_error("--messages goes with --publication; for another plugin, use -o")
         return options
     if not publications:
         raise usage_error("--publication is missing")
@@ -283,19 +326,9 @@ def _name_and_value(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _create_slot(conninfo: str, slot: str, *, if_not_exists: bool) -> None:
-    from pgcdc_cli.replication.connection import ReplicationConnection
-
-    with ReplicationConnection(conninfo) as connection:
-        try:
-            connection.create_slot(slot)
-        except PgcdcError as error:
-            if not (if_not_exists and error.kind is ErrorKind.SLOT_EXISTS):
-                raise
-
-
 def _run(settings: "StreamSettings", target: Target, encoding: "Format", reporter: Reporter) -> None:
-    from pgcdc_cli.stream import Control, StreamRun
+    from pgcdc_cli.settings import Control
+    from pgcdc_cli.stream import StreamRun
 
     control = Control()
     run = StreamRun(
@@ -320,6 +353,8 @@ def _signals(control: "Control") -> Iterator[None]:
     def stop(number: int, _frame: "FrameType | None") -> None:
         control.stop = True
         signal.signal(number, signal.SIG_DFL)
+        if control.waiting:
+            raise KeyboardInterrupt
 
     def hangup(_number: int, _frame: "FrameType | None") -> None:
         control.hangup = True

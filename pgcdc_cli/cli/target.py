@@ -40,20 +40,29 @@ class Target:
     def stdout(self) -> bool:
         return self.directory is None and self.file == STDOUT
 
-    @property
-    def place(self) -> Path:
-        """The folder beside or in which other files may be put."""
-        return self.directory or (Path() if self.stdout else Path(str(self.file)).parent)
+
+def place_of(target: Target) -> Path:
+    """Name the folder beside or in which other files may be put."""
+    from pgcdc_cli.sinks.file import takes_checkpoint
+
+    if target.directory is not None:
+        return target.directory
+    beside = not target.stdout and takes_checkpoint(str(target.file))
+    return Path(str(target.file)).parent if beside else Path()
 
 
 def default_format(file: str | None, directory: Path | None) -> FormatName:
+    """Choose for somebody who looks on, or for a program."""
     to_terminal = directory is None and file in {None, STDOUT} and sys.stdout.isatty()
     return "pretty" if to_terminal else "jsonl"
 
 
 def check(target: Target) -> None:
+    """Refuse what does not go together."""
     if target.file is not None and target.directory is not None:
         raise usage_error("-f and -D exclude each other")
+    if target.file == "":
+        raise usage_error("-f/--file: the name is empty")
     if target.format in {"pretty", "raw"} and target.directory is not None:
         raise usage_error(f"--format {target.format} goes into one file (-f) or to standard output")
     if target.format == "arrow" and target.directory is None:
@@ -61,6 +70,7 @@ def check(target: Target) -> None:
 
 
 def encoding_for(target: Target) -> "Format":
+    """Make the format; raises PgcdcError USAGE for options that exclude each other."""
     from pgcdc_cli.formats.select import select_format
 
     return select_format(
@@ -74,6 +84,7 @@ def encoding_for(target: Target) -> "Format":
 
 
 def sink_for(target: Target, encoding: "Format") -> "Sink":
+    """Make the sink, as yet unopened."""
     from pgcdc_cli.sinks.core import SinkSettings
     from pgcdc_cli.sinks.directory import DirectorySettings, DirectorySink
     from pgcdc_cli.sinks.file import FileSink, takes_checkpoint

@@ -1,13 +1,25 @@
 """Sizes and times as PostgreSQL's settings write them: `128MB`, `5min`, `1.5h`."""
 
 import re
+from collections.abc import Callable
 
 from pgcdc_cli.cli.options import usage_error
 from pgcdc_cli.lsn import Lsn
 
-_NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
+_NUMBER = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([A-Za-z]*)")
 _BYTES = {"B": 1, "kB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 _SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def checked(read: Callable[[str], object]) -> Callable[[str | None], str | None]:
+    """Make an option's callback, so that what `read` refuses is told with the option's name."""
+
+    def callback(value: str | None) -> str | None:
+        if value is not None:
+            read(value)
+        return value
+
+    return callback
 
 
 def size(text: str) -> int:

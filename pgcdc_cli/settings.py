@@ -1,0 +1,79 @@
+"""What a run of the stream is told, and what it tells."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgcdc_cli.lsn import Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Where a run ends by itself; None is never. Times are in seconds.
+
+    `end_now` stands for the position that the server has when the run begins.
+    """
+
+    end_lsn: Lsn | None = None
+    end_now: bool = False
+    max_time: float | None = None
+    max_transactions: int | None = None
+    idle_timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """What to read, from where, until when.
+
+    `options` go to the server's plugin. `start_lsn` is for a run without a checkpoint; None is the slot's own
+    position. `create_slot` makes the slot first, with `if_not_exists` only where there is none. `bad_file`
+    takes the bytes of a message that can't be decoded.
+    """
+
+    conninfo: str
+    slot: str
+    publications: tuple[str, ...]
+    options: Mapping[str, str]
+    limits: Limits
+    bad_file: Path
+    start_lsn: Lsn | None = None
+    create_slot: bool = False
+    if_not_exists: bool = False
+    loop: bool = True
+    status_interval: float = 10.0
+    accept_gap: bool = False
+    accept_publications: bool = False
+
+
+@dataclass(slots=True)
+class Control:
+    """What signals ask for; set by a handler, looked at between batches.
+
+    While `waiting` there is nothing to finish, and a handler that was asked to stop may raise
+    KeyboardInterrupt.
+    """
+
+    stop: bool = False
+    hangup: bool = False
+    waiting: bool = False
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Wait for a server, which may take for ever."""
+        self.waiting = True
+        try:
+            yield
+        finally:
+            self.waiting = False
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a run has done so far. `wal_end` is the newest position of the server's log that was heard of."""
+
+    rows: int = 0
+    transactions: int = 0
+    edge_lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
+    durable_lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
+    wal_end: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
