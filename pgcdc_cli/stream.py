@@ -281,8 +281,12 @@ class StreamRun:
 
     def _keepalive(self, keepalive: Keepalive, pipeline: Pipeline) -> None:
         self.totals.wal_end = max(self.totals.wal_end, keepalive.wal_end)
-        if not pipeline.in_transaction:
-            self._sink.advance(keepalive.wal_end)
+        if pipeline.in_transaction:
+            return
+        self._sink.advance(keepalive.wal_end)
+        if keepalive.reply_requested:
+            # So it is that a server asks which waits with its shutdown until all is confirmed.
+            self._sink.flush()
 
     def _end_is_reached(self, pipeline: Pipeline) -> bool:
         """Nothing else can have committed before the end position once we are beyond it."""

@@ -2,9 +2,11 @@
 
 import json
 import random
+import signal
 import subprocess
 import sys
 import threading
+import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,12 @@ ALTER TABLE audit REPLICA IDENTITY FULL;
 CREATE PUBLICATION pub FOR TABLE accounts, documents, audit;
 """
 
+SMALL = """
+CREATE TABLE t (a int PRIMARY KEY, b text);
+CREATE TABLE other (a int);
+CREATE PUBLICATION pub FOR TABLE t;
+"""
+
 
 def command(uri: str, slot: str, *arguments: str) -> list[str]:
     base = [sys.executable, "-m", "pgcdc_cli", "stream", "-d", uri, "-S", slot, "--publication", "pub"]
@@ -31,6 +39,54 @@ def stream(uri: str, slot: str, *arguments: str, timeout: float = 60) -> subproc
     return subprocess.run(
         command(uri, slot, *arguments), capture_output=True, text=True, timeout=timeout, check=False
     )
+
+
+class Following:
+    """`pgcdc stream` in the background, writing to a file as transactions come, or to a directory."""
+
+    def __init__(self, uri: str, slot: str, path: Path, *arguments: str) -> None:
+        self.path = path
+        where = () if {"-D", "-f"} & set(arguments) else ("-f", str(path))
+        self.process = subprocess.Popen(
+            command(uri, slot, *where, "-s", "0.2", *arguments), stderr=subprocess.PIPE, text=True
+        )
+
+    def rows(self) -> list[int]:
+        return numbers(self.path.read_text()) if self.path.exists() else []
+
+    def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> tuple[int, str]:
+        errors = self.process.communicate(timeout=30)[1]
+        return self.process.returncode, errors
+
+
+def wait_until(true, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def insert(database, low: int, high: int) -> None:
+    database.execute("INSERT INTO t SELECT g, 'row' FROM generate_series(%s::int, %s) g", (low, high))
+
+
+def position(database, slot: str) -> str:
+    query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
+    return database.execute(query, (slot,)).fetchone()[0]
+
+
+def numbers(text: str) -> list[int]:
+    """The values of column a, in order; a line that is still being written doesn't count."""
+    return [json.loads(line)["new"]["a"] for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def in_directory(path: Path) -> list[int]:
+    lines = contents(path).get("public.t", [])
+    return numbers("".join(line.decode() + "\n" for line in lines))
 
 
 class Load(threading.Thread):

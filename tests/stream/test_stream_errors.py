@@ -10,15 +10,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from stream_runs import command, contents, stream
-
-SMALL = "CREATE TABLE t (a int PRIMARY KEY, b text); CREATE PUBLICATION pub FOR TABLE t"
-
-
-@pytest.fixture
-def source(database18):
-    database18.execute(SMALL)
-    return database18
+from stream_runs import SMALL, command, contents, position, stream
 
 
 def rows(path: Path) -> int:
@@ -112,11 +104,6 @@ def test_a_publication_made_after_the_slot_loses_nothing(database, tmp_path):
     run = stream(database.uri, slot, "-D", str(tmp_path / "out"), "--endpos", "now")
     refused(run, 7, '.*publication "pub".*', "slot anew, or advance it")
     assert position(database, slot) == before
-
-
-def position(database, slot: str) -> str:
-    query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
-    return database.execute(query, (slot,)).fetchone()[0]
 
 
 @pytest.fixture
