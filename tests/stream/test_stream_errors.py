@@ -1,279 +1,554 @@
 """Bad input to `pgcdc stream`: one line, a hint, its exit status, and nothing lost."""
 
-import re
+import ctypes
+import json
 import resource
 import signal
+import socket
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
 import pytest
-from stream_runs import SMALL, command, contents, position, stream
+from stream_runs import SMALL, command, contents, in_directory, insert, numbers, position, stream, wait_until
 
+NOW = ("--endpos", "now")
 
-def rows(path: Path) -> int:
-    return sum(len(lines) for lines in contents(path).values())
+SEE_HELP = "see pgcdc stream --help"
+START_SERVER = "check that the server is running and reachable, and -h, -p and -d"
+MAKE_ROOM = "nothing beyond the last checkpoint was confirmed: make room and run again"
+OTHER_PLACE = "use another directory, or connect to the source that the checkpoint names"
+ACCEPT_GAP = "changes in between are lost for these files: --accept-gap goes on without them"
+RESTORE = "restore the file from a copy, or start over with an empty directory and a new slot"
+OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
+
+PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1  # linux/prctl.h, linux/capability.h
 
 
 def refused(run: subprocess.CompletedProcess[str], status: int, message: str, hint: str) -> None:
-    """Exactly two lines on standard error; `message` and `hint` are regular expressions."""
-    assert run.returncode == status, run.stderr
-    lines = run.stderr.splitlines()
-    assert len(lines) == 2, run.stderr
-    assert re.fullmatch(f"pgcdc: error: could not {message}", lines[0]), lines[0]
-    assert re.fullmatch(f"hint: .*{hint}.*", lines[1]), lines[1]
+    expected = f"pgcdc: error: could not {message}\nhint: {hint}\n"
+    assert (run.returncode, run.stdout, run.stderr) == (status, "", expected)
 
 
-def test_no_server(tmp_path):
-    run = stream(f"host={tmp_path} dbname=shop", "s", "-D", str(tmp_path / "out"), "-n")
-    refused(run, 3, "connect to the server: .*No such file.*", "check that the server is running")
+def delivers(uri: str, slot: str, out: Path, *arguments: str) -> list[int]:
+    """Stream into directory `out` up to now; gives what is in it then."""
+    run = stream(uri, slot, "-D", str(out), *NOW, *arguments)
+    assert run.returncode == 0, run.stderr
+    return in_directory(out)
 
 
-def test_a_wrong_password_is_not_printed(own_server, tmp_path):
+def limited(limit: Callable[[], object], line: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False, preexec_fn=limit)
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def make_slot(uri: str, slot: str) -> None:
+    """In a server of the test's own: the tables, the slot, one row."""
+    with psycopg.connect(uri, autocommit=True) as admin:
+        admin.execute(SMALL)
+        admin.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
+        insert(admin, 1, 1)
+
+
+@pytest.fixture(scope="module")
+def other(own_server):
+    """A server that a test may stop, and that knows the role careful, which needs a password."""
     server = own_server(18, hba="local all careful scram-sha-256\n")
     with psycopg.connect(server.uri(), autocommit=True) as admin:
-        admin.execute("CREATE ROLE careful LOGIN REPLICATION PASSWORD 'right'")
-    uri = f"postgresql://careful:wr0ng@/postgres?host={server.socket_directory}"
-    run = stream(uri, "s", "-D", str(tmp_path / "out"))
-    refused(run, 4, "connect to the server: .*password authentication failed.*", "PGPASSWORD")
-    assert "wr0ng" not in run.stdout + run.stderr
+        admin.execute("CREATE ROLE careful LOGIN REPLICATION PASSWORD 'r1ght'")
+    return server
 
 
-def test_wal_level_replica(own_server, tmp_path):
+@pytest.fixture
+def shop(other):
+    """A database in it, with slot `s` and one row; gives its URI."""
+    with psycopg.connect(other.uri(), autocommit=True) as admin:
+        admin.execute("CREATE DATABASE shop")
+        make_slot(other.uri("shop"), "s")
+        yield other.uri("shop")
+        admin.execute("SELECT pg_drop_replication_slot('s')")
+        admin.execute("DROP DATABASE shop WITH (FORCE)")
+
+
+@pytest.fixture
+def written(source, tmp_path):
+    """A slot, and the directory that holds the first of its rows but not the second."""
+    slot = source.create_slot()
+    insert(source, 1, 1)
+    out = tmp_path / "out"
+    assert delivers(source.uri, slot, out) == [1]
+    insert(source, 2, 2)
+    return slot, out
+
+
+@pytest.mark.parametrize("loop", [(), ("-n",)])
+def test_no_server(own_server, tmp_path, loop):
+    server = own_server(18)
+    make_slot(server.uri(), "s")
+    server.pg_ctl("stop")
+    run = stream(server.uri(), "s", "-D", str(tmp_path / "out"), *NOW, *loop)
+    server.pg_ctl("start")
+    where = f'socket "{server.socket_directory}/.s.PGSQL.5432"'
+    reason = (
+        "No such file or directory Is the server running locally and accepting connections on that socket?"
+    )
+    refused(run, 3, f"connect to the server: connection to server on {where} failed: {reason}", START_SERVER)
+    assert delivers(server.uri(), "s", tmp_path / "out") == [1]
+
+
+def test_no_server_at_a_port(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    run = stream(f"host=127.0.0.1 port={port} dbname=shop", "s", "-D", str(tmp_path / "out"), "-n")
+    reason = "Connection refused Is the server running on that host and accepting TCP/IP connections?"
+    message = f'connection to server at "127.0.0.1", port {port} failed: {reason}'
+    refused(run, 3, f"connect to the server: {message}", START_SERVER)
+
+
+def test_a_wrong_password(other, shop, tmp_path):
+    uri = f"postgresql://careful:{{}}@/shop?host={other.socket_directory}"
+    run = stream(uri.format("wr0ng"), "s", "-D", str(tmp_path / "out"), *NOW)
+    refused(
+        run, 4,
+        f'connect to the server: connection to server on socket "{other.socket_directory}/.s.PGSQL.5432" '
+        'failed: FATAL: password authentication failed for user "careful"',
+        "check user, password (PGPASSWORD, ~/.pgpass or -W) and pg_hba.conf",
+    )  # fmt: skip
+    assert delivers(uri.format("r1ght"), "s", tmp_path / "out") == [1]
+
+
+@pytest.mark.usefixtures("shop")
+@pytest.mark.parametrize("talk", ["--debug", "-vv"])
+@pytest.mark.parametrize("password", ["wr0ng", "r1ght"])
+def test_no_password_is_ever_printed_or_kept(other, tmp_path, talk, password):
+    uri = f"postgresql://careful:{password}@/shop?host={other.socket_directory}"
+    line = command(uri, "s", "-D", str(tmp_path / "out"), *NOW)
+    line.insert(line.index("stream"), talk)
+    run = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == (0 if password == "r1ght" else 4)
+    assert password not in run.stdout + run.stderr
+    assert not [path for path, data in files(tmp_path).items() if password.encode() in data]
+
+
+@pytest.mark.parametrize(
+    ("create", "doing"), [(("--create-slot",), 'create slot "s"'), ((), "use logical decoding")]
+)
+def test_wal_level_replica(own_server, tmp_path, create, doing):
     server = own_server(18, {"wal_level": "replica"})
     with psycopg.connect(server.uri(), autocommit=True) as admin:
         admin.execute(SMALL)
-    run = stream(server.uri(), "s", "--create-slot", "-D", str(tmp_path / "out"))
-    refused(run, 2, 'create slot "s": .*wal_level.*', "wal_level")
+    run = stream(server.uri(), "s", "-D", str(tmp_path / "out"), *NOW, *create)
+    refused(
+        run, 2, f'{doing}: logical decoding requires "wal_level" >= "logical"',
+        "set wal_level = logical in postgresql.conf and restart the server",
+    )  # fmt: skip
 
 
 def test_a_role_without_replication(source, tmp_path):
-    slot = source.create_slot()
-    source.execute("DROP ROLE IF EXISTS plain; CREATE ROLE plain LOGIN")
-    uri = source.server.uri(source.name, "plain")
-    run = stream(uri, slot, "-D", str(tmp_path / "out"))
-    refused(run, 4, ".*permission denied.*", "REPLICATION")
+    slot, role = source.create_slot(), f"r_{source.name}"
+    insert(source, 1, 1)
+    before = position(source, slot)
+    source.execute(f"CREATE ROLE {role} LOGIN")
+    uri = source.server.uri(source.name, role)
+    try:
+        refused(
+            stream(uri, slot, "-D", str(tmp_path / "out"), *NOW), 4,
+            "connect to the server: connection to server on socket "
+            f'"{source.server.socket_directory}/.s.PGSQL.5432" '
+            "failed: FATAL: permission denied to start WAL sender "
+            "DETAIL: Only roles with the REPLICATION attribute may start a WAL sender process.",
+            "the role needs REPLICATION, and SELECT on what it reads",
+        )  # fmt: skip
+        assert position(source, slot) == before
+        source.execute(f"ALTER ROLE {role} REPLICATION")
+        assert delivers(uri, slot, tmp_path / "out") == [1]
+    finally:
+        source.execute(f"DROP ROLE {role}")
 
 
 def test_no_such_slot(source, tmp_path):
-    run = stream(source.uri, "nowhere", "-D", str(tmp_path / "out"), "--endpos", "now")
-    refused(run, 5, 'find slot "nowhere"', "pgcdc slot create")
+    name = f"s_{source.name}"
+    run = stream(source.uri, name, "-D", str(tmp_path / "out"), *NOW)
+    refused(run, 5, f'find slot "{name}"', "create it with: pgcdc slot create NAME, or add --create-slot")
+    source.create_slot(name)
+    insert(source, 1, 1)
+    assert delivers(source.uri, name, tmp_path / "out") == [1]
 
 
 def test_a_slot_that_exists_is_not_created_again(source, tmp_path):
     slot = source.create_slot()
-    out = ["-D", str(tmp_path / "out"), "--endpos", "now"]
-    refused(stream(source.uri, slot, "--create-slot", *out), 5, ".*already exists.*", "--if-not-exists")
-    assert stream(source.uri, slot, "--create-slot", "--if-not-exists", *out).returncode == 0
+    insert(source, 1, 1)
+    before = position(source, slot)
+    run = stream(source.uri, slot, "--create-slot", "-D", str(tmp_path / "out"), *NOW)
+    refused(
+        run, 5, f'create slot "{slot}": replication slot "{slot}" already exists',
+        "drop it first, or add --if-not-exists",
+    )  # fmt: skip
+    assert position(source, slot) == before
+    assert delivers(source.uri, slot, tmp_path / "out", "--create-slot", "--if-not-exists") == [1]
 
 
-def test_a_slot_in_use_and_a_directory_in_use(source, tmp_path):
-    slot = source.create_slot()
-    other = subprocess.Popen(command(source.uri, slot, "-D", str(tmp_path / "out"), "-s", "0.1"))
-    deadline = time.monotonic() + 20
-    while not (tmp_path / "out" / "checkpoint.json").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(0.3)
-    try:
-        refused(stream(source.uri, slot, "-D", str(tmp_path / "out")), 11, ".*", "another run")
-        refused(stream(source.uri, slot, "-D", str(tmp_path / "two"), "-n"), 5, ".*is active.*", "slot show")
-    finally:
-        other.send_signal(signal.SIGTERM)
-        assert other.wait() == 0
+def test_a_slot_and_a_directory_that_are_in_use(source, tmp_path, follow):
+    slot, out = source.create_slot(), tmp_path / "out"
+    query = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s"
+    other_run = follow(source.uri, slot, out, "-D", str(out))
+    wait_until(lambda: source.execute(query, (slot,)).fetchone()[0] is not None)
+    pid = source.execute(query, (slot,)).fetchone()[0]
+    insert(source, 1, 3)
+    refused(
+        stream(source.uri, slot, "-D", str(out), *NOW), 11,
+        f'lock "{out}/.lock": another process holds it', "another run writes here: wait for it to end",
+    )  # fmt: skip
+    for loop in ((), ("-n",)):
+        refused(
+            stream(source.uri, slot, "-D", str(tmp_path / "two"), *NOW, *loop), 5,
+            f'start streaming from slot "{slot}": replication slot "{slot}" is active for PID {pid}',
+            "another process reads it: see pgcdc slot show NAME",
+        )  # fmt: skip
+    assert other_run.stop() == (0, "")
+    insert(source, 4, 5)
+    assert delivers(source.uri, slot, out) == [1, 2, 3, 4, 5]
 
 
 def test_no_such_publication(database, tmp_path):
-    database.execute("CREATE TABLE t (a int)")
+    database.execute("CREATE TABLE t (a int PRIMARY KEY, b text)")
     slot = database.create_slot()
     before = position(database, slot)
-    run = stream(database.uri, slot, "-D", str(tmp_path / "out"), "--endpos", "now")
-    refused(run, 7, 'find publication "pub"', "pgcdc publication create pub")
+    insert(database, 1, 1)
+    run = stream(database.uri, slot, "-D", str(tmp_path / "out"), *NOW)
+    refused(
+        run, 7, 'find publication "pub"',
+        "create it with: pgcdc publication create pub, then make the slot anew",
+    )  # fmt: skip
     assert position(database, slot) == before
 
 
 def test_a_publication_made_after_the_slot_loses_nothing(database, tmp_path):
     """PostgreSQL 18 only warns here, and would move the slot past what it did not send."""
-    database.execute("CREATE TABLE t (a int PRIMARY KEY)")
-    slot = database.create_slot()
-    database.execute("INSERT INTO t VALUES (1)")
+    database.execute("CREATE TABLE t (a int PRIMARY KEY, b text)")
+    slot, out = database.create_slot(), tmp_path / "out"
+    insert(database, 1, 1)
     database.execute("CREATE PUBLICATION pub FOR TABLE t")
-    database.execute("INSERT INTO t VALUES (2)")
+    (there,) = database.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+    insert(database, 2, 2)
     before = position(database, slot)
-    run = stream(database.uri, slot, "-D", str(tmp_path / "out"), "--endpos", "now")
-    refused(run, 7, '.*publication "pub".*', "slot anew, or advance it")
+    message = (
+        f'receive from slot "{slot}": publication "pub" does not exist'
+        if database.connection.info.server_version < 180000
+        else 'stream publication "pub": it does not exist at this point of the log'
+    )
+    hint = "create the publication; then make the slot anew, or advance it past this point"
+    refused(stream(database.uri, slot, "-D", str(out), *NOW), 7, message, hint)
     assert position(database, slot) == before
-
-
-@pytest.fixture
-def written(source, tmp_path):
-    """A directory that holds one row, with its slot."""
-    slot = source.create_slot()
-    source.execute("INSERT INTO t VALUES (1, 'x')")
-    out = tmp_path / "out"
-    assert stream(source.uri, slot, "-D", str(out), "--endpos", "now").returncode == 0
-    assert rows(out) == 1
-    return slot, out
+    database.execute("SELECT pg_replication_slot_advance(%s, %s)", (slot, there))
+    assert delivers(database.uri, slot, out, "--accept-gap") == [2]
 
 
 def test_a_checkpoint_of_another_slot(source, written):
-    _, out = written
-    run = stream(source.uri, source.create_slot(), "-D", str(out), "--endpos", "now")
-    refused(run, 13, ".*slot.*", "another directory")
+    slot, out = written
+    another = source.create_slot()
+    before = position(source, slot), position(source, another)
+    refused(
+        stream(source.uri, another, "-D", str(out), *NOW), 13,
+        f"go on from the checkpoint: its slot is {slot}, the server's is {another}", OTHER_PLACE,
+    )  # fmt: skip
+    assert (position(source, slot), position(source, another)) == before
+    assert delivers(source.uri, slot, out) == [1, 2]
 
 
-@pytest.mark.usefixtures("source")
-def test_a_checkpoint_of_another_server(written, own_server):
+def test_a_checkpoint_of_another_server(source, written, own_server):
     slot, out = written
     server = own_server()
-    with psycopg.connect(server.uri(), autocommit=True) as admin:
-        admin.execute(SMALL)
-        admin.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
-    run = stream(server.uri(), slot, "-D", str(out), "--endpos", "now")
-    refused(run, 13, ".*system identifier.*", "another directory")
+    make_slot(server.uri(), slot)
+    with psycopg.connect(server.uri()) as there:
+        query = "SELECT system_identifier::text FROM pg_control_system()"
+        ours, theirs = (one.execute(query).fetchone()[0] for one in (source, there))
+    refused(
+        stream(server.uri(), slot, "-D", str(out), *NOW), 13,
+        f"go on from the checkpoint: its system identifier is {ours}, the server's is {theirs}", OTHER_PLACE,
+    )  # fmt: skip
+    assert delivers(source.uri, slot, out) == [1, 2]
 
 
-def test_another_set_of_publications(source, written):
+def test_a_checkpoint_of_another_database(other, shop, tmp_path):
+    out = tmp_path / "out"
+    assert delivers(shop, "s", out) == [1]
+    with psycopg.connect(shop, autocommit=True) as connection:
+        insert(connection, 2, 2)
+    with psycopg.connect(other.uri(), autocommit=True) as admin:
+        admin.execute("ALTER DATABASE shop RENAME TO store")
+        run = stream(other.uri("store"), "s", "-D", str(out), *NOW)
+        admin.execute("ALTER DATABASE store RENAME TO shop")
+    refused(run, 13, "go on from the checkpoint: its database is shop, the server's is store", OTHER_PLACE)
+    assert delivers(shop, "s", out) == [1, 2]
+
+
+def test_another_set_of_publications(source, tmp_path):
+    source.execute("CREATE PUBLICATION more FOR TABLE other")
+    slot, out, more = source.create_slot(), tmp_path / "out", ("--publication", "more")
+    insert(source, 1, 1)
+    assert delivers(source.uri, slot, out) == [1]
+    before = position(source, slot)
+    insert(source, 2, 2)
+    source.execute("INSERT INTO other VALUES (3)")
+    refused(
+        stream(source.uri, slot, "-D", str(out), *NOW, *more), 13,
+        "go on from the checkpoint: its publications is pub, the server's is more, pub",
+        "if that is meant: --accept-publications",
+    )  # fmt: skip
+    assert position(source, slot) == before
+    assert delivers(source.uri, slot, out, *more, "--accept-publications") == [1, 2]
+    assert len(contents(out)["public.other"]) == 1
+    assert delivers(source.uri, slot, out, *more) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "Expecting value: line 1 column 1 (char 0)"),
+        (b"{}", "it is no checkpoint"),
+        (b'{"format_version":2}', "it is of format version 2, this pgcdc reads 1"),
+        (b'{"format_version":1}', "it is cut off or damaged"),
+        (None, "its checksum is wrong"),
+    ],
+)
+def test_a_damaged_checkpoint(source, written, content, reason):
     slot, out = written
-    source.execute("CREATE PUBLICATION more FOR TABLE t")
-    arguments = ["-D", str(out), "--endpos", "now", "--publication", "more"]
-    refused(stream(source.uri, slot, *arguments), 13, ".*publications.*", "--accept-publications")
-
-
-@pytest.mark.parametrize("content", [b"", b"{}", b"not json", None])
-def test_a_damaged_checkpoint(source, written, content):
-    slot, out = written
+    before = position(source, slot)
     checkpoint = out / "checkpoint.json"
     data = checkpoint.read_bytes()
     checkpoint.write_bytes(data.replace(b"0/", b"1/", 1) if content is None else content)
-    source.execute("INSERT INTO t VALUES (2, 'y')")
-    refused(stream(source.uri, slot, "-D", str(out), "--endpos", "now"), 10, ".*checkpoint.json.*", "copy")
+    run = stream(source.uri, slot, "-D", str(out), *NOW)
+    refused(run, 10, f'go on from "{checkpoint}": {reason}', RESTORE)
+    assert position(source, slot) == before
     checkpoint.write_bytes(data)
-    assert stream(source.uri, slot, "-D", str(out), "--endpos", "now").returncode == 0
-    assert rows(out) == 2
+    assert delivers(source.uri, slot, out) == [1, 2]
+
+
+def test_a_lost_checkpoint(source, written):
+    slot, out = written
+    before = position(source, slot)
+    checkpoint = out / "checkpoint.json"
+    data = checkpoint.read_bytes()
+    checkpoint.unlink()
+    run = stream(source.uri, slot, "-D", str(out), *NOW)
+    refused(run, 10, f'go on from "{checkpoint}": it is missing, but there is "manifest.jsonl"', RESTORE)
+    assert position(source, slot) == before
+    checkpoint.write_bytes(data)
+    assert delivers(source.uri, slot, out) == [1, 2]
+
+
+def gap(source, slot: str, out: Path) -> str:
+    end = json.loads((out / "checkpoint.json").read_text())["end_lsn"]
+    return f'go on with slot "{slot}": it is at {position(source, slot)}, the files end at {end}'
 
 
 def test_a_slot_beyond_the_checkpoint_is_a_gap(source, written):
     slot, out = written
-    source.execute("INSERT INTO t VALUES (2, 'lost')")
     source.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", (slot,))
-    source.execute("INSERT INTO t VALUES (3, 'after')")
-    refused(stream(source.uri, slot, "-D", str(out), "--endpos", "now"), 6, ".*", "--accept-gap")
-    assert stream(source.uri, slot, "-D", str(out), "--endpos", "now", "--accept-gap").returncode == 0
-    assert rows(out) == 2
+    insert(source, 3, 3)
+    expected = gap(source, slot, out)
+    refused(stream(source.uri, slot, "-D", str(out), *NOW), 6, expected, ACCEPT_GAP)
+    assert gap(source, slot, out) == expected
+    assert delivers(source.uri, slot, out, "--accept-gap") == [1, 3]
+    insert(source, 4, 4)
+    assert delivers(source.uri, slot, out) == [1, 3, 4]
+    show = [sys.executable, "-m", "pgcdc_cli", "show", "--format", "jsonl", str(out)]
+    shown = subprocess.run(show, capture_output=True, text=True, timeout=60, check=False)
+    assert (shown.returncode, shown.stderr, numbers(shown.stdout)) == (0, "", [1, 3, 4])
 
 
 def test_a_slot_made_anew_is_a_gap(source, written):
     slot, out = written
     source.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
-    source.execute("INSERT INTO t VALUES (2, 'lost')")
     source.create_slot(slot)
-    refused(stream(source.uri, slot, "-D", str(out), "--endpos", "now"), 6, ".*", "--accept-gap")
+    insert(source, 3, 3)
+    expected = gap(source, slot, out)
+    refused(stream(source.uri, slot, "-D", str(out), *NOW), 6, expected, ACCEPT_GAP)
+    assert gap(source, slot, out) == expected
+    assert delivers(source.uri, slot, out, "--accept-gap") == [1, 3]
 
 
-def test_a_start_position_beside_a_checkpoint(source, written):
+def test_a_slot_that_is_gone_is_not_made_behind_the_checkpoints_back(source, written):
     slot, out = written
-    run = stream(source.uri, slot, "-D", str(out), "-I", "0/1", "--endpos", "now")
-    refused(run, 2, ".*checkpoint.*", "-I")
+    source.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+    end = json.loads((out / "checkpoint.json").read_text())["end_lsn"]
+    refused(
+        stream(source.uri, slot, "-D", str(out), *NOW, "--create-slot"), 5,
+        f'go on from {end}: slot "{slot}" is gone', ACCEPT_GAP,
+    )  # fmt: skip
+    query = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s"
+    assert source.execute(query, (slot,)).fetchone() == (0,)
+
+
+@pytest.mark.parametrize("where", ["-D", "-f"])
+def test_a_start_position_beside_a_checkpoint(source, tmp_path, where):
+    slot, out = source.create_slot(), tmp_path / "out"
+    insert(source, 1, 1)
+    assert stream(source.uri, slot, where, str(out), *NOW).returncode == 0
+    (checkpoint,) = (path for path in files(tmp_path) if "checkpoint" in path.name)
+    end = json.loads(checkpoint.read_text())["end_lsn"]
+    insert(source, 2, 2)
+    before = position(source, slot), files(tmp_path)
+    refused(
+        stream(source.uri, slot, where, str(out), "-I", "0/1", *NOW), 2,
+        f"start at 0/1: there is a checkpoint, at {end}",
+        "leave out -I/--startpos, or write to another place",
+    )  # fmt: skip
+    assert (position(source, slot), files(tmp_path)) == before
+    assert stream(source.uri, slot, where, str(out), *NOW).returncode == 0
+    assert (in_directory(out) if where == "-D" else numbers(out.read_text())) == [1, 2]
 
 
 @pytest.mark.parametrize("where", ["-D", "-f"])
 def test_a_full_disk_loses_nothing(source, tmp_path, where):
-    slot = source.create_slot()
-    source.execute("INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(1, 5000) g")
-    out = str(tmp_path / "out")
-    limited = subprocess.run(
-        command(source.uri, slot, where, out, "--endpos", "now"),
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)),
-    )
-    refused(limited, 9, 'write ".*": File too large', "make room")
-    assert stream(source.uri, slot, where, out, "--endpos", "now").returncode == 0
-    path = Path(out)
-    assert (rows(path) if where == "-D" else len(path.read_text().splitlines())) == 5000
+    slot, out = source.create_slot(), tmp_path / "out"
+    for first in range(1, 5000, 500):
+        insert(source, first, first + 499)
+    line = command(source.uri, slot, where, str(out), "-F", "0.01", *NOW)
+    run = limited(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)), line)
+    full = next(out.rglob("*.partial")) if where == "-D" else out
+    refused(run, 9, f'write "{full}": File too large', MAKE_ROOM)
+    assert stream(source.uri, slot, where, str(out), *NOW).returncode == 0
+    assert (in_directory(out) if where == "-D" else numbers(out.read_text())) == list(range(1, 5001))
 
 
-def test_a_full_device(source):
+def test_a_full_device(source, tmp_path):
     slot = source.create_slot()
-    source.execute("INSERT INTO t VALUES (1, 'x')")
+    insert(source, 1, 1)
     before = position(source, slot)
-    run = stream(source.uri, slot, "-f", "/dev/full", "--endpos", "now")
-    refused(run, 9, 'write "/dev/full": No space left on device', "make room")
+    run = stream(source.uri, slot, "-f", "/dev/full", *NOW)
+    refused(run, 9, 'write "/dev/full": No space left on device', MAKE_ROOM)
     assert position(source, slot) == before
+    assert delivers(source.uri, slot, tmp_path / "out") == [1]
 
 
-def test_a_reader_that_goes_away(source):
+def test_a_directory_that_may_only_be_read(source, written):
+    slot, out = written
+    before = position(source, slot)
+    for folder in (out, out.parent):
+        folder.chmod(0o555)
+    for where, path, opened in (
+        ("-D", out, out / ".lock"),
+        ("-f", out.parent / "file", out.parent / "file.lock"),
+    ):
+        line = command(source.uri, slot, where, str(path), *NOW)
+        run = limited(lambda: ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0), line)
+        refused(run, 9, f'open "{opened}": Permission denied', MAKE_ROOM)
+    for folder in (out, out.parent):
+        folder.chmod(0o755)
+    assert position(source, slot) == before
+    assert delivers(source.uri, slot, out) == [1, 2]
+
+
+def test_a_file_where_a_directory_should_be(source, tmp_path):
+    slot, file = source.create_slot(), tmp_path / "file"
+    file.touch()
+    run = stream(source.uri, slot, "-D", str(file / "out"))
+    refused(run, 9, f'examine "{file}/out": Not a directory', MAKE_ROOM)
+    refused(stream(source.uri, slot, "-D", str(file)), 9, f'open "{file}": it is no directory', MAKE_ROOM)
+
+
+def test_a_reader_that_goes_away(source, tmp_path):
     slot = source.create_slot()
-    source.execute("INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(1, 20000) g")
-    process = subprocess.Popen(
-        command(source.uri, slot, "--endpos", "now"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    insert(source, 1, 20_000)
+    line = command(source.uri, slot, *NOW)
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.readline()
     process.stdout.close()
     assert process.stderr.read() == b""
     process.stderr.close()
-    assert process.wait() == 141
+    assert process.wait(timeout=30) == 128 + signal.SIGPIPE
+    assert delivers(source.uri, slot, tmp_path / "out") == list(range(1, 20_001))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "reason"),
     [
-        (["--format", "parquet"], ".*parquet.*"),
-        (["-E", "0x1/0"], '.*"0x1/0" is no LSN.*'),
-        (["-I", "1"], '.*"1" is no LSN.*'),
-        (["--rotate-size", "12 parsecs"], ".*12 parsecs.*"),
-        (["--max-time", "soon"], ".*soon.*"),
-        (["--max-transactions", "0"], ".*"),
-        (["-o", "novalue"], ".*novalue.*"),
-        (["-f", "x"], ".*-f and -D exclude each other"),
-        (["--format", "pretty"], ".*pretty.*"),
-        (["--format", "arrow", "--layout", "stream"], ".*"),
-        (["--format", "arrow", "--compression", "gzip"], ".*gzip.*"),
-        (["--proto-version", "2"], ".*--proto-version 2.*"),
-        (["--streaming", "on"], ".*--streaming on.*"),
-        (["--two-phase"], ".*two-phase.*"),
-        (["-o", "streaming=on"], ".*streaming.*"),
-        (["-o", "binary=true"], ".*binary.*"),
-        (["--if-not-exists"], ".*--create-slot.*"),
+        ("--format parquet", '--format: "parquet" is not one of "jsonl", "arrow", "pretty", "raw"'),
+        ("-E 0x1/0", '-E/--endpos: "0x1/0" is no LSN, such as 0/1A2B3C8'),
+        ("-E later", '-E/--endpos: "later" is no LSN, such as 0/1A2B3C8'),
+        ("-I 1", '-I/--startpos: "1" is no LSN, such as 0/1A2B3C8'),
+        (
+            "--rotate-size 12parsecs",
+            '--rotate-size: "12parsecs" is not a size: a number with a unit (B, kB, MB, GB, TB)',
+        ),
+        ("--rotate-size 0", '--rotate-size: "0" is less than a byte'),
+        ("--max-time soon", '--max-time: "soon" is not a time: a number with a unit (ms, s, min, h, d)'),
+        ("-s -1", '-s/--status-interval: "-1" is not a time: a number with a unit (ms, s, min, h, d)'),
+        ("--max-transactions 0", '--max-transactions: "0" is no whole number above 0'),
+        ("-f x", "-f and -D exclude each other"),
+        ("--format pretty", "--format pretty goes into one file (-f) or to standard output"),
+        ("--proto-version 2", "--proto-version 2 is not supported yet, only 1"),
+        ("--streaming on", "--streaming on is not supported yet, only off"),
+        ("--two-phase", "--two-phase is not supported yet"),
+        ("-o novalue", '-o: "novalue" is not NAME=VALUE'),
+        ("-o =value", '-o: "=value" is not NAME=VALUE'),
+        ("-o streaming=on", "-o streaming: use --streaming"),
+        ("-o binary=true", "-o binary: binary values are not supported yet"),
+        ("--if-not-exists", "--if-not-exists goes with --create-slot"),
     ],
 )
-def test_a_command_line_that_cannot_be_meant(tmp_path, arguments, message):
-    run = stream("dbname=never_asked", "s", "-D", str(tmp_path / "out"), *arguments)
-    refused(run, 2, message, "")
+def test_a_command_line_that_cannot_be_meant(tmp_path, arguments, reason):
+    out = tmp_path / "out"
+    run = stream("host=/nowhere dbname=never_asked", "s", "-D", str(out), *arguments.split())
+    refused(run, 2, f"read the command line: {reason}", SEE_HELP)
+    assert not out.exists()
+
+
+def test_arrow_needs_a_directory(tmp_path):
+    file = tmp_path / "x.arrow"
+    run = stream("host=/nowhere dbname=never_asked", "s", "--format", "arrow", "-f", str(file))
+    reason = "--format arrow needs a directory (-D): a file holds one table"
+    refused(run, 2, f"read the command line: {reason}", SEE_HELP)
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        ("--layout stream", 'use --layout stream with format "arrow": a file has one schema', "see --help"),
+        ("--compression gzip", 'use gzip with format "arrow": Arrow has none', "use zstd"),
+    ],
+)
+def test_what_arrow_has_not(tmp_path, arguments, message, hint):
+    out = ("-D", str(tmp_path / "out"), "--format", "arrow")
+    run = stream("host=/nowhere dbname=never_asked", "s", *out, *arguments.split())
+    refused(run, 2, message, hint)
     assert not (tmp_path / "out").exists()
 
 
-def test_slots_that_cannot_be_decoded(source, tmp_path):
-    slot = source.create_slot()
-    for name, create in {
-        f"{slot}_p": "pg_create_physical_replication_slot(%s)",
-        f"{slot}_t": "pg_create_logical_replication_slot(%s, 'pgoutput', false, true)",
-    }.items():
-        source.execute(f"SELECT {create}", (name,))
-        run = stream(source.uri, name, "-D", str(tmp_path / "out"))
-        refused(run, 2, f'stream slot "{name}": .*', "pgcdc slot")
-        source.execute("SELECT pg_drop_replication_slot(%s)", (name,))
-
-
-def test_arrow_needs_a_directory():
-    run = stream("dbname=never_asked", "s", "--format", "arrow", "-f", "x.arrow")
-    refused(run, 2, ".*needs a directory.*", "")
-
-
-def test_a_directory_that_cannot_be_made(source, tmp_path):
-    slot = source.create_slot()
-    (tmp_path / "file").touch()
-    refused(stream(source.uri, slot, "-D", str(tmp_path / "file" / "out")), 9, ".*Not a directory", "")
-    refused(stream(source.uri, slot, "-D", str(tmp_path / "file")), 9, ".*no directory", "")
+@pytest.mark.parametrize(
+    ("create", "reason"),
+    [
+        ("pg_create_physical_replication_slot(%s)", "it is a physical slot"),
+        (
+            "pg_create_logical_replication_slot(%s, 'pgoutput', false, true)",
+            "two-phase decoding is not supported yet",
+        ),
+    ],
+)
+def test_a_slot_that_cannot_be_decoded(source, tmp_path, create, reason):
+    slot = f"s_{source.name}"
+    source.execute(f"SELECT {create}", (slot,))
+    try:
+        before = position(source, slot)
+        run = stream(source.uri, slot, "-D", str(tmp_path / "out"))
+        refused(run, 2, f'stream slot "{slot}": {reason}', OTHER_SLOT)
+        assert position(source, slot) == before
+    finally:
+        source.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
 
 
 def test_debug_shows_the_traceback_and_nothing_else_does():
-    base = [sys.executable, "-m", "pgcdc_cli"]
-    line = ["stream", "-d", "host=/nowhere", "-S", "s", "--publication", "p", "-n"]
-    quiet = subprocess.run([*base, *line], capture_output=True, text=True, check=False)
-    loud = subprocess.run([*base, "--debug", *line], capture_output=True, text=True, check=False)
+    line = command("host=/nowhere", "s", "-n")
+    quiet = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    line.insert(line.index("stream"), "--debug")
+    loud = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
     assert "Traceback" not in quiet.stderr
     assert "Traceback" in loud.stderr
