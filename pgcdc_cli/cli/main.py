@@ -149,6 +149,7 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command line; gives the exit status, and lets nothing escape but SystemExit."""
+    _stand_in_for_closed_streams()
     try:
         status = _invoke(command_tree(), arguments)
         flush()
@@ -163,6 +164,21 @@ def run(arguments: list[str]) -> int:
     except Exception as error:  # noqa: BLE001 - whatever it is, a user gets one line
         status = fail(_unexpected(error))
     return status
+
+
+def _stand_in_for_closed_streams() -> None:
+    """Let no file that is opened later become standard output; writing to a closed one fails."""
+    for number, name, access in (
+        (0, "stdin", os.O_RDONLY),
+        (1, "stdout", os.O_RDONLY),
+        (2, "stderr", os.O_WRONLY),
+    ):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, access)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
 def _invoke(root: ClickCommand, arguments: list[str]) -> int:

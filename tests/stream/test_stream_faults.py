@@ -1,0 +1,322 @@
+"""Wires, disks, slots and readers that fail: what was not written is never confirmed."""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+from stream_runs import SMALL, command, contents, in_directory, insert, numbers, position, stream, wait_until
+
+
+class Tamperer:
+    """A TCP port in front of a server, which replaces bytes in what the server sends."""
+
+    def __init__(self, server, before: bytes, after: bytes) -> None:
+        self._target = f"{server.socket_directory}/.s.PGSQL.5432"
+        self._change = (before, after)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._threads: list[threading.Thread] = []
+        self._run(self._accept)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        self._listener.close()
+
+    def _run(self, target, *arguments) -> None:
+        self._threads.append(threading.Thread(target=target, args=arguments, daemon=True))
+        self._threads[-1].start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client = self._listener.accept()[0]
+            except OSError:
+                return
+            self._run(self._serve, client)
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, socket.socket(socket.AF_UNIX) as server:
+            server.connect(self._target)
+            back = threading.Thread(target=_pump, args=(server, client, self._change))
+            back.start()
+            _pump(client, server, (b"", b""))
+            back.join()
+
+
+def _pump(source: socket.socket, target: socket.socket, change: tuple[bytes, bytes]) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 20):
+            target.sendall(data.replace(*change) if change[0] else data)
+    for one in (source, target):
+        with contextlib.suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def tampered(source):
+    """A connection string to the fixture `source` behind a tamperer."""
+    started = []
+
+    def start(before: bytes, after: bytes) -> str:
+        started.append(Tamperer(source.server, before, after))
+        return f"postgresql://postgres@127.0.0.1:{started[-1].port}/{source.name}?sslmode=disable"
+
+    yield start
+    for one in started:
+        one.close()
+
+
+@pytest.mark.parametrize("where", ["-D", "-f"])
+def test_an_undecodable_message_is_kept_and_not_confirmed(source, tampered, tmp_path, where):
+    slot = source.create_slot()
+    insert(source, 1, 2)
+    source.execute("INSERT INTO t VALUES (3, 'marker')")
+    insert(source, 4, 5)
+    before, out = position(source, slot), tmp_path / "out"
+    # The tuple of a column kind that does not exist, instead of a text of six bytes.
+    uri = tampered(b"t\0\0\0\6marker", b"?\0\0\0\6marker")
+    run = stream(uri, slot, where, str(out), "--endpos", "now")
+    bad = (out if where == "-D" else tmp_path) / f"{slot}.bad"
+    error, hint = run.stderr.splitlines()
+    assert run.returncode == 8
+    assert re.fullmatch(
+        "pgcdc: error: could not decode Insert message: column 2 kind at byte 14 is 0x3F,"
+        r" not one of n, u, t, b \(LSN [0-9A-F]+/[0-9A-F]+\)",
+        error,
+    )
+    assert hint == f'hint: nothing of it was confirmed: report it with "{bad}"'
+    assert bad.read_bytes().startswith(b"I")
+    assert bad.read_bytes().endswith(b"?\0\0\0\6marker")
+    assert position(source, slot) == before
+    assert stream(source.uri, slot, where, str(out), "--endpos", "now").returncode == 0
+    assert (in_directory(out) if where == "-D" else numbers(out.read_text())) == [1, 2, 3, 4, 5]
+
+
+def test_an_undecodable_message_that_cannot_be_kept(source, tampered, tmp_path):
+    slot = source.create_slot()
+    source.execute("INSERT INTO t VALUES (1, 'marker')")
+    uri, out = tampered(b"t\0\0\0\6marker", b"?\0\0\0\6marker"), tmp_path / "out"
+    (out / f"{slot}.bad").mkdir(parents=True)
+    run = stream(uri, slot, "-D", str(out), "--endpos", "now")
+    assert run.returncode == 8
+    assert run.stderr.splitlines()[1] == (
+        f'hint: nothing of it was confirmed; it could not be kept in "{out}/{slot}.bad": Is a directory'
+    )
+
+
+def test_a_frame_that_is_none_of_the_protocol(source, tampered, tmp_path):
+    slot = source.create_slot()
+    source.execute("INSERT INTO t VALUES (1, 'marker')")
+    uri = tampered(b"d\0\0\0\x16k", b"d\0\0\0\x16z")
+    run = stream(uri, slot, "-D", str(tmp_path / "out"), "--max-time", "20s")
+    assert run.returncode == 8
+    assert run.stderr.startswith(
+        "pgcdc: error: could not read a frame: unknown type b'z'\nhint: nothing of it"
+    )
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", place], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"mounting is not allowed here: {mounted.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.parametrize("form", [["jsonl"], ["arrow", "--rotate-size", "200kB"]])
+def test_a_full_file_system(source, small_disk, form):
+    slot, out = source.create_slot(), small_disk / "out"
+    insert(source, 1, 1000)
+    assert stream(source.uri, slot, "-D", str(out), "--format", *form, "--endpos", "now").returncode == 0
+    filler = small_disk / "filler"
+    filler.write_bytes(bytes(1_500_000))
+    for low in range(1001, 30_001, 1000):
+        insert(source, low, low + 999)
+    before = position(source, slot)
+    run = stream(source.uri, slot, "-D", str(out), "--format", *form, "--endpos", "now", "-F", "0")
+    assert run.returncode == 9
+    error, hint = run.stderr.splitlines()
+    assert re.fullmatch(
+        'pgcdc: error: could not (write|open|fsync|create folder) ".*": No space left on device', error
+    )
+    assert hint.endswith("make room and run again")
+    if form == ["jsonl"]:
+        assert position(source, slot) == before
+    filler.unlink()
+    subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
+    assert stream(source.uri, slot, "-D", str(out), "--format", *form, "--endpos", "now").returncode == 0
+    found = in_directory(out) if form == ["jsonl"] else arrow_numbers(out)
+    assert found == list(range(1, 30_001))
+
+
+def arrow_numbers(directory: Path) -> list[int]:
+    return [row["a"] for row in contents(directory)["public.t"] if isinstance(row, dict)]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_directory_that_may_not_be_written(source):
+    place = Path("/tmp") / f"pgcdc-readonly-{os.getpid()}"
+    place.mkdir(mode=0o755)
+    slot = source.create_slot()
+    before = position(source, slot)
+    try:
+        # Whoever may not read this Python could not start it either: so only the writing is taken away.
+        code = (
+            "import os, sys; from pgcdc_cli.cli.main import run; "
+            "sys.path[:] = sys.path; os.setresuid(65534, 65534, 65534); sys.exit(run(sys.argv[1:]))"
+        )
+        preloaded = (
+            "import pgcdc_cli.stream, pgcdc_cli.sinks.directory, pgcdc_cli.sinks.file, pgcdc_cli.cli.stream; "
+        )
+        line = command(source.uri, slot, "-D", str(place / "out"), "--endpos", "now")
+        run = subprocess.run(
+            [sys.executable, "-c", preloaded + code, *line[3:]], capture_output=True, text=True, check=False
+        )
+        assert run.stderr == (
+            f'pgcdc: error: could not create folder "{place}/out": Permission denied\n'
+            "hint: nothing beyond the last checkpoint was confirmed: make room and run again\n"
+        )
+        assert run.returncode == 9
+    finally:
+        place.rmdir()
+    assert position(source, slot) == before
+
+
+def test_standard_output_that_is_closed(source):
+    slot = source.create_slot()
+    insert(source, 1, 1)
+    before = position(source, slot)
+    line = command(source.uri, slot, "--endpos", "now")
+    run = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *line], capture_output=True, text=True, check=False)
+    assert run.returncode == 9
+    assert re.fullmatch("pgcdc: error: could not .*\nhint: .*\n", run.stderr)
+    assert position(source, slot) == before
+
+
+@pytest.mark.parametrize("version", [16, 18])
+def test_an_invalidated_slot(own_server, tmp_path, version):
+    server = own_server(
+        version, {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
+    )
+    with psycopg.connect(server.uri(), autocommit=True) as admin:
+        admin.execute(SMALL)
+        admin.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+        for _ in range(4):
+            admin.execute("INSERT INTO other VALUES (1)")
+            admin.execute("SELECT pg_switch_wal()")
+        admin.execute("CHECKPOINT")
+        [status] = admin.execute("SELECT wal_status FROM pg_replication_slots").fetchone()
+    assert status == "lost"
+    run = stream(server.uri(), "s", "-D", str(tmp_path / "out"), "--endpos", "now")
+    assert run.returncode == 6
+    assert run.stderr == (
+        'pgcdc: error: could not stream slot "s": invalidated (wal_removed)\n'
+        "hint: its changes are lost: drop it, create it anew and take a new snapshot\n"
+    )
+
+
+def test_a_slot_dropped_while_it_was_read(source, tmp_path, follow):
+    slot = source.create_slot()
+    following = follow(source.uri, slot, tmp_path / "out")
+    insert(source, 1, 1)
+    wait_until(lambda: following.rows() == [1])
+    with psycopg.connect(source.uri, autocommit=True) as other:
+        other.execute(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", (slot,)
+        )
+        for _ in range(100):
+            try:
+                other.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+                break
+            except psycopg.errors.ObjectInUse:
+                other.execute(
+                    "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s",
+                    (slot,),
+                )
+    status, errors = following.wait()
+    assert status == 5
+    assert errors.splitlines()[-2] == f'pgcdc: error: could not find slot "{slot}"'
+
+
+def test_a_publication_dropped_while_it_was_read(database, tmp_path, follow):
+    database.execute(SMALL)
+    slot = database.create_slot()
+    following = follow(database.uri, slot, tmp_path / "out", "-F", "0.1")
+    insert(database, 1, 1)
+    wait_until(lambda: following.rows() == [1])
+    database.execute("DROP PUBLICATION pub")
+    insert(database, 2, 2)
+    status, errors = following.wait()
+    assert status == 7
+    assert re.fullmatch("pgcdc: error: could not .*pub.*\nhint: .*\n", errors)
+    behind = database.execute(
+        "SELECT pg_current_wal_lsn() > confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s",
+        (slot,),
+    ).fetchone()
+    assert behind == (True,)
+    assert following.rows() == [1]
+
+
+def test_a_blocked_reader_costs_neither_connection_nor_rows(own_server, tmp_path):
+    """The server gives up on who is silent for two seconds; whoever reads us sleeps for eight."""
+    server = own_server(18, {"wal_sender_timeout": "2s"})
+    with psycopg.connect(server.uri(), autocommit=True) as admin:
+        admin.execute(SMALL)
+        admin.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+        admin.execute("INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(1, 20000) g")
+    with (tmp_path / "errors").open("w") as errors:
+        process = subprocess.Popen(
+            command(server.uri(), "s", "--endpos", "now"), stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+    first = process.stdout.readline()
+    time.sleep(8)
+    text = first + process.stdout.read()
+    process.stdout.close()
+    assert (process.wait(), (tmp_path / "errors").read_text()) == (0, "")
+    assert numbers(text) == list(range(1, 20_001))
+
+
+def test_a_server_that_never_answers_does_not_outlast_a_signal():
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        deaf.settimeout(20)
+        uri = f"postgresql://u@127.0.0.1:{deaf.getsockname()[1]}/d"
+        process = subprocess.Popen(command(uri, "s"), stderr=subprocess.PIPE, text=True)
+        with deaf.accept()[0]:
+            time.sleep(0.3)
+            began = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=10)[1] == ""
+            assert process.returncode == 0
+            assert time.monotonic() - began < 2
+
+
+def test_a_second_signal_ends_it_at_once(source):
+    slot = source.create_slot()
+    source.execute("INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(1, 20000) g")
+    process = subprocess.Popen(
+        command(source.uri, slot), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    process.stdout.readline()
+    time.sleep(0.5)  # Nobody reads any more: it waits for that, and does not look at signals.
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(5) == -signal.SIGTERM
+    process.communicate()
