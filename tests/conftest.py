@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import signal
 import socket
 import tempfile
 import threading
@@ -14,6 +15,12 @@ import pytest
 from psycopg import sql
 
 from pgcdc_cli.demo.server import EmbeddedServer
+
+
+def pytest_configure() -> None:
+    """Take no signal as ignored: whoever starts us in the background hands that down, to our children too."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
