@@ -86,19 +86,16 @@ def written(source, tmp_path):
     return slot, out
 
 
-@pytest.mark.parametrize("loop", [(), ("-n",)])
-def test_no_server(own_server, tmp_path, loop):
-    server = own_server(18)
-    make_slot(server.uri(), "s")
-    server.pg_ctl("stop")
-    run = stream(server.uri(), "s", "-D", str(tmp_path / "out"), *NOW, *loop)
-    server.pg_ctl("start")
-    where = f'socket "{server.socket_directory}/.s.PGSQL.5432"'
-    reason = (
-        "No such file or directory Is the server running locally and accepting connections on that socket?"
-    )
-    refused(run, 3, f"connect to the server: connection to server on {where} failed: {reason}", START_SERVER)
-    assert delivers(server.uri(), "s", tmp_path / "out") == [1]
+def test_no_server(other, shop, tmp_path):
+    place = Path(other.socket_directory) / ".s.PGSQL.5432"
+    away = place.rename(place.with_name("away"))
+    runs = [stream(shop, "s", "-D", str(tmp_path / "out"), *NOW, *loop) for loop in ((), ("-n",))]
+    away.rename(place)
+    reason = "Is the server running locally and accepting connections on that socket?"
+    message = f'connection to server on socket "{place}" failed: No such file or directory {reason}'
+    for run in runs:
+        refused(run, 3, f"connect to the server: {message}", START_SERVER)
+    assert delivers(shop, "s", tmp_path / "out") == [1]
 
 
 def test_no_server_at_a_port(tmp_path):
@@ -110,7 +107,8 @@ def test_no_server_at_a_port(tmp_path):
     refused(run, 3, f"connect to the server: {message}", START_SERVER)
 
 
-def test_a_wrong_password(other, shop, tmp_path):
+@pytest.mark.usefixtures("shop")
+def test_a_wrong_password(other, tmp_path):
     uri = f"postgresql://careful:{{}}@/shop?host={other.socket_directory}"
     run = stream(uri.format("wr0ng"), "s", "-D", str(tmp_path / "out"), *NOW)
     refused(
@@ -135,18 +133,24 @@ def test_no_password_is_ever_printed_or_kept(other, tmp_path, talk, password):
     assert not [path for path, data in files(tmp_path).items() if password.encode() in data]
 
 
-@pytest.mark.parametrize(
-    ("create", "doing"), [(("--create-slot",), 'create slot "s"'), ((), "use logical decoding")]
-)
-def test_wal_level_replica(own_server, tmp_path, create, doing):
+def test_wal_level_replica(own_server, tmp_path):
     server = own_server(18, {"wal_level": "replica"})
     with psycopg.connect(server.uri(), autocommit=True) as admin:
         admin.execute(SMALL)
-    run = stream(server.uri(), "s", "-D", str(tmp_path / "out"), *NOW, *create)
-    refused(
-        run, 2, f'{doing}: logical decoding requires "wal_level" >= "logical"',
-        "set wal_level = logical in postgresql.conf and restart the server",
-    )  # fmt: skip
+    for arguments, message in (
+        (("--create-slot",), 'create slot "s": logical decoding requires "wal_level" >= "logical"'),
+        ((), "decode the log: wal_level is replica"),
+    ):
+        run = stream(server.uri(), "s", "-D", str(tmp_path / "out"), *NOW, *arguments)
+        refused(run, 2, message, "set wal_level = logical in postgresql.conf and restart the server")
+    with psycopg.connect(server.uri(), autocommit=True) as admin:
+        admin.execute("ALTER SYSTEM SET wal_level = logical")
+    server.pg_ctl("restart")
+    made = stream(server.uri(), "s", "-D", str(tmp_path / "out"), *NOW, "--create-slot")
+    assert (made.returncode, made.stderr) == (0, "")
+    with psycopg.connect(server.uri(), autocommit=True) as admin:
+        insert(admin, 1, 1)
+    assert delivers(server.uri(), "s", tmp_path / "out") == [1]
 
 
 def test_a_role_without_replication(source, tmp_path):
@@ -307,38 +311,23 @@ def test_another_set_of_publications(source, tmp_path):
     assert delivers(source.uri, slot, out, *more) == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
+def test_a_damaged_checkpoint(source, written):
+    slot, out = written
+    before = position(source, slot)
+    checkpoint = out / "checkpoint.json"
+    data = checkpoint.read_bytes()
+    for content, reason in (
         (b"", "Expecting value: line 1 column 1 (char 0)"),
         (b"{}", "it is no checkpoint"),
         (b'{"format_version":2}', "it is of format version 2, this pgcdc reads 1"),
-        (b'{"format_version":1}', "it is cut off or damaged"),
-        (None, "its checksum is wrong"),
-    ],
-)
-def test_a_damaged_checkpoint(source, written, content, reason):
-    slot, out = written
-    before = position(source, slot)
-    checkpoint = out / "checkpoint.json"
-    data = checkpoint.read_bytes()
-    checkpoint.write_bytes(data.replace(b"0/", b"1/", 1) if content is None else content)
-    run = stream(source.uri, slot, "-D", str(out), *NOW)
-    refused(run, 10, f'go on from "{checkpoint}": {reason}', RESTORE)
-    assert position(source, slot) == before
-    checkpoint.write_bytes(data)
-    assert delivers(source.uri, slot, out) == [1, 2]
-
-
-def test_a_lost_checkpoint(source, written):
-    slot, out = written
-    before = position(source, slot)
-    checkpoint = out / "checkpoint.json"
-    data = checkpoint.read_bytes()
-    checkpoint.unlink()
-    run = stream(source.uri, slot, "-D", str(out), *NOW)
-    refused(run, 10, f'go on from "{checkpoint}": it is missing, but there is "manifest.jsonl"', RESTORE)
-    assert position(source, slot) == before
+        (data[:-9] + b"}", "it is cut off or damaged"),
+        (data.replace(b"0/", b"1/", 1), "its checksum is wrong"),
+        (None, 'it is missing, but there is "manifest.jsonl"'),
+    ):
+        checkpoint.unlink() if content is None else checkpoint.write_bytes(content)
+        run = stream(source.uri, slot, "-D", str(out), *NOW)
+        refused(run, 10, f'go on from "{checkpoint}": {reason}', RESTORE)
+        assert position(source, slot) == before
     checkpoint.write_bytes(data)
     assert delivers(source.uri, slot, out) == [1, 2]
 
@@ -433,13 +422,13 @@ def test_a_directory_that_may_only_be_read(source, written):
     before = position(source, slot)
     for folder in (out, out.parent):
         folder.chmod(0o555)
-    for where, path, opened in (
-        ("-D", out, out / ".lock"),
-        ("-f", out.parent / "file", out.parent / "file.lock"),
+    for where, path, doing in (
+        ("-D", out, f'open "{out}/checkpoint.json.tmp"'),
+        ("-f", out.parent / "file", f'lock "{out.parent}/file.lock"'),
     ):
         line = command(source.uri, slot, where, str(path), *NOW)
         run = limited(lambda: ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0), line)
-        refused(run, 9, f'open "{opened}": Permission denied', MAKE_ROOM)
+        refused(run, 9, f"{doing}: Permission denied", MAKE_ROOM)
     for folder in (out, out.parent):
         folder.chmod(0o755)
     assert position(source, slot) == before
