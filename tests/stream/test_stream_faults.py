@@ -17,9 +17,13 @@ from stream_runs import SMALL, command, contents, in_directory, insert, numbers,
 
 
 class Tamperer:
-    """A TCP port in front of a server, which replaces bytes in what the server sends."""
+    """A TCP port in front of a server, which replaces bytes in what the server sends.
 
-    def __init__(self, server, before: bytes, after: bytes) -> None:
+    The first connections, as many as `refusals`, are closed at once.
+    """
+
+    def __init__(self, server, before: bytes, after: bytes, refusals: int = 0) -> None:
+        self._refusals = refusals
         self._target = f"{server.socket_directory}/.s.PGSQL.5432"
         self._change = (before, after)
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -43,7 +47,11 @@ class Tamperer:
                 client = self._listener.accept()[0]
             except OSError:
                 return
-            self._run(self._serve, client)
+            if self._refusals:
+                self._refusals -= 1
+                client.close()
+            else:
+                self._run(self._serve, client)
 
     def _serve(self, client: socket.socket) -> None:
         with client, socket.socket(socket.AF_UNIX) as server:
@@ -68,8 +76,8 @@ def tampered(source):
     """A connection string to the fixture `source` behind a tamperer."""
     started = []
 
-    def start(before: bytes, after: bytes) -> str:
-        started.append(Tamperer(source.server, before, after))
+    def start(*arguments, **settings) -> str:
+        started.append(Tamperer(source.server, *arguments, **settings))
         return f"postgresql://postgres@127.0.0.1:{started[-1].port}/{source.name}?sslmode=disable"
 
     yield start
@@ -124,6 +132,19 @@ def test_a_frame_that_is_none_of_the_protocol(source, tampered, tmp_path):
     assert run.stderr.startswith(
         "pgcdc: error: could not read a frame: unknown type b'z'\nhint: nothing of it"
     )
+
+
+@pytest.mark.parametrize(("refusals", "status"), [(2, 0), (100, 3)])
+def test_a_server_that_is_just_starting_is_waited_for(source, tampered, refusals, status):
+    slot = source.create_slot()
+    insert(source, 1, 1)
+    uri = tampered(b"", b"", refusals=refusals)
+    began = time.monotonic()
+    run = stream(uri, slot, "--endpos", "now")
+    assert run.returncode == status
+    assert numbers(run.stdout) == [1] * (status == 0)
+    assert run.stderr.count("\n") == (0 if status == 0 else 2)
+    assert time.monotonic() - began < 10
 
 
 @pytest.fixture

@@ -1,0 +1,193 @@
+"""How a run begins: with a slot, at a position, on a checkpoint; and how it stays connected."""
+
+import os
+import re
+import subprocess
+import time
+
+import psycopg
+import pytest
+from stream_runs import SMALL, command, in_directory, insert, numbers, position, stream, wait_until
+
+from pgcdc_cli.lsn import Lsn
+
+NOW = ("--endpos", "now")
+
+
+def end_of_log(database) -> str:
+    return database.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()[0]
+
+
+def slots(database) -> list[str]:
+    found = database.execute(
+        "SELECT slot_name FROM pg_replication_slots WHERE database = %s", (database.name,)
+    )
+    return [name for (name,) in found.fetchall()]
+
+
+def test_a_slot_is_made_before_the_first_change(source, tmp_path, follow):
+    name = f"made_{source.name}"
+    following = follow(source.uri, name, tmp_path / "out", "--create-slot")
+    wait_until(lambda: slots(source) == [name])
+    insert(source, 1, 3)
+    wait_until(lambda: following.rows() == [1, 2, 3])
+    assert following.stop() == (0, "")
+    again = stream(source.uri, name, "-f", str(tmp_path / "out"), "--create-slot", "--if-not-exists", *NOW)
+    assert (again.returncode, again.stderr) == (0, "")
+    twice = stream(source.uri, name, "-f", str(tmp_path / "out"), "--create-slot", *NOW)
+    assert twice.returncode == 5
+    assert twice.stderr == (
+        f'pgcdc: error: could not create slot "{name}": replication slot "{name}" already exists\n'
+        "hint: drop it first, or add --if-not-exists\n"
+    )
+    assert following.rows() == [1, 2, 3]
+
+
+def test_no_slot_is_left_behind_by_a_run_that_cannot_begin(database, tmp_path):
+    """A slot that is older than its publication could never be read."""
+    run = stream(database.uri, f"made_{database.name}", "--create-slot", "-D", str(tmp_path / "out"), *NOW)
+    assert run.returncode == 7
+    (tmp_path / "data").write_text("somebody else's")
+    run = stream(database.uri, f"made_{database.name}", "--create-slot", "-f", str(tmp_path / "data"), *NOW)
+    assert run.returncode == 10
+    assert (tmp_path / "data").read_text() == "somebody else's"
+    assert slots(database) == []
+
+
+def test_a_new_slot_does_not_hide_a_gap(source, tmp_path):
+    slot, out = source.create_slot(), str(tmp_path / "out")
+    insert(source, 1, 1)
+    assert stream(source.uri, slot, "-f", out, *NOW).returncode == 0
+    source.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+    insert(source, 2, 2)
+    run = stream(source.uri, slot, "-f", out, "--create-slot", *NOW)
+    assert run.returncode == 5
+    assert re.fullmatch(
+        rf'pgcdc: error: could not go on from [0-9A-F/]+: slot "{slot}" is gone\n'
+        "hint: changes in between are lost for these files: --accept-gap goes on without them\n",
+        run.stderr,
+    )
+    assert slots(source) == []
+    run = stream(source.uri, slot, "-f", out, "--create-slot", "--accept-gap", *NOW)
+    assert (run.returncode, run.stderr) == (0, "")
+    insert(source, 3, 3)
+    assert stream(source.uri, slot, "-f", out, *NOW).returncode == 0
+    assert numbers((tmp_path / "out").read_text()) == [1, 3]
+
+
+def test_a_start_position_skips_what_was_before(source, tmp_path):
+    slot = source.create_slot()
+    insert(source, 1, 2)
+    middle = end_of_log(source)
+    insert(source, 3, 4)
+    copy = source.copy_slot(slot)
+    assert numbers(stream(source.uri, slot, "-I", middle, *NOW).stdout) == [3, 4]
+    early = stream(source.uri, slot, "-I", "0/1", *NOW)
+    assert early.returncode == 0
+    assert re.fullmatch(
+        "pgcdc: warning: could not start at 0/1: the slot is at [0-9A-F/]+ already\n", early.stderr
+    )
+    out = tmp_path / "out"
+    assert stream(source.uri, copy, "-D", str(out), "-I", middle, *NOW).returncode == 0
+    assert in_directory(out) == [3, 4]
+    again = stream(source.uri, copy, "-D", str(out), "-I", middle, *NOW)
+    assert again.returncode == 2
+    assert re.fullmatch(
+        f"pgcdc: error: could not start at {middle}: there is a checkpoint, at [0-9A-F/]+\n"
+        "hint: leave out -I/--startpos, or write to another place\n",
+        again.stderr,
+    )
+
+
+def test_a_role_that_may_replicate_needs_no_rights_on_tables(source):
+    slot = source.create_slot()
+    insert(source, 1, 2)
+    role = f"r_{source.name}"
+    source.execute(f"CREATE ROLE {role} LOGIN REPLICATION")
+    try:
+        run = stream(source.server.uri(source.name, role), slot, *NOW)
+    finally:
+        source.execute(f"DROP ROLE {role}")
+    assert (run.returncode, run.stderr) == (0, "")
+    assert numbers(run.stdout) == [1, 2]
+
+
+def test_another_database_of_the_same_server(source, tmp_path):
+    slot = source.create_slot()
+    with psycopg.connect(source.uri, autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {source.name}_2")
+    try:
+        uri = source.server.uri(f"{source.name}_2")
+        with psycopg.connect(uri, autocommit=True) as other:
+            other.execute(SMALL)
+        run = stream(uri, slot, "-D", str(tmp_path / "out"), *NOW)
+    finally:
+        source.execute(f"DROP DATABASE {source.name}_2 WITH (FORCE)")
+    assert run.returncode == 2
+    assert run.stderr == (
+        f'pgcdc: error: could not stream slot "{slot}": it belongs to database "{source.name}",'
+        f' not "{source.name}_2"\n'
+        "hint: see pgcdc slot list, or create one with: pgcdc slot create NAME\n"
+    )
+
+
+def test_idle_tables_on_a_busy_server_do_not_hold_its_log(source, tmp_path, follow):
+    slot = source.create_slot()
+    follow(source.uri, slot, tmp_path / "out", "-D", str(tmp_path / "out"))
+    for _ in range(3):
+        source.execute("INSERT INTO other SELECT generate_series(1, 1000)")
+        target = Lsn.parse(end_of_log(source))
+        source.execute("SELECT pg_logical_emit_message(false, 'more', '')")
+        wait_until(lambda target=target: Lsn.parse(position(source, slot)) >= target)
+    assert not list((tmp_path / "out").glob("public.*"))
+
+
+def test_nothing_is_confirmed_between_rotations_if_so_wanted(source, tmp_path, follow):
+    slot = source.create_slot()
+    before = position(source, slot)
+    out = tmp_path / "out"
+    following = follow(source.uri, slot, out, "-D", str(out), "-F", "0", "--layout", "stream")
+    wait_until((out / "checkpoint.json").exists)
+    insert(source, 1, 10)
+    # The checkpoint follows the log as long as there is nothing to make durable, and then stands still.
+    time.sleep(1.5)
+    confirmed = position(source, slot)
+    insert(source, 11, 20)
+    time.sleep(1)
+    assert position(source, slot) == confirmed
+    assert following.stop() == (0, "")
+    assert Lsn.parse(position(source, slot)) > Lsn.parse(before)
+    assert len(next(iter(out.glob("0*.jsonl"))).read_text().splitlines()) == 20
+
+
+@pytest.mark.parametrize("limit", ["--max-time", "--idle-timeout"])
+def test_a_limit_of_time_does_not_hide_that_there_is_no_server(tmp_path, limit):
+    run = stream(f"host={tmp_path} dbname=d", "s", limit, "50ms")
+    assert run.returncode == 3
+    assert run.stderr.startswith("pgcdc: error: could not connect to the server: ")
+
+
+def test_a_slot_of_a_run_that_was_killed_is_free_in_a_moment(source, tmp_path, follow):
+    slot = source.create_slot()
+    following = follow(source.uri, slot, tmp_path / "one")
+    insert(source, 1, 1)
+    wait_until(lambda: following.rows() == [1])
+    following.process.kill()
+    following.process.wait()
+    run = stream(source.uri, slot, "-f", str(tmp_path / "one"), *NOW)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert following.rows() == [1]
+
+
+def test_the_processor_rests_while_nothing_happens(source, tmp_path):
+    slot = source.create_slot()
+    line = command(source.uri, slot, "-D", str(tmp_path / "out"))
+
+    def seconds(idle: str) -> float:
+        process = subprocess.Popen([*line, "--idle-timeout", idle])
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+        return usage.ru_utime + usage.ru_stime
+
+    assert seconds("4s") - seconds("10ms") < 0.5
