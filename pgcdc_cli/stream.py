@@ -172,11 +172,10 @@ class StreamRun:
         identity = connection.identify_system()
         if settings.limits.end_now and self._end_lsn is None:
             self._end_lsn = identity.wal_position
-        if self._decodes:
-            self._catalog.check_publications(settings.publications)
         if settings.create_slot and not self._created:
             self._create_slot(connection)
         position = check_slot(self._catalog, settings.slot, identity.database, decodes=self._decodes)
+        self._check_publications()
         source = Source(
             identity.system_id, identity.timeline, identity.database, settings.slot, settings.publications
         )
@@ -206,9 +205,14 @@ class StreamRun:
                 f'could not go on from {self._checkpoint.end_lsn}: slot "{name}" is gone',
                 hint="changes in between are lost for these files: --accept-gap goes on without them",
             )
+        self._check_publications()
         with self._control.interruptible():
             connection.create_slot(name)
         self._created = True
+
+    def _check_publications(self) -> None:
+        if self._decodes:
+            self._catalog.check_publications(self._settings.publications)
 
     def _start_lsn(self, position: Lsn) -> Lsn:
         wanted = self._settings.start_lsn

@@ -215,15 +215,6 @@ def test_raw_output_takes_any_options_of_any_plugin(database18):
     assert run.stderr == b""
 
 
-def test_other_plugins_go_into_raw_output_only(database18, tmp_path):
-    try:
-        slot = database18.create_slot(plugin="test_decoding")
-    except psycopg.Error as error:
-        pytest.skip(f"the server has no plugin test_decoding: {error}")
-    run = stream(database18.uri, slot, "-D", str(tmp_path / "out"))
-    assert run.returncode == 2
-
-
 def test_a_database_in_latin_1(server18, database18):
     name = f"{database18.name}_latin"
     database18.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
