@@ -36,6 +36,9 @@ BATCH_BYTES = 1 << 20
 GATHER = 0.005
 """Seconds to wait for more of an open transaction before what is there is decoded."""
 
+NAP = 0.0003
+"""Seconds left to a server that flushes every message: one wake-up then brings many rows, not a dozen."""
+
 TICK = 0.25
 """Seconds after which an idle loop looks at signals and clocks."""
 
@@ -261,6 +264,7 @@ class StreamRun:
         while frames and pipeline.in_transaction and not (received.keepalive or received.closed):
             if len(frames) >= BATCH or size >= BATCH_BYTES:
                 break
+            time.sleep(NAP)
             received = connection.receive(BATCH - len(frames), GATHER)
             if received.empty:
                 break

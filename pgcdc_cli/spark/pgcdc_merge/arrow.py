@@ -1,8 +1,8 @@
 """Arrow segments: a Python data source that yields record batches.
 
 Its columns: op, commit_lsn, seq, unchanged (names), old (true where an old row was sent, else NULL), unfit
-(values that Arrow could not hold, as PostgreSQL's text), new0, new1, ... (the new row) and old0, old3, ... (the
-old row, of the columns that matter). A value whose Spark type is string comes as PostgreSQL prints it.
+(values that Arrow could not hold, as PostgreSQL's text), new0, new1, ... (the new row) and old0, old3, ...
+(the old row, of the columns that matter). A value whose Spark type is string comes as PostgreSQL prints it.
 
 The classes run in Spark's Python workers, which need pyarrow but nothing of pgcdc.
 """
