@@ -45,9 +45,12 @@ class Reporter:
 
     def _text(self, totals: "Totals", rate: float) -> str:
         lag = human_bytes(max(totals.wal_end - totals.durable_lsn, 0))
+        transactions = (
+            "1 transaction" if totals.transactions == 1 else f"{totals.transactions:,} transactions"
+        )
         return (
-            f"{totals.rows:,} rows in {totals.transactions:,} transactions, {rate:,.0f} rows/s,"
-            f" durable to {totals.durable_lsn}, lag {lag}"
+            f"{rate:,.0f} rows/s, lag {lag}, durable to {totals.durable_lsn};"
+            f" {totals.rows:,} rows in {transactions}"
         )
 
     def _write(self, text: str) -> None:
