@@ -39,7 +39,7 @@ class KilledRuns:
         for _ in range(times):
             process = subprocess.Popen(self._command, stderr=subprocess.PIPE, text=True)
             # At first it only imports modules; then there is everything from recovery to rotation.
-            time.sleep(self._random.uniform(0.6 * whole, whole + 0.5))
+            time.sleep(self._random.uniform(0.6 * whole, whole + 0.3))
             process.send_signal(signal.SIGKILL)
             assert process.wait() == -signal.SIGKILL, process.stderr.read()
             process.stderr.close()
@@ -80,7 +80,7 @@ def test_a_directory_is_as_if_never_killed(database18, tmp_path: Path, pytestcon
         the_slot_is_not_beyond_the_files()
         finished_files_stay()
 
-    runs.kill(kills if form == "jsonl-zstd" else max(kills // 5, 2), check)
+    runs.kill(kills if form == "jsonl-zstd" else max(kills // 7, 2), check)
     end = runs.end()
     last = stream(database18.uri, runs.slot, "-D", str(killed), *DIRECTORY[form], "--endpos", end)
     assert (last.returncode, last.stderr) == (0, "")
@@ -99,7 +99,7 @@ def test_a_file_is_as_if_never_killed(database18, tmp_path: Path, pytestconfig):
     killed, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
     runs = KilledRuns(database18, ["-f", str(killed)], seed=1)
 
-    runs.kill(max(pytestconfig.getoption("--kills") // 5, 2), lambda: None)
+    runs.kill(max(pytestconfig.getoption("--kills") // 7, 2), lambda: None)
     end = runs.end()
     for slot, path in ((runs.slot, killed), (runs.other, whole)):
         last = stream(database18.uri, slot, "-f", str(path), "--endpos", end)

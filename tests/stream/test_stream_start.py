@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import time
 
@@ -52,6 +53,18 @@ def test_no_slot_is_left_behind_by_a_run_that_cannot_begin(database, tmp_path):
     assert run.returncode == 10
     assert (tmp_path / "data").read_text() == "somebody else's"
     assert slots(database) == []
+
+
+def test_a_slot_that_cannot_be_made_yet_does_not_outlast_a_signal(source, tmp_path, follow):
+    """The server waits with a new slot for every transaction that is open."""
+    with psycopg.connect(source.uri) as other:
+        other.execute("SELECT txid_current()")
+        following = follow(source.uri, f"made_{source.name}", tmp_path / "out", "--create-slot")
+        wait_until(lambda: slots(source))
+        began = time.monotonic()
+        assert following.stop(signal.SIGINT) == (0, "")
+        assert time.monotonic() - began < 5
+        wait_until(lambda: not slots(source))
 
 
 def test_a_new_slot_does_not_hide_a_gap(source, tmp_path):
