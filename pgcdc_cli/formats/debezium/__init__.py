@@ -1,0 +1,1 @@
+"""Debezium's event stream: what its PostgreSQL connector and Kafka's JsonConverter would write."""
