@@ -6,7 +6,7 @@ schema files of a directory hold.
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -26,18 +26,45 @@ class TableColumn:
     dimensions: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ColumnFacts:
+    """What the catalog says of a column beyond its type.
+
+    `default` is its default expression as `pg_get_expr` prints it; `labels` are the labels, in their order,
+    of an enum (or an array of one).
+    """
+
+    default: str | None = None
+    labels: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """What the catalog says of a table beyond its columns' types; names are columns'.
+
+    `primary_key` is in the order of the key. `unique` is that of the unique index which stands in for a
+    primary key where there is none.
+    """
+
+    primary_key: tuple[str, ...] | None
+    unique: tuple[str, ...] | None
+    columns: dict[str, ColumnFacts]
+
+
 @dataclass(frozen=True)
 class TableSchema:
     """One version of one table.
 
     `key` names the columns that identify a row on the wire as the merge understands it: the relation
     message's key columns under replica identity DEFAULT and INDEX, the primary key (unless deferrable) under
-    FULL; None for a table without one.
+    FULL; None for a table without one. `facts` are None where the catalog was not asked; they make no
+    difference between versions.
     """
 
     relation: Relation
     columns: tuple[TableColumn, ...]
     key: tuple[str, ...] | None
+    facts: TableFacts | None = field(default=None, compare=False)
 
     @property
     def schema(self) -> str:
