@@ -36,7 +36,7 @@ BATCH_BYTES = 1 << 20
 GATHER = 0.005
 """Seconds to wait for more of an open transaction before what is there is decoded."""
 
-NAP = 0.0003
+NAP = 0.0002
 """Seconds left to a server that flushes every message: one wake-up then brings many rows, not a dozen."""
 
 TICK = 0.25
@@ -244,7 +244,8 @@ class StreamRun:
         while not (pipeline.ended or self._must_end() or self._end_is_reached(pipeline)):
             received = self._receive(connection, pipeline)
             if received.frames:
-                self._write(pipeline.encode(received.frames))
+                with connection.reading_ahead():
+                    self._write(pipeline.encode(received.frames))
             if received.keepalive is not None and not pipeline.ended:
                 self._keepalive(received.keepalive, pipeline)
             if received.closed:

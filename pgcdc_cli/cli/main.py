@@ -144,6 +144,8 @@ def command_tree() -> ClickCommand:
 
 def main() -> None:
     """Be the console script."""
+    # Before NumPy is imported: it would start threads for linear algebra, of which there is none here.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.exit(run(sys.argv[1:]))
 
 

@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -21,6 +22,7 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication import commands, failures
 from pgcdc_cli.replication.copy_both import CopyBoth
+from pgcdc_cli.replication.drain import Drain
 from pgcdc_cli.replication.feedback import NEVER, Feedback, update_interval
 from pgcdc_cli.replication.frames import Received
 from pgcdc_cli.replication.session import connect
@@ -70,6 +72,7 @@ class ReplicationConnection:
         self._lock = threading.Lock()
         self._copy: CopyBoth | None = None
         self._feedback: Feedback | None = None
+        self._drain: Drain | None = None
         self._heard = 0.0
         self._slot = ""
         self._publications: tuple[str, ...] = ()
@@ -143,6 +146,8 @@ class ReplicationConnection:
         self._heard = time.monotonic()
         self._copy = CopyBoth(self._connection.pgconn)
         self._feedback = Feedback(self._connection.pgconn, self._lock, position, interval)
+        if self._connection.info.host.startswith(("/", "@")):
+            self._drain = Drain(self._copy, self._lock)
 
     def receive(self, limit: int, timeout: float) -> Received:
         """Take up to `limit` frames of what has arrived; if nothing has, wait up to `timeout` seconds."""
@@ -158,6 +163,10 @@ class ReplicationConnection:
             raise self._stream_failure(error) from error
         self._mind_silence(heard=heard or not received.empty)
         return received
+
+    def reading_ahead(self) -> AbstractContextManager[None]:
+        """Let the server go on sending while the caller handles what `receive` gave."""
+        return nullcontext() if self._drain is None else self._drain.running()
 
     def _take(self, copy: CopyBoth, feedback: Feedback, limit: int) -> Received:
         with self._lock:
@@ -191,6 +200,7 @@ class ReplicationConnection:
         """
         copy, feedback = self._streaming()
         try:
+            self._stop_reading_ahead()
             feedback.finish()
             return copy.finish(timeout)
         except psycopg.Error as error:
@@ -198,9 +208,14 @@ class ReplicationConnection:
 
     def close(self) -> None:
         """Close the connection, at once; what was confirmed since the last status update is not sent."""
+        self._stop_reading_ahead()
         if self._feedback is not None:
             self._feedback.stop()
         self._connection.close()
+
+    def _stop_reading_ahead(self) -> None:
+        if self._drain is not None:
+            self._drain.stop()
 
     def __enter__(self) -> Self:
         return self

@@ -5,7 +5,10 @@ psycopg's.
 """
 
 import select
+import sys
 import time
+from fcntl import ioctl
+from termios import FIONREAD
 
 import psycopg
 from psycopg.errors import error_from_result
@@ -17,8 +20,16 @@ from pgcdc_cli.replication.frames import XLOGDATA, XLOGDATA_HEADER, Received, re
 BATCH_BYTES = 16 << 20
 """A batch ends here even if it has fewer frames than asked for, so that wide rows need no more memory."""
 
-_PAUSE = 0.25
+_TRICKLE = 64
+"""Frames of one read below which the next one can wait: a server that flushes each message wakes us often."""
+
+_AHEAD_BYTES = 4 << 20
+"""What may lie in libpq's buffer before it is taken."""
+
+_PAUSE = 0.01
 """Seconds without reading: a walsender in mid-transaction then blocks, and only then looks at its mail."""
+
+_LONGEST_PAUSE = 0.25
 
 
 class CopyBoth:
@@ -27,6 +38,8 @@ class CopyBoth:
     def __init__(self, pgconn: PGconn) -> None:
         self._pgconn = pgconn
         self._finishing = False
+        self._failure: psycopg.OperationalError | None = None
+        self._ahead = 0
         self._readable = select.poll()
         self._readable.register(pgconn.socket, select.POLLIN)
 
@@ -54,15 +67,29 @@ class CopyBoth:
                 return Received(frames, None, closed=True)
             if size > 0:
                 return Received(frames, read_keepalive(bytes(data)))
-            if consumed and len(frames) == before:
+            if consumed and len(frames) - before < _TRICKLE:
                 break
             room -= sum(map(len, frames[before:]))
+            self._ahead = 0
             self._consume()
             consumed = True
         return Received(frames, None)
 
+    def read_ahead(self) -> bool:
+        """Read what has arrived into libpq's buffer; False if it is full. A failure waits for `take`."""
+        arrived = int.from_bytes(ioctl(self._pgconn.socket, FIONREAD, bytes(4)), sys.byteorder)
+        if arrived and self._failure is None:
+            self._ahead += arrived
+            try:
+                self._pgconn.consume_input()
+            except psycopg.OperationalError as failure:
+                self._failure = failure
+        return self._ahead < _AHEAD_BYTES
+
     def _consume(self) -> None:
         try:
+            if self._failure is not None:
+                raise self._failure
             self._pgconn.consume_input()
         except psycopg.OperationalError as error:
             raise self._last_words() or error from None
@@ -93,7 +120,7 @@ class CopyBoth:
 
     def finish(self, timeout: float) -> bool:
         """Send CopyDone and read until the server's, for up to `timeout` seconds. False if none came."""
-        deadline = time.monotonic() + timeout
+        deadline, pause = time.monotonic() + timeout, _PAUSE
         self._finishing = True
         self._pgconn.put_copy_end()
         while time.monotonic() < deadline:
@@ -103,7 +130,8 @@ class CopyBoth:
                 self._await_command_end(min(deadline, time.monotonic() + 1))
                 return True
             if received.frames:
-                time.sleep(_PAUSE)
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
             elif received.keepalive is None:
                 self.wait(min(0.1, deadline - time.monotonic()))
         return False

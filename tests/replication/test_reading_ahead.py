@@ -1,0 +1,93 @@
+"""While a batch is decoded, what the server sends is read already, up to a bound; nothing changes by it."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.replication.connection import ReplicationConnection
+
+OPTIONS = {"proto_version": "1", "publication_names": "p"}
+ROWS = 20_000
+
+
+@pytest.fixture
+def slot(database):
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, body text)")
+    database.execute("CREATE PUBLICATION p FOR TABLE t")
+    slot = database.create_slot()
+    database.execute("INSERT INTO t SELECT g, repeat('x', 400) FROM generate_series(1, %s) g", (ROWS,))
+    return slot
+
+
+def stream(uri: str, slot: str) -> ReplicationConnection:
+    connection = ReplicationConnection(uri)
+    connection.start(slot, Lsn(0), OPTIONS)
+    return connection
+
+
+def inserts(connection: ReplicationConnection, *, busy: float = 0.0) -> list[bytes]:
+    """All rows' messages; for so many seconds after each batch the caller has something else to do."""
+    messages: list[bytes] = []
+    while len(messages) < ROWS:
+        received = connection.receive(1000, 10.0)
+        messages += [frame[25:] for frame in received.frames if frame[25:26] == b"I"]
+        with connection.reading_ahead():
+            time.sleep(busy)
+    return messages
+
+
+def test_what_was_read_ahead_comes_in_the_servers_order(database, slot):
+    twin = database.copy_slot(slot)
+    with stream(database.uri, slot) as connection:
+        calm = inserts(connection)
+    with stream(database.uri, twin) as connection:
+        assert inserts(connection, busy=0.01) == calm
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.usefixtures("slot")
+def test_a_server_goes_on_while_the_caller_is_busy_but_not_for_ever(database):
+    slot = database.create_slot()
+    database.execute("INSERT INTO t SELECT -g, repeat('x', 400000) FROM generate_series(1, 200) g")
+    with stream(database.uri, slot) as connection:
+        with connection.reading_ahead():
+            time.sleep(1.0)
+        query = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s"
+        with stopped(database.execute(query, (slot,)).fetchone()[0]):
+            arrived = 0
+            while not (received := connection.receive(1000, 0.1)).empty:
+                arrived += sum(map(len, received.frames))
+        assert 3 << 20 < arrived < 8 << 20
+
+
+def test_a_connection_that_is_lost_meanwhile_fails_at_the_next_receive(database, slot):
+    with stream(database.uri, slot) as connection:
+        assert not connection.receive(1, 10.0).closed
+        with connection.reading_ahead():
+            database.execute(
+                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s",
+                (slot,),
+            )
+            time.sleep(0.5)
+        with pytest.raises(PgcdcError) as failure:
+            inserts(connection)
+        assert failure.value.kind is ErrorKind.CONNECTION
+
+
+def test_over_tcp_the_kernel_has_room_enough(database, slot, proxy):
+    with stream(proxy.uri(database.name), slot) as connection:
+        assert len(inserts(connection)) == ROWS
