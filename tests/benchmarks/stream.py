@@ -5,6 +5,9 @@
 Both read the same transactions from copies of one slot, in turn, up to the same end position, into files on
 the same file system. What is timed is the whole life of each process, its start included. The log ends with
 one more transaction beyond the end position, so that neither waits for a keepalive to learn that it is done.
+
+Over TCP, as from another host, the kernel has room for what the server sends while we decode; a Unix socket
+holds some 250 rows.
 """
 
 import argparse
@@ -13,6 +16,7 @@ import os
 import platform
 import shutil
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -20,7 +24,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 import psycopg
@@ -55,9 +61,10 @@ class Usage:
 
 @dataclass(frozen=True)
 class Log:
-    """Transactions waiting in a slot, up to an end position."""
+    """Transactions waiting in a slot, up to an end position; `uri` is how they are read."""
 
     name: str
+    connection: str
     uri: str
     slot: str
     end: str
@@ -65,12 +72,26 @@ class Log:
     transactions: int
 
 
-def write_log(server: EmbeddedServer, name: str, rows: int, rows_a_transaction: int) -> Log:
+def listen(server: EmbeddedServer) -> int:
+    """Restart the server so that it listens on a TCP port of the loopback interface, too."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    options = f"-h 127.0.0.1 -p {port} -k {server.socket_directory}"
+    server.pg_ctl("-m", "fast", "-o", options, "restart")
+    return int(port)
+
+
+def uri(server: EmbeddedServer, database: str, connection: str, port: int) -> str:
+    host = server.socket_directory if connection == "socket" else "127.0.0.1"
+    return f"postgresql://postgres@/{database}?host={host}&port={port}"
+
+
+def write_log(uris: Callable[[str, str], str], name: str, rows: int, rows_a_transaction: int) -> Log:
     """Make a database with a slot and `rows` inserts in transactions of `rows_a_transaction`."""
-    with psycopg.connect(server.uri(), autocommit=True) as admin:
+    with psycopg.connect(uris("postgres", "socket"), autocommit=True) as admin:
         admin.execute(f"CREATE DATABASE {name}")
     starts = range(1, rows + 1, rows_a_transaction)
-    with psycopg.connect(server.uri(name), autocommit=True) as connection:
+    with psycopg.connect(uris(name, "socket"), autocommit=True) as connection:
         connection.execute(TABLE)
         connection.execute("CREATE PUBLICATION bench FOR TABLE bench")
         connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (name,))
@@ -80,7 +101,7 @@ def write_log(server: EmbeddedServer, name: str, rows: int, rows_a_transaction: 
         # A record at the end position counts as before it, so none of the next transaction may lie there.
         connection.execute("SELECT pg_logical_emit_message(false, 'bench', '')")
         connection.execute(INSERT.format(0, 0))
-    return Log(name, server.uri(name), name, end, rows, len(starts))
+    return Log(name, "socket", uris(name, "socket"), name, end, rows, len(starts))
 
 
 @contextmanager
@@ -197,6 +218,7 @@ def summary(log: Log, format_: str, pairs: list[tuple[Usage, Usage]]) -> dict[st
     wall = statistics.median(ours.wall for ours, _ in pairs)
     return {
         "workload": log.name,
+        "connection": log.connection,
         "rows": log.rows,
         "transactions": log.transactions,
         "format": format_,
@@ -225,6 +247,7 @@ def machine(server: EmbeddedServer) -> dict[str, object]:
 
 HEADINGS = (
     "workload",
+    "connection",
     "format",
     "wall ratio",
     "CPU ratio",
@@ -236,6 +259,7 @@ HEADINGS = (
 )
 KEYS = {
     "workload": "",
+    "connection": "",
     "format": "",
     "wall_ratio": ".2f",
     "cpu_ratio": ".2f",
@@ -248,7 +272,7 @@ KEYS = {
 
 
 def table_line(cells: list[str] | tuple[str, ...]) -> str:
-    return "".join(cell.ljust(12) if place < 2 else cell.rjust(14) for place, cell in enumerate(cells))
+    return "".join(cell.ljust(12) if place < 3 else cell.rjust(14) for place, cell in enumerate(cells))
 
 
 def arguments() -> argparse.Namespace:
@@ -257,6 +281,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--formats", default="jsonl,arrow", help=f"of {', '.join(PGCDC)}")
     parser.add_argument("--workloads", default="one,many", help="one transaction, or many of 100 rows")
+    parser.add_argument("--connections", default="tcp,socket")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--directory", type=Path, help="where servers and output go (a temporary directory)")
     return parser.parse_args()
@@ -267,10 +292,13 @@ def benchmark(options: argparse.Namespace, server: EmbeddedServer, work: Path) -
     print("  ".join(f"{name} {value}" for name, value in facts.items()))
     print(table_line(HEADINGS))
     results = []
+    uris = partial(uri, server, port=listen(server))
     for workload in options.workloads.split(","):
         size = {"one": options.rows, "many": ROWS_A_TRANSACTION}[workload]
-        log = write_log(server, workload, options.rows, size)
-        for format_ in options.formats.split(","):
+        written = write_log(uris, workload, options.rows, size)
+        ways = product(options.connections.split(","), options.formats.split(","))
+        for connection, format_ in ways:
+            log = replace(written, connection=connection, uri=uris(workload, connection))
             result = compare(server, log, format_, options.pairs, work)
             print(table_line([format(result[key], spec) for key, spec in KEYS.items()]), flush=True)
             results.append(result)
@@ -286,6 +314,7 @@ def main() -> None:
         try:
             report = benchmark(options, server, work)
         finally:
+            server.pg_ctl("-m", "fast", "stop")
             server.stop()
     if options.json:
         options.json.write_text(json.dumps(report, indent=2) + "\n")

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 SCRIPT = Path(__file__).with_name("stream.py")
@@ -19,9 +20,12 @@ def test_the_benchmark_measures_every_format_against_pg_recvlogical(tmp_path):
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     results = json.loads(report.read_text())["results"]
-    measured = {(result["workload"], result["format"], result["transactions"]) for result in results}
-    formats = ("jsonl", "jsonl-file", "arrow", "raw")
-    assert measured == {("one", name, 1) for name in formats} | {("many", name, 20) for name in formats}
+    measured = {
+        (result["workload"], result["connection"], result["format"], result["transactions"])
+        for result in results
+    }
+    ways = list(product(("tcp", "socket"), ("jsonl", "jsonl-file", "arrow", "raw")))
+    assert measured == {("one", *way, 1) for way in ways} | {("many", *way, 20) for way in ways}
     assert all(result["wall_ratio"] > 0 < result["cpu_ratio"] for result in results)
     assert all(result["peak_rss"] > result["pg_recvlogical_peak_rss"] > 0 for result in results)
     assert ended.stdout.count("\n") == 2 + len(results)
