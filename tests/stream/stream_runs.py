@@ -1,7 +1,9 @@
 """Running `pgcdc stream` as users do, and reading what it left."""
 
+import contextlib
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -33,6 +35,23 @@ CREATE PUBLICATION pub FOR TABLE t;
 def command(uri: str, slot: str, *arguments: str) -> list[str]:
     base = [sys.executable, "-m", "pgcdc_cli", "stream", "-d", uri, "-S", slot, "--publication", "pub"]
     return [*base, *arguments]
+
+
+def peak_memory(line: list[str]) -> int:
+    """Run a command line that succeeds; gives its largest resident set in bytes.
+
+    Not wait4's: that counts the moment before exec, too, when the process was a copy of this one.
+    """
+    with subprocess.Popen(line) as process:
+        peaks = [0]
+        while process.poll() is None:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                status = Path(f"/proc/{process.pid}/status").read_text()
+                peaks += [int(size) << 10 for size in re.findall(r"VmHWM:\s*(\d+) kB", status)]
+            time.sleep(0.005)
+    assert process.returncode == 0
+    assert max(peaks)
+    return max(peaks)
 
 
 def stream(uri: str, slot: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
@@ -127,7 +146,7 @@ class Load(threading.Thread):
         )
         connection.execute("INSERT INTO audit VALUES (%s, NULL), (%s, 'ä')", (low, low))
         with connection.transaction(force_rollback=True):
-            connection.execute("DELETE FROM accounts WHERE id < 5000")
+            connection.execute("DELETE FROM accounts WHERE id BETWEEN %s AND %s", (low - 9, low + 9))
         if self._random.random() < 0.3:
             connection.execute("DELETE FROM accounts WHERE -id BETWEEN %s AND %s", (low, low + 3))
             connection.execute("UPDATE accounts SET id = -id WHERE id BETWEEN %s AND %s", (low, low + 3))

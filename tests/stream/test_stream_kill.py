@@ -13,10 +13,10 @@ from stream_runs import TABLES, Load, command, contents, manifest, position, str
 from pgcdc_cli.lsn import Lsn
 
 DIRECTORY = {
-    "jsonl": ["--rotate-size", "300kB"],
-    "jsonl-zstd": ["--rotate-size", "60kB", "--compression", "zstd"],
+    "jsonl": ["--rotate-size", "100kB"],
+    "jsonl-zstd": ["--rotate-size", "15kB", "--compression", "zstd"],
     "jsonl-gzip-stream": ["--rotate-interval", "200ms", "--compression", "gzip", "--layout", "stream"],
-    "arrow": ["--rotate-size", "300kB", "--format", "arrow"],
+    "arrow": ["--rotate-size", "100kB", "--format", "arrow"],
 }
 
 
@@ -31,15 +31,15 @@ class KilledRuns:
         self._random = random.Random(seed)
 
     def kill(self, times: int, check) -> None:
-        load = Load(self._database.uri, seed=times)
-        load.start()
         began = time.monotonic()
         assert subprocess.run([*self._command, "--endpos", "now"], check=False).returncode == 0
         whole = time.monotonic() - began
+        load = Load(self._database.uri, seed=times)
+        load.start()
         for _ in range(times):
             process = subprocess.Popen(self._command, stderr=subprocess.PIPE, text=True)
             # At first it only imports modules; then there is everything from recovery to rotation.
-            time.sleep(self._random.uniform(0.6 * whole, whole + 0.3))
+            time.sleep(self._random.uniform(0.6 * whole, whole + 0.4))
             process.send_signal(signal.SIGKILL)
             assert process.wait() == -signal.SIGKILL, process.stderr.read()
             process.stderr.close()
