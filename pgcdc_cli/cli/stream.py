@@ -64,7 +64,7 @@ def stream(  # noqa: PLR0913 - a command's options
     conninfo: str,
     slot: Annotated[str, typer.Option("-S", "--slot", metavar="NAME", help="Replication slot to read.")],
     publication: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Publication to read; may be repeated.")
+        list[str] | None, typer.Option(metavar="NAME", help="Publication to read.")
     ] = None,
     create_slot: Annotated[bool, typer.Option("--create-slot", help="First create the slot.")] = False,
     if_not_exists: Annotated[
@@ -224,7 +224,7 @@ def stream(  # noqa: PLR0913 - a command's options
             "-o",
             "--option",
             metavar="NAME=VALUE",
-            help="For the server's plugin; may be repeated.",
+            help="For the server's plugin.",
             rich_help_panel=SERVER,
         ),
     ] = None,

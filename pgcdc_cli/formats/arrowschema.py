@@ -40,7 +40,9 @@ UNFIT = pa.map_(pa.string(), pa.string())
 OWN_NAMES = frozenset([*(field.name for field in STAMP_FIELDS), "_unchanged", "_truncate", "_old", "_unfit"])
 
 _MESSAGE_FIELDS: tuple[Field, ...] = (
-    *STAMP_FIELDS,
+    *STAMP_FIELDS[:3],
+    STAMP_FIELDS[3].with_nullable(nullable=True),
+    *STAMP_FIELDS[4:],
     pa.field("transactional", pa.bool_(), nullable=False),
     pa.field("prefix", pa.string(), nullable=False),
     pa.field("content", pa.binary(), nullable=False),

@@ -70,5 +70,7 @@ def _stamp(stamp: Stamp) -> dict[str, Any]:
     }
 
 
-def _timestamp(micros: int) -> str:
+def _timestamp(micros: int | None) -> str | None:
+    if micros is None:
+        return None
     return str(timestamp_text(np.array([micros], np.int64))[0].as_py(), "ascii")

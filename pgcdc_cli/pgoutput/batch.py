@@ -241,7 +241,7 @@ class Batch:
             if start <= number < stop:
                 stamp = self._stamp(number)
                 if not message.transactional:
-                    stamp = replace(stamp, xid=None, seq=0)
+                    stamp = replace(stamp, commit_ts=None, xid=None, seq=0)
                 yield MessageChange(stamp, message.transactional, message.prefix, message.content)
 
     def _transaction_marks(self, start: int, stop: int) -> Iterator[TransactionMark]:

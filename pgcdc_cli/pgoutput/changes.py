@@ -84,13 +84,13 @@ class ChangeBatch:
 class Stamp:
     """One change's place, as in `Stamps`.
 
-    `xid` is None for a message outside any transaction; its `commit_ts` is 0, as the server gives it no time.
+    `xid` and `commit_ts` are None for a message outside any transaction: the server gives it none.
     """
 
     index: int
     lsn: Lsn
     commit_lsn: Lsn
-    commit_ts: int
+    commit_ts: int | None
     xid: int | None
     seq: int
 

@@ -187,7 +187,7 @@ def stamp(stamps: Stamps, row: int) -> Stamp:
         row,
         Lsn(stamps.lsn[row]),
         Lsn(stamps.commit_lsn[row]),
-        int(stamps.commit_ts[row]),
+        int(stamps.commit_ts[row]) or None,
         int(stamps.xid[row]) or None,
         int(stamps.seq[row]),
     )

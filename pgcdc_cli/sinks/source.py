@@ -68,5 +68,5 @@ def _check_timeline(checkpoint: Checkpoint, source: Source, history: Sequence[tu
 
 
 def _changed(what: str, old: str, new: str, *, hint: str | None = None) -> PgcdcError:
-    message = f"could not go on from the checkpoint: its {what} is {old}, the server's is {new}"
+    message = f"could not go on from the checkpoint: it is of {what} {old}, not {new}"
     return PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=hint)

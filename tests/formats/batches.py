@@ -95,7 +95,7 @@ def stamps(index: list[int], commit_lsn: int | list[int] = 0x1A2B400, xid: int =
 
 def stamp(index: int, commit_lsn: int = 0x1A2B400, xid: int | None = 771, lsn: int | None = None) -> Stamp:
     lsn = 0x1A2B000 + 16 * index if lsn is None else lsn
-    return Stamp(index, Lsn(lsn), Lsn(commit_lsn), COMMIT_TS, xid, index)
+    return Stamp(index, Lsn(lsn), Lsn(commit_lsn), COMMIT_TS if xid else None, xid, index)
 
 
 @dataclass

@@ -113,12 +113,8 @@ def test_messages_have_a_schema_of_their_own():
         ),
     )
     first, second = rows(ArrowFormat(), part)
-    assert (first["_op"], first["_xid"], first["content"], first["transactional"]) == (
-        "M",
-        None,
-        b"\xff\0",
-        False,
-    )
+    assert (first["_op"], first["content"], first["transactional"]) == ("M", b"\xff\0", False)
+    assert (first["_xid"], first["_commit_ts"]) == (None, None)
     assert (second["_xid"], second["prefix"], second["content"], second["_seq"]) == (771, "", b"", 1)
 
 

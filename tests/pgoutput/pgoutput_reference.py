@@ -194,7 +194,7 @@ class _Plain:
         if self.until is not None and message.lsn > self.until:
             self.found.ended = True
         elif message.lsn > self.skip_before:
-            place = (lsn, message.lsn, 0, None, 0)
+            place = (lsn, message.lsn, None, None, 0)
             self.found.events.append(("M", place, False, message.prefix, message.content))
             self.edge(message.lsn, message.lsn)
         self.reached(message.lsn)

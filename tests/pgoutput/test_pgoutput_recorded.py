@@ -189,7 +189,7 @@ def test_truncates_messages_and_schema_changes_keep_their_order(database):
     assert after[0] == ("I", "a", 3, (b"3", b"x"))
     assert sorted(after[1:3]) == [("T", "a", after[1][2], True), ("T", "b", after[2][2], True)]
     assert after[3] == ("I", "a", 6, (b"4", None))
-    assert alone[1] == (Lsn.parse(lsn), Lsn.parse(lsn), 0, None, 0)
+    assert alone[1] == (Lsn.parse(lsn), Lsn.parse(lsn), None, None, 0)
     assert (found.transactions, found.last_edge) == (2, (Lsn.parse(lsn), Lsn.parse(lsn)))
 
 

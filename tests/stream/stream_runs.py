@@ -60,6 +60,11 @@ def stream(uri: str, slot: str, *arguments: str, timeout: float = 60) -> subproc
     )
 
 
+def refused(run: subprocess.CompletedProcess[str], status: int, message: str, hint: str) -> None:
+    expected = f"pgcdc: error: could not {message}\nhint: {hint}\n"
+    assert (run.returncode, run.stdout, run.stderr) == (status, "", expected)
+
+
 class Following:
     """`pgcdc stream` in the background, writing to a file as transactions come, or to a directory."""
 

@@ -1,0 +1,96 @@
+"""What `pgcdc stream` can't be meant to do: one line, a hint, exit status 2."""
+
+import subprocess
+
+import pytest
+from stream_runs import command, position, refused, stream
+
+SEE_HELP = "see pgcdc stream --help"
+OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("--format parquet", '--format: "parquet" is not one of "jsonl", "arrow", "pretty", "raw"'),
+        ("-E 0x1/0", '-E/--endpos: "0x1/0" is no LSN, such as 0/1A2B3C8'),
+        ("-E later", '-E/--endpos: "later" is no LSN, such as 0/1A2B3C8'),
+        ("-I 1", '-I/--startpos: "1" is no LSN, such as 0/1A2B3C8'),
+        (
+            "--rotate-size 12parsecs",
+            '--rotate-size: "12parsecs" is not a size: a number with a unit (B, kB, MB, GB, TB)',
+        ),
+        ("--rotate-size 0", '--rotate-size: "0" is less than a byte'),
+        ("--max-time soon", '--max-time: "soon" is not a time: a number with a unit (ms, s, min, h, d)'),
+        ("-s -1", '-s/--status-interval: "-1" is not a time: a number with a unit (ms, s, min, h, d)'),
+        ("--max-transactions 0", '--max-transactions: "0" is no whole number above 0'),
+        ("-f x", "-f and -D exclude each other"),
+        ("--format pretty", "--format pretty goes into one file (-f) or to standard output"),
+        ("--proto-version 2", "--proto-version 2 is not supported yet, only 1"),
+        ("--streaming on", "--streaming on is not supported yet, only off"),
+        ("--two-phase", "--two-phase is not supported yet"),
+        ("-o novalue", '-o: "novalue" is not NAME=VALUE'),
+        ("-o =value", '-o: "=value" is not NAME=VALUE'),
+        ("-o streaming=on", "-o streaming: use --streaming"),
+        ("-o binary=true", "-o binary: binary values are not supported yet"),
+        ("--if-not-exists", "--if-not-exists goes with --create-slot"),
+    ],
+)
+def test_a_command_line_that_cannot_be_meant(tmp_path, arguments, reason):
+    out = tmp_path / "out"
+    run = stream("host=/nowhere dbname=never_asked", "s", "-D", str(out), *arguments.split())
+    refused(run, 2, f"read the command line: {reason}", SEE_HELP)
+    assert not out.exists()
+
+
+def test_arrow_needs_a_directory(tmp_path):
+    file = tmp_path / "x.arrow"
+    run = stream("host=/nowhere dbname=never_asked", "s", "--format", "arrow", "-f", str(file))
+    reason = "--format arrow needs a directory (-D): a file holds one table"
+    refused(run, 2, f"read the command line: {reason}", SEE_HELP)
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        ("--layout stream", 'use --layout stream with format "arrow": a file has one schema', "see --help"),
+        ("--compression gzip", 'use gzip with format "arrow": Arrow has none', "use zstd"),
+    ],
+)
+def test_what_arrow_has_not(tmp_path, arguments, message, hint):
+    out = ("-D", str(tmp_path / "out"), "--format", "arrow")
+    run = stream("host=/nowhere dbname=never_asked", "s", *out, *arguments.split())
+    refused(run, 2, message, hint)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("create", "reason"),
+    [
+        ("pg_create_physical_replication_slot(%s)", "it is a physical slot"),
+        (
+            "pg_create_logical_replication_slot(%s, 'pgoutput', false, true)",
+            "two-phase decoding is not supported yet",
+        ),
+    ],
+)
+def test_a_slot_that_cannot_be_decoded(source, tmp_path, create, reason):
+    slot = f"s_{source.name}"
+    source.execute(f"SELECT {create}", (slot,))
+    try:
+        before = position(source, slot)
+        run = stream(source.uri, slot, "-D", str(tmp_path / "out"))
+        refused(run, 2, f'stream slot "{slot}": {reason}', OTHER_SLOT)
+        assert position(source, slot) == before
+    finally:
+        source.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+
+
+def test_debug_shows_the_traceback_and_nothing_else_does():
+    line = command("host=/nowhere", "s", "-n")
+    quiet = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    line.insert(line.index("stream"), "--debug")
+    loud = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    assert "Traceback" not in quiet.stderr
+    assert "Traceback" in loud.stderr
