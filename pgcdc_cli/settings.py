@@ -28,7 +28,8 @@ class StreamSettings:
 
     `options` go to the server's plugin. `start_lsn` is for a run without a checkpoint; None is the slot's own
     position. `create_slot` makes the slot first, with `if_not_exists` only where there is none. `bad_file`
-    takes the bytes of a message that can't be decoded.
+    takes the bytes of a message that can't be decoded. Without `use_catalog` relation messages are all that is
+    known of tables.
     """
 
     conninfo: str
@@ -44,6 +45,7 @@ class StreamSettings:
     status_interval: float = 10.0
     accept_gap: bool = False
     accept_publications: bool = False
+    use_catalog: bool = True
 
 
 @dataclass(slots=True)

@@ -11,8 +11,9 @@ from contextlib import closing
 from dataclasses import replace
 
 from pgcdc_cli.catalog import Catalog
+from pgcdc_cli.catalog.tables import describe_alone
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
-from pgcdc_cli.formats.base import EncodedSlice, Format
+from pgcdc_cli.formats.base import EncodedSlice, Format, Restartable
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.transactions import Assembler
 from pgcdc_cli.pipeline import ChangePipeline, Pipeline, RawPipeline
@@ -77,6 +78,7 @@ class StreamRun:
         self._rows_at_edge = 0
         self._end_lsn = settings.limits.end_lsn
         self._checkpoint: Checkpoint | None = None
+        self._database = ""
         self._started = self._created = False
         self._began = self._last_data = time.monotonic()
 
@@ -173,6 +175,7 @@ class StreamRun:
         """Is this still the source that we know? Where the stream is new, here it begins."""
         settings = self._settings
         identity = connection.identify_system()
+        self._database = identity.database
         if settings.limits.end_now and self._end_lsn is None:
             self._end_lsn = identity.wal_position
         if settings.create_slot and not self._created:
@@ -229,8 +232,10 @@ class StreamRun:
         if not self._decodes:
             return RawPipeline(self._end_lsn)
         count = self._settings.limits.max_transactions
+        if isinstance(self._encoding, Restartable):
+            self._encoding.restart(self._database, self._sink.last_commit_lsn)
         assembler = Assembler(
-            self._catalog.describe,
+            self._catalog.describe if self._settings.use_catalog else describe_alone,
             skip_before=self._sink.edge_lsn,
             marks=self._marks,
             until=self._end_lsn,

@@ -48,7 +48,34 @@ class TableFacts:
 
     primary_key: tuple[str, ...] | None
     unique: tuple[str, ...] | None
-    columns: dict[str, ColumnFacts]
+    columns: dict[str, ColumnFacts] = field(hash=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """What the schema file says of it."""
+        return {
+            "primary_key": None if self.primary_key is None else list(self.primary_key),
+            "unique": None if self.unique is None else list(self.unique),
+            "columns": {
+                name: {
+                    "default": facts.default,
+                    "labels": None if facts.labels is None else list(facts.labels),
+                }
+                for name, facts in self.columns.items()
+            },
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "TableFacts":
+        """Read what `to_json` gave; KeyError or TypeError if it is something else."""
+        columns = {
+            name: ColumnFacts(facts["default"], _names(facts["labels"]))
+            for name, facts in data["columns"].items()
+        }
+        return cls(_names(data["primary_key"]), _names(data["unique"]), columns)
+
+
+def _names(names: list[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(names)
 
 
 @dataclass(frozen=True)
@@ -100,6 +127,7 @@ class TableSchema:
                 }
                 for column, wire in zip(self.columns, self.relation.columns, strict=True)
             ],
+            **({} if self.facts is None else {"facts": self.facts.to_json()}),
         }
 
     @classmethod
@@ -122,11 +150,14 @@ class TableSchema:
         )
         identity = ReplicaIdentity(data["replica_identity"])
         relation = Relation(data["oid"], data["schema"], data["table"], identity, wire)
-        key = data["key"]
-        return cls(relation, columns, None if key is None else tuple(key))
+        facts = data.get("facts")
+        return cls(
+            relation, columns, _names(data["key"]), None if facts is None else TableFacts.from_json(facts)
+        )
 
     @cached_property
     def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits that differ when anything of `to_json` does."""
-        text = json.dumps(self.to_json(), sort_keys=True, ensure_ascii=True)
+        """Sixteen hexadecimal digits that differ when anything of `to_json` but the facts does."""
+        content = {name: value for name, value in self.to_json().items() if name != "facts"}
+        text = json.dumps(content, sort_keys=True, ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]

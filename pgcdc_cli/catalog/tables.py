@@ -8,17 +8,19 @@ from typing import Any
 
 from pgcdc_cli.catalog.session import Session
 from pgcdc_cli.pgoutput.messages import Relation, RelationColumn, ReplicaIdentity
-from pgcdc_cli.table import TableColumn, TableSchema
+from pgcdc_cli.table import ColumnFacts, TableColumn, TableFacts, TableSchema
 from pgcdc_cli.types.registry import PgType, builtin
 
 # One round trip: the message's types as declared; the columns as they are now; the columns of the primary key
-# (unless deferrable) and of the replica identity, each with "may be kept from the publication"; and all types
-# behind those that are not built in.
+# (unless deferrable) and of the replica identity, each with "may be kept from the publication"; all types behind
+# those that are not built in, with an enum's labels; and the primary key and all unique indexes.
 _FACTS = """
 SELECT ARRAY(SELECT format_type(t, m) FROM unnest(%(types)s::oid[], %(typmods)s::int[])
                     WITH ORDINALITY AS c (t, m, n) ORDER BY n),
-       (SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint, a.attnotnull, a.attndims))
-        FROM pg_attribute a WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped),
+       (SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint, a.attnotnull, a.attndims,
+                                         CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END))
+        FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+        WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped),
        (SELECT json_agg(json_build_array(a.attname, i.indisprimary, i.indisreplident,
                                          a.attgenerated <> '' OR has_list) ORDER BY k.n)
         FROM pg_index i CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k (attnum, n)
@@ -32,8 +34,17 @@ SELECT ARRAY(SELECT format_type(t, m) FROM unnest(%(types)s::oid[], %(typmods)s:
             UNION
             SELECT t.* FROM behind b JOIN pg_type t ON t.oid IN (b.typbasetype, b.typelem))
         SELECT json_agg(json_build_array(oid::bigint, typname, typtype, typbasetype::bigint, typtypmod,
-                                         CASE WHEN typcategory = 'A' THEN typelem::bigint ELSE 0 END))
-        FROM behind)
+                                         CASE WHEN typcategory = 'A' THEN typelem::bigint ELSE 0 END,
+                                         ARRAY(SELECT enumlabel FROM pg_enum WHERE enumtypid = oid
+                                               ORDER BY enumsortorder)))
+        FROM behind),
+       (SELECT json_agg(json_build_array(i.indisprimary, columns) ORDER BY c.relname)
+        FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid,
+        LATERAL (SELECT array_agg(a.attname ORDER BY k.n) AS columns
+                 FROM unnest(i.indkey) WITH ORDINALITY AS k (attnum, n)
+                 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+                 WHERE k.n <= i.indnkeyatts) k
+        WHERE i.indrelid = %(oid)s AND i.indisunique AND i.indexprs IS NULL)
 """
 
 
@@ -46,6 +57,7 @@ class _TypeFacts:
     base: int
     typmod: int
     element: int
+    labels: list[str]
 
 
 _Types = dict[int, _TypeFacts]
@@ -62,7 +74,7 @@ def describe(session: Session, relation: Relation) -> TableSchema:
         "unknown": unknown,
     }
     doing = f'describe table "{relation.namespace}.{relation.name}"'
-    [(declared, now, keys, behind)] = session.ask(_FACTS, parameters, doing)
+    [(declared, now, keys, behind, unique)] = session.ask(_FACTS, parameters, doing)
     types = {oid: _TypeFacts(*facts) for oid, *facts in behind or ()}
     present = {(name, type_oid): facts for name, type_oid, *facts in now or ()}
     return TableSchema(
@@ -72,13 +84,48 @@ def describe(session: Session, relation: Relation) -> TableSchema:
             for column, text in zip(columns, declared, strict=True)
         ),
         _key(relation, keys or []),
+        _facts(relation, present, types, unique or []),
     )
+
+
+def describe_alone(relation: Relation) -> TableSchema:
+    """Give the table of a relation message without asking anybody."""
+    columns = tuple(
+        TableColumn(column.name, type_, type_.name, column.key)
+        for column in relation.columns
+        for type_ in (resolve({}, column.type_oid, column.typmod),)
+    )
+    return TableSchema(relation, columns, _key(relation, []))
+
+
+def _facts(
+    relation: Relation,
+    present: dict[tuple[str, int], list[Any]],
+    types: _Types,
+    unique: list[tuple[bool, list[str]]],
+) -> TableFacts:
+    keys = {is_primary: tuple(columns) for is_primary, columns in reversed(unique)}
+    columns = {
+        column.name: ColumnFacts(
+            present.get((column.name, column.type_oid), [None] * 3)[2], _labels(types, column.type_oid)
+        )
+        for column in relation.columns
+    }
+    return TableFacts(keys.get(True), keys.get(False), columns)
+
+
+def _labels(types: _Types, oid: int) -> tuple[str, ...] | None:
+    """List the labels of an enum, of a domain over one or of an array of them."""
+    facts = types.get(oid)
+    if facts is None:
+        return None
+    return tuple(facts.labels) if facts.kind == "e" else _labels(types, facts.base or facts.element)
 
 
 def _column(
     column: RelationColumn, type_: PgType, declared: str, present: dict[tuple[str, int], list[Any]]
 ) -> TableColumn:
-    not_null, dimensions = present.get((column.name, column.type_oid), (None, 0))
+    not_null, dimensions, _ = present.get((column.name, column.type_oid), (None, 0, None))
     if declared == "???":
         declared = type_.name
     return TableColumn(column.name, type_, declared, column.key, not_null, dimensions)

@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -11,7 +11,9 @@ import typer
 
 from pgcdc_cli.cli import units
 from pgcdc_cli.cli.base import Command, examples
+from pgcdc_cli.cli.connector import read_config, source_of
 from pgcdc_cli.cli.options import connecting, usage_error, whole_number
+from pgcdc_cli.cli.plugin import plugin_options, refuse_protocols
 from pgcdc_cli.cli.progress import Reporter
 from pgcdc_cli.cli.target import (
     STDOUT,
@@ -33,17 +35,7 @@ if TYPE_CHECKING:
     from pgcdc_cli.formats.base import Format
     from pgcdc_cli.settings import Control, StreamSettings
 
-OWN_OPTIONS = {
-    "proto_version": "use --proto-version",
-    "publication_names": "use --publication",
-    "streaming": "use --streaming",
-    "two_phase": "use --two-phase",
-    "binary": "binary values are not supported yet",
-    "messages": "use --messages",
-}
-"""pgoutput's options that change what arrives, and what to do instead of giving them by -o."""
-
-OUTPUT, END, SERVER = "Output", "Where it ends", "What the server sends"
+OUTPUT, DEBEZIUM, END, SERVER = "Output", "Debezium", "Where it ends", "What the server sends"
 
 
 def register(app: typer.Typer) -> None:
@@ -62,7 +54,9 @@ def register(app: typer.Typer) -> None:
 def stream(  # noqa: PLR0913 - a command's options
     *,
     conninfo: str,
-    slot: Annotated[str, typer.Option("-S", "--slot", metavar="NAME", help="Replication slot to read.")],
+    slot: Annotated[
+        str | None, typer.Option("-S", "--slot", metavar="NAME", help="Replication slot to read.")
+    ] = None,
     publication: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Publication to read.")
     ] = None,
@@ -163,6 +157,28 @@ def stream(  # noqa: PLR0913 - a command's options
     numeric: Annotated[
         Numeric, typer.Option(help="How jsonl writes numeric.", rich_help_panel=OUTPUT)
     ] = "string",
+    connector_config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A Debezium connector's configuration.", rich_help_panel=DEBEZIUM),
+    ] = None,
+    connector_property: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-c",
+            "--connector-property",
+            metavar="NAME=VALUE",
+            help="One property of it.",
+            rich_help_panel=DEBEZIUM,
+        ),
+    ] = None,
+    record: Annotated[
+        Literal["full", "value"],
+        typer.Option(help="Topic, key, value and headers, or the value alone.", rich_help_panel=DEBEZIUM),
+    ] = "full",
+    no_catalog: Annotated[
+        bool,
+        typer.Option("--no-catalog", help="Don't ask the server for keys, defaults and labels."),
+    ] = False,
     endpos: Annotated[
         str | None,
         typer.Option(
@@ -239,7 +255,11 @@ def stream(  # noqa: PLR0913 - a command's options
     checkpoint lets the next run go on where this one ended, however it ended. INT and TERM end it cleanly;
     HUP reopens the file, or finishes the segment.
     """
-    _refuse_protocols(proto_version, streaming, two_phase=two_phase)
+    refuse_protocols(proto_version, streaming, two_phase=two_phase)
+    debezium = file_format == "debezium"
+    if not debezium and (connector_config or connector_property or record != "full"):
+        raise usage_error("--connector-config, -c and --record go with --format debezium")
+    config = read_config(connector_config, connector_property or []) if debezium else None
     target = Target(
         file=STDOUT if file is None and directory is None else file,
         directory=directory,
@@ -252,8 +272,11 @@ def stream(  # noqa: PLR0913 - a command's options
         rotate_interval=units.duration(rotate_interval) or None,
         fsync_interval=units.duration(fsync_interval),
         status_interval=units.duration(status_interval),
+        connector=config,
+        values_only=record == "value",
     )
     check(target)
+    source = source_of(config, conninfo, slot, publication or [])
     if if_not_exists and not create_slot:
         raise usage_error("--if-not-exists goes with --create-slot")
     if target.format == "raw" and max_transactions is not None:
@@ -261,10 +284,12 @@ def stream(  # noqa: PLR0913 - a command's options
     from pgcdc_cli.settings import Limits, StreamSettings
 
     settings = StreamSettings(
-        conninfo=conninfo,
-        slot=slot,
-        publications=tuple(publication or ()),
-        options=_plugin_options(target.format, publication or [], option or [], messages=messages),
+        conninfo=source.conninfo,
+        slot=source.slot,
+        publications=tuple(source.publications),
+        options=plugin_options(
+            target.format, source.publications, option or [], messages=messages or config is not None
+        ),
         limits=Limits(
             end_lsn=None if endpos is None else units.end_position(endpos),
             end_now=endpos == "now",
@@ -272,7 +297,7 @@ def stream(  # noqa: PLR0913 - a command's options
             max_transactions=None if max_transactions is None else whole_number(max_transactions),
             idle_timeout=None if idle_timeout is None else units.positive_duration(idle_timeout),
         ),
-        bad_file=place_of(target) / f"{slot}.bad",
+        bad_file=place_of(target) / f"{source.slot}.bad",
         start_lsn=None if startpos is None else units.lsn(startpos),
         create_slot=create_slot,
         if_not_exists=if_not_exists,
@@ -280,6 +305,7 @@ def stream(  # noqa: PLR0913 - a command's options
         status_interval=target.status_interval,
         accept_gap=accept_gap,
         accept_publications=accept_publications,
+        use_catalog=not no_catalog,
     )
     encoding = encoding_for(target)
     shown = _shows_progress(target) if progress is None else progress
@@ -288,42 +314,6 @@ def stream(  # noqa: PLR0913 - a command's options
 
 def _shows_progress(target: Target) -> bool:
     return sys.stderr.isatty() and not (target.stdout and sys.stdout.isatty())
-
-
-def _refuse_protocols(proto_version: int, streaming: str, *, two_phase: bool) -> None:
-    if proto_version > 1:
-        raise usage_error(f"--proto-version {proto_version} is not supported yet, only 1")
-    if streaming != "off":
-        raise usage_error(f"--streaming {streaming} is not supported yet, only off")
-    if two_phase:
-        raise usage_error("--two-phase is not supported yet")
-
-
-def _plugin_options(
-    file_format: str, publications: list[str], given: list[str], *, messages: bool
-) -> Mapping[str, str]:
-    """Options of START_REPLICATION."""
-    options = dict(_name_and_value(item) for item in given)
-    if file_format == "raw" and not publications:
-        if messages:
-            raise usage_error("--messages goes with --publication; for another plugin, use -o")
-        return options
-    if not publications:
-        raise usage_error("--publication is missing")
-    for name in options:
-        if name in OWN_OPTIONS:
-            raise usage_error(f"-o {name}: {OWN_OPTIONS[name]}")
-    from pgcdc_cli.replication.commands import publication_names
-
-    options |= {"proto_version": "1", "publication_names": publication_names(publications)}
-    return options | ({"messages": "true"} if messages else {})
-
-
-def _name_and_value(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise usage_error(f'-o: "{text}" is not NAME=VALUE')
-    return name, value
 
 
 def _run(settings: "StreamSettings", target: Target, encoding: "Format", reporter: Reporter) -> None:
@@ -337,7 +327,7 @@ def _run(settings: "StreamSettings", target: Target, encoding: "Format", reporte
         encoding,
         control,
         reporter,
-        marks=target.format == "pretty" or target.transactions,
+        marks=target.format in {"pretty", "debezium"} or target.transactions,
     )
     with _signals(control):
         try:

@@ -10,9 +10,10 @@ from pgcdc_cli.cli.printing import wants_colour
 
 if TYPE_CHECKING:
     from pgcdc_cli.formats.base import Format
+    from pgcdc_cli.formats.debezium.config import ConnectorConfig
     from pgcdc_cli.sinks.base import Sink
 
-FormatName = Literal["jsonl", "arrow", "pretty", "raw"]
+FormatName = Literal["jsonl", "arrow", "debezium", "pretty", "raw"]
 Layout = Literal["table", "stream"]
 Compression = Literal["none", "gzip", "zstd"]
 Numeric = Literal["string", "number"]
@@ -35,6 +36,8 @@ class Target:
     rotate_interval: float | None
     fsync_interval: float
     status_interval: float
+    connector: "ConnectorConfig | None" = None
+    values_only: bool = False
 
     @property
     def stdout(self) -> bool:
@@ -71,6 +74,8 @@ def check(target: Target) -> None:
 
 def encoding_for(target: Target) -> "Format":
     """Make the format; raises PgcdcError USAGE for options that exclude each other."""
+    if target.connector is not None:
+        return _debezium(target, target.connector)
     from pgcdc_cli.formats.select import select_format
 
     return select_format(
@@ -83,6 +88,13 @@ def encoding_for(target: Target) -> "Format":
     )
 
 
+def _debezium(target: Target, config: "ConnectorConfig") -> "Format":
+    from pgcdc_cli.formats.debezium.format import DebeziumFormat
+
+    layout: Layout = "stream" if target.directory is None else target.layout
+    return DebeziumFormat(config, layout, target.compression, target.values_only)
+
+
 def sink_for(target: Target, encoding: "Format") -> "Sink":
     """Make the sink, as yet unopened."""
     from pgcdc_cli.sinks.core import SinkSettings
@@ -91,6 +103,8 @@ def sink_for(target: Target, encoding: "Format") -> "Sink":
     from pgcdc_cli.sinks.stream import StreamSink
 
     options = {"numeric": target.numeric, "transactions": str(target.transactions), "layout": target.layout}
+    if target.connector is not None:
+        options |= {"connector": target.connector.fingerprint, "record": str(target.values_only)}
     if target.directory is not None:
         rotating = DirectorySettings(
             rotate_size=target.rotate_size,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 
@@ -64,4 +64,13 @@ class Format(Protocol):
 
         That is a compressed frame, an Arrow record batch message, or the bytes themselves.
         """
+        ...
+
+
+@runtime_checkable
+class Restartable(Protocol):
+    """A format whose lines tell of what came before them."""
+
+    def restart(self, database: str, last_commit: Lsn | None) -> None:
+        """Forget what came after the last edge; `last_commit` is the end LSN of the transaction before it."""
         ...

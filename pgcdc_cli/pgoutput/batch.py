@@ -248,6 +248,6 @@ class Batch:
         for number in self._marks[slice(*np.searchsorted(self._marks, (start, stop)))].tolist():
             stamp = self._stamp(number)
             if self._tags[number] == Tag.BEGIN:
-                yield TransactionMark("B", replace(stamp, lsn=stamp.commit_lsn))
+                yield TransactionMark("B", stamp)
             else:
                 yield TransactionMark("C", replace(stamp, lsn=Lsn(self._outline.end_lsn(number))))

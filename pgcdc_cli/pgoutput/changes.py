@@ -119,7 +119,7 @@ class MessageChange:
 class TransactionMark:
     """A transaction's begin ("B") or commit ("C").
 
-    `stamp.lsn` is the commit's end LSN for "C", else the commit LSN; `stamp.seq` is the number of changes
+    `stamp.lsn` is the commit's end LSN for "C", the start of the Begin's XLogData for "B"; `stamp.seq` is the number of changes
     before the mark.
     """
 

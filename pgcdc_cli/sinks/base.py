@@ -11,11 +11,15 @@ class Sink(Protocol):
     """Where encoded slices go.
 
     `edge_lsn` is the end LSN of the last transaction written: what is delivered again below it is skipped.
+    `last_commit_lsn` is the same before keepalives moved it on, None before the first transaction.
     `durable_lsn` is the position that is fsynced and in the checkpoint: the only one the server may be told.
     """
 
     @property
     def edge_lsn(self) -> Lsn: ...
+
+    @property
+    def last_commit_lsn(self) -> Lsn | None: ...
 
     @property
     def durable_lsn(self) -> Lsn: ...

@@ -77,7 +77,8 @@ class Checkpoint:
     """What was durable at one transaction edge.
 
     `end_lsn` is the end of the last durable transaction; `segment` the number of the open segment, or the
-    next. `options` describes the format and what else decides over the content of lines. `inode` is device
+    next. `last_commit_lsn` is the end of the last transaction with something in it for us, while `end_lsn` goes
+    on with keepalives; None before the first. `options` describes the format and what else decides over the content of lines. `inode` is device
     and inode of a single output file, None for a directory.
     """
 
@@ -89,6 +90,7 @@ class Checkpoint:
     files: tuple[PartialFile, ...] = ()
     pending: Pending | None = None
     inode: tuple[int, int] | None = None
+    last_commit_lsn: Lsn | None = None
 
 
 def read_checkpoint(disk: Disk, path: str) -> Checkpoint | None:
@@ -127,6 +129,9 @@ def encode(checkpoint: Checkpoint) -> bytes:
             "files": [_encode_file(file) for file in checkpoint.files],
             "pending": None if pending is None else _encode_pending(pending),
             "inode": None if checkpoint.inode is None else list(checkpoint.inode),
+            "last_commit_lsn": None
+            if checkpoint.last_commit_lsn is None
+            else str(checkpoint.last_commit_lsn),
         }
     )
     return body[:-1] + b',"crc32":%d}\n' % zlib.crc32(body)
@@ -173,6 +178,7 @@ def decode(data: bytes) -> Checkpoint:
         files=tuple(_decode_file(item) for item in fields.items("files")),
         pending=_decode_pending(fields.inner("pending")),
         inode=_decode_inode(fields),
+        last_commit_lsn=None if fields.null("last_commit_lsn") else fields.lsn("last_commit_lsn"),
     )
     fields.end()
     if encode(checkpoint) != data:

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.base import EncodedSlice, Format, Piece
@@ -61,6 +62,7 @@ class CheckpointedSink(ABC):
         self._options = {"format": encoding.name, "suffix": encoding.suffix, **settings.options}
         self._checkpoint: Checkpoint | None = None
         self._edge_lsn = Lsn(0)
+        self._last_commit: Lsn | None = None
         self._unsaved: dict[OutputFile, None] = {}
         self._open = False
         self._held = 0
@@ -73,6 +75,10 @@ class CheckpointedSink(ABC):
     @property
     def edge_lsn(self) -> Lsn:
         return self._edge_lsn
+
+    @property
+    def last_commit_lsn(self) -> Lsn | None:
+        return self._last_commit
 
     @property
     def durable_lsn(self) -> Lsn:
@@ -110,7 +116,7 @@ class CheckpointedSink(ABC):
         self._check_options(checkpoint)
         self.disk.fsync_folder(self.files.root)
         recovered = self._recover(checkpoint)
-        self._edge_lsn = recovered.end_lsn
+        self._edge_lsn, self._last_commit = recovered.end_lsn, recovered.last_commit_lsn
         return recovered
 
     def start(self, source: Source, start_lsn: Lsn, checkpoint: Checkpoint | None = None) -> None:
@@ -171,6 +177,7 @@ class CheckpointedSink(ABC):
                 output.settle()
         self._open = False
         self._edge_lsn = max(self._edge_lsn, edge.end_lsn)
+        self._last_commit = edge.end_lsn
         if self._eager:
             self._write_whole()
         self._at_edge()
@@ -234,7 +241,7 @@ class CheckpointedSink(ABC):
         if changed or self._edge_lsn != self.durable_lsn:
             self._sync(changed)
             files = tuple(output.entry for output in self.outputs if output.lasting)
-            self._save(replace(self._saved, end_lsn=self._edge_lsn, files=files))
+            self._save(self._at_position(files=files))
         self._now_durable(changed)
 
     def _sync(self, changed: list[OutputFile]) -> None:
@@ -242,6 +249,11 @@ class CheckpointedSink(ABC):
             self.files.fsync(output.path)
         self._place_schemas()
         self.files.fsync_folders()
+
+    def _at_position(self, **changes: Any) -> Checkpoint:  # noqa: ANN401 - fields of Checkpoint
+        """Give the checkpoint of the last edge."""
+        changes |= {"end_lsn": self._edge_lsn, "last_commit_lsn": self._last_commit}
+        return replace(self._saved, **changes)
 
     def _save(self, checkpoint: Checkpoint) -> None:
         write_checkpoint(self.disk, self._checkpoint_path, checkpoint)

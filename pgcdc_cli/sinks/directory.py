@@ -181,9 +181,7 @@ class DirectorySink(CheckpointedSink):
             tuple(output.entry for output in self.outputs),
             self._manifest_size,
         )
-        begun = replace(
-            checkpoint, end_lsn=self._edge_lsn, segment=checkpoint.segment + 1, files=(), pending=pending
-        )
+        begun = replace(self._at_position(), segment=checkpoint.segment + 1, files=(), pending=pending)
         self._save(begun)
         self._manifest_size = rotation.publish(self.files, pending)
         self._save(replace(begun, pending=None))

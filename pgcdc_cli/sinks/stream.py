@@ -43,6 +43,7 @@ class StreamSink:
         self._failed = False
         self._synced_at = 0.0
         self._edge_lsn = self._durable_lsn = Lsn(0)
+        self.last_commit_lsn: Lsn | None = None
 
     @property
     def edge_lsn(self) -> Lsn:
@@ -79,6 +80,7 @@ class StreamSink:
             self._write(memoryview(self._encoding.frame(data)).cast("B"))
         if part.edge is not None:
             self._edge_lsn = max(self._edge_lsn, part.edge.end_lsn)
+            self.last_commit_lsn = part.edge.end_lsn
             self._at_edge()
 
     def _write(self, data: memoryview) -> None:

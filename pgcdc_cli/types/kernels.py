@@ -123,6 +123,11 @@ def equal(column: Column, value: bytes) -> Column:
     return cast("Column", pc.call_function("equal", [column, pa.scalar(value, column.type)]))
 
 
+def same(one: Column, other: Column) -> Column:
+    """Compare row by row."""
+    return cast("Column", pc.call_function("equal", [one, other]))
+
+
 def matches(text: pa.StringArray, pattern: str) -> Column:
     """Say which values contain a match of the RE2 pattern."""
     options = pc.MatchSubstringOptions(pattern)
@@ -144,7 +149,7 @@ def replace_where(values: ArrayT, mask: Mask, value: bytes) -> ArrayT:
     return cast("ArrayT", pc.call_function("if_else", [pa.array(mask), replacement, values]))
 
 
-def coalesce(first: ArrayT, second: Column) -> ArrayT:
+def coalesce(first: ArrayT, second: "Column | pa.Scalar[Any]") -> ArrayT:
     return cast("ArrayT", pc.call_function("coalesce", [first, second]))
 
 

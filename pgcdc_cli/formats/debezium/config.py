@@ -1,29 +1,50 @@
-"""What a Debezium connector configuration says.
+"""What a Debezium connector configuration says, checked."""
 
-Attributes are Debezium's property names with underscores for dots.
-"""
-
+import hashlib
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pgcdc_cli.types import kernels
+
+Patterns = tuple[re.Pattern[str], ...]
+Mask = Callable[[pa.BinaryArray], pa.BinaryArray]
+_ALGORITHMS = {"SHA-1": "sha1", "SHA-256": "sha256", "SHA-384": "sha384", "SHA-512": "sha512", "MD5": "md5"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorConfig:
-    """A checked configuration, with Debezium 2.5's defaults; lists are tuples, durations as the name says."""
+    """Attributes are Debezium's property names with underscores for dots; defaults are those of 2.5."""
 
     topic_prefix: str
     topic_delimiter: str = "."
-    debezium_version: str = "2.5"
+    topic_transaction: str = "transaction"
+    topic_heartbeat_prefix: str = "__debezium-heartbeat"
+    schema_include_list: Patterns = ()
+    schema_exclude_list: Patterns = ()
+    table_include_list: Patterns = ()
+    table_exclude_list: Patterns = ()
+    column_include_list: Patterns = ()
+    column_exclude_list: Patterns = ()
+    message_prefix_include_list: Patterns = ()
+    message_prefix_exclude_list: Patterns = ()
+    message_key_columns: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = ()
     decimal_handling_mode: str = "precise"
     time_precision_mode: str = "adaptive"
     interval_handling_mode: str = "numeric"
     binary_handling_mode: str = "bytes"
     hstore_handling_mode: str = "json"
     money_fraction_digits: int = 2
-    unavailable_value_placeholder: str = "__debezium_unavailable_value"
-    include_unknown_datatypes: bool = False
     tombstones_on_delete: bool = True
     skipped_operations: tuple[str, ...] = ("t",)
     provide_transaction_metadata: bool = False
+    snapshot_mode: str = "initial"
+    unavailable_value_placeholder: str = "__debezium_unavailable_value"
+    include_unknown_datatypes: bool = False
+    column_propagate_source_type: Patterns = ()
+    datatype_propagate_source_type: Patterns = ()
     schema_name_adjustment_mode: str = "none"
     field_name_adjustment_mode: str = "none"
     heartbeat_interval_ms: int = 0
@@ -31,3 +52,88 @@ class ConnectorConfig:
     value_converter_schemas_enable: bool = True
     key_converter_replace_null_with_default: bool = True
     value_converter_replace_null_with_default: bool = True
+    slot_name: str = "debezium"
+    publication_name: str = "dbz_publication"
+    publication_autocreate_mode: str = "all_tables"
+    database_hostname: str = ""
+    database_port: int | None = None
+    database_user: str = ""
+    database_password: str = ""
+    database_dbname: str = ""
+    database_sslmode: str = ""
+    debezium_version: str = "2.5"
+    masks: tuple[tuple[str, Patterns], ...] = ()
+
+    @property
+    def fingerprint(self) -> str:
+        """Sixteen hexadecimal digits that differ when anything does that events depend on."""
+        texts = [
+            f"{name}={getattr(self, name)!r}"
+            for name in self.__dataclass_fields__
+            if not name.startswith(("database_", "slot_", "publication_"))
+        ]
+        return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
+
+    def includes_table(self, schema: str, table: str) -> bool:
+        """Whether the filters let a table through."""
+        if not _included(schema, self.schema_include_list, self.schema_exclude_list):
+            return False
+        return _included(f"{schema}.{table}", self.table_include_list, self.table_exclude_list)
+
+    def includes_column(self, schema: str, table: str, column: str) -> bool:
+        """Whether the filters let a column through."""
+        name = f"{schema}.{table}.{column}"
+        return _included(name, self.column_include_list, self.column_exclude_list)
+
+    def includes_message(self, prefix: str) -> bool:
+        """Whether the filters let a message through."""
+        return _included(prefix, self.message_prefix_include_list, self.message_prefix_exclude_list)
+
+    def key_columns(self, schema: str, table: str) -> tuple[str, ...]:
+        """Columns of the key that the configuration names for a table; none if it is the primary key."""
+        name = f"{schema}.{table}"
+        found = [columns for pattern, columns in self.message_key_columns if pattern.fullmatch(name)]
+        return tuple(column for columns in found for column in columns)
+
+    def propagates_source_type(self, schema: str, table: str, column: str, kind: str) -> bool:
+        """Whether a column's schema tells its type `kind` at the source."""
+        columns, kinds = self.column_propagate_source_type, self.datatype_propagate_source_type
+        name = f"{schema}.{table}.{column}"
+        return _any(columns, name) or _any(kinds, f"{schema}.{table}.{kind}") or _any(kinds, kind)
+
+    def column_mask(self, schema: str, table: str, column: str) -> Mask | None:
+        """Give what a column's text goes through, if anything."""
+        name = f"{schema}.{table}.{column}"
+        rule = next((rule for rule, patterns in self.masks if _any(patterns, name)), None)
+        return None if rule is None else mask(rule)
+
+
+def _any(patterns: Patterns, name: str) -> bool:
+    return any(pattern.fullmatch(name) for pattern in patterns)
+
+
+def _included(name: str, include: Patterns, exclude: Patterns) -> bool:
+    return _any(include, name) if include else not _any(exclude, name)
+
+
+def mask(rule: str) -> Mask:
+    """Read a property such as `column.mask.with.5.chars`; ValueError if it is none."""
+    if match := re.fullmatch(r"column\.mask\.with\.(\d+)\.chars", rule):
+        stars = "*" * int(match[1])
+        return _each(lambda _: stars)
+    if match := re.fullmatch(r"column\.truncate\.to\.(\d+)\.chars", rule):
+        length = int(match[1])
+        return _each(lambda text: text[:length])
+    match = re.fullmatch(r"column\.mask\.hash(?:\.v2)?\.([^.]+)\.with\.salt\.(.+)", rule)
+    if match is None or match[1].upper() not in _ALGORITHMS:
+        raise ValueError("it names no mask")
+    algorithm, salt = _ALGORITHMS[match[1].upper()], match[2].encode()
+    return _each(lambda text: hashlib.new(algorithm, salt + text.encode()).hexdigest())
+
+
+def _each(change: Callable[[str], str]) -> Mask:
+    def masked(column: pa.BinaryArray) -> pa.BinaryArray:
+        texts = kernels.as_text(column).to_pylist()
+        return kernels.binary([None if text is None else change(text) for text in texts])
+
+    return masked

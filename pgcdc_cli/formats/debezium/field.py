@@ -11,10 +11,10 @@ import pyarrow as pa
 class Field:
     """A column's place in the row struct.
 
-    `schema` is the Connect schema as JsonConverter writes it, in its order of keys ("field" last). `to_json`
-    turns wire text into JSON tokens, one per value; null stays null. The others are single JSON tokens:
-    `null` for an SQL NULL, `absent` for a value that the server did not send (null, or the default or zero value of
-    a field that is not optional), `unavailable` for an unchanged TOAST value.
+    `schema` is the Connect schema in JsonConverter's order of keys, its "default" a JSON token, without
+    "field". `to_json` turns wire text into JSON tokens, one per value; null stays null. The others are single
+    JSON tokens: `null` for an SQL NULL, `absent` for a value that the server did not send (null, or the
+    default or zero value of a field that is not optional), `unavailable` for an unchanged TOAST value.
     """
 
     name: str

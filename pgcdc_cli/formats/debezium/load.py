@@ -1,0 +1,170 @@
+"""From a connector's configuration file and `-c name=value` to a checked configuration."""
+
+import difflib
+import json
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.formats.debezium.config import ConnectorConfig, Patterns, mask
+from pgcdc_cli.formats.debezium.properties import MASKS, NOT_DONE, PROPERTIES, WITHOUT_MEANING, Property
+
+log = logging.getLogger("pgcdc")
+
+_BY_NAME = {known.name: known for known in PROPERTIES}
+_FLAGS = {"true": True, "false": False}
+_NOT_IN_COMMAS = re.compile(r"(?<!\\),")
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Read a configuration file: JSON, bare or as Kafka Connect takes it, or Java's .properties.
+
+    Raises a USAGE error for a file that is neither.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise _unreadable(path, str(reason)) from error
+    if text.lstrip().startswith("{"):
+        return _from_json(path, text)
+    return _from_java(text)
+
+
+def _unreadable(path: Path, reason: str) -> PgcdcError:
+    return PgcdcError(ErrorKind.USAGE, f'could not read connector configuration "{path}": {reason}')
+
+
+def _from_json(path: Path, text: str) -> dict[str, str]:
+    try:
+        content: Any = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _unreadable(path, f"no JSON from line {error.lineno} on") from error
+    if isinstance(content.get("config"), dict):
+        content = content["config"]
+    bad = next((name for name, value in content.items() if isinstance(value, (dict, list))), None)
+    if bad is not None:
+        raise _unreadable(path, f'"{bad}" is no plain value')
+    return {
+        name: json.dumps(value) if isinstance(value, bool) else str(value)
+        for name, value in content.items()
+        if value is not None and not name.startswith("_")
+    }
+
+
+def _from_java(text: str) -> dict[str, str]:
+    """Read `java.util.Properties`: comments, continued lines, escapes, and `=`, `:` or a blank between."""
+    joined = re.sub(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t\f]*", r"\1", text)
+    found = {}
+    for line in joined.splitlines():
+        stripped = line.lstrip(" \t\f")
+        if stripped and stripped[0] not in "#!":
+            match = re.fullmatch(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*[=:]?[ \t\f]*(.*)", stripped)
+            if match is not None:
+                found[_unescaped(match[1])] = _unescaped(match[2])
+    return found
+
+
+def _unescaped(text: str) -> str:
+    short = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+    return re.sub(
+        r"\\(?:u([0-9A-Fa-f]{4})|(.))",
+        lambda match: chr(int(match[1], 16)) if match[1] else short.get(match[2], match[2]),
+        text,
+    )
+
+
+def connector_config(properties: Mapping[str, str]) -> ConnectorConfig:
+    """Check properties; warns of what is not followed. Raises a USAGE error for a wrong value."""
+    values: dict[str, Any] = {}
+    masks = []
+    for name, text in properties.items():
+        known = _BY_NAME.get(name)
+        if known is not None:
+            values[known.attribute] = _value(known, text.strip())
+        elif name.startswith(MASKS):
+            masks.append((_mask_rule(name), _patterns(name, text)))
+        else:
+            _warn(name)
+    if not values.get("topic_prefix"):
+        raise PgcdcError(
+            ErrorKind.USAGE,
+            "could not use the connector configuration: it has no topic.prefix",
+            hint="give it with -c topic.prefix=NAME",
+        )
+    return ConnectorConfig(**values, masks=tuple(masks))
+
+
+def _warn(name: str) -> None:
+    if name in WITHOUT_MEANING or name.startswith(("key.converter.", "value.converter.")):
+        return
+    if name in NOT_DONE or name.partition(".")[0] in {"transforms", "predicates", "driver", "signal"}:
+        log.warning('property "%s" is not supported: events are as without it', name)
+        return
+    near = difflib.get_close_matches(name, _BY_NAME, n=1)
+    log.warning('property "%s" is unknown%s', name, f': did you mean "{near[0]}"?' if near else "")
+
+
+def _wrong(name: str, text: str, reason: str) -> PgcdcError:
+    shown = "..." if "password" in name else text
+    return PgcdcError(ErrorKind.USAGE, f'could not use property "{name}": "{shown}" {reason}')
+
+
+def _value(known: Property, text: str) -> object:
+    if known.kind == "flag":
+        if text.lower() not in _FLAGS:
+            raise _wrong(known.name, text, "is neither true nor false")
+        return _FLAGS[text.lower()]
+    if known.kind == "number":
+        if not text.isascii() or not text.isdigit():
+            raise _wrong(known.name, text, "is no whole number")
+        return int(text)
+    if known.kind in {"choice", "choices"}:
+        return _choice(known, text)
+    if known.kind == "patterns":
+        return _patterns(known.name, text)
+    return _keys(known.name, text) if known.kind == "keys" else text
+
+
+def _choice(known: Property, text: str) -> object:
+    chosen = [part.strip().lower() for part in text.split(",")] if known.kind == "choices" else [text.lower()]
+    wrong = next((one for one in chosen if one not in known.choices), None)
+    if wrong is not None:
+        raise _wrong(known.name, wrong, f"is none of {', '.join(known.choices)}")
+    if known.kind == "choice":
+        return chosen[0]
+    return () if chosen == ["none"] else tuple(chosen)
+
+
+def _patterns(name: str, text: str) -> Patterns:
+    """Compile a list of regular expressions, each of which must match a whole name, whatever its case."""
+    parts = [part.strip().replace(r"\,", ",") for part in _NOT_IN_COMMAS.split(text)]
+    return tuple(_pattern(name, part) for part in parts if part)
+
+
+def _pattern(name: str, text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text, re.IGNORECASE)
+    except re.error as error:
+        raise _wrong(name, text, f"is no regular expression: {error}") from error
+
+
+def _keys(name: str, text: str) -> tuple[tuple[re.Pattern[str], tuple[str, ...]], ...]:
+    rules = []
+    for rule in filter(None, (part.strip() for part in text.split(";"))):
+        table, colon, columns = rule.rpartition(":")
+        if not colon or not columns.strip():
+            raise _wrong(name, rule, "is not TABLE:COLUMN,...")
+        rules.append((_pattern(name, table.strip()), tuple(column.strip() for column in columns.split(","))))
+    return tuple(rules)
+
+
+def _mask_rule(name: str) -> str:
+    try:
+        mask(name)
+    except ValueError as error:
+        raise PgcdcError(ErrorKind.USAGE, f'could not use property "{name}": {error}') from error
+    return name

@@ -1,0 +1,48 @@
+"""Names of topics, schemas and fields, as Debezium sanitises and adjusts them."""
+
+import re
+from collections.abc import Callable
+
+from pgcdc_cli.formats.debezium.config import ConnectorConfig
+
+Adjust = Callable[[str], str]
+
+
+def topic(config: ConnectorConfig, *parts: str) -> str:
+    """Join with the delimiter; what Kafka forbids in a topic's name becomes `_`."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", config.topic_delimiter.join((config.topic_prefix, *parts)))
+
+
+def schema_adjuster(config: ConnectorConfig) -> Adjust:
+    """Follow `schema.name.adjustment.mode`; dots divide a schema's full name."""
+    return _adjuster(config.schema_name_adjustment_mode, dots=True)
+
+
+def field_adjuster(config: ConnectorConfig) -> Adjust:
+    """Follow `field.name.adjustment.mode`."""
+    return _adjuster(config.field_name_adjustment_mode, dots=False)
+
+
+def _adjuster(mode: str, *, dots: bool) -> Adjust:
+    if mode == "none":
+        return str
+    more = "." if dots else ""
+    if mode == "avro":
+        return lambda name: _adjusted(name, f"A-Za-z0-9_{more}", lambda _: "_")
+    return lambda name: _adjusted(name, f"A-Za-z0-9{more}", _unicode)
+
+
+def _adjusted(name: str, allowed: str, replace: Callable[[str], str]) -> str:
+    """Replace what Avro forbids; a digit may only follow something else."""
+    adjusted = re.sub(f"[^{allowed}]", lambda match: replace(match[0]), name)
+    first = name[:1]
+    if first.isascii() and first.isdigit():
+        return ("_" if replace("_") == "_" else _unicode(first)) + (
+            adjusted if replace("_") == "_" else adjusted[1:]
+        )
+    return adjusted
+
+
+def _unicode(character: str) -> str:
+    units = character.encode("utf-16-be").hex()
+    return "".join(f"_u{units[at : at + 4]}" for at in range(0, len(units), 4))

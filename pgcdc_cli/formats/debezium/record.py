@@ -1,0 +1,176 @@
+"""One record: topic, key, value, headers; its source block and, on request, its transaction block."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import pyarrow as pa
+
+from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.formats.debezium.tables import EventTable
+from pgcdc_cli.formats.stamps import INVALID_XID, integer_text
+from pgcdc_cli.pgoutput.changes import Int64s, Stamps
+from pgcdc_cli.types import kernels
+from pgcdc_cli.types.kernels import Part
+
+VERSIONS = {"2.5": b"2.5.4.Final", "3.4": b"3.4.3.Final"}
+NONE: Sequence[Part] = (b"null",)
+
+
+class RecordKind(Enum):
+    """A change is one event, or, where its key changes, the first and the second of two."""
+
+    ONE = 0
+    FIRST_OF_TWO = 1
+    SECOND_OF_TWO = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Context:
+    """What all records of a run share."""
+
+    config: ConnectorConfig
+    database: str
+    values_only: bool
+    run_id: str
+
+    @property
+    def newer(self) -> bool:
+        """The envelope of Debezium 3.4."""
+        return self.config.debezium_version != "2.5"
+
+    def source(self) -> list[Part]:
+        """Begin the source block, up to the commit's time."""
+        version, name = VERSIONS[self.config.debezium_version], text(self.config.topic_prefix)
+        return [b'{"version":"%s","connector":"postgresql","name":%s,"ts_ms":' % (version, name)]
+
+    def headers(self, more: Sequence[Part] = ()) -> Sequence[Part]:
+        """Build the headers' object; `more` are members, each followed by a comma."""
+        members = list(more)
+        if self.newer:
+            name = text(self.config.topic_prefix)
+            members += [
+                b'"__debezium.context.connectorLogicalName":%s,"__debezium.context.taskId":"0",'
+                b'"__debezium.context.connectorName":"postgresql","__debezium.context.runId":"%s",'
+                % (name, self.run_id.encode())
+            ]
+        if not members:
+            return (b"{}",)
+        last = members.pop()
+        assert isinstance(last, bytes)
+        return (b"{", *members, last.removesuffix(b","), b"}")
+
+
+def text(value: str) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """Where n changes stand: `previous` is the sequence's first part, `transaction` the block's parts."""
+
+    stamps: Stamps
+    previous: Part
+    transaction: Mapping[RecordKind, Sequence[Part]]
+    snapshot: Part = b"false"
+
+
+class Record:
+    """The records of one batch's rows."""
+
+    def __init__(
+        self, context: Context, table: EventTable, names: tuple[str, str], places: Places, now: int
+    ) -> None:
+        """`names` are schema and table; `now` is the time of handling in nanoseconds since 1970."""
+        self._context = context
+        self._table = table
+        self._source = source_parts(context, names, places)
+        self._places = places
+        self._now = now
+
+    def parts(
+        self,
+        operation: str,
+        key: Sequence[Part],
+        *,
+        before: Sequence[Part] = NONE,
+        after: Sequence[Part] = NONE,
+        headers: Sequence[Part] = (),
+        kind: RecordKind = RecordKind.ONE,
+    ) -> Sequence[Part]:
+        """Give what, joined row by row, is a record's line."""
+        table, transaction = self._table, self._places.transaction[kind]
+        end = envelope_end(self._context, operation, transaction, self._now)
+        value = [table.value_head, b'{"before":', *before, b',"after":', *after, b',"source":', *self._source]
+        value += [b",", *end, b"}", table.value_tail]
+        return self._line(key, value, headers)
+
+    def tombstone(self, key: Sequence[Part], *, headers: Sequence[Part] = ()) -> Sequence[Part]:
+        """Give the parts of a record without a value; none where only values are written."""
+        return () if self._context.values_only else self._line(key, NONE, headers)
+
+    def header(self, name: str, key: Sequence[Part]) -> Sequence[Part]:
+        """Give a header that holds another record's key."""
+        return (text(name) + b":", *key, b",")
+
+    def _line(self, key: Sequence[Part], value: Sequence[Part], headers: Sequence[Part]) -> Sequence[Part]:
+        return record_line(self._context, self._table.topic, key, value, headers)
+
+
+def record_line(
+    context: Context, topic: bytes, key: Sequence[Part], value: Sequence[Part], headers: Sequence[Part] = ()
+) -> Sequence[Part]:
+    """Give the parts of one line."""
+    if context.values_only:
+        return (*value, b"\n")
+    begin = b'{"topic":' + topic + b',"key":'
+    return (begin, *key, b',"value":', *value, b',"headers":', *context.headers(headers), b"}\n")
+
+
+def envelope_end(context: Context, operation: str, transaction: Sequence[Part], now: int) -> Sequence[Part]:
+    """Give the members of a row's value behind `source`."""
+    handled = b'"ts_ms":%d' % (now // 1_000_000)
+    op = b'"op":"%s",' % operation.encode()
+    if context.newer:
+        handled += b',"ts_us":%d,"ts_ns":%d' % (now // 1000, now)
+        return (b'"transaction":', *transaction, b"," + op + handled)
+    return (op + handled + b',"transaction":', *transaction)
+
+
+def source_parts(context: Context, names: tuple[str, str], places: Places) -> Sequence[Part]:
+    """Give the source block of n changes."""
+    stamps = places.stamps
+    lsn = integer_text(stamps.lsn)
+    millis = _shared(stamps.commit_ts // 1000)
+    xid: Part = _shared(stamps.xid)
+    if isinstance(xid, pa.Array):
+        xid = kernels.null_where(xid, stamps.xid == INVALID_XID)
+    elif stamps.xid[0] == INVALID_XID:
+        xid = b"null"
+    snapshot, database = places.snapshot, text(context.database)
+    parts: list[Part] = [*context.source(), millis, b',"snapshot":"', snapshot, b'","db":' + database]
+    parts += [b',"sequence":"[', places.previous, b',\\"', lsn, b'\\"]"']
+    if context.newer:
+        micros = _shared(stamps.commit_ts)
+        parts += [b',"ts_us":', micros, b',"ts_ns":', micros, b"000"]
+    schema, table = text(names[0]), text(names[1])
+    parts += [b',"schema":%s,"table":%s,"txId":' % (schema, table), xid, b',"lsn":', lsn, b',"xmin":null}']
+    return parts
+
+
+def _shared(values: Int64s) -> Part:
+    """Decimal digits: once where all rows share them."""
+    if (values == values[0]).all():
+        return b"%d" % values[0]
+    return integer_text(values)
+
+
+def previous_part(ends: Int64s) -> Part:
+    """Build the first part of `sequence`: the previous commit's end LSN in quotes, null where that is -1."""
+    if (ends == ends[0]).all():
+        return b"null" if ends[0] < 0 else b'\\"%d\\"' % ends[0]
+    known, choice = np.unique(ends, return_inverse=True)
+    texts = [b"null" if end < 0 else b'\\"%d\\"' % end for end in known.tolist()]
+    return kernels.take(kernels.binary(texts), choice)

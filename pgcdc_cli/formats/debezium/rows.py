@@ -1,0 +1,140 @@
+"""The record lines of one change batch, put together column by column.
+
+A delete is two lines (the event and its tombstone), a changed key three; they stay together as one text.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.formats.debezium.record import Record, RecordKind
+from pgcdc_cli.formats.debezium.tables import Column, EventTable
+from pgcdc_cli.formats.jsonobject import joined
+from pgcdc_cli.pgoutput.changes import ChangeBatch, FullImage, Int64s, KeyImage
+from pgcdc_cli.types import kernels
+from pgcdc_cli.types.kernels import Mask, Part
+
+Tokens = tuple[Part, ...]
+"""One JSON token a column: a constant or one per row."""
+_OPERATIONS = {"I": "c", "U": "u", "R": "r"}
+_NULL = b"null"
+
+
+def row_lines(
+    batch: ChangeBatch, table: EventTable, record: Record, config: ConnectorConfig
+) -> pa.BinaryArray:
+    """Build the lines of a batch, one text a change."""
+    old = _image(table.columns, batch.old)
+    if batch.operation == "D":
+        assert old is not None
+        event = record.parts("d", _key(table, old), before=_struct(table, old))
+        tail = record.tombstone(_key(table, old)) if config.tombstones_on_delete else ()
+        return _bytes([*event, *tail])
+    new = _image(table.columns, batch.new, batch.old)
+    assert new is not None
+    before = (_NULL,) if old is None else _struct(table, old)
+    operation = _OPERATIONS[batch.operation]
+    plain = record.parts(operation, _key(table, new), before=before, after=_struct(table, new))
+    changed = None if old is None else _changed(table, old, new)
+    if old is None or changed is None or not changed.any():
+        return _bytes(plain)
+    moved = _bytes(_moved(table, record, old, new, config))
+    return moved if changed.all() else _choose(changed, moved, _bytes(plain))
+
+
+def event_counts(batch: ChangeBatch, table: EventTable) -> Int64s:
+    """Count the events of each change: two where the key changes; tombstones don't count."""
+    counts = np.ones(len(batch), np.int64)
+    old, new = _image(table.columns, batch.old), _image(table.columns, batch.new, batch.old)
+    return counts if old is None or new is None else counts + _changed(table, old, new)
+
+
+def _moved(
+    table: EventTable, record: Record, old: Tokens, new: Tokens, config: ConnectorConfig
+) -> Sequence[Part]:
+    """A changed key: the old row is deleted, the new one created, and each says where the other is."""
+    old_key, new_key = _key(table, old), _key(table, new)
+    to = record.header("__debezium.newkey", new_key)
+    away = record.header("__debezium.oldkey", old_key)
+    deleted = record.parts("d", old_key, before=_struct(table, old), headers=to, kind=RecordKind.FIRST_OF_TWO)
+    tombstone = record.tombstone(old_key, headers=to) if config.tombstones_on_delete else ()
+    created = record.parts(
+        "c", new_key, after=_struct(table, new), headers=away, kind=RecordKind.SECOND_OF_TWO
+    )
+    return [*deleted, *tombstone, *created]
+
+
+def _image(
+    columns: tuple[Column, ...], image: FullImage | KeyImage | None, old: FullImage | KeyImage | None = None
+) -> Tokens | None:
+    """Every column's tokens. An unchanged TOAST value is the old row's, where the server sent that."""
+    if image is None:
+        return None
+    return tuple(_tokens(column, image, old) for column in columns)
+
+
+def _tokens(column: Column, image: FullImage | KeyImage, old: FullImage | KeyImage | None) -> Part:
+    values, field = image.columns[column.index], column.field
+    if values is None:
+        return field.absent
+    unchanged = image.unchanged[column.index] if isinstance(image, FullImage) else None
+    before = old.columns[column.index] if isinstance(old, FullImage) else None
+    if unchanged is not None and before is not None:
+        values, unchanged = _choose(unchanged, before, values), None
+    tokens = field.to_json(values)
+    if tokens.null_count:
+        tokens = kernels.coalesce(tokens, pa.scalar(field.null, pa.binary()))
+    if unchanged is not None:
+        tokens = kernels.replace_where(tokens, unchanged, field.unavailable)
+    return tokens
+
+
+def _choose(mask: Mask, one: pa.BinaryArray, other: pa.BinaryArray) -> pa.BinaryArray:
+    rows = np.arange(len(mask)) + np.where(mask, 0, len(mask))
+    return kernels.as_binary(kernels.take(kernels.concat_bytes([one, other]), rows))
+
+
+def _struct(table: EventTable, tokens: Tokens) -> Sequence[Part]:
+    return _object([(column.label, part) for column, part in zip(table.columns, tokens, strict=True)])
+
+
+def _key(table: EventTable, tokens: Tokens) -> Sequence[Part]:
+    if not table.key:
+        return (_NULL,)
+    place = {column.index: number for number, column in enumerate(table.columns)}
+    members = _object([(column.label, tokens[place[column.index]]) for column in table.key])
+    return (table.key_head, *members, table.key_tail)
+
+
+def _object(members: list[tuple[bytes, Part]]) -> Sequence[Part]:
+    parts: list[Part] = [b"{"]
+    for number, (label, value) in enumerate(members):
+        parts += [b"," + label if number else label, value]
+    return (*parts, b"}")
+
+
+def _changed(table: EventTable, old: Tokens, new: Tokens) -> Mask:
+    rows = next(len(part) for part in (*old, *new) if isinstance(part, pa.Array))
+    place = {column.index: number for number, column in enumerate(table.columns)}
+    changed = np.zeros(rows, np.bool_)
+    for column in table.key:
+        one, other = old[place[column.index]], new[place[column.index]]
+        changed |= ~_equal(one, other, rows)
+    return changed
+
+
+def _equal(one: Part, other: Part, rows: int) -> Mask:
+    if isinstance(one, bytes) and isinstance(other, bytes):
+        return np.full(rows, one == other)
+    if isinstance(one, bytes):
+        one, other = other, one
+    assert isinstance(one, pa.Array)
+    if isinstance(other, bytes):
+        return kernels.as_mask(kernels.equal(one, other))
+    return kernels.as_mask(kernels.same(one, other))
+
+
+def _bytes(parts: Sequence[Part]) -> pa.BinaryArray:
+    return kernels.as_binary(joined(parts))

@@ -1,0 +1,90 @@
+"""Arrays: each element as its type says.
+
+What the connector does with arrays of several dimensions is kept: as many elements as the outer dimension has,
+all null (text prints a Java object's address there, which no two runs share).
+"""
+
+import hashlib
+import uuid
+from dataclasses import replace
+
+import pyarrow as pa
+
+from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.formats.debezium.schemas import in_order
+from pgcdc_cli.formats.debezium.types.kind import NULL, Kind, base64_token, per_value, token
+from pgcdc_cli.formats.debezium.types.texts import to_tokens
+from pgcdc_cli.types.arrays import parse_array
+from pgcdc_cli.types.registry import PgType
+
+_TEXTS = frozenset(["text", "varchar", "bpchar", "char", "json", "jsonb", "xml", "citext"])
+_JAVA_ARRAY = '"[Ljava.lang.String;@0"'
+
+
+def array(element: PgType, kind: Kind, config: ConnectorConfig, *, optional: bool = True) -> Kind:
+    """Lists of what `kind` is; `optional` says whether an element may be null."""
+    schema = {"type": "array", "items": in_order({**kind.schema, "optional": optional})}
+    strict = not optional
+    delimiter = ";" if element.name == "box" else ","
+
+    def convert(text: str) -> bytes | None:
+        elements = parse_array(text, delimiter)
+        if elements is None:
+            return _several_dimensions(text, element)
+        if strict and None in elements:
+            return None
+        if not elements:
+            return b"[]"
+        tokens = to_tokens(kind.to_json, elements)
+        return b"[" + b",".join(NULL if one is None else one for one in tokens) + b"]"
+
+    return Kind(schema, per_value(convert), b"[]", None, _unavailable(element, config))
+
+
+def _several_dimensions(text: str, element: PgType) -> bytes:
+    """Count the outer dimension's elements."""
+    body = text.partition("=")[2] if text.startswith("[") else text
+    depth = outer = 0
+    quoted = escaped = False
+    for character in body:
+        if escaped or character == "\\":
+            escaped = not escaped
+        elif character == '"':
+            quoted = not quoted
+        elif not quoted and character in "{}":
+            depth += 1 if character == "{" else -1
+            outer += character == "{" and depth == 2
+    item = _JAVA_ARRAY if element.name in _TEXTS else "null"
+    return f"[{','.join([item] * outer)}]".encode()
+
+
+def _unavailable(element: PgType, config: ConnectorConfig) -> bytes:
+    """Stand in for an unchanged TOAST value of this element type; null where the connector finds none."""
+    placeholder = config.unavailable_value_placeholder
+    octets = placeholder.encode()
+    if element.name in _TEXTS:
+        return b"[" + token(placeholder) + b"]"
+    if element.name == "bytea":
+        return b"[" + base64_token(octets) + b"]"
+    if element.name in {"int4", "int8", "date"}:
+        return token(list(octets))
+    if element.name == "uuid":
+        return token([str(_name_uuid(octets))])
+    return NULL
+
+
+def _name_uuid(name: bytes) -> uuid.UUID:
+    """`UUID.nameUUIDFromBytes`: the MD5 of the bytes alone, without a name space."""
+    return uuid.UUID(bytes=hashlib.md5(name, usedforsecurity=False).digest(), version=3)
+
+
+_cut = per_value(lambda micros: b"%d" % (int(micros) // 1000 * 1000))
+
+
+def in_millis(kind: Kind) -> Kind:
+    """Times of day in arrays, which lose all below a millisecond."""
+
+    def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
+        return _cut(kind.to_json(column))
+
+    return replace(kind, to_json=to_json)

@@ -1,0 +1,100 @@
+"""What becomes of one type, and the small tools that the types' files share."""
+
+import base64
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pgcdc_cli.formats.escape import escape
+from pgcdc_cli.types import kernels
+
+ToJson = Callable[[pa.BinaryArray], pa.BinaryArray]
+NULL = b"null"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """One type under one configuration.
+
+    `schema` is the Connect schema without "optional", "default" and "field"; `to_json` turns wire texts into
+    JSON tokens and leaves null as it is. `zero` is what a field that may not be null gets where there is no
+    value; `generated` what stands for a default that a function computes; None where defaults are not read.
+    `unavailable` is the token for an unchanged TOAST value.
+    """
+
+    schema: dict[str, Any]
+    to_json: ToJson
+    zero: bytes = NULL
+    generated: bytes | None = None
+    unavailable: bytes = NULL
+
+
+def named(type_: str, name: str, **parameters: str) -> dict[str, Any]:
+    """Build a schema with a semantic name, which has version 1."""
+    schema: dict[str, Any] = {"type": type_, "name": name, "version": 1}
+    if parameters:
+        schema["parameters"] = parameters
+    return schema
+
+
+def token(value: object) -> bytes:
+    """Write one value as Jackson does; text beyond the basic plane is escaped as surrogates."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _jackson(text).encode()
+
+
+def base64_token(data: bytes) -> bytes:
+    return b'"' + base64.b64encode(data) + b'"'
+
+
+def per_value(convert: Callable[[str], bytes | None]) -> ToJson:
+    """Convert one by one; None is null."""
+
+    def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
+        texts = kernels.as_text(column).to_pylist()
+        return kernels.binary([None if text is None else convert(text) for text in texts])
+
+    return to_json
+
+
+def bare(column: pa.BinaryArray) -> pa.BinaryArray:
+    """Take wire text for the token."""
+    return column
+
+
+def quoted(column: pa.BinaryArray) -> pa.BinaryArray:
+    """Quote text that needs no escapes."""
+    joined = kernels.as_binary(kernels.join([b'"', column, b'"']))
+    return kernels.null_where(joined, kernels.as_mask(column.is_null())) if column.null_count else joined
+
+
+def string(column: pa.BinaryArray) -> pa.BinaryArray:
+    """Quote and escape text."""
+    _, data = kernels.value_bytes(column)
+    if len(data) and (data.max() >= _FOUR_BYTES or ((data < 0x20) & ~_SHORT[data]).any()):
+        return per_value(token)(column)
+    return quoted(kernels.as_binary(escape(column)))
+
+
+def _jackson(text: str) -> str:
+    """Rewrite what Jackson escapes otherwise: upper-case digits, and surrogates instead of four bytes."""
+    return _OTHERWISE.sub(lambda match: _escaped(match[0]), text)
+
+
+def _escaped(found: str) -> str:
+    if len(found) > 1:
+        return found if found[1] != "u" else found[:4] + found[4:].upper()
+    high, low = divmod(ord(found) - 0x10000, 0x400)
+    return f"\\u{0xD800 + high:04X}\\u{0xDC00 + low:04X}"
+
+
+_OTHERWISE = re.compile(r"\\u[0-9a-f]{4}|\\.|[\U00010000-\U0010FFFF]")
+_FOUR_BYTES = 0xF0
+_SHORT = np.zeros(256, np.bool_)
+_SHORT[np.frombuffer(b"\b\t\n\f\r", np.uint8)] = True
+"""Control characters that have a short escape."""

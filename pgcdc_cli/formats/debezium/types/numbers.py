@@ -1,0 +1,235 @@
+"""Integers, floats, numeric and money.
+
+Floats are printed as Java does (`Double.toString`). `numeric` in its precise mode is the unscaled value, big
+endian two's complement in as few bytes as hold it, in base64 (`org.apache.kafka.connect.data.Decimal`).
+"""
+
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.formats.debezium.types.kind import (
+    Kind,
+    ToJson,
+    bare,
+    base64_token,
+    named,
+    per_value,
+    quoted,
+    token,
+)
+from pgcdc_cli.types import kernels
+from pgcdc_cli.types.numeric import numeric_precision
+
+_NOT_FINITE = {"NaN": "NaN", "Infinity": "Infinity", "-Infinity": "-Infinity"}
+_NOT_FINITE_NAMES = {"NaN": "NAN", "Infinity": "POSITIVE_INFINITY", "-Infinity": "NEGATIVE_INFINITY"}
+_USUAL_FLOAT = r"^-?([1-9]\d{0,6}(\.\d+)?|0\.(0{0,2}[1-9]\d*))$"
+"""Texts that Java prints alike, but for a missing ".0"."""
+_LARGEST_INT64_PRECISION = 18
+_DIGITS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
+
+
+def integer(type_: str) -> Kind:
+    return Kind({"type": type_}, bare, b"0", b"0")
+
+
+def boolean() -> Kind:
+    return Kind({"type": "boolean"}, booleans, b"false", b"false")
+
+
+def booleans(column: pa.BinaryArray) -> pa.BinaryArray:
+    if set(column.unique().to_pylist()) <= {b"t", b"f", None}:
+        return kernels.if_else(kernels.equal(column, b"t"), b"true", b"false")
+    # A default's literal may be any word that PostgreSQL takes.
+    return per_value(lambda text: b"true" if text.lower() in {"t", "true", "1", "on", "yes"} else b"false")(
+        column
+    )
+
+
+def floating(type_: str) -> Kind:
+    return Kind({"type": type_}, java_floats, b"0.0", b"0.0")
+
+
+def java_floats(column: pa.BinaryArray) -> pa.BinaryArray:
+    """Print floats as Java does; only the unusual ones are looked at one by one."""
+    text = kernels.as_text(column)
+    usual = kernels.as_mask(kernels.matches(text, _USUAL_FLOAT))
+    whole = usual & ~kernels.as_mask(kernels.matches(text, r"\."))
+    tails = kernels.take(kernels.binary([b"", b".0"]), whole.astype(np.int64))
+    printed = kernels.as_binary(kernels.join([column, tails]))
+    rest = ~usual
+    if rest.any():
+        printed = kernels.replace_with_mask(
+            printed, rest, per_value(java_float)(column.filter(pa.array(rest)))
+        )
+    return printed
+
+
+def java_float(text: str) -> bytes:
+    """Print one float; NaN and the infinities are strings in JSON."""
+    if text in _NOT_FINITE:
+        return token(_NOT_FINITE[text])
+    return java_number(text).encode()
+
+
+def java_number(text: str) -> str:
+    """Lay shortest digits out as `Double.toString` does: plain from 1E-3 to 1E7, else one digit and an exponent."""
+    sign, digits, exponent = Decimal(text).as_tuple()
+    assert isinstance(exponent, int)
+    mark = "-" if sign else ""
+    shown = "".join(map(str, digits)).lstrip("0")
+    if not shown:
+        return f"{mark}0.0"
+    point = len(shown) + exponent
+    shown = shown.rstrip("0")
+    if -2 <= point <= 0:
+        return f"{mark}0.{'0' * -point}{shown}"
+    if 0 < point <= 7:
+        return f"{mark}{shown[:point].ljust(point, '0')}.{shown[point:] or '0'}"
+    return f"{mark}{shown[0]}.{shown[1:] or '0'}E{point - 1}"
+
+
+def numeric(typmod: int, config: ConnectorConfig) -> Kind:
+    declared = numeric_precision(typmod)
+    # Debezium reads the scale without its sign.
+    scale = None if declared is None else declared.scale % 2048
+    mode = config.decimal_handling_mode
+    if mode == "string":
+        unavailable = token(config.unavailable_value_placeholder)
+        return Kind({"type": "string"}, _string_mode(scale), b'""', b'"0"', unavailable)
+    if mode == "double":
+        return Kind({"type": "double"}, per_value(_double), b"0.0", b"0.0")
+    if declared is None or scale is None:
+        return Kind(_VARIABLE_SCALE, per_value(_variable_scale), _VARIABLE_ZERO, _VARIABLE_ZERO)
+    parameters = {"scale": str(scale), "connect.decimal.precision": str(declared.precision)}
+    schema = named("bytes", "org.apache.kafka.connect.data.Decimal", **parameters)
+    fits = declared.precision <= _LARGEST_INT64_PRECISION and scale <= declared.precision
+    return Kind(schema, _Precise(scale) if fits else per_value(_unscaled(scale)), b'"AA=="', b'"AA=="')
+
+
+_VARIABLE_SCALE: dict[str, Any] = {
+    "type": "struct",
+    "fields": [
+        {"type": "int32", "optional": False, "field": "scale"},
+        {"type": "bytes", "optional": False, "field": "value"},
+    ],
+    "name": "io.debezium.data.VariableScaleDecimal",
+    "version": 1,
+    "doc": "Variable scaled decimal",
+}
+
+_VARIABLE_ZERO = b'{"scale":0,"value":"AA=="}'
+
+
+def _string_mode(scale: int | None) -> ToJson:
+    def convert(text: str) -> bytes:
+        if text in _NOT_FINITE_NAMES:
+            return token(_NOT_FINITE_NAMES[text])
+        places = len(text.partition(".")[2])
+        if scale is None or scale == places:
+            return token(text)
+        zeros = "0" * (scale - places)
+        return token(f"{text}{zeros}" if places else f"{text}.{zeros}")
+
+    def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
+        usual = r"^-?[\d.]+$" if scale is None else _with_scale(scale)
+        if _all_match(column, usual):
+            return quoted(column)
+        return per_value(convert)(column)
+
+    return to_json
+
+
+def _with_scale(scale: int) -> str:
+    return rf"^-?\d+\.\d{{{scale}}}$" if 0 < scale <= _LARGEST_INT64_PRECISION else r"^-?\d+$"
+
+
+def _all_match(column: pa.BinaryArray, pattern: str) -> bool:
+    matching = kernels.matches(kernels.as_text(column), pattern)
+    return bool((kernels.as_mask(matching) | kernels.as_mask(column.is_null())).all())
+
+
+def _double(text: str) -> bytes:
+    if text in _NOT_FINITE:
+        return token(_NOT_FINITE[text])
+    return java_number(repr(float(text))).encode()
+
+
+def _variable_scale(text: str) -> bytes | None:
+    if text in _NOT_FINITE:
+        return None
+    whole, _, fraction = text.partition(".")
+    fraction = fraction.rstrip("0")
+    value = base64_token(big_endian(int(whole + fraction)))
+    return b'{"scale":%d,"value":%s}' % (len(fraction), value)
+
+
+def _unscaled(scale: int) -> Callable[[str], bytes | None]:
+    def convert(text: str) -> bytes | None:
+        if text in _NOT_FINITE:
+            return None
+        whole, _, fraction = text.partition(".")
+        return base64_token(big_endian(int(whole + fraction.ljust(scale, "0"))))
+
+    return convert
+
+
+def big_endian(value: int) -> bytes:
+    """Two's complement in as few bytes as hold it (`BigInteger.toByteArray`)."""
+    return value.to_bytes((value + (value < 0)).bit_length() // 8 + 1, "big", signed=True)
+
+
+class _Precise:
+    """numeric(p, s) with p up to 18: all values of a column at once."""
+
+    def __init__(self, scale: int) -> None:
+        self._scale = scale
+        self._one = per_value(_unscaled(scale))
+
+    def __call__(self, column: pa.BinaryArray) -> pa.BinaryArray:
+        if not _all_match(column, _with_scale(self._scale)):
+            return self._one(column)
+        digits = kernels.replace_substring(column, b".", b"")
+        values = kernels.as_text(digits).cast(pa.int64()).fill_null(0).to_numpy()
+        tokens = _base64_of(values)
+        return kernels.null_where(tokens, kernels.as_mask(column.is_null())) if column.null_count else tokens
+
+
+def _base64_of(values: NDArray[np.int64]) -> pa.BinaryArray:
+    """Quote the base64 of each value's shortest big endian two's complement."""
+    magnitude = np.where(values < 0, ~values, values)
+    size = np.ones(len(values), np.int64)
+    for byte in range(1, 8):
+        size += magnitude >> (8 * byte - 1) != 0
+    shifts = 8 * (size[:, None] - 1 - np.arange(9))
+    octets = np.where(shifts >= 0, values[:, None] >> np.maximum(shifts, 0) & 0xFF, 0).reshape(-1, 3, 3)
+    groups = octets[:, :, 0] << 16 | octets[:, :, 1] << 8 | octets[:, :, 2]
+    letters = _DIGITS[groups[:, :, None] >> np.array([18, 12, 6, 0]) & 63].reshape(-1, 12)
+    place = np.arange(12)
+    letters[place >= (size[:, None] * 8 + 5) // 6] = ord("=")
+    length = (size + 2) // 3 * 4
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(length)])
+    return quoted(kernels.from_bytes(offsets, letters[place < length[:, None]]))
+
+
+def money(config: ConnectorConfig) -> Kind:
+    """Money, as the locale C prints it: `-$1,234.50`."""
+    scale, mode = config.money_fraction_digits, config.decimal_handling_mode
+    if mode == "string":
+        return Kind({"type": "string"}, per_value(lambda text: token(_amount(text))), b'""')
+    if mode == "double":
+        return Kind({"type": "double"}, per_value(lambda text: _double(_amount(text))), b"0.0")
+    convert = _unscaled(scale)
+    schema = named("bytes", "org.apache.kafka.connect.data.Decimal", scale=str(scale))
+    return Kind(schema, per_value(lambda text: convert(_amount(text))), b'"AA=="')
+
+
+def _amount(text: str) -> str:
+    amount = re.sub(r"[^\d.]", "", text)
+    return f"-{amount}" if "-" in text or "(" in text else amount

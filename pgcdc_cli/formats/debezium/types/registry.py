@@ -1,0 +1,124 @@
+"""From a column's type to its `Field`, as `PostgresValueConverter` of Debezium 2.5.4 decides."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.formats.debezium.field import Field
+from pgcdc_cli.formats.debezium.schemas import in_order
+from pgcdc_cli.formats.debezium.types import arrays, numbers, temporal, texts
+from pgcdc_cli.formats.debezium.types.defaults import default_token
+from pgcdc_cli.formats.debezium.types.kind import NULL, Kind
+from pgcdc_cli.table import ColumnFacts, TableColumn
+from pgcdc_cli.types.registry import PgType
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    typmod: int
+    config: ConnectorConfig
+    snapshot: bool
+
+
+_NAMED_TEXT = {
+    "json": "io.debezium.data.Json",
+    "jsonb": "io.debezium.data.Json",
+    "xml": "io.debezium.data.Xml",
+    "ltree": "io.debezium.data.Ltree",
+}
+_PLAIN_TEXT = (
+    "text", "varchar", "bpchar", "char", "inet", "cidr", "macaddr", "macaddr8", "citext", "isbn",
+    "int4range", "int8range", "numrange", "tsrange", "tstzrange", "daterange",
+)  # fmt: skip
+
+
+def _named_text(semantic: str) -> Callable[[_Context], Kind]:
+    return lambda context: texts.text(context.config, semantic)
+
+
+_KINDS: dict[str, Callable[[_Context], Kind]] = {
+    "bool": lambda _: numbers.boolean(),
+    "int2": lambda _: numbers.integer("int16"),
+    "int4": lambda _: numbers.integer("int32"),
+    "int8": lambda _: numbers.integer("int64"),
+    "oid": lambda _: numbers.integer("int64"),
+    "float4": lambda _: numbers.floating("float"),
+    "float8": lambda _: numbers.floating("double"),
+    "numeric": lambda c: numbers.numeric(c.typmod, c.config),
+    "money": lambda c: numbers.money(c.config),
+    "bytea": lambda c: texts.bytea(c.config),
+    "bit": lambda c: texts.bits(c.typmod, varying=False),
+    "varbit": lambda c: texts.bits(c.typmod, varying=True),
+    "uuid": lambda c: texts.uuid(c.config),
+    "name": lambda c: texts.text(c.config) if c.snapshot else texts.nothing(),
+    "hstore": lambda c: texts.hstore(c.config),
+    "point": lambda _: texts.point(),
+    "date": lambda c: temporal.date(c.config, snapshot=c.snapshot),
+    "time": lambda c: temporal.time(c.typmod, c.config),
+    "timetz": lambda _: temporal.timetz(),
+    "timestamp": lambda c: temporal.timestamp(c.typmod, c.config),
+    "timestamptz": lambda c: temporal.timestamptz(c.typmod),
+    "interval": lambda c: temporal.interval(c.config),
+    **dict.fromkeys(_PLAIN_TEXT, lambda c: texts.text(c.config)),
+    **{name: _named_text(semantic) for name, semantic in _NAMED_TEXT.items()},
+}
+_NO_ARRAYS = frozenset(["money", "interval", "point", "xml", "name", "varbit"])
+"""Types whose arrays are left out, even where unknown types are not."""
+
+_FIRST_NORMAL_OID = 16384
+"""`FirstNormalObjectId` in access/transam.h: a user's types begin here."""
+
+
+def field_for(
+    column: TableColumn,
+    facts: ColumnFacts | None,
+    config: ConnectorConfig,
+    *,
+    snapshot: bool = False,
+) -> Field | None:
+    """Say how a column is written; None if Debezium leaves it out."""
+    kind = kind_of(column.type, facts, _Context(column.type.typmod, config, snapshot))
+    if kind is None:
+        return None
+    optional = not column.not_null
+    default = default_token(kind, column.type, facts)
+    schema = in_order({**kind.schema, "optional": optional})
+    if default is not None:
+        schema["default"] = default
+    stand_in = NULL
+    if default is not None and config.value_converter_replace_null_with_default:
+        stand_in = default
+    absent = stand_in if optional else default or kind.zero
+    return Field(
+        column.name, schema, kind.to_json, stand_in if optional else absent, absent, kind.unavailable
+    )
+
+
+def kind_of(type_: PgType, facts: ColumnFacts | None, context: _Context) -> Kind | None:
+    """Find what becomes of a type; None if it is unknown and unknown types are left out."""
+    if type_.category == "enum":
+        return texts.enum(facts.labels or () if facts else (), context.config)
+    if type_.element is not None:
+        return _array(type_, type_.element, facts, context)
+    if type_.name in _KINDS:
+        return _KINDS[type_.name](context)
+    return _unknown(type_, context)
+
+
+def _array(type_: PgType, element: PgType, facts: ColumnFacts | None, context: _Context) -> Kind | None:
+    if element.name in _NO_ARRAYS and element.category == "base":
+        return None
+    if element.name == "bit":
+        return texts.bits(context.typmod, varying=True)
+    of_a_domain = element.oid < _FIRST_NORMAL_OID <= type_.oid
+    kind = _unknown(element, context) if of_a_domain else kind_of(element, facts, context)
+    if kind is None:
+        return None
+    if element.name == "time":
+        kind = arrays.in_millis(kind)
+    known = element.name in _KINDS and not of_a_domain
+    return arrays.array(element, kind, context.config, optional=known)
+
+
+def _unknown(type_: PgType, context: _Context) -> Kind | None:
+    return texts.unknown(type_.name, context.config) if context.config.include_unknown_datatypes else None

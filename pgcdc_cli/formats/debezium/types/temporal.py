@@ -1,0 +1,243 @@
+"""Dates, times, timestamps and intervals under `time.precision.mode` and `interval.handling.mode`.
+
+Texts are PostgreSQL's under ISO dates, the interval style postgres and time zone UTC. Infinity is what the
+JDBC driver and java.time make of it: large constants, not the same in snapshots.
+"""
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.formats.debezium.types.kind import Kind, ToJson, named, per_value, quoted, token
+from pgcdc_cli.formats.stamps import integer_text, timestamp_text
+from pgcdc_cli.types import kernels, temporal
+
+_INT64_MAX = 2**63 - 1
+_MICROS = 6
+_INFINITE_DAYS = {"infinity": b"-2147472692", "-infinity": b"-2147472691"}
+_INFINITE_DAYS_IN_SNAPSHOTS = {"infinity": b"-622191234", "-infinity": b"-625821272"}
+_INFINITE_MILLIS = {"infinity": b"9223372036825200", "-infinity": b"-9223372036832400"}
+_INFINITE_MICROS = {"infinity": b"9223372036825200000", "-infinity": b"-9223372036832400000"}
+_USUAL_TIMESTAMP = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?(\+00)?$"
+_TIMESTAMP = re.compile(
+    r"(?P<year>\d{4,})-(?P<day>\d\d-\d\d) (?P<clock>\d\d:\d\d:\d\d)(?:\.(?P<fraction>\d+))?(?:[+-]\d\d\S*)?(?P<era> BC)?"
+)
+_TIME = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:([+-])(\d\d)(?::(\d\d))?(?::(\d\d))?)?")
+_INTERVAL = re.compile(
+    r"(?:([+-]?\d+) years? ?)?(?:([+-]?\d+) mons? ?)?(?:([+-]?\d+) days? ?)?"
+    r"(?:([+-])?(\d+):(\d\d):(\d\d)(?:\.(\d+))?)?"
+)
+_MONTH_MICROS = 2_629_800_000_000
+"""A month is 365.25 / 12 days."""
+
+
+def _unusual(convert: ToJson, pattern: str, rare: Callable[[str], bytes | None]) -> ToJson:
+    """Convert what matches the RE2 pattern at once, and the rest one by one."""
+
+    def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
+        text = kernels.as_text(column)
+        given = kernels.as_mask(text.is_valid())
+        odd = given & ~kernels.as_mask(kernels.matches(text, pattern))
+        if not odd.any():
+            return convert(column)
+        tokens = convert(kernels.null_where(column, odd))
+        return kernels.replace_with_mask(tokens, odd, per_value(rare)(column.filter(pa.array(odd))))
+
+    return to_json
+
+
+def _integers(values: NDArray[np.int64], column: pa.BinaryArray) -> pa.BinaryArray:
+    tokens = integer_text(values)
+    return kernels.null_where(tokens, kernels.as_mask(column.is_null())) if column.null_count else tokens
+
+
+def date(config: ConnectorConfig, *, snapshot: bool) -> Kind:
+    infinite = _INFINITE_DAYS_IN_SNAPSHOTS if snapshot else _INFINITE_DAYS
+
+    def convert(column: pa.BinaryArray) -> pa.BinaryArray:
+        return kernels.as_binary(kernels.as_text(column).cast(pa.date32()).cast(pa.int32()).cast(pa.string()))
+
+    def rare(text: str) -> bytes | None:
+        days = temporal.parse_days(text)
+        return infinite.get(text, str(days).encode() if days is not None else None)
+
+    connect = config.time_precision_mode == "connect"
+    name = "org.apache.kafka.connect.data.Date" if connect else "io.debezium.time.Date"
+    to_json = _unusual(convert, r"^\d{4}-\d\d-\d\d$", rare)
+    return Kind(named("int32", name), to_json, b"0", b"0")
+
+
+def time(typmod: int, config: ConnectorConfig) -> Kind:
+    mode = config.time_precision_mode
+    millis = mode == "connect" or (mode == "adaptive" and 0 <= typmod <= 3)
+    divisor = 1000 if millis else 1
+
+    def convert(column: pa.BinaryArray) -> pa.BinaryArray:
+        values = temporal.time()(column).values.cast(pa.int64()).fill_null(0).to_numpy()
+        return _integers(values // divisor, column)
+
+    def rare(text: str) -> bytes | None:
+        return b"%d" % (_clock_micros(text) // divisor) if _TIME.fullmatch(text) else None
+
+    if mode == "connect":
+        schema = named("int32", "org.apache.kafka.connect.data.Time")
+    else:
+        schema = (
+            named("int32", "io.debezium.time.Time")
+            if millis
+            else named("int64", "io.debezium.time.MicroTime")
+        )
+    return Kind(schema, _unusual(convert, r"^([01]\d|2[0-3]):\d\d:\d\d(\.\d+)?$", rare), b"0", b"0")
+
+
+def _clock_micros(text: str) -> int:
+    match = _TIME.fullmatch(text)
+    assert match is not None
+    hour, minute, second = int(match[1]), int(match[2]), int(match[3])
+    return (hour * 3600 + minute * 60 + second) * 1_000_000 + int((match[4] or "0").ljust(_MICROS, "0"))
+
+
+def timestamp(typmod: int, config: ConnectorConfig) -> Kind:
+    connect = config.time_precision_mode == "connect"
+    millis = connect or 0 <= typmod <= 3
+    infinite = _INFINITE_MILLIS if millis else _INFINITE_MICROS
+
+    def convert(column: pa.BinaryArray) -> pa.BinaryArray:
+        values = kernels.as_text(column).cast(pa.timestamp("us")).cast(pa.int64()).fill_null(0).to_numpy()
+        return _integers(values // 1000 if millis else values, column)
+
+    def rare(text: str) -> bytes | None:
+        if text in infinite:
+            return infinite[text]
+        micros = _micros(text)
+        if micros is None:
+            return None
+        return b"%d" % (micros // 1000 if millis else _java_micros(micros))
+
+    if connect:
+        name = "org.apache.kafka.connect.data.Timestamp"
+    else:
+        name = "io.debezium.time.Timestamp" if millis else "io.debezium.time.MicroTimestamp"
+    return Kind(named("int64", name), _unusual(convert, _USUAL_TIMESTAMP, rare), b"0", b"0")
+
+
+def _micros(text: str) -> int | None:
+    """Microseconds since 1970, without a limit."""
+    match = _TIMESTAMP.fullmatch(text)
+    if match is None:
+        return None
+    month, day = (int(part) for part in match["day"].split("-"))
+    year = 1 - int(match["year"]) if match["era"] else int(match["year"])
+    days = temporal.days_from_civil(year, month, day)
+    clock = match["clock"] + (f".{match['fraction']}" if match["fraction"] else "")
+    return days * 86_400_000_000 + _clock_micros(clock)
+
+
+def _java_micros(micros: int) -> int:
+    """Overflow as Debezium does: seconds to microseconds are clamped, then the fraction is added and wraps."""
+    seconds, fraction = divmod(micros, 1_000_000)
+    clamped = max(-(2**63), min(_INT64_MAX, seconds * 1_000_000))
+    return (clamped + fraction + 2**63) % 2**64 - 2**63
+
+
+def timestamptz(typmod: int) -> Kind:
+    digits = _MICROS if typmod < 0 else typmod
+
+    def convert(column: pa.BinaryArray) -> pa.BinaryArray:
+        zoned = kernels.as_text(column).cast(pa.timestamp("us", "UTC"))
+        shown = timestamp_text(zoned.cast(pa.int64()).fill_null(0).to_numpy())
+        if digits < _MICROS:
+            shown = _with_fraction(shown, digits)
+        tokens = quoted(shown)
+        return kernels.null_where(tokens, kernels.as_mask(column.is_null())) if column.null_count else tokens
+
+    def rare(text: str) -> bytes | None:
+        if text in _INFINITE_MICROS:
+            return token(text)
+        match = _TIMESTAMP.fullmatch(text)
+        if match is None:
+            return None
+        fraction = (match["fraction"] or "").ljust(digits, "0")
+        clock = match["clock"] + (f".{fraction}" if fraction else "")
+        year = 1 - int(match["year"]) if match["era"] else int(match["year"])
+        return token(f"{_iso_year(year)}-{match['day']}T{clock}Z")
+
+    generated = rare("1970-01-01 00:00:00+00")
+    to_json = _unusual(convert, _USUAL_TIMESTAMP, rare)
+    schema = named("string", "io.debezium.time.ZonedTimestamp")
+    return Kind(schema, to_json, b'"1970-01-01T00:00:00Z"', generated)
+
+
+def _with_fraction(text: pa.BinaryArray, digits: int) -> pa.BinaryArray:
+    """Cut the fraction of `2026-01-02T03:04:05.678901Z` to so many digits."""
+    _, data = kernels.value_bytes(text)
+    width = len("2026-01-02T03:04:05.") + digits if digits else len("2026-01-02T03:04:05")
+    lines = np.full((len(text), width + 1), ord("Z"), np.uint8)
+    lines[:, :-1] = data.reshape(len(text), -1)[:, :width]
+    return kernels.from_bytes(np.arange(len(text) + 1, dtype=np.int64) * (width + 1), lines.reshape(-1))
+
+
+def _iso_year(year: int) -> str:
+    if 0 <= year <= 9999:
+        return f"{year:04}"
+    return f"+{year}" if year > 0 else f"-{-year:04}"
+
+
+def timetz() -> Kind:
+    schema = named("string", "io.debezium.time.ZonedTime")
+    return Kind(schema, per_value(_zoned_time), b'"00:00:00Z"', b'"00:00:00Z"')
+
+
+def _zoned_time(text: str) -> bytes | None:
+    match = _TIME.fullmatch(text)
+    if match is None:
+        return None
+    zone = sum(int(part or 0) * unit for part, unit in zip(match.groups()[5:], (3600, 60, 1), strict=True))
+    zone = -zone if match[5] == "-" else zone
+    seconds, micros = divmod((_clock_micros(text) - zone * 1_000_000) % 86_400_000_000, 1_000_000)
+    fraction = f".{micros:06}".rstrip("0") if micros else ""
+    return token(f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{fraction}Z")
+
+
+def interval(config: ConnectorConfig) -> Kind:
+    if config.interval_handling_mode == "string":
+        zero = b'"P0Y0M0DT0H0M0S"'
+        schema = named("string", "io.debezium.time.Interval")
+        return Kind(schema, per_value(_interval_text), zero, zero)
+    schema = named("int64", "io.debezium.time.MicroDuration")
+    return Kind(schema, per_value(_interval_micros), b"0", b"0")
+
+
+def _interval(text: str) -> tuple[int, int, int, int, int, int] | None:
+    """Split into years, months, days, hours, minutes and microseconds."""
+    match = _INTERVAL.fullmatch(text)
+    if match is None:
+        return None
+    years, months, days = (int(match[group] or 0) for group in (1, 2, 3))
+    sign = -1 if match[4] == "-" else 1
+    micros = int(match[7] or 0) * 1_000_000 + int((match[8] or "0").ljust(_MICROS, "0"))
+    return years, months, days, sign * int(match[5] or 0), sign * int(match[6] or 0), sign * micros
+
+
+def _interval_micros(text: str) -> bytes | None:
+    parts = _interval(text)
+    if parts is None:
+        return None
+    years, months, days, hours, minutes, micros = parts
+    total = (years * 12 + months) * _MONTH_MICROS + days * 86_400_000_000
+    total += (hours * 3600 + minutes * 60) * 1_000_000 + micros
+    return b"%d" % max(-(2**63), min(_INT64_MAX, total))
+
+
+def _interval_text(text: str) -> bytes | None:
+    parts = _interval(text)
+    if parts is None:
+        return None
+    years, months, days, hours, minutes, micros = parts
+    seconds, fraction = divmod(abs(micros), 1_000_000)
+    shown = f"{seconds}.{fraction:06}".rstrip("0").rstrip(".")
+    return token(f"P{years}Y{months}M{days}DT{hours}H{minutes}M{'-' if micros < 0 else ''}{shown}S")

@@ -1,0 +1,178 @@
+"""Text, JSON, UUIDs, bytes, bit strings, hstore, points, and bytes of types that Debezium doesn't know."""
+
+import base64
+import binascii
+import re
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.formats.debezium.types.kind import (
+    Kind,
+    ToJson,
+    base64_token,
+    named,
+    per_value,
+    quoted,
+    string,
+    token,
+)
+from pgcdc_cli.formats.debezium.types.numbers import java_number
+from pgcdc_cli.types import kernels
+
+ZERO_UUID = b'"00000000-0000-0000-0000-000000000000"'
+_UNLIMITED = 2**31 - 1
+_HSTORE_PAIR = re.compile(r'"((?:[^"\\]|\\.)*)"=>(?:"((?:[^"\\]|\\.)*)"|NULL)(?:, |$)', re.DOTALL)
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
+_GEOMETRIC = frozenset(["point", "line", "lseg", "box", "path", "polygon", "circle"])
+
+
+def text(config: ConnectorConfig, name: str | None = None) -> Kind:
+    """Text as it is; `name` is the semantic name."""
+    schema = {"type": "string"} if name is None else named("string", name)
+    return Kind(schema, string, b'""', b'""', token(config.unavailable_value_placeholder))
+
+
+def uuid(config: ConnectorConfig) -> Kind:
+    unavailable = token(config.unavailable_value_placeholder)
+    return Kind(named("string", "io.debezium.data.Uuid"), quoted, b'""', ZERO_UUID, unavailable)
+
+
+def enum(labels: tuple[str, ...], config: ConnectorConfig) -> Kind:
+    schema = named("string", "io.debezium.data.Enum", allowed=",".join(labels))
+    return Kind(schema, string, b'""', b'""', token(config.unavailable_value_placeholder))
+
+
+def nothing() -> Kind:
+    """`name`, which the connector loses while streaming."""
+    return Kind({"type": "string"}, per_value(lambda _: None), b'""')
+
+
+def encoded(config: ConnectorConfig) -> Callable[[bytes], bytes]:
+    """Say how bytes become a token under `binary.handling.mode`."""
+    return {
+        "bytes": base64_token,
+        "base64": base64_token,
+        "base64-url-safe": lambda data: b'"' + base64.urlsafe_b64encode(data) + b'"',
+        "hex": lambda data: b'"' + binascii.hexlify(data) + b'"',
+    }[config.binary_handling_mode]
+
+
+def binary_schema(config: ConnectorConfig) -> dict[str, Any]:
+    return {"type": "bytes" if config.binary_handling_mode == "bytes" else "string"}
+
+
+def bytea(config: ConnectorConfig) -> Kind:
+    encode = encoded(config)
+    unavailable = encode(config.unavailable_value_placeholder.encode())
+    to_json = per_value(lambda text: encode(bytes.fromhex(text[2:])))
+    return Kind(binary_schema(config), to_json, b'""', None, unavailable)
+
+
+def unknown(type_name: str, config: ConnectorConfig) -> Kind:
+    """The bytes of a value's text, as the JDBC driver prints it."""
+    encode = encoded(config)
+    printed = _geometric if type_name in _GEOMETRIC else str
+    return Kind(binary_schema(config), per_value(lambda text: encode(printed(text).encode())), b'""')
+
+
+def _geometric(text: str) -> str:
+    """Print a geometric value's numbers as Java does; the driver knows a path and a polygon by their brackets."""
+    return _NUMBER.sub(lambda number: java_number(number[0]), text)
+
+
+def bits(typmod: int, *, varying: bool) -> Kind:
+    """bit(1) is a boolean; others are little endian bytes without zero bytes at the end."""
+    if typmod == 1 and not varying:
+        return Kind({"type": "boolean"}, _bit, b"false", b"false")
+    schema = named("bytes", "io.debezium.data.Bits", length=str(typmod if typmod > 0 else _UNLIMITED))
+    return Kind(schema, per_value(_bits), b'""', b'""')
+
+
+def _bit(column: pa.BinaryArray) -> pa.BinaryArray:
+    return kernels.if_else(kernels.equal(column, b"1"), b"true", b"false")
+
+
+def _bits(text: str) -> bytes:
+    return base64_token(int(text or "0", 2).to_bytes(len(text) // 8 + 1, "little").rstrip(b"\0"))
+
+
+_POINT: dict[str, Any] = {
+    "type": "struct",
+    "fields": [
+        {"type": "double", "optional": False, "field": "x"},
+        {"type": "double", "optional": False, "field": "y"},
+        {"type": "bytes", "optional": True, "field": "wkb"},
+        {"type": "int32", "optional": True, "field": "srid"},
+    ],
+    "name": "io.debezium.data.geometry.Point",
+    "version": 1,
+    "doc": "Geometry (POINT)",
+}
+
+
+def point() -> Kind:
+    return Kind(_POINT, per_value(_point))
+
+
+def _point(text: str) -> bytes | None:
+    x, _, y = text.strip("()").partition(",")
+    # Little endian well-known binary: byte order, type 1 (point), both coordinates.
+    wkb = struct.pack("<BIdd", 1, 1, float(x), float(y))
+    numbers = java_number(x).encode(), java_number(y).encode()
+    return b'{"x":%s,"y":%s,"wkb":%s,"srid":null}' % (*numbers, base64_token(wkb))
+
+
+_STRING_MAP: dict[str, Any] = {
+    "type": "map",
+    "keys": {"type": "string", "optional": False},
+    "values": {"type": "string", "optional": True},
+}
+
+
+def hstore(config: ConnectorConfig) -> Kind:
+    placeholder = config.unavailable_value_placeholder
+    unavailable = token({placeholder: placeholder})
+    if config.hstore_handling_mode == "map":
+        return Kind(_STRING_MAP, per_value(lambda text: token(parse_hstore(text))), b"{}", None, unavailable)
+    to_json = per_value(lambda text: token(token(parse_hstore(text)).decode()))
+    return Kind(named("string", "io.debezium.data.Json"), to_json, b'""', None, token(unavailable.decode()))
+
+
+def parse_hstore(text: str) -> dict[str, str | None]:
+    """Read `"a"=>"1", "b"=>NULL`; keys come in the order of Java's HashMap, into which the driver puts them."""
+    pairs = {
+        _unescaped(pair[1]): None if pair[2] is None else _unescaped(pair[2])
+        for pair in _HSTORE_PAIR.finditer(text)
+    }
+    return {key: pairs[key] for key in java_map_order(pairs)}
+
+
+def java_map_order(keys: Iterable[str]) -> list[str]:
+    """Put distinct keys in the order in which Java's HashMap gives them."""
+    keys = list(keys)
+    buckets = 16
+    while len(keys) > buckets * 3 // 4:
+        buckets *= 2
+    return sorted(keys, key=lambda key: _java_hash(key) & (buckets - 1))
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
+
+
+def _java_hash(text: str) -> int:
+    """`String.hashCode`, spread as `HashMap` does."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for (unit,) in struct.iter_unpack(">H", units):
+        value = (value * 31 + unit) & 0xFFFFFFFF
+    return value ^ value >> 16
+
+
+def to_tokens(to_json: ToJson, texts: list[str | None]) -> list[bytes | None]:
+    """Convert a list of texts."""
+    return to_json(kernels.binary(texts)).to_pylist()

@@ -1,0 +1,18 @@
+"""Servers of the captured workloads' own: their databases and slots have fixed names."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pgcdc_cli.demo.server import EmbeddedServer
+
+
+@pytest.fixture(scope="session")
+def golden18() -> Iterator[EmbeddedServer]:
+    server = EmbeddedServer(Path(tempfile.mkdtemp(prefix="pgcdc-golden-")))
+    yield server
+    server.stop()
+    shutil.rmtree(server.data, ignore_errors=True)
