@@ -58,8 +58,8 @@ def source(config: ConnectorConfig) -> Schema:
         "default": "false", "field": "snapshot",
     }  # fmt: skip
     fields = [
-        plain("string", "version"), plain("string", "connector"), plain("string", "name"), plain("int64", "ts_ms"),
-        snapshot, plain("string", "db"), plain("string", "sequence", optional=True),
+        plain("string", "version"), plain("string", "connector"), plain("string", "name"),
+        plain("int64", "ts_ms"), snapshot, plain("string", "db"), plain("string", "sequence", optional=True),
         *([plain("int64", "ts_us", optional=True), plain("int64", "ts_ns", optional=True)] if newer else []),
         plain("string", "schema"), plain("string", "table"), plain("int64", "txId", optional=True),
         plain("int64", "lsn", optional=True), plain("int64", "xmin", optional=True),

@@ -15,11 +15,15 @@ from pgcdc_cli.table import ColumnFacts, TableFacts, TableSchema
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A field, and where its values stand in the table's columns."""
+    """A field, and where its values stand in the table's columns.
+
+    `key_schema` is the field's schema where it is part of a key, which never tells of the source's type.
+    """
 
     index: int
     field: Field
     label: bytes
+    key_schema: Schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ def event_table(
     full_name = names.topic(config, table.schema, table.name)
     row = schemas.struct(_fields(columns), adjust(f"{full_name}.Value"), optional=True)
     value = schemas.envelope(row, adjust(f"{full_name}.Envelope"), config)
-    key_schema = schemas.struct(_fields(key), adjust(f"{full_name}.Key"))
+    key_schema = schemas.struct(_key_fields(key), adjust(f"{full_name}.Key"))
     return EventTable(
         quote(full_name),
         columns,
@@ -73,6 +77,10 @@ def _fields(columns: tuple[Column, ...]) -> list[Schema]:
     return [schemas.field(column.field.schema, column.field.name) for column in columns]
 
 
+def _key_fields(columns: tuple[Column, ...]) -> list[Schema]:
+    return [schemas.field(column.key_schema, column.field.name) for column in columns]
+
+
 def _columns(table: TableSchema, config: ConnectorConfig, *, snapshot: bool) -> tuple[Column, ...]:
     adjust = names.field_adjuster(config)
     columns = []
@@ -83,8 +91,9 @@ def _columns(table: TableSchema, config: ConnectorConfig, *, snapshot: bool) -> 
         field = field_for(column, facts or ColumnFacts(), config, snapshot=snapshot)
         if field is not None:
             name = adjust(column.name)
+            key_schema = field.schema
             field = replace(_propagated(table, index, field, config), name=name)
-            columns.append(Column(index, field, quote(name) + b":"))
+            columns.append(Column(index, field, quote(name) + b":", key_schema))
     return tuple(columns)
 
 

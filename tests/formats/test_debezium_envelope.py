@@ -1,0 +1,168 @@
+"""Debezium's records around a row's values: keys, headers, tombstones, source and transaction blocks."""
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from batches import Stream, change, full, key_only, stamp, table
+
+from pgcdc_cli.formats.base import EncodedSlice
+from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.formats.debezium.format import DebeziumFormat
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput.changes import MessageChange, TransactionMark, TruncateChange
+from pgcdc_cli.table import ColumnFacts, TableFacts, TableSchema
+
+PLAIN = ConnectorConfig(
+    topic_prefix="srv", key_converter_schemas_enable=False, value_converter_schemas_enable=False
+)
+END = 0x1A2B430
+"""End LSN of the commits below."""
+
+
+@pytest.fixture
+def items() -> TableSchema:
+    schema = table({"id": "int4", "name": "text"}, name="items")
+    columns = {name: ColumnFacts() for name in ("id", "name")}
+    required = (replace(schema.columns[0], not_null=True), schema.columns[1])
+    return replace(schema, columns=required, facts=TableFacts(("id",), None, columns))
+
+
+def started(config: ConnectorConfig, last_commit: int | None = None, **options: Any) -> DebeziumFormat:
+    encoding = DebeziumFormat(config, "stream", **options)
+    encoding.restart("shop", None if last_commit is None else Lsn(last_commit))
+    return encoding
+
+
+def lines(encoded: EncodedSlice) -> list[dict[str, Any]]:
+    return [json.loads(line) for piece in encoded.pieces for line in bytes(piece.data).splitlines()]
+
+
+def records(stream: Stream, config: ConnectorConfig = PLAIN) -> list[dict[str, Any]]:
+    return lines(started(config).encode(stream.slice()))
+
+
+def begin(index: int) -> TransactionMark:
+    return TransactionMark("B", stamp(index))
+
+
+def commit(index: int, end: int = END) -> TransactionMark:
+    return TransactionMark("C", stamp(index, lsn=end))
+
+
+def test_an_insert_is_one_line_byte_for_byte(items: TableSchema) -> None:
+    stream = Stream(changes=[change(items, "I", [1], [["1", 'a "b" é']])])
+    [piece] = started(PLAIN).encode(stream.slice()).pieces
+    handled = rb'"ts_ms":\d{13},"transaction"'
+    assert re.sub(handled, b'"ts_ms":NOW,"transaction"', bytes(piece.data)).decode() == (
+        '{"topic":"srv.public.items","key":{"id":1},"value":{"before":null,'
+        '"after":{"id":1,"name":"a \\"b\\" é"},'
+        '"source":{"version":"2.5.4.Final","connector":"postgresql","name":"srv","ts_ms":1767323045678,'
+        '"snapshot":"false","db":"shop","sequence":"[null,\\"27439120\\"]","schema":"public","table":"items",'
+        '"txId":771,"lsn":27439120,"xmin":null},"op":"c","ts_ms":NOW,"transaction":null},"headers":{}}\n'
+    )
+
+
+def test_a_delete_is_followed_by_its_tombstone(items: TableSchema) -> None:
+    old = key_only([["1", None], ["2", None]], items)
+    stream = Stream(changes=[change(items, "D", [1, 2], old=old)])
+    found = records(stream)
+    assert [(r["key"]["id"], r["value"] and r["value"]["op"]) for r in found] == [
+        (1, "d"), (1, None), (2, "d"), (2, None),
+    ]  # fmt: skip
+    assert found[0]["value"]["before"] == {"id": 1, "name": None}
+    without = records(stream, replace(PLAIN, tombstones_on_delete=False))
+    assert [r["value"]["op"] for r in without] == ["d", "d"]
+
+
+def test_only_a_key_that_changes_makes_three_records(items: TableSchema) -> None:
+    old = full([["1", "a"], ["2", "b"]])
+    stream = Stream(changes=[change(items, "U", [1, 2], [["1", "A"], ["20", "b"]], old)])
+    plain, deleted, tombstone, created = records(stream)
+    assert (plain["value"]["op"], plain["headers"]) == ("u", {})
+    assert (deleted["value"]["op"], deleted["value"]["after"]) == ("d", None)
+    assert deleted["key"] == tombstone["key"] == {"id": 2}
+    assert deleted["headers"] == tombstone["headers"] == {"__debezium.newkey": {"id": 20}}
+    assert (created["value"]["op"], created["value"]["before"]) == ("c", None)
+    assert (created["key"], created["headers"]) == ({"id": 20}, {"__debezium.oldkey": {"id": 2}})
+    assert deleted["value"]["source"] == created["value"]["source"]
+
+
+def test_the_key_is_the_primary_key_even_where_the_old_row_lacks_it(items: TableSchema) -> None:
+    by_name = tuple(replace(c, replica_identity=c.name == "name") for c in items.columns)
+    indexed = replace(items, columns=by_name)
+    stream = Stream(changes=[change(indexed, "D", [1], old=key_only([["1", "a"]], indexed))])
+    deleted, _ = records(stream)
+    assert (deleted["key"], deleted["value"]["before"]) == ({"id": 0}, {"id": 0, "name": "a"})
+
+
+def test_sequence_names_the_commit_before_also_over_slices_and_restarts(items: TableSchema) -> None:
+    first = Stream(changes=[change(items, "I", [1, 3], [["1", "a"], ["2", "b"]])], marks=[commit(2)])
+    second = Stream(changes=[change(items, "I", [1], [["3", "c"]])])
+    encoding = started(PLAIN)
+    found = lines(encoding.encode(first.slice())) + lines(encoding.encode(second.slice()))
+    before = [json.loads(r["value"]["source"]["sequence"])[0] for r in found]
+    assert before == [None, str(END), str(END)]
+    again = lines(started(PLAIN, END).encode(second.slice()))
+    assert again[0]["value"]["source"] == found[-1]["value"]["source"]
+
+
+def test_transactions_are_counted_over_slices(items: TableSchema) -> None:
+    encoding = started(replace(PLAIN, provide_transaction_metadata=True))
+    first = Stream(changes=[change(items, "I", [1], [["1", "a"]])], marks=[begin(0)])
+    moved = change(items, "U", [0], [["2", "a"]], full([["1", "a"]]))
+    second = Stream(changes=[moved], marks=[commit(1)])
+    start, created = lines(encoding.encode(first.slice()))
+    assert (start["topic"], start["value"]["status"], start["value"]["event_count"]) == (
+        "srv.transaction", "BEGIN", None,
+    )  # fmt: skip
+    deleted, _, again, end = lines(encoding.encode(second.slice()))
+    orders = [r["value"]["transaction"]["total_order"] for r in (created, deleted, again)]
+    assert orders == [1, 2, 3]
+    assert end["value"]["event_count"] == 3
+    assert end["value"]["data_collections"] == [{"data_collection": "public.items", "event_count": 3}]
+    assert end["key"] == {"id": f"771:{END}"}
+
+
+def test_a_message_outside_of_transactions_counts_as_a_commit(items: TableSchema) -> None:
+    message = MessageChange(stamp(1, xid=None, lsn=500), transactional=False, prefix="p", content=b"hi")
+    stream = Stream(changes=[change(items, "I", [2], [["1", "a"]])], messages=[message])
+    said, row = records(stream)
+    assert (said["topic"], said["key"]) == ("srv.message", {"prefix": "p"})
+    assert said["value"]["message"] == {"prefix": "p", "content": "aGk="}
+    assert said["value"]["source"]["txId"] is None
+    assert json.loads(row["value"]["source"]["sequence"])[0] == "500"
+
+
+def test_truncates_are_skipped_unless_asked_for(items: TableSchema) -> None:
+    stream = Stream(truncates=[TruncateChange(items, stamp(1), cascade=False, restart_identity=False)])
+    assert records(stream) == []
+    [found] = records(stream, replace(PLAIN, skipped_operations=()))
+    value = found["value"]
+    assert (found["key"], value["op"], value["before"], value["after"]) == (None, "t", None, None)
+
+
+def test_values_alone_come_without_tombstones(items: TableSchema) -> None:
+    stream = Stream(changes=[change(items, "D", [1], old=key_only([["1", None]], items))])
+    [value] = lines(started(PLAIN, values_only=True).encode(stream.slice()))
+    assert list(value) == ["before", "after", "source", "op", "ts_ms", "transaction"]
+
+
+def test_the_newer_envelope_has_its_own_order_and_headers(items: TableSchema) -> None:
+    stream = Stream(changes=[change(items, "I", [1], [["1", "a"]])])
+    [found] = records(stream, replace(PLAIN, debezium_version="3.4"))
+    assert list(found["value"]) == [
+        "before", "after", "source", "transaction", "op", "ts_ms", "ts_us", "ts_ns",
+    ]  # fmt: skip
+    assert found["value"]["source"]["ts_ns"] == 1_767_323_045_678_901_000
+    assert list(found["headers"]) == [
+        f"__debezium.context.{name}" for name in ("connectorLogicalName", "taskId", "connectorName", "runId")
+    ]
+
+
+def test_a_heartbeat_is_a_record_of_its_own() -> None:
+    [found] = lines(started(PLAIN).heartbeat(Lsn(END)))
+    assert (found["topic"], found["key"]) == ("__debezium-heartbeat.srv", {"serverName": "srv"})
+    assert list(found["value"]) == ["ts_ms"]
