@@ -77,9 +77,9 @@ class Checkpoint:
     """What was durable at one transaction edge.
 
     `end_lsn` is the end of the last durable transaction; `segment` the number of the open segment, or the
-    next. `last_commit_lsn` is the end of the last transaction with something in it for us, while `end_lsn` goes
-    on with keepalives; None before the first. `options` describes the format and what else decides over the content of lines. `inode` is device
-    and inode of a single output file, None for a directory.
+    next. `last_commit_lsn` is the end of the last transaction that came, while `end_lsn` goes on
+    with keepalives; None before the first. `options` describes the format and what else decides over the
+    content of lines. `inode` is device and inode of a single output file, None for a directory.
     """
 
     source: Source
@@ -129,9 +129,12 @@ def encode(checkpoint: Checkpoint) -> bytes:
             "files": [_encode_file(file) for file in checkpoint.files],
             "pending": None if pending is None else _encode_pending(pending),
             "inode": None if checkpoint.inode is None else list(checkpoint.inode),
-            "last_commit_lsn": None
-            if checkpoint.last_commit_lsn is None
-            else str(checkpoint.last_commit_lsn),
+            # Left out before the first commit, as in checkpoints from before there was the field.
+            **(
+                {}
+                if checkpoint.last_commit_lsn is None
+                else {"last_commit_lsn": str(checkpoint.last_commit_lsn)}
+            ),
         }
     )
     return body[:-1] + b',"crc32":%d}\n' % zlib.crc32(body)
@@ -167,7 +170,9 @@ def decode(data: bytes) -> Checkpoint:
     body = data[: seal.start()] + b"}"
     if zlib.crc32(body) != int(seal[1]):
         raise ValueError("its checksum is wrong")
-    fields = Fields(load(body), "the checkpoint")
+    content = load(body)
+    fields = Fields(content, "the checkpoint")
+    has_commit = isinstance(content, dict) and "last_commit_lsn" in content
     fields.count("format_version")
     checkpoint = Checkpoint(
         stream_id=fields.text("stream_id"),
@@ -178,7 +183,7 @@ def decode(data: bytes) -> Checkpoint:
         files=tuple(_decode_file(item) for item in fields.items("files")),
         pending=_decode_pending(fields.inner("pending")),
         inode=_decode_inode(fields),
-        last_commit_lsn=None if fields.null("last_commit_lsn") else fields.lsn("last_commit_lsn"),
+        last_commit_lsn=fields.lsn("last_commit_lsn") if has_commit else None,
     )
     fields.end()
     if encode(checkpoint) != data:
