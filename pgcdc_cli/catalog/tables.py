@@ -17,9 +17,11 @@ from pgcdc_cli.types.registry import PgType, builtin
 _FACTS = """
 SELECT ARRAY(SELECT format_type(t, m) FROM unnest(%(types)s::oid[], %(typmods)s::int[])
                     WITH ORDINALITY AS c (t, m, n) ORDER BY n),
-       (SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint, a.attnotnull, a.attndims,
+       (SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint, a.attnotnull OR t.typnotnull,
+                                         a.attndims,
                                          CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END))
-        FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+        FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+        LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
         WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped),
        (SELECT json_agg(json_build_array(a.attname, i.indisprimary, i.indisreplident,
                                          a.attgenerated <> '' OR has_list) ORDER BY k.n)
@@ -35,7 +37,7 @@ SELECT ARRAY(SELECT format_type(t, m) FROM unnest(%(types)s::oid[], %(typmods)s:
             SELECT t.* FROM behind b JOIN pg_type t ON t.oid IN (b.typbasetype, b.typelem))
         SELECT json_agg(json_build_array(oid::bigint, typname, typtype, typbasetype::bigint, typtypmod,
                                          CASE WHEN typcategory = 'A' THEN typelem::bigint ELSE 0 END,
-                                         ARRAY(SELECT enumlabel FROM pg_enum WHERE enumtypid = oid
+                                         ARRAY(SELECT enumlabel FROM pg_enum WHERE enumtypid = behind.oid
                                                ORDER BY enumsortorder)))
         FROM behind),
        (SELECT json_agg(json_build_array(i.indisprimary, columns) ORDER BY c.relname)

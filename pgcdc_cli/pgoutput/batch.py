@@ -44,7 +44,7 @@ _IS_BOUND = _tags(Tag.BEGIN, Tag.COMMIT)
 
 
 class Tables:
-    """The tables that relation messages told of, numbered: one number for each distinct message."""
+    """The tables that relation messages told of, numbered: one number for each distinct version."""
 
     def __init__(self, describe: Callable[[Relation], TableSchema]) -> None:
         self._describe = describe
@@ -61,8 +61,10 @@ class Tables:
 
     def learn(self, relation: Relation) -> None:
         """Take over a relation message: it counts from here on."""
-        if relation not in self._numbers:
-            self._tables.append(self._describe(relation))
+        table = self._describe(relation)
+        known = self._numbers.get(relation)
+        if known is None or (self._tables[known], self._tables[known].facts) != (table, table.facts):
+            self._tables.append(table)
             self._numbers[relation] = len(self._tables) - 1
         self._current[relation.oid] = self._numbers[relation]
 

@@ -22,7 +22,8 @@ from pgcdc_cli.table import TableSchema
 class Assembler:
     """What is known between the batches of one connection: relations, the open transaction, what is wanted.
 
-    `describe` gives a relation message its catalog facts; it is asked once for each distinct message.
+    `describe` gives a relation message its catalog facts. It is asked for each one, since the server sends
+    another whenever something about the table may have changed, be it only a default.
     Transactions with a commit LSN below `skip_before`, and non-transactional messages not beyond it, are
     dropped whole. `ended`: the end position `until` is reached, or `max_transactions` (1 or more) have ended;
     what follows is not looked at. A transaction is wanted when its final LSN is before `until`, a

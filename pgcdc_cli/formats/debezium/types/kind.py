@@ -62,11 +62,6 @@ def per_value(convert: Callable[[str], bytes | None]) -> ToJson:
     return to_json
 
 
-def bare(column: pa.BinaryArray) -> pa.BinaryArray:
-    """Take wire text for the token."""
-    return column
-
-
 def quoted(column: pa.BinaryArray) -> pa.BinaryArray:
     """Quote text that needs no escapes."""
     joined = kernels.as_binary(kernels.join([b'"', column, b'"']))

@@ -17,7 +17,6 @@ from pgcdc_cli.formats.debezium.config import ConnectorConfig
 from pgcdc_cli.formats.debezium.types.kind import (
     Kind,
     ToJson,
-    bare,
     base64_token,
     named,
     per_value,
@@ -32,11 +31,21 @@ _NOT_FINITE_NAMES = {"NaN": "NAN", "Infinity": "POSITIVE_INFINITY", "-Infinity":
 _USUAL_FLOAT = r"^-?([1-9]\d{0,6}(\.\d+)?|0\.(0{0,2}[1-9]\d*))$"
 """Texts that Java prints alike, but for a missing ".0"."""
 _LARGEST_INT64_PRECISION = 18
+_INTEGER = np.zeros(256, np.bool_)
+_INTEGER[np.frombuffer(b"0123456789-", np.uint8)] = True
 _DIGITS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
 
 
 def integer(type_: str) -> Kind:
-    return Kind({"type": type_}, bare, b"0", b"0")
+    return Kind({"type": type_}, _integers, b"0", b"0")
+
+
+def _integers(column: pa.BinaryArray) -> pa.BinaryArray:
+    """Take wire text for the token; ValueError for what is none (a default's expression)."""
+    _, data = kernels.value_bytes(column)
+    if not _INTEGER[data].all():
+        raise ValueError("no integer")
+    return column
 
 
 def boolean() -> Kind:
@@ -53,10 +62,11 @@ def booleans(column: pa.BinaryArray) -> pa.BinaryArray:
 
 
 def floating(type_: str) -> Kind:
-    return Kind({"type": type_}, java_floats, b"0.0", b"0.0")
+    one = per_value(lambda text: java_float(text, np.float32 if type_ == "float" else np.float64))
+    return Kind({"type": type_}, lambda column: _floats(column, one), b"0.0", b"0.0")
 
 
-def java_floats(column: pa.BinaryArray) -> pa.BinaryArray:
+def _floats(column: pa.BinaryArray, one: ToJson) -> pa.BinaryArray:
     """Print floats as Java does; only the unusual ones are looked at one by one."""
     text = kernels.as_text(column)
     usual = kernels.as_mask(kernels.matches(text, _USUAL_FLOAT))
@@ -64,30 +74,29 @@ def java_floats(column: pa.BinaryArray) -> pa.BinaryArray:
     tails = kernels.take(kernels.binary([b"", b".0"]), whole.astype(np.int64))
     printed = kernels.as_binary(kernels.join([column, tails]))
     rest = ~usual
-    if rest.any():
-        printed = kernels.replace_with_mask(
-            printed, rest, per_value(java_float)(column.filter(pa.array(rest)))
-        )
-    return printed
+    if not rest.any():
+        return printed
+    return kernels.replace_with_mask(printed, rest, one(column.filter(pa.array(rest))))
 
 
-def java_float(text: str) -> bytes:
+def java_float(text: str, kind: type[np.floating[Any]]) -> bytes:
     """Print one float; NaN and the infinities are strings in JSON."""
-    if text in _NOT_FINITE:
-        return token(_NOT_FINITE[text])
-    return java_number(text).encode()
+    return token(_NOT_FINITE[text]) if text in _NOT_FINITE else java_number(text, kind).encode()
 
 
-def java_number(text: str) -> str:
-    """Lay shortest digits out as `Double.toString` does: plain from 1E-3 to 1E7, else one digit and an exponent."""
-    sign, digits, exponent = Decimal(text).as_tuple()
+def java_number(text: str, kind: type[np.floating[Any]] = np.float64) -> str:
+    """Lay shortest digits out as `Double.toString` does: plain from 1E-3 to 1E7, else with an exponent.
+
+    Java shows two digits at least, and the second may change the first (4.9E-324).
+    """
+    sign, digits, exponent = Decimal(text).normalize().as_tuple()
+    if len(digits) == 1 and digits != (0,):
+        sign, digits, exponent = Decimal(f"{kind(text):.1e}").normalize().as_tuple()
     assert isinstance(exponent, int)
-    mark = "-" if sign else ""
-    shown = "".join(map(str, digits)).lstrip("0")
-    if not shown:
+    mark, shown = "-" if sign else "", "".join(map(str, digits))
+    if shown == "0":
         return f"{mark}0.0"
     point = len(shown) + exponent
-    shown = shown.rstrip("0")
     if -2 <= point <= 0:
         return f"{mark}0.{'0' * -point}{shown}"
     if 0 < point <= 7:
@@ -106,7 +115,7 @@ def numeric(typmod: int, config: ConnectorConfig) -> Kind:
     if mode == "double":
         return Kind({"type": "double"}, per_value(_double), b"0.0", b"0.0")
     if declared is None or scale is None:
-        return Kind(_VARIABLE_SCALE, per_value(_variable_scale), _VARIABLE_ZERO, _VARIABLE_ZERO)
+        return Kind(_VARIABLE_SCALE, per_value(_variable_scale), _VARIABLE_ZERO)
     parameters = {"scale": str(scale), "connect.decimal.precision": str(declared.precision)}
     schema = named("bytes", "org.apache.kafka.connect.data.Decimal", **parameters)
     fits = declared.precision <= _LARGEST_INT64_PRECISION and scale <= declared.precision
@@ -138,16 +147,16 @@ def _string_mode(scale: int | None) -> ToJson:
         return token(f"{text}{zeros}" if places else f"{text}.{zeros}")
 
     def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
+        if scale is not None and scale > _LARGEST_INT64_PRECISION:
+            return per_value(convert)(column)
         usual = r"^-?[\d.]+$" if scale is None else _with_scale(scale)
-        if _all_match(column, usual):
-            return quoted(column)
-        return per_value(convert)(column)
+        return quoted(column) if _all_match(column, usual) else per_value(convert)(column)
 
     return to_json
 
 
 def _with_scale(scale: int) -> str:
-    return rf"^-?\d+\.\d{{{scale}}}$" if 0 < scale <= _LARGEST_INT64_PRECISION else r"^-?\d+$"
+    return rf"^-?\d+\.\d{{{scale}}}$" if scale else r"^-?\d+$"
 
 
 def _all_match(column: pa.BinaryArray, pattern: str) -> bool:

@@ -1,14 +1,14 @@
 """From a column's type to its `Field`, as `PostgresValueConverter` of Debezium 2.5.4 decides."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
 from pgcdc_cli.formats.debezium.field import Field
 from pgcdc_cli.formats.debezium.schemas import in_order
 from pgcdc_cli.formats.debezium.types import arrays, numbers, temporal, texts
 from pgcdc_cli.formats.debezium.types.defaults import default_token
-from pgcdc_cli.formats.debezium.types.kind import NULL, Kind
+from pgcdc_cli.formats.debezium.types.kind import NULL, Kind, per_value
 from pgcdc_cli.table import ColumnFacts, TableColumn
 from pgcdc_cli.types.registry import PgType
 
@@ -117,7 +117,16 @@ def _array(type_: PgType, element: PgType, facts: ColumnFacts | None, context: _
     if element.name == "time":
         kind = arrays.in_millis(kind)
     known = element.name in _KINDS and not of_a_domain
-    return arrays.array(element, kind, context.config, optional=known)
+    array = arrays.array(element, kind, context.config, optional=known)
+    return replace(array, to_json=_lost) if element.name == "time" and _loses_times(context.config) else array
+
+
+_lost = per_value(lambda _: None)
+
+
+def _loses_times(config: ConnectorConfig) -> bool:
+    """Debezium 2.5 fails to convert arrays of times in connect mode, and writes null."""
+    return config.time_precision_mode == "connect" and config.debezium_version == "2.5"
 
 
 def _unknown(type_: PgType, context: _Context) -> Kind | None:
