@@ -12,14 +12,14 @@ from pgcdc_cli.table import ColumnFacts, TableColumn, TableFacts, TableSchema
 from pgcdc_cli.types.registry import PgType, builtin
 
 # One round trip: the message's types as declared; the columns as they are now; the columns of the primary key
-# (unless deferrable) and of the replica identity, each with "may be kept from the publication"; all types behind
-# those that are not built in, with an enum's labels; and the primary key and all unique indexes.
+# (unless deferrable) and of the replica identity, each with "may be kept from the publication"; all types
+# behind those that are not built in, with an enum's labels; and the primary key and all unique indexes.
 _FACTS = """
 SELECT ARRAY(SELECT format_type(t, m) FROM unnest(%(types)s::oid[], %(typmods)s::int[])
                     WITH ORDINALITY AS c (t, m, n) ORDER BY n),
        (SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint, a.attnotnull OR t.typnotnull,
                                          a.attndims,
-                                         CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END))
+                                         CASE a.attgenerated WHEN '' THEN pg_get_expr(adbin, adrelid) END))
         FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
         LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
         WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped),

@@ -1,7 +1,7 @@
 """Arrays: each element as its type says.
 
-What the connector does with arrays of several dimensions is kept: as many elements as the outer dimension has,
-all null (text prints a Java object's address there, which no two runs share).
+What the connector does with arrays of several dimensions is kept: as many elements as the outer dimension
+has, all null (text prints a Java object's address there, which no two runs share).
 """
 
 import hashlib

@@ -1,6 +1,7 @@
 """Column defaults, as `PostgresDefaultValueConverter` reads them: literals, and a stand-in for functions.
 
-Nothing is evaluated: of `'a' || 'b'` the first literal is taken, and an expression without one has no default.
+Nothing is evaluated: of `'a' || 'b'` the first literal is taken, and an expression without one has no
+default.
 """
 
 import re

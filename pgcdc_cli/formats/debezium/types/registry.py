@@ -1,5 +1,6 @@
 """From a column's type to its `Field`, as `PostgresValueConverter` of Debezium 2.5.4 decides."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -118,14 +119,15 @@ def _array(type_: PgType, element: PgType, facts: ColumnFacts | None, context: _
         kind = arrays.in_millis(kind)
     known = element.name in _KINDS and not of_a_domain
     array = arrays.array(element, kind, context.config, optional=known)
-    return replace(array, to_json=_lost) if element.name == "time" and _loses_times(context.config) else array
+    loses = element.name == "time" and _loses_times(context.config)
+    return replace(array, to_json=lambda column: _without_values(array.to_json(column))) if loses else array
 
 
-_lost = per_value(lambda _: None)
+_without_values = per_value(lambda token: token.encode() if re.fullmatch(r"\[(null,?)*\]", token) else None)
 
 
 def _loses_times(config: ConnectorConfig) -> bool:
-    """Debezium 2.5 fails to convert arrays of times in connect mode, and writes null."""
+    """Debezium 2.5 can't convert a time in an array in connect mode, and writes null for the array."""
     return config.time_precision_mode == "connect" and config.debezium_version == "2.5"
 
 

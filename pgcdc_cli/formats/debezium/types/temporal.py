@@ -24,7 +24,8 @@ _INFINITE_MILLIS = {"infinity": b"9223372036825200", "-infinity": b"-92233720368
 _INFINITE_MICROS = {"infinity": b"9223372036825200000", "-infinity": b"-9223372036832400000"}
 _USUAL_TIMESTAMP = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?(\+00)?$"
 _TIMESTAMP = re.compile(
-    r"(?P<year>\d{4,})-(?P<day>\d\d-\d\d) (?P<clock>\d\d:\d\d:\d\d)(?:\.(?P<fraction>\d+))?(?:[+-]\d\d\S*)?(?P<era> BC)?"
+    r"(?P<year>\d{4,})-(?P<day>\d\d-\d\d) (?P<clock>\d\d:\d\d:\d\d)(?:\.(?P<fraction>\d+))?"
+    r"(?:[+-]\d\d\S*)?(?P<era> BC)?"
 )
 _TIME = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:([+-])(\d\d)(?::(\d\d))?(?::(\d\d))?)?")
 _INTERVAL = re.compile(
@@ -138,7 +139,7 @@ def _micros(text: str) -> int | None:
 
 
 def _java_micros(micros: int) -> int:
-    """Overflow as Debezium does: seconds to microseconds are clamped, then the fraction is added and wraps."""
+    """Overflow as Debezium does: seconds as microseconds are clamped, then the fraction is added and wraps."""
     seconds, fraction = divmod(micros, 1_000_000)
     clamped = max(-(2**63), min(_INT64_MAX, seconds * 1_000_000))
     return (clamped + fraction + 2**63) % 2**64 - 2**63

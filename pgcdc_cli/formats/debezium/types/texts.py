@@ -80,7 +80,7 @@ def unknown(type_name: str, config: ConnectorConfig) -> Kind:
 
 
 def _geometric(text: str) -> str:
-    """Print a geometric value's numbers as Java does; the driver knows a path and a polygon by their brackets."""
+    """Print a geometric value's numbers as Java does."""
     return _NUMBER.sub(lambda number: java_number(number[0]), text)
 
 
@@ -143,7 +143,7 @@ def hstore(config: ConnectorConfig) -> Kind:
 
 
 def parse_hstore(text: str) -> dict[str, str | None]:
-    """Read `"a"=>"1", "b"=>NULL`; keys come in the order of Java's HashMap, into which the driver puts them."""
+    """Read `"a"=>"1", "b"=>NULL`; keys come in the order of Java's HashMap, where the driver puts them."""
     pairs = {
         _unescaped(pair[1]): None if pair[2] is None else _unescaped(pair[2])
         for pair in _HSTORE_PAIR.finditer(text)
