@@ -139,7 +139,7 @@ def _micros(text: str) -> int | None:
 
 
 def _java_micros(micros: int) -> int:
-    """Overflow as Debezium does: seconds as microseconds are clamped, then the fraction is added and wraps."""
+    """Overflow as Debezium does: clamp the seconds in microseconds, then add the fraction and wrap."""
     seconds, fraction = divmod(micros, 1_000_000)
     clamped = max(-(2**63), min(_INT64_MAX, seconds * 1_000_000))
     return (clamped + fraction + 2**63) % 2**64 - 2**63
