@@ -1,11 +1,15 @@
 """What a run of the stream is told, and what it tells."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pgcdc_cli.lsn import Lsn
+
+if TYPE_CHECKING:
+    from pgcdc_cli.catalog import Catalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +27,26 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotPlan:
+    """Which tables' rows come before the stream, by schema and name.
+
+    `again` reads them at every start, not only where the stream is new; `only` ends the run with them.
+    """
+
+    includes: Callable[[str, str], bool]
+    again: bool = False
+    only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class StreamSettings:
     """What to read, from where, until when.
 
     `options` go to the server's plugin. `start_lsn` is for a run without a checkpoint; None is the slot's own
     position. `create_slot` makes the slot first, with `if_not_exists` only where there is none. `bad_file`
-    takes the bytes of a message that can't be decoded. Without `use_catalog` relation messages are all that is
-    known of tables.
+    takes the bytes of a message that can't be decoded. Without `use_catalog` relation messages are all that
+    is known of tables. `make_publication` is called before a new stream begins. `heartbeat_interval` is in
+    seconds, 0 for none.
     """
 
     conninfo: str
@@ -46,6 +63,9 @@ class StreamSettings:
     accept_gap: bool = False
     accept_publications: bool = False
     use_catalog: bool = True
+    snapshot: SnapshotPlan | None = None
+    make_publication: "Callable[[Catalog], None] | None" = None
+    heartbeat_interval: float = 0.0
 
 
 @dataclass(slots=True)

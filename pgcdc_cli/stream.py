@@ -15,16 +15,20 @@ from pgcdc_cli.catalog.tables import describe_alone
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.formats.base import EncodedSlice, Format, Restartable
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.patience import Patience
+from pgcdc_cli.pgoutput.changes import Edge
+from pgcdc_cli.pgoutput.messages import Relation
 from pgcdc_cli.pgoutput.transactions import Assembler
 from pgcdc_cli.pipeline import ChangePipeline, Pipeline, RawPipeline
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.replication.frames import Keepalive, Received
-from pgcdc_cli.replication.retry import Backoff
 from pgcdc_cli.settings import Control, StreamSettings, Totals
 from pgcdc_cli.sinks.base import Sink
 from pgcdc_cli.sinks.checkpoint import Checkpoint, Source
 from pgcdc_cli.sinks.source import check_source
 from pgcdc_cli.slotcheck import check_slot
+from pgcdc_cli.snapshot import Snapshot
+from pgcdc_cli.table import TableSchema
 
 log = logging.getLogger("pgcdc")
 
@@ -42,12 +46,6 @@ NAP = 0.0002
 
 TICK = 0.25
 """Seconds after which an idle loop looks at signals and clocks."""
-
-FIRST_TRIES = 4
-"""Attempts to make the first connection: about a second, enough for a server that is just starting."""
-
-PATIENCE = 600.0
-"""Seconds without a working connection after which a run that had one gives up."""
 
 
 class StreamRun:
@@ -79,8 +77,8 @@ class StreamRun:
         self._end_lsn = settings.limits.end_lsn
         self._checkpoint: Checkpoint | None = None
         self._database = ""
-        self._started = self._created = False
-        self._began = self._last_data = time.monotonic()
+        self._started = self._created = self._snapshot_taken = False
+        self._began = self._last_data = self._beaten = time.monotonic()
 
     def run(self) -> Totals:
         """Stream until an end is reached or a signal asks for it; then all is durable and acknowledged.
@@ -124,7 +122,7 @@ class StreamRun:
         return f'nothing of it was confirmed: report it with "{path}"'
 
     def _connect_until_done(self) -> None:
-        patience = _Patience(loop=self._settings.loop)
+        patience = Patience(loop=self._settings.loop)
         while not self._control.stop:
             try:
                 self._one_connection(patience)
@@ -149,13 +147,16 @@ class StreamRun:
         self._checkpoint = self._sink.checkpoint
         self.totals.rows = self._rows_at_edge
 
-    def _one_connection(self, patience: "_Patience") -> None:
+    def _one_connection(self, patience: Patience) -> None:
         with self._control.interruptible():
             connection = ReplicationConnection(
                 self._settings.conninfo, status_interval=self._settings.status_interval
             )
         with connection:
             self._prepare(connection)
+            if not self._take_snapshot():
+                self._sink.close()
+                return
             connection.start(self._settings.slot, self._sink.durable_lsn, self._settings.options)
             patience.connected()
             self._pump(connection)
@@ -178,6 +179,8 @@ class StreamRun:
         self._database = identity.database
         if settings.limits.end_now and self._end_lsn is None:
             self._end_lsn = identity.wal_position
+        if settings.make_publication is not None and self._checkpoint is None:
+            settings.make_publication(self._catalog)
         if settings.create_slot and not self._created:
             self._create_slot(connection)
         position = check_slot(self._catalog, settings.slot, identity.database, decodes=self._decodes)
@@ -190,7 +193,7 @@ class StreamRun:
             checkpoint = check_source(
                 checkpoint,
                 source,
-                slot_position=position,
+                slot_position=Lsn(0) if self._unread else position,
                 accept_gap=settings.accept_gap,
                 accept_publications=settings.accept_publications,
                 history=connection.timeline_history(identity.timeline),
@@ -198,6 +201,37 @@ class StreamRun:
         if checkpoint is not None or not self._started:
             self._sink.start(source, self._start_lsn(position), checkpoint)
         self._started = True
+
+    @property
+    def _unread(self) -> bool:
+        """Is there a snapshot to be read whose end no checkpoint has seen?"""
+        checkpoint = self._checkpoint
+        return self._settings.snapshot is not None and (checkpoint is None or not checkpoint.end_lsn)
+
+    def _take_snapshot(self) -> bool:
+        """Write the rows that are there before the stream, if any are wanted; false ends the run."""
+        plan = self._settings.snapshot
+        if plan is None or self._snapshot_taken or not (plan.again or self._unread):
+            return plan is None or not plan.only
+        self._restart_format()
+        with closing(Snapshot(self._settings.conninfo, self._settings.publications)) as snapshot:
+            for part in snapshot.slices(plan.includes, self._describe):
+                if self._control.stop:
+                    self._sink.rollback()
+                    return False
+                self._write([self._encoding.encode(part)])
+                self._report(self.totals)
+        self._sink.flush()
+        self._snapshot_taken = True
+        return not plan.only
+
+    @property
+    def _describe(self) -> Callable[[Relation], TableSchema]:
+        return self._catalog.describe if self._settings.use_catalog else describe_alone
+
+    def _restart_format(self) -> None:
+        if isinstance(self._encoding, Restartable):
+            self._encoding.restart(self._database, self._sink.last_commit_lsn)
 
     def _create_slot(self, connection: ReplicationConnection) -> None:
         """Make the slot, when the publications are there: it sees none that come after it."""
@@ -222,6 +256,8 @@ class StreamRun:
 
     def _start_lsn(self, position: Lsn) -> Lsn:
         wanted = self._settings.start_lsn
+        if self._unread:
+            return Lsn(0)
         if wanted is None or wanted == position:
             return position
         if wanted < position:
@@ -232,10 +268,9 @@ class StreamRun:
         if not self._decodes:
             return RawPipeline(self._end_lsn)
         count = self._settings.limits.max_transactions
-        if isinstance(self._encoding, Restartable):
-            self._encoding.restart(self._database, self._sink.last_commit_lsn)
+        self._restart_format()
         assembler = Assembler(
-            self._catalog.describe if self._settings.use_catalog else describe_alone,
+            self._describe,
             skip_before=self._sink.edge_lsn,
             marks=self._marks,
             until=self._end_lsn,
@@ -258,9 +293,19 @@ class StreamRun:
             if self._control.hangup:
                 self._control.hangup = False
                 self._sink.reopen()
+            self._beat(pipeline)
             self._sink.tick()
             self._acknowledge(connection)
             self._report(self.totals)
+
+    def _beat(self, pipeline: Pipeline) -> None:
+        """Write a heartbeat, if one is due and this is an edge."""
+        interval, now = self._settings.heartbeat_interval, time.monotonic()
+        due = interval > 0 and now - self._beaten >= interval
+        if due and not pipeline.in_transaction and isinstance(self._encoding, Restartable):
+            self._beaten = now
+            at = self._sink.edge_lsn
+            self._write([replace(self._encoding.heartbeat(at), edge=Edge(Lsn(0), at, 0))])
 
     def _receive(self, connection: ReplicationConnection, pipeline: Pipeline) -> Received:
         """Take a batch; in the midst of a transaction, which nobody waits for a part of, not a small one."""
@@ -321,35 +366,3 @@ class StreamRun:
         until = time.monotonic() + seconds
         while time.monotonic() < until and not (self._control.stop or self._time_is_up()):
             time.sleep(min(TICK, seconds))
-
-
-class _Patience:
-    """May a failed connection be tried again, and when?"""
-
-    def __init__(self, *, loop: bool) -> None:
-        self._loop = loop
-        self._backoff = Backoff()
-        self._tries = 0
-        self._lost_at: float | None = None
-        self._was_connected = False
-
-    @property
-    def level(self) -> int:
-        """A lost connection is worth a warning; a server that isn't there will be an error soon enough."""
-        return logging.WARNING if self._was_connected else logging.INFO
-
-    def connected(self) -> None:
-        self._backoff.reset()
-        self._lost_at = None
-        self._was_connected = True
-
-    def after(self, error: PgcdcError) -> float | None:
-        """Seconds to wait before another try; None if there is none."""
-        self._tries += 1
-        now = time.monotonic()
-        self._lost_at = self._lost_at or now
-        if not error.kind.rule.transient or not self._loop:
-            return None
-        if not self._was_connected and self._tries >= FIRST_TRIES:
-            return None
-        return None if now - self._lost_at > PATIENCE else next(self._backoff)

@@ -11,6 +11,8 @@ from pgcdc_cli.catalog.publications import (
     drop_statement,
     missing_publications,
     read_publications,
+    read_tables,
+    set_statement,
 )
 from pgcdc_cli.catalog.server import ServerFacts, read_facts
 from pgcdc_cli.catalog.session import Session
@@ -91,6 +93,15 @@ class Catalog:
         """Create a publication of tables, of all tables in schemas, or of all tables."""
         doing = f'create publication "{publication.name}"'
         self._session.run(create_statement(publication), doing, {"42710": ErrorKind.PUBLICATION})
+
+    def tables(self) -> list[tuple[str, str]]:
+        """List the tables that can be published, by schema and name; partitions go with their root."""
+        return read_tables(self._session)
+
+    def set_publication_tables(self, publication: Publication) -> None:
+        """Let an existing publication have these tables, and no others."""
+        doing = f'change publication "{publication.name}"'
+        self._session.run(set_statement(publication), doing, {"42704": ErrorKind.PUBLICATION})
 
     def drop_publication(self, name: str, *, if_exists: bool = False) -> None:
         """Drop a publication."""

@@ -27,6 +27,12 @@ WHERE %(name)s::text IS NULL OR p.pubname = %(name)s::text
 ORDER BY p.pubname
 """
 
+_TABLES = """
+SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p' AND c.oid >= 16384
+ORDER BY 1, 2
+"""
+
 _MISSING = """
 SELECT n FROM unnest(%(names)s::text[]) WITH ORDINALITY AS wanted (n, i)
 WHERE NOT EXISTS (SELECT FROM pg_publication p WHERE p.pubname = n) ORDER BY i
@@ -61,6 +67,11 @@ def read_publications(session: Session, name: str | None) -> list[Publication]:
     return [_publication(row) for row in rows]
 
 
+def read_tables(session: Session) -> list[tuple[str, str]]:
+    """List the tables that can be published, by schema and name; partitions go with their root."""
+    return [(schema, table) for schema, table in session.ask(_TABLES, {}, "list the tables")]
+
+
 def _publication(row: tuple[Any, ...]) -> Publication:
     name, all_tables, *published, via_root, owner, schemas, tables = row
     return Publication(
@@ -91,6 +102,12 @@ def create_statement(publication: Publication) -> sql.Composed:
         sql.Literal(", ".join(publication.operations)),
         sql.SQL("true" if publication.via_root else "false"),
     )
+
+
+def set_statement(publication: Publication) -> sql.Composed:
+    """ALTER PUBLICATION ... SET TABLE: these tables, and no others."""
+    name = sql.Identifier(publication.name)
+    return sql.SQL("ALTER PUBLICATION {} SET{}").format(name, sql.SQL(_objects(publication).as_string()[4:]))
 
 
 def _objects(publication: Publication) -> sql.Composable:

@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from pgcdc_cli.cli.options import usage_error
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pgcdc_cli.catalog import Catalog
     from pgcdc_cli.formats.debezium.config import ConnectorConfig
+    from pgcdc_cli.settings import SnapshotPlan
 
 _CONNECTION = {
     "host": "database_hostname",
@@ -55,3 +59,38 @@ def source_of(
     return Source(
         make_conninfo(conninfo, **more), slot or config.slot_name, publications or [config.publication_name]
     )
+
+
+def snapshot_plan(config: "ConnectorConfig | None") -> "SnapshotPlan | None":
+    """Give what `snapshot.mode` asks for."""
+    from pgcdc_cli.settings import SnapshotPlan
+
+    if config is None or config.snapshot_mode in {"never", "no_data"}:
+        return None
+    return SnapshotPlan(
+        config.includes_table,
+        again=config.snapshot_mode == "always",
+        only=config.snapshot_mode == "initial_only",
+    )
+
+
+def publication_maker(config: "ConnectorConfig | None", name: str) -> "Callable[[Catalog], None] | None":
+    """Give what `publication.autocreate.mode` asks for."""
+    if config is None or config.publication_autocreate_mode == "disabled":
+        return None
+    mode, includes = config.publication_autocreate_mode, config.includes_table
+
+    def make(catalog: "Catalog") -> None:
+        from pgcdc_cli.catalog import Publication, PublishedTable
+
+        exists = catalog.publication(name) is not None
+        if mode == "filtered":
+            tables = tuple(PublishedTable(*table) for table in catalog.tables() if includes(*table))
+            if not tables:
+                raise usage_error("publication.autocreate.mode=filtered: the filters let no table through")
+            filtered = Publication(name, tables=tables)
+            (catalog.set_publication_tables if exists else catalog.create_publication)(filtered)
+        elif not exists:
+            catalog.create_publication(Publication(name, all_tables=mode == "all_tables"))
+
+    return make

@@ -11,7 +11,7 @@ import typer
 
 from pgcdc_cli.cli import units
 from pgcdc_cli.cli.base import Command, examples
-from pgcdc_cli.cli.connector import read_config, source_of
+from pgcdc_cli.cli.connector import publication_maker, read_config, snapshot_plan, source_of
 from pgcdc_cli.cli.options import connecting, usage_error, whole_number
 from pgcdc_cli.cli.plugin import plugin_options, refuse_protocols
 from pgcdc_cli.cli.progress import Reporter
@@ -299,13 +299,16 @@ def stream(  # noqa: PLR0913 - a command's options
         ),
         bad_file=place_of(target) / f"{source.slot}.bad",
         start_lsn=None if startpos is None else units.lsn(startpos),
-        create_slot=create_slot,
-        if_not_exists=if_not_exists,
+        create_slot=create_slot or config is not None,
+        if_not_exists=if_not_exists or (config is not None and not create_slot),
         loop=not no_loop,
         status_interval=target.status_interval,
         accept_gap=accept_gap,
         accept_publications=accept_publications,
         use_catalog=not no_catalog,
+        snapshot=snapshot_plan(config),
+        make_publication=publication_maker(config, source.publications[0] if source.publications else ""),
+        heartbeat_interval=0.0 if config is None else config.heartbeat_interval_ms / 1000,
     )
     encoding = encoding_for(target)
     shown = _shows_progress(target) if progress is None else progress

@@ -68,9 +68,13 @@ class Format(Protocol):
 
 
 @runtime_checkable
-class Restartable(Protocol):
-    """A format whose lines tell of what came before them."""
+class Restartable(Format, Protocol):
+    """A format whose lines tell of what came before them, and of an idle stream."""
 
     def restart(self, database: str, last_commit: Lsn | None) -> None:
         """Forget what came after the last edge; `last_commit` is the end LSN of the transaction before it."""
+        ...
+
+    def heartbeat(self, commit_lsn: Lsn) -> EncodedSlice:
+        """Say, at a transaction edge, that the stream lives."""
         ...

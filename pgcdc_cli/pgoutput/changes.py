@@ -62,12 +62,22 @@ class Stamps:
         return len(self.index)
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotMark:
+    """Where a batch of snapshot rows stands: in which table, and whether it begins or ends that."""
+
+    first_table: bool
+    last_table: bool
+    begins: bool
+    ends: bool
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ChangeBatch:
     """n changes of one table and one shape.
 
     Insert and snapshot rows have `new`, deletes `old`, updates `new` and sometimes `old`; a delete under
-    replica identity NOTHING does not happen.
+    replica identity NOTHING does not happen. `snapshot` is there for snapshot rows ("R") only.
     """
 
     table: TableSchema
@@ -75,6 +85,7 @@ class ChangeBatch:
     stamps: Stamps
     new: FullImage | None
     old: FullImage | KeyImage | None
+    snapshot: SnapshotMark | None = None
 
     def __len__(self) -> int:
         return len(self.stamps)
@@ -119,8 +130,8 @@ class MessageChange:
 class TransactionMark:
     """A transaction's begin ("B") or commit ("C").
 
-    `stamp.lsn` is the commit's end LSN for "C", the start of the Begin's XLogData for "B"; `stamp.seq` is the number of changes
-    before the mark.
+    `stamp.lsn` is the commit's end LSN for "C", the start of the Begin's XLogData for "B"; `stamp.seq` is the
+    number of changes before the mark.
     """
 
     kind: Literal["B", "C"]
@@ -131,7 +142,8 @@ class TransactionMark:
 class Edge:
     """A place between two transactions: everything before it is whole.
 
-    `commit_lsn` and `end_lsn` are those of the last transaction before it; `transactions` counts those that
+    `commit_lsn` and `end_lsn` are those of the last transaction before it (0 and its own position where there
+    is none, as at the end of a snapshot); `transactions` counts those that
     ended in the slice, empty ones included.
     """
 

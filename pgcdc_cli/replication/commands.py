@@ -39,9 +39,11 @@ def split_names(value: str) -> tuple[str, ...]:
     )
 
 
-def create_slot(slot: str, plugin: str, flags: Iterable[str], *, temporary: bool) -> str:
+def create_slot(
+    slot: str, plugin: str, flags: Iterable[str], *, temporary: bool, export: bool = False
+) -> str:
     kind = "TEMPORARY LOGICAL" if temporary else "LOGICAL"
-    options = ", ".join(["SNAPSHOT 'nothing'", *flags])
+    options = ", ".join([f"SNAPSHOT '{'export' if export else 'nothing'}'", *flags])
     return f"CREATE_REPLICATION_SLOT {quote_identifier(slot)} {kind} {quote_identifier(plugin)} ({options})"
 
 

@@ -126,6 +126,15 @@ class ReplicationConnection:
         row = self._row(command, f'create slot "{name}"', _CREATE)
         return row[0], Lsn.parse(row[1])
 
+    def export_snapshot(self, name: str) -> tuple[Lsn, str]:
+        """Make a temporary slot and a snapshot as of its consistent point; give that and the snapshot's name.
+
+        The snapshot can be imported until this connection does something else.
+        """
+        command = commands.create_slot(name, "pgoutput", [], temporary=True, export=True)
+        row = self._row(command, "export a snapshot", _CREATE)
+        return Lsn.parse(row[1]), row[2]
+
     def drop_slot(self, name: str, *, wait: bool = False) -> None:
         """Drop a slot; with `wait`, first let go whoever reads it."""
         self._execute(commands.drop_slot(name, wait=wait), f'drop slot "{name}"')

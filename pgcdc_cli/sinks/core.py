@@ -177,7 +177,8 @@ class CheckpointedSink(ABC):
                 output.settle()
         self._open = False
         self._edge_lsn = max(self._edge_lsn, edge.end_lsn)
-        self._last_commit = edge.end_lsn
+        if edge.commit_lsn:
+            self._last_commit = edge.end_lsn
         if self._eager:
             self._write_whole()
         self._at_edge()

@@ -80,7 +80,8 @@ class StreamSink:
             self._write(memoryview(self._encoding.frame(data)).cast("B"))
         if part.edge is not None:
             self._edge_lsn = max(self._edge_lsn, part.edge.end_lsn)
-            self.last_commit_lsn = part.edge.end_lsn
+            if part.edge.commit_lsn:
+                self.last_commit_lsn = part.edge.end_lsn
             self._at_edge()
 
     def _write(self, data: memoryview) -> None:

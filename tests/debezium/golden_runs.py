@@ -75,6 +75,7 @@ class GoldenRun:
                 for script in re.split(r"(?m)^-- pause.*$", changes):
                     self._psql(script, strict=strict)
                     self._caught_up(process)
+                time.sleep(float(connector(self._folder.name).get("_wait", 0)))
             finally:
                 process.terminate()
         assert process.returncode == 0, self.errors.read_text()
@@ -84,7 +85,11 @@ class GoldenRun:
         with psycopg.connect(self._server.uri(DATABASE), autocommit=True) as watch:
             (target,) = watch.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
             deadline = time.monotonic() + 30
-            query = "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND confirmed_flush_lsn >= %s::pg_lsn"
+            # Not active before a snapshot is through.
+            query = (
+                "SELECT 1 FROM pg_replication_slots"
+                " WHERE slot_name = %s AND active AND confirmed_flush_lsn >= %s::pg_lsn"
+            )
             while watch.execute(query, (SLOT, target)).fetchone() is None:
                 assert process.poll() is None, self.errors.read_text()
                 assert time.monotonic() < deadline, "it doesn't catch up"

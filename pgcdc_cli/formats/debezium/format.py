@@ -17,6 +17,7 @@ from pgcdc_cli.formats.base import Data, EncodedSlice, Piece
 from pgcdc_cli.formats.compress import SUFFIXES, Compression, compress
 from pgcdc_cli.formats.debezium import singles
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.formats.debezium.marker import snapshot_marker
 from pgcdc_cli.formats.debezium.progress import Changes, Progress, Timeline
 from pgcdc_cli.formats.debezium.record import Context, Record
 from pgcdc_cli.formats.debezium.rows import event_counts, row_lines
@@ -95,7 +96,7 @@ class DebeziumFormat:
     def _batch(self, batch: ChangeBatch, timeline: Timeline, now: int) -> pa.BinaryArray:
         table = batch.table
         layout = self._layout(table, snapshot=batch.operation == "R")
-        places = timeline.places(batch.stamps)
+        places = timeline.places(batch.stamps, snapshot=snapshot_marker(batch))
         record = Record(self._context, layout, (table.schema, table.name), places, now)
         return row_lines(batch, layout, record, self.config)
 

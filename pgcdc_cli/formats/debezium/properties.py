@@ -39,16 +39,27 @@ PROPERTIES = (
     Property("message.prefix.exclude.list", "patterns", "No messages with prefixes like these."),
     Property("message.key.columns", "keys", "Columns of the key, by table: `schema.table:a,b;...`."),
     Property(
-        "decimal.handling.mode", "choice", "How numeric and money are written.", "precise",
+        "decimal.handling.mode",
+        "choice",
+        "How numeric and money are written.",
+        "precise",
         ("precise", "string", "double"),
     ),
     Property(
-        "time.precision.mode", "choice", "Units of dates, times and timestamps.", "adaptive",
+        "time.precision.mode",
+        "choice",
+        "Units of dates, times and timestamps.",
+        "adaptive",
         ("adaptive", "adaptive_time_microseconds", "connect"),
     ),
-    Property("interval.handling.mode", "choice", "How intervals are written.", "numeric", ("numeric", "string")),
     Property(
-        "binary.handling.mode", "choice", "How bytes are written.", "bytes",
+        "interval.handling.mode", "choice", "How intervals are written.", "numeric", ("numeric", "string")
+    ),
+    Property(
+        "binary.handling.mode",
+        "choice",
+        "How bytes are written.",
+        "bytes",
         ("bytes", "base64", "base64-url-safe", "hex"),
     ),
     Property("hstore.handling.mode", "choice", "How hstore is written.", "json", ("json", "map")),
@@ -59,33 +70,58 @@ PROPERTIES = (
     ),
     Property("provide.transaction.metadata", "flag", "Write BEGIN and END, and number events.", "false"),
     Property(
-        "snapshot.mode", "choice", "What is read before the stream; only `never` and its newer name are done.",
-        "initial", ("never", "no_data", "initial", "initial_only", "always", "exported", "custom"),
+        "snapshot.mode",
+        "choice",
+        "Whether the tables' rows come before the stream: never (or no_data), where the stream"
+        " is new (initial), then ending the run (initial_only), or at every start.",
+        "initial",
+        ("never", "no_data", "initial", "initial_only", "always"),
     ),
     Property(
-        "unavailable.value.placeholder", "text", "Stands for a value that the server did not send.",
+        "unavailable.value.placeholder",
+        "text",
+        "Stands for a value that the server did not send.",
         "__debezium_unavailable_value",
     ),
-    Property("include.unknown.datatypes", "flag", "Write types that Debezium doesn't know as bytes.", "false"),
+    Property(
+        "include.unknown.datatypes", "flag", "Write types that Debezium doesn't know as bytes.", "false"
+    ),
     Property("column.propagate.source.type", "patterns", "Columns whose schema tells their source type."),
     Property("datatype.propagate.source.type", "patterns", "Types whose columns' schemas tell it."),
     Property(
-        "schema.name.adjustment.mode", "choice", "How schemas' names are made fit for Avro.", "none", _ADJUSTMENTS
+        "schema.name.adjustment.mode",
+        "choice",
+        "How schemas' names are made fit for Avro.",
+        "none",
+        _ADJUSTMENTS,
     ),
     Property(
-        "field.name.adjustment.mode", "choice", "How fields' names are made fit for Avro.", "none", _ADJUSTMENTS
+        "field.name.adjustment.mode",
+        "choice",
+        "How fields' names are made fit for Avro.",
+        "none",
+        _ADJUSTMENTS,
     ),
     Property("heartbeat.interval.ms", "number", "Milliseconds between heartbeats; 0 for none.", "0"),
     Property("key.converter.schemas.enable", "flag", "Write keys with their schema.", "true"),
     Property("value.converter.schemas.enable", "flag", "Write values with their schema.", "true"),
     Property(
-        "key.converter.replace.null.with.default", "flag", "Write a key's null as the column's default.", "true"
+        "key.converter.replace.null.with.default",
+        "flag",
+        "Write a key's null as the column's default.",
+        "true",
     ),
-    Property("value.converter.replace.null.with.default", "flag", "Write a null as the column's default.", "true"),
+    Property(
+        "value.converter.replace.null.with.default", "flag", "Write a null as the column's default.", "true"
+    ),
     Property("slot.name", "text", "The slot to read; -S wins.", "debezium"),
     Property("publication.name", "text", "The publication to read; --publication wins.", "dbz_publication"),
     Property(
-        "publication.autocreate.mode", "choice", "Publications are never made here.", "all_tables",
+        "publication.autocreate.mode",
+        "choice",
+        "How a missing publication is made; filtered also keeps an"
+        " existing one at the tables that the filters let through.",
+        "all_tables",
         ("all_tables", "disabled", "filtered", "no_tables"),
     ),
     Property("database.hostname", "text", "The server's host; -h wins."),
@@ -95,34 +131,78 @@ PROPERTIES = (
     Property("database.dbname", "text", "The database; -d wins."),
     Property("database.sslmode", "text", "libpq's sslmode."),
     Property(
-        "debezium.version", "choice", "Whose envelope is written; a property of pgcdc's own.", "2.5", ("2.5", "3.4")
+        "debezium.version",
+        "choice",
+        "Whose envelope is written; a property of pgcdc's own.",
+        "2.5",
+        ("2.5", "3.4"),
     ),
-)  # fmt: skip
+)
 
 MASKS = ("column.mask.with.", "column.mask.hash.", "column.truncate.to.")
 """How properties begin whose name says what to do with the columns that they list."""
 
 WITHOUT_MEANING = frozenset(
     [
-        "name", "connector.class", "tasks.max", "plugin.name", "key.converter", "value.converter",
-        "errors.max.retries", "errors.retry.delay.max.ms", "errors.retry.delay.initial.ms", "poll.interval.ms",
-        "max.batch.size", "max.queue.size", "max.queue.size.in.bytes", "slot.drop.on.stop", "slot.max.retries",
-        "slot.retry.delay.ms", "status.update.interval.ms", "flush.lsn.source", "offset.storage",
-        "offset.storage.file.filename", "offset.flush.interval.ms", "schema.refresh.mode", "retriable.restart.connector.wait.ms",
+        "name",
+        "connector.class",
+        "tasks.max",
+        "plugin.name",
+        "key.converter",
+        "value.converter",
+        "errors.max.retries",
+        "errors.retry.delay.max.ms",
+        "errors.retry.delay.initial.ms",
+        "poll.interval.ms",
+        "max.batch.size",
+        "max.queue.size",
+        "max.queue.size.in.bytes",
+        "slot.drop.on.stop",
+        "slot.max.retries",
+        "slot.retry.delay.ms",
+        "status.update.interval.ms",
+        "flush.lsn.source",
+        "offset.storage",
+        "offset.storage.file.filename",
+        "offset.flush.interval.ms",
+        "schema.refresh.mode",
+        "retriable.restart.connector.wait.ms",
     ]
-)  # fmt: skip
+)
 """Properties that say nothing about events, or what happens here anyway."""
 
 NOT_DONE = frozenset(
     [
-        "converters", "transforms", "predicates", "event.processing.failure.handling.mode", "slot.stream.params",
-        "database.initial.statements", "database.query.timeout.ms", "signal.data.collection",
-        "signal.enabled.channels", "notification.enabled.channels", "incremental.snapshot.chunk.size",
-        "snapshot.include.collection.list", "snapshot.select.statement.overrides", "snapshot.fetch.size",
-        "snapshot.lock.timeout.ms", "snapshot.delay.ms", "snapshot.max.threads", "xmin.fetch.interval.ms",
-        "heartbeat.action.query", "topic.naming.strategy", "topic.cache.size", "custom.metric.tags",
-        "provide.schema.history", "sanitize.field.names", "header.converter", "replica.identity.autoset.values",
-        "transaction.metadata.factory", "read.only", "lsn.flush.mode", "sourceinfo.struct.maker",
+        "converters",
+        "transforms",
+        "predicates",
+        "event.processing.failure.handling.mode",
+        "slot.stream.params",
+        "database.initial.statements",
+        "database.query.timeout.ms",
+        "signal.data.collection",
+        "signal.enabled.channels",
+        "notification.enabled.channels",
+        "incremental.snapshot.chunk.size",
+        "snapshot.include.collection.list",
+        "snapshot.select.statement.overrides",
+        "snapshot.fetch.size",
+        "snapshot.lock.timeout.ms",
+        "snapshot.delay.ms",
+        "snapshot.max.threads",
+        "xmin.fetch.interval.ms",
+        "heartbeat.action.query",
+        "topic.naming.strategy",
+        "topic.cache.size",
+        "custom.metric.tags",
+        "provide.schema.history",
+        "sanitize.field.names",
+        "header.converter",
+        "replica.identity.autoset.values",
+        "transaction.metadata.factory",
+        "read.only",
+        "lsn.flush.mode",
+        "sourceinfo.struct.maker",
     ]
-)  # fmt: skip
+)
 """Properties that change events, or make them, in ways that pgcdc does not follow."""

@@ -1,0 +1,45 @@
+"""How long a run waits for a server that isn't there."""
+
+import logging
+import time
+
+from pgcdc_cli.errors import PgcdcError
+from pgcdc_cli.replication.retry import Backoff
+
+FIRST_TRIES = 4
+"""Attempts to make the first connection: about a second, enough for a server that is just starting."""
+
+PATIENCE = 600.0
+"""Seconds without a working connection after which a run that had one gives up."""
+
+
+class Patience:
+    """May a failed connection be tried again, and when?"""
+
+    def __init__(self, *, loop: bool) -> None:
+        self._loop = loop
+        self._backoff = Backoff()
+        self._tries = 0
+        self._lost_at: float | None = None
+        self._was_connected = False
+
+    @property
+    def level(self) -> int:
+        """A lost connection is worth a warning; a server that isn't there will be an error soon enough."""
+        return logging.WARNING if self._was_connected else logging.INFO
+
+    def connected(self) -> None:
+        self._backoff.reset()
+        self._lost_at = None
+        self._was_connected = True
+
+    def after(self, error: PgcdcError) -> float | None:
+        """Seconds to wait before another try; None if there is none."""
+        self._tries += 1
+        now = time.monotonic()
+        self._lost_at = self._lost_at or now
+        if not error.kind.rule.transient or not self._loop:
+            return None
+        if not self._was_connected and self._tries >= FIRST_TRIES:
+            return None
+        return None if now - self._lost_at > PATIENCE else next(self._backoff)
