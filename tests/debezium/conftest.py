@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from debian_server import DebianServer
+
 from pgcdc_cli.demo.server import EmbeddedServer
 
 
@@ -16,3 +18,13 @@ def golden18() -> Iterator[EmbeddedServer]:
     yield server
     server.stop()
     shutil.rmtree(server.data, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def golden15() -> Iterator[DebianServer]:
+    reason = DebianServer.missing()
+    if reason is not None:
+        pytest.skip(reason)
+    server = DebianServer()
+    yield server
+    server.stop()

@@ -21,9 +21,18 @@ def differences(case: str, output) -> str:
     return "\n".join(normalise.difflib.unified_diff(theirs, ours, "Debezium", "pgcdc", lineterm="", n=0))
 
 
-@pytest.mark.parametrize("case", cases("18"))
-def test_a_workload_on_18(case, golden18, tmp_path):
+def check(case, server, tmp_path):
     newer = (GOLDEN / "cases" / case / _NEWER).exists()
-    run = GoldenRun(golden18, case, tmp_path)
+    run = GoldenRun(server, case, tmp_path)
     output = run.run(*(("-c", "debezium.version=3.4") if newer else ()))
     assert differences(case, output) == ""
+
+
+@pytest.mark.parametrize("case", cases("18"))
+def test_a_workload_on_18(case, golden18, tmp_path):
+    check(case, golden18, tmp_path)
+
+
+@pytest.mark.parametrize("case", cases("15"))
+def test_a_workload_on_15(case, golden15, tmp_path):
+    check(case, golden15, tmp_path)

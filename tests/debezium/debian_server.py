@@ -1,0 +1,61 @@
+"""PostgreSQL 15 as Debian packages it, for what the embedded servers were built without (XML, contrib)."""
+
+import getpass
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+SETTINGS = {
+    "wal_level": "logical",
+    "fsync": "off",
+    "listen_addresses": "",
+    "max_wal_senders": "10",
+    "max_replication_slots": "10",
+    "TimeZone": "UTC",
+}
+
+
+class DebianServer:
+    """A server in a folder of its own, on a Unix socket; not as root, which it refuses."""
+
+    bin = Path("/usr/lib/postgresql/15/bin")
+
+    def __init__(self) -> None:
+        self._user = "postgres" if os.geteuid() == 0 else getpass.getuser()
+        self._folder = Path(tempfile.mkdtemp(prefix="pgcdc-pg15-"))
+        shutil.chown(self._folder, self._user)
+        self.data = self._folder / "data"
+        self._run("initdb", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "-N")
+        with (self.data / "postgresql.conf").open("a") as conf:
+            lines = SETTINGS | {"unix_socket_directories": str(self._folder)}
+            conf.writelines(f"{name} = '{value}'\n" for name, value in lines.items())
+        self._run("pg_ctl", "start", "-w", "-s", "-l", str(self._folder / "log"))
+
+    @staticmethod
+    def missing() -> str | None:
+        """Say why there can be none here."""
+        if not (DebianServer.bin / "postgres").exists():
+            return "PostgreSQL 15 of Debian is not installed"
+        if os.geteuid() == 0 and not any(entry.pw_name == "postgres" for entry in pwd.getpwall()):
+            return "there is no user postgres to run PostgreSQL 15 as"
+        return None
+
+    def uri(self, database: str = "postgres") -> str:
+        return f"postgresql://postgres@/{database}?host={self._folder}"
+
+    def stop(self) -> None:
+        self._run("pg_ctl", "stop", "-s", "-m", "fast")
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        subprocess.run(
+            [self.bin / program, "-D", self.data, *arguments],
+            check=True,
+            user=self._user if os.geteuid() == 0 else None,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
