@@ -42,11 +42,15 @@ INSERT = """INSERT INTO bench SELECT g, g % 1000, 'row number ' || g || ' xx', (
     '2024-01-01'::timestamptz + g * interval '1 second 1234 microseconds' FROM generate_series({}, {}) g"""
 ROW = (b"I\0\0", b'{"op":"I"')
 """How a row's line begins: in raw output an insert and half the relation's OID, and in JSON lines."""
+DEBEZIUM = ["--format", "debezium", "-c", "topic.prefix=pg", "-c", "snapshot.mode=never"]
+NO_SCHEMAS = ["-c", "key.converter.schemas.enable=false", "-c", "value.converter.schemas.enable=false"]
 PGCDC = {
     "jsonl": ["--format", "jsonl", "-D"],
     "jsonl-file": ["--format", "jsonl", "-f"],
     "arrow": ["--format", "arrow", "-D"],
     "raw": ["--format", "raw", "-f"],
+    "debezium": [*DEBEZIUM, *NO_SCHEMAS, "-D"],
+    "debezium-schemas": [*DEBEZIUM, "-D"],
 }
 
 
@@ -272,7 +276,10 @@ KEYS = {
 
 
 def table_line(cells: list[str] | tuple[str, ...]) -> str:
-    return "".join(cell.ljust(12) if place < 3 else cell.rjust(14) for place, cell in enumerate(cells))
+    return "".join(
+        cell.ljust(18 if place == 2 else 12) if place < 3 else cell.rjust(14)
+        for place, cell in enumerate(cells)
+    )
 
 
 def arguments() -> argparse.Namespace:
