@@ -83,6 +83,8 @@ class Snapshot:
             position, snapshot = exporting.export_snapshot(name)
             self._run(sql.SQL("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"))
             self._run(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+        # Rows in the order of the table, wherever another scan of it may be.
+        self._run(sql.SQL("SET LOCAL synchronize_seqscans = off"))
         return position
 
     def slices(

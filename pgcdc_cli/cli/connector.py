@@ -19,6 +19,10 @@ _CONNECTION = {
     "password": "database_password",
     "dbname": "database_dbname",
     "sslmode": "database_sslmode",
+    "sslcert": "database_sslcert",
+    "sslkey": "database_sslkey",
+    "sslpassword": "database_sslpassword",
+    "sslrootcert": "database_sslrootcert",
 }
 
 

@@ -60,6 +60,8 @@ def _page(
         sections.append(
             _section("COMMANDS", _items({n: summary(member) + "." for n, member in members.items()}))
         )
+    if path[-1] == "stream":
+        sections.append(_section("CONNECTOR PROPERTIES", _properties()))
     sections.append(_section("EXIT STATUS", _items({str(k): text for k, text in _exit_statuses().items()})))
     if len(path) == 1:
         sections += [_section("ENVIRONMENT", _items(_ENVIRONMENT)), _section("FILES", _items(_FILES))]
@@ -67,6 +69,18 @@ def _page(
     others = [f".BR {_text('-'.join(other))} (1)" for other, _ in tree if related(path, other)]
     sections.append(_section("SEE ALSO", " ,\n".join([*others, ".BR pg_recvlogical (1)"])))
     return "\n".join(sections) + "\n"
+
+
+def _properties() -> str:
+    """Describe what `--connector-config` and `-c` may say."""
+    from pgcdc_cli.formats.debezium.properties import MASKS, PROPERTIES
+
+    items = {}
+    for known in PROPERTIES:
+        values = f" One of {', '.join(known.choices)}." if known.choices else ""
+        default = f" Default: {known.default}." if known.default else ""
+        items[known.name] = f"{known.doc}{values}{default}"
+    return _items(items | MASKS)
 
 
 def related(path: Sequence[str], other: Sequence[str]) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from debian_server import DebianServer
 
 from pgcdc_cli.demo.server import EmbeddedServer

@@ -41,7 +41,8 @@ class GoldenRun:
                 self._stream(arguments)
             finally:
                 admin.execute(
-                    "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active_pid IS NOT NULL"
+                    "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
+                    " WHERE active_pid IS NOT NULL"
                 )
                 admin.execute(
                     "DO $$ BEGIN WHILE EXISTS (SELECT FROM pg_replication_slots WHERE active) LOOP"

@@ -61,6 +61,10 @@ class ConnectorConfig:
     database_password: str = ""
     database_dbname: str = ""
     database_sslmode: str = ""
+    database_sslcert: str = ""
+    database_sslkey: str = ""
+    database_sslpassword: str = ""
+    database_sslrootcert: str = ""
     debezium_version: str = "2.5"
     masks: tuple[tuple[str, Patterns], ...] = ()
 

@@ -10,7 +10,13 @@ from typing import Any
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.debezium.config import ConnectorConfig, Patterns, mask
-from pgcdc_cli.formats.debezium.properties import MASKS, NOT_DONE, PROPERTIES, WITHOUT_MEANING, Property
+from pgcdc_cli.formats.debezium.properties import (
+    MASK_PREFIXES,
+    NOT_DONE,
+    PROPERTIES,
+    WITHOUT_MEANING,
+    Property,
+)
 
 log = logging.getLogger("pgcdc")
 
@@ -85,7 +91,7 @@ def connector_config(properties: Mapping[str, str]) -> ConnectorConfig:
         known = _BY_NAME.get(name)
         if known is not None:
             values[known.attribute] = _value(known, text.strip())
-        elif name.startswith(MASKS):
+        elif name.startswith(MASK_PREFIXES):
             masks.append((_mask_rule(name), _patterns(name, text)))
         else:
             _warn(name)
@@ -147,9 +153,19 @@ def _patterns(name: str, text: str) -> Patterns:
 
 def _pattern(name: str, text: str) -> re.Pattern[str]:
     try:
-        return re.compile(text, re.IGNORECASE)
+        return re.compile(_from_java_regex(text), re.IGNORECASE)
     except re.error as error:
         raise _wrong(name, text, f"is no regular expression: {error}") from error
+
+
+def _from_java_regex(text: str) -> str:
+    """Write what Java spells otherwise: quoted text, the end, named groups and POSIX classes."""
+    text = re.sub(r"\\Q(.*?)(?:\\E|\Z)", lambda match: re.escape(match[1]), text, flags=re.DOTALL)
+    text = re.sub(r"\(\?<(?=[A-Za-z])", "(?P<", text).replace(r"\z", r"\Z")
+    classes = {"Alpha": "a-zA-Z", "Digit": "0-9", "Alnum": "a-zA-Z0-9", "Lower": "a-z", "Upper": "A-Z"}
+    for name, letters in classes.items():
+        text = text.replace(rf"\p{{{name}}}", f"[{letters}]")
+    return text
 
 
 def _keys(name: str, text: str) -> tuple[tuple[re.Pattern[str], tuple[str, ...]], ...]:

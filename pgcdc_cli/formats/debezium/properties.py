@@ -130,6 +130,10 @@ PROPERTIES = (
     Property("database.password", "text", "Its password."),
     Property("database.dbname", "text", "The database; -d wins."),
     Property("database.sslmode", "text", "libpq's sslmode."),
+    Property("database.sslcert", "text", "File of the client's certificate."),
+    Property("database.sslkey", "text", "File of the client's key."),
+    Property("database.sslpassword", "text", "Password of that key."),
+    Property("database.sslrootcert", "text", "File of the root certificate."),
     Property(
         "debezium.version",
         "choice",
@@ -139,8 +143,16 @@ PROPERTIES = (
     ),
 )
 
-MASKS = ("column.mask.with.", "column.mask.hash.", "column.truncate.to.")
-"""How properties begin whose name says what to do with the columns that they list."""
+MASKS = {
+    "column.mask.with.N.chars": "Columns whose text is written as N asterisks.",
+    "column.mask.hash.ALGORITHM.with.salt.SALT": "Columns whose text is written as its salted hash.",
+    "column.mask.hash.v2.ALGORITHM.with.salt.SALT": "The same.",
+    "column.truncate.to.N.chars": "Columns whose text is cut off behind N characters.",
+}
+"""Properties whose name says what to do with the columns that they list: what the manual calls them."""
+
+MASK_PREFIXES = ("column.mask.with.", "column.mask.hash.", "column.truncate.to.")
+"""How their names begin."""
 
 WITHOUT_MEANING = frozenset(
     [

@@ -1,0 +1,117 @@
+"""A connector's configuration: both file forms, checked values, and warnings for what is not followed."""
+
+import json
+import logging
+
+import pytest
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.formats.debezium.load import connector_config, read_properties
+from pgcdc_cli.formats.debezium.properties import PROPERTIES
+
+
+def config(**properties):
+    return connector_config({"topic.prefix": "srv"} | {k.replace("_", "."): v for k, v in properties.items()})
+
+
+@pytest.mark.parametrize("known", PROPERTIES, ids=lambda known: known.name)
+def test_the_documented_default_is_the_one_that_holds(known):
+    given = {"topic.prefix": "srv"} | ({known.name: known.default} if known.default else {})
+    assert connector_config(given) == connector_config({"topic.prefix": "srv"})
+    assert hasattr(connector_config(given), known.attribute)
+
+
+def test_json_is_read_bare_and_as_kafka_connect_takes_it(tmp_path):
+    content = {"topic.prefix": "srv", "tombstones.on.delete": False, "_note": 1}
+    for name, data in (("bare", content), ("whole", {"name": "c", "config": content})):
+        file = tmp_path / name
+        file.write_text(json.dumps(data))
+        assert read_properties(file) == {"topic.prefix": "srv", "tombstones.on.delete": "false"}
+
+
+def test_properties_files_are_read_as_java_does(tmp_path):
+    file = tmp_path / "c.properties"
+    file.write_text(
+        "# comment\n! another\ntopic.prefix=srv\n  a : b c\nlist=x,\\\n    y\n"
+        "escaped\\=name = \\u00e9\\t\nempty\n"
+    )
+    assert read_properties(file) == {
+        "topic.prefix": "srv", "a": "b c", "list": "x,y", "escaped=name": "\u00e9\t", "empty": "",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["{", '{"a": [1]}', '{"a": '])
+def test_a_file_that_is_no_configuration_is_a_usage_error(tmp_path, text):
+    file = tmp_path / "c.json"
+    file.write_text(text)
+    with pytest.raises(PgcdcError) as error:
+        read_properties(file)
+    assert error.value.kind is ErrorKind.USAGE
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("decimal.handling.mode", "exact", "precise, string, double"),
+        ("tombstones.on.delete", "yes", "true nor false"),
+        ("heartbeat.interval.ms", "-1", "whole number"),
+        ("table.include.list", "a(", "regular expression"),
+        ("skipped.operations", "c,x", "none of c, u, d, t, none"),
+        ("message.key.columns", "public.t", "TABLE:COLUMN"),
+        ("column.mask.hash.ROT13.with.salt.x", "a", "ROT13"),
+    ],
+)
+def test_a_wrong_value_is_a_usage_error_that_names_property_value_and_what_is_allowed(name, value, allowed):
+    with pytest.raises(PgcdcError) as error:
+        connector_config({"topic.prefix": "srv", name: value})
+    assert error.value.kind is ErrorKind.USAGE
+    assert name in error.value.message
+    assert allowed in error.value.message
+
+
+def test_what_is_unknown_or_not_followed_is_a_warning(caplog):
+    with caplog.at_level(logging.WARNING, "pgcdc"):
+        connector_config({"topic.prefix": "s", "table.includelist": "a", "transforms": "x", "tasks.max": "1"})
+    unknown, not_done = caplog.messages
+    assert "table.includelist" in unknown
+    assert "table.include.list" in unknown
+    assert "transforms" in not_done
+
+
+def test_lists_match_whole_names_whatever_their_case():
+    rules = config(table_include_list=r"public\.Order.*, s2\.t")
+    assert rules.includes_table("public", "orders")
+    assert rules.includes_table("S2", "T")
+    assert not rules.includes_table("s2", "tt")
+    assert not rules.includes_table("xpublic", "orders")
+
+
+def test_java_spellings_are_understood():
+    rules = config(table_exclude_list=r"public.\Qa.b\E,public.\p{Digit}+,(?<s>x)\.t")
+    excluded = [("public", "a.b"), ("public", "12"), ("x", "t")]
+    assert not any(rules.includes_table(*name) for name in excluded)
+    assert rules.includes_table("public", "axb")
+
+
+def test_schemas_columns_messages_and_keys_have_their_lists():
+    rules = config(
+        schema_exclude_list="private", column_exclude_list="public.t.secret",
+        message_prefix_include_list="app.*", message_key_columns="public.(a|b):x, y;public.c:z",
+    )  # fmt: skip
+    assert not rules.includes_table("private", "t")
+    assert [rules.includes_column("public", "t", name) for name in ("id", "secret")] == [True, False]
+    assert [rules.includes_message(prefix) for prefix in ("app-1", "other")] == [True, False]
+    assert [rules.key_columns("public", table) for table in "abcd"] == [("x", "y"), ("x", "y"), ("z",), ()]
+
+
+def test_a_password_is_in_no_message(caplog):
+    with caplog.at_level(logging.DEBUG), pytest.raises(PgcdcError) as error:
+        connector_config({"database.password": "hunter2", "database.passwrod": "hunter2"})
+    assert "hunter2" not in caplog.text + str(error.value) + error.value.message
+
+
+def test_the_prefix_is_missed():
+    with pytest.raises(PgcdcError, match=r"topic\.prefix"):
+        connector_config({})
+    assert isinstance(config(), ConnectorConfig)

@@ -1,0 +1,99 @@
+"""The rows before the stream: each once, however many are written meanwhile and whenever it is killed."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+
+import psycopg
+import pytest
+
+
+def command(database, output, *more, mode="initial"):
+    return [
+        sys.executable, "-m", "pgcdc_cli", "stream", "-d", database.uri, "-f", str(output),
+        "--format", "debezium", "-c", "topic.prefix=srv", "-c", f"snapshot.mode={mode}",
+        "-c", f"slot.name=s_{database.name}", "-c", "key.converter.schemas.enable=false",
+        "-c", "value.converter.schemas.enable=false", "--no-progress", *more,
+    ]  # fmt: skip
+
+
+def run(database, output, *more, mode="initial"):
+    line = command(database, output, *more, mode=mode)
+    ended = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+def events(output):
+    return [json.loads(line)["value"] for line in output.read_text().splitlines()]
+
+
+def test_rows_written_meanwhile_come_once(database, tmp_path):
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    database.execute("INSERT INTO t SELECT generate_series(1, 20000)")
+    stop = threading.Event()
+
+    def write():
+        with psycopg.connect(database.uri, autocommit=True) as connection:
+            number = 20000
+            while not stop.is_set():
+                number += 1
+                connection.execute("INSERT INTO t VALUES (%s)", (number,))
+                time.sleep(0.001)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        run(database, tmp_path / "out", "--max-time", "2s")
+    finally:
+        stop.set()
+        writer.join()
+    run(database, tmp_path / "out", "--endpos", "now")
+    found = events(tmp_path / "out")
+    assert {event["op"] for event in found} == {"r", "c"}
+    last = database.execute("SELECT max(id) FROM t").fetchone()[0]
+    assert sorted(event["after"]["id"] for event in found) == list(range(1, last + 1))
+
+
+def test_a_killed_snapshot_is_read_anew(database18, tmp_path):
+    database18.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    database18.execute("INSERT INTO t SELECT n, repeat('x', 200) FROM generate_series(1, 100000) n")
+    output = tmp_path / "out"
+    with subprocess.Popen(command(database18, output)) as process:
+        deadline = time.monotonic() + 60
+        while not (output.exists() and output.stat().st_size):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        process.kill()
+    database18.execute("INSERT INTO t VALUES (100001, '')")
+    run(database18, output, "--endpos", "now")
+    assert [event["after"]["id"] for event in events(output)] == list(range(1, 100002))
+
+
+@pytest.mark.parametrize(("mode", "again"), [("initial", 0), ("always", 3), ("never", 0)])
+def test_a_second_run_reads_again_only_where_asked(database18, tmp_path, mode, again):
+    database18.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    database18.execute("INSERT INTO t VALUES (1), (2), (3)")
+    run(database18, tmp_path / "out", "--endpos", "now", mode=mode)
+    before = len(events(tmp_path / "out"))
+    assert before == (0 if mode == "never" else 3)
+    run(database18, tmp_path / "out", "--endpos", "now", mode=mode)
+    assert len(events(tmp_path / "out")) - before == again
+
+
+def test_initial_only_ends_by_itself(database18, tmp_path):
+    database18.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    database18.execute("INSERT INTO t VALUES (1), (2), (3)")
+    run(database18, tmp_path / "out", mode="initial_only")
+    assert [e["source"]["snapshot"] for e in events(tmp_path / "out")] == ["first", "true", "last"]
+
+
+def test_a_filtered_publication_has_what_the_filters_let_through(database18, tmp_path):
+    for name in ("a", "b", "c"):
+        database18.execute(f"CREATE TABLE {name} (id int PRIMARY KEY)")
+    filtered = ("-c", "publication.autocreate.mode=filtered", "-c", "table.include.list=public.(a|c)")
+    run(database18, tmp_path / "out", *filtered, "--endpos", "now")
+    found = database18.execute("SELECT tablename FROM pg_publication_tables ORDER BY 1").fetchall()
+    assert found == [("a",), ("c",)]
