@@ -86,10 +86,10 @@ class GoldenRun:
         with psycopg.connect(self._server.uri(DATABASE), autocommit=True) as watch:
             (target,) = watch.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
             deadline = time.monotonic() + 30
-            # Not active before a snapshot is through.
+            # Not streaming before a snapshot is through.
             query = (
-                "SELECT 1 FROM pg_replication_slots"
-                " WHERE slot_name = %s AND active AND confirmed_flush_lsn >= %s::pg_lsn"
+                "SELECT 1 FROM pg_replication_slots JOIN pg_stat_replication ON pid = active_pid"
+                " WHERE slot_name = %s AND state = 'streaming' AND confirmed_flush_lsn >= %s::pg_lsn"
             )
             while watch.execute(query, (SLOT, target)).fetchone() is None:
                 assert process.poll() is None, self.errors.read_text()

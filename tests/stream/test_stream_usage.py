@@ -12,7 +12,10 @@ OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ("--format parquet", '--format: "parquet" is not one of "jsonl", "arrow", "debezium", "pretty", "raw"'),
+        (
+            "--format parquet",
+            '--format: "parquet" is not one of "jsonl", "arrow", "debezium", "pretty", "raw"',
+        ),
         ("-E 0x1/0", '-E/--endpos: "0x1/0" is no LSN, such as 0/1A2B3C8'),
         ("-E later", '-E/--endpos: "later" is no LSN, such as 0/1A2B3C8'),
         ("-I 1", '-I/--startpos: "1" is no LSN, such as 0/1A2B3C8'),
