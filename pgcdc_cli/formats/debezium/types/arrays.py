@@ -7,6 +7,7 @@ has, all null (text prints a Java object's address there, which no two runs shar
 import hashlib
 import uuid
 from dataclasses import replace
+from itertools import islice
 
 import pyarrow as pa
 
@@ -14,6 +15,7 @@ from pgcdc_cli.formats.debezium.config import ConnectorConfig
 from pgcdc_cli.formats.debezium.schemas import in_order
 from pgcdc_cli.formats.debezium.types.kind import NULL, Kind, base64_token, per_value, token
 from pgcdc_cli.formats.debezium.types.texts import to_tokens
+from pgcdc_cli.types import kernels
 from pgcdc_cli.types.arrays import parse_array
 from pgcdc_cli.types.registry import PgType
 
@@ -24,21 +26,34 @@ _JAVA_ARRAY = '"[Ljava.lang.String;@0"'
 def array(element: PgType, kind: Kind, config: ConnectorConfig, *, optional: bool = True) -> Kind:
     """Lists of what `kind` is; `optional` says whether an element may be null."""
     schema = {"type": "array", "items": in_order({**kind.schema, "optional": optional})}
-    strict = not optional
     delimiter = ";" if element.name == "box" else ","
 
-    def convert(text: str) -> bytes | None:
-        elements = parse_array(text, delimiter)
-        if elements is None:
-            return _several_dimensions(text, element)
-        if strict and None in elements:
-            return None
-        if not elements:
-            return b"[]"
-        tokens = to_tokens(kind.to_json, elements)
-        return b"[" + b",".join(NULL if one is None else one for one in tokens) + b"]"
+    def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
+        texts = kernels.as_text(column).to_pylist()
+        parsed = [None if text is None else parse_array(text, delimiter) for text in texts]
+        tokens = iter(to_tokens(kind.to_json, [one for elements in parsed for one in elements or ()]))
+        shown = (None if elements is None else list(islice(tokens, len(elements))) for elements in parsed)
+        rows = zip(texts, parsed, shown, strict=True)
+        return kernels.binary([_array(element, *row, strict=not optional) for row in rows])
 
-    return Kind(schema, per_value(convert), b"[]", None, _unavailable(element, config))
+    return Kind(schema, to_json, b"[]", None, _unavailable(element, config))
+
+
+def _array(
+    element: PgType,
+    text: str | None,
+    parsed: list[str | None] | None,
+    tokens: list[bytes | None] | None,
+    *,
+    strict: bool,
+) -> bytes | None:
+    if text is None:
+        return None
+    if parsed is None or tokens is None:
+        return _several_dimensions(text, element)
+    if strict and None in parsed:
+        return None
+    return b"[" + b",".join(NULL if one is None else one for one in tokens) + b"]"
 
 
 def _several_dimensions(text: str, element: PgType) -> bytes:

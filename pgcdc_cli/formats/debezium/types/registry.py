@@ -46,7 +46,7 @@ _KINDS: dict[str, Callable[[_Context], Kind]] = {
     "float4": lambda _: numbers.floating("float"),
     "float8": lambda _: numbers.floating("double"),
     "numeric": lambda c: numbers.numeric(c.typmod, c.config),
-    "money": lambda c: numbers.money(c.config),
+    "money": lambda c: numbers.money(c.config, snapshot=c.snapshot),
     "bytea": lambda c: texts.bytea(c.config),
     "bit": lambda c: texts.bits(c.typmod, varying=False),
     "varbit": lambda c: texts.bits(c.typmod, varying=True),
@@ -57,8 +57,8 @@ _KINDS: dict[str, Callable[[_Context], Kind]] = {
     "date": lambda c: temporal.date(c.config, snapshot=c.snapshot),
     "time": lambda c: temporal.time(c.typmod, c.config),
     "timetz": lambda _: temporal.timetz(),
-    "timestamp": lambda c: temporal.timestamp(c.typmod, c.config),
-    "timestamptz": lambda c: temporal.timestamptz(c.typmod),
+    "timestamp": lambda c: temporal.timestamp(c.typmod, c.config, snapshot=c.snapshot),
+    "timestamptz": lambda c: temporal.timestamptz(c.typmod, snapshot=c.snapshot),
     "interval": lambda c: temporal.interval(c.config),
     **dict.fromkeys(_PLAIN_TEXT, lambda c: texts.text(c.config)),
     **{name: _named_text(semantic) for name, semantic in _NAMED_TEXT.items()},
@@ -110,7 +110,8 @@ def _array(type_: PgType, element: PgType, facts: ColumnFacts | None, context: _
     if element.name in _NO_ARRAYS and element.category == "base":
         return None
     if element.name == "bit":
-        return texts.bits(context.typmod, varying=True)
+        # As one bit string, which no array's text is.
+        return replace(texts.bits(context.typmod, varying=True), to_json=texts.nothing().to_json)
     of_a_domain = element.oid < _FIRST_NORMAL_OID <= type_.oid
     kind = _unknown(element, context) if of_a_domain else kind_of(element, facts, context)
     if kind is None:

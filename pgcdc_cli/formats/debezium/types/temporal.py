@@ -63,7 +63,8 @@ def date(config: ConnectorConfig, *, snapshot: bool) -> Kind:
         return kernels.as_binary(kernels.as_text(column).cast(pa.date32()).cast(pa.int32()).cast(pa.string()))
 
     def rare(text: str) -> bytes | None:
-        days = temporal.parse_days(text)
+        # In snapshots the connector loses the era.
+        days = temporal.parse_days(text.removesuffix(" BC") if snapshot else text)
         return infinite.get(text, str(days).encode() if days is not None else None)
 
     connect = config.time_precision_mode == "connect"
@@ -102,7 +103,7 @@ def _clock_micros(text: str) -> int:
     return (hour * 3600 + minute * 60 + second) * 1_000_000 + int((match[4] or "0").ljust(_MICROS, "0"))
 
 
-def timestamp(typmod: int, config: ConnectorConfig) -> Kind:
+def timestamp(typmod: int, config: ConnectorConfig, *, snapshot: bool) -> Kind:
     connect = config.time_precision_mode == "connect"
     millis = connect or 0 <= typmod <= 3
     infinite = _INFINITE_MILLIS if millis else _INFINITE_MICROS
@@ -114,7 +115,7 @@ def timestamp(typmod: int, config: ConnectorConfig) -> Kind:
     def rare(text: str) -> bytes | None:
         if text in infinite:
             return infinite[text]
-        micros = _micros(text)
+        micros = _micros(text, julian=snapshot)
         if micros is None:
             return None
         return b"%d" % (micros // 1000 if millis else _java_micros(micros))
@@ -126,16 +127,26 @@ def timestamp(typmod: int, config: ConnectorConfig) -> Kind:
     return Kind(named("int64", name), _unusual(convert, _USUAL_TIMESTAMP, rare), b"0", b"0")
 
 
-def _micros(text: str) -> int | None:
-    """Microseconds since 1970, without a limit."""
+def _micros(text: str, *, julian: bool) -> int | None:
+    """Count microseconds since 1970, without a limit; with `julian`, dates BC are of that calendar."""
     match = _TIMESTAMP.fullmatch(text)
     if match is None:
         return None
     month, day = (int(part) for part in match["day"].split("-"))
     year = 1 - int(match["year"]) if match["era"] else int(match["year"])
     days = temporal.days_from_civil(year, month, day)
+    if julian and match["era"]:
+        days += _julian_lag(year - (month <= 2))
     clock = match["clock"] + (f".{match['fraction']}" if match["fraction"] else "")
     return days * 86_400_000_000 + _clock_micros(clock)
+
+
+def _julian_lag(year: int) -> int:
+    """Days by which a date of the Julian calendar is later than of the same name in the Gregorian.
+
+    The years begin in March; in the third century the two agree.
+    """
+    return year // 100 - year // 400 - 2
 
 
 def _java_micros(micros: int) -> int:
@@ -145,7 +156,7 @@ def _java_micros(micros: int) -> int:
     return (clamped + fraction + 2**63) % 2**64 - 2**63
 
 
-def timestamptz(typmod: int) -> Kind:
+def timestamptz(typmod: int, *, snapshot: bool) -> Kind:
     digits = _MICROS if typmod < 0 else typmod
 
     def convert(column: pa.BinaryArray) -> pa.BinaryArray:
@@ -162,6 +173,8 @@ def timestamptz(typmod: int) -> Kind:
         match = _TIMESTAMP.fullmatch(text)
         if match is None:
             return None
+        if snapshot and match["era"]:
+            return _julian_timestamp(text, digits)
         fraction = (match["fraction"] or "").ljust(digits, "0")
         clock = match["clock"] + (f".{fraction}" if fraction else "")
         year = 1 - int(match["year"]) if match["era"] else int(match["year"])
@@ -171,6 +184,19 @@ def timestamptz(typmod: int) -> Kind:
     to_json = _unusual(convert, _USUAL_TIMESTAMP, rare)
     schema = named("string", "io.debezium.time.ZonedTimestamp")
     return Kind(schema, to_json, b'"1970-01-01T00:00:00Z"', generated)
+
+
+def _julian_timestamp(text: str, digits: int) -> bytes:
+    """Print the moment that a timestamp BC is in the Julian calendar, in the Gregorian one."""
+    micros = _micros(text, julian=True)
+    assert micros is not None
+    days, rest = divmod(micros, 86_400_000_000)
+    seconds, fraction = divmod(rest, 1_000_000)
+    # NumPy's calendar is the proleptic Gregorian one, with a year 0.
+    year, month, day = str(np.datetime64(int(days), "D")).rsplit("-", 2)
+    clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    shown = f".{fraction:06}"[: digits + 1] if digits else ""
+    return token(f"{_iso_year(int(year))}-{month}-{day}T{clock}{shown}Z")
 
 
 def _with_fraction(text: pa.BinaryArray, digits: int) -> pa.BinaryArray:

@@ -67,7 +67,9 @@ def binary_schema(config: ConnectorConfig) -> dict[str, Any]:
 
 def bytea(config: ConnectorConfig) -> Kind:
     encode = encoded(config)
-    unavailable = encode(config.unavailable_value_placeholder.encode())
+    placeholder = config.unavailable_value_placeholder
+    in_bytes = config.binary_handling_mode == "bytes"
+    unavailable = base64_token(placeholder.encode()) if in_bytes else token(placeholder)
     to_json = per_value(lambda text: encode(bytes.fromhex(text[2:])))
     return Kind(binary_schema(config), to_json, b'""', None, unavailable)
 
