@@ -34,12 +34,20 @@ import psycopg
 import pgcdc_cli
 from pgcdc_cli.demo.server import EmbeddedServer
 
-ROWS_A_TRANSACTION = 100
 TIME_LIMIT = 600.0
 SETTINGS = {"max_wal_size": "16GB", "checkpoint_timeout": "1h", "autovacuum": "off"}
 TABLE = "CREATE TABLE bench (id bigint PRIMARY KEY, a int, b text, c numeric(12,2), ts timestamptz)"
 INSERT = """INSERT INTO bench SELECT g, g % 1000, 'row number ' || g || ' xx', (g % 100000)::numeric / 100,
     '2024-01-01'::timestamptz + g * interval '1 second 1234 microseconds' FROM generate_series({}, {}) g"""
+TYPES_TABLE = """CREATE TABLE bench (id bigint PRIMARY KEY, si smallint, i int, r real, d double precision,
+    n numeric(12,2), nn numeric, b bool, t text, v varchar(20), c char(8), j jsonb, u uuid, by bytea, dt date,
+    tm time, ts timestamp, tz timestamptz, iv interval, ip inet, ia int[], ta text[], rg int4range)"""
+TYPES_INSERT = """INSERT INTO bench SELECT g, g % 100, g, g / 7.0, g / 3.0, g % 1000 / 100.0, g / 8.0,
+    g % 2 = 0, 'text ' || g, 'v' || g % 99, 'c', jsonb_build_object('a', g), md5(g::text)::uuid,
+    decode(md5(g::text), 'hex'), date '2024-01-01' + g % 999, time '00:00' + g * interval '1 s',
+    timestamp '2024-01-01' + g * interval '1 s', timestamptz '2024-01-01' + g * interval '1 s',
+    g * interval '1 min', inet '10.0.0.0' + g % 255, ARRAY[g, NULL], ARRAY['a', 'b c'], int4range(g, g + 5)
+    FROM generate_series({}, {}) AS g"""
 ROW = (b"I\0\0", b'{"op":"I"')
 """How a row's line begins: in raw output an insert and half the relation's OID, and in JSON lines."""
 DEBEZIUM = ["--format", "debezium", "-c", "topic.prefix=pg", "-c", "snapshot.mode=never"]
@@ -51,6 +59,23 @@ PGCDC = {
     "raw": ["--format", "raw", "-f"],
     "debezium": [*DEBEZIUM, *NO_SCHEMAS, "-D"],
     "debezium-schemas": [*DEBEZIUM, "-D"],
+}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """`share` of the rows that were asked for, in transactions of so many (0: one transaction)."""
+
+    table: str
+    insert: str
+    rows_a_transaction: int
+    share: float = 1.0
+
+
+WORKLOADS = {
+    "one": Workload(TABLE, INSERT, 0),
+    "many": Workload(TABLE, INSERT, 100),
+    "types": Workload(TYPES_TABLE, TYPES_INSERT, 0, 0.2),
 }
 
 
@@ -90,21 +115,24 @@ def uri(server: EmbeddedServer, database: str, connection: str, port: int) -> st
     return f"postgresql://postgres@/{database}?host={host}&port={port}"
 
 
-def write_log(uris: Callable[[str, str], str], name: str, rows: int, rows_a_transaction: int) -> Log:
-    """Make a database with a slot and `rows` inserts in transactions of `rows_a_transaction`."""
+def write_log(uris: Callable[[str, str], str], name: str, rows: int) -> Log:
+    """Make a database with a slot, and the rows of a workload of this name."""
+    workload = WORKLOADS[name]
+    rows = int(rows * workload.share)
     with psycopg.connect(uris("postgres", "socket"), autocommit=True) as admin:
         admin.execute(f"CREATE DATABASE {name}")
-    starts = range(1, rows + 1, rows_a_transaction)
+    size = workload.rows_a_transaction or rows
+    starts = range(1, rows + 1, size)
     with psycopg.connect(uris(name, "socket"), autocommit=True) as connection:
-        connection.execute(TABLE)
+        connection.execute(workload.table)
         connection.execute("CREATE PUBLICATION bench FOR TABLE bench")
         connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (name,))
         for start in starts:
-            connection.execute(INSERT.format(start, min(rows, start + rows_a_transaction - 1)))
+            connection.execute(workload.insert.format(start, min(rows, start + size - 1)))
         (end,) = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
         # A record at the end position counts as before it, so none of the next transaction may lie there.
         connection.execute("SELECT pg_logical_emit_message(false, 'bench', '')")
-        connection.execute(INSERT.format(0, 0))
+        connection.execute(workload.insert.format(0, 0))
     return Log(name, "socket", uris(name, "socket"), name, end, rows, len(starts))
 
 
@@ -287,7 +315,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--formats", default="jsonl,arrow", help=f"of {', '.join(PGCDC)}")
-    parser.add_argument("--workloads", default="one,many", help="one transaction, or many of 100 rows")
+    parser.add_argument("--workloads", default="one,many", help=f"of {', '.join(WORKLOADS)}")
     parser.add_argument("--connections", default="tcp,socket")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--directory", type=Path, help="where servers and output go (a temporary directory)")
@@ -301,8 +329,7 @@ def benchmark(options: argparse.Namespace, server: EmbeddedServer, work: Path) -
     results = []
     uris = partial(uri, server, port=listen(server))
     for workload in options.workloads.split(","):
-        size = {"one": options.rows, "many": ROWS_A_TRANSACTION}[workload]
-        written = write_log(uris, workload, options.rows, size)
+        written = write_log(uris, workload, options.rows)
         ways = product(options.connections.split(","), options.formats.split(","))
         for connection, format_ in ways:
             log = replace(written, connection=connection, uri=uris(workload, connection))
