@@ -189,3 +189,68 @@ def test_describing_takes_one_round_trip(catalog, monkeypatch):
     monkeypatch.setattr(catalog._session, "ask", lambda *args: asked.append(args) or ask(*args))
     assert catalog.describe(relation).columns[0].type.name == "unknown"
     assert len(asked) == 1
+
+
+def test_defaults_are_told_as_the_catalog_prints_them_but_not_of_generated_columns(database, catalog):
+    table = described(
+        database,
+        catalog,
+        "CREATE TABLE t (id serial PRIMARY KEY, v text DEFAULT 'it''s', n int,"
+        " g int GENERATED ALWAYS AS (1) STORED)",
+    )
+    assert table.facts is not None
+    defaults = {name: facts.default for name, facts in table.facts.columns.items()}
+    assert defaults["id"] == "nextval('t_id_seq'::regclass)"
+    assert (defaults["v"], defaults["n"], defaults.get("g")) == ("'it''s'::text", None, None)
+
+
+def test_a_changed_default_is_told_with_the_next_relation_message_but_is_no_new_version(database, catalog):
+    before = described(
+        database, catalog, "CREATE TABLE t (id int PRIMARY KEY, v text DEFAULT 'a')", "VALUES (1)"
+    )
+    database.execute("ALTER TABLE t ALTER v SET DEFAULT 'b'")
+    after = catalog.describe(before.relation)
+    assert before.facts is not None
+    assert after.facts is not None
+    assert [t.facts.columns["v"].default for t in (before, after)] == ["'a'::text", "'b'::text"]
+    assert before.fingerprint == after.fingerprint
+
+
+@pytest.mark.parametrize("column", ["mood", "mood[]", "feeling"])
+def test_labels_of_an_enum_a_domain_over_it_or_an_array_come_in_their_order(database, catalog, column):
+    database.execute("CREATE TYPE mood AS ENUM ('sad', 'ok'); ALTER TYPE mood ADD VALUE 'fine' BEFORE 'ok'")
+    database.execute("CREATE DOMAIN feeling AS mood")
+    table = described(database, catalog, f"CREATE TABLE t (id int PRIMARY KEY, m {column})", "VALUES (1)")
+    assert table.facts is not None
+    assert table.facts.columns["m"].labels == ("sad", "fine", "ok")
+    assert table.facts.columns["id"].labels is None
+
+
+def test_a_primary_key_is_told_in_its_own_order_and_a_unique_index_stands_in_for_none(database, catalog):
+    keyed = described(
+        database,
+        catalog,
+        "CREATE TABLE t (a int, b int, c int UNIQUE, PRIMARY KEY (b, a))",
+        "VALUES (1, 2, 3)",
+    )
+    assert keyed.facts is not None
+    assert (keyed.facts.primary_key, keyed.facts.unique) == (("b", "a"), ("c",))
+    database.execute("DROP PUBLICATION p; ALTER TABLE t DROP CONSTRAINT t_pkey")
+    bare = catalog.describe(keyed.relation)
+    assert bare.facts is not None
+    assert (bare.facts.primary_key, bare.facts.unique) == (None, ("c",))
+
+
+def test_a_domain_that_is_not_null_makes_its_column_so(database, catalog):
+    database.execute("CREATE DOMAIN email AS text NOT NULL")
+    table = described(database, catalog, "CREATE TABLE t (id int PRIMARY KEY, e email)", "VALUES (1, 'a@b')")
+    assert [column.not_null for column in table.columns] == [True, True]
+
+
+def test_facts_survive_the_schema_file(database, catalog):
+    database.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+    table = described(
+        database, catalog, "CREATE TABLE t (id int PRIMARY KEY, m mood DEFAULT 'ok')", "VALUES (1)"
+    )
+    again = TableSchema.from_json(table.to_json())
+    assert (again, again.facts) == (table, table.facts)
