@@ -231,7 +231,7 @@ class StreamRun:
 
     def _restart_format(self) -> None:
         if isinstance(self._encoding, Restartable):
-            self._encoding.restart(self._database, self._sink.last_commit_lsn)
+            self._encoding.restart(self._database, self._sink.last_commit)
 
     def _create_slot(self, connection: ReplicationConnection) -> None:
         """Make the slot, when the publications are there: it sees none that come after it."""

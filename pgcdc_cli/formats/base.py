@@ -7,7 +7,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import pyarrow as pa
 
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.changes import Edge, Slice
+from pgcdc_cli.pgoutput.changes import Edge, LastCommit, Slice
 from pgcdc_cli.table import TableSchema
 
 Data: TypeAlias = "bytes | memoryview | pa.Buffer | pa.RecordBatch"
@@ -71,8 +71,8 @@ class Format(Protocol):
 class Restartable(Format, Protocol):
     """A format whose lines tell of what came before them, and of an idle stream."""
 
-    def restart(self, database: str, last_commit: Lsn | None) -> None:
-        """Forget what came after the last edge; `last_commit` is the end LSN of the transaction before it."""
+    def restart(self, database: str, last_commit: LastCommit | None) -> None:
+        """Forget what came after the last edge; `last_commit` is the transaction before it, if any."""
         ...
 
     def heartbeat(self, commit_lsn: Lsn) -> EncodedSlice:

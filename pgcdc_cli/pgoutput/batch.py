@@ -126,7 +126,9 @@ class Batch:
         edges = self._outline.edges
         last = int(edges[-1])
         commit_lsn = Lsn(int(self._outline.commit_lsn[last]))
-        return Edge(commit_lsn, Lsn(self._outline.end_lsn(last)), len(edges))
+        commits = edges[self._tags[edges] == Tag.COMMIT]
+        commit_ts = int(self._outline.commit_ts[commits[-1]]) if len(commits) else 0
+        return Edge(commit_lsn, Lsn(self._outline.end_lsn(last)), len(edges), commit_ts)
 
     def _slice(self, start: int, stop: int, edge: Edge | None) -> Slice:
         return Slice(

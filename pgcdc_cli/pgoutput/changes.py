@@ -10,7 +10,7 @@ a key image for a row.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -143,13 +143,26 @@ class Edge:
     """A place between two transactions: everything before it is whole.
 
     `commit_lsn` and `end_lsn` are those of the last transaction before it (0 and its own position where there
-    is none, as at the end of a snapshot); `transactions` counts those that
-    ended in the slice, empty ones included.
+    is none, as at the end of a snapshot); `transactions` counts those that ended in the slice, empty ones
+    included; `commit_ts` is when the last of them committed (0 where all were messages outside of any).
     """
 
     commit_lsn: Lsn
     end_lsn: Lsn
     transactions: int
+    commit_ts: int = field(default=0, compare=False)
+
+
+class LastCommit(NamedTuple):
+    """The last transaction before a position; `commit_ts` is in microseconds since 1970, 0 for none."""
+
+    end_lsn: Lsn
+    commit_ts: int
+
+    @classmethod
+    def after(cls, before: "LastCommit | None", edge: Edge) -> "LastCommit":
+        """Go on to an edge; a message outside of transactions has no time of its own."""
+        return cls(edge.end_lsn, edge.commit_ts or (0 if before is None else before.commit_ts))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

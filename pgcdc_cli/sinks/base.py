@@ -4,6 +4,7 @@ from typing import Protocol
 
 from pgcdc_cli.formats.base import EncodedSlice
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput.changes import LastCommit
 from pgcdc_cli.sinks.checkpoint import Checkpoint, Source
 
 
@@ -11,7 +12,7 @@ class Sink(Protocol):
     """Where encoded slices go.
 
     `edge_lsn` is the end LSN of the last transaction written: what is delivered again below it is skipped.
-    `last_commit_lsn` is the same before keepalives moved it on, None before the first transaction.
+    `last_commit` is that transaction, None before the first.
     `durable_lsn` is the position that is fsynced and in the checkpoint: the only one the server may be told.
     """
 
@@ -19,7 +20,7 @@ class Sink(Protocol):
     def edge_lsn(self) -> Lsn: ...
 
     @property
-    def last_commit_lsn(self) -> Lsn | None: ...
+    def last_commit(self) -> LastCommit | None: ...
 
     @property
     def durable_lsn(self) -> Lsn: ...

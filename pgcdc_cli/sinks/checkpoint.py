@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput.changes import LastCommit
 from pgcdc_cli.sinks.disk import Disk
 from pgcdc_cli.sinks.strict import Fields, damaged, dump, load
 
@@ -77,9 +78,9 @@ class Checkpoint:
     """What was durable at one transaction edge.
 
     `end_lsn` is the end of the last durable transaction; `segment` the number of the open segment, or the
-    next. `last_commit_lsn` is the end of the last transaction that came, while `end_lsn` goes on
-    with keepalives; None before the first. `options` describes the format and what else decides over the
-    content of lines. `inode` is device and inode of a single output file, None for a directory.
+    next. `last_commit` is the last transaction that came, while `end_lsn` goes on with keepalives; None
+    before the first. `options` describes the format and what else decides over the content of lines. `inode`
+    is device and inode of a single output file, None for a directory.
     """
 
     source: Source
@@ -90,7 +91,7 @@ class Checkpoint:
     files: tuple[PartialFile, ...] = ()
     pending: Pending | None = None
     inode: tuple[int, int] | None = None
-    last_commit_lsn: Lsn | None = None
+    last_commit: LastCommit | None = None
 
 
 def read_checkpoint(disk: Disk, path: str) -> Checkpoint | None:
@@ -129,12 +130,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
             "files": [_encode_file(file) for file in checkpoint.files],
             "pending": None if pending is None else _encode_pending(pending),
             "inode": None if checkpoint.inode is None else list(checkpoint.inode),
-            # Left out before the first commit, as in checkpoints from before there was the field.
-            **(
-                {}
-                if checkpoint.last_commit_lsn is None
-                else {"last_commit_lsn": str(checkpoint.last_commit_lsn)}
-            ),
+            "last_commit": _encode_commit(checkpoint.last_commit),
         }
     )
     return body[:-1] + b',"crc32":%d}\n' % zlib.crc32(body)
@@ -156,6 +152,10 @@ def _encode_file(file: PartialFile) -> dict[str, object]:
     }
 
 
+def _encode_commit(last: LastCommit | None) -> dict[str, object] | None:
+    return None if last is None else {"end_lsn": str(last.end_lsn), "commit_ts": last.commit_ts}
+
+
 def _encode_pending(pending: Pending) -> dict[str, object]:
     renames = [{"from": old, "to": new} for old, new in pending.renames]
     return {"line": pending.line, "renames": renames, "manifest_size": pending.manifest_size}
@@ -170,9 +170,7 @@ def decode(data: bytes) -> Checkpoint:
     body = data[: seal.start()] + b"}"
     if zlib.crc32(body) != int(seal[1]):
         raise ValueError("its checksum is wrong")
-    content = load(body)
-    fields = Fields(content, "the checkpoint")
-    has_commit = isinstance(content, dict) and "last_commit_lsn" in content
+    fields = Fields(load(body), "the checkpoint")
     fields.count("format_version")
     checkpoint = Checkpoint(
         stream_id=fields.text("stream_id"),
@@ -183,7 +181,7 @@ def decode(data: bytes) -> Checkpoint:
         files=tuple(_decode_file(item) for item in fields.items("files")),
         pending=_decode_pending(fields.inner("pending")),
         inode=_decode_inode(fields),
-        last_commit_lsn=fields.lsn("last_commit_lsn") if has_commit else None,
+        last_commit=_decode_commit(fields.inner("last_commit")),
     )
     fields.end()
     if encode(checkpoint) != data:
@@ -235,6 +233,14 @@ def _decode_file(data: object) -> PartialFile:
     )
     fields.end()
     return file
+
+
+def _decode_commit(fields: Fields | None) -> LastCommit | None:
+    if fields is None:
+        return None
+    last = LastCommit(fields.lsn("end_lsn"), fields.count("commit_ts"))
+    fields.end()
+    return last
 
 
 def _decode_pending(fields: Fields | None) -> Pending | None:

@@ -16,7 +16,7 @@ from typing import Any
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.base import EncodedSlice, Format, Piece
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.changes import Edge
+from pgcdc_cli.pgoutput.changes import Edge, LastCommit
 from pgcdc_cli.sinks.checkpoint import Checkpoint, Source, read_checkpoint, write_checkpoint
 from pgcdc_cli.sinks.disk import Disk
 from pgcdc_cli.sinks.files import Files
@@ -62,7 +62,7 @@ class CheckpointedSink(ABC):
         self._options = {"format": encoding.name, "suffix": encoding.suffix, **settings.options}
         self._checkpoint: Checkpoint | None = None
         self._edge_lsn = Lsn(0)
-        self._last_commit: Lsn | None = None
+        self._last_commit: LastCommit | None = None
         self._unsaved: dict[OutputFile, None] = {}
         self._open = False
         self._held = 0
@@ -77,7 +77,7 @@ class CheckpointedSink(ABC):
         return self._edge_lsn
 
     @property
-    def last_commit_lsn(self) -> Lsn | None:
+    def last_commit(self) -> LastCommit | None:
         return self._last_commit
 
     @property
@@ -116,7 +116,7 @@ class CheckpointedSink(ABC):
         self._check_options(checkpoint)
         self.disk.fsync_folder(self.files.root)
         recovered = self._recover(checkpoint)
-        self._edge_lsn, self._last_commit = recovered.end_lsn, recovered.last_commit_lsn
+        self._edge_lsn, self._last_commit = recovered.end_lsn, recovered.last_commit
         return recovered
 
     def start(self, source: Source, start_lsn: Lsn, checkpoint: Checkpoint | None = None) -> None:
@@ -178,7 +178,7 @@ class CheckpointedSink(ABC):
         self._open = False
         self._edge_lsn = max(self._edge_lsn, edge.end_lsn)
         if edge.commit_lsn:
-            self._last_commit = edge.end_lsn
+            self._last_commit = LastCommit.after(self._last_commit, edge)
         if self._eager:
             self._write_whole()
         self._at_edge()
@@ -253,7 +253,7 @@ class CheckpointedSink(ABC):
 
     def _at_position(self, **changes: Any) -> Checkpoint:  # noqa: ANN401 - fields of Checkpoint
         """Give the checkpoint of the last edge."""
-        changes |= {"end_lsn": self._edge_lsn, "last_commit_lsn": self._last_commit}
+        changes |= {"end_lsn": self._edge_lsn, "last_commit": self._last_commit}
         return replace(self._saved, **changes)
 
     def _save(self, checkpoint: Checkpoint) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from pgcdc_cli.formats.base import EncodedSlice, Format
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput.changes import LastCommit
 from pgcdc_cli.sinks.checkpoint import Checkpoint, Source
 from pgcdc_cli.sinks.core import SinkSettings
 from pgcdc_cli.sinks.disk import Disk
@@ -43,7 +44,7 @@ class StreamSink:
         self._failed = False
         self._synced_at = 0.0
         self._edge_lsn = self._durable_lsn = Lsn(0)
-        self.last_commit_lsn: Lsn | None = None
+        self.last_commit: LastCommit | None = None
 
     @property
     def edge_lsn(self) -> Lsn:
@@ -81,7 +82,7 @@ class StreamSink:
         if part.edge is not None:
             self._edge_lsn = max(self._edge_lsn, part.edge.end_lsn)
             if part.edge.commit_lsn:
-                self.last_commit_lsn = part.edge.end_lsn
+                self.last_commit = LastCommit.after(self.last_commit, part.edge)
             self._at_edge()
 
     def _write(self, data: memoryview) -> None:

@@ -12,7 +12,7 @@ from pgcdc_cli.formats.base import EncodedSlice
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
 from pgcdc_cli.formats.debezium.format import DebeziumFormat
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.changes import MessageChange, TransactionMark, TruncateChange
+from pgcdc_cli.pgoutput.changes import LastCommit, MessageChange, TransactionMark, TruncateChange
 from pgcdc_cli.table import ColumnFacts, TableFacts, TableSchema
 
 PLAIN = ConnectorConfig(
@@ -32,7 +32,7 @@ def items() -> TableSchema:
 
 def started(config: ConnectorConfig, last_commit: int | None = None, **options: Any) -> DebeziumFormat:
     encoding = DebeziumFormat(config, "stream", **options)
-    encoding.restart("shop", None if last_commit is None else Lsn(last_commit))
+    encoding.restart("shop", None if last_commit is None else LastCommit(Lsn(last_commit), 0))
     return encoding
 
 

@@ -141,7 +141,7 @@ class _Plain:
                     self.found.ended = True
                     return
                 self.begin, self.seq = message, 0
-                self.mark("B", message.final_lsn)
+                self.mark("B", lsn)
             case m.Commit():
                 self.require(self.begin is not None and self.begin.final_lsn == message.commit_lsn)
                 self.mark("C", message.end_lsn)

@@ -24,7 +24,7 @@ from pgcdc_cli.formats.debezium.rows import event_counts, row_lines
 from pgcdc_cli.formats.debezium.tables import EventTable, event_table
 from pgcdc_cli.formats.ordered import MESSAGES, Arrange, Encoded, commit_range, place, tables_of
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.changes import ChangeBatch, MessageChange, Slice, TransactionMark
+from pgcdc_cli.pgoutput.changes import ChangeBatch, LastCommit, MessageChange, Slice, TransactionMark
 from pgcdc_cli.table import TableSchema
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Column
@@ -59,13 +59,13 @@ class DebeziumFormat:
     def suffix(self) -> str:
         return ".jsonl" + SUFFIXES[self.compression]
 
-    def restart(self, database: str, last_commit: Lsn | None) -> None:
-        """Forget what came after the last edge; `last_commit` is the end LSN of the transaction before it.
+    def restart(self, database: str, last_commit: LastCommit | None) -> None:
+        """Forget what came after the last edge; `last_commit` is the transaction before it, if any.
 
         `database` is what `source.db` says.
         """
         self._database = database
-        self._progress = Progress(-1 if last_commit is None else int(last_commit))
+        self._progress = Progress() if last_commit is None else Progress(*last_commit)
 
     def encode(self, part: Slice) -> EncodedSlice:
         """Encode a slice's events; a PROTOCOL error where a value is no valid UTF-8."""
