@@ -103,10 +103,12 @@ def _table_result(stage: Stage, name: str, changed: int) -> TableResult:
 def _suggestions(stage: Stage) -> Sequence[str]:
     """Look at changes, at a merged table, and at a merge that finds nothing new to do."""
     table = json.dumps(str(stage.warehouse / shop.SCHEMA / "orders"))
-    look = f'DeltaTable({table}).to_pyarrow_table(columns=["id", "status", "total"]).slice(0, 5).to_pylist()'
+    orders = f'QueryBuilder().register("orders", DeltaTable({table}))'
+    query = json.dumps("SELECT id, status, total FROM orders LIMIT 5")
+    look = f"{orders}.execute({query}).read_all()"
     commands = [
         [_program("pgcdc"), "show", str(stage.files), "--table", "shop.orders", "--limit", "10"],
-        [_program("python"), "-c", f"from deltalake import DeltaTable; print({look})"],
+        [_program("python"), "-c", f"from deltalake import DeltaTable, QueryBuilder; print({look})"],
         [_program("pgcdc"), *stage.merge_command],
     ]
     return [shlex.join(command) for command in commands]
