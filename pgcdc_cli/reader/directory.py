@@ -104,7 +104,7 @@ def _size(path: Path) -> int:
 def _read(directory: Path, file: _Stored, keep: TableFilter) -> Iterator[Record]:
     for record in read_file(str(directory / file.path), file.promise):
         if file.table is not None or keep(record.table):
-            yield record
+            yield record._replace(schema=file.schema)
 
 
 def _allow_open_files(count: int) -> None:

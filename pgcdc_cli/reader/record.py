@@ -15,13 +15,15 @@ class Record(NamedTuple):
     """One change, or another message of a capture.
 
     `table` is `schema.table`, `_messages`, or empty for what has none; `line` is JSON, in one line without
-    its line break. `capture` is the message itself, and the relations known before it.
+    its line break. `capture` is the message itself, and the relations known before it. `schema` is the path
+    of the table's schema file in its directory, where that knows it.
     """
 
     order: Order
     table: str
     line: str
     capture: tuple[Message, Mapping[int, Relation]] | None = None
+    schema: str | None = None
 
 
 def damaged(path: str, reason: str) -> PgcdcError:
