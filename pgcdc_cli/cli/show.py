@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from pgcdc_cli.cli.base import Command, examples
-from pgcdc_cli.cli.options import whole_number
+from pgcdc_cli.cli.connector import read_config
+from pgcdc_cli.cli.options import usage_error, whole_number
 from pgcdc_cli.cli.printing import wants_colour, write
 
 if TYPE_CHECKING:
+    from pgcdc_cli.formats.debezium.config import ConnectorConfig
     from pgcdc_cli.reader.record import Record, TableFilter
 
 
@@ -25,17 +27,18 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "pgcdc show changes",
             "pgcdc show changes --table 'public.*' --limit 20 --format jsonl",
+            "pgcdc show changes --format debezium -c topic.prefix=shop",
         ),
     )(show)
 
 
-def show(
+def show(  # noqa: PLR0913 - a command's options
     paths: Annotated[
         list[Path], typer.Argument(metavar="PATH", help="Directories or files, shown one after another.")
     ],
     *,
     form: Annotated[
-        Literal["pretty", "jsonl"] | None,
+        Literal["pretty", "jsonl", "debezium"] | None,
         typer.Option("--format", help="Default: pretty on a terminal, else jsonl."),
     ] = None,
     tables: Annotated[
@@ -48,20 +51,60 @@ def show(
     partial: Annotated[
         bool, typer.Option("--partial", help="Of directories, what isn't finished but durable, too.")
     ] = False,
+    connector_config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="For debezium: a connector's configuration.")
+    ] = None,
+    connector_property: Annotated[
+        list[str] | None,
+        typer.Option("-c", "--connector-property", metavar="NAME=VALUE", help="One property of it."),
+    ] = None,
+    record: Annotated[
+        Literal["full", "value"],
+        typer.Option(help="For debezium: topic, key, value and headers, or the value alone."),
+    ] = "full",
 ) -> None:
     """Print what pgcdc wrote, in the order in which it happened.
 
     PATH is a directory of `pgcdc stream -D`, a single file of JSON lines (compressed or not) or Arrow, or
     what pg_recvlogical captured of pgoutput. Of a directory, finished segments are shown, with all tables
-    merged.
+    merged. Of a directory of JSON lines or Arrow files, --format debezium makes Debezium's events.
     """
+    if form == "debezium":
+        if tables:
+            raise usage_error("--table: with --format debezium, -c table.include.list=... chooses tables")
+        config = read_config(connector_config, connector_property or [])
+        lines = _events(paths, config, values_only=record == "value", partial=partial)
+    else:
+        if connector_config or connector_property or record != "full":
+            raise usage_error("--connector-config, -c and --record go with --format debezium")
+        lines = _lines(paths, form, tables or [], partial=partial)
+    for line in islice(lines, limit):
+        write(line)
+
+
+def _lines(
+    paths: list[Path], form: Literal["pretty", "jsonl"] | None, tables: list[str], *, partial: bool
+) -> Iterator[str]:
     from pgcdc_cli.reader.record import TableFilter
 
-    keep = TableFilter(tuple(tables or ()))
+    keep = TableFilter(tuple(tables))
     records = chain.from_iterable(_records(path, keep, partial=partial) for path in paths)
     as_text = _printer(form or ("pretty" if sys.stdout.isatty() else "jsonl"))
-    for record in islice(records, limit):
-        write(as_text(record))
+    return map(as_text, records)
+
+
+def _events(
+    paths: list[Path], config: "ConnectorConfig", *, values_only: bool, partial: bool
+) -> Iterator[str]:
+    from pgcdc_cli.formats.debezium.format import DebeziumFormat
+    from pgcdc_cli.reader.events import read_events
+
+    for path in paths:
+        if not path.is_dir():
+            raise usage_error(f'--format debezium: "{path}" is no directory, whose schema files it needs')
+    encoding = DebeziumFormat(config, "stream", values_only=values_only)
+    lines = chain.from_iterable(read_events(path, encoding, partial=partial) for path in paths)
+    return map(_for_terminals, lines) if sys.stdout.isatty() else lines
 
 
 def _records(path: Path, keep: "TableFilter", *, partial: bool) -> Iterator["Record"]:
@@ -76,7 +119,8 @@ def _records(path: Path, keep: "TableFilter", *, partial: bool) -> Iterator["Rec
 def _printer(form: str) -> Callable[["Record"], str]:
     if form == "pretty":
         return _pretty_printer()
-    return _for_terminals if sys.stdout.isatty() else lambda record: record.line
+    terminal = sys.stdout.isatty()
+    return lambda record: _for_terminals(record.line) if terminal else record.line
 
 
 def _pretty_printer() -> Callable[["Record"], str]:
@@ -98,9 +142,8 @@ def _pretty_printer() -> Callable[["Record"], str]:
     return pretty
 
 
-def _for_terminals(record: "Record") -> str:
+def _for_terminals(line: str) -> str:
     """Escape as JSON what a terminal would obey; below U+0020 JSON itself allows nothing."""
-    line = record.line
     if line.isprintable():
         return line
     return "".join(c if c.isprintable() else _escaped(c) for c in line)
