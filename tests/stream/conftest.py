@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterator
 
+import psycopg
 import pytest
-from stream_runs import SMALL, Following
+from stream_runs import SMALL, Following, delivers, insert, make_slot
 
 
 @pytest.fixture
@@ -26,3 +27,34 @@ def follow() -> Iterator[Callable[..., Following]]:
     for one in started:
         one.process.kill()
         one.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def other(own_server):
+    """A server that a test may stop, and that knows the role careful, which needs a password."""
+    server = own_server(18, hba="local all careful scram-sha-256\n")
+    with psycopg.connect(server.uri(), autocommit=True) as admin:
+        admin.execute("CREATE ROLE careful LOGIN REPLICATION PASSWORD 'r1ght'")
+    return server
+
+
+@pytest.fixture
+def shop(other):
+    """A database in it, with slot `s` and one row; gives its URI."""
+    with psycopg.connect(other.uri(), autocommit=True) as admin:
+        admin.execute("CREATE DATABASE shop")
+        make_slot(other.uri("shop"), "s")
+        yield other.uri("shop")
+        admin.execute("SELECT pg_drop_replication_slot('s')")
+        admin.execute("DROP DATABASE shop WITH (FORCE)")
+
+
+@pytest.fixture
+def written(source, tmp_path):
+    """A slot, and the directory that holds the first of its rows but not the second."""
+    slot = source.create_slot()
+    insert(source, 1, 1)
+    out = tmp_path / "out"
+    assert delivers(source.uri, slot, out) == [1]
+    insert(source, 2, 2)
+    return slot, out

@@ -31,6 +31,8 @@ CREATE TABLE other (a int);
 CREATE PUBLICATION pub FOR TABLE t;
 """
 
+NOW = ("--endpos", "now")
+
 
 def command(uri: str, slot: str, *arguments: str) -> list[str]:
     base = [sys.executable, "-m", "pgcdc_cli", "stream", "-d", uri, "-S", slot, "--publication", "pub"]
@@ -192,3 +194,22 @@ def _rows(path: Path) -> tuple[pa.Schema | None, list[Any]]:
             return reader.schema, reader.read_all().to_pylist()
     with pa.input_stream(path, compression="detect") as file:
         return None, file.read().splitlines()
+
+
+def delivers(uri: str, slot: str, out: Path, *arguments: str) -> list[int]:
+    """Stream into directory `out` up to now; gives what is in it then."""
+    run = stream(uri, slot, "-D", str(out), *NOW, *arguments)
+    assert run.returncode == 0, run.stderr
+    return in_directory(out)
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def make_slot(uri: str, slot: str) -> None:
+    """In a server of the test's own: the tables, the slot, one row."""
+    with psycopg.connect(uri, autocommit=True) as admin:
+        admin.execute(SMALL)
+        admin.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
+        insert(admin, 1, 1)

@@ -1,0 +1,145 @@
+"""A source that is not the checkpoint's, or has lost what would come next: refused, and nothing lost."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+from stream_runs import (
+    NOW,
+    contents,
+    delivers,
+    insert,
+    make_slot,
+    numbers,
+    position,
+    refused,
+    stream,
+)
+
+OTHER_PLACE = "use another directory, or connect to the source that the checkpoint names"
+ACCEPT_GAP = "changes in between are lost for these files: --accept-gap goes on without them"
+RESTORE = "restore the file from a copy, or start over with an empty directory and a new slot"
+
+
+def test_a_checkpoint_of_another_slot(source, written):
+    slot, out = written
+    another = source.create_slot()
+    before = position(source, slot), position(source, another)
+    refused(
+        stream(source.uri, another, "-D", str(out), *NOW), 13,
+        f"go on from the checkpoint: it is of slot {slot}, not {another}", OTHER_PLACE,
+    )  # fmt: skip
+    assert (position(source, slot), position(source, another)) == before
+    assert delivers(source.uri, slot, out) == [1, 2]
+
+
+def test_a_checkpoint_of_another_server(source, written, own_server):
+    slot, out = written
+    server = own_server()
+    make_slot(server.uri(), slot)
+    with psycopg.connect(server.uri()) as there:
+        query = "SELECT system_identifier::text FROM pg_control_system()"
+        ours, theirs = (one.execute(query).fetchone()[0] for one in (source, there))
+    refused(
+        stream(server.uri(), slot, "-D", str(out), *NOW), 13,
+        f"go on from the checkpoint: it is of system identifier {ours}, not {theirs}", OTHER_PLACE,
+    )  # fmt: skip
+    assert delivers(source.uri, slot, out) == [1, 2]
+
+
+def test_a_checkpoint_of_another_database(other, shop, tmp_path):
+    out = tmp_path / "out"
+    assert delivers(shop, "s", out) == [1]
+    with psycopg.connect(shop, autocommit=True) as connection:
+        insert(connection, 2, 2)
+    with psycopg.connect(other.uri(), autocommit=True) as admin:
+        admin.execute("ALTER DATABASE shop RENAME TO store")
+        run = stream(other.uri("store"), "s", "-D", str(out), *NOW)
+        admin.execute("ALTER DATABASE store RENAME TO shop")
+    refused(run, 13, "go on from the checkpoint: it is of database shop, not store", OTHER_PLACE)
+    assert delivers(shop, "s", out) == [1, 2]
+
+
+def test_another_set_of_publications(source, tmp_path):
+    source.execute("CREATE PUBLICATION more FOR TABLE other")
+    slot, out, more = source.create_slot(), tmp_path / "out", ("--publication", "more")
+    insert(source, 1, 1)
+    assert delivers(source.uri, slot, out) == [1]
+    before = position(source, slot)
+    insert(source, 2, 2)
+    source.execute("INSERT INTO other VALUES (3)")
+    refused(
+        stream(source.uri, slot, "-D", str(out), *NOW, *more), 13,
+        "go on from the checkpoint: it is of publications pub, not more, pub",
+        "if that is meant: --accept-publications",
+    )  # fmt: skip
+    assert position(source, slot) == before
+    assert delivers(source.uri, slot, out, *more, "--accept-publications") == [1, 2]
+    assert len(contents(out)["public.other"]) == 1
+    assert delivers(source.uri, slot, out, *more) == [1, 2]
+
+
+def test_a_damaged_checkpoint(source, written):
+    slot, out = written
+    before = position(source, slot)
+    checkpoint = out / "checkpoint.json"
+    data = checkpoint.read_bytes()
+    for content, reason in (
+        (b"", "Expecting value: line 1 column 1 (char 0)"),
+        (b"{}", "it is no checkpoint"),
+        (b'{"format_version":2}', "it is of format version 2, this pgcdc reads 1"),
+        (data[:-9] + b"}", "it is cut off or damaged"),
+        (data.replace(b"0/", b"1/", 1), "its checksum is wrong"),
+        (None, 'it is missing, but there is "manifest.jsonl"'),
+    ):
+        checkpoint.unlink() if content is None else checkpoint.write_bytes(content)
+        run = stream(source.uri, slot, "-D", str(out), *NOW)
+        refused(run, 10, f'go on from "{checkpoint}": {reason}', RESTORE)
+        assert position(source, slot) == before
+    checkpoint.write_bytes(data)
+    assert delivers(source.uri, slot, out) == [1, 2]
+
+
+def gap(source, slot: str, out: Path) -> str:
+    end = json.loads((out / "checkpoint.json").read_text())["end_lsn"]
+    return f'go on with slot "{slot}": it is at {position(source, slot)}, the files end at {end}'
+
+
+def test_a_slot_beyond_the_checkpoint_is_a_gap(source, written):
+    slot, out = written
+    source.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", (slot,))
+    insert(source, 3, 3)
+    expected = gap(source, slot, out)
+    refused(stream(source.uri, slot, "-D", str(out), *NOW), 6, expected, ACCEPT_GAP)
+    assert gap(source, slot, out) == expected
+    assert delivers(source.uri, slot, out, "--accept-gap") == [1, 3]
+    insert(source, 4, 4)
+    assert delivers(source.uri, slot, out) == [1, 3, 4]
+    show = [sys.executable, "-m", "pgcdc_cli", "show", "--format", "jsonl", str(out)]
+    shown = subprocess.run(show, capture_output=True, text=True, timeout=60, check=False)
+    assert (shown.returncode, shown.stderr, numbers(shown.stdout)) == (0, "", [1, 3, 4])
+
+
+def test_a_slot_made_anew_is_a_gap(source, written):
+    slot, out = written
+    source.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+    source.create_slot(slot)
+    insert(source, 3, 3)
+    expected = gap(source, slot, out)
+    refused(stream(source.uri, slot, "-D", str(out), *NOW), 6, expected, ACCEPT_GAP)
+    assert gap(source, slot, out) == expected
+    assert delivers(source.uri, slot, out, "--accept-gap") == [1, 3]
+
+
+def test_a_slot_that_is_gone_is_not_made_behind_the_checkpoints_back(source, written):
+    slot, out = written
+    source.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+    end = json.loads((out / "checkpoint.json").read_text())["end_lsn"]
+    refused(
+        stream(source.uri, slot, "-D", str(out), *NOW, "--create-slot"), 5,
+        f'go on from {end}: slot "{slot}" is gone', ACCEPT_GAP,
+    )  # fmt: skip
+    query = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s"
+    assert source.execute(query, (slot,)).fetchone() == (0,)
