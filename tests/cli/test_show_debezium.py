@@ -229,3 +229,16 @@ def test_options_that_dont_go_together(refused, arguments, error):
         error=f"could not read the command line: {error}",
         hint="see pgcdc show --help",
     )
+
+
+def test_a_line_that_is_not_of_its_table_is_refused(stream, pgcdc, tmp_path):
+    """Even where no checksum tells of it, as in a directory that something else put together."""
+    stream("-D", "d")
+    manifest = tmp_path / "d" / "manifest.jsonl"
+    orders = next(path.name for path in (tmp_path / "d" / "schemas").iterdir() if "clock" in path.read_text())
+    own = next(path.name for path in (tmp_path / "d" / "schemas").iterdir() if path.name != orders)
+    manifest.write_text(manifest.read_text().replace(own, orders))
+    ran = pgcdc("show", "d", "--format", "debezium", *ORDERS)
+    assert ran.status == 8
+    assert ran.err.startswith('pgcdc: error: could not read "d": ')
+    assert ran.err.count("\n") == 2
