@@ -8,11 +8,9 @@ import time
 
 import psycopg
 import pytest
-from stream_runs import SMALL, command, in_directory, insert, numbers, position, stream, wait_until
+from stream_runs import NOW, SMALL, command, in_directory, insert, numbers, position, stream, wait_until
 
 from pgcdc_cli.lsn import Lsn
-
-NOW = ("--endpos", "now")
 
 
 def end_of_log(database) -> str:
