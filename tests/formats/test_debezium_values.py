@@ -1,0 +1,257 @@
+"""Values as Debezium writes them, column by column, beside plain Python that does one at a time."""
+
+import base64
+import datetime as dt
+import json
+import math
+import re
+import struct
+from decimal import Decimal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.formats.debezium.types.registry import field_for
+from pgcdc_cli.table import ColumnFacts, TableColumn
+from pgcdc_cli.types import kernels
+from pgcdc_cli.types.oids import TYPES
+from pgcdc_cli.types.registry import builtin
+
+OIDS = {name: oid for name, _, oid, _ in TYPES} | {f"{name}[]": array for name, _, _, array in TYPES}
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+MANY = settings(deadline=None, max_examples=200)
+
+
+def field(kind: str, typmod: int = -1, default: str | None = None, *, not_null: bool = False, **modes: str):
+    config = ConnectorConfig(topic_prefix="srv", **modes)
+    type_ = builtin(OIDS[kind], typmod)
+    column = TableColumn("v", type_, kind, replica_identity=False, not_null=not_null)
+    return field_for(column, ColumnFacts(default), config)
+
+
+def tokens(kind: str, texts: list[str | None], typmod: int = -1, **modes: str) -> list[str | None]:
+    found = field(kind, typmod, **modes).to_json(kernels.binary(texts)).to_pylist()
+    return [None if token is None else token.decode() for token in found]
+
+
+def numeric(precision: int, scale: int) -> int:
+    """The typmod of numeric(precision, scale)."""
+    return (precision << 16 | scale & 0x7FF) + 4
+
+
+@MANY
+@given(st.lists(st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False)), max_size=8))
+def test_doubles_are_javas_and_the_same_number(values):
+    texts = [None if value is None else repr(value).replace("inf", "Infinity") for value in values]
+    for value, token in zip(values, tokens("float8", texts), strict=True):
+        assert (token is None) == (value is None)
+        if token is not None:
+            assert re.fullmatch(r"-?\d+\.\d+(E-?\d+)?", token)
+            assert ("E" in token) == (value != 0 and not 1e-3 <= abs(value) < 1e7)
+            assert float(token) == value
+            assert math.copysign(1, float(token)) == math.copysign(1, value)
+
+
+@pytest.mark.parametrize(
+    ("text", "token"),
+    [
+        ("NaN", '"NaN"'),
+        ("-Infinity", '"-Infinity"'),
+        ("5e-324", "4.9E-324"),
+        ("1e+20", "1.0E20"),
+        ("-0", "-0.0"),
+    ],
+)
+def test_unusual_doubles(text, token):
+    assert tokens("float8", [text, None, "1.5"]) == [token, None, "1.5"]
+
+
+@MANY
+@given(st.lists(st.one_of(st.none(), st.integers(-(10**12) + 1, 10**12 - 1)), min_size=1, max_size=8))
+def test_a_decimal_is_its_unscaled_value_in_as_few_bytes_as_hold_it(values):
+    texts = [None if value is None else f"{Decimal(value).scaleb(-2):.2f}" for value in values]
+    for value, token in zip(values, tokens("numeric", texts, numeric(12, 2)), strict=True):
+        if value is None:
+            assert token is None
+            continue
+        octets = base64.b64decode(json.loads(token))
+        assert int.from_bytes(octets, "big", signed=True) == value
+        shortest = (value + (value < 0)).bit_length() // 8 + 1
+        assert len(octets) == shortest
+
+
+@MANY
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=30).filter(lambda d: abs(d) < 10**20))
+def test_a_decimal_without_precision_has_a_scale_of_its_own(value):
+    [token] = tokens("numeric", [f"{value:f}"])
+    found = json.loads(token)
+    unscaled = int.from_bytes(base64.b64decode(found["value"]), "big", signed=True)
+    digits = tuple(map(int, str(abs(unscaled))))
+    assert Decimal((unscaled < 0, digits, -found["scale"])) == value
+    assert found["scale"] == 0 or unscaled % 10
+
+
+@pytest.mark.parametrize(("mode", "token"), [("string", '"NAN"'), ("double", '"NaN"'), ("precise", None)])
+def test_a_numeric_that_is_no_number(mode, token):
+    assert tokens("numeric", ["NaN", "1.5"], decimal_handling_mode=mode)[0] == token
+
+
+@MANY
+@given(st.lists(st.one_of(st.none(), st.text(max_size=6)), max_size=6))
+def test_text_is_escaped_as_jackson_does(values):
+    values = [None if value is None else value.replace("\0", "") for value in values]
+    values = [value if value is None else value.encode("utf-8", "ignore").decode() for value in values]
+    for value, token in zip(values, tokens("text", values), strict=True):
+        if value is not None:
+            assert json.loads(token) == value
+            assert all(ord(character) < 0x10000 for character in token)
+            assert token == re.sub(r"\\u[0-9a-fA-F]{4}", lambda match: "\\u" + match[0][2:].upper(), token)
+
+
+@MANY
+@given(
+    st.lists(st.datetimes(timezones=st.just(dt.UTC)), min_size=1, max_size=6),
+    st.sampled_from([-1, 0, 3, 6]),
+)
+def test_timestamps_are_counted_or_written_by_their_precision(moments, typmod):
+    digits = 6 if typmod < 0 else typmod
+    cut = [m.replace(microsecond=m.microsecond // 10 ** (6 - digits) * 10 ** (6 - digits)) for m in moments]
+    texts = [
+        m.replace(tzinfo=None).isoformat(" ").rstrip("0")
+        if m.microsecond
+        else m.replace(tzinfo=None).isoformat(" ")
+        for m in cut
+    ]
+    micros = [(moment - EPOCH) // dt.timedelta(microseconds=1) for moment in cut]
+    counted = [value // 1000 if 0 <= typmod <= 3 else value for value in micros]
+    assert tokens("timestamp", texts, typmod) == [str(value) for value in counted]
+    for moment, token in zip(
+        cut, tokens("timestamptz", [f"{text}+00" for text in texts], typmod), strict=True
+    ):
+        fraction = f".{moment.microsecond:06}"[: digits + 1] if digits else ""
+        assert token == f'"{moment.replace(tzinfo=None, microsecond=0).isoformat()}{fraction}Z"'
+
+
+@MANY
+@given(st.lists(st.one_of(st.none(), st.dates()), max_size=6))
+def test_dates_are_days(days):
+    expected = [None if day is None else str((day - EPOCH.date()).days) for day in days]
+    assert tokens("date", [None if day is None else day.isoformat() for day in days]) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "micros"),
+    [("24:00:00", 86_400_000_000), ("00:00:00.000001", 1), ("23:59:59.999999", 86_399_999_999)],
+)
+def test_times_up_to_the_end_of_the_day(text, micros):
+    assert tokens("time", [text]) == [str(micros)]
+    assert tokens("time", [text], time_precision_mode="connect") == [str(micros // 1000)]
+
+
+@MANY
+@given(st.text("01", min_size=2, max_size=70))
+def test_bits_are_little_endian_without_zero_bytes_at_the_end(text):
+    [token] = tokens("varbit", [text])
+    octets = base64.b64decode(json.loads(token))
+    assert int.from_bytes(octets, "little") == int(text, 2)
+    assert not octets.endswith(b"\0")
+
+
+@pytest.mark.parametrize(
+    ("text", "micros", "iso"),
+    [
+        ("1 year 2 mons 3 days 04:05:06.789012", 37_091_106_789_012, "P1Y2M3DT4H5M6.789012S"),
+        ("-1 years -2 mons +3 days -04:05:06.789", -36_572_706_789_000, "P-1Y-2M3DT-4H-5M-6.789S"),
+        ("-00:00:01", -1_000_000, "P0Y0M0DT0H0M-1S"),
+        ("00:00:00", 0, "P0Y0M0DT0H0M0S"),
+    ],
+)
+def test_intervals(text, micros, iso):
+    assert tokens("interval", [text]) == [str(micros)]
+    assert tokens("interval", [text], interval_handling_mode="string") == [f'"{iso}"']
+
+
+@pytest.mark.parametrize(
+    ("text", "token"),
+    [("10:00:00+02", '"08:00:00Z"'), ("00:30:00.500+01", '"23:30:00.5Z"'), ("23:00:00-03:30", '"02:30:00Z"')],
+)
+def test_times_with_a_zone_are_utc(text, token):
+    assert tokens("timetz", [text]) == [token]
+
+
+@pytest.mark.parametrize(
+    ("mode", "token"),
+    [("bytes", '"+/8="'), ("base64", '"+/8="'), ("base64-url-safe", '"-_8="'), ("hex", '"fbff"')],
+)
+def test_bytes_by_their_mode(mode, token):
+    assert tokens("bytea", ["\\xfbff", None], binary_handling_mode=mode) == [token, None]
+
+
+def test_a_point_is_a_struct_with_its_well_known_binary():
+    [token] = tokens("point", ["(1.5,-2)"])
+    found = json.loads(token)
+    assert (found["x"], found["y"], found["srid"]) == (1.5, -2.0, None)
+    assert struct.unpack("<BIdd", base64.b64decode(found["wkb"])) == (1, 1, 1.5, -2.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "token"),
+    [
+        ("int4[]", "{1,NULL,-3}", "[1,null,-3]"),
+        ("int4[]", "{}", "[]"),
+        ("int4[]", "{{1,2},{3,4}}", "[null,null]"),
+        ("text[]", '{a,"b, \\"c\\"",NULL,"NULL"}', '["a","b, \\"c\\"",null,"NULL"]'),
+        ("time[]", "{10:11:12.123456}", "[36672123000]"),
+        ("bit[]", "{1010,0001}", None),
+    ],
+)
+def test_arrays(kind, text, token):
+    assert tokens(kind, [None, text]) == [None, token]
+
+
+@pytest.mark.parametrize(
+    ("kind", "expression", "token"),
+    [
+        ("int4", "7", b"7"),
+        ("int4", "'-5'::integer", b"-5"),
+        ("int4", "(1 + 1)", None),
+        ("int8", "nextval('s'::regclass)", b"0"),
+        ("text", "'it''s'::text", b'"it"'),
+        ("text", "('a'::text || 'b'::text)", b'"a"'),
+        ("text", "NULL::text", None),
+        ("bool", "true", b"true"),
+        ("float8", "'-25000000000'::numeric", b"-2.5E10"),
+        ("date", "CURRENT_DATE", b"0"),
+        ("timestamptz", "now()", b'"1970-01-01T00:00:00.000000Z"'),
+        ("uuid", "gen_random_uuid()", b'"00000000-0000-0000-0000-000000000000"'),
+        ("jsonb", "'{\"a\": 1}'::jsonb", b'"{\\"a\\": 1}"'),
+        ("int4[]", "'{}'::integer[]", None),
+        ("inet", "'10.0.0.1'::inet", None),
+    ],
+)
+def test_a_default_is_a_literal_or_stands_for_a_function(kind, expression, token):
+    found = field(kind, default=expression)
+    assert found.schema.get("default") == token
+    assert found.null == (token or b"null")
+
+
+@pytest.mark.parametrize(
+    ("kind", "zero"),
+    [
+        ("int4", b"0"),
+        ("text", b'""'),
+        ("bool", b"false"),
+        ("int4[]", b"[]"),
+        ("timestamptz", b'"1970-01-01T00:00:00Z"'),
+    ],
+)
+def test_what_may_not_be_null_has_a_zero_where_nothing_was_sent(kind, zero):
+    assert (field(kind).absent, field(kind, not_null=True).absent) == (b"null", zero)
+
+
+@pytest.mark.parametrize("kind", ["tsvector", "pg_lsn", "circle"])
+def test_unknown_types_are_left_out_unless_they_are_asked_for(kind):
+    assert field(kind) is None
+    assert field(kind, include_unknown_datatypes=True).schema["type"] == "bytes"
