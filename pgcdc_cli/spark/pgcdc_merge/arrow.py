@@ -1,8 +1,9 @@
 """Arrow segments: a Python data source that yields record batches.
 
-Its columns: op, commit_lsn, seq, unchanged (names), old (true where an old row was sent, else NULL), unfit
-(values that Arrow could not hold, as PostgreSQL's text), new0, new1, ... (the new row) and old0, old3, ...
-(the old row, of the columns that matter). A value whose Spark type is string comes as PostgreSQL prints it.
+Its columns: op, lsn, commit_lsn, seq, xid, commit_ts, unchanged (names), old (true where an old row was sent,
+else NULL), unfit (values that Arrow could not hold, as PostgreSQL's text), new0, new1, ... (the new row) and
+old0, old3, ... (the old row, of the columns that matter). A value whose Spark type is string comes as
+PostgreSQL prints it.
 
 The classes run in Spark's Python workers, which need pyarrow but nothing of pgcdc.
 """
@@ -30,7 +31,11 @@ Values: TypeAlias = "pa.Array[Any]"
 _LEADING = 8
 """_op, _lsn, _commit_lsn, _commit_ts, _xid, _seq, _unchanged and _truncate come before the row's columns."""
 
-_META = "op string, commit_lsn bigint, seq bigint, unchanged array<string>"
+_META = (
+    "op string, lsn bigint, commit_lsn bigint, seq bigint, xid bigint, commit_ts timestamp,"
+    " unchanged array<string>"
+)
+_META_COLUMNS = ("_op", "_lsn", "_commit_lsn", "_seq", "_xid", "_commit_ts", "_unchanged")
 _TRAILING = "old boolean, unfit map<string, string>"
 
 
@@ -79,7 +84,7 @@ class ArrowReader(DataSourceReader):
     def _arrange(self, batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
         old = batch.column("_old")
         sent = pc.if_else(old.is_valid(), True, pa.scalar(None, pa.bool_()))
-        meta = [batch.column(name) for name in ("_op", "_commit_lsn", "_seq", "_unchanged")]
+        meta = [batch.column(name) for name in _META_COLUMNS]
         new = [batch.column(_LEADING + place) for place in range(len(self._options["types"]))]
         before = [pc.struct_field(old, [place]) for place in self._options["old"]]
         arrays = [*meta, sent, batch.column("_unfit"), *new, *before]

@@ -9,6 +9,9 @@
 | k0, k1, ... | as the column's | the old row's key, one for each key column; NULL where it wasn't sent |
 | moved | boolean | an update that changed the key |
 | unfit | int | how many values of the new row became NULL since their type can't hold them |
+| lsn, xid, commit_ts | bigint, bigint, timestamp | of the change; xid is NULL in snapshots |
+| has_old | boolean | an old row was sent |
+| o0, o3, ... | as the column's | the old row, of the columns that `old_columns` lists |
 """
 
 import re
@@ -27,7 +30,8 @@ Value = tuple[Expression, Expression]
 """A value of a lake table's type, and whether there was one (or NULL because it doesn't fit)."""
 
 _META = (
-    "op string, commit_lsn string, seq bigint, key string, unchanged array<string>, json_null array<string>"
+    "op string, lsn string, commit_lsn string, seq bigint, xid bigint, ts string, key string,"
+    " unchanged array<string>, json_null array<string>"
 )
 _GLOB = re.compile(r"([\\{}\[\]*?^])")
 
@@ -63,7 +67,9 @@ def _read_jsonl(session: SparkSession, paths: list[str], version: TableVersion) 
         text = _json_text(image, column)
         return from_text(text, column.spark, column.delimiter), text.isNotNull()
 
-    return _shape(lines.withColumn("commit_lsn", _lsn(F.col("commit_lsn"))), version, value)
+    typed = {name: _lsn(F.col(name)) for name in ("lsn", "commit_lsn")}
+    typed["commit_ts"] = F.col("ts").cast("timestamp")
+    return _shape(lines.withColumns(typed), version, value)
 
 
 def _struct(columns: Sequence[Column]) -> str:
@@ -113,7 +119,10 @@ def _read_arrow(session: SparkSession, paths: list[str], version: TableVersion) 
 
 
 def _shape(rows: DataFrame, version: TableVersion, value: Callable[[str, Column], Value]) -> DataFrame:
-    """Bring what a format's reader gives (op, commit_lsn, seq, unchanged, old, images) into the shape."""
+    """Bring what a format's reader gives into the shape.
+
+    It gives op, lsn, commit_lsn, seq, xid, commit_ts, unchanged, old (NULL if none was sent), and images.
+    """
     news: list[Expression] = []
     lacks: list[Expression] = []
     unfit: list[Expression] = []
@@ -129,12 +138,14 @@ def _shape(rows: DataFrame, version: TableVersion, value: Callable[[str, Column]
         if column.bounded:
             unfit.append((given & new.isNull()).cast("int"))
         news.append(new.alias(f"n{place}"))
-    keys = [value("old", version.columns[place])[0] for place in version.key or ()]
+    before = {place: value("old", version.columns[place])[0] for place in old_columns(version)}
     pos = F.struct("commit_lsn", (F.col("op") != "R").alias("change"), "seq").alias("pos")
     count = reduce(Expression.__add__, unfit, F.lit(0)).alias("unfit")
-    olds = [key.alias(f"k{number}") for number, key in enumerate(keys)]
-    shaped = rows.select("op", pos, has_old.alias("has_old"), count, *news, *lacks, *olds)
-    return shaped.withColumn("moved", _moved(version)).drop("has_old")
+    keys = [before[place].alias(f"k{number}") for number, place in enumerate(version.key or ())]
+    olds = [old.alias(f"o{place}") for place, old in before.items()]
+    meta = ("lsn", "xid", "commit_ts", has_old.alias("has_old"))
+    shaped = rows.select("op", pos, count, *news, *lacks, *keys, *meta, *olds)
+    return shaped.withColumn("moved", _moved(version))
 
 
 def _moved(version: TableVersion) -> Expression:

@@ -9,7 +9,7 @@ from .delta import Commit, DeltaTable, Mark
 from .errors import MergeError
 from .fold import after, fold, is_lost, lacking, needs_lineage, with_lineage
 from .plan import TableFiles, key_columns
-from .rows import read_rows
+from .rows import old_columns, read_rows
 from .segments import TableVersion
 
 _HINT = "take a new snapshot into a new directory and warehouse"
@@ -28,7 +28,7 @@ def merge_table(
 ) -> Merged:
     """Merge a table's files in one commit; a MergeError leaves the table as it was."""
     version = work.version
-    rows = read_rows(session, directory, work.files, dict(work.versions))
+    rows = _without_metadata(read_rows(session, directory, work.files, dict(work.versions)), version)
     folded = fold(rows, version).persist()
     facts = _facts(folded, version, has_target=target.exists)
     has_target = target.exists and facts["truncate"] is None
@@ -48,6 +48,12 @@ def merge_table(
     finally:
         complete.unpersist()
         folded.unpersist()
+
+
+def _without_metadata(rows: DataFrame, version: TableVersion) -> DataFrame:
+    """Leave out what is for changelogs only."""
+    olds = [f"o{place}" for place in old_columns(version)]
+    return rows.drop("lsn", "xid", "commit_ts", "has_old", *olds)
 
 
 def _facts(folded: DataFrame, version: TableVersion, *, has_target: bool) -> Row:
