@@ -18,8 +18,7 @@ _FACTS = """
 SELECT ARRAY(SELECT format_type(t, m) FROM unnest(%(types)s::oid[], %(typmods)s::int[])
                     WITH ORDINALITY AS c (t, m, n) ORDER BY n),
        (SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint, a.attnotnull OR t.typnotnull,
-                                         a.attndims,
-                                         CASE a.attgenerated WHEN '' THEN pg_get_expr(adbin, adrelid) END))
+                                         a.attndims, pg_get_expr(adbin, adrelid)))
         FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
         LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
         WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped),

@@ -150,7 +150,12 @@ def source_parts(context: Context, names: tuple[str, str], places: Places) -> Se
     elif stamps.xid[0] == INVALID_XID:
         xid = b"null"
     snapshot, database = places.snapshot, text(context.database)
-    parts: list[Part] = [*context.source(), millis, b',"snapshot":"', snapshot, b'","db":' + database]
+    parts: list[Part] = [*context.source(), millis, b',"snapshot":']
+    # "false" is the field's default: the connector leaves it null.
+    replaced = context.config.value_converter_replace_null_with_default
+    plain = snapshot == b"false" and not replaced
+    parts += [b"null"] if plain else [b'"', snapshot, b'"']
+    parts += [b',"db":' + database]
     parts += [b',"sequence":"[', places.previous, b',\\"', lsn, b'\\"]"']
     if context.newer:
         micros = _shared(stamps.commit_ts)

@@ -1,5 +1,8 @@
 """A column's type, length and scale as the JDBC driver tells them (`org.postgresql.jdbc.TypeInfoCache`)."""
 
+import re
+
+from pgcdc_cli.table import TableColumn
 from pgcdc_cli.types.numeric import numeric_precision
 from pgcdc_cli.types.registry import PgType
 
@@ -7,21 +10,52 @@ _UNLIMITED = 2**31 - 1
 _PRECISION = {"int2": 5, "oid": 10, "int4": 10, "int8": 19, "float4": 8, "float8": 17, "bool": 1, "char": 1}
 _SCALE = {"float4": 8, "float8": 17}
 _CLOCKS = {"time": 8, "timetz": 14, "timestamp": 22, "timestamptz": 28}
+_SERIALS = {"int2": "smallserial", "int4": "serial", "int8": "bigserial"}
 _VARLENA_HEADER = 4
+_NAME = re.compile(r'"((?:[^"]|"")*)"|([^."]+)')
 
 
-def source_type(type_: PgType, name: str) -> dict[str, str]:
-    """Build the parameters that `column.propagate.source.type` adds to a field's schema."""
-    return {
-        "__debezium.source.column.type": _type_name(type_),
-        "__debezium.source.column.length": str(_length(type_.name, type_.typmod)),
-        "__debezium.source.column.scale": str(_scale(type_.name, type_.typmod)),
-        "__debezium.source.column.name": name,
+def source_type(column: TableColumn, wire_oid: int, default: str | None, *, snapshot: bool) -> dict[str, str]:
+    """Build the parameters that `column.propagate.source.type` adds to a field's schema.
+
+    `wire_oid` is the type's as declared, a domain's if it is one. In snapshots the driver looks the column up
+    itself, and tells some of it differently.
+    """
+    domain = wire_oid != column.type.oid
+    type_ = column.type if column.type.element is None else column.type.element
+    name = _declared(column, domain, default) if snapshot else _type_name(column, domain)
+    described = {
+        "__debezium.source.column.type": name.upper(),
+        "__debezium.source.column.length": str(_length(type_.name, column.type.typmod)),
+        "__debezium.source.column.scale": str(_scale(type_.name, column.type.typmod)),
+        "__debezium.source.column.name": column.name,
     }
+    if snapshot and type_.name == "numeric" and column.type.typmod < 0 and not domain:
+        described["__debezium.source.column.length"] = "0"
+        del described["__debezium.source.column.scale"]
+    return described
 
 
-def _type_name(type_: PgType) -> str:
-    return (f"_{type_.element.name}" if type_.element is not None else type_.name).upper()
+def _type_name(column: TableColumn, domain: bool) -> str:
+    return _names(column.declared)[-1] if domain else _catalog_name(column.type)
+
+
+def _catalog_name(type_: PgType) -> str:
+    return f"_{type_.element.name}" if type_.element is not None else type_.name
+
+
+def _declared(column: TableColumn, domain: bool, default: str | None) -> str:
+    """Give the driver's name: of a type out of the search path in quotes, of a sequence's column "serial"."""
+    if default is not None and "nextval(" in default and not domain:
+        return _SERIALS.get(column.type.name, _catalog_name(column.type))
+    name, names = _type_name(column, domain), _names(column.declared)
+    return f'"{names[0]}"."{name}"' if len(names) > 1 else name
+
+
+def _names(declared: str) -> list[str]:
+    """Split what `format_type` prints of a user's type into its name and, where it is printed, its schema."""
+    plain = declared.partition("(")[0].removesuffix("[]")
+    return [quoted.replace('""', '"') or bare for quoted, bare in _NAME.findall(plain)]
 
 
 def _length(name: str, typmod: int) -> int:

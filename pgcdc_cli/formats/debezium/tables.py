@@ -87,19 +87,30 @@ def _columns(table: TableSchema, config: ConnectorConfig, *, snapshot: bool) -> 
     for index, column in enumerate(table.columns):
         if not config.includes_column(table.schema, table.name, column.name):
             continue
-        facts = None if table.facts is None else table.facts.columns.get(column.name)
-        field = field_for(column, facts or ColumnFacts(), config, snapshot=snapshot)
+        field = field_for(column, _column_facts(table, index), config, snapshot=snapshot)
         if field is not None:
             name = adjust(column.name)
             key_schema = field.schema
-            field = replace(_propagated(table, index, field, config), name=name)
+            field = replace(_propagated(table, index, field, config, snapshot=snapshot), name=name)
             columns.append(Column(index, field, quote(name) + b":", key_schema))
     return tuple(columns)
 
 
-def _propagated(table: TableSchema, index: int, field: Field, config: ConnectorConfig) -> Field:
+def _column_facts(table: TableSchema, index: int) -> ColumnFacts:
+    """Find a column's facts; defaults are not read where the type is a domain."""
     column = table.columns[index]
-    described = source_type(column.type, column.name)
+    facts = None if table.facts is None else table.facts.columns.get(column.name)
+    facts = facts or ColumnFacts()
+    return (
+        facts if table.relation.columns[index].type_oid == column.type.oid else replace(facts, default=None)
+    )
+
+
+def _propagated(
+    table: TableSchema, index: int, field: Field, config: ConnectorConfig, *, snapshot: bool
+) -> Field:
+    column, wire = table.columns[index], table.relation.columns[index]
+    described = source_type(column, wire.type_oid, _column_facts(table, index).default, snapshot=snapshot)
     kind = described["__debezium.source.column.type"]
     if config.propagates_source_type(table.schema, table.name, column.name, kind):
         parameters = {**field.schema.get("parameters", {}), **described}

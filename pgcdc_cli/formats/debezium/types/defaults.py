@@ -1,40 +1,201 @@
-"""Column defaults, as `PostgresDefaultValueConverter` reads them: literals, and a stand-in for functions.
+"""Column defaults, as `PostgresDefaultValueConverter` of Debezium 2.5.4 reads them.
 
-Nothing is evaluated: of `'a' || 'b'` the first literal is taken, and an expression without one has no
-default.
+Nothing is evaluated: a call of a function has a stand-in, of `'a' || 'b'` the first literal is taken, and
+what is left must be a value as it stands. Each type has a reader, which turns that text into wire text or
+gives None where Java would refuse it; a type without one has no default.
 """
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+
+import numpy as np
 
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.formats.debezium.types.kind import Kind
 from pgcdc_cli.formats.debezium.types.texts import to_tokens
-from pgcdc_cli.table import ColumnFacts
+from pgcdc_cli.types.numeric import numeric_precision
 from pgcdc_cli.types.registry import PgType
 
-_LITERAL = re.compile(r"'(.*?)'", re.DOTALL)
-_FUNCTION = re.compile(r"[(]?[A-Za-z0-9_.]+\((?:.+(?:, ?.+)*)?\)", re.DOTALL)
-_CURRENT = re.compile(r"\(?(?:CURRENT|LOCAL)_?(?:DATE|TIME|TIMESTAMP)", re.IGNORECASE)
-_WITHOUT = frozenset(
-    ["money", "bytea", "inet", "cidr", "macaddr", "macaddr8", "hstore", "citext", "ltree", "point"]
-)
+# Java's "." ends at any of these.
+_LITERAL = re.compile("'([^\n\r\x85\u2028\u2029]*?)'")
+_FUNCTION = re.compile("[(]?[A-Za-z0-9_.]+\\([^\n\r\x85\u2028\u2029]*\\)")
+_CURRENT = frozenset(["current_timestamp", "current_time", "current_date", "localtime", "localtimestamp"])
+_JAVA_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_JAVA_SPECIAL = re.compile(r"[+-]?(NaN|Infinity)")
+_CLOCK = re.compile(r"\d\d:\d\d(:\d\d(\.\d+)?)?")
+_UUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+_RADIX_2 = re.compile(r"[+-]?[01]{1,31}")
+
+Read = Callable[[str, int], str | None]
+"""From the default's text and the column's typmod to wire text."""
 
 
-def default_token(kind: Kind, type_: PgType, facts: ColumnFacts | None) -> bytes | None:
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    generated: str
+    read: Read
+
+
+def default_token(kind: Kind, type_: PgType, expression: str | None) -> bytes | None:
     """Write a column's default as a token; None where it has none that Debezium reads."""
-    expression = None if facts is None else facts.default
-    if expression is None or kind.generated is None or type_.element is not None or type_.name in _WITHOUT:
+    if expression is None or kind.schema["type"] in {"struct", "array"}:
         return None
-    if _FUNCTION.match(expression) or _CURRENT.match(expression):
-        return kind.generated
-    literal = _LITERAL.search(expression)
-    if literal is None and expression.upper().startswith("NULL"):
+    if type_.category == "enum":
+        return _token(kind, _label(expression, type_.name))
+    reader = _READERS.get(type_.name)
+    if reader is None:
         return None
-    return _converted(kind, literal[1] if literal else expression)
+    text = _text(expression, reader.generated)
+    if text is None:
+        return None
+    return (
+        _bits(kind, text) if type_.name == "bit" else _special(kind, type_, text) or _read(kind, type_, text)
+    )
 
 
-def _converted(kind: Kind, text: str) -> bytes | None:
+def _text(expression: str, generated: str) -> str | None:
+    if _FUNCTION.match(expression) or expression.lower() in _CURRENT:
+        return generated
+    if "'" in expression:
+        literal = _LITERAL.search(expression)
+        return literal[1] if literal else None
+    return None if expression.startswith("NULL::") else expression
+
+
+def _label(expression: str, type_name: str) -> str | None:
+    """Only a plain literal of the type as it is spelled without a schema; its quotes stay doubled."""
+    literal = expression.removesuffix(f"::{type_name}")
+    quoted = literal != expression and len(literal) > 1 and literal[0] == literal[-1] == "'"
+    return literal[1:-1] if quoted else None
+
+
+def _read(kind: Kind, type_: PgType, text: str) -> bytes | None:
+    return _token(kind, _READERS[type_.name].read(text, type_.typmod))
+
+
+def _token(kind: Kind, text: str | None) -> bytes | None:
+    if text is None:
+        return None
     try:
         return to_tokens(kind.to_json, [text])[0]
     except (ValueError, ArithmeticError, PgcdcError):
         return None
+
+
+def _bits(kind: Kind, text: str) -> bytes | None:
+    """One digit is a boolean; otherwise the ones in any text count, but for bit(1), which is a number."""
+    if kind.schema["type"] == "boolean":
+        digits = int(text, 2) if _RADIX_2.fullmatch(text) else None
+        return None if digits is None else b"true" if digits else b"false"
+    if len(text) == 1:
+        return b'"AQ=="' if text == "1" else b'"AA=="'
+    return _token(kind, re.sub("[^1]", "0", text))
+
+
+# What Java's greatest and least dates become where a default is infinite.
+_INFINITE_DAYS = {"infinity": b"169560311", "-infinity": b"-170999002"}
+_INFINITE_MICROS = {"infinity": b"-9223372036853775810", "-infinity": b"-9223372036854775808"}
+
+
+def _special(kind: Kind, type_: PgType, text: str) -> bytes | None:
+    if type_.name == "date":
+        return _INFINITE_DAYS.get(text)
+    in_micros = kind.schema.get("name") == "io.debezium.time.MicroTimestamp"
+    return _INFINITE_MICROS.get(text) if in_micros else None
+
+
+def _as_it_is(text: str, _: int) -> str:
+    return text
+
+
+def _integer(bits: int) -> Read:
+    def read(text: str, _: int) -> str | None:
+        if not re.fullmatch(r"[+-]?\d+", text):
+            return None
+        value = int(text)
+        return str(value) if -(2 ** (bits - 1)) <= value < 2 ** (bits - 1) else None
+
+    return read
+
+
+def _float(text: str, _: int) -> str | None:
+    text = text.strip()
+    if _JAVA_SPECIAL.fullmatch(text):
+        return "NaN" if "NaN" in text else text.removeprefix("+")
+    return text if _JAVA_DECIMAL.fullmatch(text) else None
+
+
+def _single(text: str, typmod: int) -> str | None:
+    """Round to single precision, as the literal was not."""
+    found = _float(text, typmod)
+    special = found is None or _JAVA_SPECIAL.fullmatch(found)
+    return found if special else str(np.float32(found))
+
+
+def _numeric(text: str, typmod: int) -> str | None:
+    """Refuse more digits than the scale has, as Java does unless they are zeros."""
+    if not _JAVA_DECIMAL.fullmatch(text):
+        return None
+    value, declared = Decimal(text), numeric_precision(typmod)
+    if declared is None:
+        return f"{value:f}"
+    try:
+        exact = value.quantize(Decimal(1).scaleb(-(declared.scale % 2048)))
+    except InvalidOperation:
+        return None
+    return f"{exact:f}" if exact == value else None
+
+
+def _boolean(text: str, _: int) -> str:
+    return "t" if text.lower() == "true" else "f"
+
+
+def _uuid(text: str, _: int) -> str | None:
+    return text.lower() if _UUID.fullmatch(text) else None
+
+
+def _clock(text: str, _: int) -> str | None:
+    """The end of the day is Java's last moment of it."""
+    return "23:59:59.999999" if text == "24:00:00" else text
+
+
+def _moment(text: str, _: int) -> str | None:
+    """A time alone is one of the first day; infinity is beyond what Java's dates with a zone hold."""
+    if text in _INFINITE_DAYS:
+        return None
+    return f"1970-01-01 {text}" if _CLOCK.fullmatch(text) else text
+
+
+def _zoned_moment(text: str, typmod: int) -> str | None:
+    return f"1970-01-01 {text}+00" if _CLOCK.fullmatch(text) else _moment(text, typmod)
+
+
+def _day(text: str, _: int) -> str | None:
+    return "1970-01-01" if _CLOCK.fullmatch(text) else text
+
+
+_READERS = {
+    "bit": _Reader("00", _as_it_is),
+    "varbit": _Reader("0", lambda text, _: re.sub("[^1]", "0", text)),
+    "bool": _Reader("false", _boolean),
+    "bpchar": _Reader("", _as_it_is),
+    "varchar": _Reader("", _as_it_is),
+    "text": _Reader("", _as_it_is),
+    "numeric": _Reader("0.0", _numeric),
+    "float4": _Reader("0.0", _single),
+    "float8": _Reader("0.0", _float),
+    "int2": _Reader("0", _integer(16)),
+    "int4": _Reader("0", _integer(32)),
+    "int8": _Reader("0", _integer(64)),
+    "json": _Reader("{}", _as_it_is),
+    "jsonb": _Reader("{}", _as_it_is),
+    "xml": _Reader("", _as_it_is),
+    "uuid": _Reader("00000000-0000-0000-0000-000000000000", _uuid),
+    "date": _Reader("1970-01-01", _day),
+    "time": _Reader("00:00:00", _clock),
+    "timestamp": _Reader("1970-01-01 00:00:00", _moment),
+    "timestamptz": _Reader("1970-01-01 00:00:00+00", _zoned_moment),
+    "interval": _Reader("00:00:00", _as_it_is),
+}

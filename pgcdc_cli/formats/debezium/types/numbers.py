@@ -4,6 +4,7 @@ Floats are printed as Java does (`Double.toString`). `numeric` in its precise mo
 endian two's complement in as few bytes as hold it, in base64 (`org.apache.kafka.connect.data.Decimal`).
 """
 
+import math
 import re
 from collections.abc import Callable
 from decimal import Decimal
@@ -14,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.formats.debezium.types.javafloat import DOUBLE, FLOAT, java_digits
 from pgcdc_cli.formats.debezium.types.kind import (
     Kind,
     ToJson,
@@ -79,24 +81,18 @@ def _floats(column: pa.BinaryArray, one: ToJson) -> pa.BinaryArray:
     return kernels.replace_with_mask(printed, rest, one(column.filter(pa.array(rest))))
 
 
-def java_float(text: str, kind: type[np.floating[Any]]) -> bytes:
+def java_float(text: str, kind: type[np.floating[Any]] = np.float64) -> bytes:
     """Print one float; NaN and the infinities are strings in JSON."""
     return token(_NOT_FINITE[text]) if text in _NOT_FINITE else java_number(text, kind).encode()
 
 
 def java_number(text: str, kind: type[np.floating[Any]] = np.float64) -> str:
-    """Lay shortest digits out as `Double.toString` does: plain from 1E-3 to 1E7, else with an exponent.
-
-    Java shows two digits at least, and the second may change the first (4.9E-324).
-    """
-    sign, digits, exponent = Decimal(text).normalize().as_tuple()
-    if len(digits) == 1 and digits != (0,):
-        sign, digits, exponent = Decimal(f"{kind(text):.1e}").normalize().as_tuple()
-    assert isinstance(exponent, int)
-    mark, shown = "-" if sign else "", "".join(map(str, digits))
-    if shown == "0":
+    """Lay digits out as `Double.toString` does: plain from 1E-3 to 1E7, else with an exponent."""
+    value = float(kind(text))
+    mark = "-" if math.copysign(1, value) < 0 else ""
+    if value == 0:
         return f"{mark}0.0"
-    point = len(shown) + exponent
+    shown, point = java_digits(abs(value), FLOAT if kind is np.float32 else DOUBLE)
     if -2 <= point <= 0:
         return f"{mark}0.{'0' * -point}{shown}"
     if 0 < point <= 7:
@@ -111,7 +107,8 @@ def numeric(typmod: int, config: ConnectorConfig) -> Kind:
     mode = config.decimal_handling_mode
     if mode == "string":
         unavailable = token(config.unavailable_value_placeholder)
-        return Kind({"type": "string"}, _string_mode(scale), b'""', b'"0"', unavailable)
+        zero = token(f"0.{'0' * scale}" if scale else "0")
+        return Kind({"type": "string"}, _string_mode(scale), zero, b'"0"', unavailable)
     if mode == "double":
         return Kind({"type": "double"}, per_value(_double), b"0.0", b"0.0")
     if declared is None or scale is None:

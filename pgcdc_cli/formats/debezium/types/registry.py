@@ -51,7 +51,9 @@ _KINDS: dict[str, Callable[[_Context], Kind]] = {
     "bit": lambda c: texts.bits(c.typmod, varying=False),
     "varbit": lambda c: texts.bits(c.typmod, varying=True),
     "uuid": lambda c: texts.uuid(c.config),
-    "name": lambda c: texts.text(c.config) if c.snapshot else texts.nothing(),
+    "name": lambda c: (
+        texts.text(c.config) if c.snapshot or c.config.include_unknown_datatypes else texts.nothing()
+    ),
     "hstore": lambda c: texts.hstore(c.config),
     "point": lambda _: texts.point(),
     "date": lambda c: temporal.date(c.config, snapshot=c.snapshot),
@@ -78,11 +80,14 @@ def field_for(
     snapshot: bool = False,
 ) -> Field | None:
     """Say how a column is written; None if Debezium leaves it out."""
-    kind = kind_of(column.type, facts, _Context(column.type.typmod, config, snapshot))
-    if kind is None:
+    context = _Context(column.type.typmod, config, snapshot)
+    kind = kind_of(column.type, facts, context)
+    # Defaults are converted alike in snapshots.
+    streamed = kind_of(column.type, facts, replace(context, snapshot=False))
+    if kind is None or streamed is None:
         return None
     optional = not column.not_null
-    default = default_token(kind, column.type, facts)
+    default = default_token(streamed, column.type, None if facts is None else facts.default)
     schema = in_order({**kind.schema, "optional": optional})
     if default is not None:
         schema["default"] = default

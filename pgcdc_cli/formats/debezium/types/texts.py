@@ -20,7 +20,7 @@ from pgcdc_cli.formats.debezium.types.kind import (
     string,
     token,
 )
-from pgcdc_cli.formats.debezium.types.numbers import java_number
+from pgcdc_cli.formats.debezium.types.numbers import java_float, java_number
 from pgcdc_cli.types import kernels
 
 ZERO_UUID = b'"00000000-0000-0000-0000-000000000000"'
@@ -117,14 +117,14 @@ _POINT: dict[str, Any] = {
 
 
 def point() -> Kind:
-    return Kind(_POINT, per_value(_point))
+    return Kind(_POINT, per_value(_point), _point("(0,0)"))
 
 
-def _point(text: str) -> bytes | None:
+def _point(text: str) -> bytes:
     x, _, y = text.strip("()").partition(",")
     # Little endian well-known binary: byte order, type 1 (point), both coordinates.
     wkb = struct.pack("<BIdd", 1, 1, float(x), float(y))
-    numbers = java_number(x).encode(), java_number(y).encode()
+    numbers = java_float(x), java_float(y)
     return b'{"x":%s,"y":%s,"wkb":%s,"srid":null}' % (*numbers, base64_token(wkb))
 
 

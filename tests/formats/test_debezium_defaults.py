@@ -1,0 +1,106 @@
+"""Column defaults as `PostgresDefaultValueConverter` reads them: literals, never evaluated.
+
+The expressions are spelled as `pg_get_expr` prints them; what is expected was told by a real 2.5.4.
+"""
+
+import pytest
+
+from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.formats.debezium.types.registry import field_for
+from pgcdc_cli.table import ColumnFacts, TableColumn
+from pgcdc_cli.types.oids import TYPES
+from pgcdc_cli.types.registry import PgType, builtin
+
+UUID = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
+OIDS = {name: oid for name, _, oid, _ in TYPES}
+
+
+def default(type_: PgType, expression: str, *, snapshot: bool = False, **modes: str) -> str | None:
+    config = ConnectorConfig(topic_prefix="srv", **modes)
+    column = TableColumn("v", type_, type_.name, replica_identity=False, not_null=False)
+    field = field_for(column, ColumnFacts(expression, ("new", "it's")), config, snapshot=snapshot)
+    found = field.schema.get("default")
+    return None if found is None else found.decode()
+
+
+def numeric(precision: int, scale: int) -> int:
+    return (precision << 16 | scale) + 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "typmod", "expression", "token"),
+    [
+        # A function has a stand-in; an expression around one is a function's call, too, where it begins so.
+        ("jsonb", -1, "jsonb_build_object('a', 1)", '"{}"'),
+        ("timestamp", -1, "(now() - '1 day'::interval)", "0"),
+        ("text", -1, "s2.f('a'::text)", '""'),
+        ("date", -1, "CURRENT_DATE", "0"),
+        # What else is calculated is refused by the type's parser, or taken for a literal.
+        ("date", -1, "(CURRENT_DATE - 1)", None),
+        ("timestamp", -1, "(CURRENT_TIMESTAMP + '1 day'::interval)", None),
+        ("timestamptz", -1, "(CURRENT_TIMESTAMP - '01:00:00'::interval)", '"1970-01-01T01:00:00.000000Z"'),
+        ("int4", -1, "(1 + 1)", None),
+        ("text", -1, "(1 + 1)", '"(1 + 1)"'),
+        ("text", -1, "('x'::text || 'y'::text)", '"x"'),
+        ("bool", -1, "(5 > 3)", "false"),
+        # A literal ends with its line, as Java's "." does.
+        ("text", -1, "'a\nb'::text", None),
+        ("text", -1, "'it''s'::text", '"it"'),
+        ("text", -1, "NULL::text", None),
+        # No scale but the column's: zeros may go, digits may not.
+        ("numeric", numeric(6, 1), "1.50", '"Dw=="'),
+        ("numeric", numeric(6, 1), "0.25", None),
+        ("numeric", numeric(6, 1), "'NaN'::numeric", None),
+        # Connect has no defaults for structs.
+        ("numeric", -1, "1.5", None),
+        ("point", -1, "'(1,2)'::point", None),
+        # These types have no reader.
+        ("oid", -1, "5", None),
+        ("char", -1, "'c'::\"char\"", None),
+        ("timetz", -1, "'10:11:12+02'::time with time zone", None),
+        ("int4range", -1, "'[1,3)'::int4range", None),
+        # Java's greatest and least dates overflow.
+        ("date", -1, "'infinity'::date", "169560311"),
+        ("date", -1, "'-infinity'::date", "-170999002"),
+        ("timestamp", -1, "'infinity'::timestamp without time zone", "-9223372036853775810"),
+        ("timestamp", 3, "'infinity'::timestamp without time zone", None),
+        ("timestamptz", -1, "'infinity'::timestamp with time zone", None),
+        ("time", -1, "'24:00:00'::time without time zone", "86399999999"),
+        ("time", 0, "'24:00:00'::time without time zone", "86399999"),
+        # One digit is a boolean, of other text the ones count, and bit(1) takes a number to the base of 2.
+        ("bit", 4, "(B'0'::\"bit\" || B'111'::\"bit\")", '"AA=="'),
+        ("bit", 4, "(1)::bit(4)", '"AAI="'),
+        ("bit", 1, "(1)::bit(1)", None),
+        ("bit", 1, "B'1'::\"bit\"", "true"),
+        ("float4", -1, "16777217", "1.6777216E7"),
+        ("float4", -1, "'NaN'::real", '"NaN"'),
+        ("uuid", -1, f"('{UUID.upper()}'::text)::uuid", f'"{UUID}"'),
+    ],
+)  # fmt: skip
+def test_a_default_is_read_by_its_types_rule(kind, typmod, expression, token):
+    assert default(builtin(OIDS[kind], typmod), expression) == token
+
+
+@pytest.mark.parametrize(
+    ("expression", "token"),
+    [
+        ("'new'::state", '"new"'),
+        ("'it''s'::state", "\"it''s\""),
+        ("'new'::other.state", None),
+        ("('ne'::text || 'w'::text)::state", None),
+    ],
+)
+def test_an_enums_default_is_a_literal_of_the_type_without_a_schema(expression, token):
+    assert default(PgType(20000, -1, "state", "enum"), expression) == token
+
+
+def test_in_string_mode_a_decimals_default_has_the_columns_scale():
+    column = builtin(OIDS["numeric"], numeric(8, 2))
+    assert default(column, "round(1.234, 2)", decimal_handling_mode="string") == '"0.00"'
+    assert default(column, "1.5", decimal_handling_mode="string") == '"1.50"'
+
+
+def test_a_date_bc_as_default_keeps_its_era_in_snapshots():
+    column = builtin(OIDS["date"], -1)
+    expression = "'0044-03-15 BC'::date"
+    assert default(column, expression, snapshot=True) == default(column, expression) == "-735160"
