@@ -128,10 +128,10 @@ def same(one: Column, other: Column) -> Column:
     return cast("Column", pc.call_function("equal", [one, other]))
 
 
-def matches(text: pa.StringArray, pattern: str) -> Column:
-    """Say which values contain a match of the RE2 pattern."""
+def matches(column: Column, pattern: str) -> Column:
+    """Say which texts, or bytes, contain a match of the RE2 pattern."""
     options = pc.MatchSubstringOptions(pattern)
-    return cast("Column", pc.call_function("match_substring_regex", [text], options))
+    return cast("Column", pc.call_function("match_substring_regex", [column], options))
 
 
 def replace_with_mask(values: ArrayT, mask: Mask, replacements: Column) -> ArrayT:

@@ -1,0 +1,140 @@
+"""Binary values (a type's send format) to the text that the server would have printed.
+
+The text is that of pgcdc's sessions (`replication/session.py`), so that nothing behind this can tell how a
+value came. What each type's send format is stands in PostgreSQL's source, in the function that
+`pg_type.typsend` names.
+
+No reader have: money, whose text depends on the server's locale; the reg types, which print names; row types
+and ranges that users make; types of extensions, but for what sends text that it takes as it is.
+"""
+
+from bisect import bisect_left
+
+import numpy as np
+import pyarrow as pa
+
+from pgcdc_cli.types.kernels import as_mask
+from pgcdc_cli.types.oids import TYPES
+from pgcdc_cli.types.registry import PgType
+from pgcdc_cli.types.send import geometric, network, scalars, search, system, temporal
+from pgcdc_cli.types.send.arrays import Array, Vector
+from pgcdc_cli.types.send.floats import FLOAT4, FLOAT8
+from pgcdc_cli.types.send.items import spread
+from pgcdc_cli.types.send.numeric import numeric
+from pgcdc_cli.types.send.packed import MalformedError, Packed, Reader
+from pgcdc_cli.types.send.ranges import Multirange, Range
+
+__all__ = ["MalformedError", "has_reader", "sends_binary", "text_of"]
+
+_OIDS = {name: oid for name, _, oid, _ in TYPES}
+_BOX = _OIDS["box"]
+
+_int4, _int8 = scalars.integer("i4"), scalars.integer("i8")
+_timestamp, _timestamptz = temporal.timestamp(b""), temporal.timestamp(b"+00")
+_RANGES = {
+    "int4": Range(_int4),
+    "int8": Range(_int8),
+    "num": Range(numeric),
+    "ts": Range(_timestamp),
+    "tstz": Range(_timestamptz),
+    "date": Range(temporal.date),
+}
+_BY_NAME: dict[str, Reader] = {
+    "bool": scalars.boolean,
+    "int2": scalars.integer("i2"),
+    "int4": _int4,
+    "int8": _int8,
+    "oid": scalars.integer("u4"),
+    "xid": scalars.integer("u4"),
+    "cid": scalars.integer("u4"),
+    "xid8": scalars.integer("u8"),
+    "float4": FLOAT4,
+    "float8": FLOAT8,
+    "numeric": numeric,
+    "char": scalars.char,
+    **dict.fromkeys(("name", "text", "varchar", "bpchar", "json", "xml", "refcursor"), scalars.text),
+    "jsonb": scalars.versioned,
+    "jsonpath": scalars.versioned,
+    "bytea": scalars.bytea,
+    "uuid": scalars.uuid,
+    "bit": scalars.bits,
+    "varbit": scalars.bits,
+    "date": temporal.date,
+    "time": temporal.time,
+    "timetz": temporal.timetz,
+    "timestamp": _timestamp,
+    "timestamptz": _timestamptz,
+    "interval": temporal.interval,
+    "inet": network.address(network=False),
+    "cidr": network.address(network=True),
+    "macaddr": network.mac(6),
+    "macaddr8": network.mac(8),
+    "point": geometric.figure(b"(", 0, b",", 1, b")"),
+    "lseg": geometric.figure(b"[(", 0, b",", 1, b"),(", 2, b",", 3, b")]"),
+    "box": geometric.figure(b"(", 0, b",", 1, b"),(", 2, b",", 3, b")"),
+    "line": geometric.figure(b"{", 0, b",", 1, b",", 2, b"}"),
+    "circle": geometric.figure(b"<(", 0, b",", 1, b"),", 2, b">"),
+    "path": geometric.path,
+    "polygon": geometric.polygon,
+    "pg_lsn": system.pg_lsn,
+    "tid": system.tid,
+    "pg_snapshot": system.snapshot,
+    "txid_snapshot": system.snapshot,
+    "int2vector": Vector(scalars.integer("i2")),
+    "oidvector": Vector(scalars.integer("u4")),
+    "tsvector": search.tsvector,
+    "tsquery": search.tsquery,
+    **{f"{name}range": reader for name, reader in _RANGES.items()},
+    **{f"{name}multirange": Multirange(reader) for name, reader in _RANGES.items()},
+}
+_BY_OID = {_OIDS[name]: reader for name, reader in _BY_NAME.items()}
+_WITHOUT_SEND = {_OIDS[name] for name in ("aclitem", "gtsvector")}
+
+
+def _reader(pg_type: PgType) -> Reader | None:
+    if pg_type.element is not None:
+        element = _reader(pg_type.element)
+        return element and Array(element, b";" if pg_type.element.oid == _BOX else b",")
+    return scalars.text if pg_type.category == "enum" else _BY_OID.get(pg_type.oid)
+
+
+def has_reader(pg_type: PgType) -> bool:
+    """Say whether `text_of` knows the type."""
+    return _reader(pg_type) is not None
+
+
+def sends_binary(pg_type: PgType) -> bool:
+    """Say whether a server may send values of this type in binary: whether it has a send function."""
+    return pg_type.oid not in _WITHOUT_SEND
+
+
+def text_of(pg_type: PgType, column: pa.BinaryArray) -> pa.BinaryArray:
+    """Read n values of a type that has a reader; NULL stays NULL.
+
+    MalformedError, with the first row that it is about, for a value that is not the type's send format, or
+    where all values together have 2**31 characters or more.
+    """
+    read = _reader(pg_type)
+    assert read is not None, pg_type
+    values = Packed.of(column.drop_null() if column.null_count else column)
+    if not values.rows:
+        return column
+    there = as_mask(column.is_valid())
+    try:
+        return spread(read(values), there)
+    except MalformedError as error:
+        row = _first_bad(read, values)
+        raise MalformedError(error.reason, int(np.flatnonzero(there)[row])) from None
+
+
+def _first_bad(read: Reader, values: Packed) -> int:
+    """Find the first value without which those before it can be read."""
+
+    def fails(row: int) -> bool:
+        try:
+            read(Packed(values.offsets[: row + 2], values.data[: values.offsets[row + 1]])).arrow()
+        except MalformedError:
+            return True
+        return False
+
+    return bisect_left(range(values.rows - 1), True, key=fails)
