@@ -1,7 +1,7 @@
 """Runs the bundled merge job by `spark-submit`, with a Java, the packages and the settings that it needs.
 
 The job prints one JSON object as its last line of standard output, also when it fails. Everything else that
-Spark says goes to a log, which is kept when the job fails.
+Spark says goes to a log: WAREHOUSE/_pgcdc.log where that is a local directory, else kept when the job fails.
 """
 
 import importlib.util
@@ -12,15 +12,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.spark.java import java_settings
+from pgcdc_cli.spark.result import MergeSummary, read_result
+from pgcdc_cli.spark.warehouse import keep_log, refuse_if_locked
 
 SCRIPT = Path(__file__).with_name("merge.py")
 SPARK_VERSION = "4.1"
@@ -42,6 +44,7 @@ NOT_NEEDED = (
 )
 _UNRESOLVED = re.compile(r"unresolved dependency: ([^:\s]+:?[^:\s]*)")
 _TELLING = re.compile(r"Exception|Error|[Cc]annot|[Ff]ailed")
+_PROGRESS = "pgcdc-progress "
 _LOCAL_SETTINGS = {"spark.sql.shuffle.partitions": "8", "spark.ui.enabled": "false"}
 
 
@@ -49,74 +52,66 @@ _LOCAL_SETTINGS = {"spark.sql.shuffle.partitions": "8", "spark.ui.enabled": "fal
 class MergeOptions:
     """What to merge where. `warehouse` is a directory or a URI of any file system that Hadoop knows.
 
-    `skip_keyless` makes a table without a key a warning rather than an error. `verbose` copies Spark's output
-    to standard error. `extra` goes to spark-submit as it is (`--packages`, `--jars`, `--conf`, ...).
+    `mode` is merge, changelog or both; `tables` are patterns for `schema.table`. `verbose` copies Spark's
+    output to standard error. `extra` goes to spark-submit as it is (`--packages`, `--jars`, `--conf`, ...).
     """
 
     input: str
     warehouse: str
     master: str = "local[*]"
-    skip_keyless: bool = False
+    mode: str = "merge"
+    tables: Sequence[str] = ()
+    until: Lsn | None = None
+    dry_run: bool = False
+    metadata: bool = False
+    soft_delete: bool = False
     verbose: bool = False
     extra: Sequence[str] = ()
 
+    @property
+    def modes(self) -> tuple[str, ...]:
+        return ("merge", "changelog") if self.mode == "both" else (self.mode,)
 
-@dataclass(frozen=True)
-class TableMerge:
-    """One table after the run. `segment` and `lsn` say how far it is merged, `version` is the Delta table's.
-
-    The counts are those of this run: rows inserted, updated and deleted, and `unfit`: values that the table's
-    type can't hold, which became NULL. `problem` says why the table was left where it was.
-    """
-
-    table: str
-    path: str
-    segment: int
-    lsn: Lsn
-    version: int | None
-    inserted: int
-    updated: int
-    deleted: int
-    unfit: int
-    problem: str | None
-    hint: str | None
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "TableMerge":
-        return cls(**{**data, "lsn": Lsn.parse(data["lsn"])})
+    def arguments(self) -> list[str]:
+        """List the job's own arguments."""
+        flags = {
+            "--dry-run": self.dry_run,
+            "--metadata": self.metadata,
+            "--soft-delete": self.soft_delete,
+        }
+        return [
+            f"--input={self.input}",
+            f"--warehouse={self.warehouse}",
+            f"--mode={self.mode}",
+            *(f"--table={pattern}" for pattern in self.tables),
+            *([] if self.until is None else [f"--until={self.until}"]),
+            *(flag for flag, given in flags.items() if given),
+        ]
 
 
-@dataclass(frozen=True)
-class MergeSummary:
-    """What a run did.
-
-    `segment` and `lsn` are the last that the directory has; every table without a problem is merged up to it.
-    `warnings` are lines to show. `failure` is set if some tables could not be merged: show the rest, then
-    raise it. `data` is the job's own JSON object, for --json.
-    """
-
-    segment: int
-    lsn: Lsn
-    tables: Sequence[TableMerge]
-    warnings: Sequence[str]
-    seconds: float
-    failure: PgcdcError | None
-    data: Mapping[str, Any] = field(repr=False)
+Tell = Callable[[Mapping[str, Any]], None]
+"""Is told of each table that is done: `table`, `mode`, `done` of `of`, counts and `problem`."""
 
 
-def submit(options: MergeOptions) -> MergeSummary:
+def submit(options: MergeOptions, tell: Tell | None = None) -> MergeSummary:
     """Run the merge and wait for its end.
 
     Raises SPARK if it could not be run or merged nothing: no spark-submit, no Java, a package that can't be
-    fetched, a damaged segment, another merge under way. Raises USAGE where pyspark isn't installed.
+    fetched, a damaged segment. Raises LOCKED if another merge is under way, USAGE where pyspark isn't
+    installed.
     """
+    refuse_if_locked(options.warehouse)
     with tempfile.TemporaryDirectory(prefix="pgcdc-spark-") as scratch:
         home = find_spark_home()
         environment = _environment(options, home, Path(scratch))
-        command = _command(options, home)
+        command = [*_command(options, home), *(["--progress"] if tell is not None else [])]
         log = Path(scratch) / "log"
-        status, output = _run(command, environment, log, options.verbose)
-        return _summary(status, output, log)
+        status, output = _run(command, environment, log, Listener(options.verbose, tell))
+        kept = None if options.dry_run else keep_log(log, options.warehouse)
+        summary = read_result(output)
+        if summary is None:
+            raise _spark_failure(status, log, kept)
+        return summary
 
 
 def find_spark_home(environment: Mapping[str, str] = os.environ) -> Path:
@@ -168,10 +163,8 @@ def _command(options: MergeOptions, home: Path) -> list[str]:
         *options.extra,
         *_package_arguments(options.extra, home),
         str(SCRIPT),
-        f"--input={options.input}",
-        f"--warehouse={options.warehouse}",
+        *options.arguments(),
         "--json",
-        *(["--skip-keyless"] if options.skip_keyless else []),
     ]
 
 
@@ -205,15 +198,38 @@ def _check_version(home: Path) -> None:
         )
 
 
-def _run(command: list[str], environment: dict[str, str], log: Path, verbose: bool) -> tuple[int, str]:
+@dataclass(frozen=True)
+class Listener:
+    """Reads what Spark says on standard error, line by line."""
+
+    verbose: bool
+    tell: Tell | None
+
+    def copy(self, lines: IO[bytes], log: Path) -> None:
+        """Put what is Spark's own into the log, and on standard error if asked."""
+        with log.open("wb") as copy:
+            for line in lines:
+                text = line.decode(errors="replace")
+                if text.startswith(_PROGRESS):
+                    if self.tell is not None:
+                        self.tell(json.loads(text.removeprefix(_PROGRESS)))
+                    continue
+                copy.write(line)
+                if self.verbose:
+                    sys.stderr.write(text)
+
+
+def _run(command: list[str], environment: dict[str, str], log: Path, listener: Listener) -> tuple[int, str]:
     """Run a command; its standard error goes to the log, its standard output is returned with the status."""
     output = log.with_name("output")
     with output.open("wb") as stdout:
         process = subprocess.Popen(  # noqa: S603 - the command is built here, and no shell reads it
             command, env=environment, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE
         )
+        assert process.stderr is not None
         try:
-            _copy_output(process, log, verbose)
+            with process.stderr as lines:
+                listener.copy(lines, log)
             status = process.wait()
         finally:
             process.kill()
@@ -221,60 +237,28 @@ def _run(command: list[str], environment: dict[str, str], log: Path, verbose: bo
     return status, output.read_text(errors="replace")
 
 
-def _copy_output(process: "subprocess.Popen[bytes]", log: Path, verbose: bool) -> None:
-    assert process.stderr is not None
-    with process.stderr as lines, log.open("wb") as copy:
-        for line in lines:
-            copy.write(line)
-            if verbose:
-                sys.stderr.write(line.decode(errors="replace"))
-
-
-def _summary(status: int, output: str, log: Path) -> MergeSummary:
-    data = _last_object(output)
-    if data is None:
-        raise _spark_failure(status, log)
-    error = data["error"]
-    failure = None if error is None else PgcdcError(ErrorKind.SPARK, error["message"], hint=error["hint"])
-    if failure is not None and data["segment"] is None:
-        raise failure
-    return MergeSummary(
-        data["segment"],
-        Lsn.parse(data["lsn"]),
-        tuple(map(TableMerge.from_json, data["tables"])),
-        tuple(data["warnings"]),
-        data["seconds"],
-        failure,
-        data,
-    )
-
-
-def _last_object(output: str) -> dict[str, Any] | None:
-    """Find the job's result: a JSON object that stands on a line of its own."""
-    for line in reversed(output.splitlines()):
-        if line.startswith('{"format_version"'):
-            found: dict[str, Any] = json.loads(line)
-            return found
-    return None
-
-
-def _spark_failure(status: int, log: Path) -> PgcdcError:
+def _spark_failure(status: int, log: Path, kept: Path | None) -> PgcdcError:
     """Say why there is no result, by the last line of the log that tells it; the log is kept."""
-    descriptor, kept = tempfile.mkstemp(prefix="pgcdc-spark-", suffix=".log")
-    os.close(descriptor)
-    shutil.copyfile(log, kept)
+    where = f"Spark's whole output is in {kept or _temporary_copy(log)}"
     lines = log.read_text(errors="replace").splitlines()
     missing = [match.group(1) for match in map(_UNRESOLVED.search, lines) if match]
     if missing:
         return PgcdcError(
             ErrorKind.SPARK,
             f"could not fetch the package {missing[0]}: Spark found it in no repository",
-            hint=f"give the jars yourself: -- --jars FILE,...; Spark's whole output is in {kept}",
+            hint=f"give the jars yourself: -- --jars FILE,...; {where}",
         )
     told = [line.strip() for line in lines if _TELLING.search(line)]
     reason = (told or [line.strip() for line in lines if line.strip()] or ["it printed nothing"])[-1]
     return PgcdcError(
         ErrorKind.SPARK,
         f"could not merge: spark-submit ended with status {status}: {reason[:300]}",
-        hint=f"Spark's whole output is in {kept}",
+        hint=where,
     )
+
+
+def _temporary_copy(log: Path) -> Path:
+    descriptor, kept = tempfile.mkstemp(prefix="pgcdc-spark-", suffix=".log")
+    os.close(descriptor)
+    shutil.copyfile(log, kept)
+    return Path(kept)

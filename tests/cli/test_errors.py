@@ -94,11 +94,12 @@ def test_spark_submit_hands_over_what_stands_behind_the_dashes(tmp_path):
     program = textwrap.dedent(
         """
         from pgcdc_cli.spark import launch
+        from pgcdc_cli.spark.result import MergeSummary, TableMerge
         from pgcdc_cli.lsn import Lsn
-        def submit(options):
+        def submit(options, tell):
             print(options)
-            table = launch.TableMerge("public.o", "p", 3, Lsn(16), 2, 1000, 0, 1, 0, None, None)
-            return launch.MergeSummary(3, Lsn(16), [table], ["look out"], 1.25, None, {"a": 1})
+            table = TableMerge("public.o", "merge", "p", 3, Lsn(16), 2, 1000, 0, 1, 0, None, None)
+            return MergeSummary(3, Lsn(16), [table], ["look out"], 1.25, None, {"a": 1})
         launch.submit = submit
         from pgcdc_cli.cli.main import main
         main()
@@ -120,15 +121,14 @@ def test_spark_submit_hands_over_what_stands_behind_the_dashes(tmp_path):
         return subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
 
     ran = run("--master", "local[1]", "--verbose", "--", "--conf", "a=b")
-    options, head, row, _, merged, took = ran.stdout.splitlines()
+    options, merged = ran.stdout.splitlines()
     assert options == (
-        "MergeOptions(input='i', warehouse='w', master='local[1]', skip_keyless=False, verbose=True,"
-        " extra=('--conf', 'a=b'))"
+        "MergeOptions(input='i', warehouse='w', master='local[1]', mode='merge', tables=(), until=None,"
+        " dry_run=False, metadata=False, soft_delete=False, verbose=True, extra=('--conf', 'a=b'))"
     )
-    assert head.split() == ["table", "inserted", "updated", "deleted", "segment", "LSN", "version", "problem"]
-    assert row.split() == ["public.o", "1,000", "0", "1", "3", "0/10", "2"]
-    assert merged == "merged up to  segment 3, LSN 0/10"
-    assert took == "took          1.2 s"
+    assert merged == (
+        "merged 1 table up to segment 3, LSN 0/10: 1000 inserted, 0 updated, 1 deleted, in 1.2 s"
+    )
     assert ran.stderr == "pgcdc: warning: look out\n"
     assert run("--json").stdout.splitlines()[1] == '{"a": 1}'
 

@@ -9,7 +9,8 @@ from pyspark.sql import SparkSession
 
 from pgcdc_cli.spark.java import java_settings
 from pgcdc_cli.spark.launch import DELTA, NOT_NEEDED
-from pgcdc_cli.spark.pgcdc_merge.job import EXTENSIONS, SETTINGS
+from pgcdc_cli.spark.pgcdc_merge.delta import EXTENSIONS
+from pgcdc_cli.spark.pgcdc_merge.job import SETTINGS
 
 _SETTINGS = {
     **EXTENSIONS,

@@ -27,7 +27,8 @@ from pgcdc_cli.pgoutput.changes import (
 )
 from pgcdc_cli.sinks.paths import file_name, table_folder
 from pgcdc_cli.spark.pgcdc_merge.files import folder_name
-from pgcdc_cli.spark.pgcdc_merge.job import Options, merge
+from pgcdc_cli.spark.pgcdc_merge.job import merge
+from pgcdc_cli.spark.pgcdc_merge.options import Options
 from pgcdc_cli.table import TableSchema
 
 FORMATS: dict[str, Format] = {

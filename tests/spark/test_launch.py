@@ -10,6 +10,7 @@ from merge_histories import INT4, pg_type, table_schema
 from merge_oracle import Change
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.spark import launch
 from pgcdc_cli.spark.java import java_settings
 from pgcdc_cli.spark.launch import MergeOptions, find_spark_home, submit
@@ -113,14 +114,15 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def arguments(recorded: Path, *extra: str) -> list[str]:
     with pytest.raises(PgcdcError):
-        submit(MergeOptions("in", "wh", skip_keyless=True, extra=extra))
+        submit(MergeOptions("in", "wh", tables=["a.*", "b.c"], until=Lsn(16), soft_delete=True, extra=extra))
     return recorded.read_text().splitlines()
 
 
 def test_what_spark_submit_is_given(recorded: Path) -> None:
     given = arguments(recorded, "--conf", "spark.x=a b")
     script = given.index(str(launch.SCRIPT))
-    assert given[script + 1 :] == ["--input=in", "--warehouse=wh", "--json", "--skip-keyless"]
+    tables = ["--mode=merge", "--table=a.*", "--table=b.c", "--until=0/10", "--soft-delete"]
+    assert given[script + 1 :] == ["--input=in", "--warehouse=wh", *tables, "--json"]
     assert given[0] == "--master=local[*]"
     assert given[given.index("--conf") + 1] == "spark.x=a b"
     assert given[given.index("--packages") + 1] == launch.DELTA

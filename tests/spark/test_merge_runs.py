@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from pgcdc_cli.spark.pgcdc_merge import job
 from pgcdc_cli.spark.pgcdc_merge.control import Control, locked
+from pgcdc_cli.spark.pgcdc_merge.delta import DeltaLake
 from pgcdc_cli.spark.pgcdc_merge.errors import MergeError
 from pgcdc_cli.table import TableSchema
 
@@ -68,6 +69,7 @@ def test_each_range_is_committed_once(spark: SparkSession, directory: Directory,
         ("public.two", 0, 0, 0),
     }
     control = spark.read.format("delta").load(str(warehouse / "_pgcdc")).orderBy("table").collect()
+    assert {row["mode"] for row in control} == {"merge"}
     assert [(r["table"], r["segment"], r["lsn"], r["version"]) for r in control] == [
         ("", 2, "0/44", None),
         ("public.one", 2, "0/44", 1),
@@ -101,7 +103,7 @@ def test_a_run_that_died_between_tables_is_finished_first(
         patch.setattr(job, "AT_ONCE", 1)
         with pytest.raises(KeyboardInterrupt):
             merge_into(spark, directory, warehouse)
-    control = Control(spark, str(warehouse)).all
+    control = Control(spark, DeltaLake(str(warehouse)), str(warehouse)).progress("merge").all
     assert control is not None
     assert (control.planned_segment, control.segment) == (1, 0)
     assert segments_of_commits(spark, warehouse, ONE) == [1]
@@ -136,7 +138,7 @@ def test_a_table_that_was_set_back_is_left_alone(
     table_path(warehouse, ONE).rename(warehouse / "elsewhere")
     directory.segment([(ONE, SECOND)])
     summary = merge_into(spark, directory, warehouse)
-    assert "is at version -1, but was at 0 when it was merged last" in summary["error"]["message"]
+    assert "is gone, but was at version 0 when it was merged last" in summary["error"]["message"]
     assert not table_path(warehouse, ONE).exists()
 
 
@@ -191,7 +193,15 @@ def edited(directory: Directory, **changes: Any) -> None:
         (
             {
                 "files": [
-                    {"table": "x", "path": "a", "format": "jsonl", "bytes": 1, "crc32": 1, "schema": "s/1"}
+                    {
+                        "table": "x",
+                        "path": "a",
+                        "format": "jsonl",
+                        "rows": 1,
+                        "bytes": 1,
+                        "crc32": 1,
+                        "schema": "s/1",
+                    }
                 ]
             },
             's/1": there is no such file',
@@ -243,8 +253,7 @@ def test_a_second_merge_stops(spark: SparkSession, directory: Directory, warehou
 def test_tables_that_cannot_be_merged_hold_up_no_other(
     spark: SparkSession, directory: Directory, warehouse: Path
 ) -> None:
-    """Each says why, and waits where it was; a table without a key can be left out on purpose."""
-    keyless = table_schema("keyless", COLUMNS, None)
+    """Each says why, and waits where it was."""
     cased = table_schema("cased", {**COLUMNS, "ID": pg_type(TEXT)}, ("id",))
     changed = {
         "added": table_schema("added", {**COLUMNS, "more": pg_type(TEXT)}, ("id",)),
@@ -254,7 +263,7 @@ def test_tables_that_cannot_be_merged_hold_up_no_other(
         "anew": table_schema("anew", COLUMNS, ("id",), oid=99),
     }
     truncate = Change("T", 15, 0)
-    tables = [keyless, cased, *(table_schema(name, COLUMNS, ("id",)) for name in changed)]
+    tables = [cased, *(table_schema(name, COLUMNS, ("id",)) for name in changed)]
     directory.segment([(ONE, FIRST), *((table, [truncate]) for table in tables)])
     directory.segment([(ONE, SECOND), *((table, [Change("T", 45, 0)]) for table in changed.values())])
 
@@ -262,7 +271,6 @@ def test_tables_that_cannot_be_merged_hold_up_no_other(
     problems = {table["table"]: table["problem"] for table in summary["tables"]}
     assert problems.pop("public.one") is None
     told = {
-        "keyless": "it has no key",
         "cased": 'the columns "id" and "ID" differ in case only',
         "added": 'its column "more" of type string is new, see "schemas/16384-',
         "dropped": 'its column "note" of type string is gone',
@@ -273,21 +281,10 @@ def test_tables_that_cannot_be_merged_hold_up_no_other(
     for name, reason in told.items():
         assert reason in problems.pop(f"public.{name}")
     assert problems == {}
-    assert summary["error"]["message"] == "could not merge 7 tables: the warnings say why"
-    assert len(summary["warnings"]) == 7
+    assert summary["error"]["message"] == "could not merge 6 tables: the warnings say why"
+    assert len(summary["warnings"]) == 6
     assert merged_rows(spark, warehouse, ONE) == fold(FIRST + SECOND, ("id",))
     assert sorted(path.name for path in (warehouse / "public").iterdir()) == ["one"]
-
-    alone = Directory(directory.path.parent / "alone", FORMATS["jsonl"])
-    alone.segment([(keyless, [truncate])])
-    other = warehouse.parent / "other"
-    refused = merge_into(spark, alone, other)
-    assert refused["error"]["message"] == 'could not merge "public.keyless": it has no key'
-    assert "ALTER TABLE public.keyless ADD PRIMARY KEY" in refused["error"]["hint"]
-    assert [(t["table"], t["segment"]) for t in refused["tables"]] == [("public.keyless", 0)]
-    left_out = merge_into(spark, alone, other, skip_keyless=True)
-    assert left_out["error"] is None
-    assert "it has no key" in left_out["warnings"][0]
 
 
 def test_a_value_that_was_never_sent_stops_its_table(

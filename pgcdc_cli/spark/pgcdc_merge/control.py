@@ -1,12 +1,14 @@
 """The control table, WAREHOUSE/_pgcdc, and the lock of a warehouse.
 
-One row for each table and one for all of them (`table` is empty), which also holds the planned range: it is
-written before the first table and the rest after the last, so that a planned segment beyond the merged one
-is a run that did not come to its end. Readers who want tables that agree read the versions it names.
+For each mode there is one row for each table and one for all of them (`table` is empty), which also holds the
+planned range: it is written before the first table and the rest after the last, so that a planned segment
+beyond the merged one is a run that did not come to its end. Readers who want tables that agree read the
+versions it names. What it says is also in WAREHOUSE/_pgcdc.json, written last, for who has no Spark at hand.
 """
 
 import datetime as dt
 import fcntl
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -14,25 +16,32 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from .delta import DeltaTable
 from .errors import MergeError
-from .files import join
+from .files import Files, join
+from .lake import CONTROL, MERGE, Lake
 
-NAME = "_pgcdc"
 ALL = ""
+RECORD = f"{CONTROL}.json"
 _SCHEMA = (
-    "stream_id string, `table` string, path string, planned_segment bigint, segment bigint, lsn string,"
-    " version bigint, inserted bigint, updated bigint, deleted bigint, unfit bigint, problem string,"
-    " merged_at timestamp"
+    "stream_id string, `table` string, mode string, path string, planned_segment bigint, segment bigint,"
+    " lsn string, version bigint, inserted bigint, updated bigint, deleted bigint, unfit bigint,"
+    " keyless boolean, problem string, merged_at timestamp"
 )
+
+Key = tuple[str, str]
+"""A table and a mode."""
 
 
 @dataclass(frozen=True)
 class ControlRow:
-    """How far a table (or all tables) is merged, and what the last run that changed it did."""
+    """How far a table (or all tables) is merged, and what the last run that changed it did.
+
+    `keyless` marks the changelog of a table that can't be merged since it has no key.
+    """
 
     stream_id: str
     table: str
+    mode: str = MERGE
     path: str | None = None
     planned_segment: int | None = None
     segment: int = 0
@@ -42,61 +51,92 @@ class ControlRow:
     updated: int = 0
     deleted: int = 0
     unfit: int = 0
+    keyless: bool = False
     problem: str | None = None
     merged_at: dt.datetime | None = None
+
+    @property
+    def key(self) -> Key:
+        return self.table, self.mode
+
+    def caught_up(self, segment: int, lsn: str) -> "ControlRow":
+        """Move a table that has no changes up to a segment."""
+        return self if self.segment >= segment else replace(self, segment=segment, lsn=lsn)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the tables are in one mode."""
+
+    rows: Mapping[Key, ControlRow]
+    mode: str
+
+    def of(self, table: str) -> ControlRow | None:
+        """Return a table's row; None if no run has met it."""
+        return self.rows.get((table, self.mode))
+
+    @property
+    def all(self) -> ControlRow | None:
+        return self.rows.get((ALL, self.mode))
 
 
 class Control:
     """The control table of a warehouse."""
 
-    def __init__(self, spark: SparkSession, warehouse: str) -> None:
+    def __init__(self, spark: SparkSession, lake: Lake, warehouse: str) -> None:
         self._spark = spark
-        self._path = join(warehouse, NAME)
-        self.rows: dict[str, ControlRow] = self._read()
+        self._lake = lake
+        self._record = join(warehouse, RECORD)
+        self.rows: dict[Key, ControlRow] = self._read()
 
-    def _read(self) -> dict[str, ControlRow]:
-        if not DeltaTable(self._spark, self._path).exists:
+    def _read(self) -> dict[Key, ControlRow]:
+        table = self._lake.open(self._spark, self._lake.control_place)
+        if not table.exists:
             return {}
-        found = self._spark.read.format("delta").load(self._path).collect()
-        return {row["table"]: ControlRow(**row.asDict()) for row in found}
+        found = [ControlRow(**row.asDict()) for row in table.read().collect()]
+        return {row.key: row for row in found}
 
-    def of(self, table: str) -> ControlRow | None:
-        """Return a table's row; None if no run has met it."""
-        return self.rows.get(table)
+    def progress(self, mode: str) -> Progress:
+        return Progress(self.rows, mode)
 
-    @property
-    def all(self) -> ControlRow | None:
-        return self.rows.get(ALL)
-
-    def plan(self, stream_id: str, segment: int) -> None:
+    def plan(self, stream_id: str, mode: str, segment: int) -> None:
         """Say up to which segment this run will merge, before it does."""
-        row = self.all or ControlRow(stream_id, ALL)
-        self._write({**self.rows, ALL: replace(row, planned_segment=segment)})
+        row = self.progress(mode).all or ControlRow(stream_id, ALL, mode)
+        self._write({**self.rows, row.key: replace(row, planned_segment=segment)})
 
-    def finish(self, rows: Mapping[str, ControlRow]) -> None:
+    def finish(self, rows: Mapping[Key, ControlRow]) -> None:
         """Say what the run did."""
         self._write({**self.rows, **rows})
+        content = [
+            {**asdict(row), "merged_at": row.merged_at and row.merged_at.isoformat()}
+            for row in self.rows.values()
+        ]
+        Files(self._spark).write(
+            self._record, json.dumps({"format_version": 1, "rows": content}).encode() + b"\n"
+        )
 
-    def _write(self, rows: dict[str, ControlRow]) -> None:
+    def _write(self, rows: dict[Key, ControlRow]) -> None:
         values = [tuple(asdict(row).values()) for row in rows.values()]
         frame = self._spark.createDataFrame(values, _SCHEMA).coalesce(1)
-        frame.write.format("delta").mode("overwrite").save(self._path)
+        self._lake.open(self._spark, self._lake.control_place).replace(frame, None)
         self.rows = rows
 
 
 @contextmanager
 def locked(warehouse: str) -> Iterator[None]:
-    """Keep a second merge out, on local file systems; elsewhere Delta refuses the later commit."""
+    """Keep a second merge out, on local file systems; elsewhere the table format refuses the later commit."""
     if not warehouse.startswith("file:"):
         yield
         return
     directory = Path(warehouse.removeprefix("file:"))
     directory.mkdir(parents=True, exist_ok=True)
-    with (directory / f"{NAME}.lock").open("w", encoding="utf-8") as lock:
+    with (directory / f"{CONTROL}.lock").open("w", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise MergeError(
-                f'could not merge into "{directory}": another merge is under way', "wait for it to end"
+                f'could not merge into "{directory}": another merge is under way',
+                "wait for it to end",
+                locked=True,
             ) from error
         yield

@@ -1,6 +1,6 @@
 """Files on any file system that Hadoop knows, through Spark's own JVM."""
 
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -43,6 +43,24 @@ class Files:
             return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
         finally:
             stream.close()
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a small file so that it is there whole or not at all."""
+        if path.startswith("file:"):
+            local = Path(path.removeprefix("file:"))
+            local.with_name(f"{local.name}.tmp").write_bytes(data)
+            local.with_name(f"{local.name}.tmp").replace(local)
+            return
+        system, place = self._open(path)
+        temporary = self._jvm.org.apache.hadoop.fs.Path(f"{path}.tmp")
+        stream = system.create(temporary, True)
+        try:
+            stream.write(bytearray(data))
+        finally:
+            stream.close()
+        system.delete(place, False)
+        if not system.rename(temporary, place):
+            raise OSError(f'could not rename "{path}.tmp"')
 
     def crc32(self, path: str) -> int:
         """Read a file through, in the JVM, and return its checksum."""

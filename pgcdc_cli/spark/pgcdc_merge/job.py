@@ -3,8 +3,9 @@
 import datetime as dt
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -12,19 +13,19 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it ha
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from .control import ALL, Control, ControlRow, locked
-from .delta import MISSING_VALUE, DeltaTable, Mark
+from .changelog import append_changes
+from .control import ALL, Control, ControlRow, Key, locked
+from .delta import DeltaLake
 from .errors import MergeError
+from .extras import check_extras, check_names
 from .files import Files
-from .plan import TableFiles, check_keyed, check_source, check_target, check_versions, table_files
-from .segments import FORMAT_VERSION, Segment, read_manifest, read_schemas, verify
-from .table import Merged, merge_table, missing_value
-
-EXTENSIONS = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-}
-"""What Delta needs from the beginning of the first session."""
+from .lake import CHANGELOG, MERGE, Lake, LakeTable, Mark
+from .options import Options, parse_lsn
+from .plan import TableFiles, check_followed, check_source, check_target, check_versions, table_files
+from .segments import Segment, read_manifest, read_schemas, verify
+from .statements import MISSING_VALUE
+from .summary import Problem, Report, Summary
+from .table import Merged, Target, merge_table, missing_value
 
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
@@ -33,10 +34,8 @@ SETTINGS = {
     "spark.sql.json.enableExactStringParsing": "true",
     "spark.sql.variant.allowDuplicateKeys": "true",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    # One partition reads the log of a table of any size that a merge of this kind meets; fifty cost seconds.
-    "spark.databricks.delta.snapshotPartitions": "1",
 }
-"""What every session has; Delta reads a table's log in whichever is active."""
+"""What every session has."""
 
 AT_ONCE = 4
 """Tables merged at the same time."""
@@ -45,182 +44,215 @@ _MISSING = re.compile(rf"{MISSING_VALUE} (\d+) \((.*?)\) {MISSING_VALUE}", re.DO
 
 
 @dataclass(frozen=True)
-class Options:
-    """See `--help` of merge.py."""
+class Task:
+    """A table's files, and what is made of them; `keyless` if it is a changelog for want of a key."""
 
-    input: str
-    warehouse: str
-    skip_keyless: bool = False
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Why a table was left where it was."""
-
-    message: str
-    hint: str
+    work: TableFiles
+    mode: str
     keyless: bool = False
 
+    @property
+    def key(self) -> Key:
+        return self.work.table, self.mode
 
-def merge(spark: SparkSession, options: Options) -> dict[str, Any]:
+
+def merge(spark: SparkSession, options: Options, report: Report = lambda _: None) -> dict[str, Any]:
     """Merge every finished segment that isn't merged; returns the summary.
 
     Raises a MergeError where nothing could be merged at all.
     """
-    return _Run(spark, options).run()
+    return _Run(spark, options, report).run()
 
 
 class _Run:
-    def __init__(self, spark: SparkSession, options: Options) -> None:
+    def __init__(self, spark: SparkSession, options: Options, report: Report) -> None:
         self._spark = spark
         self._options = options
         self._files = Files(spark)
         self._input = self._files.qualify(options.input)
         self._warehouse = self._files.qualify(options.warehouse)
-        self._started = time.monotonic()
-        self._changed: dict[str, ControlRow] = {}
-        self._problems: dict[str, Problem] = {}
+        self._lake: Lake = DeltaLake(self._warehouse)
+        self._summary = Summary(options, time.monotonic(), report)
 
     def run(self) -> dict[str, Any]:
         segments = read_manifest(self._files, self._input)
         if not segments:
-            return self._summary(None, {})
-        with locked(self._warehouse):
-            control = Control(_session(self._spark), self._warehouse)
-            stream_id = check_source(segments, control)
-            for last in _ranges(segments, control):
-                self._merge_up_to(last, segments, control, stream_id)
-            return self._summary(control.all, control.rows)
+            return self._summary.content({})
+        with nullcontext() if self._options.dry_run else locked(self._warehouse):
+            control = Control(_session(self._spark, self._lake), self._lake, self._warehouse)
+            for mode in self._options.modes:
+                stream_id = check_source(segments, control.progress(mode))
+                for last in _ranges(segments, control.progress(mode).all, self._options.until):
+                    wanted = [segment for segment in segments if segment.number <= last.number]
+                    self._merge_range(wanted, control, stream_id, mode)
+            return self._summary.content(control.rows)
 
-    def _merge_up_to(
-        self, last: Segment, segments: Sequence[Segment], control: Control, stream_id: str
-    ) -> None:
-        """Merge the tables that have files up to a segment, each from its own mark."""
-        wanted = [segment for segment in segments if segment.number <= last.number]
-        schemas = {file.schema for segment in wanted for file in segment.files}
-        versions = read_schemas(self._files, self._input, schemas)
-        works = table_files(wanted, versions, control, self._warehouse)
-        ready = [work for work in works if self._is_ready(work)]
-        if not ready and control.all is not None and control.all.segment == last.number:
+    def _merge_range(self, segments: Sequence[Segment], control: Control, stream_id: str, mode: str) -> None:
+        """Merge the tables that have files in segments, each from its own mark."""
+        first, last = segments[0], segments[-1]
+        tasks = self._tasks(segments, control, mode)
+        ready = [task for task in tasks if self._is_ready(task, first)]
+        everything = control.progress(mode).all
+        if not ready and everything is not None and everything.segment >= last.number:
             return
-        verify(self._files, self._input, [file for work in ready for file in work.files])
-        control.plan(stream_id, last.number)
-        mark = Mark(stream_id, "", last.number, last.end_lsn)
+        verify(self._files, self._input, [file for task in ready for file in task.work.files])
+        mark = Mark(stream_id, "", mode, last.number, last.end_lsn)
+        if self._options.dry_run:
+            self._rehearse(ready, mark)
+            return
+        control.plan(stream_id, mode, last.number)
+        self._summary.begin(len(ready))
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            found = list(pool.map(lambda work: self._merge_one(work, replace(mark, table=work.table)), ready))
-        merged = {row.table: row for row in found if row is not None}
-        self._changed |= merged
-        behind = {work.table: self._row_of_problem(work, segments[0], stream_id) for work in works}
-        caught_up = {
-            table: replace(row, segment=last.number, lsn=last.end_lsn) for table, row in control.rows.items()
+            found = list(pool.map(lambda task: self._merge_one(task, mark), ready))
+        merged = {row.key: row for row in found if row is not None}
+        self._summary.changed |= merged
+        waiting = {task.key: self._row_of_problem(task, first, stream_id) for task in tasks}
+        moved = {
+            key: row.caught_up(last.number, last.end_lsn)
+            for key, row in control.rows.items()
+            if row.mode == mode or (row.keyless and mode == MERGE)
         }
-        everything = ControlRow(
-            stream_id, ALL, None, last.number, last.number, last.end_lsn, merged_at=_now()
-        )
-        control.finish({**caught_up, **behind, **merged, ALL: everything})
+        done = everything or ControlRow(stream_id, ALL, mode)
+        done = replace(done.caught_up(last.number, last.end_lsn), planned_segment=None, merged_at=_now())
+        control.finish({**moved, **waiting, **merged, done.key: done})
 
-    def _row_of_problem(self, work: TableFiles, first: Segment, stream_id: str) -> ControlRow:
-        """Keep a table's place, and say why it stays there."""
-        row = work.row or ControlRow(stream_id, work.table, work.path, segment=first.number - 1)
-        problem = self._problems.get(work.table)
-        return replace(row, problem=None if problem is None else problem.message)
+    def _tasks(self, segments: Sequence[Segment], control: Control, mode: str) -> list[Task]:
+        """List the tables that have something to merge, the unselected ones too."""
+        schemas = {file.schema for segment in segments for file in segment.files}
+        versions = read_schemas(self._files, self._input, schemas)
 
-    def _is_ready(self, work: TableFiles) -> bool:
+        def works(mode: str) -> list[TableFiles]:
+            def place(schema: str, name: str) -> str:
+                return self._lake.place(schema, name, mode)
+
+            return table_files(segments, versions, control.progress(mode), place)
+
+        found = [Task(work, mode) for work in works(mode)]
+        keyless = {task.work.table for task in found if mode == MERGE and _never_had_a_key(task.work)}
+        for table in filter(self._options.selects, sorted(keyless)):
+            self._summary.warn_of_keyless(table)
+        found = [task for task in found if task.work.table not in keyless]
+        if CHANGELOG in self._options.modes:
+            return found
+        logged = [Task(work, CHANGELOG, keyless=True) for work in works(CHANGELOG) if work.table in keyless]
+        return found + logged
+
+    def _is_ready(self, task: Task, first: Segment) -> bool:
         """Note a problem that shows before any file is read."""
+        if not self._options.selects(task.work.table):
+            return False
         try:
-            check_keyed(work)
+            check_followed(task.work, first)
+            if task.mode == MERGE:
+                check_keyed(task.work)
         except MergeError as error:
-            self._problems[work.table] = Problem(error.message, error.hint, keyless=True)
+            self._summary.problems[task.key] = Problem(error.message, error.hint)
             return False
         return True
 
-    def _merge_one(self, work: TableFiles, mark: Mark) -> ControlRow | None:
-        """Merge a table and say so; None, and a problem, if it could not be."""
-        try:
-            return self._merged(work, mark)
-        except MergeError as error:
-            self._problems[work.table] = Problem(error.message, error.hint)
-        except (PySparkException, Py4JJavaError) as error:
-            self._problems[work.table] = _explain(work, error)
-        return None
+    def _rehearse(self, tasks: Sequence[Task], mark: Mark) -> None:
+        """Check what can be checked without writing, and note what would be done."""
+        for task in tasks:
+            try:
+                waiting, _ = self._opened(task, _session(self._spark, self._lake), mark)
+            except MergeError as error:
+                self._summary.problems[task.key] = Problem(error.message, error.hint)
+            else:
+                self._summary.plan(task.key, task.work.path, mark.segment, waiting)
 
-    def _merged(self, work: TableFiles, mark: Mark) -> ControlRow:
-        check_versions(work)
-        session = _session(self._spark)
-        target = DeltaTable(session, work.path)
-        check_target(work, target)
-        done = target.merged_segment(mark.app_id)
-        waiting = [file for file in work.files if file.segment > done]
-        row = ControlRow(mark.stream_id, mark.table, work.path, None, mark.segment, mark.lsn, target.version)
-        if not waiting:
+    def _row_of_problem(self, task: Task, first: Segment, stream_id: str) -> ControlRow:
+        """Keep a table's place, and say why it stays there."""
+        work, problem = task.work, self._summary.problems.get(task.key)
+        new = ControlRow(stream_id, work.table, task.mode, work.path, segment=first.number - 1)
+        message = None if problem is None else problem.message
+        return replace(work.row or new, keyless=task.keyless, problem=message)
+
+    def _merge_one(self, task: Task, mark: Mark) -> ControlRow | None:
+        """Merge a table and say so; None, and a problem, if it could not be."""
+        row = None
+        try:
+            row = self._merged(task, replace(mark, table=task.work.table, mode=task.mode))
+        except MergeError as error:
+            self._summary.problems[task.key] = Problem(error.message, error.hint)
+        except (PySparkException, Py4JJavaError) as error:
+            self._summary.problems[task.key] = _explain(task.work, error)
+        problem = self._summary.problems.get(task.key)
+        self._summary.done(task.key, row, problem)
+        return row
+
+    def _merged(self, task: Task, mark: Mark) -> ControlRow:
+        session = _session(self._spark, self._lake)
+        waiting, target = self._opened(task, session, mark)
+        row = ControlRow(
+            mark.stream_id,
+            mark.table,
+            mark.mode,
+            task.work.path,
+            None,
+            mark.segment,
+            mark.lsn,
+            target.version,
+        )
+        row = replace(row, keyless=task.keyless)
+        if not waiting.files:
             # An earlier run came this far, but not to the control table.
             return replace(row, merged_at=_now())
-        result: Merged = merge_table(session, self._input, replace(work, files=waiting), target, mark)
+        result: Merged
+        if task.mode == MERGE:
+            goal = Target(target, self._options.extras, mark)
+            result = merge_table(session, self._input, waiting, goal)
+        else:
+            result = append_changes(session, self._input, waiting, target, mark)
         counts = asdict(result.commit)
         return replace(row, **counts, unfit=result.unfit, merged_at=_now())
 
-    def _summary(self, everything: ControlRow | None, rows: Mapping[str, ControlRow]) -> dict[str, Any]:
-        tables = [self._table_summary(row) for table, row in sorted(rows.items()) if table != ALL]
-        failed = [problem for problem in self._problems.values() if not self._is_skipped(problem)]
-        warned = self._problems.values() if len(failed) != 1 else set(self._problems.values()) - set(failed)
-        return {
-            "format_version": FORMAT_VERSION,
-            "segment": 0 if everything is None else everything.segment,
-            "lsn": "0/0" if everything is None else everything.lsn,
-            "tables": tables,
-            "warnings": [f"{problem.message}; {problem.hint}" for problem in warned],
-            "error": _error(failed),
-            "seconds": round(time.monotonic() - self._started, 3),
-        }
-
-    def _is_skipped(self, problem: Problem) -> bool:
-        return problem.keyless and self._options.skip_keyless
-
-    def _table_summary(self, row: ControlRow) -> dict[str, Any]:
-        done = self._changed.get(row.table)
-        problem = self._problems.get(row.table)
-        return {
-            "table": row.table,
-            "path": row.path,
-            "segment": row.segment,
-            "lsn": row.lsn,
-            "version": row.version,
-            "inserted": done.inserted if done else 0,
-            "updated": done.updated if done else 0,
-            "deleted": done.deleted if done else 0,
-            "unfit": done.unfit if done else 0,
-            "problem": None if problem is None else problem.message,
-            "hint": None if problem is None else problem.hint,
-        }
+    def _opened(self, task: Task, session: SparkSession, mark: Mark) -> tuple[TableFiles, LakeTable]:
+        """Open the lake table and see that the changes fit it; returns the files that it doesn't have yet."""
+        work, extras = task.work, self._options.extras
+        check_versions(work)
+        if task.mode == CHANGELOG or extras.columns:
+            check_names(work.table, work.version)
+        target = self._lake.open(session, work.path)
+        check_target(work, target)
+        if task.mode == MERGE:
+            check_extras(work.table, target, extras)
+        done = target.merged_segment(replace(mark, table=work.table, mode=task.mode).app_id)
+        return replace(work, files=[file for file in work.files if file.segment > done]), target
 
 
-def _error(failed: Sequence[Problem]) -> dict[str, str] | None:
-    if not failed:
-        return None
-    if len(failed) == 1:
-        return {"message": failed[0].message, "hint": failed[0].hint}
-    return {
-        "message": f"could not merge {len(failed)} tables: the warnings say why",
-        "hint": "all other tables are merged; these wait where they were for another run",
-    }
+def _never_had_a_key(work: TableFiles) -> bool:
+    return work.version.key is None and (work.row is None or work.row.version is None)
 
 
-def _ranges(segments: Sequence[Segment], control: Control) -> Iterator[Segment]:
-    """Yield where the ranges to merge end: an unfinished run's first, unchanged, then the newest."""
-    newest, everything = segments[-1], control.all
-    if everything is None:
-        yield newest
-        return
-    planned = everything.planned_segment or 0
-    yield from (s for s in segments if everything.segment < s.number == planned < newest.number)
-    if newest.number >= everything.segment:
-        yield newest
+def check_keyed(work: TableFiles) -> None:
+    """Raise a MergeError for a table that lost its key."""
+    if work.version.key is None:
+        raise MergeError(
+            f'could not merge "{work.table}": it has no key any more, see "{work.version.path}"',
+            f"ALTER TABLE {work.table} ADD PRIMARY KEY (...), or keep it as a changelog: --mode changelog",
+        )
 
 
-def _session(spark: SparkSession) -> SparkSession:
+def _ranges(segments: Sequence[Segment], done: ControlRow | None, until: int | None) -> Iterator[Segment]:
+    """Yield where the ranges to merge end: an unfinished run's first, unchanged, then the newest wanted."""
+    wanted = [segment for segment in segments if until is None or parse_lsn(segment.end_lsn) <= until]
+    planned = 0 if done is None else done.planned_segment or 0
+    unfinished = [s for s in segments if s.number == planned and done is not None and s.number > done.segment]
+    if unfinished and until is not None and unfinished[0] not in wanted:
+        raise MergeError(
+            f"could not end the merge there: a run that was interrupted has begun to merge up to segment"
+            f" {planned}, {unfinished[0].end_lsn}",
+            "run it once without --until, or with one that isn't before that",
+        )
+    yield from unfinished
+    if wanted and wanted[-1] not in unfinished:
+        yield wanted[-1]
+
+
+def _session(spark: SparkSession, lake: Lake) -> SparkSession:
     """A session whose settings and views are its own, so that tables can be merged at the same time."""
     session = spark.newSession()
-    for name, value in SETTINGS.items():
+    for name, value in {**SETTINGS, **lake.settings}.items():
         session.conf.set(name, value)
     return session
 

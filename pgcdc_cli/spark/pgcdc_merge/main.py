@@ -3,45 +3,72 @@
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from .delta import CLASS, EXTENSIONS
 from .errors import MergeError
-from .job import EXTENSIONS, SETTINGS, Options, merge
+from .job import SETTINGS, merge
+from .lake import CHANGELOG, MERGE
+from .options import Options, parse_lsn
 from .segments import FORMAT_VERSION
 
 FAILED = 14
 """Exit status, as pgcdc's own for a failed merge."""
 
 
+PROGRESS = "pgcdc-progress "
+"""Begins a line of standard error that tells of a table, as JSON."""
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run a merge; returns the exit status."""
-    parsed = _parser().parse_args(arguments)
-    options = Options(parsed.input, parsed.warehouse, parsed.skip_keyless)
+    parsed = vars(_parser().parse_args(arguments))
+    as_json, progress = parsed.pop("json"), parsed.pop("progress")
     try:
-        summary = merge(_spark(), options)
+        summary = merge(_spark(), Options(**parsed), _tell if progress else lambda _: None)
     except MergeError as error:
         summary = {
             "format_version": FORMAT_VERSION,
             "segment": None,
-            "error": {"message": error.message, "hint": error.hint},
+            "error": {"message": error.message, "hint": error.hint, "locked": error.locked},
         }
-    print(json.dumps(summary) if parsed.json else _report(summary), flush=True)  # noqa: T201 - the result
+    print(json.dumps(summary) if as_json else _report(summary), flush=True)  # noqa: T201 - the result
     if summary["error"] is not None:
         sys.stderr.write(f"pgcdc: error: {summary['error']['message']}\nhint: {summary['error']['hint']}\n")
     return 0 if summary["error"] is None else FAILED
 
 
+def _tell(done: Mapping[str, Any]) -> None:
+    sys.stderr.write(f"{PROGRESS}{json.dumps(done)}\n")
+    sys.stderr.flush()
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="merge.py", description="Merge pgcdc's segments into Delta tables.")
+    parser = argparse.ArgumentParser(prog="merge.py", description="Merge pgcdc's segments into lake tables.")
     parser.add_argument("--input", required=True, metavar="DIR", help="what pgcdc stream -D wrote")
     parser.add_argument(
         "--warehouse", required=True, metavar="DIR", help="where the tables are: DIR/schema/table"
     )
-    parser.add_argument("--skip-keyless", action="store_true", help="leave out tables without a key")
+    parser.add_argument("--mode", choices=[MERGE, CHANGELOG, "both"], default=MERGE, help="what to keep")
+    parser.add_argument(
+        "--table",
+        action="append",
+        default=[],
+        dest="tables",
+        metavar="PATTERN",
+        help="only such schema.table",
+    )
+    parser.add_argument(
+        "--until", type=parse_lsn, metavar="LSN", help="only segments that end there or before"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--metadata", action="store_true", help="add _pgcdc_lsn and _pgcdc_commit_ts")
+    parser.add_argument("--soft-delete", action="store_true", help="keep deleted rows, with _pgcdc_deleted")
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
+    parser.add_argument("--progress", action="store_true", help="tell of each table on standard error")
     return parser
 
 
@@ -62,7 +89,7 @@ def has_delta(spark: SparkSession) -> bool:
     """Say whether Delta's jars are there; Spark itself only warns when they aren't."""
     jvm: Any = spark._jvm  # noqa: SLF001 - the only way to a class loader
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    return loader.getResource("org/apache/spark/sql/delta/DeltaLog.class") is not None
+    return loader.getResource(CLASS) is not None
 
 
 def _report(summary: dict[str, Any]) -> str:
@@ -70,8 +97,9 @@ def _report(summary: dict[str, Any]) -> str:
         return "nothing was merged"
     lines = [f"{'table':<40} {'inserted':>10} {'updated':>10} {'deleted':>10} {'unfit':>7}  segment"]
     for table in summary["tables"]:
+        name = table["table"] if table["mode"] == MERGE else f"{table['table']} ({table['mode']})"
         counts = f"{table['inserted']:>10} {table['updated']:>10} {table['deleted']:>10} {table['unfit']:>7}"
-        lines.append(f"{table['table']:<40} {counts}  {table['segment']}")
+        lines.append(f"{name:<40} {counts}  {table['segment']}")
     lines += [f"warning: {warning}" for warning in summary["warnings"]]
     lines.append(f"merged up to segment {summary['segment']}, {summary['lsn']}, in {summary['seconds']} s")
     return "\n".join(lines)

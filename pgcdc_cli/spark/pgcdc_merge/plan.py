@@ -1,13 +1,13 @@
 """Which files of which tables a run merges: from each table's own mark to one segment for all."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .columns import Column
-from .control import Control, ControlRow
-from .delta import DeltaTable
+from .control import ControlRow, Progress
 from .errors import MergeError
-from .files import folder_name, join
+from .extras import PREFIX
+from .lake import LakeTable
 from .segments import DataFile, Segment, TableVersion
 
 _ANEW = "merge into a new warehouse, from a directory that begins with a snapshot"
@@ -29,7 +29,7 @@ class TableFiles:
         return self.versions[self.files[-1].schema]
 
 
-def check_source(segments: Sequence[Segment], control: Control) -> str:
+def check_source(segments: Sequence[Segment], control: Progress) -> str:
     """Return the stream's identity.
 
     Raises a MergeError if segments are of several streams, or of another than the warehouse's, or don't
@@ -55,7 +55,10 @@ def check_source(segments: Sequence[Segment], control: Control) -> str:
 
 
 def table_files(
-    segments: Sequence[Segment], versions: Mapping[str, TableVersion], control: Control, warehouse: str
+    segments: Sequence[Segment],
+    versions: Mapping[str, TableVersion],
+    control: Progress,
+    place: Callable[[str, str], str],
 ) -> list[TableFiles]:
     """Gather the files of each table that the control table doesn't have as merged, in the order of names."""
     found: dict[tuple[str, str], list[DataFile]] = {}
@@ -69,18 +72,18 @@ def table_files(
         row = control.of(table)
         waiting = [file for file in files if row is None or file.segment > row.segment]
         if waiting:
-            path = join(warehouse, folder_name(schema), folder_name(name))
             used = {file.schema: versions[file.schema] for file in waiting}
-            gathered.append(TableFiles(table, path, row, waiting, used))
+            gathered.append(TableFiles(table, place(schema, name), row, waiting, used))
     return gathered
 
 
-def check_keyed(work: TableFiles) -> None:
-    """Raise a MergeError for a table without a key."""
-    if work.version.key is None:
+def check_followed(work: TableFiles, first: Segment) -> None:
+    """Raise a MergeError if segments that the table doesn't have are no longer in the directory."""
+    if work.row is not None and first.number > work.row.segment + 1:
         raise MergeError(
-            f'could not merge "{work.table}": it has no key',
-            f"ALTER TABLE {work.table} ADD PRIMARY KEY (...), or leave it where it is with --skip-keyless",
+            f'could not merge "{work.table}": segments {work.row.segment + 1} to {first.number - 1} are'
+            " neither here nor merged into it",
+            f"restore them, with their lines in the manifest, from a copy, or {_ANEW}",
         )
 
 
@@ -112,17 +115,19 @@ def _key_names(version: TableVersion) -> str:
     return ", ".join(version.columns[place].name for place in version.key or ())
 
 
-def check_target(work: TableFiles, target: DeltaTable) -> None:
+def check_target(work: TableFiles, target: LakeTable) -> None:
     """Raise a MergeError where the lake table isn't what the last run left, or has other columns."""
-    merged_version = -1 if work.row is None or work.row.version is None else work.row.version
-    if target.version < merged_version:
+    merged_version = None if work.row is None else work.row.version
+    if merged_version is not None and target.was_set_back(merged_version):
+        now = "gone" if target.version is None else f"at version {target.version}"
         raise MergeError(
-            f'could not merge "{work.table}": "{target.path}" is at version {target.version}, but was at'
-            f" {merged_version} when it was merged last",
+            f'could not merge "{work.table}": "{work.path}" is {now}, but was at version {merged_version}'
+            " when it was merged last",
             f"restore it from a copy, or {_ANEW}",
         )
     if target.exists:
-        _check_columns(work.table, target.columns(), work.version)
+        columns = [column for column in target.columns() if not column[0].lower().startswith(PREFIX)]
+        _check_columns(work.table, columns, work.version)
 
 
 def _check_columns(table: str, have: Sequence[tuple[str, str]], version: TableVersion) -> None:

@@ -31,6 +31,7 @@ class DataFile:
     table: str
     path: str
     format: str
+    rows: int
     bytes: int
     crc32: int
     schema: str
@@ -110,7 +111,14 @@ def _data_file(segment: int, item: dict[str, Any]) -> DataFile:
             "stream with --format jsonl or --format arrow into another directory",
         )
     return DataFile(
-        segment, item["table"], item["path"], item["format"], item["bytes"], item["crc32"], item["schema"]
+        segment,
+        item["table"],
+        item["path"],
+        item["format"],
+        item["rows"],
+        item["bytes"],
+        item["crc32"],
+        item["schema"],
     )
 
 

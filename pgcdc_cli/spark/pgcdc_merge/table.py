@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from .delta import Commit, DeltaTable, Mark
 from .errors import MergeError
+from .extras import Extras, fold_softly, forgiven, last_truncate
 from .fold import after, fold, is_lost, lacking, needs_lineage, with_lineage
+from .lake import Commit, LakeTable, Mark, quoted
 from .plan import TableFiles, key_columns
-from .rows import old_columns, read_rows
+from .rows import read_rows
 from .segments import TableVersion
+from .statements import SOURCE, merge_statement, table_rows
 
 _HINT = "take a new snapshot into a new directory and warehouse"
 
@@ -23,15 +25,27 @@ class Merged:
     unfit: int
 
 
-def merge_table(
-    session: SparkSession, directory: str, work: TableFiles, target: DeltaTable, mark: Mark
-) -> Merged:
+@dataclass(frozen=True)
+class Target:
+    """Where a range goes: the lake table, its extra columns, and the commit's mark."""
+
+    table: LakeTable
+    extras: Extras
+    mark: Mark
+
+
+def merge_table(session: SparkSession, directory: str, work: TableFiles, target: Target) -> Merged:
     """Merge a table's files in one commit; a MergeError leaves the table as it was."""
-    version = work.version
-    rows = _without_metadata(read_rows(session, directory, work.files, dict(work.versions)), version)
-    folded = fold(rows, version).persist()
-    facts = _facts(folded, version, has_target=target.exists)
-    has_target = target.exists and facts["truncate"] is None
+    extras, exists = target.extras, target.table.exists
+    versions = extras.versions(work.versions)
+    version = versions[work.files[-1].schema]
+    rows = extras.prepared(read_rows(session, directory, work.files, versions), version)
+    truncate = last_truncate(rows) if extras.soft_delete else None
+    folded = (
+        fold_softly(rows, version, truncate, has_target=exists) if extras.soft_delete else fold(rows, version)
+    ).persist()
+    facts = _facts(folded, version, has_target=exists)
+    has_target = exists and facts["truncate"] is None
     if facts["truncate"] is not None:
         folded.unpersist()
         rows = after(rows, facts["truncate"])
@@ -40,20 +54,28 @@ def merge_table(
     _check(folded, version, facts, has_target=has_target)
     complete = folded
     if facts["lineage"]:
-        complete = with_lineage(folded, rows, version, target.read() if has_target else None).persist()
+        known = _numbered(target.table.read(), version) if has_target else None
+        complete = with_lineage(folded, rows, version, known)
+        complete = (forgiven(complete, version) if extras.soft_delete else complete).persist()
         _check_values(complete, version, has_target=has_target)
-    write = target.merge if has_target else target.replace
     try:
-        return Merged(write(complete, version, mark), facts["unfit"] or 0)
+        if not has_target:
+            commit = target.table.replace(table_rows(complete, version, extras), target.mark)
+        else:
+            complete.createOrReplaceTempView(SOURCE)
+            statement = merge_statement(target.table.name, version, extras, truncate)
+            commit = target.table.merge(statement, target.mark)
+        return Merged(commit, facts["unfit"] or 0)
     finally:
         complete.unpersist()
         folded.unpersist()
 
 
-def _without_metadata(rows: DataFrame, version: TableVersion) -> DataFrame:
-    """Leave out what is for changelogs only."""
-    olds = [f"o{place}" for place in old_columns(version)]
-    return rows.drop("lsn", "xid", "commit_ts", "has_old", *olds)
+def _numbered(rows: DataFrame, version: TableVersion) -> DataFrame:
+    """Name a table's columns n0, n1, ..."""
+    return rows.select(
+        *(F.col(quoted(column.name)).alias(f"n{place}") for place, column in enumerate(version.columns))
+    )
 
 
 def _facts(folded: DataFrame, version: TableVersion, *, has_target: bool) -> Row:

@@ -1,0 +1,120 @@
+"""What the merge asks of a table format: where tables are, how far they are merged, and one commit a range.
+
+A commit carries its mark, in the same commit: whatever is killed when, a range is in a table once or not yet.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+MERGE, CHANGELOG = "merge", "changelog"
+"""What is kept of a table: its rows as they are, or every change to them."""
+
+CONTROL = "_pgcdc"
+"""Where the control table is."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How far a table is merged: what a commit says of itself."""
+
+    stream_id: str
+    table: str
+    mode: str
+    segment: int
+    lsn: str
+
+    @property
+    def app_id(self) -> str:
+        return f"pgcdc:{self.stream_id}:{self.table}:{self.mode}"
+
+    @property
+    def metadata(self) -> str:
+        position = {
+            "stream_id": self.stream_id,
+            "table": self.table,
+            "mode": self.mode,
+            "segment": self.segment,
+            "lsn": self.lsn,
+        }
+        return json.dumps({"pgcdc": position})
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A finished commit: the table's version, and rows inserted, updated and deleted."""
+
+    version: int
+    inserted: int
+    updated: int
+    deleted: int
+
+
+class LakeTable(Protocol):
+    """A table, which needn't exist yet; it is written through a session of its own.
+
+    `name` is what it is called in SQL, `version` what `VERSION AS OF` takes (None where there is no table).
+    """
+
+    name: str
+    version: int | None
+
+    @property
+    def exists(self) -> bool: ...
+
+    def was_set_back(self, version: int) -> bool:
+        """Say whether the table is no longer what followed from a version."""
+        ...
+
+    def merged_segment(self, app_id: str) -> int:
+        """Return the last segment that is merged into it; 0 for none."""
+        ...
+
+    def columns(self) -> list[tuple[str, str]]:
+        """Return names and types, as `Column.spark`."""
+        ...
+
+    def read(self) -> DataFrame: ...
+
+    def replace(self, rows: DataFrame, mark: Mark | None) -> Commit:
+        """Write rows in place of whatever there is; creates the table."""
+        ...
+
+    def append(self, rows: DataFrame, mark: Mark) -> Commit:
+        """Add rows; creates the table."""
+        ...
+
+    def merge(self, statement: str, mark: Mark) -> Commit:
+        """Run a MERGE statement on it."""
+        ...
+
+
+class Lake(Protocol):
+    """A table format, and the warehouse in which its tables are."""
+
+    def place(self, schema: str, table: str, mode: str) -> str:
+        """Return where a table is: what `open` and the control table know it by."""
+        ...
+
+    @property
+    def control_place(self) -> str: ...
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """Settings that each session needs."""
+        ...
+
+    def open(self, session: SparkSession, place: str) -> LakeTable: ...
+
+
+def quoted(name: str) -> str:
+    """Quote an identifier for SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def literal(text: str) -> str:
+    """Quote a string for SQL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

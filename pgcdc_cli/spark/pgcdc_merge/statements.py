@@ -1,0 +1,76 @@
+"""Folded rows into a lake table, as SQL that Delta and Iceberg share."""
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from .extras import COMMIT_TS, DELETED, LSN, Extras
+from .fold import lacking
+from .lake import literal, quoted
+from .segments import TableVersion
+
+SOURCE = "folded"
+"""The name of the view that a merge statement reads."""
+
+MISSING_VALUE = "pgcdc-missing-value"
+"""Begins and ends the message of the error that such a merge raises: column's place, key in parentheses."""
+
+
+def table_rows(folded: DataFrame, version: TableVersion, extras: Extras) -> DataFrame:
+    """Make of folded rows a table's rows, where there is no table yet."""
+    values = [F.col(f"n{place}").alias(column.name) for place, column in enumerate(version.columns)]
+    more = [F.col(value).alias(name) for name, value in extras.columns.items()]
+    return folded.where("NOT dead").select(*values, *more)
+
+
+def merge_statement(target: str, version: TableVersion, extras: Extras, truncate: Row | None) -> str:
+    """Insert, update and delete as the folded rows say; with `--soft-delete`, a truncate marks all others."""
+    names = [quoted(column.name) for column in version.columns]
+    may_lack = set(lacking(version))
+    keys = " AND ".join(f"t.{names[place]} = s.k{number}" for number, place in enumerate(version.key or ()))
+    kept = {
+        name: f"IF(s.l{place}, t.{name}, s.n{place})" if place in may_lack else f"s.n{place}"
+        for place, name in enumerate(names)
+    }
+    new = {
+        name: _checked(version, place) if place in may_lack else f"s.n{place}"
+        for place, name in enumerate(names)
+    }
+    more = {name: f"s.{value}" for name, value in extras.columns.items()}
+    new |= more
+    return f"""
+        MERGE INTO {target} t USING {SOURCE} s ON {keys}
+        WHEN MATCHED AND s.dead THEN DELETE
+        WHEN MATCHED THEN UPDATE SET {_assignments(kept | more)}
+        WHEN NOT MATCHED AND NOT {_nothing(version, extras)} THEN
+            INSERT ({", ".join(new)}) VALUES ({", ".join(new.values())})
+        {_marking_the_rest(extras, truncate)}
+    """  # noqa: S608 - names are quoted
+
+
+def _assignments(values: dict[str, str]) -> str:
+    return ", ".join(f"t.{name} = {value}" for name, value in values.items())
+
+
+def _nothing(version: TableVersion, extras: Extras) -> str:
+    """Whether a folded row is none to insert: deleted, and unknown to the changes."""
+    flags = [f"s.l{place}" for place in lacking(version)]
+    if not extras.soft_delete or not flags:
+        return "s.dead"
+    return f"(s.deleted AND ({' OR '.join(flags)}))"
+
+
+def _marking_the_rest(extras: Extras, truncate: Row | None) -> str:
+    if truncate is None:
+        return ""
+    marks = {DELETED: "true"}
+    if extras.metadata:
+        marks |= {LSN: str(truncate["change_lsn"]), COMMIT_TS: f"timestamp_micros({truncate['micros']})"}
+    return f"WHEN NOT MATCHED BY SOURCE AND NOT t.{DELETED} THEN UPDATE SET {_assignments(marks)}"
+
+
+def _checked(version: TableVersion, place: int) -> str:
+    """Stop the merge where neither the changes nor the table have a value."""
+    keys = [f"CAST(s.k{number} AS STRING)" for number in range(len(version.key or ()))]
+    start, end = literal(f"{MISSING_VALUE} {place} ("), literal(f") {MISSING_VALUE}")
+    text = f"concat({start}, concat_ws(', ', {', '.join(keys)}), {end})"
+    return f"IF(s.l{place}, raise_error({text}), s.n{place})"

@@ -1,0 +1,138 @@
+"""What a warehouse on a local file system says without Spark: how far it is merged, and whether a merge runs.
+
+The job writes `_pgcdc.json` last: what it says is merged, is. Where there is none, nothing can be said.
+"""
+
+import fcntl
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.lsn import Lsn
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_ALL = ""
+
+
+@dataclass(frozen=True)
+class MergedTable:
+    """A row of the control table: how far a table (or, without a name, all) is merged in a mode."""
+
+    stream_id: str
+    table: str
+    mode: str
+    path: str | None
+    segment: int
+    lsn: Lsn
+    version: int | None
+    keyless: bool
+    problem: str | None
+    merged_at: str | None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "MergedTable":
+        known = {name: data[name] for name in cls.__dataclass_fields__}
+        return cls(**{**known, "lsn": Lsn.parse(data["lsn"])})
+
+
+def local_path(place: str) -> Path | None:
+    """Return a path if it is one of this machine's; None for a URI of another file system."""
+    if place.startswith("file:"):
+        return Path("/" + place.removeprefix("file:").lstrip("/"))
+    return None if _SCHEME.match(place) else Path(place)
+
+
+def read_record(warehouse: str) -> list[MergedTable] | None:
+    """Read how far a warehouse is merged; None where that can't be told. Raises SPARK if it is damaged."""
+    directory = local_path(warehouse)
+    if directory is None:
+        return None
+    record = directory / "_pgcdc.json"
+    try:
+        content = json.loads(record.read_bytes())
+        return [MergedTable.from_json(row) for row in content["rows"]]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PgcdcError(
+            ErrorKind.SPARK,
+            f'could not read "{record}": {error}',
+            hint="remove it: the next merge writes it anew, from the control table",
+        ) from error
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a run would merge: tables that `selects` takes, in `modes`, up to `until`."""
+
+    input: str
+    warehouse: str
+    modes: Sequence[str]
+    selects: Callable[[str], bool]
+    until: Lsn | None = None
+
+
+def last_merged(question: Question) -> tuple[int, Lsn] | None:
+    """Return segment and position up to which all is merged, if there is nothing else to merge.
+
+    None if there is, or where that can't be told without Spark.
+    """
+    rows, directory = read_record(question.warehouse), local_path(question.input)
+    if rows is None or directory is None:
+        return None
+    everything = [row for row in rows if row.table == _ALL and row.mode in question.modes]
+    if len(everything) < len(question.modes):
+        return None
+    try:
+        manifest = (directory / "manifest.jsonl").read_bytes()
+        segments = list(_segments(manifest, question.until))
+    except (OSError, ValueError, KeyError):
+        return None  # the job says what is wrong with it
+    newest = max((number for number, _ in segments), default=0)
+    tables = [row for row in rows if row.table != _ALL and question.selects(row.table)]
+    tables = [row for row in tables if row.mode in question.modes or row.keyless]
+    behind = any(row.segment < newest for row in (*everything, *tables))
+    foreign = any(row.stream_id != stream for row in everything for _, stream in segments)
+    return None if behind or foreign else (everything[0].segment, everything[0].lsn)
+
+
+def _segments(manifest: bytes, until: Lsn | None) -> Iterator[tuple[int, str]]:
+    """Give numbers and stream identities; a last line without its line break is being written."""
+    for line in manifest.split(b"\n")[:-1]:
+        content = json.loads(line)
+        if until is None or Lsn.parse(content["end_lsn"]) <= until:
+            yield int(content["segment"]), content["stream_id"]
+
+
+def refuse_if_locked(warehouse: str) -> None:
+    """Raise LOCKED if another merge is under way here, before Spark is started for nothing."""
+    directory = local_path(warehouse)
+    if directory is None or not (directory / "_pgcdc.lock").is_file():
+        return
+    with (directory / "_pgcdc.lock").open("rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise PgcdcError(
+                ErrorKind.LOCKED,
+                f'could not merge into "{directory}": another merge is under way',
+                hint="wait for it to end",
+            ) from error
+
+
+def keep_log(log: Path, warehouse: str) -> Path | None:
+    """Keep Spark's output of a run in a local warehouse; None if there is none, or no room in it."""
+    directory = local_path(warehouse)
+    if directory is None or not directory.is_dir() or not log.is_file():
+        return None
+    kept = directory / "_pgcdc.log"
+    try:
+        shutil.copyfile(log, kept)
+    except OSError:
+        return None
+    return kept

@@ -1,0 +1,275 @@
+"""What can be asked of a merge: how far, which tables, rows or history, and what is kept of deleted rows."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from merge_directories import FORMATS, Directory, merge_into, merged_rows, table_path
+from merge_histories import INT4, TEXT, History, pg_type, random_history, table_schema
+from merge_oracle import Change, Row, fold
+from pyspark.sql import SparkSession
+
+from pgcdc_cli.pgoutput.messages import ReplicaIdentity
+from pgcdc_cli.spark.pgcdc_merge.errors import MergeError
+from pgcdc_cli.spark.pgcdc_merge.options import parse_lsn
+from pgcdc_cli.table import TableSchema
+
+COLUMNS = {"id": pg_type(INT4), "note": pg_type(TEXT)}
+ONE = table_schema("one", COLUMNS, ("id",))
+TWO = table_schema("two", COLUMNS, ("id",))
+KEYLESS = table_schema("keyless", COLUMNS, None, ReplicaIdentity.FULL)
+
+
+def insert(lsn: int, id_: int, note: str | None = "new") -> Change:
+    return Change("I", lsn, 0, {"id": str(id_), "note": note})
+
+
+def update(lsn: int, id_: int, note: str | None) -> Change:
+    return Change("U", lsn, 0, {"id": str(id_), "note": note})
+
+
+def delete(lsn: int, id_: int) -> Change:
+    return Change("D", lsn, 0, old={"id": str(id_)})
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    return Directory(tmp_path / "in", FORMATS["jsonl"])
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Path:
+    return tmp_path / "wh"
+
+
+def tables_of(summary: dict[str, Any]) -> dict[tuple[str, str], int]:
+    return {(table["table"], table["mode"]): table["segment"] for table in summary["tables"]}
+
+
+def logged(spark: SparkSession, warehouse: Path, table: TableSchema) -> list[dict[str, Any]]:
+    path = table_path(warehouse, table)
+    frame = spark.read.format("delta").load(f"{path}.changelog").orderBy("_pgcdc_lsn", "_pgcdc_seq")
+    return [row.asDict(recursive=True) for row in frame.collect()]
+
+
+def test_until_and_table_leave_the_rest_for_another_run(
+    spark: SparkSession, directory: Directory, warehouse: Path
+) -> None:
+    """Each table goes on from where it is, whichever was merged before."""
+    directory.segment([(ONE, [insert(10, 1)]), (TWO, [insert(11, 1)])])
+    directory.segment([(ONE, [insert(20, 2)]), (TWO, [insert(21, 2)])])
+    directory.segment([(ONE, [insert(30, 3)])])
+    first = merge_into(spark, directory, warehouse, until=parse_lsn("0/1D"))
+    assert (first["segment"], first["lsn"]) == (2, "0/1D")
+    assert first["tables"][0]["inserted"] == 2
+    nothing = merge_into(spark, directory, warehouse, until=parse_lsn("0/12"))
+    assert (nothing["segment"], nothing["error"]) == (2, None)
+
+    directory.segment([(ONE, [insert(40, 4)]), (TWO, [insert(41, 4)])])
+    second = merge_into(spark, directory, warehouse, tables=["*.o?e"])
+    assert tables_of(second) == {("public.one", "merge"): 4}
+    assert len(merged_rows(spark, warehouse, TWO)) == 2
+    none = merge_into(spark, directory, warehouse, tables=["shop.*"])
+    assert none["warnings"] == ["no table that has changes fits --table"]
+    third = merge_into(spark, directory, warehouse)
+    assert tables_of(third) == {("public.one", "merge"): 4, ("public.two", "merge"): 4}
+    assert len(merged_rows(spark, warehouse, ONE)) == 4
+    assert len(merged_rows(spark, warehouse, TWO)) == 3
+
+
+def test_a_table_whose_segments_are_gone_is_not_merged(
+    spark: SparkSession, directory: Directory, warehouse: Path
+) -> None:
+    directory.segment([(ONE, [insert(10, 1)]), (TWO, [insert(11, 1)])])
+    directory.segment([(ONE, [insert(20, 2)]), (TWO, [insert(21, 2)])])
+    merge_into(spark, directory, warehouse, tables=["public.one"])
+    directory.segment([(TWO, [insert(31, 3)])])
+    directory.lines.pop(0)
+    directory.write_manifest()
+    summary = merge_into(spark, directory, warehouse)
+    assert summary["error"]["message"] == (
+        'could not merge "public.two": segments 1 to 1 are neither here nor merged into it'
+    )
+    assert not table_path(warehouse, TWO).exists()
+
+
+def test_a_dry_run_tells_and_writes_nothing(
+    spark: SparkSession, directory: Directory, warehouse: Path
+) -> None:
+    directory.segment([(ONE, [insert(10, 1), insert(11, 2)]), (KEYLESS, [insert(12, 1)])])
+    directory.segment([(ONE, [delete(20, 1)])])
+    summary = merge_into(spark, directory, warehouse, dry_run=True)
+    assert not warehouse.exists()
+    assert (summary["dry_run"], summary["segment"], summary["error"]) == (True, 0, None)
+    plans = {(table["table"], table["mode"]): table["plan"] for table in summary["tables"]}
+    one = plans["public.one", "merge"]
+    assert (one["first_segment"], one["last_segment"], one["files"], one["rows"]) == (1, 2, 2, 3)
+    assert one["path"] == f"file:{warehouse}/public/one"
+    assert one["bytes"] == sum(path.stat().st_size for path in directory.path.glob("public.one/*"))
+    assert plans["public.keyless", "changelog"]["files"] == 1
+    assert "has no key" in summary["warnings"][0]
+
+    merge_into(spark, directory, warehouse)
+    again = merge_into(spark, directory, warehouse, dry_run=True)
+    assert [table["plan"] for table in again["tables"]] == [None, None]
+    assert again["segment"] == 2
+
+
+def test_a_table_without_a_key_gets_a_changelog(
+    spark: SparkSession, directory: Directory, warehouse: Path
+) -> None:
+    old = {"id": "1", "note": "new"}
+    update_all = Change("U", 20, 0, {"id": "1", "note": "b"}, old, old_full=True)
+    directory.segment([(KEYLESS, [insert(10, 1), update_all]), (ONE, [insert(11, 1)])])
+    directory.segment([(KEYLESS, [Change("D", 30, 0, old={"id": "1", "note": "b"}, old_full=True)])])
+    directory.segment([(ONE, [delete(40, 1)])])
+    summary = merge_into(spark, directory, warehouse)
+    assert summary["error"] is None
+    (warning,) = summary["warnings"]
+    assert warning == (
+        '"public.keyless" has no key, so that it can\'t be merged: it gets a changelog;'
+        " ALTER TABLE public.keyless ADD PRIMARY KEY (...) for more"
+    )
+    assert tables_of(summary) == {("public.keyless", "changelog"): 3, ("public.one", "merge"): 3}
+    assert [
+        (row["_pgcdc_op"], row["id"], row["note"], row["_pgcdc_old"])
+        for row in logged(spark, warehouse, KEYLESS)
+    ] == [
+        ("I", 1, "new", None),
+        ("U", 1, "b", {"id": 1, "note": "new"}),
+        ("D", 1, "b", {"id": 1, "note": "b"}),
+    ]
+    assert len(merge_into(spark, directory, warehouse, mode="both")["warnings"]) == 1
+    assert len(logged(spark, warehouse, KEYLESS)) == 3
+
+
+@pytest.mark.parametrize("encoding", ["jsonl", "arrow"])
+def test_a_changelog_is_every_change_once(
+    spark: SparkSession, tmp_path: Path, warehouse: Path, encoding: str
+) -> None:
+    """In ranges, replayed, with a merge beside it."""
+    history = random_history("logged", ("a", "b"), ReplicaIdentity.DEFAULT, spaces=2, truncates=True)
+    directory = Directory(tmp_path / "in", FORMATS[encoding])
+    half = len(history.changes) // 2
+    for part in (history.changes[:half], history.changes[half:]):
+        directory.segment([(history.table, part)])
+        merge_into(spark, directory, warehouse, mode="changelog")
+        merge_into(spark, directory, warehouse, mode="both")
+    rows = logged(spark, warehouse, history.table)
+    ordered = sorted(history.changes, key=lambda change: (change.commit_lsn, change.seq))
+    assert [(row["_pgcdc_op"], row["_pgcdc_lsn"], row["_pgcdc_seq"]) for row in rows] == [
+        (c.op, c.commit_lsn, c.seq) for c in ordered
+    ]
+    for row, change in zip(rows, ordered, strict=True):
+        image = change.old if change.op == "D" else change.new
+        assert row["a"] == (None if image is None else int(image["a"] or 0))
+        assert row["doc"] == (image or {}).get("doc")
+        assert set(row["_pgcdc_unchanged"]) == set(change.unchanged)
+        assert (row["_pgcdc_old"] is None) == (change.old is None)
+        assert row["_pgcdc_commit_ts"].isoformat() == "1970-01-01T00:00:00"
+    assert merged_rows(spark, warehouse, history.table) == fold(history.changes, history.key)
+
+
+def soft_fold(
+    changes: Sequence[Change], key: Sequence[str]
+) -> dict[tuple[str | None, ...], tuple[Row, bool, int]]:
+    """Every row that ever was, with its last values: deleted or not, and the last change's commit LSN."""
+    rows: dict[tuple[str | None, ...], tuple[Row, bool, int]] = {}
+    for change in sorted(changes, key=lambda c: (c.commit_lsn, c.op != "R", c.seq)):
+        lsn = change.commit_lsn
+        if change.op == "T":
+            alive = {at: row for at, (row, deleted, _) in rows.items() if not deleted}
+            rows |= {at: (row, True, lsn) for at, row in alive.items()}
+            continue
+        before: Row = {}
+        if change.op in "UD":
+            image = {**(change.new or {}), **(change.old or {})}
+            at = tuple(image[name] for name in key)
+            before = rows[at][0]
+            rows[at] = (before, True, lsn)
+        if change.new is not None:
+            row = {name: before[name] if name in change.unchanged else v for name, v in change.new.items()}
+            rows[tuple(row[name] for name in key)] = (row, False, lsn)
+    return rows
+
+
+@pytest.mark.parametrize("cuts", [1, 3])
+def test_deleted_rows_stay_with_their_last_values(
+    spark: SparkSession, tmp_path: Path, warehouse: Path, cuts: int
+) -> None:
+    """However the changes are cut into ranges: deleted, moved away or truncated, with unchanged TOAST."""
+    default, full = ReplicaIdentity.DEFAULT, ReplicaIdentity.FULL
+    histories = [
+        random_history("softly", ("a",), default, spaces=20),
+        random_history("softfull", ("b", "a"), full, spaces=10),
+        random_history("softtruncated", ("a", "b"), default, spaces=1, truncates=True),
+    ]
+    directory = Directory(tmp_path / "in", FORMATS["jsonl"])
+    for part in range(cuts):
+        directory.segment([(h.table, cut(h, cuts, part)) for h in histories])
+        summary = merge_into(spark, directory, warehouse, soft_delete=True, metadata=True)
+        assert summary["error"] is None
+    for history in histories:
+        expected = soft_fold(history.changes, history.key)
+        assert any(deleted for _, deleted, _ in expected.values())
+        assert soft_rows(spark, warehouse, history) == expected
+
+
+def cut(history: History, number: int, part: int) -> list[Change]:
+    commits = sorted({change.commit_lsn for change in history.changes})
+    edges = [0, *(commits[len(commits) * n // number - 1] for n in range(1, number + 1))]
+    return [c for c in history.changes if edges[part] < c.commit_lsn <= edges[part + 1]]
+
+
+def soft_rows(spark: SparkSession, warehouse: Path, history: History) -> dict[tuple[str | None, ...], Any]:
+    frame = spark.read.format("delta").load(str(table_path(warehouse, history.table)))
+    names = [column.name for column in history.table.columns]
+    assert frame.columns == [*names, "_pgcdc_lsn", "_pgcdc_commit_ts", "_pgcdc_deleted"]
+    assert frame.where("_pgcdc_commit_ts != TIMESTAMP '1970-01-01'").isEmpty()
+    texts = frame.selectExpr(*(f"CAST({name} AS STRING)" for name in names), "_pgcdc_deleted", "_pgcdc_lsn")
+    found = {}
+    for *values, deleted, lsn in texts.collect():
+        row = dict(zip(names, values, strict=True))
+        found[tuple(row[name] for name in history.key)] = (row, deleted, lsn)
+    return found
+
+
+def test_a_delete_of_a_row_that_was_never_there_is_none(
+    spark: SparkSession, directory: Directory, warehouse: Path
+) -> None:
+    directory.segment([(ONE, [insert(10, 1), delete(11, 7)])])
+    merge_into(spark, directory, warehouse, soft_delete=True)
+    directory.segment([(ONE, [delete(20, 8), delete(21, 1)])])
+    merge_into(spark, directory, warehouse, soft_delete=True)
+    rows = spark.read.format("delta").load(str(table_path(warehouse, ONE))).collect()
+    assert [tuple(row) for row in rows] == [(1, "new", True)]
+
+
+def test_extra_columns_are_for_a_tables_whole_life(
+    spark: SparkSession, directory: Directory, warehouse: Path
+) -> None:
+    taken = table_schema("taken", {"id": pg_type(INT4), "_PGCDC_lsn": pg_type(INT4)}, ("id",))
+    directory.segment([(ONE, [insert(10, 1)])])
+    merge_into(spark, directory, warehouse, metadata=True)
+    directory.segment([(ONE, [insert(20, 2)]), (taken, [Change("T", 21, 0)])])
+    without = merge_into(spark, directory, warehouse, tables=["public.one"])
+    assert without["error"]["message"] == 'could not merge "public.one": it was made with --metadata'
+    other = merge_into(spark, directory, warehouse, metadata=True, soft_delete=True)
+    told = [table["problem"] for table in other["tables"]]
+    assert told[0] == 'could not merge "public.one": it was made without --soft-delete'
+    assert 'its column "_PGCDC_lsn" has a name that this job uses itself' in told[1]
+
+
+def test_an_unfinished_range_is_finished_before_anything_else(
+    spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory.segment([(ONE, [insert(10, 1)])])
+    directory.segment([(ONE, [insert(20, 2)])])
+    with monkeypatch.context() as patch:
+        patch.setattr("pgcdc_cli.spark.pgcdc_merge.control.Control.finish", lambda *_: pytest.fail("died"))
+        with pytest.raises(pytest.fail.Exception):
+            merge_into(spark, directory, warehouse)
+    with pytest.raises(MergeError, match=r"has begun to merge up to segment 2, 0/1C"):
+        merge_into(spark, directory, warehouse, until=parse_lsn("0/12"))
+    assert merge_into(spark, directory, warehouse, until=parse_lsn("0/1C"))["segment"] == 2
