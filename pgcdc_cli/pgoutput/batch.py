@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
+import pyarrow as pa
 
-from pgcdc_cli.errors import UndecodableError
+from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.changes import (
     ChangeBatch,
@@ -23,6 +25,7 @@ from pgcdc_cli.pgoutput.messages import LogicalMessage, Relation, Tag, Truncate
 from pgcdc_cli.pgoutput.outline import OpenTransaction, Outline
 from pgcdc_cli.pgoutput.wire import Wire
 from pgcdc_cli.table import TableSchema
+from pgcdc_cli.types.send import has_reader, sends_binary, text_of
 
 _SHAPES = tuple(Shape)
 _SHAPE_OF = np.full(1 << 16, -1, np.int64)
@@ -44,9 +47,13 @@ _IS_BOUND = _tags(Tag.BEGIN, Tag.COMMIT)
 
 
 class Tables:
-    """The tables that relation messages told of, numbered: one number for each distinct version."""
+    """The tables that relation messages told of, numbered: one number for each distinct version.
 
-    def __init__(self, describe: Callable[[Relation], TableSchema]) -> None:
+    With `binary` each table's types must have a binary reader.
+    """
+
+    def __init__(self, describe: Callable[[Relation], TableSchema], *, binary: bool = False) -> None:
+        self.binary = binary
         self._describe = describe
         self._numbers: dict[Relation, int] = {}
         self._tables: list[TableSchema] = []
@@ -62,11 +69,28 @@ class Tables:
     def learn(self, relation: Relation) -> None:
         """Take over a relation message: it counts from here on."""
         table = self._describe(relation)
+        if self.binary:
+            _check_readers(table)
         known = self._numbers.get(relation)
         if known is None or (self._tables[known], self._tables[known].facts) != (table, table.facts):
             self._tables.append(table)
             self._numbers[relation] = len(self._tables) - 1
         self._current[relation.oid] = self._numbers[relation]
+
+
+def _check_readers(table: TableSchema) -> None:
+    for column in table.columns:
+        if sends_binary(column.type) and not has_reader(column.type):
+            raise PgcdcError(
+                ErrorKind.PROTOCOL,
+                f'could not read column "{column.name}" of table "{table.display}" in binary:'
+                f" type {column.declared} has no binary reader",
+                hint="leave out --binary",
+            )
+
+
+def _read(table: TableSchema, column: int, values: pa.BinaryArray) -> pa.BinaryArray:
+    return text_of(table.columns[column].type, values)
 
 
 class Batch:
@@ -204,7 +228,8 @@ class Batch:
         for some in np.split(order, firsts[1:]):
             number, shape = divmod(int(kind[some[0]]), len(_SHAPES))
             tables.append(self._tables[number])
-            groups.append(Rows(rows[some], tables[-1].relation, _SHAPES[shape]))
+            read = partial(_read, tables[-1]) if self._tables.binary else None
+            groups.append(Rows(rows[some], tables[-1].relation, _SHAPES[shape], read))
         for table, group, images in zip(tables, groups, decode_rows(self._wire, groups), strict=True):
             yield ChangeBatch(
                 table, group.shape.operation, self._stamps(group.numbers), images.new, images.old

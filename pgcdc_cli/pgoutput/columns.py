@@ -8,7 +8,7 @@ a prefix; so many small groups cost little more than one large one.
 Whatever is wrong with a message is found here for all rows at once; the plain decoder then says what it is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, cast
@@ -19,14 +19,16 @@ from numpy.typing import NDArray
 
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.pgoutput.changes import FullImage, Int64s, KeyImage, Mask, Operation
-from pgcdc_cli.pgoutput.messages import Binary, Delete, Insert, Relation, Update
+from pgcdc_cli.pgoutput.messages import Binary, Delete, Insert, Relation, Tag, Update
 from pgcdc_cli.pgoutput.wire import Wire
+from pgcdc_cli.types import kernels
+from pgcdc_cli.types.send import MalformedError
 
 SMALLEST_ROW = 8
 """Bytes of a message whose tuple has no columns: tag, relation OID, marker, column count."""
 
 _COUNT_AT = 6
-_TEXT, _NULL, _UNCHANGED = ord("t"), ord("n"), ord("u")
+_TEXT, _BINARY, _NULL, _UNCHANGED = b"tbnu"
 _NEW = ord("N")
 _INT32_MAX = 2**31 - 1
 
@@ -52,11 +54,16 @@ class Shape(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Row messages of one relation and one shape, by number; each has `SMALLEST_ROW` bytes or more."""
+    """Row messages of one relation and one shape, by number; each has `SMALLEST_ROW` bytes or more.
+
+    `read` gives the text of binary values of a column, by the column's place; None for all rows of a
+    connection that did not ask for them.
+    """
 
     numbers: Int64s
     relation: Relation
     shape: Shape
+    read: Callable[[int, pa.BinaryArray], pa.BinaryArray] | None = None
 
 
 class Images(NamedTuple):
@@ -70,7 +77,7 @@ def decode_rows(wire: Wire, groups: Sequence[Rows]) -> list[Images]:
     """Decode row messages; one result for each group, of which there is at least one.
 
     UndecodableError, with the message's LSN, where one is not what the plain decoder takes, has another
-    number of columns than its relation, or has a value in binary format.
+    number of columns than its relation, or has a binary value that was not asked for or can't be read.
     """
     first = [_Tuples(wire, rows, rows.shape.marker, wire.starts[rows.numbers] + _COUNT_AT) for rows in groups]
     _walk(wire, first)
@@ -145,11 +152,12 @@ def _walk(wire: Wire, runs: Sequence[_Tuples]) -> None:
     _check(wire, runs, wire.int64(position) >> 48 & 0xFFFF == widths)
     position += 2
     active = len(runs)
+    binary = runs[0].rows.read is not None
     for column in range(runs[0].width):
         while runs[active - 1].width <= column:
             active -= 1
         rows = bounds[active]
-        step = _step(wire, position[:rows], ends[:rows], is_key[:rows])
+        step = _step(wire, position[:rows], ends[:rows], is_key[:rows], binary=binary)
         _check(wire, runs, step.good)
         position[:rows] = step.ends
         _append(wire, step, runs[:active], bounds, column)
@@ -157,18 +165,20 @@ def _walk(wire: Wire, runs: Sequence[_Tuples]) -> None:
         run.position = position[start:end]
 
 
-def _step(wire: Wire, position: Int64s, ends: Int64s, is_key: Mask) -> _Step:
+def _step(wire: Wire, position: Int64s, ends: Int64s, is_key: Mask, *, binary: bool) -> _Step:
     word = wire.int64(position)
     kind = word >> 56
     length = word >> 24 & 0xFFFFFFFF
-    text = kind == _TEXT
-    if text.all():
+    sent = kind == _TEXT
+    if sent.all():
         starts = position + 5
         stops = starts + length
         return _Step(starts, stops, None, stops <= ends)
-    starts = position + np.where(text, 5, 1)
-    stops = starts + np.where(text, length, 0)
-    known = text | (kind == _NULL) | ((kind == _UNCHANGED) & ~is_key)
+    if binary:
+        sent |= kind == _BINARY
+    starts = position + np.where(sent, 5, 1)
+    stops = starts + np.where(sent, length, 0)
+    known = sent | (kind == _NULL) | ((kind == _UNCHANGED) & ~is_key)
     return _Step(starts, stops, kind, known & (stops <= ends))
 
 
@@ -183,7 +193,10 @@ def _append(wire: Wire, step: _Step, runs: Sequence[_Tuples], bounds: Sequence[i
     offsets = _offsets(values)
     for run, start, end, wants in zip(runs, bounds, bounds[1:], wanted, strict=False):
         kind = None if step.kind is None else step.kind[start:end]
-        run.columns.append(_part(values, kind, offsets[start : end + 1]) if wants else None)
+        part = _part(values, kind, offsets[start : end + 1]) if wants else None
+        run.columns.append(
+            part if part is None or kind is None else _text(wire, run.rows, column, part, kind)
+        )
         run.unchanged.append(_mask(kind))
 
 
@@ -220,7 +233,9 @@ def _part(values: pa.BinaryArray, kind: Int64s | None, offsets: NDArray[np.int32
     data = values.buffers()[2]
     first, last = int(offsets[0]), int(offsets[-1])
     buffers = [
-        None if kind is None else _buffer(np.packbits(kind == _TEXT, bitorder="little")),
+        None
+        if kind is None
+        else _buffer(np.packbits((kind == _TEXT) | (kind == _BINARY), bitorder="little")),
         _buffer(offsets - offsets[0]),
         pa.py_buffer(b"") if data is None else data.slice(first, last - first),
     ]
@@ -229,6 +244,26 @@ def _part(values: pa.BinaryArray, kind: Int64s | None, offsets: NDArray[np.int32
 
 def _buffer(values: NDArray[np.int32] | NDArray[np.uint8]) -> pa.Buffer:
     return pa.py_buffer(values.data)
+
+
+def _text(wire: Wire, rows: Rows, column: int, values: pa.BinaryArray, kind: Int64s) -> pa.BinaryArray:
+    """Read those values of a column that are binary."""
+    binary = kind == _BINARY
+    if rows.read is None or not binary.any():
+        return values
+    mixed = bool((kind == _TEXT).any())
+    try:
+        read = rows.read(column, values.filter(pa.array(binary)) if mixed else values)
+    except MalformedError as error:
+        numbers = rows.numbers[binary] if mixed else rows.numbers
+        raise _malformed(wire, int(numbers[error.row]), rows.relation.columns[column].name, error) from None
+    return kernels.replace_with_mask(values, binary, read) if mixed else read
+
+
+def _malformed(wire: Wire, number: int, column: str, error: MalformedError) -> UndecodableError:
+    title = Tag(wire.message(number)[0]).title
+    reason = f'column "{column}" is not what its type sends in binary: {error.reason}'
+    return wire.error(number, f"could not decode {title} message: {reason}")
 
 
 def _mask(kind: Int64s | None) -> Mask | None:

@@ -27,7 +27,8 @@ class Assembler:
     Transactions with a commit LSN below `skip_before`, and non-transactional messages not beyond it, are
     dropped whole. `ended`: the end position `until` is reached, or `max_transactions` (1 or more) have ended;
     what follows is not looked at. A transaction is wanted when its final LSN is before `until`, a
-    non-transactional message when its LSN is not beyond it. After an error the assembler is useless.
+    non-transactional message when its LSN is not beyond it. `binary`: it was asked for, and each type
+    must have a reader for it. After an error the assembler is useless.
     """
 
     def __init__(
@@ -38,12 +39,13 @@ class Assembler:
         marks: bool = False,
         until: Lsn | None = None,
         max_transactions: int | None = None,
+        binary: bool = False,
     ) -> None:
         self.ended = False
         self._marks = marks
         self._limits = Limits(skip_before, until, max_transactions)
         self._open: OpenTransaction | None = None
-        self._tables = Tables(describe)
+        self._tables = Tables(describe, binary=binary)
 
     @property
     def in_transaction(self) -> bool:

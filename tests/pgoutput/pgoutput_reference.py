@@ -15,6 +15,7 @@ from pgcdc_cli.table import TableColumn, TableSchema
 from pgcdc_cli.types.registry import PgType
 
 UNCHANGED = "unchanged TOAST"
+BYTEA, INT4, TEXT = 17, 23, 25
 
 
 def describe(relation):
@@ -109,9 +110,9 @@ def _place(stamp):
     return (stamp.lsn, stamp.commit_lsn, stamp.commit_ts, stamp.xid, stamp.seq)
 
 
-def reference(frames, *, skip_before=-1, until=None, max_transactions=None, marks=False):
+def reference(frames, *, skip_before=-1, until=None, max_transactions=None, marks=False, binary=False):
     """The same as `Assembler`, one message at a time."""
-    assembler = _Plain(skip_before, until, max_transactions, marks)
+    assembler = _Plain(skip_before, until, max_transactions, marks, binary)
     for frame in frames:
         if assembler.found.ended:
             break
@@ -121,10 +122,10 @@ def reference(frames, *, skip_before=-1, until=None, max_transactions=None, mark
 
 
 class _Plain:
-    def __init__(self, skip_before, until, max_transactions, marks):
+    def __init__(self, skip_before, until, max_transactions, marks, binary):
         self.found = Assembled()
         self.skip_before, self.until, self.max_transactions = skip_before, until, max_transactions
-        self.marks = marks
+        self.marks, self.binary = marks, binary
         self.relations = {}
         self.begin = None
         self.seq = 0
@@ -218,16 +219,25 @@ class _Plain:
         if image is None:
             return None
         self.require(len(image.values) == len(relation.columns))
-        values = tuple(map(self.value, image.values))
+        self.require(self.binary or not any(isinstance(value, m.Binary) for value in image.values))
+        pairs = list(zip(image.values, relation.columns, strict=True))
         if isinstance(image, m.FullTuple):
-            return values
-        return {i: value for i, value in enumerate(values) if relation.columns[i].key}
+            return tuple(self.value(*pair) for pair in pairs)
+        return {i: self.value(*pair) for i, pair in enumerate(pairs) if pair[1].key}
 
-    def value(self, value):
-        self.require(not isinstance(value, m.Binary))
+    def value(self, value, column):
         if isinstance(value, m.UnchangedToast):
             return UNCHANGED
+        if isinstance(value, m.Binary):
+            return self.text(value.data, column.type_oid)
         return value.data if isinstance(value, m.Text) else None
+
+    def text(self, data, type_oid):
+        """What the server would have printed, of the three types that `streams` sends in binary."""
+        if type_oid == INT4:
+            self.require(len(data) == 4)
+            return b"%d" % int.from_bytes(data, signed=True)
+        return b"\\x" + data.hex().encode() if type_oid == BYTEA else data
 
 
 def merged(runs):

@@ -4,6 +4,7 @@ import struct
 
 from hypothesis import strategies as st
 from pgoutput_encoder import frame
+from pgoutput_reference import BYTEA, INT4, TEXT
 
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
@@ -12,21 +13,35 @@ OIDS = (16385, 16386, 2**32 - 1)
 TIME = 1_700_000_000_000_000
 
 texts = st.binary(max_size=6).map(m.Text)
-sent = st.one_of(texts, texts, st.just(m.Null()))
-values = st.one_of(texts, texts, st.just(m.Null()), st.just(m.UnchangedToast()))
+binaries = {
+    BYTEA: st.binary(max_size=6).map(m.Binary),
+    INT4: st.binary(min_size=4, max_size=4).map(m.Binary),
+    TEXT: st.binary(max_size=6).map(m.Binary),
+}
+
+
+def sent(column, *, binary):
+    """A value of one column; with `binary` one in its type's send format, or not."""
+    usual = binaries[column.type_oid] if binary else texts
+    return st.one_of(usual, texts, st.just(m.Null()))
+
+
+def values(column, *, binary):
+    return st.one_of(sent(column, binary=binary), st.just(m.UnchangedToast()))
 
 
 @st.composite
-def relations(draw, oid):
-    keys = draw(st.lists(st.booleans(), max_size=4))
-    columns = tuple(m.RelationColumn(f"c{i}", 25, -1, key) for i, key in enumerate(keys))
+def relations(draw, oid, *, binary=False):
+    types = st.sampled_from(list(binaries)) if binary else st.just(TEXT)
+    keys = draw(st.lists(st.tuples(st.booleans(), types), max_size=4))
+    columns = tuple(m.RelationColumn(f"c{i}", type_, -1, key) for i, (key, type_) in enumerate(keys))
     return m.Relation(oid, "public", f"t{oid}", draw(st.sampled_from(m.ReplicaIdentity)), columns)
 
 
 @st.composite
-def rows(draw, relation):
-    full = st.tuples(*[values] * len(relation.columns)).map(m.FullTuple)
-    key = st.tuples(*[sent] * len(relation.columns)).map(m.KeyTuple)
+def rows(draw, relation, *, binary=False):
+    full = st.tuples(*(values(column, binary=binary) for column in relation.columns)).map(m.FullTuple)
+    key = st.tuples(*(sent(column, binary=binary) for column in relation.columns)).map(m.KeyTuple)
     oid = st.just(relation.oid)
     return draw(
         st.one_of(
@@ -38,9 +53,9 @@ def rows(draw, relation):
 
 
 @st.composite
-def streams(draw, *, most_transactions=4, most_changes=6):
+def streams(draw, *, most_transactions=4, most_changes=6, binary=False):
     """Frames of transactions and of non-transactional messages between them."""
-    stream = _Stream(draw)
+    stream = _Stream(draw, binary=binary)
     for _ in range(draw(st.integers(0, most_transactions))):
         if draw(st.integers(0, 3)) == 0:
             stream.lone_message()
@@ -50,8 +65,8 @@ def streams(draw, *, most_transactions=4, most_changes=6):
 
 
 class _Stream:
-    def __init__(self, draw):
-        self.draw = draw
+    def __init__(self, draw, *, binary):
+        self.draw, self.binary = draw, binary
         self.frames = []
         self.relations = {}
         self.lsn = 100
@@ -96,14 +111,14 @@ class _Stream:
             self.add(m.Truncate(tuple(oids), draw(st.booleans()), draw(st.booleans())))
         else:
             self.relation(oid, again=kind == 3)
-            self.add(draw(rows(self.relations[oid])))
+            self.add(draw(rows(self.relations[oid], binary=self.binary)))
 
     def relation(self, oid, *, again):
         """Tell of a table where that is needed; `again` also where it is not, changed or as it was."""
         known = self.relations.get(oid)
         if known is None or again:
             changed = known is None or self.draw(st.booleans())
-            self.relations[oid] = self.draw(relations(oid)) if changed else known
+            self.relations[oid] = self.draw(relations(oid, binary=self.binary)) if changed else known
             self.add(self.relations[oid])
 
 
