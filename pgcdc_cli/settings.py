@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.replication.protocol import Protocol
 
 if TYPE_CHECKING:
     from pgcdc_cli.catalog import Catalog
@@ -42,17 +43,20 @@ class SnapshotPlan:
 class StreamSettings:
     """What to read, from where, until when.
 
-    `options` go to the server's plugin. `start_lsn` is for a run without a checkpoint; None is the slot's own
-    position. `create_slot` makes the slot first, with `if_not_exists` only where there is none. `bad_file`
-    takes the bytes of a message that can't be decoded. Without `use_catalog` relation messages are all that
-    is known of tables. `make_publication` is called before a new stream begins. `heartbeat_interval` is in
-    seconds, 0 for none.
+    `options` go to the server's plugin; `protocol` adds pgoutput's own, where there are publications.
+    `start_lsn` is for a run without a checkpoint; None is the slot's own position. `create_slot` makes the
+    slot first, with `if_not_exists` only where there is none. `bad_file` takes the bytes of a message that
+    can't be decoded. Without `use_catalog` relation messages are all that is known of tables.
+    `make_publication` is called before a new stream begins. `heartbeat_interval` is in seconds, 0 for none.
+    `at_prepare` gives out prepared transactions at their PREPARE; `keeps_prepared` says
+    that they can be dealt with at all.
     """
 
     conninfo: str
     slot: str
     publications: tuple[str, ...]
     options: Mapping[str, str]
+    protocol: Protocol
     limits: Limits
     bad_file: Path
     start_lsn: Lsn | None = None
@@ -66,6 +70,8 @@ class StreamSettings:
     snapshot: SnapshotPlan | None = None
     make_publication: "Callable[[Catalog], None] | None" = None
     heartbeat_interval: float = 0.0
+    at_prepare: bool = False
+    keeps_prepared: bool = True
 
 
 @dataclass(slots=True)

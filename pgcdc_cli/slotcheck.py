@@ -7,8 +7,10 @@ from pgcdc_cli.lsn import Lsn
 _OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
 
 
-def check_slot(catalog: Catalog, name: str, database: str, *, decodes: bool) -> Lsn:
-    """Give the confirmed position of a slot that can be streamed; `decodes` is false for raw output.
+def check_slot(catalog: Catalog, name: str, database: str, *, decodes: bool, keeps_prepared: bool) -> Lsn:
+    """Give the confirmed position of a slot that can be streamed.
+
+    `decodes` is false for raw output; `keeps_prepared`: prepared transactions can be dealt with.
 
     Raises PgcdcError: SLOT_MISSING, SLOT_INVALIDATED, or USAGE for one of another kind.
     """
@@ -16,7 +18,7 @@ def check_slot(catalog: Catalog, name: str, database: str, *, decodes: bool) -> 
     if slot is None:
         catalog.check_wal_level()
         raise PgcdcError(ErrorKind.SLOT_MISSING, f'could not find slot "{name}"')
-    problem = _misfit(slot, database, decodes=decodes)
+    problem = _misfit(slot, database, decodes=decodes, keeps_prepared=keeps_prepared)
     if problem is not None:
         raise PgcdcError(ErrorKind.USAGE, f'could not stream slot "{name}": {problem}', hint=_OTHER_SLOT)
     if slot.invalidation_reason or slot.wal_status == "lost":
@@ -27,7 +29,7 @@ def check_slot(catalog: Catalog, name: str, database: str, *, decodes: bool) -> 
     return slot.confirmed_flush_lsn or Lsn(0)
 
 
-def _misfit(slot: Slot, database: str, *, decodes: bool) -> str | None:
+def _misfit(slot: Slot, database: str, *, decodes: bool, keeps_prepared: bool) -> str | None:
     if slot.database is None:
         return "it is a physical slot"
     if slot.database != database:
@@ -36,4 +38,6 @@ def _misfit(slot: Slot, database: str, *, decodes: bool) -> str | None:
         return None
     if slot.plugin != "pgoutput":
         return f"its plugin is {slot.plugin}, which only --format raw can write"
-    return "two-phase decoding is not supported yet" if slot.two_phase else None
+    if slot.two_phase and not keeps_prepared:
+        return "it sends prepared transactions, and nothing keeps them: use -f, -D or --two-phase-at prepare"
+    return None

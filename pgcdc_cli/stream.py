@@ -6,7 +6,7 @@ what the sink has made durable.
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
 
@@ -18,6 +18,8 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.patience import Patience
 from pgcdc_cli.pgoutput.changes import Edge
 from pgcdc_cli.pgoutput.messages import Relation
+from pgcdc_cli.pgoutput.prepared import PreparedPolicy
+from pgcdc_cli.pgoutput.streamed import Streams
 from pgcdc_cli.pgoutput.transactions import Assembler
 from pgcdc_cli.pipeline import ChangePipeline, Pipeline, RawPipeline
 from pgcdc_cli.replication.connection import ReplicationConnection
@@ -157,12 +159,20 @@ class StreamRun:
             if not self._take_snapshot():
                 self._sink.close()
                 return
-            connection.start(self._settings.slot, self._sink.durable_lsn, self._settings.options)
+            connection.start(
+                self._settings.slot, self._sink.durable_lsn, self._plugin_options(connection.server_version)
+            )
             patience.connected()
             self._pump(connection)
             self._sink.close()
             self._acknowledge(connection)
             self._part(connection)
+
+    def _plugin_options(self, server_version: int) -> Mapping[str, str]:
+        options = self._settings.options
+        if not self._settings.publications:
+            return options
+        return {**self._settings.protocol.options(server_version), **options}
 
     def _part(self, connection: ReplicationConnection) -> None:
         """End the stream. All is durable by now: that the server doesn't hear of it is no failure."""
@@ -183,7 +193,13 @@ class StreamRun:
             settings.make_publication(self._catalog)
         if settings.create_slot and not self._created:
             self._create_slot(connection)
-        position = check_slot(self._catalog, settings.slot, identity.database, decodes=self._decodes)
+        position = check_slot(
+            self._catalog,
+            settings.slot,
+            identity.database,
+            decodes=self._decodes,
+            keeps_prepared=settings.keeps_prepared,
+        )
         self._check_publications()
         source = Source(
             identity.system_id, identity.timeline, identity.database, settings.slot, settings.publications
@@ -247,7 +263,7 @@ class StreamRun:
             )
         self._check_publications()
         with self._control.interruptible():
-            connection.create_slot(name)
+            connection.create_slot(name, two_phase=self._settings.protocol.two_phase)
         self._created = True
 
     def _check_publications(self) -> None:
@@ -276,7 +292,15 @@ class StreamRun:
             until=self._end_lsn,
             max_transactions=None if count is None else count - self.totals.transactions,
         )
-        return ChangePipeline(assembler, self._encoding)
+        policy = PreparedPolicy(
+            known=self._sink.prepared,
+            at_prepare=self._settings.at_prepare,
+            accept_gap=self._settings.accept_gap,
+            warn=log.warning,
+        )
+        spools = self._sink.new_spools()
+        streams = Streams(assembler, spools, policy, skip_before=self._sink.edge_lsn)
+        return ChangePipeline(streams, self._encoding)
 
     def _pump(self, connection: ReplicationConnection) -> None:
         pipeline = self._new_pipeline()
@@ -312,7 +336,7 @@ class StreamRun:
         received = connection.receive(BATCH, TICK)
         frames = received.frames
         size = sum(map(len, frames))
-        while frames and pipeline.in_transaction and not (received.keepalive or received.closed):
+        while frames and pipeline.in_block and not (received.keepalive or received.closed):
             if len(frames) >= BATCH or size >= BATCH_BYTES:
                 break
             time.sleep(NAP)
@@ -327,9 +351,13 @@ class StreamRun:
         connection.confirm(self._sink.edge_lsn, self._sink.durable_lsn)
         self.totals.durable_lsn = self._sink.durable_lsn
 
-    def _write(self, parts: Sequence[EncodedSlice]) -> None:
+    def _write(self, parts: Iterable[EncodedSlice]) -> None:
+        """Write slices; a transaction that takes long may be left in its midst, and comes again."""
         self._last_data = time.monotonic()
         for part in parts:
+            self._last_data = time.monotonic()
+            if self._control.stop and part.edge is None:
+                return
             self._sink.write(part)
             self.totals.rows += sum(piece.rows for piece in part.pieces)
             if part.edge is not None:

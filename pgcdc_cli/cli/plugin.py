@@ -1,38 +1,80 @@
-"""What goes to the server's plugin with START_REPLICATION."""
+"""What the server's plugin is asked for: the options, and what of them goes together."""
 
 from collections.abc import Mapping
+from typing import Annotated, Literal
 
+import typer
+
+from pgcdc_cli.cli import units
 from pgcdc_cli.cli.options import usage_error
+
+SERVER = "What the server sends"
+
+ProtoVersion = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=4, metavar="N", help="pgoutput's protocol. Default: the newest.", rich_help_panel=SERVER
+    ),
+]
+Streaming = Annotated[
+    Literal["off", "on", "parallel"] | None,
+    typer.Option(
+        help="Large transactions before they commit. Default: the server's best.", rich_help_panel=SERVER
+    ),
+]
+TwoPhase = Annotated[
+    bool,
+    typer.Option("-t", "--two-phase", help="Prepared transactions at PREPARE.", rich_help_panel=SERVER),
+]
+TwoPhaseAt = Annotated[
+    Literal["commit", "prepare"],
+    typer.Option(
+        help="Write their changes at COMMIT PREPARED, or at PREPARE (implies -t).", rich_help_panel=SERVER
+    ),
+]
+Binary = Annotated[bool, typer.Option("--binary", help="Values in binary format.", rich_help_panel=SERVER)]
+Messages = Annotated[
+    bool, typer.Option("--messages", help="Logical decoding messages, too.", rich_help_panel=SERVER)
+]
+Origin = Annotated[
+    Literal["any", "none"] | None,
+    typer.Option(help="none: only changes made on this server.", rich_help_panel=SERVER),
+]
+SpoolLimit = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        callback=units.checked(units.size),
+        help="Stop where uncommitted transactions take more.",
+        rich_help_panel=SERVER,
+    ),
+]
+PluginOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-o", "--option", metavar="NAME=VALUE", help="For the server's plugin.", rich_help_panel=SERVER
+    ),
+]
 
 OWN_OPTIONS = {
     "proto_version": "use --proto-version",
     "publication_names": "use --publication",
     "streaming": "use --streaming",
     "two_phase": "use --two-phase",
-    "binary": "binary values are not supported yet",
+    "binary": "use --binary",
     "messages": "use --messages",
+    "origin": "use --origin",
 }
-"""pgoutput's options that change what arrives, and what to do instead of giving them by -o."""
+"""pgoutput's options that are options of pgcdc."""
 
 
-def refuse_protocols(proto_version: int, streaming: str, *, two_phase: bool) -> None:
-    """Refuse what is not done."""
-    if proto_version > 1:
-        raise usage_error(f"--proto-version {proto_version} is not supported yet, only 1")
-    if streaming != "off":
-        raise usage_error(f"--streaming {streaming} is not supported yet, only off")
-    if two_phase:
-        raise usage_error("--two-phase is not supported yet")
+def plugin_options(publications: list[str], given: list[str], *, raw: bool) -> Mapping[str, str]:
+    """Options of START_REPLICATION that are the same for every server.
 
-
-def plugin_options(
-    file_format: str, publications: list[str], given: list[str], *, messages: bool
-) -> Mapping[str, str]:
-    """Options of START_REPLICATION."""
+    Without publications only a raw stream of another plugin can be meant; it takes any option.
+    """
     options = dict(_name_and_value(item) for item in given)
-    if file_format == "raw" and not publications:
-        if messages:
-            raise usage_error("--messages goes with --publication; for another plugin, use -o")
+    if raw and not publications:
         return options
     if not publications:
         raise usage_error("--publication is missing")
@@ -41,8 +83,20 @@ def plugin_options(
             raise usage_error(f"-o {name}: {OWN_OPTIONS[name]}")
     from pgcdc_cli.replication.commands import publication_names
 
-    options |= {"proto_version": "1", "publication_names": publication_names(publications)}
-    return options | ({"messages": "true"} if messages else {})
+    return options | {"publication_names": publication_names(publications)}
+
+
+def check_two_phase(file_format: str, *, at_prepare: bool, two_phase: bool, keeps: bool) -> None:
+    """Refuse what can't be done about prepared transactions; `keeps`: the output has a checkpoint."""
+    if at_prepare and file_format not in {"jsonl", "pretty"}:
+        raise usage_error(
+            f"--two-phase-at prepare: --format {file_format} can't tell how a transaction ended"
+        )
+    if two_phase and not at_prepare and not keeps and file_format != "raw":
+        raise usage_error(
+            "--two-phase: nothing keeps a prepared transaction until it commits;"
+            " use -f or -D, or --two-phase-at prepare"
+        )
 
 
 def _name_and_value(text: str) -> tuple[str, str]:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from pgcdc_cli.cli import units
+from pgcdc_cli.cli import plugin, units
 from pgcdc_cli.cli.base import Command, examples
 from pgcdc_cli.cli.connector import publication_maker, read_config, snapshot_plan, source_of
 from pgcdc_cli.cli.options import connecting, usage_error, whole_number
-from pgcdc_cli.cli.plugin import plugin_options, refuse_protocols
 from pgcdc_cli.cli.progress import Reporter
 from pgcdc_cli.cli.target import (
     STDOUT,
@@ -25,6 +24,7 @@ from pgcdc_cli.cli.target import (
     check,
     default_format,
     encoding_for,
+    keeps_checkpoint,
     place_of,
     sink_for,
 )
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pgcdc_cli.formats.base import Format
     from pgcdc_cli.settings import Control, StreamSettings
 
-OUTPUT, DEBEZIUM, END, SERVER = "Output", "Debezium", "Where it ends", "What the server sends"
+OUTPUT, DEBEZIUM, END = "Output", "Debezium", "Where it ends"
 
 
 def register(app: typer.Typer) -> None:
@@ -217,33 +217,15 @@ def stream(  # noqa: PLR0913 - a command's options
             rich_help_panel=END,
         ),
     ] = None,
-    proto_version: Annotated[
-        int,
-        typer.Option(
-            min=1, max=4, metavar="N", help="pgoutput's protocol; only 1 for now.", rich_help_panel=SERVER
-        ),
-    ] = 1,
-    streaming: Annotated[
-        Literal["off", "on", "parallel"],
-        typer.Option(help="Large transactions before commit; only off for now.", rich_help_panel=SERVER),
-    ] = "off",
-    two_phase: Annotated[
-        bool,
-        typer.Option("-t", "--two-phase", help="Prepared transactions; not yet.", rich_help_panel=SERVER),
-    ] = False,
-    messages: Annotated[
-        bool, typer.Option("--messages", help="Logical decoding messages, too.", rich_help_panel=SERVER)
-    ] = False,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-o",
-            "--option",
-            metavar="NAME=VALUE",
-            help="For the server's plugin.",
-            rich_help_panel=SERVER,
-        ),
-    ] = None,
+    proto_version: plugin.ProtoVersion = None,
+    streaming: plugin.Streaming = None,
+    two_phase: plugin.TwoPhase = False,
+    two_phase_at: plugin.TwoPhaseAt = "commit",
+    binary: plugin.Binary = False,
+    messages: plugin.Messages = False,
+    origin: plugin.Origin = None,
+    spool_limit: plugin.SpoolLimit = None,
+    option: plugin.PluginOption = None,
     progress: Annotated[
         bool | None,
         typer.Option("--progress/--no-progress", help="Show rows/s, lag and LSN. Default: on a terminal."),
@@ -255,7 +237,6 @@ def stream(  # noqa: PLR0913 - a command's options
     checkpoint lets the next run go on where this one ended, however it ended. INT and TERM end it cleanly;
     HUP reopens the file, or finishes the segment.
     """
-    refuse_protocols(proto_version, streaming, two_phase=two_phase)
     debezium = file_format == "debezium"
     if not debezium and (connector_config or connector_property or record != "full"):
         raise usage_error("--connector-config, -c and --record go with --format debezium")
@@ -268,6 +249,8 @@ def stream(  # noqa: PLR0913 - a command's options
         compression=compression,
         numeric=numeric,
         transactions=transactions,
+        at_prepare=two_phase_at == "prepare",
+        spool_limit=None if spool_limit is None else units.size(spool_limit),
         rotate_size=units.size(rotate_size),
         rotate_interval=units.duration(rotate_interval) or None,
         fsync_interval=units.duration(fsync_interval),
@@ -276,20 +259,32 @@ def stream(  # noqa: PLR0913 - a command's options
         values_only=record == "value",
     )
     check(target)
+    keeps = keeps_checkpoint(target)
+    plugin.check_two_phase(target.format, at_prepare=target.at_prepare, two_phase=two_phase, keeps=keeps)
     source = source_of(config, conninfo, slot, publication or [])
     if if_not_exists and not create_slot:
         raise usage_error("--if-not-exists goes with --create-slot")
     if target.format == "raw" and max_transactions is not None:
         raise usage_error("--max-transactions: raw output doesn't know where a transaction ends")
+    from pgcdc_cli.replication.protocol import Protocol
     from pgcdc_cli.settings import Limits, StreamSettings
 
     settings = StreamSettings(
         conninfo=source.conninfo,
         slot=source.slot,
         publications=tuple(source.publications),
-        options=plugin_options(
-            target.format, source.publications, option or [], messages=messages or config is not None
+        options=plugin.plugin_options(source.publications, option or [], raw=target.format == "raw"),
+        protocol=Protocol(
+            version=proto_version,
+            streaming=streaming,
+            two_phase=two_phase or target.at_prepare,
+            binary=binary,
+            messages=messages or config is not None,
+            origin=origin,
+            newest=target.format != "raw",
         ),
+        at_prepare=target.at_prepare,
+        keeps_prepared=keeps or target.at_prepare,
         limits=Limits(
             end_lsn=None if endpos is None else units.end_position(endpos),
             end_now=endpos == "now",
@@ -330,7 +325,7 @@ def _run(settings: "StreamSettings", target: Target, encoding: "Format", reporte
         encoding,
         control,
         reporter,
-        marks=target.format in {"pretty", "debezium"} or target.transactions,
+        marks=target.format in {"pretty", "debezium"} or target.marks,
     )
     with _signals(control):
         try:

@@ -38,6 +38,13 @@ class Target:
     status_interval: float
     connector: "ConnectorConfig | None" = None
     values_only: bool = False
+    at_prepare: bool = False
+    spool_limit: int | None = None
+
+    @property
+    def marks(self) -> bool:
+        """Are begins and commits written? Without them nobody could tell how a prepared one ended."""
+        return self.transactions or self.at_prepare
 
     @property
     def stdout(self) -> bool:
@@ -52,6 +59,15 @@ def place_of(target: Target) -> Path:
         return target.directory
     beside = not target.stdout and takes_checkpoint(str(target.file))
     return Path(str(target.file)).parent if beside else Path()
+
+
+def keeps_checkpoint(target: Target) -> bool:
+    """Say whether the output has a checkpoint."""
+    from pgcdc_cli.sinks.file import takes_checkpoint
+
+    return target.format != "raw" and (
+        target.directory is not None or (not target.stdout and takes_checkpoint(str(target.file)))
+    )
 
 
 def default_format(file: str | None, directory: Path | None) -> FormatName:
@@ -83,7 +99,7 @@ def encoding_for(target: Target) -> "Format":
         layout="stream" if target.directory is None else target.layout,
         compression=target.compression,
         numeric=target.numeric,
-        transactions=target.transactions,
+        transactions=target.marks,
         colour=target.stdout and wants_colour(sys.stdout),
     )
 
@@ -97,12 +113,14 @@ def _debezium(target: Target, config: "ConnectorConfig") -> "Format":
 
 def sink_for(target: Target, encoding: "Format") -> "Sink":
     """Make the sink, as yet unopened."""
-    from pgcdc_cli.sinks.core import SinkSettings
+    from pgcdc_cli.sinks.base import SinkSettings
     from pgcdc_cli.sinks.directory import DirectorySettings, DirectorySink
-    from pgcdc_cli.sinks.file import FileSink, takes_checkpoint
+    from pgcdc_cli.sinks.file import FileSink
     from pgcdc_cli.sinks.stream import StreamSink
 
     options = {"numeric": target.numeric, "transactions": str(target.transactions), "layout": target.layout}
+    if target.at_prepare:
+        options |= {"two_phase_at": "prepare"}
     if target.connector is not None:
         options |= {"connector": target.connector.fingerprint, "record": str(target.values_only)}
     if target.directory is not None:
@@ -112,14 +130,18 @@ def sink_for(target: Target, encoding: "Format") -> "Sink":
             fsync_interval=target.fsync_interval,
             status_interval=target.status_interval,
             options=options,
+            spool_limit=target.spool_limit,
         )
         return DirectorySink(str(target.directory), encoding, rotating)
     settings = SinkSettings(
-        fsync_interval=target.fsync_interval, status_interval=target.status_interval, options=options
+        fsync_interval=target.fsync_interval,
+        status_interval=target.status_interval,
+        options=options,
+        spool_limit=target.spool_limit,
     )
     if target.stdout:
         return StreamSink(sys.stdout.fileno(), encoding, settings)
     path = str(target.file)
-    if target.format == "raw" or not takes_checkpoint(path):
+    if not keeps_checkpoint(target):
         return StreamSink(path, encoding, settings)
     return FileSink(path, encoding, settings)

@@ -1,4 +1,4 @@
-"""What is no row, as the object of its JSON line: truncates, logical messages, begins and commits."""
+"""What is no row, as the object of its JSON line: truncates, logical messages, and transactions' bounds."""
 
 import base64
 from typing import Any
@@ -11,19 +11,19 @@ from pgcdc_cli.pgoutput.changes import MessageChange, Stamp, TransactionMark, Tr
 Event = TruncateChange | MessageChange | TransactionMark
 
 
-def event_object(event: Event) -> dict[str, Any]:
-    """Build the object, its keys in the order of the line."""
+def event_object(event: Event, gid: str | None = None) -> dict[str, Any]:
+    """Build the object, its keys in the order of the line; `gid` is what its transaction was prepared as."""
     if isinstance(event, TruncateChange):
-        return _truncate(event)
+        return _truncate(event, gid)
     if isinstance(event, MessageChange):
-        return _message(event)
+        return _message(event, gid)
     return _mark(event)
 
 
-def _truncate(event: TruncateChange) -> dict[str, Any]:
+def _truncate(event: TruncateChange, gid: str | None) -> dict[str, Any]:
     return {
         "op": "T",
-        **_stamp(event.stamp),
+        **_stamp(event.stamp, gid),
         "schema": event.table.schema,
         "table": event.table.name,
         "cascade": event.cascade,
@@ -31,10 +31,10 @@ def _truncate(event: TruncateChange) -> dict[str, Any]:
     }
 
 
-def _message(event: MessageChange) -> dict[str, Any]:
+def _message(event: MessageChange, gid: str | None) -> dict[str, Any]:
     return {
         "op": "M",
-        **_stamp(event.stamp),
+        **_stamp(event.stamp, gid),
         "transactional": event.transactional,
         "prefix": event.prefix,
         **_content(event.content),
@@ -50,23 +50,32 @@ def _content(content: bytes) -> dict[str, str]:
 
 def _mark(event: TransactionMark) -> dict[str, Any]:
     stamp = event.stamp
-    end = {"end_lsn": str(stamp.lsn)} if event.kind == "C" else {}
+    end = {} if event.kind == "B" else {"end_lsn": str(stamp.lsn)}
     return {
         "op": event.kind,
         "commit_lsn": str(stamp.commit_lsn),
         **end,
         "xid": stamp.xid,
         "ts": _timestamp(stamp.commit_ts),
+        **_source(stamp, event.gid),
     }
 
 
-def _stamp(stamp: Stamp) -> dict[str, Any]:
+def _source(stamp: Stamp, gid: str | None) -> dict[str, str]:
+    prepared = {} if gid is None else {"gid": gid}
+    if stamp.origin is None:
+        return prepared
+    return prepared | {"origin": stamp.origin.name, "origin_lsn": str(stamp.origin.commit_lsn)}
+
+
+def _stamp(stamp: Stamp, gid: str | None) -> dict[str, Any]:
     return {
         "lsn": str(stamp.lsn),
         "commit_lsn": str(stamp.commit_lsn),
         "seq": stamp.seq,
         "xid": stamp.xid,
         "ts": _timestamp(stamp.commit_ts),
+        **_source(stamp, gid),
     }
 
 

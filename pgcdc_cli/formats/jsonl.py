@@ -1,10 +1,11 @@
 """JSON lines: one object a line for every change, truncate and logical message, and for B and C if asked.
 
-Keys, in this order: op, lsn, commit_lsn, seq, xid, ts, schema, table, key, old, new, unchanged, json_null.
-`key`, `old`, `new`, `unchanged` and `json_null` are there only where they have something to say. A column
-that the server didn't send is not in `new`, and `unchanged` names it. `json_null` names the columns, as
-"new.doc" or "old.doc", whose null is JSON's own and not SQL NULL. `xid` is null outside of transactions. What
-each type looks like is in `types/convert.py`.
+Keys, in this order: op, lsn, commit_lsn, seq, xid, ts, gid, origin, origin_lsn, schema, table, key, old, new,
+unchanged, json_null. Those that have nothing to say are left out. `gid` is there in a transaction that was
+prepared, `origin` in one that came here from another server. A column that the server didn't send is not in
+`new`, and `unchanged` names it. `json_null` names the columns, as "new.doc" or "old.doc", whose null is
+JSON's own and not SQL NULL. `xid` is null outside of transactions. What each type
+looks like is in `types/convert.py`.
 """
 
 import json
@@ -54,8 +55,8 @@ class JsonlFormat:
         """Encode the rows of a slice; a PROTOCOL error where a value is no valid UTF-8."""
         marks = part.marks if self.transactions else ()
         events: list[Event] = [*part.truncates, *part.messages, *marks]
-        encoded = [self._batch(batch) for batch in part.changes if len(batch)]
-        encoded += [self._event(event) for event in events]
+        encoded = [self._batch(batch, part.gid) for batch in part.changes if len(batch)]
+        encoded += [self._event(event, part.gid) for event in events]
         pieces = tuple(_piece(lines) for lines in _LINES.in_order(encoded))
         return EncodedSlice(pieces, part.edge, tables_of(part))
 
@@ -63,13 +64,13 @@ class JsonlFormat:
         """Join lines; with a compression, into one frame."""
         return compress(data, self.compression)
 
-    def _batch(self, batch: ChangeBatch) -> Encoded[Column]:
-        lines = joined(row_parts(batch, self.numeric))
+    def _batch(self, batch: ChangeBatch, gid: str | None) -> Encoded[Column]:
+        lines = joined(row_parts(batch, self.numeric, gid))
         stamps = batch.stamps
         return Encoded(*self._place(batch.table), stamps.index, stamps.commit_lsn, lines)
 
-    def _event(self, event: Event) -> Encoded[Column]:
-        line = json.dumps(event_object(event), ensure_ascii=False, separators=(",", ":")) + "\n"
+    def _event(self, event: Event, gid: str | None) -> Encoded[Column]:
+        line = json.dumps(event_object(event, gid), ensure_ascii=False, separators=(",", ":")) + "\n"
         table = event.table if isinstance(event, TruncateChange) else None
         return Encoded(*self._place(table), *place(event.stamp), kernels.binary([line]))
 

@@ -9,7 +9,8 @@ from pgcdc_cli.formats.escape import quote
 from pgcdc_cli.formats.jsonobject import Member, listing, object_parts
 from pgcdc_cli.formats.jsonvalue import JsonValue, json_null, json_value
 from pgcdc_cli.formats.stamps import INVALID_XID, integer_text, lsn_parts, lsn_text, timestamp_text
-from pgcdc_cli.pgoutput.changes import ChangeBatch, FullImage, KeyImage, Stamps
+from pgcdc_cli.pgoutput.changes import ChangeBatch, FullImage, Int64s, KeyImage, Stamps
+from pgcdc_cli.pgoutput.messages import Origin
 from pgcdc_cli.table import TableSchema
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.convert import JsonKind, json_kind
@@ -19,13 +20,16 @@ Image: TypeAlias = FullImage | KeyImage
 Marked: TypeAlias = list[tuple[str, Mask]]
 
 
-def row_parts(batch: ChangeBatch, numeric: JsonKind) -> Iterator[Part]:
-    """Yield what, joined row by row, are a batch's lines. `numeric` is the kind that numeric columns get."""
+def row_parts(batch: ChangeBatch, numeric: JsonKind, gid: str | None) -> Iterator[Part]:
+    """Yield what, joined row by row, are a batch's lines.
+
+    `numeric` is the kind that numeric columns get, `gid` the name under which the transaction was prepared.
+    """
     table = batch.table
     old = _members(table, batch.old, numeric)
     new = _members(table, batch.new, numeric)
     yield b'{"op":' + quote(batch.operation)
-    yield from _stamp_parts(batch.stamps)
+    yield from _stamp_parts(batch.stamps, gid)
     yield b',"schema":' + quote(table.schema) + b',"table":' + quote(table.name)
     if table.key is not None:
         yield b',"key":'
@@ -95,18 +99,32 @@ def _json_null(label: str, table: TableSchema, image: Image | None) -> Iterator[
                 yield f"{label}.{column.name}", mask
 
 
-def _stamp_parts(stamps: Stamps) -> Iterator[Part]:
-    """Yield lsn to ts. What a transaction's rows share is written once for each run of them."""
+def _stamp_parts(stamps: Stamps, gid: str | None) -> Iterator[Part]:
+    """Yield lsn to origin. What a transaction's rows share is written once for each run of them."""
     changed = (
         (np.diff(stamps.commit_lsn) != 0) | (np.diff(stamps.xid) != 0) | (np.diff(stamps.commit_ts) != 0)
     )
     starts = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(changed) + 1])
     commit_lsn = lsn_text(stamps.commit_lsn[starts])
     xid = kernels.null_where(integer_text(stamps.xid[starts]), stamps.xid[starts] == INVALID_XID)
-    tail = kernels.join([b',"xid":', xid, b',"ts":"', timestamp_text(stamps.commit_ts[starts]), b'"'])
+    ts = timestamp_text(stamps.commit_ts[starts])
+    tail = kernels.join([b',"xid":', xid, b',"ts":"', ts, b'"', *_source_parts(stamps, starts, gid)])
     yield from (b',"lsn":"', *lsn_parts(stamps.lsn), b'","commit_lsn":"')
     if len(starts) == 1:
         yield from (commit_lsn[0].as_py(), b'","seq":', integer_text(stamps.seq), tail[0].as_py())
         return
     run = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(stamps))))
     yield from (kernels.take(commit_lsn, run), b'","seq":', integer_text(stamps.seq), kernels.take(tail, run))
+
+
+def _source_parts(stamps: Stamps, starts: Int64s, gid: str | None) -> Iterator[Part]:
+    """Yield gid and origin of some transactions, where there is something to say."""
+    if gid is not None:
+        yield b',"gid":' + quote(gid)
+    if stamps.origin is not None:
+        texts = [b',"origin":%b,"origin_lsn":"%b"' % _origin(one) for one in stamps.origins]
+        yield kernels.take(kernels.binary([b"", *texts]), stamps.origin[starts] + 1)
+
+
+def _origin(origin: Origin) -> tuple[bytes, bytes]:
+    return quote(origin.name), str(origin.commit_lsn).encode()

@@ -37,11 +37,21 @@ def render_change(change: Change, style: Style) -> str:
 
 def _begin(change: Change, style: Style) -> Iterator[str]:
     moment = safe(f"{change['commit_lsn']}  {change['ts'].replace('T', ' ')}")
-    yield f"{style.bold('BEGIN')} {change['xid']}  {style.dim(moment)}"
+    yield f"{style.bold('BEGIN')} {change['xid']}  {style.dim(moment)}{_source(change, style)}"
 
 
 def _commit(change: Change, style: Style) -> Iterator[str]:
-    yield f"{style.bold('COMMIT')} {change['xid']}"
+    verb = _ENDS.get(change["op"], "COMMIT PREPARED" if "gid" in change else "COMMIT")
+    gid = f"  {style.special(shorten(change['gid'], style.room(40)))}" if "gid" in change else ""
+    yield f"{style.bold(verb)} {change['xid']}{gid}"
+
+
+def _source(change: Change, style: Style) -> str:
+    """Say where a transaction came from, if not from this server."""
+    if "origin" not in change:
+        return ""
+    name = style.special(shorten(change["origin"], style.room(60)))
+    return f"  from {name} {style.dim(safe(change['origin_lsn']))}"
 
 
 def _head(verb: str, change: Change, style: Style, rest: str = "") -> str:
@@ -101,9 +111,13 @@ def _message(change: Change, style: Style) -> Iterator[str]:
     yield " " * _INDENT + shorten(content, style.room(_INDENT))
 
 
+_ENDS = {"P": "PREPARE", "K": "COMMIT PREPARED", "r": "ROLLBACK PREPARED"}
 _RENDERERS: Mapping[str, Callable[[Change, Style], Iterator[str]]] = {
     "B": _begin,
     "C": _commit,
+    "P": _commit,
+    "K": _commit,
+    "r": _commit,
     "I": _insert,
     "R": _insert,
     "U": _update,

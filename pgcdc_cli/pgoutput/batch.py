@@ -21,9 +21,9 @@ from pgcdc_cli.pgoutput.changes import (
     TruncateChange,
 )
 from pgcdc_cli.pgoutput.columns import SMALLEST_ROW, Rows, Shape, decode_rows
-from pgcdc_cli.pgoutput.messages import LogicalMessage, Relation, Tag, Truncate
+from pgcdc_cli.pgoutput.messages import LogicalMessage, Origin, Relation, Tag, Truncate
 from pgcdc_cli.pgoutput.outline import OpenTransaction, Outline
-from pgcdc_cli.pgoutput.wire import Wire
+from pgcdc_cli.pgoutput.wire import Wire, tag_mask
 from pgcdc_cli.table import TableSchema
 from pgcdc_cli.types.send import has_reader, sends_binary, text_of
 
@@ -34,16 +34,10 @@ for _number, _shape in enumerate(_SHAPES):
     _SHAPE_OF[ord(_shape.operation) << 8 | ord(_shape.marker)] = _number
 
 
-def _tags(*tags: Tag) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    found = np.zeros(256, np.bool_)
-    found[list(tags)] = True
-    return found
-
-
-_IS_ROW = _tags(Tag.INSERT, Tag.UPDATE, Tag.DELETE)
-_IS_DEFINITION = _tags(Tag.RELATION, Tag.TYPE, Tag.ORIGIN)
-_IS_SINGLE = _tags(Tag.TRUNCATE, Tag.MESSAGE)
-_IS_BOUND = _tags(Tag.BEGIN, Tag.COMMIT)
+_IS_ROW = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE)
+_IS_DEFINITION = tag_mask(Tag.RELATION, Tag.TYPE, Tag.ORIGIN)
+_IS_SINGLE = tag_mask(Tag.TRUNCATE, Tag.MESSAGE)
+_IS_BOUND = tag_mask(Tag.BEGIN, Tag.COMMIT)
 
 
 class Tables:
@@ -96,10 +90,11 @@ def _read(table: TableSchema, column: int, values: pa.BinaryArray) -> pa.BinaryA
 class Batch:
     """The messages of one buffer that are wanted, up to the outline's stop.
 
-    Raises UndecodableError for a row or truncate of an unknown relation, and for what is no message.
+    `origin` is the open transaction's. Raises UndecodableError for a row or truncate of an unknown relation,
+    and for what is no message.
     """
 
-    def __init__(self, wire: Wire, outline: Outline, tables: Tables) -> None:
+    def __init__(self, wire: Wire, outline: Outline, tables: Tables, origin: Origin | None) -> None:
         self._wire = wire
         self._outline = outline
         self._tables = tables
@@ -108,6 +103,7 @@ class Batch:
         self._rows = np.flatnonzero(_IS_ROW[self._tags] & self._kept)
         self._truncates: list[tuple[int, Truncate, list[TableSchema]]] = []
         self._messages: list[tuple[int, LogicalMessage]] = []
+        self._origins: dict[int, Origin] = {} if origin is None else {0: origin}
         shapes = self._shapes_of_rows()
         self._kind = self._tables_of_rows() * len(_SHAPES) + shapes
 
@@ -133,8 +129,11 @@ class Batch:
         if not len(self._tags):
             return before
         last = len(self._tags) - 1
-        place = (outline.commit_lsn[last], outline.commit_ts[last], outline.xid[last], self._next_seq)
-        return OpenTransaction(*map(int, place))
+        commit_lsn, commit_ts, xid, transaction = (
+            int(column[last])
+            for column in (outline.commit_lsn, outline.commit_ts, outline.xid, outline.transaction)
+        )
+        return OpenTransaction(commit_lsn, commit_ts, xid, self._next_seq, self._origins.get(transaction))
 
     def slices(self) -> list[Slice]:
         """Up to the last edge, then the open remainder; without those in which nothing is."""
@@ -182,6 +181,8 @@ class Batch:
                 )
             elif isinstance(message, LogicalMessage):
                 self._messages.append((number, message))
+            elif isinstance(message, Origin):
+                self._origins.setdefault(int(self._outline.transaction[number]), message)
         for unknown in np.flatnonzero(tables < 0)[:1].tolist():
             raise self._unknown(int(self._rows[unknown]), int(oids[unknown]))
         return tables
@@ -244,7 +245,16 @@ class Batch:
             outline.commit_ts[numbers],
             outline.xid[numbers],
             self._seq[numbers],
+            *self._origins_of(outline.transaction[numbers]),
         )
+
+    def _origins_of(self, transactions: Int64s) -> tuple[Int64s | None, tuple[Origin, ...]]:
+        if not self._origins:
+            return None, ()
+        known = np.array(list(self._origins), np.int64)
+        found = np.full(int(max(known.max(), transactions.max())) + 1, -1, np.int64)
+        found[known] = np.arange(len(known))
+        return found[transactions], tuple(self._origins.values())
 
     def _stamp(self, number: int, position: int = 0) -> Stamp:
         """Stamp one message that is no row, or the change at a position in it."""
@@ -256,6 +266,7 @@ class Batch:
             int(outline.commit_ts[number]),
             int(outline.xid[number]),
             int(self._seq[number]) + position,
+            self._origins.get(int(outline.transaction[number])),
         )
 
     def _truncate_changes(self, start: int, stop: int) -> Iterator[TruncateChange]:
@@ -270,7 +281,7 @@ class Batch:
             if start <= number < stop:
                 stamp = self._stamp(number)
                 if not message.transactional:
-                    stamp = replace(stamp, commit_ts=None, xid=None, seq=0)
+                    stamp = replace(stamp, commit_ts=None, xid=None, seq=0, origin=None)
                 yield MessageChange(stamp, message.transactional, message.prefix, message.content)
 
     def _transaction_marks(self, start: int, stop: int) -> Iterator[TransactionMark]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput.messages import Origin
 from pgcdc_cli.table import TableSchema
 
 Int64s = NDArray[np.int64]
@@ -48,7 +49,8 @@ class Stamps:
     """Where n changes stand in the stream and in history; every array has n elements.
 
     `lsn` is the start of the message's XLogData, `commit_lsn` the Begin's final LSN, `commit_ts` in
-    microseconds since 1970-01-01 UTC, `seq` the change's number in its transaction.
+    microseconds since 1970-01-01 UTC, `seq` the change's number in its transaction. `origin` says by its
+    number in `origins` where a change came from, -1 for this server; None where all are of this server.
     """
 
     index: Int64s
@@ -57,6 +59,8 @@ class Stamps:
     commit_ts: Int64s
     xid: Int64s
     seq: Int64s
+    origin: Int64s | None = None
+    origins: tuple[Origin, ...] = ()
 
     def __len__(self) -> int:
         return len(self.index)
@@ -93,7 +97,7 @@ class ChangeBatch:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """One change's place, as in `Stamps`.
+    """One change's place, as in `Stamps`; `origin` is None for this server.
 
     `xid` and `commit_ts` are None for a message outside any transaction: the server gives it none.
     """
@@ -104,6 +108,7 @@ class Stamp:
     commit_ts: int | None
     xid: int | None
     seq: int
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +133,34 @@ class MessageChange:
 
 @dataclass(frozen=True, slots=True)
 class TransactionMark:
-    """A transaction's begin ("B") or commit ("C").
+    """A transaction's begin ("B"), commit ("C"), or what became of a prepared one.
 
-    `stamp.lsn` is the commit's end LSN for "C", the start of the Begin's XLogData for "B"; `stamp.seq` is the
-    number of changes before the mark.
+    That is its prepare ("P"), and later its commit ("K") or rollback ("r"), where its changes were given out
+    at the prepare. `stamp.lsn` is the start of the Begin's XLogData for "B", else the end LSN of the record;
+    `stamp.seq` is the number of changes before the mark. `gid` is there for prepared transactions only.
     """
 
-    kind: Literal["B", "C"]
+    kind: Literal["B", "C", "P", "K", "r"]
     stamp: Stamp
+    gid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A prepared transaction whose outcome is not known yet.
+
+    `first_lsn` is where its first message's frame started. Its messages are in the spool at `path` (relative,
+    of `size` bytes with this CRC-32), which has to be durable before the server hears of the prepare's
+    position; `path` is None where its changes were given out at the prepare.
+    """
+
+    xid: int
+    gid: str
+    prepare_lsn: Lsn
+    first_lsn: Lsn
+    path: str | None = None
+    size: int = 0
+    crc32: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +168,16 @@ class Edge:
     """A place between two transactions: everything before it is whole.
 
     `commit_lsn` and `end_lsn` are those of the last transaction before it (0 and its own position where there
-    is none, as at the end of a snapshot); `transactions` counts those that ended in the slice, empty ones
-    included; `commit_ts` is when the last of them committed (0 where all were messages outside of any).
+    is none, as at the end of a snapshot or a prepare); `transactions` counts those that ended in the slice,
+    empty ones included; `commit_ts` is when the last of them committed (0 where all were messages outside of
+    any). `prepared` are the transactions that are prepared here; None says that nothing changed.
     """
 
     commit_lsn: Lsn
     end_lsn: Lsn
     transactions: int
     commit_ts: int = field(default=0, compare=False)
+    prepared: tuple[Prepared, ...] | None = None
 
 
 class LastCommit(NamedTuple):
@@ -167,10 +194,14 @@ class LastCommit(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slice:
-    """Changes in stream order by `index`; `edge` is None while the last transaction is open."""
+    """Changes in stream order by `index`; `edge` is None while the last transaction is open.
+
+    `gid` is there where all of it is one transaction that was prepared under this name.
+    """
 
     edge: Edge | None
     changes: tuple[ChangeBatch, ...] = ()
     truncates: tuple[TruncateChange, ...] = ()
     messages: tuple[MessageChange, ...] = ()
-    marks: tuple[TransactionMark, ...] = field(default=())
+    marks: tuple[TransactionMark, ...] = ()
+    gid: str | None = None

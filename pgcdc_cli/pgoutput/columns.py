@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.pgoutput.changes import FullImage, Int64s, KeyImage, Mask, Operation
 from pgcdc_cli.pgoutput.messages import Binary, Delete, Insert, Relation, Tag, Update
-from pgcdc_cli.pgoutput.wire import Wire
+from pgcdc_cli.pgoutput.wire import Wire, as_buffer
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.send import MalformedError
 
@@ -189,7 +189,7 @@ def _append(wire: Wire, step: _Step, runs: Sequence[_Tuples], bounds: Sequence[i
         for run in runs:
             run.columns.append(None)
         return
-    values = _pack(wire, step)
+    values = wire.pack(step.starts, step.ends)
     offsets = _offsets(values)
     for run, start, end, wants in zip(runs, bounds, bounds[1:], wanted, strict=False):
         kind = None if step.kind is None else step.kind[start:end]
@@ -198,25 +198,6 @@ def _append(wire: Wire, step: _Step, runs: Sequence[_Tuples], bounds: Sequence[i
             part if part is None or kind is None else _text(wire, run.rows, column, part, kind)
         )
         run.unchanged.append(_mask(kind))
-
-
-def _pack(wire: Wire, step: _Step) -> pa.BinaryArray:
-    """Copy the values to stand one behind the other.
-
-    The offsets describe values and what is between them in turn, over the shared buffer, and only the values
-    are taken. The gaps may be of negative length, as groups follow one another; nobody looks at them. `take`
-    reserves the mean length of all elements for each it takes; the outer offsets are set to make that right.
-    """
-    count = len(step.starts)
-    elements = 2 * count + 1
-    offsets = np.empty(elements + 1, np.int32)
-    offsets[0] = 0
-    offsets[1:-1:2] = step.starts
-    offsets[2::2] = step.ends
-    total = int((step.ends - step.starts).sum())
-    offsets[-1] = min(total * elements // count + elements, len(wire.data))
-    spaced = pa.BinaryArray.from_buffers(pa.binary(), elements, [None, _buffer(offsets), wire.buffer])
-    return cast("pa.BinaryArray", spaced.take(np.arange(1, elements, 2)))
 
 
 def _offsets(values: pa.BinaryArray) -> NDArray[np.int32]:
@@ -235,15 +216,11 @@ def _part(values: pa.BinaryArray, kind: Int64s | None, offsets: NDArray[np.int32
     buffers = [
         None
         if kind is None
-        else _buffer(np.packbits((kind == _TEXT) | (kind == _BINARY), bitorder="little")),
-        _buffer(offsets - offsets[0]),
+        else as_buffer(np.packbits((kind == _TEXT) | (kind == _BINARY), bitorder="little")),
+        as_buffer(offsets - offsets[0]),
         pa.py_buffer(b"") if data is None else data.slice(first, last - first),
     ]
     return cast("pa.BinaryArray", pa.BinaryArray.from_buffers(pa.binary(), count, buffers))
-
-
-def _buffer(values: NDArray[np.int32] | NDArray[np.uint8]) -> pa.Buffer:
-    return pa.py_buffer(values.data)
 
 
 def _text(wire: Wire, rows: Rows, column: int, values: pa.BinaryArray, kind: Int64s) -> pa.BinaryArray:

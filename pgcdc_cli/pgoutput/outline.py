@@ -12,7 +12,7 @@ from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.changes import Int64s, Mask
 from pgcdc_cli.pgoutput.decode import LATEST_WIRE_TIME, POSTGRES_EPOCH
-from pgcdc_cli.pgoutput.messages import Commit, Tag
+from pgcdc_cli.pgoutput.messages import Commit, Origin, Tag
 from pgcdc_cli.pgoutput.wire import Wire
 
 _BEGIN_SIZE = 21
@@ -34,6 +34,7 @@ class OpenTransaction(NamedTuple):
     commit_ts: int
     xid: int
     seq: int
+    origin: Origin | None = None
 
 
 class Limits(NamedTuple):
@@ -87,7 +88,7 @@ class Outline:
 
     def __init__(self, wire: Wire, before: OpenTransaction | None, limits: Limits) -> None:
         """Raise UndecodableError for a message before `stop` that is malformed or out of place."""
-        self.tags = wire.head >> 56 & 0xFF
+        self.tags = wire.tags
         self._begins, self._commits = _Begins(wire, self.tags), _Commits(wire, self.tags)
         self._lone = _Lone(wire, self.tags)
         self._place(before)
@@ -171,7 +172,7 @@ def _misplaced(wire: Wire, number: int, *, inside: bool) -> UndecodableError:
     message = wire.decode(number)
     tag = Tag(wire.message(number)[0])
     if not _PLACE[tag]:
-        reason = "streamed and prepared transactions were not asked for"
+        reason = "it belongs to a streamed or prepared transaction"
     elif isinstance(message, Commit) and inside:
         reason = f"its commit LSN {message.commit_lsn} is not the final LSN of the transaction's Begin"
     elif inside:

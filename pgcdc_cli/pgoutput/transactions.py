@@ -1,12 +1,12 @@
-"""Messages to transactions: frames of a batch in, slices of changes out.
+"""Messages to transactions: those of a batch in, slices of changes out.
 
 Everything is decided for all messages of a batch at once: the transaction each belongs to and whether it may
 stand there (`outline.py`), the version of its table and its number (`batch.py`), its values (`columns.py`).
-Only what is no row (relations, truncates, logical messages) is looked at one by one. This is protocol 1: a
-message of a streamed or prepared transaction was not asked for and is an error.
+Only what is no row (relations, truncates, logical messages) is looked at one by one. This is protocol 1: what
+is streamed or prepared comes here in its form, once it commits (`streamed.py`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -42,7 +42,7 @@ class Assembler:
         binary: bool = False,
     ) -> None:
         self.ended = False
-        self._marks = marks
+        self.marks = marks
         self._limits = Limits(skip_before, until, max_transactions)
         self._open: OpenTransaction | None = None
         self._tables = Tables(describe, binary=binary)
@@ -52,8 +52,8 @@ class Assembler:
         """A transaction's Begin has come, its Commit has not."""
         return self._open is not None
 
-    def assemble(self, frames: Sequence[bytes]) -> list[Slice]:
-        """Decode whole XLogData frames, header included, to at most two slices.
+    def assemble(self, wires: Iterable[Wire]) -> list[Slice]:
+        """Decode messages to at most two slices.
 
         The first ends at the last transaction edge among them, the second is the open remainder; where there
         is no edge, or no change after it, that slice is left out.
@@ -64,7 +64,7 @@ class Assembler:
         """
         found: list[Slice] = []
         index = 0
-        for wire in () if self.ended else Wire.join(frames):
+        for wire in () if self.ended else wires:
             batch, index = self._read(wire, index)
             found += batch.slices()
             if self.ended:
@@ -74,9 +74,9 @@ class Assembler:
     def _read(self, wire: Wire, index: int) -> tuple[Batch, int]:
         """Take over a buffer's messages; their indexes count from `index`. Returns the next index, too."""
         outline = Outline(wire, self._open, self._limits)
-        batch = Batch(wire, outline, self._tables)
+        batch = Batch(wire, outline, self._tables, None if self._open is None else self._open.origin)
         first_seq = 0 if self._open is None else self._open.seq
-        index = batch.number(first_index=index, first_seq=first_seq, marks=self._marks)
+        index = batch.number(first_index=index, first_seq=first_seq, marks=self.marks)
         self._open = batch.open_transaction(self._open)
         self.ended = outline.ended
         if self._limits.transactions is not None:

@@ -6,6 +6,7 @@ PostgreSQL manual, "Streaming Replication Protocol": an XLogData frame is `w`, s
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.decode import decode
-from pgcdc_cli.pgoutput.messages import Message
+from pgcdc_cli.pgoutput.messages import Message, Tag
 
 Int64s = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -24,7 +25,7 @@ LARGEST = 2**31 - 1
 """Bytes in one buffer: Arrow's binary offsets have 32 bits. A frame is smaller: so is CopyData's length."""
 
 _START_LSN = 1
-_PADDING = bytes(8)
+PADDING = bytes(8)
 """So that eight bytes can be gathered at any position of a message, whatever is done with them."""
 
 
@@ -66,24 +67,41 @@ class Wire:
                 f"could not decode XLogData frame: it wants {HEADER + 1} bytes or more, has {len(short)}",
                 short,
             )
-        data = b"".join([*frames, _PADDING])
-        words: Int64s = np.ndarray((len(data) - 7,), ">i8", data, strides=(1,))
+        data = b"".join([*frames, PADDING])
+        words = _words(data)
         ends = np.cumsum(sizes)
         starts = ends - sizes
         lsn = _checked(native(words[starts + _START_LSN]), frames)
         starts += HEADER
         return cls(data, pa.py_buffer(data), words, starts, ends, lsn, native(words[starts]))
 
+    @classmethod
+    def of(cls, data: bytes, sizes: Int64s, lsn: Int64s, *, offset: int = 0) -> "Wire":
+        """Take messages without their frames' headers: from `offset` on, and after them `PADDING`."""
+        words = _words(data)
+        ends = offset + np.cumsum(sizes)
+        starts = ends - sizes
+        return cls(data, pa.py_buffer(data), words, starts, ends, lsn, native(words[starts]))
+
+    def part(self, which: "slice | Mask") -> "Wire":
+        """Take some of the messages; they stay where they are."""
+        places = (column[which] for column in (self.starts, self.ends, self.lsn, self.head))
+        return Wire(self.data, self.buffer, self.words, *places)
+
     def __len__(self) -> int:
         return len(self.starts)
+
+    @property
+    def tags(self) -> Int64s:
+        return self.head >> 56 & 0xFF
 
     def message(self, number: int) -> bytes:
         return self.data[int(self.starts[number]) : int(self.ends[number])]
 
-    def decode(self, number: int) -> Message:
-        """Decode one message; the error says where in the log it is."""
+    def decode(self, number: int, *, in_stream: bool = False, streaming_parallel: bool = False) -> Message:
+        """Decode one message, as `decode` does; the error says where in the log it is."""
         try:
-            return decode(self.message(number))
+            return decode(self.message(number), in_stream=in_stream, streaming_parallel=streaming_parallel)
         except UndecodableError as error:
             raise self.error(number, error.message) from None
 
@@ -97,9 +115,43 @@ class Wire:
     def int64(self, positions: Int64s) -> Int64s:
         return native(self.words[positions])
 
+    def pack(self, starts: Int64s, ends: Int64s) -> pa.BinaryArray:
+        """Copy n values out of the buffer, to stand one behind the other.
+
+        The offsets describe values and what is between them in turn, over the shared buffer, and only the
+        values are taken. The gaps may be of negative length, as groups follow one another; nobody looks at
+        them. `take` reserves the mean length of all elements for each it takes; the outer offsets are set to
+        make that right.
+        """
+        count = len(starts)
+        elements = 2 * count + 1
+        offsets = np.empty(elements + 1, np.int32)
+        offsets[0] = 0
+        offsets[1:-1:2] = starts
+        offsets[2::2] = ends
+        total = int((ends - starts).sum())
+        offsets[-1] = min(total * elements // count + elements, len(self.data))
+        spaced = pa.BinaryArray.from_buffers(pa.binary(), elements, [None, as_buffer(offsets), self.buffer])
+        return cast("pa.BinaryArray", spaced.take(np.arange(1, elements, 2)))
+
     def error(self, number: int, message: str) -> UndecodableError:
         """Make an error about one message that says where in the log it is."""
         return UndecodableError(f"{message} (LSN {Lsn(int(self.lsn[number]))})", self.message(number))
+
+
+def as_buffer(values: NDArray[np.int32] | NDArray[np.uint8]) -> pa.Buffer:
+    return pa.py_buffer(values.data)
+
+
+def _words(data: bytes) -> Int64s:
+    return np.ndarray((len(data) - 7,), ">i8", data, strides=(1,))
+
+
+def tag_mask(*tags: Tag) -> NDArray[np.bool_]:
+    """Make a table that says of every byte whether it is one of these tags."""
+    found = np.zeros(256, np.bool_)
+    found[list(tags)] = True
+    return found
 
 
 def native(values: NDArray[np.int64]) -> Int64s:

@@ -8,9 +8,10 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.reader.record import Record, undecodable
 from pgcdc_cli.reader.stored import Stored, lines
 
-_OPERATIONS = frozenset("BCIUDTMR")
+_OPERATIONS = frozenset("BCIUDTMRPKr")
+_BOUNDS = frozenset("BCPKr")
 _LAST = 2**63
-"""Where a commit stands among the changes of its transaction."""
+"""Where a transaction's end stands among its changes."""
 
 
 def read_json_lines(path: str, file: Stored) -> Iterator[Record]:
@@ -29,7 +30,7 @@ def _record(change: dict[str, Any], line: str) -> Record:
     if operation not in _OPERATIONS:
         raise ValueError(f"unknown op {operation!r}")
     commit_lsn = Lsn.parse(change["commit_lsn"])
-    if operation in ("B", "C"):
+    if operation in _BOUNDS:
         return Record((commit_lsn, 1, -1 if operation == "B" else _LAST), "", line)
     table = "_messages" if operation == "M" else f"{change['schema']}.{change['table']}"
     return Record((commit_lsn, int(operation != "R"), int(change["seq"])), table, line)

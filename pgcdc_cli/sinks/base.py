@@ -1,11 +1,30 @@
-"""What the stream loop asks of every sink."""
+"""What every sink is told, and what the stream loop asks of it."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from pgcdc_cli.formats.base import EncodedSlice
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.changes import LastCommit
+from pgcdc_cli.pgoutput.changes import LastCommit, Prepared
+from pgcdc_cli.pgoutput.spooling import Spools
 from pgcdc_cli.sinks.checkpoint import Checkpoint, Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkSettings:
+    """Intervals in seconds; `fsync_interval` 0 makes rows durable at rotation and exit only.
+
+    `spool_limit` is how many bytes the transactions that are put aside may take, None for any number.
+
+    `options` says what else decides over the content of lines (filters, how numeric is written): a checkpoint
+    that was made with others is refused.
+    """
+
+    fsync_interval: float = 10.0
+    status_interval: float = 10.0
+    options: Mapping[str, str] = field(default_factory=dict)
+    spool_limit: int | None = None
 
 
 class Sink(Protocol):
@@ -13,6 +32,7 @@ class Sink(Protocol):
 
     `edge_lsn` is the end LSN of the last transaction written: what is delivered again below it is skipped.
     `last_commit` is that transaction, None before the first.
+    `prepared` are the transactions that are prepared and not ended there.
     `durable_lsn` is the position that is fsynced and in the checkpoint: the only one the server may be told.
     """
 
@@ -21,6 +41,9 @@ class Sink(Protocol):
 
     @property
     def last_commit(self) -> LastCommit | None: ...
+
+    @property
+    def prepared(self) -> tuple[Prepared, ...]: ...
 
     @property
     def durable_lsn(self) -> Lsn: ...
@@ -49,6 +72,9 @@ class Sink(Protocol):
 
     def flush(self) -> None:
         """Make everything up to the last edge durable, now."""
+
+    def new_spools(self) -> Spools:
+        """Say where a new connection is to put transactions aside; those of the last one are dropped."""
 
     def rollback(self) -> None:
         """Forget what was written after the last edge (the connection was lost)."""

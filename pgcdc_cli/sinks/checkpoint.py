@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.changes import LastCommit
+from pgcdc_cli.pgoutput.changes import LastCommit, Prepared
 from pgcdc_cli.sinks.disk import Disk
 from pgcdc_cli.sinks.strict import Fields, damaged, dump, load
 
@@ -80,7 +80,8 @@ class Checkpoint:
     `end_lsn` is the end of the last durable transaction; `segment` the number of the open segment, or the
     next. `last_commit` is the last transaction that came, while `end_lsn` goes on with keepalives; None
     before the first. `options` describes the format and what else decides over the content of lines. `inode`
-    is device and inode of a single output file, None for a directory.
+    is device and inode of a single output file, None for a directory. `prepared` are the transactions that
+    were prepared and not ended before `end_lsn`; their spools are durable.
     """
 
     source: Source
@@ -92,6 +93,7 @@ class Checkpoint:
     pending: Pending | None = None
     inode: tuple[int, int] | None = None
     last_commit: LastCommit | None = None
+    prepared: tuple[Prepared, ...] = ()
 
 
 def read_checkpoint(disk: Disk, path: str) -> Checkpoint | None:
@@ -131,6 +133,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
             "pending": None if pending is None else _encode_pending(pending),
             "inode": None if checkpoint.inode is None else list(checkpoint.inode),
             "last_commit": _encode_commit(checkpoint.last_commit),
+            "prepared": [_encode_prepared(one) for one in checkpoint.prepared],
         }
     )
     return body[:-1] + b',"crc32":%d}\n' % zlib.crc32(body)
@@ -154,6 +157,18 @@ def _encode_file(file: PartialFile) -> dict[str, object]:
 
 def _encode_commit(last: LastCommit | None) -> dict[str, object] | None:
     return None if last is None else {"end_lsn": str(last.end_lsn), "commit_ts": last.commit_ts}
+
+
+def _encode_prepared(one: Prepared) -> dict[str, object]:
+    return {
+        "xid": one.xid,
+        "gid": one.gid,
+        "prepare_lsn": str(one.prepare_lsn),
+        "first_lsn": str(one.first_lsn),
+        "path": one.path,
+        "size": one.size,
+        "crc32": one.crc32,
+    }
 
 
 def _encode_pending(pending: Pending) -> dict[str, object]:
@@ -182,6 +197,7 @@ def decode(data: bytes) -> Checkpoint:
         pending=_decode_pending(fields.inner("pending")),
         inode=_decode_inode(fields),
         last_commit=_decode_commit(fields.inner("last_commit")),
+        prepared=tuple(_decode_prepared(item) for item in fields.items("prepared")),
     )
     fields.end()
     if encode(checkpoint) != data:
@@ -241,6 +257,21 @@ def _decode_commit(fields: Fields | None) -> LastCommit | None:
     last = LastCommit(fields.lsn("end_lsn"), fields.count("commit_ts"))
     fields.end()
     return last
+
+
+def _decode_prepared(data: object) -> Prepared:
+    fields = Fields(data, "a prepared transaction")
+    prepared = Prepared(
+        xid=fields.count("xid"),
+        gid=fields.text("gid"),
+        prepare_lsn=fields.lsn("prepare_lsn"),
+        first_lsn=fields.lsn("first_lsn"),
+        path=None if fields.null("path") else fields.path("path"),
+        size=fields.count("size"),
+        crc32=fields.count("crc32"),
+    )
+    fields.end()
+    return prepared
 
 
 def _decode_pending(fields: Fields | None) -> Pending | None:

@@ -8,35 +8,25 @@ Rules, all kept here:
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.base import EncodedSlice, Format, Piece
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.changes import Edge, LastCommit
+from pgcdc_cli.pgoutput.changes import Edge, LastCommit, Prepared
+from pgcdc_cli.sinks.base import SinkSettings
 from pgcdc_cli.sinks.checkpoint import Checkpoint, Source, read_checkpoint, write_checkpoint
 from pgcdc_cli.sinks.disk import Disk
 from pgcdc_cli.sinks.files import Files
 from pgcdc_cli.sinks.output import OutputFile
+from pgcdc_cli.sinks.source import check_options
+from pgcdc_cli.sinks.spool import SpoolFolder
 
 HELD_AT_MOST = 16 << 20
 """Bytes of rows in memory, over all files, at which all of them are written."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkSettings:
-    """Intervals in seconds; `fsync_interval` 0 makes rows durable at rotation and exit only.
-
-    `options` says what else decides over the content of lines (filters, how numeric is written): a checkpoint
-    that was made with others is refused.
-    """
-
-    fsync_interval: float = 10.0
-    status_interval: float = 10.0
-    options: Mapping[str, str] = field(default_factory=dict)
 
 
 class CheckpointedSink(ABC):
@@ -48,6 +38,7 @@ class CheckpointedSink(ABC):
     def __init__(
         self,
         root: str,
+        spool: str,
         encoding: Format,
         settings: SinkSettings,
         disk: Disk,
@@ -55,6 +46,7 @@ class CheckpointedSink(ABC):
     ) -> None:
         self.disk = disk
         self.files = Files(disk, root)
+        self._spools = SpoolFolder(self.files, spool, settings.spool_limit)
         self.outputs: list[OutputFile] = []
         self._encoding = encoding
         self._settings = settings
@@ -63,6 +55,7 @@ class CheckpointedSink(ABC):
         self._checkpoint: Checkpoint | None = None
         self._edge_lsn = Lsn(0)
         self._last_commit: LastCommit | None = None
+        self._prepared: tuple[Prepared, ...] = ()
         self._unsaved: dict[OutputFile, None] = {}
         self._open = False
         self._held = 0
@@ -79,6 +72,10 @@ class CheckpointedSink(ABC):
     @property
     def last_commit(self) -> LastCommit | None:
         return self._last_commit
+
+    @property
+    def prepared(self) -> tuple[Prepared, ...]:
+        return self._prepared
 
     @property
     def durable_lsn(self) -> Lsn:
@@ -112,11 +109,15 @@ class CheckpointedSink(ABC):
         checkpoint = read_checkpoint(self.disk, self._checkpoint_path)
         if checkpoint is None:
             self._check_fresh()
+            self._spools.clear(())
             return None
-        self._check_options(checkpoint)
+        check_options(self._checkpoint_path, self._options, checkpoint.options)
         self.disk.fsync_folder(self.files.root)
+        self._spools.check(checkpoint.prepared)
         recovered = self._recover(checkpoint)
         self._edge_lsn, self._last_commit = recovered.end_lsn, recovered.last_commit
+        self._prepared = recovered.prepared
+        self._spools.clear(self._prepared)
         return recovered
 
     def start(self, source: Source, start_lsn: Lsn, checkpoint: Checkpoint | None = None) -> None:
@@ -179,6 +180,8 @@ class CheckpointedSink(ABC):
         self._edge_lsn = max(self._edge_lsn, edge.end_lsn)
         if edge.commit_lsn:
             self._last_commit = LastCommit.after(self._last_commit, edge)
+        if edge.prepared is not None:
+            self._prepared = edge.prepared
         if self._eager:
             self._write_whole()
         self._at_edge()
@@ -248,22 +251,38 @@ class CheckpointedSink(ABC):
     def _sync(self, changed: list[OutputFile]) -> None:
         for output in changed:
             self.files.fsync(output.path)
+        for one in self._prepared:
+            if one.path is not None and one not in self._saved.prepared:
+                self.files.fsync(one.path)
         self._place_schemas()
         self.files.fsync_folders()
 
     def _at_position(self, **changes: Any) -> Checkpoint:  # noqa: ANN401 - fields of Checkpoint
         """Give the checkpoint of the last edge."""
-        changes |= {"end_lsn": self._edge_lsn, "last_commit": self._last_commit}
+        changes |= {
+            "end_lsn": self._edge_lsn,
+            "last_commit": self._last_commit,
+            "prepared": self._prepared,
+        }
         return replace(self._saved, **changes)
 
     def _save(self, checkpoint: Checkpoint) -> None:
         write_checkpoint(self.disk, self._checkpoint_path, checkpoint)
-        self._checkpoint = checkpoint
+        before, self._checkpoint = self._checkpoint, checkpoint
+        for one in () if before is None else before.prepared:
+            if one not in checkpoint.prepared:
+                self._spools.discard(one)
 
     def _now_durable(self, changed: list[OutputFile]) -> None:
         for output in changed:
             output.durable = output.edge
         self._unsaved = {output: None for output in self._unsaved if output.begun}
+
+    def new_spools(self) -> SpoolFolder:
+        """Drop what the last connection put aside, but for prepared transactions."""
+        with self._guard():
+            self._spools.clear(self._prepared)
+        return self._spools
 
     def rollback(self) -> None:
         """Forget what was written after the last edge (the connection was lost)."""
@@ -295,6 +314,7 @@ class CheckpointedSink(ABC):
                 with self._guard():
                     self._rollback()
                     self._end()
+                    self._spools.close(self._prepared)
         finally:
             self._release()
 
@@ -318,17 +338,6 @@ class CheckpointedSink(ABC):
         except BaseException as error:
             self._failure = PgcdcError(ErrorKind.UNEXPECTED, f"could not write: {error!r}")
             raise
-
-    def _check_options(self, checkpoint: Checkpoint) -> None:
-        ours, theirs = self._options, checkpoint.options
-        for name in sorted(ours.keys() | theirs.keys()):
-            if ours.get(name) != theirs.get(name):
-                raise PgcdcError(
-                    ErrorKind.USAGE,
-                    f'could not go on from "{self._checkpoint_path}": '
-                    f"its {name} is {theirs.get(name, 'not set')}, not {ours.get(name, 'not set')}",
-                    hint="use the same options as before, or another directory or file and a new slot",
-                )
 
     @property
     @abstractmethod

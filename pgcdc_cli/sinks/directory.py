@@ -7,8 +7,9 @@ from pathlib import PurePath
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.base import EncodedSlice, Format, Piece
 from pgcdc_cli.sinks import recovery, rotation
+from pgcdc_cli.sinks.base import SinkSettings
 from pgcdc_cli.sinks.checkpoint import Checkpoint, Mark, PartialFile
-from pgcdc_cli.sinks.core import CheckpointedSink, SinkSettings
+from pgcdc_cli.sinks.core import CheckpointedSink
 from pgcdc_cli.sinks.disk import Disk
 from pgcdc_cli.sinks.files import folder_of
 from pgcdc_cli.sinks.output import OutputFile
@@ -18,6 +19,7 @@ from pgcdc_cli.sinks.strict import damaged
 
 CHECKPOINT = "checkpoint.json"
 LOCK = ".lock"
+SPOOL = "_spool"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,7 @@ class DirectorySink(CheckpointedSink):
         disk: Disk | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        super().__init__(str(PurePath(path)), encoding, settings, disk or Disk(), clock)
+        super().__init__(str(PurePath(path)), SPOOL, encoding, settings, disk or Disk(), clock)
         self._limits = settings
         self._schemas = SchemaFiles(self.files)
         self._current: dict[str, OutputFile] = {}

@@ -143,6 +143,10 @@ class Disk:
         with _named("remove", path):
             self._os(os.unlink, path)
 
+    def rmdir(self, path: str) -> None:
+        with _named("remove", path):
+            self._os(os.rmdir, path)
+
     def place(self, path: str, data: bytes) -> None:
         """Put a whole file in place at once: temporary name, fsync, rename.
 

@@ -10,14 +10,16 @@ from pathlib import PurePath
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.base import EncodedSlice, Format, Piece
+from pgcdc_cli.sinks.base import SinkSettings
 from pgcdc_cli.sinks.checkpoint import Checkpoint, Mark, PartialFile
-from pgcdc_cli.sinks.core import CheckpointedSink, SinkSettings
+from pgcdc_cli.sinks.core import CheckpointedSink
 from pgcdc_cli.sinks.disk import Disk, Stat
 from pgcdc_cli.sinks.output import OutputFile
 from pgcdc_cli.sinks.strict import damaged
 
 CHECKPOINT_SUFFIX = ".checkpoint"
 LOCK_SUFFIX = ".lock"
+SPOOL_SUFFIX = ".spool"
 
 
 def takes_checkpoint(path: str, disk: Disk | None = None) -> bool:
@@ -42,8 +44,11 @@ class FileSink(CheckpointedSink):
         if encoding.tail:
             message = f'could not write "{path}": format {encoding.name} has one table a file'
             raise PgcdcError(ErrorKind.USAGE, message, hint="write it into a directory: -D DIR")
-        super().__init__(str(PurePath(path).parent), encoding, settings, disk or Disk(), clock)
-        self._name = PurePath(path).name
+        place = PurePath(path)
+        super().__init__(
+            str(place.parent), place.name + SPOOL_SUFFIX, encoding, settings, disk or Disk(), clock
+        )
+        self._name = place.name
 
     @property
     def _lock_path(self) -> str:

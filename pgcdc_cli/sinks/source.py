@@ -1,7 +1,7 @@
 """May a stream go on from this checkpoint? Asked before START_REPLICATION."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -70,3 +70,15 @@ def _check_timeline(checkpoint: Checkpoint, source: Source, history: Sequence[tu
 def _changed(what: str, old: str, new: str, *, hint: str | None = None) -> PgcdcError:
     message = f"could not go on from the checkpoint: it is of {what} {old}, not {new}"
     return PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=hint)
+
+
+def check_options(path: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> None:
+    """Refuse a checkpoint (at `path`) of another format, or with other options: USAGE."""
+    for name in sorted(ours.keys() | theirs.keys()):
+        if ours.get(name) != theirs.get(name):
+            raise PgcdcError(
+                ErrorKind.USAGE,
+                f'could not go on from "{path}": '
+                f"its {name} is {theirs.get(name, 'not set')}, not {ours.get(name, 'not set')}",
+                hint="use the same options as before, or another directory or file and a new slot",
+            )

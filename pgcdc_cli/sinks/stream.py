@@ -5,15 +5,18 @@ file, fsynced. A reader that went away is a BrokenPipeError, which ends a comman
 """
 
 import os
+import tempfile
 import time
 from collections.abc import Callable
 
 from pgcdc_cli.formats.base import EncodedSlice, Format
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.changes import LastCommit
+from pgcdc_cli.pgoutput.changes import LastCommit, Prepared
+from pgcdc_cli.sinks.base import SinkSettings
 from pgcdc_cli.sinks.checkpoint import Checkpoint, Source
-from pgcdc_cli.sinks.core import SinkSettings
 from pgcdc_cli.sinks.disk import Disk
+from pgcdc_cli.sinks.files import Files
+from pgcdc_cli.sinks.spool import SpoolFolder
 
 STDOUT = 1
 
@@ -45,6 +48,8 @@ class StreamSink:
         self._synced_at = 0.0
         self._edge_lsn = self._durable_lsn = Lsn(0)
         self.last_commit: LastCommit | None = None
+        self.prepared: tuple[Prepared, ...] = ()
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     @property
     def edge_lsn(self) -> Lsn:
@@ -83,6 +88,8 @@ class StreamSink:
             self._edge_lsn = max(self._edge_lsn, part.edge.end_lsn)
             if part.edge.commit_lsn:
                 self.last_commit = LastCommit.after(self.last_commit, part.edge)
+            if part.edge.prepared is not None:
+                self.prepared = part.edge.prepared
             self._at_edge()
 
     def _write(self, data: memoryview) -> None:
@@ -125,6 +132,19 @@ class StreamSink:
         self._synced_at = self._clock()
         self._durable_lsn = self._edge_lsn
 
+    def new_spools(self) -> SpoolFolder:
+        """Put transactions aside in a temporary folder, anew for each connection."""
+        self._drop_spools()
+        self._folder = tempfile.TemporaryDirectory(prefix="pgcdc-")
+        self._spool_files = Files(self._disk, self._folder.name)
+        return SpoolFolder(self._spool_files, "spool", self._settings.spool_limit)
+
+    def _drop_spools(self) -> None:
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            self._spool_files.close_all()
+            folder.cleanup()
+
     def rollback(self) -> None:
         """Do nothing: what was written can't be taken back, and comes again."""
 
@@ -138,6 +158,7 @@ class StreamSink:
             if self._fd is not None and not self._failed:
                 self.flush()
         finally:
+            self._drop_spools()
             self._close()
 
     def _close(self) -> None:

@@ -4,6 +4,8 @@ from pgoutput_encoder import frame
 
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
+from pgcdc_cli.pgoutput.transactions import Assembler
+from pgcdc_cli.pgoutput.wire import Wire
 
 TIME = 1_700_000_000_000_000
 COLUMNS = (m.RelationColumn("id", 20, -1, True), m.RelationColumn("doc", 25, -1, False))
@@ -23,3 +25,10 @@ def insert(*values, oid=16385):
 
 def frames_of(*messages, lsn=500):
     return [frame(message, lsn + number) for number, message in enumerate(messages)]
+
+
+class FrameAssembler(Assembler):
+    """The assembler over whole frames."""
+
+    def assemble(self, frames):
+        return super().assemble(Wire.join(frames))

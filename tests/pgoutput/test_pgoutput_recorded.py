@@ -4,12 +4,12 @@ from datetime import UTC, datetime
 
 import psycopg
 import pytest
+from pgoutput_orders import FrameAssembler as Assembler
 from pgoutput_recording import SETTINGS, messages, record
 from pgoutput_reference import UNCHANGED, describe, flat, merged, reference
 
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
-from pgcdc_cli.pgoutput.transactions import Assembler
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC).timestamp() * 1_000_000
 
@@ -301,7 +301,7 @@ def test_streamed_transactions_have_their_fields(database, protocol, streaming):
         assert (abort.abort_lsn, abort.abort_time) == (None, None)
     kept = [message for message in found if isinstance(message, m.Insert) and message.xid == xid]
     assert [int(message.new.values[0].data) for message in kept] == list(range(1, 2001))
-    with pytest.raises(Exception, match="streamed and prepared transactions were not asked for"):
+    with pytest.raises(Exception, match="it belongs to a streamed or prepared transaction"):
         Assembler(describe, skip_before=Lsn(0)).assemble(frames)
 
 

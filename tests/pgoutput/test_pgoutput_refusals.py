@@ -3,12 +3,12 @@
 import pytest
 from pgoutput_encoder import encode, frame
 from pgoutput_orders import BEGIN, COMMIT, ORDERS, TIME, frames_of, full, insert
+from pgoutput_orders import FrameAssembler as Assembler
 from pgoutput_reference import describe
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
-from pgcdc_cli.pgoutput.transactions import Assembler
 
 PREPARED = (Lsn(1000), Lsn(1010), TIME, 7, "gid")
 
@@ -49,14 +49,14 @@ PREPARED = (Lsn(1000), Lsn(1010), TIME, 7, "gid")
         (
             [m.StreamStart(7, True)],
             (
-                "assemble Stream Start message: streamed and prepared transactions were not asked for"
+                "assemble Stream Start message: it belongs to a streamed or prepared transaction"
                 " (LSN 0/1F4)"
             ),
         ),
         (
             [m.CommitPrepared(*PREPARED)],
             (
-                "assemble Commit Prepared message: streamed and prepared transactions were not asked for"
+                "assemble Commit Prepared message: it belongs to a streamed or prepared transaction"
                 " (LSN 0/1F4)"
             ),
         ),

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pgoutput_orders import BEGIN, COMMIT, NARROW, ORDERS, PARTS, TIME, frames_of, insert
+from pgoutput_orders import FrameAssembler as Assembler
 from pgoutput_reference import describe, flat, merged, reference
 from pgoutput_strategies import cuts, mutations, streams
 
@@ -13,7 +14,6 @@ from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput import wire
 from pgcdc_cli.pgoutput.changes import Edge
 from pgcdc_cli.pgoutput.decode import decode
-from pgcdc_cli.pgoutput.transactions import Assembler
 
 
 def assemble(batches, *, skip_before=-1, **options):

@@ -22,8 +22,8 @@ from sink_tools import (
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.sinks import output
+from pgcdc_cli.sinks.base import SinkSettings
 from pgcdc_cli.sinks.checkpoint import read_checkpoint
-from pgcdc_cli.sinks.core import SinkSettings
 from pgcdc_cli.sinks.disk import Disk
 from pgcdc_cli.sinks.file import FileSink, takes_checkpoint
 

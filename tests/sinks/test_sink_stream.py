@@ -7,7 +7,7 @@ import pytest
 from sink_tools import SOURCE, START, Clock, FailingDisk, Feed, Lines, expected, transactions
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.sinks.core import SinkSettings
+from pgcdc_cli.sinks.base import SinkSettings
 from pgcdc_cli.sinks.stream import StreamSink
 
 TXS = transactions("ab", "a", "aacb", "bc")

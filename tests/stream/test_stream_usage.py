@@ -29,13 +29,15 @@ OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
         ("--max-transactions 0", '--max-transactions: "0" is no whole number above 0'),
         ("-f x", "-f and -D exclude each other"),
         ("--format pretty", "--format pretty goes into one file (-f) or to standard output"),
-        ("--proto-version 2", "--proto-version 2 is not supported yet, only 1"),
-        ("--streaming on", "--streaming on is not supported yet, only off"),
-        ("--two-phase", "--two-phase is not supported yet"),
+        (
+            "--two-phase-at prepare --format arrow",
+            "--two-phase-at prepare: --format arrow can't tell how a transaction ended",
+        ),
+        ("--spool-limit 0", '--spool-limit: "0" is less than a byte'),
         ("-o novalue", '-o: "novalue" is not NAME=VALUE'),
         ("-o =value", '-o: "=value" is not NAME=VALUE'),
         ("-o streaming=on", "-o streaming: use --streaming"),
-        ("-o binary=true", "-o binary: binary values are not supported yet"),
+        ("-o binary=true", "-o binary: use --binary"),
         ("--if-not-exists", "--if-not-exists goes with --create-slot"),
     ],
 )
@@ -69,22 +71,35 @@ def test_what_arrow_has_not(tmp_path, arguments, message, hint):
 
 
 @pytest.mark.parametrize(
-    ("create", "reason"),
-    [
-        ("pg_create_physical_replication_slot(%s)", "it is a physical slot"),
-        (
-            "pg_create_logical_replication_slot(%s, 'pgoutput', false, true)",
-            "two-phase decoding is not supported yet",
-        ),
-    ],
+    ("options", "needs"),
+    [("--streaming on", "2"), ("--streaming parallel", "4"), ("--two-phase -D x", "3")],
 )
-def test_a_slot_that_cannot_be_decoded(source, tmp_path, create, reason):
+def test_a_protocol_that_is_too_old_for_what_is_asked(options, needs):
+    run = stream("host=/nowhere dbname=never_asked", "s", "--proto-version", "1", *options.split())
+    what = options.removesuffix(" -D x")
+    hint = "leave out --proto-version: the server's newest is the default"
+    refused(run, 2, f"use --proto-version 1: {what} needs {needs}", hint)
+
+
+def test_nothing_keeps_prepared_transactions_for_standard_output(source):
     slot = f"s_{source.name}"
-    source.execute(f"SELECT {create}", (slot,))
+    reason = "nothing keeps a prepared transaction until it commits; use -f or -D, or --two-phase-at prepare"
+    refused(
+        stream(source.uri, slot, "--two-phase"), 2, f"read the command line: --two-phase: {reason}", SEE_HELP
+    )
+    source.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, true)", (slot,))
+    run = stream(source.uri, slot)
+    reason = "it sends prepared transactions, and nothing keeps them: use -f, -D or --two-phase-at prepare"
+    refused(run, 2, f'stream slot "{slot}": {reason}', OTHER_SLOT)
+
+
+def test_a_physical_slot(source, tmp_path):
+    slot = f"s_{source.name}"
+    source.execute("SELECT pg_create_physical_replication_slot(%s)", (slot,))
     try:
         before = position(source, slot)
         run = stream(source.uri, slot, "-D", str(tmp_path / "out"))
-        refused(run, 2, f'stream slot "{slot}": {reason}', OTHER_SLOT)
+        refused(run, 2, f'stream slot "{slot}": it is a physical slot', OTHER_SLOT)
         assert position(source, slot) == before
     finally:
         source.execute("SELECT pg_drop_replication_slot(%s)", (slot,))

@@ -106,7 +106,8 @@ def one(stamp: Stamp, time: int) -> Stamps:
     """Make arrays of one element; `time` stands in for a commit time that isn't there."""
     commit_ts = time if stamp.commit_ts is None else stamp.commit_ts
     values = (stamp.index, stamp.lsn, stamp.commit_lsn, commit_ts, stamp.xid or INVALID_XID, stamp.seq)
-    return Stamps(*(np.array([value], np.int64) for value in values))
+    index, lsn, commit_lsn, micros, xid, seq = (np.array([value], np.int64) for value in values)
+    return Stamps(index, lsn, commit_lsn, micros, xid, seq)
 
 
 def _blocks(stamps: Stamps, orders: Orders) -> dict[RecordKind, tuple[Part, ...]]:

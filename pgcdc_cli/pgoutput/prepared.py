@@ -1,0 +1,142 @@
+"""Prepared transactions: between PREPARE TRANSACTION and COMMIT PREPARED or ROLLBACK PREPARED.
+
+The server sends one at its prepare and not again, so it must be durable, and the checkpoint name it, before
+the prepare's position is confirmed. An exception are those that were prepared before the slot knew of two
+phases: they come whole right before their commit, with a prepare LSN from before the checkpoint.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput import messages as m
+from pgcdc_cli.pgoutput.changes import Edge, Prepared, Slice, Stamp, TransactionMark
+from pgcdc_cli.pgoutput.replay import Aside, End, Replay
+from pgcdc_cli.pgoutput.spooling import Spools
+
+Name = tuple[int, str]
+"""A prepared transaction: xid and gid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedPolicy:
+    """What is to be done about prepared transactions.
+
+    `known` are those of the checkpoint. `at_prepare` gives out their changes at the PREPARE. `accept_gap`
+    goes on where one committed whose changes were never seen, and tells `warn`.
+    """
+
+    known: Sequence[Prepared] = ()
+    at_prepare: bool = False
+    accept_gap: bool = False
+    warn: Callable[[str], None]
+
+
+class PreparedTransactions:
+    """Those whose end has not come yet, by xid and gid.
+
+    `skip_before` is the assembler's: what ended before it is on record.
+    """
+
+    def __init__(self, replay: Replay, spools: Spools, policy: PreparedPolicy, skip_before: Lsn) -> None:
+        self._replay = replay
+        self._spools = spools
+        self._policy = policy
+        self._skip_before = skip_before
+        self._prepared = {(one.xid, one.gid): one for one in policy.known}
+        self._asides: dict[Name, Aside] = {}
+
+    def __contains__(self, name: Name) -> bool:
+        return name in self._prepared
+
+    def prepare(self, message: m.Prepare | m.StreamPrepare, aside: Aside) -> Iterator[Slice]:
+        """Remember a transaction; one that is known already has no spool.
+
+        One from before the checkpoint that the checkpoint doesn't name has ended before it, too, or is one
+        of the exceptions. Either way its end is still to come, and nothing has to last until then.
+        """
+        if aside.spool is None:
+            return
+        name = message.xid, message.gid
+        if message.prepare_lsn < self._skip_before:
+            self._asides[name] = aside
+            return
+        prepared = Prepared(message.xid, message.gid, message.prepare_lsn, aside.first_lsn)
+        if self._policy.at_prepare:
+            self._prepared[name] = prepared
+            yield from self._give_out(message, aside)
+            return
+        path, size, crc32 = aside.spool.finish()
+        self._prepared[name] = replace(prepared, path=path, size=size, crc32=crc32)
+        self._asides[name] = aside
+        yield Slice(self._edge(message.end_lsn))
+
+    def _give_out(self, message: m.Prepare | m.StreamPrepare, aside: Aside) -> Iterator[Slice]:
+        end = End(message.prepare_lsn, message.end_lsn, message.prepare_time, message.gid)
+        for part in self._replay.whole(aside, end, self._all):
+            yield replace(part, marks=tuple(map(_at_prepare, part.marks)))
+        aside.remove()
+
+    def commit(self, message: m.CommitPrepared) -> Iterator[Slice]:
+        """Give out the changes; GAP if they were never seen."""
+        name = message.xid, message.gid
+        prepared, aside = self._prepared.pop(name, None), self._asides.pop(name, None)
+        end = End(message.commit_lsn, message.end_lsn, message.commit_time, message.gid)
+        if message.commit_lsn < self._skip_before:
+            yield Slice(self._edge(message.end_lsn))
+        elif prepared is not None and prepared.path is None:
+            yield self._outcome("K", prepared, end)
+        elif aside is None and prepared is None:
+            self._miss(message)
+            yield Slice(self._edge(message.end_lsn))
+        else:
+            yield from self._replay.whole(aside or self._reopen(prepared), end, self._all)
+        if prepared is None and aside is not None and not self._replay.assembler.ended:
+            aside.remove()
+
+    def roll_back(self, message: m.RollbackPrepared) -> Iterator[Slice]:
+        """Forget the changes; one that is not known never had any here."""
+        name = message.xid, message.gid
+        prepared, aside = self._prepared.pop(name, None), self._asides.pop(name, None)
+        if prepared is None:
+            if aside is not None:
+                aside.remove()
+        elif prepared.path is None:
+            end = End(prepared.prepare_lsn, message.rollback_end_lsn, message.rollback_time)
+            yield self._outcome("r", prepared, end)
+        else:
+            yield Slice(self._edge(message.rollback_end_lsn))
+
+    @property
+    def _all(self) -> tuple[Prepared, ...]:
+        return tuple(self._prepared.values())
+
+    def _edge(self, end_lsn: Lsn) -> Edge:
+        """Make an edge at which no changes end, only what is prepared differs."""
+        return Edge(Lsn(0), end_lsn, 0, prepared=self._all)
+
+    def _reopen(self, prepared: Prepared | None) -> Aside:
+        assert prepared is not None
+        spool = self._spools.reopen(prepared)
+        return Aside(prepared.xid, prepared.first_lsn, spool, streamed=False, reopened=True)
+
+    def _miss(self, message: m.CommitPrepared) -> None:
+        reason = (
+            f'could not write prepared transaction "{message.gid}":'
+            f" its changes came before {self._skip_before} and are not here"
+        )
+        if not self._policy.accept_gap:
+            raise PgcdcError(ErrorKind.GAP, reason)
+        self._policy.warn(f"{reason}; going on without them")
+
+    def _outcome(self, kind: Literal["K", "r"], prepared: Prepared, end: End) -> Slice:
+        """Tell what became of a transaction whose changes were given out at its prepare."""
+        stamp = Stamp(0, end.end_lsn, end.commit_lsn, end.time, prepared.xid, 0)
+        mark = TransactionMark(kind, stamp, prepared.gid)
+        return Slice(self._edge(end.end_lsn), marks=(mark,))
+
+
+def _at_prepare(mark: TransactionMark) -> TransactionMark:
+    return replace(mark, kind="P") if mark.kind == "C" else mark

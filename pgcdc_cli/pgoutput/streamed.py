@@ -1,0 +1,208 @@
+"""Transactions that arrive before they commit: put aside, and decoded as if they had been sent whole.
+
+Protocol 2 streams large transactions in blocks, protocol 3 sends prepared ones at their PREPARE, protocol 4
+tells more about aborts. Whatever is not committed goes to a spool; at its commit a Begin, the spool and a
+Commit pass through the assembler, as protocol 1 would have sent them: everything behind it sees protocol 1.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from pgcdc_cli.errors import UndecodableError
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput import messages as m
+from pgcdc_cli.pgoutput.changes import Slice
+from pgcdc_cli.pgoutput.messages import Tag
+from pgcdc_cli.pgoutput.prepared import PreparedPolicy, PreparedTransactions
+from pgcdc_cli.pgoutput.replay import Aside, End, Replay
+from pgcdc_cli.pgoutput.spooling import Spools
+from pgcdc_cli.pgoutput.transactions import Assembler
+from pgcdc_cli.pgoutput.wire import Wire, tag_mask
+
+_IS_CONTROL = tag_mask(
+    Tag.STREAM_START,
+    Tag.STREAM_STOP,
+    Tag.STREAM_COMMIT,
+    Tag.STREAM_ABORT,
+    Tag.STREAM_PREPARE,
+    Tag.BEGIN_PREPARE,
+    Tag.PREPARE,
+    Tag.COMMIT_PREPARED,
+    Tag.ROLLBACK_PREPARED,
+)
+_IS_CHANGE = tag_mask(
+    Tag.ORIGIN, Tag.RELATION, Tag.TYPE, Tag.INSERT, Tag.UPDATE, Tag.DELETE, Tag.TRUNCATE, Tag.MESSAGE
+)
+_TAG_AND_XID = 5
+_LONG_ABORT = 25
+"""Bytes of a Stream Abort that has LSN and time."""
+
+
+class Streams:
+    """All transactions of one connection, whole ones and those that come in pieces.
+
+    `skip_before` is the assembler's. After an error it is useless.
+    """
+
+    def __init__(
+        self, assembler: Assembler, spools: Spools, policy: PreparedPolicy, *, skip_before: Lsn
+    ) -> None:
+        self._assembler = assembler
+        self._spools = spools
+        self._replay = Replay(assembler)
+        self._prepared = PreparedTransactions(self._replay, spools, policy, skip_before)
+        self._open: dict[int, Aside] = {}
+        self._block: Aside | None = None
+        self._readers: dict[type[m.Message], Callable[..., Iterator[Slice]]] = {
+            m.StreamStart: self._stream_start,
+            m.StreamStop: self._stream_stop,
+            m.StreamCommit: self._stream_commit,
+            m.StreamAbort: self._stream_abort,
+            m.StreamPrepare: self._stream_prepare,
+            m.BeginPrepare: self._begin_prepare,
+            m.Prepare: self._prepare,
+            m.CommitPrepared: self._commit_prepared,
+            m.RollbackPrepared: self._rollback_prepared,
+        }
+
+    @property
+    def in_transaction(self) -> bool:
+        """More of a transaction must come before there is an edge."""
+        return self._assembler.in_transaction or (self._block is not None and not self._block.streamed)
+
+    @property
+    def in_block(self) -> bool:
+        """More of what is being put aside comes at once."""
+        return self._block is not None
+
+    @property
+    def ended(self) -> bool:
+        return self._assembler.ended
+
+    def slices(self, frames: Sequence[bytes]) -> Iterator[Slice]:
+        """Decode whole XLogData frames, header included; a transaction that was put aside piece by piece.
+
+        Raises as the assembler does, GAP for the commit of a prepared transaction that was never seen, and
+        what the spools raise.
+        """
+        for wire in () if self.ended else Wire.join(frames):
+            yield from self._read(wire)
+
+    def _read(self, wire: Wire) -> Iterator[Slice]:
+        at = 0
+        for number in np.flatnonzero(_IS_CONTROL[wire.tags]).tolist():
+            yield from self._run(wire, at, number)
+            if not self.ended:
+                yield from self._control(wire, number)
+            if self.ended:
+                return
+            at = number + 1
+        yield from self._run(wire, at, len(wire))
+
+    def _run(self, wire: Wire, start: int, stop: int) -> Iterator[Slice]:
+        """Take messages that are no control messages: to the assembler, or aside."""
+        if start == stop:
+            return
+        part = wire if stop - start == len(wire) else wire.part(slice(start, stop))
+        if self._block is None:
+            yield from self._replay.pass_on(part)
+        else:
+            self._check_changes(part, streamed=self._block.streamed)
+            yield from self._replay.put_aside(part, self._block)
+
+    def _check_changes(self, wire: Wire, *, streamed: bool) -> None:
+        good = _IS_CHANGE[wire.tags] & (wire.ends - wire.starts >= _TAG_AND_XID)
+        for number in np.flatnonzero(~good)[:1].tolist():
+            wire.decode(number, in_stream=streamed)
+            raise _misplaced(wire, number, "it is inside of another transaction")
+
+    def _control(self, wire: Wire, number: int) -> Iterator[Slice]:
+        parallel = len(wire.message(number)) == _LONG_ABORT
+        message = wire.decode(number, streaming_parallel=parallel)
+        try:
+            yield from self._readers[type(message)](message, Lsn(int(wire.lsn[number])))
+        except _MisplacedError as error:
+            raise _misplaced(wire, number, str(error)) from None
+
+    def _check_outside(self) -> None:
+        if self._block is not None or self._assembler.in_transaction:
+            raise _MisplacedError("it is inside of another transaction")
+
+    def _stream_start(self, message: m.StreamStart, lsn: Lsn) -> Iterator[Slice]:
+        self._check_outside()
+        if message.first_segment == (message.xid in self._open):
+            known = "began already" if message.first_segment else "never began"
+            raise _MisplacedError(f"transaction {message.xid} {known}")
+        if message.first_segment:
+            spool = self._spools.create(message.xid, lsn)
+            self._open[message.xid] = Aside(message.xid, lsn, spool, streamed=True)
+        self._block = self._open[message.xid]
+        yield from ()
+
+    def _stream_stop(self, _message: m.StreamStop, _lsn: Lsn) -> Iterator[Slice]:
+        if self._block is None or not self._block.streamed:
+            raise _MisplacedError("no streamed block is open")
+        self._block = None
+        yield from ()
+
+    def _find(self, xid: int) -> Aside:
+        self._check_outside()
+        if xid not in self._open:
+            raise _MisplacedError(f"transaction {xid} never began")
+        return self._open[xid]
+
+    def _stream_commit(self, message: m.StreamCommit, _lsn: Lsn) -> Iterator[Slice]:
+        aside = self._find(message.xid)
+        yield from self._replay.whole(aside, End(message.commit_lsn, message.end_lsn, message.commit_time))
+        if not self.ended:
+            aside.remove()
+        del self._open[message.xid]
+
+    def _stream_abort(self, message: m.StreamAbort, _lsn: Lsn) -> Iterator[Slice]:
+        aside = self._find(message.xid)
+        if message.subxid == message.xid:
+            aside.remove()
+            del self._open[message.xid]
+        elif aside.spool is not None:
+            aside.spool.abort(message.subxid)
+        yield from ()
+
+    def _stream_prepare(self, message: m.StreamPrepare, _lsn: Lsn) -> Iterator[Slice]:
+        aside = self._find(message.xid)
+        del self._open[message.xid]
+        if (message.xid, message.gid) in self._prepared:
+            aside.remove()
+            aside.spool = None
+        yield from self._prepared.prepare(message, aside)
+
+    def _begin_prepare(self, message: m.BeginPrepare, lsn: Lsn) -> Iterator[Slice]:
+        self._check_outside()
+        known = (message.xid, message.gid) in self._prepared
+        spool = None if known else self._spools.create(message.xid, lsn)
+        self._block = Aside(message.xid, lsn, spool, streamed=False)
+        yield from ()
+
+    def _prepare(self, message: m.Prepare, _lsn: Lsn) -> Iterator[Slice]:
+        block = self._block
+        if block is None or block.streamed or block.xid != message.xid:
+            raise _MisplacedError(f"no Begin Prepare of transaction {message.xid} has come")
+        self._block = None
+        yield from self._prepared.prepare(message, block)
+
+    def _commit_prepared(self, message: m.CommitPrepared, _lsn: Lsn) -> Iterator[Slice]:
+        self._check_outside()
+        yield from self._prepared.commit(message)
+
+    def _rollback_prepared(self, message: m.RollbackPrepared, _lsn: Lsn) -> Iterator[Slice]:
+        self._check_outside()
+        yield from self._prepared.roll_back(message)
+
+
+class _MisplacedError(Exception):
+    """A message that may not stand where it does."""
+
+
+def _misplaced(wire: Wire, number: int, reason: str) -> UndecodableError:
+    title = Tag(wire.message(number)[0]).title
+    return wire.error(number, f"could not assemble {title} message: {reason}")
