@@ -291,6 +291,7 @@ class StreamRun:
             marks=self._marks,
             until=self._end_lsn,
             max_transactions=None if count is None else count - self.totals.transactions,
+            binary=self._settings.protocol.binary,
         )
         policy = PreparedPolicy(
             known=self._sink.prepared,

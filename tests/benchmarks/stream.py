@@ -55,7 +55,10 @@ NO_SCHEMAS = ["-c", "key.converter.schemas.enable=false", "-c", "value.converter
 PGCDC = {
     "jsonl": ["--format", "jsonl", "-D"],
     "jsonl-file": ["--format", "jsonl", "-f"],
+    "jsonl-protocol-1": ["--proto-version", "1", "--format", "jsonl", "-D"],
+    "jsonl-binary": ["--binary", "--format", "jsonl", "-D"],
     "arrow": ["--format", "arrow", "-D"],
+    "arrow-binary": ["--binary", "--format", "arrow", "-D"],
     "raw": ["--format", "raw", "-f"],
     "debezium": [*DEBEZIUM, *NO_SCHEMAS, "-D"],
     "debezium-schemas": [*DEBEZIUM, "-D"],
