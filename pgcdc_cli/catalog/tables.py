@@ -4,7 +4,7 @@ Where the table, a column or a type is gone, what the message says is all there 
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pgcdc_cli.catalog.session import Session
 from pgcdc_cli.pgoutput.messages import Relation, RelationColumn, ReplicaIdentity
@@ -13,7 +13,8 @@ from pgcdc_cli.types.registry import PgType, builtin
 
 # One round trip: the message's types as declared; the columns as they are now; the columns of the primary key
 # (unless deferrable) and of the replica identity, each with "may be kept from the publication"; all types
-# behind those that are not built in, with an enum's labels; and the primary key and all unique indexes.
+# behind those that are not built in, with an enum's labels and what they send in binary; and the primary key
+# and all unique indexes.
 _FACTS = """
 SELECT ARRAY(SELECT format_type(t, m) FROM unnest(%(types)s::oid[], %(typmods)s::int[])
                     WITH ORDINALITY AS c (t, m, n) ORDER BY n),
@@ -37,7 +38,13 @@ SELECT ARRAY(SELECT format_type(t, m) FROM unnest(%(types)s::oid[], %(typmods)s:
         SELECT json_agg(json_build_array(oid::bigint, typname, typtype, typbasetype::bigint, typtypmod,
                                          CASE WHEN typcategory = 'A' THEN typelem::bigint ELSE 0 END,
                                          ARRAY(SELECT enumlabel FROM pg_enum WHERE enumtypid = behind.oid
-                                               ORDER BY enumsortorder)))
+                                               ORDER BY enumsortorder),
+                                         CASE WHEN typsend = 0 THEN 'nothing'
+                                              WHEN ARRAY(SELECT prosrc FROM pg_proc p JOIN pg_language l
+                                                         ON l.oid = prolang AND lanname = 'internal'
+                                                         WHERE p.oid IN (typoutput, typsend) ORDER BY 1)
+                                                   = '{textout,textsend}' AND typdelim = ','
+                                              THEN 'text' ELSE 'own' END))
         FROM behind),
        (SELECT json_agg(json_build_array(i.indisprimary, columns) ORDER BY c.relname)
         FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid,
@@ -59,6 +66,7 @@ class _TypeFacts:
     typmod: int
     element: int
     labels: list[str]
+    sends: Literal["own", "text", "nothing"]
 
 
 _Types = dict[int, _TypeFacts]
@@ -145,7 +153,8 @@ def resolve(types: _Types, oid: int, typmod: int) -> PgType:
     if facts.element:
         element = resolve(types, facts.element, typmod)
         return PgType(oid, typmod, f"{element.name}[]", "array", element)
-    return PgType(oid, typmod, facts.name, "enum" if facts.kind == "e" else "other")
+    category = "enum" if facts.kind == "e" else "other"
+    return PgType(oid, typmod, facts.name, category, sends=facts.sends)
 
 
 def _key(relation: Relation, keys: list[list[Any]]) -> tuple[str, ...] | None:

@@ -1,7 +1,7 @@
 """PostgreSQL's types by OID: which ones pgcdc knows, and what becomes of their values."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from pgcdc_cli.types.oids import TYPES
 
@@ -12,7 +12,8 @@ class PgType:
 
     `name` is `pg_type.typname` of the base type (`int4`, `numeric`; an array's is its element's with `[]`);
     `category` is `base`, `array`, `enum`, or `other` for what stays PostgreSQL's text; `element` is an
-    array's element type.
+    array's element type. `sends` tells of a type that is not built in what its values are in binary: `text`
+    (as they are printed), `nothing` (it has no send function) or something of their `own`.
     """
 
     oid: int
@@ -20,6 +21,7 @@ class PgType:
     name: str
     category: str = "base"
     element: "PgType | None" = None
+    sends: Literal["own", "text", "nothing"] = field(default="own", compare=False)
 
     def to_json(self) -> dict[str, Any]:
         element = None if self.element is None else self.element.to_json()

@@ -254,3 +254,29 @@ def test_facts_survive_the_schema_file(database, catalog):
     )
     again = TableSchema.from_json(table.to_json())
     assert (again, again.facts) == (table, table.facts)
+
+
+AS_TEXT = """
+CREATE TYPE {0};
+CREATE FUNCTION {0}_in(cstring) RETURNS {0} LANGUAGE internal IMMUTABLE STRICT AS 'textin';
+CREATE FUNCTION {0}_out({0}) RETURNS cstring LANGUAGE internal IMMUTABLE STRICT AS '{1}';
+CREATE FUNCTION {0}_send({0}) RETURNS bytea LANGUAGE internal IMMUTABLE STRICT AS '{2}';
+"""
+
+
+def test_what_a_type_that_is_not_built_in_sends_in_binary_is_known(database, catalog):
+    database.execute("SET client_min_messages = error")
+    for name, output, send in (("cased", "textout", "textsend"), ("other", "textout", "byteasend")):
+        database.execute(AS_TEXT.format(name, output, send))
+        database.execute(
+            f"CREATE TYPE {name} (INPUT = {name}_in, OUTPUT = {name}_out, SEND = {name}_send, LIKE = text)"
+        )
+    database.execute(AS_TEXT.format("dumb", "textout", "textsend"))
+    database.execute("CREATE TYPE dumb (INPUT = dumb_in, OUTPUT = dumb_out, LIKE = text)")
+    database.execute("CREATE DOMAIN tag AS cased; CREATE TYPE mood AS ENUM ('ok')")
+    table = described(
+        database, catalog, "CREATE TABLE t (a cased, b other, c dumb, d tag, e cased[], f mood, g int)"
+    )
+    sends = [column.type.sends for column in table.columns]
+    assert sends == ["text", "own", "nothing", "text", "own", "own", "own"]
+    assert table.columns[4].type.element.sends == "text"

@@ -268,6 +268,8 @@ def test_enums_send_their_labels():
     mood = PgType(16390, -1, "mood", "enum")
     assert texts(mood, [b"ok", None, b"so so"]) == [b"ok", None, b"so so"]
     assert not has_reader(PgType(16391, -1, "pair", "other"))
+    assert texts(PgType(16394, -1, "citext", "other", sends="text"), [b"Ab"]) == [b"Ab"]
+    assert not sends_binary(PgType(16395, -1, "seg", "other", sends="nothing"))
     assert not has_reader(PgType(16392, -1, "pair[]", "array", PgType(16391, -1, "pair", "other")))
     array = struct.pack(">iiIii", 1, 0, 16390, 2, 1) + b"\0\0\0\5so so\xff\xff\xff\xff"
     assert texts(PgType(16393, -1, "mood[]", "array", mood), [array]) == [b'{"so so",NULL}']

@@ -5,7 +5,7 @@ value came. What each type's send format is stands in PostgreSQL's source, in th
 `pg_type.typsend` names.
 
 No reader have: money, whose text depends on the server's locale; the reg types, which print names; row types
-and ranges that users make; types of extensions, but for what sends text that it takes as it is.
+and ranges that users make; types of extensions, but for those that are printed and sent as text is (citext).
 """
 
 from bisect import bisect_left
@@ -95,7 +95,9 @@ def _reader(pg_type: PgType) -> Reader | None:
     if pg_type.element is not None:
         element = _reader(pg_type.element)
         return element and Array(element, b";" if pg_type.element.oid == _BOX else b",")
-    return scalars.text if pg_type.category == "enum" else _BY_OID.get(pg_type.oid)
+    if pg_type.category == "enum" or pg_type.sends == "text":
+        return scalars.text
+    return _BY_OID.get(pg_type.oid)
 
 
 def has_reader(pg_type: PgType) -> bool:
@@ -105,7 +107,7 @@ def has_reader(pg_type: PgType) -> bool:
 
 def sends_binary(pg_type: PgType) -> bool:
     """Say whether a server may send values of this type in binary: whether it has a send function."""
-    return pg_type.oid not in _WITHOUT_SEND
+    return pg_type.sends != "nothing" and pg_type.oid not in _WITHOUT_SEND
 
 
 def text_of(pg_type: PgType, column: pa.BinaryArray) -> pa.BinaryArray:
