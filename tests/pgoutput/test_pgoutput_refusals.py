@@ -48,10 +48,7 @@ PREPARED = (Lsn(1000), Lsn(1010), TIME, 7, "gid")
         ),
         (
             [m.StreamStart(7, True)],
-            (
-                "assemble Stream Start message: it belongs to a streamed or prepared transaction"
-                " (LSN 0/1F4)"
-            ),
+            ("assemble Stream Start message: it belongs to a streamed or prepared transaction (LSN 0/1F4)"),
         ),
         (
             [m.CommitPrepared(*PREPARED)],

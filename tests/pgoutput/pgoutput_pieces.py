@@ -1,0 +1,145 @@
+"""The same transactions in pieces, as a server with streaming and two phases sends them.
+
+Every transaction tells of the tables that it uses, since where it stands among the others changes.
+"""
+
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+from pgoutput_encoder import frame
+
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput import messages as m
+from pgcdc_cli.pgoutput.decode import decode
+
+GID = "a \"gid\" of 'ours'"
+HEADER = 25
+_CHILD, _LOST_CHILD, _ROLLED_BACK = 1 << 29, 1 << 30, 1 << 31
+
+
+@dataclass
+class Unit:
+    """A transaction with the relations that it needs, or a message that is none's."""
+
+    frames: list
+    needs: list
+    plan: str = "plain"
+    blocks: list = field(default_factory=list)
+
+    @property
+    def begin(self):
+        return decode(self.frames[0][HEADER:])
+
+    @property
+    def commit(self):
+        return decode(self.frames[-1][HEADER:])
+
+    @property
+    def lsn(self):
+        return int.from_bytes(self.frames[0][1:9])
+
+
+def units(frames):
+    """Divide a stream of whole transactions."""
+    found, known, open_unit = [], {}, None
+    for one in frames:
+        message = decode(one[HEADER:])
+        if open_unit is None:
+            open_unit = Unit([], list(known.values()))
+            found.append(open_unit)
+        open_unit.frames.append(one)
+        if isinstance(message, m.Relation):
+            known[message.oid] = one
+        if isinstance(message, m.Commit) or getattr(message, "transactional", True) is False:
+            open_unit = None
+    return found
+
+
+@st.composite
+def in_pieces(draw, frames):
+    """Frames of the same transactions, which commit in the same order."""
+    found = units(frames)
+    xids = set()
+    for unit in found:
+        if any(map(_is_change, unit.frames[1:-1])) and unit.begin.xid not in xids:
+            unit.plan = draw(st.sampled_from(["plain", "streamed", "prepared", "both"]))
+            xids |= {unit.begin.xid, unit.begin.xid ^ _ROLLED_BACK}
+    slots = [[] for _ in found]
+    for number, unit in enumerate(found):
+        for piece in draw(_pieces(unit)):
+            at = draw(st.integers(max([0, *unit.blocks]), number))
+            unit.blocks.append(at)
+            slots[at] += piece
+    stream = []
+    for unit, before in zip(found, slots, strict=True):
+        if unit.plan != "plain" and draw(st.booleans()):
+            stream += draw(_aborted(unit))
+        stream += before + _end(unit)
+    return stream
+
+
+@st.composite
+def _pieces(draw, unit):
+    """What of a transaction comes before it commits, in order, each piece to stand by itself."""
+    begin, rows = unit.begin, unit.frames[1:-1]
+    if unit.plan == "plain":
+        return []
+    if unit.plan == "prepared":
+        middle = (Lsn(begin.final_lsn - 1), Lsn(begin.final_lsn), begin.commit_time, begin.xid, GID)
+        head, tail = frame(m.BeginPrepare(*middle), unit.lsn), frame(m.Prepare(*middle))
+        return [[*unit.needs, head, *rows, tail]]
+    pieces = draw(_blocks(unit, begin.xid))
+    if unit.plan == "both":
+        prepare = m.StreamPrepare(
+            Lsn(begin.final_lsn - 1), Lsn(begin.final_lsn), begin.commit_time, begin.xid, GID
+        )
+        pieces.append([frame(prepare)])
+    return pieces
+
+
+@st.composite
+def _blocks(draw, unit, xid):
+    """A transaction's blocks, some changes of them in subtransactions, among others that are rolled back."""
+    pieces = []
+    contents = [*unit.needs, *unit.frames[1:-1]]
+    while contents or not pieces:
+        count = draw(st.integers(0, len(contents)))
+        block, contents = contents[:count], contents[count:]
+        children = [_in_block(one, draw(st.sampled_from([xid, xid ^ _CHILD]))) for one in block]
+        start = frame(m.StreamStart(xid, not pieces), unit.lsn)
+        lost = [
+            _in_block(one, xid ^ _LOST_CHILD)
+            for one in draw(st.permutations(children and block))
+            if _is_change(one)
+        ]
+        pieces.append([start, *children, *lost, frame(m.StreamStop())])
+        if lost:
+            pieces[-1].append(frame(m.StreamAbort(xid, xid ^ _LOST_CHILD)))
+    return pieces
+
+
+@st.composite
+def _aborted(draw, unit):
+    """The blocks of a transaction that is rolled back as a whole."""
+    xid = unit.begin.xid ^ _ROLLED_BACK
+    return [one for block in draw(_blocks(unit, xid)) for one in block] + [frame(m.StreamAbort(xid, xid))]
+
+
+def _in_block(one, xid):
+    tag = one[HEADER : HEADER + 1]
+    return one if tag == b"O" else one[: HEADER + 1] + xid.to_bytes(4) + one[HEADER + 1 :]
+
+
+def _is_change(one):
+    return one[HEADER : HEADER + 1] in {b"I", b"U", b"D", b"T", b"M"}
+
+
+def _end(unit):
+    if unit.plan == "plain":
+        return [*unit.needs, *unit.frames]
+    commit, begin = unit.commit, unit.begin
+    if unit.plan == "streamed":
+        end = m.StreamCommit(begin.xid, commit.commit_lsn, commit.end_lsn, begin.commit_time)
+    else:
+        end = m.CommitPrepared(commit.commit_lsn, commit.end_lsn, begin.commit_time, begin.xid, GID)
+    return [frame(end)]

@@ -1,0 +1,274 @@
+"""Transactions that come in pieces give what the same ones give when they come whole."""
+
+from itertools import chain
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pgoutput_encoder import frame
+from pgoutput_orders import BEGIN, COMMIT, NARROW, ORDERS, TIME, frames_of, full, insert
+from pgoutput_pieces import GID, in_pieces
+from pgoutput_reference import describe, flat, reference
+from pgoutput_strategies import cuts, streams
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput import messages as m
+from pgcdc_cli.pgoutput.changes import Prepared
+from pgcdc_cli.pgoutput.decode import decode
+from pgcdc_cli.pgoutput.prepared import PreparedPolicy
+from pgcdc_cli.pgoutput.streamed import Streams
+from pgcdc_cli.pgoutput.transactions import Assembler
+from pgcdc_cli.sinks import spool
+from pgcdc_cli.sinks.disk import Disk
+from pgcdc_cli.sinks.files import Files
+from pgcdc_cli.sinks.spool import SpoolFolder
+
+XID = 7
+END = (Lsn(1000), Lsn(1010), TIME)
+
+
+@pytest.fixture(params=[1, 1 << 19], ids=["on-disk", "in-memory"])
+def spools(request, tmp_path, monkeypatch):
+    monkeypatch.setattr(spool, "CHUNK_BYTES", request.param)
+    return SpoolFolder(Files(Disk(), str(tmp_path)), "spool")
+
+
+def connection(spools, *, skip_before=0, known=(), **policy):
+    """What one connection's messages go through."""
+    warnings = []
+    assembler = Assembler(describe, skip_before=Lsn(skip_before), marks=True)
+    given_policy = PreparedPolicy(known=known, warn=warnings.append, **policy)
+    streams = Streams(assembler, spools, given_policy, skip_before=Lsn(skip_before))
+    streams.warnings = warnings
+    return streams
+
+
+def in_stream(message, xid=XID):
+    """A message inside of a block: behind its tag it has an xid."""
+    data = frame(message)[25:]
+    return data[:1] + xid.to_bytes(4) + data[1:]
+
+
+def block(*messages, first=True, xid=XID):
+    return [m.StreamStart(xid, first), *messages, m.StreamStop()]
+
+
+def taken(streams, *messages):
+    return list(streams.slices(frames_of(*messages)))
+
+
+def values(slices):
+    """The new rows, in stream order."""
+    return [event[3] for event in flat(slices).events if event[0] in {"I", "U"}]
+
+
+@given(st.data(), streams())
+@settings(max_examples=200, deadline=None)
+def test_transactions_in_pieces_are_those_that_come_whole(tmp_path_factory, data, frames):
+    pieces = data.draw(in_pieces(frames))
+    folder = SpoolFolder(Files(Disk(), str(tmp_path_factory.mktemp("spools"))), "spool")
+    streams = connection(folder)
+    found = flat([part for batch in data.draw(cuts(pieces)) for part in streams.slices(batch)])
+    whole = reference(frames, skip_before=0, marks=True)
+    assert found.events == whole.events
+    if whole.last_edge is not None:
+        assert found.last_edge[1] >= whole.last_edge[1]
+    assert not streams.in_transaction
+
+
+def test_nothing_shows_before_the_commit(spools, tmp_path):
+    streams = connection(spools)
+    rows = [in_stream(ORDERS), in_stream(insert(b"1", b"a"))]
+    assert taken(streams, *block(*rows)) == []
+    assert not streams.in_transaction, "keepalives are confirmed meanwhile"
+    (*_, end) = slices = taken(streams, m.StreamCommit(XID, *END))
+    assert values(slices) == [(b"1", b"a")]
+    assert end.edge.end_lsn == 1010
+    assert not list(tmp_path.glob("spool/*")), "a spool ends with its transaction"
+
+
+def test_a_transaction_that_is_rolled_back_leaves_nothing(spools, tmp_path):
+    streams = connection(spools)
+    assert (
+        taken(streams, *block(in_stream(ORDERS), in_stream(insert(b"1", b"a"))), m.StreamAbort(XID, XID))
+        == []
+    )
+    assert not list(tmp_path.glob("spool/*"))
+    assert not streams.in_block
+
+
+def test_what_an_aborted_subtransaction_told_of_a_table_stays_known(spools):
+    streams = connection(spools)
+    sub = [in_stream(ORDERS, 8), in_stream(insert(b"1", b"a"), 8)]
+    rest = block(in_stream(insert(b"2", b"b")), first=False)
+    slices = taken(streams, *block(*sub), m.StreamAbort(XID, 8), *rest, m.StreamCommit(XID, *END))
+    assert values(slices) == [(b"2", b"b")]
+
+
+def test_a_committed_transaction_s_definitions_count_for_those_that_follow(spools):
+    streams = connection(spools)
+    taken(streams, *block(in_stream(ORDERS), in_stream(insert(b"1", b"a"))), m.StreamCommit(XID, *END))
+    later = m.Begin(Lsn(1100), TIME, 8), insert(b"2", b"b"), m.Commit(Lsn(1100), Lsn(1110), TIME)
+    assert values(taken(streams, *later)) == [(b"2", b"b")]
+
+
+def test_an_older_definition_doesn_t_replace_a_newer_one(spools):
+    """As after ALTER PUBLICATION SET TABLE t (columns), which needs no lock that the open one keeps off."""
+    streams = connection(spools)
+    taken(streams, *block(in_stream(ORDERS), in_stream(insert(b"1", b"a"))))
+    taken(streams, m.Begin(Lsn(900), TIME, 8), NARROW, insert(b"2"), m.Commit(Lsn(900), Lsn(910), TIME))
+    assert values(taken(streams, m.StreamCommit(XID, *END))) == [(b"1", b"a")]
+    later = m.Begin(Lsn(1100), TIME, 9), insert(b"3"), m.Commit(Lsn(1100), Lsn(1110), TIME)
+    assert values(taken(streams, *later)) == [(b"3",)]
+
+
+@pytest.mark.parametrize("content", [[], [in_stream(ORDERS)]], ids=["nothing", "a definition"])
+def test_a_transaction_without_a_change_is_only_an_edge(spools, content):
+    streams = connection(spools)
+    (part,) = taken(streams, *block(*content), m.StreamCommit(XID, *END))
+    assert (part.edge.end_lsn, part.edge.transactions, part.marks) == (1010, 0, ())
+
+
+PREPARE = (Lsn(990), Lsn(995), TIME, XID, GID)
+ROWS = (ORDERS, insert(b"1", b"a"))
+PREPARED = (m.BeginPrepare(*PREPARE), *ROWS, m.Prepare(*PREPARE))
+COMMITTED = m.CommitPrepared(*END, XID, GID)
+ROLLED_BACK = m.RollbackPrepared(Lsn(995), Lsn(1010), TIME, TIME, XID, GID)
+
+
+def test_a_prepared_transaction_is_given_out_at_its_commit(spools):
+    streams = connection(spools)
+    (prepare,) = taken(streams, *PREPARED)
+    assert (prepare.edge.end_lsn, len(prepare.edge.prepared)) == (995, 1)
+    slices = taken(streams, COMMITTED)
+    assert values(slices) == [(b"1", b"a")]
+    assert {part.gid for part in slices} == {GID}
+    assert [mark.gid for part in slices for mark in part.marks] == [GID, GID]
+    assert slices[-1].edge.prepared == ()
+
+
+def test_a_prepared_transaction_survives_the_connection(spools):
+    """Definitions that came before it are in its spool: the next connection doesn't bring them."""
+    streams = connection(spools)
+    taken(streams, BEGIN, ORDERS, COMMIT)
+    later = (Lsn(1090), Lsn(1095), TIME, XID, GID)
+    (part,) = taken(streams, m.BeginPrepare(*later), insert(b"1", b"a"), m.Prepare(*later))
+    known = part.edge.prepared
+    spools.clear(known)
+    spools.check(known)
+    streams = connection(spools, skip_before=1095, known=known)
+    taken(streams, m.Begin(Lsn(1100), TIME, 8), NARROW, insert(b"2"), m.Commit(Lsn(1100), Lsn(1110), TIME))
+    slices = taken(streams, m.CommitPrepared(Lsn(1200), Lsn(1210), TIME, XID, GID))
+    assert values(slices) == [(b"1", b"a")]
+    later = m.Begin(Lsn(1300), TIME, 9), insert(b"3"), m.Commit(Lsn(1300), Lsn(1310), TIME)
+    assert values(taken(streams, *later)) == [(b"3",)], "a definition of this connection is the newer one"
+
+
+def test_a_prepared_transaction_that_comes_again_is_kept_once(spools):
+    (part,) = taken(connection(spools), *PREPARED)
+    spools.clear(part.edge.prepared)
+    streams = connection(spools, skip_before=995, known=part.edge.prepared)
+    assert taken(streams, *PREPARED) == []
+    assert values(taken(streams, COMMITTED)) == [(b"1", b"a")]
+
+
+def test_a_prepared_transaction_that_is_rolled_back(spools):
+    streams = connection(spools)
+    taken(streams, *PREPARED)
+    (part,) = taken(streams, ROLLED_BACK)
+    assert (part.edge.end_lsn, part.edge.prepared, part.changes) == (1010, (), ())
+
+
+def test_one_that_ended_before_the_checkpoint_is_dropped(spools):
+    streams = connection(spools, skip_before=2000)
+    slices = taken(streams, *PREPARED, COMMITTED)
+    assert values(slices) == []
+    assert taken(streams, *PREPARED, ROLLED_BACK) == []
+
+
+def test_one_that_was_prepared_before_two_phases_comes_at_its_commit(spools):
+    streams = connection(spools, skip_before=999)
+    assert taken(streams, *PREPARED) == [], "it needs no record: it would come again"
+    assert values(taken(streams, COMMITTED)) == [(b"1", b"a")]
+
+
+def test_a_commit_of_what_was_never_seen_is_a_gap(spools):
+    with pytest.raises(PgcdcError) as error:
+        taken(connection(spools), COMMITTED)
+    assert error.value.kind is ErrorKind.GAP
+    streams = connection(spools, accept_gap=True)
+    (part,) = taken(streams, COMMITTED)
+    assert part.edge.end_lsn == 1010
+    assert len(streams.warnings) == 1
+
+
+@pytest.mark.parametrize(("end", "kind"), [(COMMITTED, "K"), (ROLLED_BACK, "r")])
+def test_at_prepare_the_changes_come_at_once_and_their_end_later(spools, end, kind):
+    streams = connection(spools, at_prepare=True)
+    slices = taken(streams, *PREPARED)
+    assert values(slices) == [(b"1", b"a")]
+    assert [mark.kind for part in slices for mark in part.marks] == ["B", "P"]
+    known = slices[-1].edge.prepared
+    assert known == (Prepared(XID, GID, Lsn(990), Lsn(500)),)
+    streams = connection(spools, at_prepare=True, skip_before=995, known=known)
+    assert taken(streams, *PREPARED) == []
+    (part,) = taken(streams, end)
+    assert [(mark.kind, mark.gid) for mark in part.marks] == [(kind, GID)]
+    assert part.edge.prepared == ()
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ([m.StreamStart(XID, False)], "transaction 7 never began"),
+        ([*block(), m.StreamStart(XID, True)], "transaction 7 began already"),
+        ([m.StreamStart(XID, True), m.StreamStart(8, True)], "it is inside of another transaction"),
+        ([BEGIN, m.StreamStart(XID, True)], "it is inside of another transaction"),
+        ([m.StreamStart(XID, True), BEGIN], "it is inside of another transaction"),
+        ([m.StreamStop()], "no streamed block is open"),
+        ([m.StreamCommit(XID, *END)], "transaction 7 never began"),
+        ([m.StreamAbort(XID, XID)], "transaction 7 never began"),
+        ([*PREPARED[:1], m.StreamStop()], "no streamed block is open"),
+        ([m.Prepare(*PREPARE)], "no Begin Prepare of transaction 7 has come"),
+        ([*PREPARED[:1], COMMITTED], "it is inside of another transaction"),
+        ([BEGIN, ROLLED_BACK], "it is inside of another transaction"),
+    ],
+)
+def test_a_message_out_of_place(spools, messages, reason):
+    with pytest.raises(UndecodableError, match=reason):
+        taken(connection(spools), *messages)
+
+
+def test_every_cut_of_a_message_in_a_block_is_an_error_at_once_or_at_the_commit(spools):
+    whole = in_stream(insert(b"1", b"a"))
+    for size in range(1, len(whole)):
+        streams = connection(spools)
+        with pytest.raises(UndecodableError):
+            taken(streams, *block(in_stream(ORDERS), whole[:size]), m.StreamCommit(XID, *END))
+        spools.clear(())
+
+
+def test_a_limit_stops_before_anything_is_written_beyond_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(spool, "CHUNK_BYTES", 1)
+    spools = SpoolFolder(Files(Disk(), str(tmp_path)), "spool", limit=2000)
+    streams = connection(spools)
+    rows = [in_stream(insert(b"%d" % number, b"a")) for number in range(1000)]
+    blocks = [block(row, first=number == 0) for number, row in enumerate(rows)]
+    with pytest.raises(PgcdcError, match="the spool would grow beyond 2000 bytes") as error:
+        taken(streams, *chain.from_iterable(blocks))
+    assert error.value.kind is ErrorKind.OUTPUT
+    assert sum(file.stat().st_size for file in tmp_path.glob("spool/*")) <= 2000
+
+
+def test_a_large_value_comes_back_whole(spools):
+    value = bytes(range(256)) * 40_000
+    streams = connection(spools)
+    row = in_stream(m.Insert(16385, full(b"1", value)))
+    assert values(taken(streams, *block(in_stream(ORDERS), row), m.StreamCommit(XID, *END))) == [
+        (b"1", value)
+    ]
+
+
+def test_the_messages_that_hypothesis_makes_are_those_of_a_server():
+    assert decode(in_stream(ORDERS), in_stream=True).xid == XID
