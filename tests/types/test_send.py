@@ -6,9 +6,9 @@ import struct
 import psycopg
 import pyarrow as pa
 import pytest
+from every_type import VALUES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from send_values import VALUES
 
 from pgcdc_cli.replication.session import SETTINGS
 from pgcdc_cli.types import kernels
