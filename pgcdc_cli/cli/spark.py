@@ -41,6 +41,16 @@ def spark_submit(  # noqa: PLR0913 - a command's options
     ],
     warehouse: Annotated[str, typer.Option(metavar="DIR", help="Directory or URI that holds the tables.")],
     master: Annotated[str, typer.Option(metavar="URL", help="Where Spark runs.")] = "local[*]",
+    table_format: Annotated[
+        Literal["delta", "iceberg"],
+        typer.Option("--format", help="The tables' format.", rich_help_panel=TABLES),
+    ] = "delta",
+    catalog: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Name the tables in this catalog of Spark's.", rich_help_panel=TABLES
+        ),
+    ] = None,
     mode: Annotated[
         Literal["merge", "changelog", "both"],
         typer.Option(help="Tables as they are, every change to them, or both.", rich_help_panel=TABLES),
@@ -81,7 +91,7 @@ def spark_submit(  # noqa: PLR0913 - a command's options
         typer.Argument(metavar="[-- ARGS]", help="Behind --: anything that spark-submit takes."),
     ] = None,
 ) -> None:
-    """Merge the changes in a directory into Delta tables.
+    """Merge the changes in a directory into Delta or Iceberg tables.
 
     Every finished segment is merged exactly once, however often the command is run and wherever it was
     interrupted. A table without a key gets a changelog. What Spark says is in DIR/_pgcdc.log; --verbose shows
@@ -93,6 +103,8 @@ def spark_submit(  # noqa: PLR0913 - a command's options
         input=directory,
         warehouse=warehouse,
         master=master,
+        format=table_format,
+        catalog=catalog,
         mode=mode,
         tables=tuple(map(_pattern, tables or ())),
         until=None if until is None else lsn(until),

@@ -27,6 +27,7 @@ from pgcdc_cli.spark.warehouse import keep_log, refuse_if_locked
 SCRIPT = Path(__file__).with_name("merge.py")
 SPARK_VERSION = "4.1"
 DELTA = "io.delta:delta-spark_4.1_2.13:4.4.0"
+ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 
 # Of what Delta's package asks for, Spark has these already, or Delta needs them for other catalogs only.
 NOT_NEEDED = (
@@ -52,13 +53,16 @@ _LOCAL_SETTINGS = {"spark.sql.shuffle.partitions": "8", "spark.ui.enabled": "fal
 class MergeOptions:
     """What to merge where. `warehouse` is a directory or a URI of any file system that Hadoop knows.
 
-    `mode` is merge, changelog or both; `tables` are patterns for `schema.table`. `verbose` copies Spark's
-    output to standard error. `extra` goes to spark-submit as it is (`--packages`, `--jars`, `--conf`, ...).
+    `format` is delta or iceberg; `catalog` names one in which the tables have names. `mode` is merge,
+    changelog or both; `tables` are patterns for `schema.table`. `verbose` copies Spark's output to standard
+    error. `extra` goes to spark-submit as it is (`--packages`, `--jars`, `--conf`, ...).
     """
 
     input: str
     warehouse: str
     master: str = "local[*]"
+    format: str = "delta"
+    catalog: str | None = None
     mode: str = "merge"
     tables: Sequence[str] = ()
     until: Lsn | None = None
@@ -82,6 +86,8 @@ class MergeOptions:
         return [
             f"--input={self.input}",
             f"--warehouse={self.warehouse}",
+            f"--format={self.format}",
+            *([] if self.catalog is None else [f"--catalog={self.catalog}"]),
             f"--mode={self.mode}",
             *(f"--table={pattern}" for pattern in self.tables),
             *([] if self.until is None else [f"--until={self.until}"]),
@@ -161,22 +167,24 @@ def _command(options: MergeOptions, home: Path) -> list[str]:
         f"--master={options.master}",
         *(f"--conf={name}={value}" for name, value in _LOCAL_SETTINGS.items() if local),
         *options.extra,
-        *_package_arguments(options.extra, home),
+        *_package_arguments(options, home),
         str(SCRIPT),
         *options.arguments(),
         "--json",
     ]
 
 
-def _package_arguments(extra: Sequence[str], home: Path) -> list[str]:
-    """Ask for Delta's package, unless the user or the Spark installation brings Delta."""
-    if any("delta-spark" in argument for argument in extra) or any(home.glob("jars/delta-spark*.jar")):
+def _package_arguments(options: MergeOptions, home: Path) -> list[str]:
+    """Ask for the table format's package, unless the user or the Spark installation brings it."""
+    package = {"delta": DELTA, "iceberg": ICEBERG}[options.format]
+    artifact = package.split(":")[1].partition("-4.1")[0].partition("_")[0]
+    if any(artifact in argument for argument in options.extra) or any(home.glob(f"jars/{artifact}*.jar")):
         return []
-    _check_version(home)
-    theirs = list(_values_of("--packages", extra))
+    _check_version(home, artifact)
+    theirs = list(_values_of("--packages", options.extra))
     if theirs:
-        return ["--packages", ",".join([DELTA, *theirs])]
-    return ["--packages", DELTA, "--exclude-packages", ",".join(NOT_NEEDED)]
+        return ["--packages", ",".join([package, *theirs])]
+    return ["--packages", package, "--exclude-packages", ",".join(NOT_NEEDED)]
 
 
 def _values_of(option: str, arguments: Sequence[str]) -> Iterator[str]:
@@ -187,14 +195,14 @@ def _values_of(option: str, arguments: Sequence[str]) -> Iterator[str]:
             yield argument.removeprefix(f"{option}=")
 
 
-def _check_version(home: Path) -> None:
+def _check_version(home: Path, artifact: str) -> None:
     core = next(home.glob("jars/spark-core_*.jar"), None)
     version = "" if core is None else core.stem.partition("-core_")[2].partition("-")[2]
     if core is not None and not version.startswith(f"{SPARK_VERSION}."):
         raise PgcdcError(
             ErrorKind.USAGE,
             f'could not use the Spark in "{home}": it is version {version}, not {SPARK_VERSION}',
-            hint="set SPARK_HOME to a Spark 4.1, or give its Delta: -- --packages GROUP:delta-spark_...",
+            hint=f"set SPARK_HOME to a Spark 4.1, or give the jars for it: -- --packages GROUP:{artifact}...",
         )
 
 

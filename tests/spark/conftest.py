@@ -8,14 +8,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgcdc_cli.spark.java import java_settings
-from pgcdc_cli.spark.launch import DELTA, NOT_NEEDED
-from pgcdc_cli.spark.pgcdc_merge.delta import EXTENSIONS
+from pgcdc_cli.spark.launch import DELTA, ICEBERG, NOT_NEEDED
+from pgcdc_cli.spark.pgcdc_merge.formats import FORMATS
 from pgcdc_cli.spark.pgcdc_merge.job import SETTINGS
 
 _SETTINGS = {
-    **EXTENSIONS,
+    **FORMATS["delta"].extensions,
     **SETTINGS,
-    "spark.jars.packages": DELTA,
+    "spark.sql.extensions": ",".join(f.extensions["spark.sql.extensions"] for f in FORMATS.values()),
+    "spark.jars.packages": f"{DELTA},{ICEBERG}",
     "spark.jars.excludes": ",".join(NOT_NEEDED),
     "spark.driver.memory": "1g",
     "spark.log.level": "ERROR",

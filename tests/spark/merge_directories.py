@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from merge_oracle import Change, Key, Row
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from pgcdc_cli.formats.arrow import ArrowFormat
 from pgcdc_cli.formats.base import Format
@@ -26,7 +26,9 @@ from pgcdc_cli.pgoutput.changes import (
     TruncateChange,
 )
 from pgcdc_cli.sinks.paths import file_name, table_folder
+from pgcdc_cli.spark.pgcdc_merge.delta import DeltaLake
 from pgcdc_cli.spark.pgcdc_merge.files import folder_name
+from pgcdc_cli.spark.pgcdc_merge.iceberg import IcebergLake
 from pgcdc_cli.spark.pgcdc_merge.job import merge
 from pgcdc_cli.spark.pgcdc_merge.options import Options
 from pgcdc_cli.table import TableSchema
@@ -151,9 +153,23 @@ def table_path(warehouse: Path, table: TableSchema) -> Path:
     return warehouse / folder_name(table.schema) / folder_name(table.name)
 
 
-def merged_rows(spark: SparkSession, warehouse: Path, table: TableSchema) -> dict[Key, Row]:
+def read_table(
+    spark: SparkSession, warehouse: Path, table: TableSchema, lake: str = "delta", mode: str = "merge"
+) -> DataFrame:
+    """Read a lake table, in a session of its own."""
+    place = f"file:{warehouse}"
+    found = IcebergLake(place) if lake == "iceberg" else DeltaLake(place)
+    session = spark.newSession()
+    for name, value in found.settings.items():
+        session.conf.set(name, value)
+    return found.open(session, found.place(table.schema, table.name, mode)).read()
+
+
+def merged_rows(
+    spark: SparkSession, warehouse: Path, table: TableSchema, lake: str = "delta"
+) -> dict[Key, Row]:
     """Read a merged table as texts, by key."""
-    frame = spark.read.format("delta").load(str(table_path(warehouse, table)))
+    frame = read_table(spark, warehouse, table, lake)
     names = frame.columns
     assert names == [column.name for column in table.columns]
     texts = frame.selectExpr(*(f"CAST(`{name.replace('`', '``')}` AS STRING)" for name in names))

@@ -121,7 +121,7 @@ def arguments(recorded: Path, *extra: str) -> list[str]:
 def test_what_spark_submit_is_given(recorded: Path) -> None:
     given = arguments(recorded, "--conf", "spark.x=a b")
     script = given.index(str(launch.SCRIPT))
-    tables = ["--mode=merge", "--table=a.*", "--table=b.c", "--until=0/10", "--soft-delete"]
+    tables = ["--format=delta", "--mode=merge", "--table=a.*", "--table=b.c", "--until=0/10", "--soft-delete"]
     assert given[script + 1 :] == ["--input=in", "--warehouse=wh", *tables, "--json"]
     assert given[0] == "--master=local[*]"
     assert given[given.index("--conf") + 1] == "spark.x=a b"

@@ -14,11 +14,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no annotations
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from .errors import MergeError
 from .files import Files, join
-from .lake import CONTROL, MERGE, Lake
+from .lake import CONTROL, MERGE, Lake, is_conflict
 
 ALL = ""
 RECORD = f"{CONTROL}.json"
@@ -118,7 +120,16 @@ class Control:
     def _write(self, rows: dict[Key, ControlRow]) -> None:
         values = [tuple(asdict(row).values()) for row in rows.values()]
         frame = self._spark.createDataFrame(values, _SCHEMA).coalesce(1)
-        self._lake.open(self._spark, self._lake.control_place).replace(frame, None)
+        try:
+            self._lake.open(self._spark, self._lake.control_place).replace(frame, None)
+        except (PySparkException, Py4JJavaError) as error:
+            if not is_conflict(error):
+                raise
+            raise MergeError(
+                f'could not write "{self._lake.control_place}": another merge wrote it at the same time',
+                "wait for it to end, and run again",
+                locked=True,
+            ) from error
         self.rows = rows
 
 

@@ -35,9 +35,13 @@ _RECENT_COMMITS = 20
 
 @dataclass(frozen=True)
 class DeltaLake:
-    """Tables at WAREHOUSE/schema/table, changelogs at WAREHOUSE/schema/table.changelog."""
+    """Tables at WAREHOUSE/schema/table, changelogs at WAREHOUSE/schema/table.changelog.
+
+    With `catalog` they have a name there, too.
+    """
 
     warehouse: str
+    catalog: str | None = None
 
     def place(self, schema: str, table: str, mode: str) -> str:
         # No table's own folder has a full stop in its name.
@@ -82,6 +86,9 @@ class DeltaTable:
     def merged_segment(self, app_id: str) -> int:
         found = self._snapshot.transactions().get(app_id)
         return int(found.get()) if found.isDefined() else 0
+
+    def stored_type(self, spark: str) -> str:
+        return spark
 
     def columns(self) -> list[tuple[str, str]]:
         return [(field.name, field.dataType.simpleString()) for field in self.read().schema]

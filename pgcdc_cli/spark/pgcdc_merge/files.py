@@ -25,6 +25,11 @@ class Files:
         system, place = self._open(path)
         return str(system.makeQualified(place).toString()).rstrip("/")
 
+    def exists(self, path: str) -> bool:
+        """Say whether there is such a file or directory."""
+        system, place = self._open(path)
+        return bool(system.exists(place))
+
     def size(self, path: str) -> int | None:
         """Size in bytes; None if there is no such file."""
         system, place = self._open(path)

@@ -15,11 +15,11 @@ from pyspark.sql import SparkSession
 
 from .changelog import append_changes
 from .control import ALL, Control, ControlRow, Key, locked
-from .delta import DeltaLake
 from .errors import MergeError
 from .extras import check_extras, check_names
 from .files import Files
-from .lake import CHANGELOG, MERGE, Lake, LakeTable, Mark
+from .formats import open_lake
+from .lake import CHANGELOG, MERGE, Lake, LakeTable, Mark, is_conflict
 from .options import Options, parse_lsn
 from .plan import TableFiles, check_followed, check_source, check_target, check_versions, table_files
 from .segments import Segment, read_manifest, read_schemas, verify
@@ -71,7 +71,7 @@ class _Run:
         self._files = Files(spark)
         self._input = self._files.qualify(options.input)
         self._warehouse = self._files.qualify(options.warehouse)
-        self._lake: Lake = DeltaLake(self._warehouse)
+        self._lake = open_lake(options.format, self._files, self._warehouse, options.catalog)
         self._summary = Summary(options, time.monotonic(), report)
 
     def run(self) -> dict[str, Any]:
@@ -267,7 +267,7 @@ def _explain(work: TableFiles, error: Exception) -> Problem:
     if missing is not None:
         told = missing_value(work.version, int(missing[1]), missing[2])
         return Problem(told.message, told.hint)
-    if "Concurrent" in text:
+    if is_conflict(error):
         return Problem(
             f'could not merge "{work.table}": another merge wrote it at the same time', "wait for it to end"
         )

@@ -16,6 +16,9 @@ MERGE, CHANGELOG = "merge", "changelog"
 CONTROL = "_pgcdc"
 """Where the control table is."""
 
+_CONFLICTS = ("Concurrent", "ValidationException", "CommitFailedException", "AlreadyExistsException")
+"""What Delta and Iceberg raise where another has written the table."""
+
 
 @dataclass(frozen=True)
 class Mark:
@@ -73,6 +76,10 @@ class LakeTable(Protocol):
         """Return the last segment that is merged into it; 0 for none."""
         ...
 
+    def stored_type(self, spark: str) -> str:
+        """Say as which type the format keeps a column."""
+        ...
+
     def columns(self) -> list[tuple[str, str]]:
         """Return names and types, as `Column.spark`."""
         ...
@@ -108,6 +115,11 @@ class Lake(Protocol):
         ...
 
     def open(self, session: SparkSession, place: str) -> LakeTable: ...
+
+
+def is_conflict(error: Exception) -> bool:
+    """Say whether a commit was refused since another had come before it."""
+    return any(sign in str(error) for sign in _CONFLICTS)
 
 
 def quoted(name: str) -> str:

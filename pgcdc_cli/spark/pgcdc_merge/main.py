@@ -6,10 +6,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
-from .delta import CLASS, EXTENSIONS
 from .errors import MergeError
+from .formats import FORMATS, TableFormat
 from .job import SETTINGS, merge
 from .lake import CHANGELOG, MERGE
 from .options import Options, parse_lsn
@@ -18,6 +19,8 @@ from .segments import FORMAT_VERSION
 FAILED = 14
 """Exit status, as pgcdc's own for a failed merge."""
 
+
+_EXTENSIONS = "spark.sql.extensions"
 
 PROGRESS = "pgcdc-progress "
 """Begins a line of standard error that tells of a table, as JSON."""
@@ -28,7 +31,9 @@ def main(arguments: Sequence[str]) -> int:
     parsed = vars(_parser().parse_args(arguments))
     as_json, progress = parsed.pop("json"), parsed.pop("progress")
     try:
-        summary = merge(_spark(), Options(**parsed), _tell if progress else lambda _: None)
+        summary = merge(
+            _spark(FORMATS[parsed["format"]]), Options(**parsed), _tell if progress else lambda _: None
+        )
     except MergeError as error:
         summary = {
             "format_version": FORMAT_VERSION,
@@ -52,6 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--warehouse", required=True, metavar="DIR", help="where the tables are: DIR/schema/table"
     )
+    parser.add_argument("--format", choices=list(FORMATS), default="delta", help="the tables' format")
+    parser.add_argument("--catalog", metavar="NAME", help="name the tables in this catalog")
     parser.add_argument("--mode", choices=[MERGE, CHANGELOG, "both"], default=MERGE, help="what to keep")
     parser.add_argument(
         "--table",
@@ -72,24 +79,31 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _spark() -> SparkSession:
+def _spark(table_format: TableFormat) -> SparkSession:
     builder = SparkSession.builder.appName("pgcdc merge")
-    for name, value in {**EXTENSIONS, **SETTINGS}.items():
-        builder = builder.config(name, value)
+    for name, value in {**table_format.extensions, **SETTINGS}.items():
+        builder = builder.config(name, _joined(value) if name == _EXTENSIONS else value)
     spark = builder.getOrCreate()
-    if not has_delta(spark):
+    if not has_class(spark, table_format.module.CLASS):
         raise MergeError(
-            "could not start the merge: this Spark has no Delta",
-            "spark-submit --packages io.delta:delta-spark_4.1_2.13:4.4.0 merge.py ...",
+            f"could not start the merge: this Spark has no {table_format.title}",
+            f"spark-submit --packages {table_format.package} merge.py ...",
         )
     return spark
 
 
-def has_delta(spark: SparkSession) -> bool:
-    """Say whether Delta's jars are there; Spark itself only warns when they aren't."""
+def _joined(extension: str) -> str:
+    """Add an extension to those that the user configured."""
+    theirs = SparkConf().get(_EXTENSIONS, None)
+    names = theirs.split(",") if theirs else []
+    return ",".join(names if extension in names else [*names, extension])
+
+
+def has_class(spark: SparkSession, name: str) -> bool:
+    """Say whether a format's jars are there; Spark itself only warns when they aren't."""
     jvm: Any = spark._jvm  # noqa: SLF001 - the only way to a class loader
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    return loader.getResource(CLASS) is not None
+    return loader.getResource(name) is not None
 
 
 def _report(summary: dict[str, Any]) -> str:

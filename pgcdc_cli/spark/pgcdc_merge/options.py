@@ -14,6 +14,8 @@ class Options:
 
     input: str
     warehouse: str
+    format: str = "delta"
+    catalog: str | None = None
     mode: str = MERGE
     tables: Sequence[str] = ()
     until: int | None = None

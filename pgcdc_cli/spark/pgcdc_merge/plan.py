@@ -1,7 +1,7 @@
 """Which files of which tables a run merges: from each table's own mark to one segment for all."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .columns import Column
 from .control import ControlRow, Progress
@@ -127,7 +127,8 @@ def check_target(work: TableFiles, target: LakeTable) -> None:
         )
     if target.exists:
         columns = [column for column in target.columns() if not column[0].lower().startswith(PREFIX)]
-        _check_columns(work.table, columns, work.version)
+        stored = [replace(column, spark=target.stored_type(column.spark)) for column in work.version.columns]
+        _check_columns(work.table, columns, replace(work.version, columns=tuple(stored)))
 
 
 def _check_columns(table: str, have: Sequence[tuple[str, str]], version: TableVersion) -> None:

@@ -1,0 +1,204 @@
+"""Iceberg tables: what is there, and one snapshot for each range of segments.
+
+A snapshot's summary carries its mark: `pgcdc.id`, which is `pgcdc:<stream_id>:<table>:<mode>`, and
+`pgcdc.segment`, the range's last segment. MERGE and DataFrame writes keep these, DELETE and TRUNCATE
+statements don't, so that neither is used. A table is written from the snapshot in which its mark was looked
+for: if another merge came in between, Iceberg refuses the commit.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from .errors import MergeError
+from .files import folder_name
+from .lake import CHANGELOG, CONTROL, Commit, Mark, quoted
+
+EXTENSIONS = {"spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"}
+"""What Iceberg needs from the beginning of the first session."""
+
+CLASS = "org/apache/iceberg/spark/SparkCatalog.class"
+
+_CATALOG = "pgcdc"
+_PROPERTY = "spark.sql.iceberg.snapshot-property."
+_ID, _SEGMENT, _POSITION = "pgcdc.id", "pgcdc.segment", "pgcdc.position"
+_COUNTS = "spark.merge-into.num-target-rows-"
+_ATOMIC = ("file:", "hdfs:")
+"""File systems whose renaming is atomic, as Iceberg's Hadoop catalog needs it."""
+
+_IDENTIFIER = re.compile("`(?:[^`]|``)*`")
+
+_PROPERTIES = {"format-version": "2", "write.merge.mode": "merge-on-read"}
+"""A merge of few rows into many writes these rows and where the old ones are, not all files anew."""
+
+
+@dataclass(frozen=True)
+class IcebergLake:
+    """Tables at WAREHOUSE/schema/table, changelogs at WAREHOUSE/schema/table.changelog; or in a catalog.
+
+    Without `catalog` it is Iceberg's Hadoop catalog, whose tables are where their names say.
+    """
+
+    warehouse: str
+    catalog: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.catalog is None and not self.warehouse.startswith(_ATOMIC):
+            raise MergeError(
+                f'could not keep Iceberg tables in "{self.warehouse}": its file system can\'t rename'
+                " atomically, so that two merges at once could lose one",
+                "give a catalog that you configured: --catalog NAME -- --conf spark.sql.catalog.NAME=...",
+            )
+
+    def place(self, schema: str, table: str, mode: str) -> str:
+        if self.catalog is None:
+            suffix = ".changelog" if mode == CHANGELOG else ""
+            return self._name(folder_name(schema), folder_name(table) + suffix)
+        return self._name(schema, table + ("_changelog" if mode == CHANGELOG else ""))
+
+    def _name(self, *parts: str) -> str:
+        return ".".join(map(quoted, (self.catalog or _CATALOG, *parts)))
+
+    @property
+    def control_place(self) -> str:
+        return self._name(CONTROL, "control")
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        if self.catalog is not None:
+            return {}
+        name = f"spark.sql.catalog.{_CATALOG}"
+        return {
+            name: "org.apache.iceberg.spark.SparkCatalog",
+            f"{name}.type": "hadoop",
+            f"{name}.warehouse": self.warehouse,
+        }
+
+    def open(self, session: SparkSession, place: str) -> "IcebergTable":
+        return IcebergTable(session, place)
+
+
+class IcebergTable:
+    """The table of a name, which needn't exist yet; it is written through a session of its own."""
+
+    def __init__(self, session: SparkSession, name: str) -> None:
+        self._session = session
+        self.name = name
+        self._table: Any = self._load() if session.catalog.tableExists(name) else None
+        newest = None if self._table is None else self._table.currentSnapshot()
+        self.version: int | None = None if newest is None else int(newest.snapshotId())
+
+    def _load(self) -> Any:  # noqa: ANN401 - Java's
+        """Load it from the session's catalog, which keeps it: statements see what was loaded."""
+        jvm: Any = self._session._jvm  # noqa: SLF001 - SQL has no quick way to a table's snapshots
+        util = jvm.org.apache.iceberg.spark.Spark3Util
+        return util.loadIcebergTable(self._session._jsparkSession, self.name)  # noqa: SLF001
+
+    @property
+    def exists(self) -> bool:
+        return self._table is not None
+
+    def _ancestors(self) -> Iterator[Any]:
+        """Give the current snapshot and those before it, newest first."""
+        snapshot = None if self._table is None else self._table.currentSnapshot()
+        while snapshot is not None:
+            yield snapshot
+            parent = snapshot.parentId()
+            snapshot = None if parent is None else self._table.snapshot(parent)
+
+    def was_set_back(self, version: int) -> bool:
+        if self._table is None:
+            return True
+        if self._table.snapshot(version) is None:
+            # Expired, unless it is another table.
+            return self._table.properties().get(_ID) is None
+        return all(int(snapshot.snapshotId()) != version for snapshot in self._ancestors())
+
+    def merged_segment(self, app_id: str) -> int:
+        for snapshot in self._ancestors():
+            summary = snapshot.summary()
+            if summary.get(_ID) == app_id:
+                return int(summary.get(_SEGMENT))
+        return 0
+
+    def stored_type(self, spark: str) -> str:
+        return spark.replace("smallint", "int")
+
+    def columns(self) -> list[tuple[str, str]]:
+        return [(field.name, field.dataType.simpleString()) for field in self.read().schema]
+
+    def read(self) -> DataFrame:
+        return self._session.table(self.name)
+
+    def replace(self, rows: DataFrame, mark: Mark | None) -> Commit:
+        removed = self.read().count() if self.exists and mark is not None else 0
+        with self._marked(mark):
+            if self.exists:
+                self._checked_writer(rows).overwrite(F.lit(True))
+            else:
+                self._create(rows, mark)
+        found, summary = self._commit(mark)
+        return Commit(found, int(summary.get("added-records", 0)), 0, removed)
+
+    def append(self, rows: DataFrame, mark: Mark) -> Commit:
+        with self._marked(mark):
+            if self.exists:
+                # Nothing fits this condition, unless another merge has written this range.
+                self._checked_writer(rows).overwrite(F.col("_pgcdc_segment") >= mark.segment)
+            else:
+                self._create(rows, mark)
+        found, summary = self._commit(mark)
+        return Commit(found, int(summary.get("added-records", 0)), 0, 0)
+
+    def merge(self, statement: str, mark: Mark) -> Commit:
+        with self._marked(mark):
+            self._session.sql(statement)
+        found, summary = self._commit(mark)
+        counts = (int(summary.get(_COUNTS + what, 0)) for what in ("inserted", "updated", "deleted"))
+        return Commit(found, *counts)
+
+    def _create(self, rows: DataFrame, mark: Mark | None) -> None:
+        namespace = ".".join(_IDENTIFIER.findall(self.name)[:-1])
+        self._session.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
+        writer = rows.writeTo(self.name).using("iceberg")
+        properties = _PROPERTIES | ({} if mark is None else {_ID: mark.app_id})
+        for name, value in properties.items():
+            writer = writer.tableProperty(name, value)
+        writer.create()
+
+    def _checked_writer(self, rows: DataFrame) -> Any:  # noqa: ANN401 - DataFrameWriterV2 is not exported
+        """Write from the snapshot that was opened, and no other."""
+        writer = rows.writeTo(self.name).option("isolation-level", "serializable")
+        return (
+            writer if self.version is None else writer.option("validate-from-snapshot-id", str(self.version))
+        )
+
+    @contextmanager
+    def _marked(self, mark: Mark | None) -> Iterator[None]:
+        settings = {}
+        if mark is not None:
+            settings = {_ID: mark.app_id, _SEGMENT: str(mark.segment), _POSITION: mark.metadata}
+        for name, value in settings.items():
+            self._session.conf.set(_PROPERTY + name, value)
+        try:
+            yield
+        finally:
+            for name in settings:
+                self._session.conf.unset(_PROPERTY + name)
+
+    def _commit(self, mark: Mark | None) -> tuple[int, Mapping[str, str]]:
+        """Find the commit just made; others (compaction, ...) may have followed."""
+        self._table = self._load()
+        self._table.refresh()
+        for snapshot in self._ancestors():
+            summary = dict(snapshot.summary())
+            if mark is None or summary.get(_POSITION) == mark.metadata:
+                return int(snapshot.snapshotId()), summary
+        raise MergeError(
+            f'could not merge "{mark and mark.table}": its commit is not there', "another merge: run again"
+        )
