@@ -8,36 +8,46 @@ from pgcdc_cli.types.send.packed import Bytes, Integers
 ZERO = ord("0")
 
 
-def _table(count: int, form: str) -> Bytes:
-    """All numbers below a count, one a row."""
-    text = "".join(format(number, form) for number in range(count))
-    return np.frombuffer(text.encode(), np.uint8).reshape(count, -1)
+def _table(count: int, form: str) -> Integers:
+    """All numbers below a count; the characters of each as one number, so that it is copied at once."""
+    text = "".join(format(number, form) for number in range(count)).encode()
+    return np.frombuffer(text, f"u{len(text) // count}")
 
 
 _PAIRS = _table(100, "02d")
 _QUADS = _table(10_000, "04d")
 _HEX = _table(256, "02x")
-_UPPER = _table(16, "X").reshape(-1)
+_UPPER = _table(16, "X")
+
+
+def _characters(table: Integers, values: Integers) -> Bytes:
+    return table[values].view(np.uint8).reshape(*values.shape, table.itemsize)
 
 
 def pairs(values: Integers) -> Bytes:
     """Print numbers below 100 with two digits: n rows."""
-    return _PAIRS[values]
+    return _characters(_PAIRS, values)
 
 
 def quads(values: Integers) -> Bytes:
     """Print numbers below 10,000 with four digits: n rows."""
-    return _QUADS[values]
+    return _characters(_QUADS, values)
 
 
 def hex_pairs(values: Bytes) -> Bytes:
     """Print bytes with two hexadecimal digits, in one dimension more."""
-    return _HEX[values]
+    return _characters(_HEX, values)
 
 
 def hex_digit(values: Integers) -> Bytes:
     """Print numbers below 16 with an upper-case hexadecimal digit."""
-    return _UPPER[values]
+    return _characters(_UPPER, values)[..., 0]
+
+
+def sixes(values: Integers) -> Bytes:
+    """Print numbers below a million with six digits: n rows."""
+    high, low = np.divmod(values, 100)
+    return np.concatenate([quads(high), pairs(low)], axis=1)
 
 
 def octals(values: Integers, width: int) -> Bytes:

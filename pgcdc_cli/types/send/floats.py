@@ -8,7 +8,7 @@ those of a decimal half-way between two numbers, since it depends on the reader 
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -20,22 +20,37 @@ from pgcdc_cli.types.kernels import Mask
 from pgcdc_cli.types.send.packed import Packed, big_endian
 
 Floats = NDArray[np.float64] | NDArray[np.float32]
-_Spelling = tuple[str, str]
+
+
+class _Spelling(NamedTuple):
+    """How numbers of some size (NaN is infinite here) stand in Arrow's text (RE2), and in PostgreSQL's."""
+
+    low: float
+    high: float
+    arrow: str
+    postgres: str
+
 
 _SMALLEST_PLAIN = 1e-4
 _ARROW_PLAIN_BELOW = 1e10
-_SPELLINGS: list[_Spelling] = [
-    (r"^(-?)inf$", r"\1Infinity"),
-    (r"^nan$", "NaN"),
-    (r"^(-?)0\.0000([1-9])(\d*)$", r"\1\2.\3e-05"),
-    (r"^(-?)0\.00000([1-9])(\d*)$", r"\1\2.\3e-06"),
-    (r"\.?0*e", "e"),
-    (r"e([-+])(\d)$", r"e\10\2"),
-]
-"""Arrow's spelling (RE2) and PostgreSQL's, one after the other."""
-
-_FRACTIONS = [(rf"^(-?\d)\.(\d{{{n}}})(\d+)e\+{n}$", r"\1\2.\3") for n in range(10, 15)]
-_INTEGERS = [(rf"^(-?\d)(\d{{{n}}})(?:\.(\d+))?$", rf"\1.\2\3e+0{n}") for n in range(6, 10)]
+_SMALL = (
+    _Spelling(1e-5, 1e-4, r"^(-?)0\.0000([1-9])(\d*)$", r"\1\2.\3e-05"),
+    _Spelling(1e-6, 1e-5, r"^(-?)0\.00000([1-9])(\d*)$", r"\1\2.\3e-06"),
+)
+_ANY = (
+    _Spelling(1e-6, 1e10, r"\.?0*e", "e"),
+    _Spelling(0, 1e10, r"e([-+])(\d)$", r"e\10\2"),
+    _Spelling(np.inf, np.nan, r"^(-?)inf$", r"\1Infinity"),
+    _Spelling(np.inf, np.nan, r"^nan$", "NaN"),
+)
+_FRACTIONS = tuple(
+    _Spelling(10.0**n, 10.0 ** (n + 1), rf"^(-?\d)\.(\d{{{n}}})(\d+)e\+{n}$", r"\1\2.\3")
+    for n in range(10, 15)
+)
+_INTEGERS = tuple(
+    _Spelling(10.0**n, 10.0 ** (n + 1), rf"^(-?\d)(\d{{{n}}})(?:\.(\d+))?$", rf"\1.\2\3e+0{n}")
+    for n in range(6, 10)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +94,10 @@ class Floating:
             pairs = zip(some[ties].tolist(), text.filter(pa.array(ties)).to_pylist(), strict=True)
             untied = pa.array([self._untied(number, str(digits)) for number, digits in pairs], pa.string())
             text = kernels.replace_with_mask(text, ties, untied)
-        for arrow, postgres in (*self.spellings, *_SPELLINGS):
-            text = _respelled(text, arrow, postgres)
+        size[np.isnan(size)] = np.inf
+        for spelling in (*self.spellings, *_SMALL, *_ANY):
+            if ((size >= spelling.low) & ~(size >= spelling.high)).any():
+                text = _respelled(text, spelling)
         return text
 
     def _untied(self, number: float, text: str) -> str:
@@ -107,10 +124,10 @@ class Floating:
         return (exact - smaller) / 2, (larger - exact) / 2
 
 
-def _respelled(text: pa.StringArray, arrow: str, postgres: str) -> pa.StringArray:
-    options = pc.ReplaceSubstringOptions(arrow, postgres)
+def _respelled(text: pa.StringArray, spelling: _Spelling) -> pa.StringArray:
+    options = pc.ReplaceSubstringOptions(spelling.arrow, spelling.postgres)
     return cast("pa.StringArray", pc.call_function("replace_substring_regex", [text], options))
 
 
-FLOAT4 = Floating("f4", 9, 1e6, 2.0**24, 1e20, tuple(_INTEGERS))
-FLOAT8 = Floating("f8", 17, 1e15, 2.0**53, 1e40, tuple(_FRACTIONS))
+FLOAT4 = Floating("f4", 9, 1e6, 2.0**24, 1e20, _INTEGERS)
+FLOAT8 = Floating("f8", 17, 1e15, 2.0**53, 1e40, _FRACTIONS)

@@ -1,9 +1,11 @@
 r"""Booleans, whole numbers and strings: `boolsend`, `int4send`, `oidsend`, `textsend`, `byteasend`, ..."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pgcdc_cli.types.send.digits import hex_pairs, octals
 from pgcdc_cli.types.send.packed import (
+    Bytes,
     Packed,
     Reader,
     big_endian,
@@ -15,7 +17,8 @@ from pgcdc_cli.types.send.packed import (
     without_head,
 )
 
-_BACKSLASH, _X = b"\\x"
+_BACKSLASH = ord("\\")
+_PREFIX = np.frombuffer(b"\\x", np.uint16)[0]
 _LARGE = 4096
 
 
@@ -63,17 +66,21 @@ def bytea(values: Packed) -> Packed:
     r"""Print as `\x` and two digits a byte."""
     rows = values.rows
     offsets = values.offsets + np.arange(rows + 1)
-    characters = np.empty((int(offsets[-1]), 2), np.uint8)
-    characters[offsets[:-1]] = _BACKSLASH, _X
+    characters = np.empty(int(offsets[-1]), np.uint16)
+    characters[offsets[:-1]] = _PREFIX
     if len(values.data) > _LARGE * rows:
         for row in range(rows):
             start, end = values.offsets[row : row + 2]
-            characters[offsets[row] + 1 : offsets[row + 1]] = hex_pairs(values.data[start:end])
+            characters[offsets[row] + 1 : offsets[row + 1]] = _digits(values.data[start:end])
     else:
         places = np.ones(len(characters), np.bool_)
         places[offsets[:-1]] = False
-        characters[places] = hex_pairs(values.data)
-    return Packed(offsets * 2, characters.reshape(-1))
+        characters[places] = _digits(values.data)
+    return Packed(offsets * 2, characters.view(np.uint8))
+
+
+def _digits(data: Bytes) -> NDArray[np.uint16]:
+    return hex_pairs(data).reshape(-1).view(np.uint16)
 
 
 def uuid(values: Packed) -> Packed:

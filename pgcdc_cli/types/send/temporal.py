@@ -7,7 +7,7 @@ import numpy as np
 
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Column, Mask
-from pgcdc_cli.types.send.digits import leading_dropped, pairs, trailing_dropped, wide
+from pgcdc_cli.types.send.digits import leading_dropped, pairs, quads, sixes, trailing_dropped, wide
 from pgcdc_cli.types.send.packed import (
     Bytes,
     Int64s,
@@ -18,6 +18,7 @@ from pgcdc_cli.types.send.packed import (
     choose,
     decimal,
     from_kept,
+    from_rows,
     require,
 )
 
@@ -28,6 +29,7 @@ _SECOND = 1_000_000
 _DAY = 86_400 * _SECOND
 _ZONE_END = 16 * 3600
 _YEAR_DIGITS = 7
+_LAST_YEAR = 9999
 _INFINITE = (np.iinfo(np.int64).max, np.iinfo(np.int32).max, np.iinfo(np.int32).max)
 _MINUS_INFINITE = (np.iinfo(np.int64).min, np.iinfo(np.int32).min, np.iinfo(np.int32).min)
 
@@ -38,49 +40,72 @@ class _Text:
     def __init__(self, rows: int) -> None:
         self._rows = rows
         self._parts: list[Bytes] = []
-        self._kept: list[Mask] = []
+        self._kept: list[Mask | None] = []
 
-    def add(self, characters: Bytes, kept: Mask) -> None:
-        """Append a matrix of n rows; `kept` is one too, or a column for all of it."""
+    def add(self, characters: Bytes, kept: Mask | None = None) -> None:
+        """Append a matrix of n rows; `kept` is one too, or a column for all of it, or None: all are."""
         self._parts.append(characters)
-        self._kept.append(np.broadcast_to(kept, characters.shape))
+        self._kept.append(kept)
 
     def constant(self, text: bytes, kept: Mask | None = None) -> None:
         """Append the same in each row, or in some."""
         characters = np.broadcast_to(np.frombuffer(text, np.uint8), (self._rows, len(text)))
-        self.add(characters, np.ones((1, 1), np.bool_) if kept is None else kept[:, None])
+        if kept is None or kept.any():
+            self.add(characters, None if kept is None else kept[:, None])
 
     def sign(self, minus: Mask, plus: Mask) -> None:
+        if not (minus | plus).any():
+            return
         characters = np.where(minus, np.uint8(ord("-")), np.uint8(ord("+")))
         self.add(characters[:, None], (minus | plus)[:, None])
 
     def two(self, values: Integers, kept: Mask | None = None) -> None:
-        """Append two digits."""
-        self.add(pairs(values), np.ones((1, 1), np.bool_) if kept is None else kept[:, None])
+        """Append two digits in each row, or in some."""
+        if kept is None or kept.any():
+            self.add(pairs(values), None if kept is None else kept[:, None])
 
     def packed(self, infinite: Mask | None = None, minus: Mask | None = None) -> Packed:
         """Pack the rows; some are `infinity`, or `-infinity`, instead."""
-        characters, kept = np.concatenate(self._parts, axis=1), np.concatenate(self._kept, axis=1)
-        if infinite is not None and infinite.any():
+        characters = np.concatenate(self._parts, axis=1)
+        has_infinite = infinite is not None and bool(infinite.any())
+        if not has_infinite and all(kept is None for kept in self._kept):
+            return from_rows(characters)
+        kept = self._all_kept(characters.shape)
+        if has_infinite:
+            assert infinite is not None
             assert minus is not None
             characters[infinite, :9] = np.frombuffer(b"-infinity", np.uint8)
             kept[infinite] = np.arange(kept.shape[1]) < 9
             kept[infinite, 0] = minus[infinite]
         return from_kept(characters, kept)
 
+    def _all_kept(self, shape: tuple[int, ...]) -> Mask:
+        found = np.ones(shape, np.bool_)
+        start = 0
+        for characters, kept in zip(self._parts, self._kept, strict=True):
+            stop = start + characters.shape[1]
+            if kept is not None:
+                found[:, start:stop] = kept
+            start = stop
+        return found
+
 
 def _add_date(text: _Text, days: Int64s) -> Mask:
     """Append year, month and day; gives the rows that are before Christ."""
     date = days.astype("datetime64[D]")
     month = date.astype("datetime64[M]")
-    year = month.astype("datetime64[Y]").astype(np.int64) + 1970
+    day = (date - month.astype("datetime64[D]")).astype(np.int64)
+    year, month_of_year = np.divmod(month.astype(np.int64) + 1970 * 12, 12)
     before: Mask = year < 1
-    characters = wide(np.where(before, 1 - year, year), _YEAR_DIGITS)
-    text.add(characters, leading_dropped(characters, 4))
+    if before.any() or (year > _LAST_YEAR).any():
+        characters = wide(np.where(before, 1 - year, year), _YEAR_DIGITS)
+        text.add(characters, leading_dropped(characters, 4))
+    else:
+        text.add(quads(year))
     text.constant(b"-")
-    text.two(month.astype(np.int64) % 12 + 1)
+    text.two(month_of_year + 1)
     text.constant(b"-")
-    text.two((date - month.astype("datetime64[D]")).astype(np.int64) + 1)
+    text.two(day + 1)
     return before
 
 
@@ -99,7 +124,7 @@ def _add_minutes(text: _Text, minute: Int64s, second: Int64s, fraction: Int64s) 
     text.constant(b":")
     text.two(second)
     if fraction.any():
-        characters = wide(fraction, 6)
+        characters = sixes(fraction)
         text.constant(b".", fraction != 0)
         text.add(characters, trailing_dropped(characters))
 
