@@ -149,15 +149,14 @@ class TransactionMark:
 class Prepared:
     """A prepared transaction whose outcome is not known yet.
 
-    `first_lsn` is where its first message's frame started. Its messages are in the spool at `path` (relative,
-    of `size` bytes with this CRC-32), which has to be durable before the server hears of the prepare's
-    position; `path` is None where its changes were given out at the prepare.
+    Its messages are in the spool at `path` (relative, of `size` bytes with this CRC-32), which has to be
+    durable before the server hears of the prepare's position; `path` is None where its changes were given out
+    at the prepare.
     """
 
     xid: int
     gid: str
     prepare_lsn: Lsn
-    first_lsn: Lsn
     path: str | None = None
     size: int = 0
     crc32: int = 0

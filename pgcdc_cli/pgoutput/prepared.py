@@ -12,8 +12,9 @@ from typing import Literal
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
+from pgcdc_cli.pgoutput.aside import Aside
 from pgcdc_cli.pgoutput.changes import Edge, Prepared, Slice, Stamp, TransactionMark
-from pgcdc_cli.pgoutput.replay import Aside, End, Replay
+from pgcdc_cli.pgoutput.replay import End, Replay
 from pgcdc_cli.pgoutput.spooling import Spools
 
 Name = tuple[int, str]
@@ -63,7 +64,7 @@ class PreparedTransactions:
         if message.prepare_lsn < self._skip_before:
             self._asides[name] = aside
             return
-        prepared = Prepared(message.xid, message.gid, message.prepare_lsn, aside.first_lsn)
+        prepared = Prepared(message.xid, message.gid, message.prepare_lsn)
         if self._policy.at_prepare:
             self._prepared[name] = prepared
             yield from self._give_out(message, aside)
@@ -120,7 +121,7 @@ class PreparedTransactions:
     def _reopen(self, prepared: Prepared | None) -> Aside:
         assert prepared is not None
         spool = self._spools.reopen(prepared)
-        return Aside(prepared.xid, prepared.first_lsn, spool, streamed=False, reopened=True)
+        return Aside(prepared.xid, spool, streamed=False, reopened=True)
 
     def _miss(self, message: m.CommitPrepared) -> None:
         reason = (

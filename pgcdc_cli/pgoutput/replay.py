@@ -8,17 +8,17 @@ alone: its definitions count outside of it from its commit on, unless newer ones
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput.aside import Aside, Definition, definitions
 from pgcdc_cli.pgoutput.changes import Edge, Prepared, Slice
 from pgcdc_cli.pgoutput.decode import POSTGRES_EPOCH
 from pgcdc_cli.pgoutput.messages import Tag, Truncate
-from pgcdc_cli.pgoutput.spooling import Chunk, Spool
+from pgcdc_cli.pgoutput.spooling import Chunk, subtransactions
 from pgcdc_cli.pgoutput.transactions import Assembler
 from pgcdc_cli.pgoutput.wire import PADDING, Wire, tag_mask
 
@@ -26,37 +26,6 @@ _IS_CHANGE = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE, Tag.TRUNCATE, Tag.MESS
 _IS_ROW = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE)
 _BEGIN = struct.Struct(">cQqI")
 _COMMIT = struct.Struct(">cBQQq")
-
-
-class Definition(NamedTuple):
-    """A relation message without its xid; `order` counts all of them as they came."""
-
-    order: int
-    message: bytes
-
-
-Definitions = dict[int, Definition]
-"""By the relation's OID."""
-
-
-@dataclass(slots=True, eq=False)
-class Aside:
-    """A transaction that is put aside. Without a spool it is known already, and what comes is dropped.
-
-    `first_lsn` is where the frame of its first message started. `reopened`: its spool is of an earlier
-    connection.
-    """
-
-    xid: int
-    first_lsn: Lsn
-    spool: Spool | None
-    streamed: bool
-    reopened: bool = False
-    defined: Definitions = field(default_factory=dict)
-
-    def remove(self) -> None:
-        if self.spool is not None:
-            self.spool.remove()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,36 +44,35 @@ class Replay:
     def __init__(self, assembler: Assembler) -> None:
         self.assembler = assembler
         self._count = 0
-        self._outside: Definitions = {}
+        self._outside: dict[int, Definition] = {}
 
     def pass_on(self, wire: Wire) -> Iterator[Slice]:
         """Take messages that stand outside of all that is put aside."""
-        self._outside |= self._definitions(wire)
+        self._learn(self._definitions(wire))
         yield from self.assembler.assemble([wire])
 
     def put_aside(self, wire: Wire, aside: Aside) -> Iterator[Slice]:
         """Take messages of a transaction's block; what they define outside of it is learned at once."""
         if aside.streamed:
-            chunk = Chunk.of_stream(wire, aside.xid)
-            aside.defined |= self._definitions(chunk.wire())
+            chunk = Chunk.of_stream(wire)
+            aside.append(chunk, self._definitions(chunk.wire()), subtransactions(wire))
         else:
             self._complete(wire, aside)
-            chunk = Chunk.of(wire, aside.xid)
-            found = self._definitions(wire)
-            if found:
-                self._outside |= found
-                aside.defined |= found
-                yield from self.assembler.assemble([_messages(found.values())])
-        if aside.spool is not None:
-            aside.spool.append(chunk)
+            told = self._definitions(wire)
+            aside.append(Chunk.of(wire), told)
+            if told:
+                self._learn(told)
+                yield from self.assembler.assemble([_messages(told)])
 
     def _complete(self, wire: Wire, aside: Aside) -> None:
         """Give a spool the definitions that were sent before it, since it may outlive the connection."""
         missing = _tables(wire) - aside.defined.keys()
-        found = {oid: self._outside[oid] for oid in sorted(missing & self._outside.keys())}
-        aside.defined |= found
-        if found and aside.spool is not None:
-            aside.spool.append(Chunk.of(_messages(found.values()), aside.xid))
+        known = [self._outside[oid] for oid in sorted(missing & self._outside.keys())]
+        if known:
+            aside.append(Chunk.of(_messages(known)), known)
+
+    def _learn(self, told: Iterable[Definition]) -> None:
+        self._outside.update((one.oid, one) for one in told)
 
     def whole(self, aside: Aside, end: End, prepared: tuple[Prepared, ...] | None = None) -> Iterator[Slice]:
         """Decode a transaction from its spool; `prepared` are those that still are at its end.
@@ -112,10 +80,10 @@ class Replay:
         Without a change in it there is only an edge: in protocol 1, the server doesn't send it at all. Where
         the end position is reached it stops short, and nothing of the transaction was given.
         """
-        wires = self._wires(aside)
+        wires = aside.wires()
         first = _up_to_a_change(wires)
         if first and _has_change(first[-1]):
-            for part in self._decode(chain(_begin(aside, end), first, wires, _commit(end))):
+            for part in self._decode(chain(_begin(aside, end, first[-1]), first, wires, _commit(end))):
                 edge = None if part.edge is None else replace(part.edge, prepared=prepared)
                 marks = tuple(replace(mark, gid=end.gid) for mark in part.marks)
                 yield replace(part, edge=edge, marks=marks, gid=end.gid)
@@ -131,32 +99,21 @@ class Replay:
             if self.assembler.ended:
                 return
 
-    def _wires(self, aside: Aside) -> Iterator[Wire]:
-        for wire in () if aside.spool is None else aside.spool.wires():
-            if aside.reopened:
-                found = self._definitions(wire)
-                aside.defined |= {oid: one._replace(order=0) for oid, one in found.items()}
-            yield wire
-
     def _restore(self, aside: Aside) -> Iterator[Slice]:
         """Let the newest definitions count again, where some came while the transaction was put aside."""
-        newer: Definitions = {}
+        newer: list[Definition] = []
         for oid, own in aside.defined.items():
-            latest = self._outside.get(oid)
-            if latest is not None and latest.order > own.order:
-                newer[oid] = latest
-            else:
-                self._outside[oid] = own
+            latest = self._outside.get(oid, own)
+            if latest.order > own.order:
+                newer.append(latest)
+            self._outside[oid] = max(latest, own)
         if newer:
-            yield from self.assembler.assemble([_messages(newer.values())])
+            yield from self.assembler.assemble([_messages(newer)])
 
-    def _definitions(self, wire: Wire) -> Definitions:
-        """Find the last definition of each table that these messages define."""
-        found: Definitions = {}
-        for number in np.flatnonzero(wire.tags == Tag.RELATION).tolist():
-            self._count += 1
-            message = wire.message(number)
-            found[int.from_bytes(message[1:5], "big")] = Definition(self._count, message)
+    def _definitions(self, wire: Wire) -> list[Definition]:
+        """Find the tables that these messages define, and number them."""
+        found = definitions(wire, self._count + 1)
+        self._count += len(found)
         return found
 
 
@@ -191,9 +148,10 @@ def _has_change(wire: Wire) -> bool:
     return bool(_IS_CHANGE[wire.tags].any())
 
 
-def _begin(aside: Aside, end: End) -> list[Wire]:
+def _begin(aside: Aside, end: End, wire: Wire) -> list[Wire]:
+    """Give a Begin; as protocol 1's, its frame starts where that of the first change does."""
     message = _BEGIN.pack(b"B", end.commit_lsn, end.time - POSTGRES_EPOCH, aside.xid)
-    return [_single(message, aside.first_lsn)]
+    return [_single(message, wire.lsn[_IS_CHANGE[wire.tags]][0])]
 
 
 def _commit(end: End) -> list[Wire]:
@@ -201,5 +159,5 @@ def _commit(end: End) -> list[Wire]:
     return [_single(message, end.end_lsn)]
 
 
-def _single(message: bytes, lsn: Lsn) -> Wire:
+def _single(message: bytes, lsn: int) -> Wire:
     return Wire.of(message + PADDING, np.array([len(message)], np.int64), np.array([lsn], np.int64))

@@ -16,7 +16,6 @@ from pgcdc_cli.pgoutput.messages import Tag
 from pgcdc_cli.pgoutput.wire import PADDING, Wire, tag_mask
 
 _HAS_NO_XID = tag_mask(Tag.ORIGIN)
-_DEFINES = tag_mask(Tag.RELATION, Tag.TYPE)
 _XID_SIZE = 4
 
 
@@ -24,53 +23,53 @@ _XID_SIZE = 4
 class Chunk:
     """n messages, one behind the other in `data` from `offset` on, and after them `PADDING`.
 
-    `sizes` are their lengths in bytes, `lsn` their frames' start LSNs, `xid` the (sub)transactions that they
-    are of.
+    `sizes` are their lengths in bytes, `lsn` their frames' start LSNs.
     """
 
     data: bytes
     sizes: Int64s
     lsn: Int64s
-    xid: Int64s
     offset: int = 0
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     @classmethod
-    def of(cls, wire: Wire, xid: int) -> "Chunk":
+    def of(cls, wire: Wire) -> "Chunk":
         """Copy messages that have no xid of their own."""
-        return cls._pack(wire, wire.starts, np.full(len(wire), xid, np.int64))
+        return cls._pack(wire, wire.starts)
 
     @classmethod
-    def of_stream(cls, wire: Wire, xid: int) -> "Chunk":
+    def of_stream(cls, wire: Wire) -> "Chunk":
         """Copy messages of a streamed block, without the xid behind each one's tag."""
-        without = _HAS_NO_XID[wire.tags]
-        chunk = cls._pack(
-            wire,
-            wire.starts + np.where(without, 0, _XID_SIZE),
-            np.where(without, xid, wire.head >> 24 & 0xFFFFFFFF),
-        )
+        chunk = cls._pack(wire, wire.starts + np.where(_HAS_NO_XID[wire.tags], 0, _XID_SIZE))
         data = bytearray(chunk.data)
         np.frombuffer(data, np.uint8)[np.cumsum(chunk.sizes) - chunk.sizes] = wire.tags
-        return cls(bytes(data), chunk.sizes, chunk.lsn, chunk.xid)
+        return cls(bytes(data), chunk.sizes, chunk.lsn)
 
     @classmethod
-    def _pack(cls, wire: Wire, starts: Int64s, xid: Int64s) -> "Chunk":
+    def _pack(cls, wire: Wire, starts: Int64s) -> "Chunk":
         data = wire.pack(starts, wire.ends).buffers()[2]
         sizes = wire.ends - starts
         body = memoryview(data or b"")[: int(sizes.sum())]
-        return cls(b"".join([body, PADDING]), sizes, wire.lsn, xid)
+        return cls(b"".join([body, PADDING]), sizes, wire.lsn)
 
-    def wire(self, without: Int64s | None = None) -> Wire:
-        """Give the messages back, but for the changes that these subtransactions made.
+    def first(self, count: int) -> "Chunk":
+        """Give the first messages, at most so many."""
+        if count >= len(self):
+            return self
+        end = self.offset + int(self.sizes[:count].sum())
+        return Chunk(self.data[self.offset : end] + PADDING, self.sizes[:count], self.lsn[:count])
 
-        What a rolled-back subtransaction told of relations and types stays: the server takes it for known.
-        """
-        wire = Wire.of(self.data, self.sizes, self.lsn, offset=self.offset)
-        if without is None or not len(without):
-            return wire
-        return wire.part(_DEFINES[wire.tags] | ~np.isin(self.xid, without))
+    def wire(self) -> Wire:
+        return Wire.of(self.data, self.sizes, self.lsn, offset=self.offset)
+
+
+def subtransactions(wire: Wire) -> dict[int, int]:
+    """Give the xids of a streamed block's messages, and the number of the first one of each."""
+    xids = np.where(_HAS_NO_XID[wire.tags], 0, wire.head >> 24 & 0xFFFFFFFF)
+    found, places = np.unique(xids, return_index=True)
+    return dict(zip(found.tolist(), places.tolist(), strict=True))
 
 
 class Marked(NamedTuple):
@@ -86,8 +85,8 @@ class Spool(Protocol):
 
     def append(self, chunk: Chunk) -> None: ...
 
-    def abort(self, subxid: int) -> None:
-        """Forget the changes of a subtransaction that was rolled back."""
+    def cut(self, count: int) -> None:
+        """Keep the first `count` messages only."""
 
     def wires(self) -> Iterator[Wire]:
         """Read what is left, from the beginning."""

@@ -12,10 +12,11 @@ import numpy as np
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
+from pgcdc_cli.pgoutput.aside import Aside
 from pgcdc_cli.pgoutput.changes import Slice
 from pgcdc_cli.pgoutput.messages import Tag
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy, PreparedTransactions
-from pgcdc_cli.pgoutput.replay import Aside, End, Replay
+from pgcdc_cli.pgoutput.replay import End, Replay
 from pgcdc_cli.pgoutput.spooling import Spools
 from pgcdc_cli.pgoutput.transactions import Assembler
 from pgcdc_cli.pgoutput.wire import Wire, tag_mask
@@ -136,7 +137,7 @@ class Streams:
             raise _MisplacedError(f"transaction {message.xid} {known}")
         if message.first_segment:
             spool = self._spools.create(message.xid, lsn)
-            self._open[message.xid] = Aside(message.xid, lsn, spool, streamed=True)
+            self._open[message.xid] = Aside(message.xid, spool, streamed=True)
         self._block = self._open[message.xid]
         yield from ()
 
@@ -164,8 +165,8 @@ class Streams:
         if message.subxid == message.xid:
             aside.remove()
             del self._open[message.xid]
-        elif aside.spool is not None:
-            aside.spool.abort(message.subxid)
+        else:
+            aside.abort(message.subxid)
         yield from ()
 
     def _stream_prepare(self, message: m.StreamPrepare, _lsn: Lsn) -> Iterator[Slice]:
@@ -180,7 +181,7 @@ class Streams:
         self._check_outside()
         known = (message.xid, message.gid) in self._prepared
         spool = None if known else self._spools.create(message.xid, lsn)
-        self._block = Aside(message.xid, lsn, spool, streamed=False)
+        self._block = Aside(message.xid, spool, streamed=False)
         yield from ()
 
     def _prepare(self, message: m.Prepare, _lsn: Lsn) -> Iterator[Slice]:

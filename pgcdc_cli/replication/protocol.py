@@ -70,7 +70,11 @@ class Protocol:
         return max(_STREAMING_PROTOCOL[self.streaming or "off"], _TWO_PHASE_PROTOCOL if self.two_phase else 1)
 
     def _best_streaming(self, version: int) -> Streaming:
-        if not self.newest or version < _STREAMING_PROTOCOL["on"]:
+        """Choose. Not with messages: one at the start of a savepoint that is rolled back would stay.
+
+        It comes under the top-level xid, so that nobody can tell whose it is (`pgoutput_message`).
+        """
+        if not self.newest or self.messages or version < _STREAMING_PROTOCOL["on"]:
             return "off"
         return "parallel" if version >= _STREAMING_PROTOCOL["parallel"] else "on"
 

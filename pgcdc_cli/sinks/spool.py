@@ -2,12 +2,13 @@
 
 A file is a row of chunks: 20 bytes with the number of messages, the size of the content and the size of that
 as it is stored (compressed with LZ4 where that makes it smaller), then the content: lengths, differences of
-LSNs, xids and the messages. A chunk of no messages lists the subtransactions that were rolled back.
+LSNs, and the messages.
 """
 
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +30,7 @@ HELD_AT_MOST = 32 << 20
 """The same over all transactions."""
 
 _HEADER = struct.Struct("<IQQ")
-_PER_MESSAGE = 16
+_PER_MESSAGE = 12
 _LARGEST_COMPRESSED = 1 << 30
 
 
@@ -117,8 +118,18 @@ class SpoolFolder:
             self._files.append(path, part)
         self._written += size
 
-    def read(self, path: str, offset: int, size: int) -> bytes:
-        return self._files.disk.read(self._files.full(path), offset, size)
+    def read(self, path: str, offset: int) -> tuple[Chunk, int]:
+        """Read a chunk, and say where the next one is."""
+        full = self._files.full(path)
+        count, size, stored = _HEADER.unpack(self._files.disk.read(full, offset, _HEADER.size))
+        offset += _HEADER.size
+        content = self._files.disk.read(full, offset, stored)
+        return _decode(count, size, content), offset + stored
+
+    def truncate(self, path: str, size: int, before: int) -> None:
+        """Cut a file that had `before` bytes."""
+        self._files.truncate(path, size)
+        self._written -= before - size
 
     def remove(self, path: str, size: int, *, exists: bool) -> None:
         """Forget a spool, and its file if there is one."""
@@ -128,6 +139,14 @@ class SpoolFolder:
             self._files.remove(path)
 
 
+class _Written(NamedTuple):
+    """A chunk in the file: how many messages there are up to its end, where it is, the CRC-32 before it."""
+
+    end: int
+    offset: int
+    crc32: int
+
+
 class SpoolFile:
     """One transaction's messages."""
 
@@ -135,30 +154,50 @@ class SpoolFile:
         self._folder = folder
         self._path = path
         self._size = size
+        self._exists = size > 0
         self._crc32 = 0
+        self._written: list[_Written] = []
         self._pending: list[Chunk] = []
         self._held = 0
-        self.finished = size > 0
-        self._aborted: set[int] = set()
 
     def append(self, chunk: Chunk) -> None:
         """Take over messages; they are written when there are enough of them."""
-        size = len(chunk.data) + _PER_MESSAGE * len(chunk)
         self._pending.append(chunk)
+        size = len(chunk.data) + _PER_MESSAGE * len(chunk)
         self._held += size
         self._folder.hold(size)
         if self._held >= CHUNK_BYTES:
             self.write()
 
-    def abort(self, subxid: int) -> None:
-        """Forget the changes of a subtransaction that was rolled back."""
-        self._aborted.add(subxid)
+    def cut(self, count: int) -> None:
+        """Keep the first `count` messages only."""
+        pending = self._forget()
+        while self._written and self._written[-1].end > count:
+            last = self._written.pop()
+            chunk, _ = self._folder.read(self._path, last.offset)
+            self._folder.truncate(self._path, last.offset, self._size)
+            self._size, self._crc32 = last.offset, last.crc32
+            pending = [chunk]
+        left = count - (self._written[-1].end if self._written else 0)
+        for chunk in pending:
+            if left > 0:
+                self.append(chunk.first(left))
+            left -= len(chunk)
 
     def write(self) -> None:
         """Write what is in memory."""
         pending = self._forget()
-        if pending:
-            self._write(_encode(_joined(pending)))
+        if not pending:
+            return
+        chunk = _joined(pending)
+        data = _encode(chunk)
+        self._folder.append(self._path, data, exists=self._exists)
+        self._exists = True
+        before = self._written[-1].end if self._written else 0
+        self._written.append(_Written(before + len(chunk), self._size, self._crc32))
+        for part in data:
+            self._size += len(part)
+            self._crc32 = zlib.crc32(part, self._crc32)
 
     def _forget(self) -> list[Chunk]:
         pending, self._pending = self._pending, []
@@ -166,50 +205,24 @@ class SpoolFile:
         self._held = 0
         return pending
 
-    def _write(self, data: list[bytes]) -> None:
-        self._folder.append(self._path, data, exists=self._size > 0)
-        for part in data:
-            self._size += len(part)
-            self._crc32 = zlib.crc32(part, self._crc32)
-
     def finish(self) -> Marked:
         """Write all of it, for the checkpoint to name; nothing is appended any more."""
         self.write()
-        self._write(_encode_aborted(sorted(self._aborted)))
-        self.finished = True
         return Marked(self._path, self._size, self._crc32)
 
     def wires(self) -> Iterator[Wire]:
         """Read what is left, from the beginning."""
-        if self.finished and not self._aborted:
-            self._aborted.update(*(_aborted(content) for count, content in self._contents() if not count))
-        without = np.array(sorted(self._aborted), np.int64)
-        for count, content in self._contents():
-            if count:
-                yield from _nonempty(_decode(content, count).wire(without))
-        for chunk in self._pending:
-            yield from _nonempty(chunk.wire(without))
-
-    def _contents(self) -> Iterator[tuple[int, bytes]]:
-        """Read how many messages each chunk has, and its content."""
         offset = 0
         while offset < self._size:
-            head = self._folder.read(self._path, offset, _HEADER.size)
-            count, size, stored = _HEADER.unpack(head)
-            offset += _HEADER.size
-            content = self._folder.read(self._path, offset, stored)
-            offset += stored
-            yield count, content if stored == size else _decompress(content, size)
+            chunk, offset = self._folder.read(self._path, offset)
+            yield chunk.wire()
+        for chunk in self._pending:
+            yield chunk.wire()
 
     def remove(self) -> None:
         """Delete it."""
         self._forget()
-        self._folder.remove(self._path, self._size, exists=self._size > 0)
-
-
-def _nonempty(wire: Wire) -> Iterator[Wire]:
-    if len(wire):
-        yield wire
+        self._folder.remove(self._path, self._size, exists=self._exists)
 
 
 def _joined(chunks: list[Chunk]) -> Chunk:
@@ -220,7 +233,6 @@ def _joined(chunks: list[Chunk]) -> Chunk:
         b"".join([*bodies, PADDING]),
         np.concatenate([chunk.sizes for chunk in chunks]),
         np.concatenate([chunk.lsn for chunk in chunks]),
-        np.concatenate([chunk.xid for chunk in chunks]),
     )
 
 
@@ -228,36 +240,20 @@ def _encode(chunk: Chunk) -> list[bytes]:
     parts: list[bytes | memoryview] = [
         chunk.sizes.astype("<u4").tobytes(),
         np.diff(chunk.lsn, prepend=0).astype("<i8").tobytes(),
-        chunk.xid.astype("<u4").tobytes(),
         memoryview(chunk.data)[chunk.offset :],
     ]
-    return _stored(b"".join(parts), len(chunk))
-
-
-def _encode_aborted(xids: list[int]) -> list[bytes]:
-    return _stored(np.array(xids, "<u4").tobytes(), 0)
-
-
-def _stored(content: bytes, count: int) -> list[bytes]:
+    content = b"".join(parts)
     size = len(content)
     if size < _LARGEST_COMPRESSED:
         compressed: bytes = pa.compress(content, "lz4_raw", asbytes=True)
         content = compressed if len(compressed) < size else content
-    return [_HEADER.pack(count, size, len(content)), content]
+    return [_HEADER.pack(len(chunk), size, len(content)), content]
 
 
-def _decompress(content: bytes, size: int) -> bytes:
-    found: bytes = pa.decompress(content, size, "lz4_raw", asbytes=True)
-    return found
-
-
-def _decode(content: bytes, count: int) -> Chunk:
+def _decode(count: int, size: int, stored: bytes) -> Chunk:
+    content: bytes = stored
+    if len(stored) < size:
+        content = pa.decompress(stored, size, "lz4_raw", asbytes=True)
     sizes = np.frombuffer(content, "<u4", count).astype(np.int64)
     lsn: Int64s = np.cumsum(np.frombuffer(content, "<i8", count, 4 * count))
-    xid = np.frombuffer(content, "<u4", count, 12 * count).astype(np.int64)
-    return Chunk(content, sizes, lsn, xid, _PER_MESSAGE * count)
-
-
-def _aborted(content: bytes) -> list[int]:
-    found: list[int] = np.frombuffer(content, "<u4").tolist()
-    return found
+    return Chunk(content, sizes, lsn, _PER_MESSAGE * count)

@@ -55,6 +55,15 @@ def units(frames):
     return found
 
 
+def as_sent(frames):
+    """The stream with each Begin at the LSN of its first change, as a server sends it."""
+    found = []
+    for unit in units(frames):
+        first = next((one for one in unit.frames[1:-1] if _is_change(one)), unit.frames[0])
+        found += [unit.frames[0][:1] + first[1:9] + unit.frames[0][9:], *unit.frames[1:]]
+    return found
+
+
 @st.composite
 def in_pieces(draw, frames):
     """Frames of the same transactions, which commit in the same order."""

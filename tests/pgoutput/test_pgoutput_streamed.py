@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pgoutput_encoder import frame
 from pgoutput_orders import BEGIN, COMMIT, NARROW, ORDERS, TIME, frames_of, full, insert
-from pgoutput_pieces import GID, in_pieces
+from pgoutput_pieces import GID, as_sent, in_pieces
 from pgoutput_reference import describe, flat, reference
 from pgoutput_strategies import cuts, streams
 
@@ -66,6 +66,7 @@ def values(slices):
 @given(st.data(), streams())
 @settings(max_examples=200, deadline=None)
 def test_transactions_in_pieces_are_those_that_come_whole(tmp_path_factory, data, frames):
+    frames = as_sent(frames)
     pieces = data.draw(in_pieces(frames))
     folder = SpoolFolder(Files(Disk(), str(tmp_path_factory.mktemp("spools"))), "spool")
     streams = connection(folder)
@@ -98,12 +99,34 @@ def test_a_transaction_that_is_rolled_back_leaves_nothing(spools, tmp_path):
     assert not streams.in_block
 
 
-def test_what_an_aborted_subtransaction_told_of_a_table_stays_known(spools):
+def test_a_rolled_back_subtransaction_is_cut_off_with_the_messages_in_it(spools):
+    """A logical message comes under the top-level xid, even if it was emitted in a subtransaction."""
     streams = connection(spools)
-    sub = [in_stream(ORDERS, 8), in_stream(insert(b"1", b"a"), 8)]
-    rest = block(in_stream(insert(b"2", b"b")), first=False)
-    slices = taken(streams, *block(*sub), m.StreamAbort(XID, 8), *rest, m.StreamCommit(XID, *END))
-    assert values(slices) == [(b"2", b"b")]
+    undone = in_stream(m.LogicalMessage(True, Lsn(501), "undone", b""))
+    sub = [in_stream(NARROW, 8), in_stream(insert(b"1"), 8), undone]
+    first = block(in_stream(ORDERS), in_stream(insert(b"0", b"z")), *sub)
+    rest = block(in_stream(ORDERS), in_stream(insert(b"2", b"b")), first=False)
+    slices = taken(streams, *first, m.StreamAbort(XID, 8), *rest, m.StreamCommit(XID, *END))
+    assert values(slices) == [(b"0", b"z"), (b"2", b"b")]
+    assert not any(part.messages for part in slices)
+
+
+def test_the_abort_of_a_subtransaction_that_sent_nothing(spools):
+    streams = connection(spools)
+    rows = block(in_stream(ORDERS), in_stream(insert(b"1", b"a")))
+    slices = taken(streams, *rows, m.StreamAbort(XID, 99), m.StreamCommit(XID, *END))
+    assert values(slices) == [(b"1", b"a")]
+
+
+def test_what_a_rolled_back_subtransaction_told_of_a_table_counts_no_more(spools):
+    streams = connection(spools)
+    taken(streams, BEGIN, ORDERS, COMMIT)
+    rows = block(in_stream(insert(b"1", b"a")), in_stream(NARROW, 8), in_stream(insert(b"2"), 8))
+    end = (Lsn(1100), Lsn(1110), TIME)
+    slices = taken(streams, *rows, m.StreamAbort(XID, 8), m.StreamCommit(XID, *end))
+    assert values(slices) == [(b"1", b"a")]
+    later = m.Begin(Lsn(1200), TIME, 9), insert(b"3", b"c"), m.Commit(Lsn(1200), Lsn(1210), TIME)
+    assert values(taken(streams, *later)) == [(b"3", b"c")]
 
 
 def test_a_committed_transaction_s_definitions_count_for_those_that_follow(spools):
@@ -210,7 +233,7 @@ def test_at_prepare_the_changes_come_at_once_and_their_end_later(spools, end, ki
     assert values(slices) == [(b"1", b"a")]
     assert [mark.kind for part in slices for mark in part.marks] == ["B", "P"]
     known = slices[-1].edge.prepared
-    assert known == (Prepared(XID, GID, Lsn(990), Lsn(500)),)
+    assert known == (Prepared(XID, GID, Lsn(990)),)
     streams = connection(spools, at_prepare=True, skip_before=995, known=known)
     assert taken(streams, *PREPARED) == []
     (part,) = taken(streams, end)
