@@ -2,7 +2,7 @@
 function __pgcdc_at
     set -l command pgcdc
     for word in (commandline -opc)[2..-1]
-        contains -- "$command $word" "pgcdc demo" "pgcdc slot" "pgcdc slot create" "pgcdc slot drop" "pgcdc slot list" "pgcdc slot show" "pgcdc publication" "pgcdc publication create" "pgcdc publication drop" "pgcdc publication list" "pgcdc publication show" "pgcdc stream" "pgcdc show" "pgcdc spark-submit"
+        contains -- "$command $word" "pgcdc demo" "pgcdc slot" "pgcdc slot create" "pgcdc slot drop" "pgcdc slot list" "pgcdc slot show" "pgcdc publication" "pgcdc publication create" "pgcdc publication drop" "pgcdc publication list" "pgcdc publication show" "pgcdc stream" "pgcdc show" "pgcdc status" "pgcdc spark-submit"
         and set command "$command $word"
     end
     test "$command" = "$argv"
@@ -13,6 +13,7 @@ complete -c pgcdc -n '__pgcdc_at pgcdc' -a slot -d 'Create, drop, list and show 
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a publication -d 'Create, drop, list and show publications'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a stream -d 'Stream the changes of a slot into files, each transaction exactly once'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a show -d 'Print what pgcdc wrote, in the order in which it happened'
+complete -c pgcdc -n '__pgcdc_at pgcdc' -a status -d 'Show how far a directory is: checkpoint, files, slot and merge'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a spark-submit -d 'Merge the changes in a directory into Delta or Iceberg tables'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -s V -l version -d 'Print the version'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -l config -r -F -d 'Take defaults from a TOML file'
@@ -213,6 +214,20 @@ complete -c pgcdc -n '__pgcdc_at pgcdc show' -s v -l verbose -d 'Say more (twice
 complete -c pgcdc -n '__pgcdc_at pgcdc show' -s q -l quiet -d 'Say nothing but errors'
 complete -c pgcdc -n '__pgcdc_at pgcdc show' -s '?' -l help -d 'Show help and exit'
 complete -c pgcdc -n '__pgcdc_at pgcdc show' -F
+complete -c pgcdc -n '__pgcdc_at pgcdc status' -l warehouse -r -F -d 'Directory of `pgcdc spark-submit --warehouse`'
+complete -c pgcdc -n '__pgcdc_at pgcdc status' -l json -d 'Print JSON'
+complete -c pgcdc -n '__pgcdc_at pgcdc status' -s d -l dbname -x -d 'Database name, conninfo string or URI'
+complete -c pgcdc -n '__pgcdc_at pgcdc status' -s h -l host -x -d 'Server\'s host, or its socket directory'
+complete -c pgcdc -n '__pgcdc_at pgcdc status' -s p -l port -x -d 'Server\'s port'
+complete -c pgcdc -n '__pgcdc_at pgcdc status' -s U -l username -x -d 'User to connect as'
+complete -c pgcdc -n '__pgcdc_at pgcdc status' -s w -l no-password -d 'Never ask for a password'
+complete -c pgcdc -n '__pgcdc_at pgcdc status' -s W -l password -d 'Ask for a password before connecting'
+complete -c pgcdc -n '__pgcdc_at pgcdc status' -l config -r -F -d 'Take defaults from a TOML file'
+complete -c pgcdc -n '__pgcdc_at pgcdc status' -l debug -d 'Show the traceback of an error'
+complete -c pgcdc -n '__pgcdc_at pgcdc status' -s v -l verbose -d 'Say more (twice: much more)'
+complete -c pgcdc -n '__pgcdc_at pgcdc status' -s q -l quiet -d 'Say nothing but errors'
+complete -c pgcdc -n '__pgcdc_at pgcdc status' -s '?' -l help -d 'Show help and exit'
+complete -c pgcdc -n '__pgcdc_at pgcdc status' -F
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l input -r -F -d 'Directory that `pgcdc stream -D` writes'
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l warehouse -r -F -d 'Directory or URI that holds the tables'
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l master -x -d 'Where Spark runs'

@@ -10,7 +10,7 @@ import typer
 
 from pgcdc_cli import __version__
 from pgcdc_cli.cli import config as config_file
-from pgcdc_cli.cli import demo, publication, show, slot, spark, stream
+from pgcdc_cli.cli import demo, publication, show, slot, spark, status, stream
 from pgcdc_cli.cli.base import (
     ClickCommand,
     ClickError,
@@ -38,13 +38,14 @@ app.add_typer(slot.app, name="slot")
 app.add_typer(publication.app, name="publication")
 stream.register(app)
 show.register(app)
+status.register(app)
 spark.register(app)
 demo.register(app)
 
 
 _QUOTES = re.compile(r"(?<!\w)'([^']*)'(?!\w)")
 
-_ORDER = ("demo", "slot", "publication", "stream", "show", "spark-submit")
+_ORDER = ("demo", "slot", "publication", "stream", "show", "status", "spark-submit")
 """As somebody meets them."""
 
 

@@ -49,6 +49,7 @@ def test_the_commands_of_this_release_are_there():
         "pgcdc publication show",
         "pgcdc stream",
         "pgcdc show",
+        "pgcdc status",
         "pgcdc spark-submit",
     ]
 

@@ -1,0 +1,124 @@
+"""`pgcdc status`: what a directory, its slot and its warehouse say."""
+
+import json
+
+import pytest
+
+
+@pytest.fixture
+def changes(shop, pgcdc):
+    """A directory with one finished segment, and the slot that it follows."""
+    slot = shop.copy_slot(shop.slot)
+    given = ("-d", shop.uri, "-S", slot, "--publication", "p", "-D", "changes", "--endpos", "now")
+    ran = pgcdc("stream", *given)
+    assert (ran.status, ran.err) == (0, "")
+    return slot
+
+
+def record(tmp_path, **row):
+    everything = {"stream_id": "x", "table": "", "mode": "merge", "path": None, "segment": 1, "lsn": "0/10"}
+    everything |= {
+        "version": None,
+        "keyless": False,
+        "problem": None,
+        "merged_at": "2026-11-21T00:00:00+00:00",
+    }
+    (tmp_path / "lake").mkdir()
+    rows = [everything, {**everything, "table": "public.t", "path": "file:/lake/a`b", "version": 7, **row}]
+    (tmp_path / "lake" / "_pgcdc.json").write_text(json.dumps({"format_version": 1, "rows": rows}))
+
+
+def test_a_directory_says_how_far_it_is(changes, shop, pgcdc, tmp_path):
+    ran = pgcdc("status", "changes", "--json")
+    assert (ran.status, ran.err) == (0, "")
+    content = json.loads(ran.out)
+    checkpoint = json.loads((tmp_path / "changes" / "checkpoint.json").read_text())
+    manifest = [
+        json.loads(line) for line in (tmp_path / "changes" / "manifest.jsonl").read_text().splitlines()
+    ]
+    assert content["checkpoint"]["slot"] == changes
+    assert content["checkpoint"]["database"] == shop.name
+    assert content["checkpoint"]["end_lsn"] == checkpoint["end_lsn"]
+    assert content["checkpoint"]["unfinished_files"] == 0
+    assert (content["slot"], content["merged"]) == (None, None)
+    assert content["files"]["last_segment"] == manifest[-1]["segment"] == 1
+    assert content["files"]["end_lsn"] == manifest[-1]["end_lsn"]
+    assert {t["table"]: t["rows"] for t in content["files"]["tables"]} == {
+        file["table"]: file["rows"] for file in manifest[-1]["files"]
+    }
+    lines = pgcdc("status", "changes").out.splitlines()
+    assert f"slot          {changes}, database {shop.name}" in lines
+    assert f"segments      1: 1 to 1, up to {manifest[-1]['end_lsn']}" in lines
+
+
+def test_a_server_tells_of_the_slot(changes, shop, pgcdc):
+    content = json.loads(pgcdc("status", "changes", "-d", shop.uri, "--json").out)
+    assert content["slot"]["name"] == changes
+    assert content["slot"]["confirmed_flush_lsn"] == content["checkpoint"]["end_lsn"]
+    assert content["slot"]["lag_bytes"] >= 0
+    text = pgcdc(
+        "status",
+        "changes",
+        env={"PGHOST": shop.server.socket_directory, "PGUSER": "postgres", "PGDATABASE": shop.name},
+    )
+    assert "\nread by       nobody\n" in text.out
+    assert "\nlag           " in text.out
+
+
+def test_what_the_server_does_not_say_hides_nothing_else(changes, shop, pgcdc):
+    shop.execute("SELECT pg_drop_replication_slot(%s)", (changes,))
+    ran = pgcdc("status", "changes", "-d", shop.uri)
+    assert ran.status == 5
+    assert "segments      1:" in ran.out
+    assert ran.err.startswith(f'pgcdc: error: could not find slot "{changes}", which the checkpoint names')
+    assert pgcdc("status", "changes", "-h", "/nowhere").status == 3
+
+
+@pytest.mark.usefixtures("changes")
+def test_a_warehouse_tells_what_is_merged_and_how_to_read_it(pgcdc, tmp_path):
+    record(tmp_path, problem="it has no key")
+    content = json.loads(pgcdc("status", "changes", "--warehouse", "lake", "--json").out)
+    assert content["merged"]["waiting_segments"] == 0
+    (table,) = content["merged"]["tables"]
+    assert table["query"] == "SELECT * FROM delta.`file:/lake/a``b` VERSION AS OF 7"
+    lines = pgcdc("status", "changes", "--warehouse", "lake").out.splitlines()
+    assert lines[-1].split() == ["public.t", "1", "0/10", "7", "it", "has", "no", "key"]
+    assert "to merge      nothing" in lines
+
+
+@pytest.mark.usefixtures("changes")
+def test_segments_that_wait_are_counted(pgcdc, tmp_path):
+    record(tmp_path, segment=0, version=None)
+    content = json.loads(pgcdc("status", "changes", "--warehouse", "lake", "--json").out)
+    assert content["merged"]["waiting_segments"] == 1
+    assert content["merged"]["tables"][0]["query"] is None
+
+
+@pytest.mark.usefixtures("changes")
+def test_a_warehouse_without_a_record_is_said_to_be_one(pgcdc):
+    for place in ("lake", "s3a://lake/shop"):
+        ran = pgcdc("status", "changes", "--warehouse", place)
+        assert ran.status == 0
+        assert ran.err == (
+            f'pgcdc: warning: can\'t tell what is merged into "{place}": no merge has left its record there\n'
+        )
+
+
+def test_a_directory_that_is_none_is_refused(refused, tmp_path):
+    (tmp_path / "empty").mkdir()
+    refused(
+        "status",
+        "empty",
+        status=2,
+        error='could not read "empty": there is neither checkpoint.json nor manifest.jsonl in it',
+        hint="give the directory that pgcdc stream -D writes",
+    )
+
+
+@pytest.mark.usefixtures("changes")
+def test_a_damaged_record_is_an_error(pgcdc, tmp_path):
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake" / "_pgcdc.json").write_text("{}")
+    ran = pgcdc("status", "changes", "--warehouse", "lake")
+    assert ran.status == 14
+    assert 'could not read "lake/_pgcdc.json"' in ran.err

@@ -1,0 +1,232 @@
+"""`pgcdc spark-submit` for scripts and for people: with a Spark that only says what it is told to."""
+
+import fcntl
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from merge_directories import FORMATS, Directory, merge_into
+from merge_histories import INT4, pg_type, table_schema
+from merge_oracle import Change
+from pyspark.sql import SparkSession
+
+from pgcdc_cli.errors import PgcdcError
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.spark.warehouse import Question, last_merged, local_path, read_record
+
+ONE = table_schema("one", {"id": pg_type(INT4)}, ("id",))
+TWO = table_schema("two", {"id": pg_type(INT4)}, ("id",))
+TABLE = {
+    "table": "public.one",
+    "mode": "merge",
+    "path": "file:/lake/public/one",
+    "segment": 2,
+    "lsn": "0/1C",
+    "version": 1,
+    "inserted": 1200,
+    "updated": 30,
+    "deleted": 4,
+    "unfit": 0,
+    "problem": None,
+    "hint": None,
+}
+SUMMARY = {
+    "format_version": 1,
+    "mode": "merge",
+    "segment": 2,
+    "lsn": "0/1C",
+    "tables": [TABLE, {**TABLE, "table": "public.two", "mode": "changelog", "inserted": 1}],
+    "warnings": [],
+    "error": None,
+    "seconds": 1.5,
+}
+DONE = {"table": "public.one", "mode": "merge", "done": 1, "of": 2, "problem": None}
+DONE |= {"inserted": 1200, "updated": 30, "deleted": 4}
+
+
+@pytest.fixture
+def spark_home(tmp_path: Path) -> Path:
+    """A Spark that leaves a trace, tells of a table, makes noise, and prints a summary."""
+    script = tmp_path / "spark" / "bin" / "spark-submit"
+    script.parent.mkdir(parents=True)
+    said = tmp_path / "summary"
+    said.write_text(json.dumps(SUMMARY) + "\n")
+    script.write_text(
+        f"#!/bin/sh\necho started >> {tmp_path}/trace\necho noise >&2\n"
+        f"echo 'pgcdc-progress {json.dumps(DONE)}' >&2\ncat {said}\n"
+    )
+    script.chmod(0o755)
+    return tmp_path / "spark"
+
+
+def command(spark_home: Path, *arguments: str) -> dict[str, Any]:
+    line = [
+        sys.executable,
+        "-m",
+        "pgcdc_cli",
+        "spark-submit",
+        "--input",
+        "in",
+        "--warehouse",
+        "wh",
+        *arguments,
+    ]
+    environment = {**os.environ, "SPARK_HOME": str(spark_home), "NO_COLOR": "1", "COLUMNS": "200"}
+    return {"args": line, "cwd": spark_home.parent, "env": environment}
+
+
+def run(spark_home: Path, *arguments: str) -> tuple[int, str, str]:
+    ran = subprocess.run(**command(spark_home, *arguments), capture_output=True, text=True, check=False)
+    return ran.returncode, ran.stdout, ran.stderr
+
+
+def on_a_terminal(spark_home: Path, *arguments: str) -> str:
+    ours, theirs = pty.openpty()
+    subprocess.run(**command(spark_home, *arguments), stdout=theirs, stderr=theirs, check=True)
+    os.close(theirs)
+    shown = b""
+    try:
+        while data := os.read(ours, 65536):
+            shown += data
+    except OSError:
+        pass  # Linux's way to say that a terminal has nobody at its other end
+    os.close(ours)
+    return shown.decode().replace("\r\n", "\n")
+
+
+def test_one_line_where_nobody_looks(spark_home: Path) -> None:
+    (spark_home.parent / "wh").mkdir()
+    line = "merged 2 tables up to segment 2, LSN 0/1C: 1201 inserted, 60 updated, 8 deleted, in 1.5 s\n"
+    assert run(spark_home) == (0, line, "")
+    assert (spark_home.parent / "wh" / "_pgcdc.log").read_text() == "noise\n"
+    assert run(spark_home, "--verbose") == (0, line, "noise\n")
+    assert json.loads(run(spark_home, "--json")[1]) == SUMMARY
+
+
+def test_progress_and_a_table_on_a_terminal(spark_home: Path) -> None:
+    shown = on_a_terminal(spark_home).splitlines()
+    assert shown[0] == "pgcdc: [1/2] public.one: 1,200 inserted, 30 updated, 4 deleted"
+    assert shown[1].split()[:3] == ["table", "inserted", "updated"]
+    assert shown[3].startswith("public.two (changelog)")
+    assert shown[-1] == "took          1.5 s"
+    assert "[1/2]" not in on_a_terminal(spark_home, "--quiet")
+
+
+def test_a_dry_run_leaves_not_even_a_log(spark_home: Path) -> None:
+    (spark_home.parent / "wh").mkdir()
+    plan = {"path": "file:/lake/public/one", "first_segment": 2, "last_segment": 5, "files": 3}
+    plan |= {"rows": 4000, "bytes": 2048}
+    said = {**SUMMARY, "dry_run": True, "tables": [{**TABLE, "plan": plan}, {**TABLE, "plan": None}]}
+    (spark_home.parent / "summary").write_text(json.dumps(said) + "\n")
+    status, shown, _ = run(spark_home, "--dry-run")
+    assert status == 0
+    assert shown.splitlines()[1].split() == [
+        "public.one", "2-5", "3", "4,000", "2.0", "kB", "file:/lake/public/one",
+    ]  # fmt: skip
+    assert list((spark_home.parent / "wh").iterdir()) == []
+    said["tables"] = [{**TABLE, "plan": None}]
+    (spark_home.parent / "summary").write_text(json.dumps(said) + "\n")
+    assert run(spark_home, "--dry-run")[1] == "nothing to merge beyond segment 2, LSN 0/1C\n"
+
+
+def test_another_merge_stops_this_one_before_spark_is_started(spark_home: Path) -> None:
+    (spark_home.parent / "wh").mkdir()
+    with (spark_home.parent / "wh" / "_pgcdc.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert run(spark_home) == (
+            11,
+            "",
+            'pgcdc: error: could not merge into "wh": another merge is under way\nhint: wait for it to end\n',
+        )
+    assert not (spark_home.parent / "trace").exists()
+    assert run(spark_home)[0] == 0
+
+
+def test_the_jobs_own_word_of_another_merge_has_that_status_too(spark_home: Path) -> None:
+    error = {"message": "could not merge: another", "hint": "wait", "locked": True}
+    said = {"format_version": 1, "segment": None, "error": error}
+    (spark_home.parent / "summary").write_text(json.dumps(said) + "\n")
+    assert run(spark_home) == (11, "", "pgcdc: error: could not merge: another\nhint: wait\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--until", "12"], 'read the command line: --until: "12" is no LSN, such as 0/1A2B3C8'),
+        (["--table", "orders"], 'read the command line: --table: "orders" is not like schema.table'),
+        (["--mode", "history"], "read the command line: --mode:"),
+    ],
+)
+def test_options_are_read_strictly(spark_home: Path, arguments: list[str], reason: str) -> None:
+    status, _, error = run(spark_home, *arguments)
+    assert status == 2
+    assert reason in error
+    assert not (spark_home.parent / "trace").exists()
+
+
+def test_if_new_ends_without_spark_once_all_is_merged(
+    spark: SparkSession, spark_home: Path, tmp_path: Path
+) -> None:
+    """With real merges in between: what is not merged in each mode and table is new."""
+    directory = Directory(tmp_path / "in", FORMATS["jsonl"])
+    directory.segment([(ONE, [Change("I", 10, 0, {"id": "1"})])])
+    assert is_new(spark_home)
+    merge_into(spark, directory, tmp_path / "wh")
+    assert not is_new(spark_home)
+    assert not is_new(spark_home, "--until", "0/1")
+    assert is_new(spark_home, "--mode", "both")
+    assert run(spark_home, "--if-new", "--verbose")[1] == "nothing new: merged up to segment 1, LSN 0/12\n"
+    told = json.loads(run(spark_home, "--if-new", "--json")[1])
+    assert (told["segment"], told["lsn"], told["tables"], told["error"]) == (1, "0/12", [], None)
+
+    directory.segment([(ONE, [Change("I", 20, 0, {"id": "2"})]), (TWO, [Change("I", 21, 0, {"id": "2"})])])
+    assert is_new(spark_home)
+    assert not is_new(spark_home, "--until", "0/12")
+    merge_into(spark, directory, tmp_path / "wh", tables=["public.one"])
+    assert is_new(spark_home)
+    assert not is_new(spark_home, "--table", "*.one")
+    rows = read_record(str(tmp_path / "wh"))
+    assert rows is not None
+    assert {(row.table, row.segment, row.version) for row in rows} == {
+        ("", 2, None),
+        ("public.one", 2, 1),
+        ("public.two", 0, None),
+    }
+    for line in directory.lines:
+        line["stream_id"] = "another"
+    directory.write_manifest()
+    assert is_new(spark_home, "--table", "*.one")
+
+
+def is_new(spark_home: Path, *arguments: str) -> bool:
+    trace = spark_home.parent / "trace"
+    trace.unlink(missing_ok=True)
+    status, shown, error = run(spark_home, "--if-new", *arguments)
+    assert status == 0
+    assert error == ""
+    assert trace.exists() == bool(shown)
+    return trace.exists()
+
+
+def test_what_is_elsewhere_cannot_be_told_without_spark(spark_home: Path) -> None:
+    status, _, error = run(spark_home, "--if-new", "--warehouse", "s3a://lake/shop")
+    assert (status, error) == (
+        0,
+        "pgcdc: can't tell without Spark whether anything is new: not all is on this machine\n",
+    )
+    assert (spark_home.parent / "trace").exists()
+    assert local_path("file:///a/b") == Path("/a/b")
+    assert local_path("hdfs://host/a") is None
+
+
+def test_a_record_that_makes_no_sense_is_no_answer(tmp_path: Path) -> None:
+    question = Question(str(tmp_path), str(tmp_path), ["merge"], lambda _: True, Lsn(1))
+    assert last_merged(question) is None
+    (tmp_path / "_pgcdc.json").write_text('{"rows": [{}]}')
+    with pytest.raises(PgcdcError, match=r"could not read .*_pgcdc\.json"):
+        last_merged(question)
