@@ -242,7 +242,8 @@ class CheckpointedSink(ABC):
         self._write_whole()
         changed = [output for output in self._unsaved if output.edge != output.durable]
         self._flushed_at = self._clock()
-        if changed or self._edge_lsn != self.durable_lsn:
+        moved = (self._edge_lsn, self._prepared) != (self.durable_lsn, self._saved.prepared)
+        if changed or moved:
             self._sync(changed)
             files = tuple(output.entry for output in self.outputs if output.lasting)
             self._save(self._at_position(files=files))

@@ -447,6 +447,8 @@ class PowerDisk(Disk):
         self._find(path)
         self._change(self._find(str(PurePath(path).parent)), **{PurePath(path).name: None})
 
+    _rmdir = _unlink
+
     def _mkdir(self, path: str) -> None:
         self._new(path, {})
 

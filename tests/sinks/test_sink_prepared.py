@@ -1,0 +1,179 @@
+"""A prepared transaction's changes last from its prepare to its end, whatever happens to us in between."""
+
+import random
+
+import numpy as np
+import pytest
+from sink_tools import (
+    SOURCE,
+    START,
+    Clock,
+    Crash,
+    FailingDisk,
+    Feed,
+    Lines,
+    MemoryOrRealReader,
+    PowerDisk,
+    check_complete,
+    make_directory,
+    transactions,
+)
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.formats.base import EncodedSlice
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput.changes import Edge, Prepared
+from pgcdc_cli.pgoutput.spooling import Chunk
+from pgcdc_cli.pgoutput.wire import PADDING
+from pgcdc_cli.sinks import spool
+
+TXS = transactions("ab", "a", "bc", "c", "abc", "a")
+SETTINGS = {"rotate_size": 300, "rotate_interval": None, "fsync_interval": 5.0, "status_interval": 5.0}
+PREPARES = {(TXS[0].end_lsn + 1): (7, "first", TXS[2]), (TXS[1].end_lsn + 1): (8, "second", None)}
+"""By end LSN: xid, gid and what commits as it; None for a rollback at ROLLBACK."""
+ROLLBACK = Lsn(TXS[3].end_lsn + 1)
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(spool, "CHUNK_BYTES", 40)
+
+
+def chunk(text):
+    sizes = np.array([len(text)], np.int64)
+    return Chunk(text.encode() + PADDING, sizes, np.array([5], np.int64))
+
+
+def content(gid):
+    return [f"{gid} {number}" for number in range(5)]
+
+
+class Server:
+    """Delivers what is beyond `confirmed`, as a server does: a prepared transaction's changes only once."""
+
+    def __init__(self, sink):
+        self.sink = sink
+        self.confirmed = START
+        self.feed = Feed(Lines())
+
+    def run(self, sink, confirmed):
+        """One run from a started sink to its end; `confirmed` is what the server was told before."""
+        self.confirmed = confirmed
+        spools = sink.new_spools()
+        known = {one.gid: one for one in sink.prepared}
+        begun = sink.edge_lsn
+        events = sorted([(tx.end_lsn, tx) for tx in TXS] + [(lsn, None) for lsn in (*PREPARES, ROLLBACK)])
+        for number, (lsn, tx) in enumerate(events):
+            if lsn <= confirmed:
+                continue
+            if lsn in PREPARES:
+                self.prepare(sink, spools, known, lsn, begun)
+            elif lsn == ROLLBACK:
+                if known.pop("second", None) is not None:
+                    sink.write(EncodedSlice((), Edge(Lsn(0), lsn, 0, prepared=tuple(known.values()))))
+            elif tx is TXS[2]:
+                self.commit(sink, spools, known, tx, begun)
+            elif tx.commit_lsn >= begun:
+                sink.write(self.feed.whole(tx))
+            if number % 2:
+                sink.flush()
+            self.confirmed = max(self.confirmed, sink.durable_lsn)
+        sink.close()
+        self.confirmed = max(self.confirmed, sink.durable_lsn)
+
+    def prepare(self, sink, spools, known, lsn, begun):
+        xid, gid, _ = PREPARES[lsn]
+        if gid in known or lsn < begun:
+            return
+        file = spools.create(xid, Lsn(lsn))
+        for text in content(gid):
+            file.append(chunk(text))
+        known[gid] = Prepared(xid, gid, Lsn(lsn), *file.finish())
+        sink.write(EncodedSlice((), Edge(Lsn(0), Lsn(lsn), 0, prepared=tuple(known.values()))))
+
+    def commit(self, sink, spools, known, tx, begun):
+        prepared = known.pop("first", None)
+        if tx.commit_lsn < begun:
+            return
+        assert prepared is not None, "its changes are lost: the server sends them no more"
+        wires = spools.reopen(prepared).wires()
+        found = [wire.message(number).decode() for wire in wires for number in range(len(wire))]
+        assert found == content("first")
+        part = self.feed.whole(tx)
+        edge = Edge(tx.commit_lsn, tx.end_lsn, 1, prepared=tuple(known.values()))
+        sink.write(EncodedSlice(part.pieces, edge, part.tables))
+
+
+def first_run(path, disk):
+    sink = make_directory(path, Lines(), disk, Clock(), **SETTINGS)
+    server = Server(sink)
+    try:
+        assert sink.open() is None
+        sink.start(SOURCE, START)
+        server.run(sink, START)
+    except Crash:
+        pass
+    return server.confirmed
+
+
+def second_run(path, disk, confirmed):
+    sink = make_directory(path, Lines(), disk, Clock(), **SETTINGS)
+    checkpoint = sink.open()
+    sink.start(SOURCE, START, checkpoint)
+    assert sink.durable_lsn >= confirmed
+    Server(sink).run(sink, confirmed)
+    reader = MemoryOrRealReader(disk, path)
+    check_complete(reader, Lines(), TXS)
+    assert disk.stat(f"{path}/_spool") is None, "spools outlived their transactions"
+
+
+def test_one_run_leaves_nothing_of_it(tmp_path):
+    disk = FailingDisk()
+    path = str(tmp_path / "d")
+    confirmed = first_run(path, disk)
+    second_run(path, disk, confirmed)
+    assert any("fsync" in call for call in disk.calls)
+
+
+@pytest.mark.parametrize("how", ["before", "after", "short"])
+def test_a_crash_at_any_call(tmp_path, how):
+    disk = FailingDisk()
+    first_run(str(tmp_path / "counted"), disk)
+    for at in [n for n, call in enumerate(disk.calls) if how != "short" or call == "write"]:
+        path = str(tmp_path / f"d{at}")
+        crashing = FailingDisk(at, how)
+        confirmed = first_run(path, crashing)
+        crashing.bury()
+        second_run(path, FailingDisk(), confirmed)
+
+
+def test_a_power_cut_at_any_call():
+    counting = PowerDisk()
+    first_run("/data/d", counting)
+    for at in range(counting.calls):
+        disk = PowerDisk()
+        disk.cut_at = at
+        confirmed = first_run("/data/d", disk)
+        disk.power_cut(random.Random(at))
+        second_run("/data/d", disk, confirmed)
+
+
+@pytest.mark.parametrize("harm", ["remove", "cut", "change"])
+def test_a_damaged_spool_is_refused(tmp_path, harm):
+    sink = make_directory(str(tmp_path / "d"), Lines(), None, Clock(), **SETTINGS)
+    sink.open()
+    sink.start(SOURCE, START)
+    file = sink.new_spools().create(7, START)
+    file.append(chunk("content"))
+    sink.write(EncodedSlice((), Edge(Lsn(0), START, 0, prepared=(Prepared(7, "g", START, *file.finish()),))))
+    sink.close()
+    (path,) = (tmp_path / "d" / "_spool").iterdir()
+    data = path.read_bytes()
+    if harm == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(data[:-1] if harm == "cut" else data[:-9] + b"X" + data[-8:])
+    sink = make_directory(str(tmp_path / "d"), Lines(), None, Clock(), **SETTINGS)
+    with pytest.raises(PgcdcError, match=r"\.spool") as error:
+        sink.open()
+    assert error.value.kind is ErrorKind.CHECKPOINT
