@@ -85,13 +85,15 @@ class TableSchema:
     `key` names the columns that identify a row on the wire as the merge understands it: the relation
     message's key columns under replica identity DEFAULT and INDEX, the primary key (unless deferrable) under
     FULL; None for a table without one. `facts` are None where the catalog was not asked; they make no
-    difference between versions.
+    difference between versions. `events` tells a reader of Debezium's events how they hold the table; it is
+    there for schema files only.
     """
 
     relation: Relation
     columns: tuple[TableColumn, ...]
     key: tuple[str, ...] | None
     facts: TableFacts | None = field(default=None, compare=False)
+    events: dict[str, Any] | None = field(default=None, compare=False)
 
     @property
     def schema(self) -> str:
@@ -127,6 +129,7 @@ class TableSchema:
                 }
                 for column, wire in zip(self.columns, self.relation.columns, strict=True)
             ],
+            **({} if self.events is None else {"events": self.events}),
             **({} if self.facts is None else {"facts": self.facts.to_json()}),
         }
 
@@ -152,7 +155,11 @@ class TableSchema:
         relation = Relation(data["oid"], data["schema"], data["table"], identity, wire)
         facts = data.get("facts")
         return cls(
-            relation, columns, _names(data["key"]), None if facts is None else TableFacts.from_json(facts)
+            relation,
+            columns,
+            _names(data["key"]),
+            None if facts is None else TableFacts.from_json(facts),
+            data.get("events"),
         )
 
     @cached_property

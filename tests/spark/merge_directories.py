@@ -2,8 +2,8 @@
 
 import json
 import zlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,20 @@ from merge_oracle import Change, Key, Row
 from pyspark.sql import DataFrame, SparkSession
 
 from pgcdc_cli.formats.arrow import ArrowFormat
-from pgcdc_cli.formats.base import Format
+from pgcdc_cli.formats.base import Format, Piece
+from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.formats.debezium.format import DebeziumFormat
 from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.changes import (
     ChangeBatch,
     FullImage,
     KeyImage,
+    LastCommit,
     Slice,
     Stamp,
     Stamps,
+    TransactionMark,
     TruncateChange,
 )
 from pgcdc_cli.sinks.paths import file_name, table_folder
@@ -33,23 +37,42 @@ from pgcdc_cli.spark.pgcdc_merge.job import merge
 from pgcdc_cli.spark.pgcdc_merge.options import Options
 from pgcdc_cli.table import TableSchema
 
+EXACT = ConnectorConfig(
+    topic_prefix="shop",
+    skipped_operations=(),
+    decimal_handling_mode="string",
+    interval_handling_mode="string",
+    include_unknown_datatypes=True,
+    key_converter_schemas_enable=False,
+    value_converter_schemas_enable=False,
+)
+"""A configuration with which events hold all that a table needs."""
+
 FORMATS: dict[str, Format] = {
     "jsonl": JsonlFormat(),
     "jsonl.gz": JsonlFormat(compression="gzip"),
     "jsonl.zst": JsonlFormat(compression="zstd"),
     "arrow": ArrowFormat(),
     "arrow+zstd": ArrowFormat(compression="zstd"),
+    "debezium": DebeziumFormat(EXACT),
+    "debezium.zst": DebeziumFormat(
+        replace(EXACT, value_converter_schemas_enable=True), compression="zstd", values_only=True
+    ),
 }
 
 
 @dataclass
 class Directory:
-    """A directory under construction; `segment` adds the next one."""
+    """A directory under construction; `segment` adds the next one.
+
+    Each table has a history of its own, as if the others' transactions had been somewhere else.
+    """
 
     path: Path
     encoding: Format
     stream_id: str = "5f1d"
     lines: list[dict[str, Any]] = field(default_factory=list)
+    last_commits: dict[str, LastCommit] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
@@ -57,7 +80,7 @@ class Directory:
     def segment(self, changes: Iterable[tuple[TableSchema, Sequence[Change]]]) -> None:
         """Write each table's changes as a file of the next segment, and the manifest's line."""
         number = len(self.lines) + 1
-        written = [self._file(number, table, some) for table, some in changes if some]
+        written = [file for table, some in changes if some for file in self._files(number, table, some)]
         last = max((change.commit_lsn for _, some in changes for change in some), default=number)
         self.lines.append(
             {
@@ -75,20 +98,33 @@ class Directory:
     def write_manifest(self) -> None:
         (self.path / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in self.lines))
 
-    def _file(self, number: int, table: TableSchema, changes: Sequence[Change]) -> dict[str, Any]:
-        data = self._encode(table, changes)
-        first = Lsn(changes[0].commit_lsn)
-        path = f"{table_folder(table.schema, table.name)}/{file_name(number, first, 1, self.encoding.suffix)}"
+    def _files(self, number: int, table: TableSchema, changes: Sequence[Change]) -> list[dict[str, Any]]:
+        """Write one file for each target and version, of two frames where there is enough for two."""
+        found: dict[str, list[Piece]] = {}
+        for piece in self._pieces(table, changes):
+            found.setdefault(piece.target, []).append(piece)
+        return [self._file(number, pieces) for pieces in found.values()]
+
+    def _file(self, number: int, pieces: Sequence[Piece]) -> dict[str, Any]:
+        first, table = pieces[0].first_commit_lsn, pieces[0].table
+        folder = pieces[0].target if table is None else table_folder(table.schema, table.name)
+        # What isn't a table's is of all tables, in the order of their names.
+        part = (
+            1 if table is not None else sum(folder in str(path) for path in self.path.rglob("*.jsonl*")) + 1
+        )
+        path = f"{folder}/{file_name(number, first, part, self.encoding.suffix)}"
+        frames = [bytes(self.encoding.frame([piece.data])) for piece in pieces]
+        data = pieces[0].head + b"".join(frames) + self.encoding.tail
         (self.path / path).parent.mkdir(parents=True, exist_ok=True)
         (self.path / path).write_bytes(data)
         return {
-            "table": table.display,
+            "table": pieces[0].target,
             "path": path,
             "format": self.encoding.name,
-            "rows": len(changes),
+            "rows": sum(piece.rows for piece in pieces),
             "bytes": len(data),
             "crc32": zlib.crc32(data),
-            "schema": self._schema_file(table),
+            "schema": None if table is None else self._schema_file(table),
         }
 
     def _schema_file(self, table: TableSchema) -> str:
@@ -97,31 +133,38 @@ class Directory:
         (self.path / path).write_text(json.dumps({"format_version": 1, **table.to_json()}))
         return path
 
-    def _encode(self, table: TableSchema, changes: Sequence[Change]) -> bytes:
-        """Encode in two frames, so that files have more than one."""
+    def _pieces(self, table: TableSchema, changes: Sequence[Change]) -> Iterator[Piece]:
+        """Encode in two slices, which may divide a transaction."""
+        if isinstance(self.encoding, DebeziumFormat):
+            self.encoding.restart("shop", self.last_commits.get(table.display))
+            self.last_commits[table.display] = LastCommit(Lsn(changes[-1].commit_lsn), 0)
         half = len(changes) // 2
-        pieces = [
-            piece
-            for part in (changes[:half], changes[half:])
-            if part
-            for piece in self.encoding.encode(_slice(table, part)).pieces
-        ]
-        frames = [bytes(self.encoding.frame([piece.data])) for piece in pieces]
-        return pieces[0].head + b"".join(frames) + self.encoding.tail
+        for first, last in ((0, half), (half, len(changes))):
+            if first < last:
+                yield from self.encoding.encode(_slice(table, changes, first, last)).pieces
 
 
-def _slice(table: TableSchema, changes: Sequence[Change]) -> Slice:
-    batches = tuple(_batch(table, i, change) for i, change in enumerate(changes) if change.op != "T")
-    truncates = tuple(
-        TruncateChange(table, Stamp(i, Lsn(c.commit_lsn), Lsn(c.commit_lsn), 0, 1, c.seq), False, False)
-        for i, c in enumerate(changes)
-        if c.op == "T"
-    )
-    return Slice(None, batches, truncates)
+def _slice(table: TableSchema, changes: Sequence[Change], first: int, last: int) -> Slice:
+    """Make a slice of some of the changes, with the marks of the transactions that end in it."""
+    some = list(enumerate(changes))[first:last]
+    batches = tuple(_batch(table, i, change) for i, change in some if change.op != "T")
+    truncates = tuple(TruncateChange(table, _stamp(2 * i, c), False, False) for i, c in some if c.op == "T")
+    ends = [
+        TransactionMark("C", _stamp(2 * i + 1, c, Lsn(c.commit_lsn)))
+        for i, c in some
+        if i + 1 == len(changes) or changes[i + 1].commit_lsn != c.commit_lsn
+    ]
+    return Slice(None, batches, truncates, marks=tuple(ends))
+
+
+def _stamp(index: int, change: Change, lsn: Lsn | None = None) -> Stamp:
+    here = Lsn(change.commit_lsn + change.seq) if lsn is None else lsn
+    return Stamp(index, here, Lsn(change.commit_lsn), 0, 1, change.seq)
 
 
 def _batch(table: TableSchema, index: int, change: Change) -> ChangeBatch:
-    one = [np.array([n]) for n in (index, change.commit_lsn, change.commit_lsn, 0, 1, change.seq)]
+    place = (2 * index, change.commit_lsn + change.seq, change.commit_lsn, 0, 1, change.seq)
+    one = [np.array([n]) for n in place]
     new = None if change.new is None else FullImage(_columns(table, change.new), _masks(table, change))
     old: FullImage | KeyImage | None = None
     if change.old is not None:

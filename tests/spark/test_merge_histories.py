@@ -39,7 +39,7 @@ def test_oracle_agrees_with_the_history_that_made_the_changes(histories: Sequenc
         assert fold(history.changes, history.key) == history.rows
 
 
-@pytest.mark.parametrize("encoding", ["jsonl", "arrow"])
+@pytest.mark.parametrize("encoding", ["jsonl", "arrow", "debezium", "debezium.zst"])
 def test_merged_tables_are_what_the_oracle_says(
     spark: SparkSession, tmp_path: Path, histories: Sequence[History], encoding: str
 ) -> None:

@@ -107,9 +107,13 @@ class ConnectorConfig:
 
     def column_mask(self, schema: str, table: str, column: str) -> Mask | None:
         """Give what a column's text goes through, if anything."""
-        name = f"{schema}.{table}.{column}"
-        rule = next((rule for rule, patterns in self.masks if _any(patterns, name)), None)
+        rule = self.mask_rule(schema, table, column)
         return None if rule is None else mask(rule)
+
+    def mask_rule(self, schema: str, table: str, column: str) -> str | None:
+        """Name the property that masks a column."""
+        name = f"{schema}.{table}.{column}"
+        return next((rule for rule, patterns in self.masks if _any(patterns, name)), None)
 
 
 def _any(patterns: Patterns, name: str) -> bool:

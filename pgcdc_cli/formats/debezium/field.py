@@ -6,6 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from pgcdc_cli.formats.debezium.types.kind import Form, Loss
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Field:
@@ -15,6 +17,7 @@ class Field:
     "field". `to_json` turns wire text into JSON tokens, one per value; null stays null. The others are single
     JSON tokens: `null` for an SQL NULL, `absent` for a value that the server did not send (null, or the
     default or zero value of a field that is not optional), `unavailable` for an unchanged TOAST value.
+    `form` and `loss` say how tokens are read back, and which values can't be.
     """
 
     name: str
@@ -23,3 +26,5 @@ class Field:
     null: bytes
     absent: bytes
     unavailable: bytes
+    form: Form
+    loss: Loss | None

@@ -18,13 +18,22 @@ from pgcdc_cli.formats.compress import SUFFIXES, Compression, compress
 from pgcdc_cli.formats.debezium import singles
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
 from pgcdc_cli.formats.debezium.marker import snapshot_marker
-from pgcdc_cli.formats.debezium.progress import Changes, Progress, Timeline
+from pgcdc_cli.formats.debezium.progress import Changes, Progress, Timeline, one
+from pgcdc_cli.formats.debezium.readback import LOSSES, Losses, described
 from pgcdc_cli.formats.debezium.record import Context, Record
 from pgcdc_cli.formats.debezium.rows import event_counts, row_lines
 from pgcdc_cli.formats.debezium.tables import EventTable, event_table
 from pgcdc_cli.formats.ordered import MESSAGES, Arrange, Encoded, commit_range, place, tables_of
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.changes import ChangeBatch, LastCommit, MessageChange, Slice, TransactionMark
+from pgcdc_cli.pgoutput.changes import (
+    ChangeBatch,
+    Int64s,
+    LastCommit,
+    MessageChange,
+    Slice,
+    Stamps,
+    TransactionMark,
+)
 from pgcdc_cli.table import TableSchema
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Column
@@ -50,6 +59,7 @@ class DebeziumFormat:
     _progress: Progress = field(default_factory=Progress, init=False)
     _run_id: str = field(default_factory=lambda: str(uuid.uuid4()), init=False)
     _database: str = field(default="", init=False)
+    _told: set[tuple[str, ...]] = field(default_factory=set, init=False)
 
     @property
     def _context(self) -> Context:
@@ -65,6 +75,7 @@ class DebeziumFormat:
         `database` is what `source.db` says.
         """
         self._database = database
+        self._told = set()
         self._progress = Progress() if last_commit is None else Progress(*last_commit)
 
     def encode(self, part: Slice) -> EncodedSlice:
@@ -74,9 +85,10 @@ class DebeziumFormat:
         if self.config.provide_transaction_metadata:
             timeline.count(self._changes(part))
         encoded = [*self._rows(part, timeline, now), *self._singles(part, timeline, now)]
+        encoded += self._skipped(part)
         self._progress = timeline.after
         pieces = tuple(_piece(lines) for lines in _LINES.in_order(encoded))
-        return EncodedSlice(pieces, part.edge, tables_of(part))
+        return EncodedSlice(pieces, part.edge, tuple(map(self._described, tables_of(part))))
 
     def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
         """Join lines; with a compression, into one frame."""
@@ -90,15 +102,34 @@ class DebeziumFormat:
 
     def _rows(self, part: Slice, timeline: Timeline, now: int) -> Iterator[Encoded[Column]]:
         for batch in self._wanted(part):
-            lines = self._batch(batch, timeline, now)
+            losses = self._losses(batch.table, batch.stamps.lsn)
+            lines = self._batch(batch, timeline, now, losses)
             yield Encoded(*self._place(batch.table), batch.stamps.index, batch.stamps.commit_lsn, lines)
+            yield from _lost(losses, batch.stamps)
 
-    def _batch(self, batch: ChangeBatch, timeline: Timeline, now: int) -> pa.BinaryArray:
+    def _batch(
+        self, batch: ChangeBatch, timeline: Timeline, now: int, losses: Losses | None
+    ) -> pa.BinaryArray:
         table = batch.table
         layout = self._layout(table, snapshot=batch.operation == "R")
         places = timeline.places(batch.stamps, snapshot=snapshot_marker(batch))
         record = Record(self._context, layout, (table.schema, table.name), places, now)
-        return row_lines(batch, layout, record, self.config)
+        return row_lines(batch, layout, record, self.config, losses)
+
+    def _losses(self, table: TableSchema, lsn: Int64s) -> Losses | None:
+        """Look for losses in directories only, which tables are made of."""
+        return Losses(table, lsn, self._told) if self.layout == "table" else None
+
+    def _skipped(self, part: Slice) -> Iterator[Encoded[Column]]:
+        """Tell of operations that are left out."""
+        skipped = self.config.skipped_operations
+        left_out = [(b.table, b.stamps) for b in part.changes if len(b) and _CODES[b.operation] in skipped]
+        left_out += [(t.table, one(t.stamp, 0)) for t in part.truncates if "t" in skipped]
+        for table, stamps in left_out:
+            losses = self._losses(table, stamps.lsn)
+            if losses is not None and self.config.includes_table(table.schema, table.name):
+                losses.tell(0, "skipped.operations")
+            yield from _lost(losses, stamps)
 
     def _changes(self, part: Slice) -> Iterator[Changes]:
         """What counts in a transaction, truncates included."""
@@ -139,7 +170,18 @@ class DebeziumFormat:
         return Encoded(target, None, *place(event.stamp), kernels.binary([line]))
 
     def _place(self, table: TableSchema) -> tuple[str, TableSchema | None]:
-        return (table.display, table) if self.layout == "table" else ("", None)
+        return (table.display, self._described(table)) if self.layout == "table" else ("", None)
+
+    def _described(self, table: TableSchema) -> TableSchema:
+        if self.layout == "stream":
+            return table
+        return described(table, table.facts, self.config, values_only=self.values_only)
+
+
+def _lost(losses: Losses | None, stamps: Stamps) -> Iterator[Encoded[Column]]:
+    if losses is not None and losses.lines:
+        lines = kernels.binary([b"".join(losses.lines)])
+        yield Encoded(LOSSES, None, stamps.index[:1], stamps.commit_lsn[:1], lines)
 
 
 def _piece(lines: Encoded[Column]) -> Piece:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.formats.debezium.readback import Cells, Losses
 from pgcdc_cli.formats.debezium.record import Record, RecordKind
 from pgcdc_cli.formats.debezium.tables import Column, EventTable
 from pgcdc_cli.formats.jsonobject import joined
@@ -23,16 +24,16 @@ _NULL = b"null"
 
 
 def row_lines(
-    batch: ChangeBatch, table: EventTable, record: Record, config: ConnectorConfig
+    batch: ChangeBatch, table: EventTable, record: Record, config: ConnectorConfig, losses: Losses | None
 ) -> pa.BinaryArray:
-    """Build the lines of a batch, one text a change."""
+    """Build the lines of a batch, one text a change; tells what they lose."""
     old = _image(table.columns, batch.old)
     if batch.operation == "D":
         assert old is not None
         event = record.parts("d", _key(table, old), before=_struct(table, old))
         tail = record.tombstone(_key(table, old)) if config.tombstones_on_delete else ()
         return _bytes([*event, *tail])
-    new = _image(table.columns, batch.new, batch.old)
+    new = _image(table.columns, batch.new, batch.old, losses)
     assert new is not None
     before = (_NULL,) if old is None else _struct(table, old)
     operation = _OPERATIONS[batch.operation]
@@ -67,15 +68,20 @@ def _moved(
 
 
 def _image(
-    columns: tuple[Column, ...], image: FullImage | KeyImage | None, old: FullImage | KeyImage | None = None
+    columns: tuple[Column, ...],
+    image: FullImage | KeyImage | None,
+    old: FullImage | KeyImage | None = None,
+    losses: Losses | None = None,
 ) -> Tokens | None:
     """Every column's tokens. An unchanged TOAST value is the old row's, where the server sent that."""
     if image is None:
         return None
-    return tuple(_tokens(column, image, old) for column in columns)
+    return tuple(_tokens(column, image, old, losses) for column in columns)
 
 
-def _tokens(column: Column, image: FullImage | KeyImage, old: FullImage | KeyImage | None) -> Part:
+def _tokens(
+    column: Column, image: FullImage | KeyImage, old: FullImage | KeyImage | None, losses: Losses | None
+) -> Part:
     values, field = image.columns[column.index], column.field
     if values is None:
         return field.absent
@@ -86,6 +92,8 @@ def _tokens(column: Column, image: FullImage | KeyImage, old: FullImage | KeyIma
     tokens = field.to_json(values)
     if tokens.null_count:
         tokens = kernels.coalesce(tokens, pa.scalar(field.null, pa.binary()))
+    if losses is not None:
+        losses.look(column.index, field, Cells(values, tokens, unchanged))
     if unchanged is not None:
         tokens = kernels.replace_where(tokens, unchanged, field.unavailable)
     return tokens

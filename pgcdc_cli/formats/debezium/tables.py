@@ -8,6 +8,7 @@ from pgcdc_cli.formats.debezium.config import ConnectorConfig
 from pgcdc_cli.formats.debezium.field import Field
 from pgcdc_cli.formats.debezium.schemas import Schema, in_order, render
 from pgcdc_cli.formats.debezium.sourcetype import source_type
+from pgcdc_cli.formats.debezium.types.kind import inexact
 from pgcdc_cli.formats.debezium.types.registry import field_for
 from pgcdc_cli.formats.escape import quote
 from pgcdc_cli.table import ColumnFacts, TableFacts, TableSchema
@@ -119,4 +120,5 @@ def _propagated(
     if mask is None:
         return field
     to_json = field.to_json
-    return replace(field, to_json=lambda values: to_json(mask(values)))
+    rule = config.mask_rule(table.schema, table.name, column.name)
+    return replace(field, to_json=lambda values: to_json(mask(values)), form=inexact(str(rule)))

@@ -75,7 +75,7 @@ def _halved(rows: DataFrame, version: TableVersion) -> DataFrame:
     old, new = F.lit(0), F.lit(1)
     halves = (
         F.when(F.col("op") == "D", F.array(old))
-        .when(F.col("moved"), F.array(old, new))
+        .when((F.col("op") == "U") & F.col("moved"), F.array(old, new))
         .otherwise(F.array(new))
     )
     exploded = rows.withColumn("half", F.explode(halves))
@@ -165,7 +165,11 @@ def _filled(chased: DataFrame, version: TableVersion) -> DataFrame:
         f"n{place}": F.when(F.col(f"l{place}"), F.col(f"from.n{place}")).otherwise(F.col(f"n{place}"))
         for place in lacking(version)
     }
-    lacks = {f"l{place}": F.col(f"l{place}") & F.col(f"from.l{place}") for place in lacking(version)}
+    # Nothing is known of a row that came from nowhere: of an insert that lacks a value.
+    lacks = {
+        f"l{place}": F.col(f"l{place}") & F.coalesce(F.col(f"from.l{place}"), F.lit(True))
+        for place in lacking(version)
+    }
     # Spark computes all of these from the values before.
     return chased.withColumns({**values, **lacks})
 

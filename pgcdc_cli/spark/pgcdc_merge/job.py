@@ -95,7 +95,8 @@ class _Run:
         everything = control.progress(mode).all
         if not ready and everything is not None and everything.segment >= last.number:
             return
-        verify(self._files, self._input, [file for task in ready for file in task.work.files])
+        needed = [file for task in ready for file in (*task.work.files, *task.work.losses)]
+        verify(self._files, self._input, list(dict.fromkeys(needed)))
         mark = Mark(stream_id, "", mode, last.number, last.end_lsn)
         if self._options.dry_run:
             self._rehearse(ready, mark)

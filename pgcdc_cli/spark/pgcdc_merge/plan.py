@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from .columns import Column
 from .control import ControlRow, Progress
+from .debezium import check_exact
 from .errors import MergeError
 from .extras import PREFIX
 from .lake import LakeTable
@@ -15,13 +16,17 @@ _ANEW = "merge into a new warehouse, from a directory that begins with a snapsho
 
 @dataclass(frozen=True)
 class TableFiles:
-    """A table's files beyond what the control table says is merged; `versions` by schema file."""
+    """A table's files beyond what the control table says is merged; `versions` by schema file.
+
+    `losses` are the files of all tables that tell what these don't hold.
+    """
 
     table: str
     path: str
     row: ControlRow | None
     files: Sequence[DataFile]
     versions: Mapping[str, TableVersion]
+    losses: Sequence[DataFile] = ()
 
     @property
     def version(self) -> TableVersion:
@@ -73,7 +78,9 @@ def table_files(
         waiting = [file for file in files if row is None or file.segment > row.segment]
         if waiting:
             used = {file.schema: versions[file.schema] for file in waiting}
-            gathered.append(TableFiles(table, place(schema, name), row, waiting, used))
+            merged = 0 if row is None else row.segment
+            losses = [file for segment in segments for file in segment.losses if file.segment > merged]
+            gathered.append(TableFiles(table, place(schema, name), row, waiting, used, losses))
     return gathered
 
 
@@ -98,6 +105,7 @@ def check_versions(work: TableFiles) -> None:
             f'ALTER TABLE {work.table} RENAME COLUMN "{twice[1]}" TO ..., since lake tables ignore case',
         )
     for version in work.versions.values():
+        check_exact(work.table, version)
         if version.oid != newest.oid:
             raise MergeError(
                 f'could not merge "{work.table}": it was dropped and created anew, see "{newest.path}"', _ANEW

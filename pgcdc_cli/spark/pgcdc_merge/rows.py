@@ -7,7 +7,7 @@
 | n0, n1, ... | as `Column.spark` | the new row; all NULL where there is none |
 | l0, l1, ... | boolean | the value was not sent (unchanged TOAST); only for columns that may lack it |
 | k0, k1, ... | as the column's | the old row's key, one for each key column; NULL where it wasn't sent |
-| moved | boolean | an update that changed the key |
+| moved | boolean | an update that changed the key; or what may be a half of one: a delete, or an insert |
 | unfit | int | how many values of the new row became NULL since their type can't hold them |
 | lsn, xid, commit_ts | bigint, bigint, timestamp | of the change; xid is NULL in snapshots |
 | has_old | boolean | an old row was sent |
@@ -22,6 +22,7 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
+from . import debezium
 from .columns import Column, from_text, in_range
 from .jsonstrings import read_json, with_json_strings
 from .segments import DataFile, TableVersion
@@ -99,6 +100,21 @@ def _lsn(text: Expression) -> Expression:
     return high * (1 << 32) + low
 
 
+def _read_debezium(session: SparkSession, paths: list[str], version: TableVersion) -> DataFrame:
+    escaped = [_GLOB.sub(r"\\\1", path) for path in paths]
+    rows = debezium.read_events(session, escaped, version, old_columns(version))
+    places = {column.name: place for place, column in enumerate(version.columns)}
+
+    def value(image: str, column: Column) -> Value:
+        place = places[column.name]
+        return debezium.value(version, image, place), debezium.text(version, image, place).isNotNull()
+
+    def unsent(column: Column) -> Expression:
+        return debezium.unsent(version, places[column.name])
+
+    return debezium.halves_of_moves(_shape(rows, version, value, unsent), version.columns)
+
+
 def _read_arrow(session: SparkSession, paths: list[str], version: TableVersion) -> DataFrame:
     from .arrow import ArrowSegments, arrow_options  # noqa: PLC0415 - JSON lines do without pyarrow
 
@@ -118,10 +134,21 @@ def _read_arrow(session: SparkSession, paths: list[str], version: TableVersion) 
     return _shape(rows, version, value)
 
 
-def _shape(rows: DataFrame, version: TableVersion, value: Callable[[str, Column], Value]) -> DataFrame:
+def _listed(column: Column) -> Expression:
+    """Whether a column's name is in `unchanged`."""
+    return F.coalesce(F.array_contains("unchanged", column.name), F.lit(False))
+
+
+def _shape(
+    rows: DataFrame,
+    version: TableVersion,
+    value: Callable[[str, Column], Value],
+    unsent_of: Callable[[Column], Expression] = _listed,
+) -> DataFrame:
     """Bring what a format's reader gives into the shape.
 
-    It gives op, lsn, commit_lsn, seq, xid, commit_ts, unchanged, old (NULL if none was sent), and images.
+    It gives op, lsn, commit_lsn, seq, xid, commit_ts, old (NULL if none was sent), and what `value` and
+    `unsent_of` look at.
     """
     news: list[Expression] = []
     lacks: list[Expression] = []
@@ -130,7 +157,9 @@ def _shape(rows: DataFrame, version: TableVersion, value: Callable[[str, Column]
     for place, column in enumerate(version.columns):
         new, given = value("new", column)
         if column.may_lack:
-            unsent = F.coalesce(F.array_contains("unchanged", column.name), F.lit(False))
+            unsent = unsent_of(column)
+            new = F.when(~unsent, new)
+            given &= ~unsent
             if column.in_old:
                 new = F.when(unsent & has_old, value("old", column)[0]).otherwise(new)
                 unsent &= ~has_old
@@ -154,4 +183,4 @@ def _moved(version: TableVersion) -> Expression:
     return (F.col("op") == "U") & F.col("has_old") & reduce(Expression.__or__, differs, F.lit(False))
 
 
-_READERS = {"jsonl": _read_jsonl, "arrow": _read_arrow}
+_READERS = {"jsonl": _read_jsonl, "arrow": _read_arrow, "debezium": _read_debezium}

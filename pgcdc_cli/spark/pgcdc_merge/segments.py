@@ -16,16 +16,21 @@ from .errors import MergeError
 from .files import Files, join
 
 FORMAT_VERSION = 1
-MESSAGES = "_messages"
+LOSSES = "_losses"
+_OTHERS = frozenset({"_messages", "_transaction", "_heartbeat"})
+"""What isn't of a table."""
 
 _RESTORE = "restore the directory from a copy; nothing was merged"
-_FORMATS = ("jsonl", "arrow")
+_FORMATS = ("jsonl", "arrow", "debezium")
 _READERS = 8
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A finished file of one table: its place under the directory, and what it must be."""
+    """A finished file of one table: its place under the directory, and what it must be.
+
+    `schema` is the table's schema file; empty for a file that tells what is missing in others.
+    """
 
     segment: int
     table: str
@@ -39,17 +44,30 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Segment:
-    """A line of the manifest. `end_lsn` is PostgreSQL's text."""
+    """A line of the manifest. `end_lsn` is PostgreSQL's text; `losses` tell what the files don't hold."""
 
     number: int
     stream_id: str
     end_lsn: str
     files: tuple[DataFile, ...]
+    losses: tuple[DataFile, ...] = ()
+
+
+@dataclass(frozen=True)
+class Events:
+    """How Debezium's events hold a table: `forms` has one member for each column."""
+
+    record: str
+    schemas: bool
+    forms: tuple[dict[str, Any], ...]
 
 
 @dataclass(frozen=True)
 class TableVersion:
-    """A table as one schema file describes it; `key` holds places in `columns`, None if there is none."""
+    """A table as one schema file describes it; `key` holds places in `columns`, None if there is none.
+
+    `events` is there for the schema files of Debezium's events, which may leave columns out.
+    """
 
     oid: int
     schema: str
@@ -57,6 +75,7 @@ class TableVersion:
     columns: tuple[Column, ...]
     key: tuple[int, ...] | None
     path: str
+    events: Events | None = None
 
     @property
     def display(self) -> str:
@@ -88,8 +107,10 @@ def _segment(path: str, number: int, line: bytes) -> Segment:
     try:
         data = json.loads(line)
         _check_version(data["format_version"])
-        found = (_data_file(data["segment"], item) for item in data["files"] if item["table"] != MESSAGES)
-        return Segment(int(data["segment"]), data["stream_id"], data["end_lsn"], tuple(found))
+        found = [_data_file(data["segment"], item) for item in data["files"] if item["table"] not in _OTHERS]
+        files = tuple(file for file in found if file.table != LOSSES)
+        losses = tuple(file for file in found if file.table == LOSSES)
+        return Segment(int(data["segment"]), data["stream_id"], data["end_lsn"], files, losses)
     except (ValueError, KeyError, TypeError) as error:
         raise MergeError(f'could not read "{path}": line {number} is damaged: {error}', _RESTORE) from error
 
@@ -105,11 +126,12 @@ def _data_file(segment: int, item: dict[str, Any]) -> DataFile:
             f'could not merge "{item["path"]}": it holds all tables in one file',
             "stream with --layout table (the default) into another directory",
         )
-    if item["format"] not in _FORMATS or item["schema"] is None:
+    if item["format"] not in _FORMATS or (item["schema"] is None and item["table"] != LOSSES):
         raise MergeError(
             f'could not merge "{item["path"]}": its format is {item["format"]}',
-            "stream with --format jsonl or --format arrow into another directory",
+            "stream with --format jsonl, arrow or debezium into another directory",
         )
+    schema = item["schema"] or ""
     return DataFile(
         segment,
         item["table"],
@@ -118,7 +140,7 @@ def _data_file(segment: int, item: dict[str, Any]) -> DataFile:
         item["rows"],
         item["bytes"],
         item["crc32"],
-        item["schema"],
+        schema,
     )
 
 
@@ -144,11 +166,16 @@ def _read_schema(files: Files, directory: str, path: str) -> TableVersion:
 
 
 def _table_version(data: dict[str, Any], path: str) -> TableVersion:
-    full = data["replica_identity"] == "f"
-    columns = tuple(Column.from_json(column, full=full) for column in data["columns"])
+    full, told = data["replica_identity"] == "f", data.get("events")
+    described = [c for c in data["columns"] if told is None or told["columns"][c["name"]] is not None]
+    columns = tuple(Column.from_json(column, full=full) for column in described)
     names = [column.name for column in columns]
-    key = None if data["key"] is None else tuple(names.index(name) for name in data["key"])
-    return TableVersion(data["oid"], data["schema"], data["table"], columns, key, path)
+    whole = data["key"] is not None and set(data["key"]) <= set(names)
+    key = tuple(names.index(name) for name in data["key"]) if whole else None
+    events = None
+    if told is not None:
+        events = Events(told["record"], told["schemas"], tuple(told["columns"][name] for name in names))
+    return TableVersion(data["oid"], data["schema"], data["table"], columns, key, path, events)
 
 
 def verify(files: Files, directory: str, wanted: Sequence[DataFile]) -> None:

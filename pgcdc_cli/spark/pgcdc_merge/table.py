@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
+from .debezium import check_losses
 from .errors import MergeError
 from .extras import Extras, fold_softly, forgiven, last_truncate
 from .fold import after, fold, is_lost, lacking, needs_lineage, with_lineage
@@ -39,6 +40,7 @@ def merge_table(session: SparkSession, directory: str, work: TableFiles, target:
     extras, exists = target.extras, target.table.exists
     versions = extras.versions(work.versions)
     version = versions[work.files[-1].schema]
+    check_losses(session, directory, work.losses, version)
     rows = extras.prepared(read_rows(session, directory, work.files, versions), version)
     truncate = last_truncate(rows) if extras.soft_delete else None
     folded = (

@@ -13,7 +13,16 @@ import pyarrow as pa
 
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
 from pgcdc_cli.formats.debezium.schemas import in_order
-from pgcdc_cli.formats.debezium.types.kind import NULL, Kind, base64_token, per_value, token
+from pgcdc_cli.formats.debezium.types.kind import (
+    NULL,
+    Form,
+    Kind,
+    Loss,
+    base64_token,
+    inexact,
+    per_value,
+    token,
+)
 from pgcdc_cli.formats.debezium.types.texts import to_tokens
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.arrays import parse_array
@@ -36,7 +45,24 @@ def array(element: PgType, kind: Kind, config: ConnectorConfig, *, optional: boo
         rows = zip(texts, parsed, shown, strict=True)
         return kernels.binary([_array(element, *row, strict=not optional) for row in rows])
 
-    return Kind(schema, to_json, b"[]", None, _unavailable(element, config))
+    unavailable = _unavailable(element, config)
+    loss = _loss(kind, strict=not optional)
+    return Kind(schema, to_json, b"[]", None, unavailable, form=_form(kind.form), loss=loss)
+
+
+def _form(items: Form) -> Form:
+    return items if items["form"] is None else {"form": "array", "items": items}
+
+
+def _loss(kind: Kind, *, strict: bool) -> Loss:
+    """Patterns may match more than what is lost: text of an element that looks like it."""
+    patterns = [r"^(\{\{|\[)"]
+    patterns += ["[{,]NULL[,}]"] if strict else []
+    if kind.form["form"] in {"unscaled", "variable"}:
+        patterns += ["NaN|Infinity"]
+    if kind.form["form"] == "variable":
+        patterns += [r"\.\d*0[,}]"]
+    return Loss("|".join(patterns), "Debezium's arrays have one dimension and not every element")
 
 
 def _array(
@@ -96,10 +122,12 @@ def _name_uuid(name: bytes) -> uuid.UUID:
 _cut = per_value(lambda micros: b"%d" % (int(micros) // 1000 * 1000))
 
 
-def in_millis(kind: Kind) -> Kind:
+def in_millis(kind: Kind, typmod: int) -> Kind:
     """Times of day in arrays, which lose all below a millisecond."""
 
     def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
         return _cut(kind.to_json(column))
 
-    return replace(kind, to_json=to_json)
+    exact = 0 <= typmod <= 3 and kind.form.get("per_second") == 1_000_000
+    form = kind.form if exact else inexact("Debezium cuts times in arrays to milliseconds")
+    return replace(kind, to_json=to_json, form=form)

@@ -4,8 +4,8 @@ import base64
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,25 @@ from pgcdc_cli.formats.escape import escape
 from pgcdc_cli.types import kernels
 
 ToJson = Callable[[pa.BinaryArray], pa.BinaryArray]
+Form = dict[str, Any]
+"""How tokens are read back, as schema files say it: `form` names the rule, with what else it needs.
+
+It is null where no rule gives every value back; then `why` says what stands in the way.
+"""
 NULL = b"null"
+PLAIN: Form = {"form": "plain"}
+"""The token's text is the value."""
+
+
+def inexact(why: str) -> Form:
+    return {"form": None, "why": why}
+
+
+class Loss(NamedTuple):
+    """Texts that the form can't give back: those with a match of this RE2 pattern; `why` is for people."""
+
+    pattern: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +42,7 @@ class Kind:
     `schema` is the Connect schema without "optional", "default" and "field"; `to_json` turns wire texts into
     JSON tokens and leaves null as it is. `zero` is what a field that may not be null gets where there is no
     value; `generated` what stands for a default that a function computes; None where defaults are not read.
-    `unavailable` is the token for an unchanged TOAST value.
+    `unavailable` is the token for an unchanged TOAST value. `form` and `loss` say what can be read back.
     """
 
     schema: dict[str, Any]
@@ -32,6 +50,9 @@ class Kind:
     zero: bytes = NULL
     generated: bytes | None = None
     unavailable: bytes = NULL
+    _: KW_ONLY
+    form: Form
+    loss: Loss | None = None
 
 
 def named(type_: str, name: str, **parameters: str) -> dict[str, Any]:

@@ -17,16 +17,20 @@ from numpy.typing import NDArray
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
 from pgcdc_cli.formats.debezium.types.javafloat import DOUBLE, FLOAT, java_digits
 from pgcdc_cli.formats.debezium.types.kind import (
+    PLAIN,
+    Form,
     Kind,
+    Loss,
     ToJson,
     base64_token,
+    inexact,
     named,
     per_value,
     quoted,
     token,
 )
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.numeric import numeric_precision
+from pgcdc_cli.types.numeric import MAX_DECIMAL_PRECISION, Precision, numeric_precision
 
 _NOT_FINITE = {"NaN": "NaN", "Infinity": "Infinity", "-Infinity": "-Infinity"}
 _NOT_FINITE_NAMES = {"NaN": "NAN", "Infinity": "POSITIVE_INFINITY", "-Infinity": "NEGATIVE_INFINITY"}
@@ -39,7 +43,7 @@ _DIGITS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01
 
 
 def integer(type_: str) -> Kind:
-    return Kind({"type": type_}, _integers, b"0", b"0")
+    return Kind({"type": type_}, _integers, b"0", b"0", form=PLAIN)
 
 
 def _integers(column: pa.BinaryArray) -> pa.BinaryArray:
@@ -51,7 +55,7 @@ def _integers(column: pa.BinaryArray) -> pa.BinaryArray:
 
 
 def boolean() -> Kind:
-    return Kind({"type": "boolean"}, booleans, b"false", b"false")
+    return Kind({"type": "boolean"}, booleans, b"false", b"false", form=PLAIN)
 
 
 def booleans(column: pa.BinaryArray) -> pa.BinaryArray:
@@ -65,7 +69,7 @@ def booleans(column: pa.BinaryArray) -> pa.BinaryArray:
 
 def floating(type_: str) -> Kind:
     one = per_value(lambda text: java_float(text, np.float32 if type_ == "float" else np.float64))
-    return Kind({"type": type_}, lambda column: _floats(column, one), b"0.0", b"0.0")
+    return Kind({"type": type_}, lambda column: _floats(column, one), b"0.0", b"0.0", form=PLAIN)
 
 
 def _floats(column: pa.BinaryArray, one: ToJson) -> pa.BinaryArray:
@@ -108,15 +112,43 @@ def numeric(typmod: int, config: ConnectorConfig) -> Kind:
     if mode == "string":
         unavailable = token(config.unavailable_value_placeholder)
         zero = token(f"0.{'0' * scale}" if scale else "0")
-        return Kind({"type": "string"}, _string_mode(scale), zero, b'"0"', unavailable)
+        form = _NEGATIVE_SCALE if scale != _scale(declared) else {"form": "number"}
+        return Kind({"type": "string"}, _string_mode(scale), zero, b'"0"', unavailable, form=form)
     if mode == "double":
-        return Kind({"type": "double"}, per_value(_double), b"0.0", b"0.0")
+        return Kind({"type": "double"}, per_value(_double), b"0.0", b"0.0", form=_double_form(declared))
     if declared is None or scale is None:
-        return Kind(_VARIABLE_SCALE, per_value(_variable_scale), _VARIABLE_ZERO)
+        convert = per_value(_variable_scale)
+        return Kind(_VARIABLE_SCALE, convert, _VARIABLE_ZERO, form={"form": "variable"}, loss=_LOSES_ZEROS)
     parameters = {"scale": str(scale), "connect.decimal.precision": str(declared.precision)}
     schema = named("bytes", "org.apache.kafka.connect.data.Decimal", **parameters)
     fits = declared.precision <= _LARGEST_INT64_PRECISION and scale <= declared.precision
-    return Kind(schema, _Precise(scale) if fits else per_value(_unscaled(scale)), b'"AA=="', b'"AA=="')
+    to_json = _Precise(scale) if fits else per_value(_unscaled(scale))
+    form = _NEGATIVE_SCALE if scale != declared.scale else {"form": "unscaled", "scale": scale}
+    return Kind(schema, to_json, b'"AA=="', b'"AA=="', form=form, loss=_precise_loss(declared))
+
+
+_NEGATIVE_SCALE = inexact("Debezium takes its negative scale for a large one")
+_LOSES_ZEROS = Loss(r"^(NaN|-?Infinity)$|\.\d*0$", "decimal.handling.mode=precise")
+_LOSES_SPECIAL = Loss(r"^(NaN|-?Infinity)$", "decimal.handling.mode=precise")
+_EXACT_IN_DOUBLE = 15
+"""Decimal digits that every double keeps (`DBL_DIG`)."""
+
+
+def _scale(declared: Precision | None) -> int | None:
+    return None if declared is None else declared.scale
+
+
+def _double_form(declared: Precision | None) -> Form:
+    if declared is None or declared.precision > _EXACT_IN_DOUBLE:
+        return inexact("decimal.handling.mode=double")
+    within = 0 <= declared.scale <= declared.precision
+    return {"form": "double"} if within else inexact("decimal.handling.mode=double")
+
+
+def _precise_loss(declared: Precision) -> Loss | None:
+    """NaN becomes null. So it does in a lake table's decimal, but not where the type is text there."""
+    is_decimal = declared.precision <= MAX_DECIMAL_PRECISION and declared.scale <= declared.precision
+    return None if is_decimal else _LOSES_SPECIAL
 
 
 _VARIABLE_SCALE: dict[str, Any] = {
@@ -229,12 +261,15 @@ def money(config: ConnectorConfig, *, snapshot: bool) -> Kind:
     amount = _double_amount if snapshot else _amount
     scale, mode = config.money_fraction_digits, config.decimal_handling_mode
     if mode == "string":
-        return Kind({"type": "string"}, per_value(lambda text: token(amount(text))), b'""')
+        return Kind({"type": "string"}, per_value(lambda text: token(amount(text))), b'""', form=_MONEY)
     if mode == "double":
-        return Kind({"type": "double"}, per_value(lambda text: _double(amount(text))), b"0.0")
+        return Kind({"type": "double"}, per_value(lambda text: _double(amount(text))), b"0.0", form=_MONEY)
     convert = _unscaled(scale)
     schema = named("bytes", "org.apache.kafka.connect.data.Decimal", scale=str(scale))
-    return Kind(schema, per_value(lambda text: convert(amount(text))), b'"AA=="')
+    return Kind(schema, per_value(lambda text: convert(amount(text))), b'"AA=="', form=_MONEY)
+
+
+_MONEY = inexact("Debezium leaves out its currency")
 
 
 def _amount(text: str) -> str:

@@ -9,7 +9,7 @@ from pgcdc_cli.formats.debezium.field import Field
 from pgcdc_cli.formats.debezium.schemas import in_order
 from pgcdc_cli.formats.debezium.types import arrays, numbers, temporal, texts
 from pgcdc_cli.formats.debezium.types.defaults import default_token
-from pgcdc_cli.formats.debezium.types.kind import NULL, Kind, per_value
+from pgcdc_cli.formats.debezium.types.kind import NULL, Form, Kind, inexact, per_value
 from pgcdc_cli.table import ColumnFacts, TableColumn
 from pgcdc_cli.types.registry import PgType
 
@@ -95,9 +95,16 @@ def field_for(
     if default is not None and config.value_converter_replace_null_with_default:
         stand_in = default
     absent = stand_in if optional else default or kind.zero
+    null = stand_in if optional else absent
     return Field(
-        column.name, schema, kind.to_json, stand_in if optional else absent, absent, kind.unavailable
+        column.name, schema, kind.to_json, null, absent, kind.unavailable, _form(column, kind), kind.loss
     )
+
+
+def _form(column: TableColumn, kind: Kind) -> Form:
+    """Say how values are read back: of arrays, only where the column says that they have one dimension."""
+    several = kind.form["form"] == "array" and column.dimensions > 1
+    return inexact("Debezium's arrays have one dimension") if several else kind.form
 
 
 def kind_of(type_: PgType, facts: ColumnFacts | None, context: _Context) -> Kind | None:
@@ -116,17 +123,20 @@ def _array(type_: PgType, element: PgType, facts: ColumnFacts | None, context: _
         return None
     if element.name == "bit":
         # As one bit string, which no array's text is.
-        return replace(texts.bits(context.typmod, varying=True), to_json=texts.nothing().to_json)
+        nothing = texts.nothing()
+        return replace(texts.bits(context.typmod, varying=True), to_json=nothing.to_json, form=nothing.form)
     of_a_domain = element.oid < _FIRST_NORMAL_OID <= type_.oid
     kind = _unknown(element, context) if of_a_domain else kind_of(element, facts, context)
     if kind is None:
         return None
     if element.name == "time":
-        kind = arrays.in_millis(kind)
+        kind = arrays.in_millis(kind, element.typmod)
     known = element.name in _KINDS and not of_a_domain
     array = arrays.array(element, kind, context.config, optional=known)
-    loses = element.name == "time" and _loses_times(context.config)
-    return replace(array, to_json=lambda column: _without_values(array.to_json(column))) if loses else array
+    if element.name != "time" or not _loses_times(context.config):
+        return array
+    form = inexact("time.precision.mode=connect")
+    return replace(array, to_json=lambda column: _without_values(array.to_json(column)), form=form)
 
 
 _without_values = per_value(lambda token: token.encode() if re.fullmatch(r"\[(null,?)*\]", token) else None)

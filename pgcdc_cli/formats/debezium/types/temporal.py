@@ -12,7 +12,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
-from pgcdc_cli.formats.debezium.types.kind import Kind, ToJson, named, per_value, quoted, token
+from pgcdc_cli.formats.debezium.types.kind import (
+    Form,
+    Kind,
+    Loss,
+    ToJson,
+    inexact,
+    named,
+    per_value,
+    quoted,
+    token,
+)
 from pgcdc_cli.formats.stamps import integer_text, timestamp_text
 from pgcdc_cli.types import kernels, temporal
 
@@ -70,7 +80,19 @@ def date(config: ConnectorConfig, *, snapshot: bool) -> Kind:
     connect = config.time_precision_mode == "connect"
     name = "org.apache.kafka.connect.data.Date" if connect else "io.debezium.time.Date"
     to_json = _unusual(convert, r"^\d{4}-\d\d-\d\d$", rare)
-    return Kind(named("int32", name), to_json, b"0", b"0")
+    return Kind(
+        named("int32", name), to_json, b"0", b"0", form={"form": "days"}, loss=_ERA if snapshot else None
+    )
+
+
+_ERA = Loss(r" BC$", "Debezium leaves out the era in snapshots")
+
+
+def _clock_form(form: str, typmod: int, *, millis: bool) -> Form:
+    """Say how a count of milli- or microseconds is read; the declared precision may have fewer digits."""
+    if millis and not 0 <= typmod <= 3:
+        return inexact("time.precision.mode=connect")
+    return {"form": form, "per_second": 1000 if millis else 1_000_000}
 
 
 def time(typmod: int, config: ConnectorConfig) -> Kind:
@@ -93,7 +115,8 @@ def time(typmod: int, config: ConnectorConfig) -> Kind:
             if millis
             else named("int64", "io.debezium.time.MicroTime")
         )
-    return Kind(schema, _unusual(convert, r"^([01]\d|2[0-3]):\d\d:\d\d(\.\d+)?$", rare), b"0", b"0")
+    to_json = _unusual(convert, r"^([01]\d|2[0-3]):\d\d:\d\d(\.\d+)?$", rare)
+    return Kind(schema, to_json, b"0", b"0", form=_clock_form("time", typmod, millis=millis))
 
 
 def _clock_micros(text: str) -> int:
@@ -124,7 +147,8 @@ def timestamp(typmod: int, config: ConnectorConfig, *, snapshot: bool) -> Kind:
         name = "org.apache.kafka.connect.data.Timestamp"
     else:
         name = "io.debezium.time.Timestamp" if millis else "io.debezium.time.MicroTimestamp"
-    return Kind(named("int64", name), _unusual(convert, _USUAL_TIMESTAMP, rare), b"0", b"0")
+    form = _clock_form("timestamp", typmod, millis=millis)
+    return Kind(named("int64", name), _unusual(convert, _USUAL_TIMESTAMP, rare), b"0", b"0", form=form)
 
 
 def _micros(text: str, *, julian: bool) -> int | None:
@@ -183,7 +207,7 @@ def timestamptz(typmod: int, *, snapshot: bool) -> Kind:
     generated = rare("1970-01-01 00:00:00+00")
     to_json = _unusual(convert, _USUAL_TIMESTAMP, rare)
     schema = named("string", "io.debezium.time.ZonedTimestamp")
-    return Kind(schema, to_json, b'"1970-01-01T00:00:00Z"', generated)
+    return Kind(schema, to_json, b'"1970-01-01T00:00:00Z"', generated, form={"form": "zoned"})
 
 
 def _julian_timestamp(text: str, digits: int) -> bytes:
@@ -216,7 +240,8 @@ def _iso_year(year: int) -> str:
 
 def timetz() -> Kind:
     schema = named("string", "io.debezium.time.ZonedTime")
-    return Kind(schema, per_value(_zoned_time), b'"00:00:00Z"', b'"00:00:00Z"')
+    form = inexact("Debezium leaves out its time zone")
+    return Kind(schema, per_value(_zoned_time), b'"00:00:00Z"', b'"00:00:00Z"', form=form)
 
 
 def _zoned_time(text: str) -> bytes | None:
@@ -234,9 +259,11 @@ def interval(config: ConnectorConfig) -> Kind:
     if config.interval_handling_mode == "string":
         zero = b'"P0Y0M0DT0H0M0S"'
         schema = named("string", "io.debezium.time.Interval")
-        return Kind(schema, per_value(_interval_text), zero, zero)
+        loss = Loss("infinity", "Debezium has no infinite intervals")
+        return Kind(schema, per_value(_interval_text), zero, zero, form={"form": "interval"}, loss=loss)
     schema = named("int64", "io.debezium.time.MicroDuration")
-    return Kind(schema, per_value(_interval_micros), b"0", b"0")
+    form = inexact("interval.handling.mode=numeric")
+    return Kind(schema, per_value(_interval_micros), b"0", b"0", form=form)
 
 
 def _interval(text: str) -> tuple[int, int, int, int, int, int] | None:

@@ -11,9 +11,11 @@ import pyarrow as pa
 
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
 from pgcdc_cli.formats.debezium.types.kind import (
+    PLAIN,
     Kind,
     ToJson,
     base64_token,
+    inexact,
     named,
     per_value,
     quoted,
@@ -33,22 +35,22 @@ _GEOMETRIC = frozenset(["point", "line", "lseg", "box", "path", "polygon", "circ
 def text(config: ConnectorConfig, name: str | None = None) -> Kind:
     """Text as it is; `name` is the semantic name."""
     schema = {"type": "string"} if name is None else named("string", name)
-    return Kind(schema, string, b'""', b'""', token(config.unavailable_value_placeholder))
+    return Kind(schema, string, b'""', b'""', token(config.unavailable_value_placeholder), form=PLAIN)
 
 
 def uuid(config: ConnectorConfig) -> Kind:
     unavailable = token(config.unavailable_value_placeholder)
-    return Kind(named("string", "io.debezium.data.Uuid"), quoted, b'""', ZERO_UUID, unavailable)
+    return Kind(named("string", "io.debezium.data.Uuid"), quoted, b'""', ZERO_UUID, unavailable, form=PLAIN)
 
 
 def enum(labels: tuple[str, ...], config: ConnectorConfig) -> Kind:
     schema = named("string", "io.debezium.data.Enum", allowed=",".join(labels))
-    return Kind(schema, string, b'""', b'""', token(config.unavailable_value_placeholder))
+    return Kind(schema, string, b'""', b'""', token(config.unavailable_value_placeholder), form=PLAIN)
 
 
 def nothing() -> Kind:
     """`name`, which the connector loses while streaming."""
-    return Kind({"type": "string"}, per_value(lambda _: None), b'""')
+    return Kind({"type": "string"}, per_value(lambda _: None), b'""', form=inexact("Debezium writes null"))
 
 
 def encoded(config: ConnectorConfig) -> Callable[[bytes], bytes]:
@@ -71,14 +73,19 @@ def bytea(config: ConnectorConfig) -> Kind:
     in_bytes = config.binary_handling_mode == "bytes"
     unavailable = base64_token(placeholder.encode()) if in_bytes else token(placeholder)
     to_json = per_value(lambda text: encode(bytes.fromhex(text[2:])))
-    return Kind(binary_schema(config), to_json, b'""', None, unavailable)
+    form = {"form": "bytes", "encoding": config.binary_handling_mode}
+    return Kind(binary_schema(config), to_json, b'""', None, unavailable, form=form)
 
 
 def unknown(type_name: str, config: ConnectorConfig) -> Kind:
     """The bytes of a value's text, as the JDBC driver prints it."""
     encode = encoded(config)
     printed = _geometric if type_name in _GEOMETRIC else str
-    return Kind(binary_schema(config), per_value(lambda text: encode(printed(text).encode())), b'""')
+    to_json = per_value(lambda text: encode(printed(text).encode()))
+    form = {"form": "text", "encoding": config.binary_handling_mode}
+    if type_name in _GEOMETRIC:
+        form = inexact("Debezium prints numbers as Java does")
+    return Kind(binary_schema(config), to_json, b'""', form=form)
 
 
 def _geometric(text: str) -> str:
@@ -89,9 +96,11 @@ def _geometric(text: str) -> str:
 def bits(typmod: int, *, varying: bool) -> Kind:
     """bit(1) is a boolean; others are little endian bytes without zero bytes at the end."""
     if typmod == 1 and not varying:
-        return Kind({"type": "boolean"}, _bit, b"false", b"false")
+        return Kind({"type": "boolean"}, _bit, b"false", b"false", form={"form": "bit"})
     schema = named("bytes", "io.debezium.data.Bits", length=str(typmod if typmod > 0 else _UNLIMITED))
-    return Kind(schema, per_value(_bits), b'""', b'""')
+    exact = typmod > 0 and not varying
+    form = {"form": "bits", "length": typmod} if exact else inexact("Debezium leaves out zeros at the front")
+    return Kind(schema, per_value(_bits), b'""', b'""', form=form)
 
 
 def _bit(column: pa.BinaryArray) -> pa.BinaryArray:
@@ -117,7 +126,8 @@ _POINT: dict[str, Any] = {
 
 
 def point() -> Kind:
-    return Kind(_POINT, per_value(_point), _point("(0,0)"))
+    form = inexact("Debezium prints numbers as Java does")
+    return Kind(_POINT, per_value(_point), _point("(0,0)"), form=form)
 
 
 def _point(text: str) -> bytes:
@@ -139,9 +149,11 @@ def hstore(config: ConnectorConfig) -> Kind:
     placeholder = config.unavailable_value_placeholder
     unavailable = token({placeholder: placeholder})
     if config.hstore_handling_mode == "map":
-        return Kind(_STRING_MAP, per_value(lambda text: token(parse_hstore(text))), b"{}", None, unavailable)
+        convert = per_value(lambda text: token(parse_hstore(text)))
+        return Kind(_STRING_MAP, convert, b"{}", None, unavailable, form={"form": "hstore"})
     to_json = per_value(lambda text: token(token(parse_hstore(text)).decode()))
-    return Kind(named("string", "io.debezium.data.Json"), to_json, b'""', None, token(unavailable.decode()))
+    schema = named("string", "io.debezium.data.Json")
+    return Kind(schema, to_json, b'""', None, token(unavailable.decode()), form={"form": "hstore"})
 
 
 def parse_hstore(text: str) -> dict[str, str | None]:

@@ -1,0 +1,273 @@
+"""Values of Debezium's events, as the forms say that schema files give to columns.
+
+Each form is a way back from a JSON token's text to the value that PostgreSQL has, or to its text.
+
+| form | token |
+|---|---|
+| plain | the value itself |
+| number, double | digits; with the names that Debezium has for NaN and infinity |
+| unscaled, variable | the unscaled value's two's complement in base64; or an object of scale and value |
+| bytes, text | octets in base64 or hexadecimal: of a value, or of its text |
+| bit, bits | a boolean; or base64 of octets, the last bits first |
+| days, time, timestamp | a count since 1970, or since midnight |
+| zoned | ISO 8601 in UTC |
+| interval | ISO 8601 |
+| hstore | an object, or its text |
+| array | an array of such tokens |
+"""
+
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from .columns import from_text, in_range
+
+Form = dict[str, Any]
+
+_NIBBLES = "0123456789ABCDEF"
+_CHUNK = 8
+"""Hexadecimal digits that are converted at once."""
+_SHORT = 30
+"""So many of them are less than 10**37."""
+_LIMB = 10**9
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+"""0001-01-01 and 9999-12-31, in days since 1970."""
+_DAY = 86_400
+_SHOWN_AS = {"NAN": "NaN", "POSITIVE_INFINITY": "Infinity", "NEGATIVE_INFINITY": "-Infinity"}
+
+
+def decoded(text: Expression, spark: str, form: Form) -> Expression:
+    """Convert a token's text to a lake table's type; NULL where the type can't hold the value."""
+    return _FORMS[form["form"]](text, spark, form)
+
+
+def one_of(values: Mapping[str, str], key: Expression) -> Expression:
+    """Look a text up; NULL if it isn't there."""
+    pairs = (F.lit(text) for pair in values.items() for text in pair)
+    return F.element_at(F.create_map(*pairs), key)
+
+
+def _plain(text: Expression, spark: str, _: Form) -> Expression:
+    return text if spark == "string" else text.cast(spark)
+
+
+def _number(text: Expression, spark: str, _: Form) -> Expression:
+    if spark != "string":
+        return from_text(text, spark)
+    return F.coalesce(one_of(_SHOWN_AS, text), text)
+
+
+def _double(text: Expression, spark: str, _: Form) -> Expression:
+    return text.try_cast(spark)
+
+
+def _unscaled(text: Expression, spark: str, form: Form) -> Expression:
+    return _numeric(F.hex(F.unbase64(text)), F.lit(form["scale"]), spark)
+
+
+def _variable(text: Expression, spark: str, _: Form) -> Expression:
+    parts = F.from_json(text, "scale int, value string")
+    return _numeric(F.hex(F.unbase64(parts["value"])), parts["scale"], spark)
+
+
+def _numeric(digits: Expression, scale: Expression, spark: str) -> Expression:
+    """Convert two's complement: a negative number's digits, inverted, are those of what it lacks to -1."""
+    negative = F.substr(digits, F.lit(1), F.lit(1)) >= "8"
+    positive = F.when(negative, F.translate(digits, _NIBBLES, _NIBBLES[::-1])).otherwise(digits)
+    sign = F.when(negative, "-").otherwise("")
+    if spark != "string":
+        shown = F.concat(sign, _short(positive, negative).cast("string"), F.lit("E-"), scale.cast("string"))
+        return shown.try_cast(spark)
+    short = _short(F.substr(positive, F.lit(1), F.lit(_SHORT)), negative).cast("string")
+    long = _long(positive, negative)
+    return F.concat(sign, _pointed(F.when(F.length(digits) <= _SHORT, short).otherwise(long), scale))
+
+
+def _short(digits: Expression, one_more: Expression) -> Expression:
+    """Convert up to 32 hexadecimal digits of a number below 10**38."""
+    padded = F.lpad(digits, 4 * _CHUNK, "0")
+    total = one_more.cast("decimal(38,0)")
+    for chunk in range(4):
+        part = F.conv(F.substr(padded, F.lit(chunk * _CHUNK + 1), F.lit(_CHUNK)), 16, 10)
+        total = total + part.cast("decimal(10,0)") * F.lit(Decimal(16 ** (_CHUNK * (3 - chunk))))
+    return total
+
+
+def _long(digits: Expression, one_more: Expression) -> Expression:
+    """Convert any number of hexadecimal digits, in limbs of nine decimal ones, the last first."""
+    width = F.ceil(F.length(digits) / F.lit(4)).cast("int") * 4
+    chunks = F.regexp_extract_all(F.lpad(digits, width, "0"), F.lit("(.{4})"), F.lit(1))
+    numbers = F.transform(chunks, lambda chunk: F.conv(chunk, 16, 10).cast("bigint"))
+    zero = F.array(F.lit(0).cast("bigint"))
+    limbs = F.aggregate(numbers, zero, lambda limbs, number: _times_plus(limbs, F.lit(1 << 16), number))
+    limbs = _times_plus(limbs, F.lit(1), one_more.cast("bigint"))
+    shown = F.transform(F.reverse(limbs), lambda limb: F.lpad(limb.cast("string"), 9, "0"))
+    return F.regexp_replace(F.array_join(shown, ""), "^0+(?=.)", "")
+
+
+def _times_plus(limbs: Expression, factor: Expression, number: Expression) -> Expression:
+    """Multiply, then add, and carry from limb to limb."""
+    start = F.struct(F.array().cast("array<bigint>").alias("done"), number.cast("bigint").alias("carry"))
+
+    def step(state: Expression, limb: Expression) -> Expression:
+        value = limb * factor + state["carry"]
+        low = F.array_append(state["done"], F.pmod(value, F.lit(_LIMB).cast("bigint")))
+        return F.struct(low.alias("done"), F.floor(value / F.lit(_LIMB)).cast("bigint").alias("carry"))
+
+    return F.aggregate(
+        limbs,
+        start,
+        step,
+        lambda state: F.when(state["carry"] == 0, state["done"]).otherwise(
+            F.array_append(state["done"], state["carry"])
+        ),
+    )
+
+
+def _pointed(digits: Expression, scale: Expression) -> Expression:
+    """Put the point before the last `scale` digits."""
+    shown = F.lpad(digits, F.greatest(F.length(digits), scale + 1), "0")
+    whole = F.substr(shown, F.lit(1), F.length(shown) - scale)
+    fraction = F.substr(shown, F.length(shown) - scale + 1)
+    return F.when(scale == 0, shown).otherwise(F.concat(whole, F.lit("."), fraction))
+
+
+def _octets(text: Expression, encoding: str) -> Expression:
+    if encoding == "hex":
+        return F.unhex(text)
+    return F.unbase64(F.translate(text, "-_", "+/") if encoding == "base64-url-safe" else text)
+
+
+def _bytes(text: Expression, _: str, form: Form) -> Expression:
+    return _octets(text, form["encoding"])
+
+
+def _text(text: Expression, _: str, form: Form) -> Expression:
+    return F.decode(_octets(text, form["encoding"]), "UTF-8")
+
+
+def _bit(text: Expression, _spark: str, _: Form) -> Expression:
+    return F.when(text == "true", "1").when(text == "false", "0")
+
+
+def _bits(text: Expression, _: str, form: Form) -> Expression:
+    octets = F.reverse(F.regexp_extract_all(F.hex(F.unbase64(text)), F.lit("(..)"), F.lit(1)))
+    shown = F.array_join(F.transform(octets, lambda octet: F.lpad(F.conv(octet, 16, 2), 8, "0")), "")
+    return F.right(F.concat(F.lit("0" * form["length"]), shown), F.lit(form["length"]))
+
+
+def _days(text: Expression, _spark: str, _: Form) -> Expression:
+    days = text.cast("int")
+    return F.when(days.between(_FIRST_DAY, _LAST_DAY), F.date_from_unix_date(days))
+
+
+def _timestamp(text: Expression, spark: str, form: Form) -> Expression:
+    count, per_second = text.cast("bigint"), form["per_second"]
+    first, end = _FIRST_DAY * _DAY * per_second, (_LAST_DAY + 1) * _DAY * per_second
+    usual = F.when((count >= first) & (count < end), count)
+    # The session's time zone is UTC.
+    return F.timestamp_micros(usual * (1_000_000 // per_second)).cast(spark)
+
+
+def _time(text: Expression, _: str, form: Form) -> Expression:
+    count, per_second = text.cast("bigint"), F.lit(form["per_second"])
+    seconds = F.floor(count / per_second).cast("bigint")
+    parts = [F.floor(seconds / 3600), F.floor(seconds / 60) % 60, seconds % 60]
+    clock = F.concat_ws(":", *(F.lpad(part.cast("bigint").cast("string"), 2, "0") for part in parts))
+    return F.concat(
+        clock, _fraction(F.lpad((count % per_second).cast("string"), len(str(form["per_second"])) - 1, "0"))
+    )
+
+
+def _fraction(digits: Expression) -> Expression:
+    trimmed = F.regexp_replace(digits, "0+$", "")
+    return F.when(trimmed == "", "").otherwise(F.concat(F.lit("."), trimmed))
+
+
+def _zoned(text: Expression, spark: str, _: Form) -> Expression:
+    return in_range(from_text(text, spark), spark)
+
+
+_INTERVAL = r"^P(-?\d+)Y(-?\d+)M(-?\d+)DT(-?\d+)H(-?\d+)M(-?)(\d+)(\.\d+)?S$"
+
+
+def _interval(text: Expression, _spark: str, _: Form) -> Expression:
+    """Print an interval as `EncodeInterval` does for the style postgres (datetime.c)."""
+
+    def group(number: int) -> Expression:
+        return F.regexp_extract(text, _INTERVAL, number)
+
+    shown, before = F.lit(""), F.lit(False)
+    for number, unit in ((1, "year"), (2, "mon"), (3, "day")):
+        count = group(number).cast("bigint")
+        name = F.when(count == 1, f" {unit}").otherwise(f" {unit}s")
+        blank, plus = F.when(shown != "", " ").otherwise(""), F.when(before & (count > 0), "+").otherwise("")
+        shown = F.when(count == 0, shown).otherwise(F.concat(shown, blank, plus, group(number), name))
+        before = F.when(count == 0, before).otherwise(count < 0)
+    clock = [
+        F.lpad(
+            F.ltrim(group(number), F.lit("-")),
+            F.greatest(F.lit(2), F.length(F.ltrim(group(number), F.lit("-")))),
+            "0",
+        )
+        for number in (4, 5, 7)
+    ]
+    minus = group(4).startswith("-") | group(5).startswith("-") | (group(6) == "-")
+    sign = F.when(minus, "-").when(before, "+").otherwise("")
+    time = F.concat(sign, F.concat_ws(":", *clock), group(8))
+    nothing = F.concat(*(group(number) for number in (4, 5, 7, 8))).rlike("^-?0*-?0*$")
+    blank = F.when(shown != "", " ").otherwise("")
+    whole = F.when(nothing & (shown != ""), shown).otherwise(F.concat(shown, blank, time))
+    return F.when(text.isNotNull(), whole)
+
+
+def _hstore(text: Expression, _spark: str, _: Form) -> Expression:
+    """Print pairs as `hstore_out` does: shorter keys first."""
+
+    def order(one: Expression, other: Expression) -> Expression:
+        longer = F.octet_length(one["key"]) - F.octet_length(other["key"])
+        return F.when(longer != 0, longer).when(one["key"] < other["key"], -1).otherwise(1)
+
+    def shown(pair: Expression) -> Expression:
+        return F.concat(_quoted(pair["key"]), F.lit("=>"), F.coalesce(_quoted(pair["value"]), F.lit("NULL")))
+
+    pairs = F.map_entries(F.from_json(text, "map<string, string>"))
+    return F.array_join(F.transform(F.array_sort(pairs, order), shown), ", ")
+
+
+def _quoted(text: Expression) -> Expression:
+    escaped = F.replace(F.replace(text, F.lit("\\"), F.lit("\\\\")), F.lit('"'), F.lit('\\"'))
+    return F.concat(F.lit('"'), escaped, F.lit('"'))
+
+
+def _array(text: Expression, spark: str, form: Form) -> Expression:
+    items = F.from_json(text, "array<string>")
+    values = F.transform(items, lambda item: decoded(item, spark[6:-1], form["items"]))
+    unfit = F.exists(
+        F.arrays_zip(items.alias("item"), values.alias("value")),
+        lambda pair: pair["item"].isNotNull() & pair["value"].isNull(),
+    )
+    return F.when(~unfit, values)
+
+
+_FORMS: dict[str, Callable[[Expression, str, Form], Expression]] = {
+    "plain": _plain,
+    "number": _number,
+    "double": _double,
+    "unscaled": _unscaled,
+    "variable": _variable,
+    "bytes": _bytes,
+    "text": _text,
+    "bit": _bit,
+    "bits": _bits,
+    "days": _days,
+    "time": _time,
+    "timestamp": _timestamp,
+    "zoned": _zoned,
+    "interval": _interval,
+    "hstore": _hstore,
+    "array": _array,
+}
