@@ -87,8 +87,8 @@ class PreparedTransactions:
         end = End(message.commit_lsn, message.end_lsn, message.commit_time, message.gid)
         if message.commit_lsn < self._skip_before:
             yield Slice(self._edge(message.end_lsn))
-        elif prepared is not None and prepared.path is None:
-            yield self._outcome("K", prepared, end)
+        elif aside is None and self._given_out(prepared):
+            yield self._outcome("K", end, message.xid)
         elif aside is None and prepared is None:
             self._miss(message)
             yield Slice(self._edge(message.end_lsn))
@@ -101,14 +101,18 @@ class PreparedTransactions:
         """Forget the changes; one that is not known never had any here."""
         name = message.xid, message.gid
         prepared, aside = self._prepared.pop(name, None), self._asides.pop(name, None)
-        if prepared is None:
-            if aside is not None:
-                aside.remove()
-        elif prepared.path is None:
-            end = End(prepared.prepare_lsn, message.rollback_end_lsn, message.rollback_time)
-            yield self._outcome("r", prepared, end)
-        else:
+        if prepared is None and aside is not None:
+            aside.remove()
+        elif self._given_out(prepared):
+            lsn = message.prepare_end_lsn if prepared is None else prepared.prepare_lsn
+            end = End(lsn, message.rollback_end_lsn, message.rollback_time, message.gid)
+            yield self._outcome("r", end, message.xid)
+        elif prepared is not None:
             yield Slice(self._edge(message.rollback_end_lsn))
+
+    def _given_out(self, prepared: Prepared | None) -> bool:
+        """Say whether the changes were given out at the prepare; where nothing is known, by an earlier run."""
+        return self._policy.at_prepare if prepared is None else prepared.path is None
 
     @property
     def _all(self) -> tuple[Prepared, ...]:
@@ -132,10 +136,10 @@ class PreparedTransactions:
             raise PgcdcError(ErrorKind.GAP, reason)
         self._policy.warn(f"{reason}; going on without them")
 
-    def _outcome(self, kind: Literal["K", "r"], prepared: Prepared, end: End) -> Slice:
+    def _outcome(self, kind: Literal["K", "r"], end: End, xid: int) -> Slice:
         """Tell what became of a transaction whose changes were given out at its prepare."""
-        stamp = Stamp(0, end.end_lsn, end.commit_lsn, end.time, prepared.xid, 0)
-        mark = TransactionMark(kind, stamp, prepared.gid)
+        stamp = Stamp(0, end.end_lsn, end.commit_lsn, end.time, xid, 0)
+        mark = TransactionMark(kind, stamp, end.gid)
         return Slice(self._edge(end.end_lsn), marks=(mark,))
 
 

@@ -241,6 +241,12 @@ def test_at_prepare_the_changes_come_at_once_and_their_end_later(spools, end, ki
     assert part.edge.prepared == ()
 
 
+@pytest.mark.parametrize(("end", "kind"), [(COMMITTED, "K"), (ROLLED_BACK, "r")])
+def test_at_prepare_an_earlier_run_may_have_given_out_the_changes(spools, end, kind):
+    (part,) = taken(connection(spools, at_prepare=True), end)
+    assert [mark.kind for mark in part.marks] == [kind]
+
+
 @pytest.mark.parametrize(
     ("messages", "reason"),
     [
