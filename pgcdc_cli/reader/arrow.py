@@ -173,7 +173,8 @@ class _Rows:
 
 
 def _taken(stamps: Stamps, rows: Int64s) -> Stamps:
-    return Stamps(*(getattr(stamps, name)[rows] for name in Stamps.__dataclass_fields__))
+    index, lsn, commit_lsn = stamps.index[rows], stamps.lsn[rows], stamps.commit_lsn[rows]
+    return Stamps(index, lsn, commit_lsn, stamps.commit_ts[rows], stamps.xid[rows], stamps.seq[rows])
 
 
 def _mask(name: str, unchanged: list[frozenset[str]]) -> Mask | None:

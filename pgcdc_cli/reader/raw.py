@@ -15,6 +15,7 @@ from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.decode import decode_next
+from pgcdc_cli.reader.binary import in_text
 from pgcdc_cli.reader.record import Record, undecodable
 from pgcdc_cli.reader.rows import row_members
 from pgcdc_cli.reader.stored import Stored
@@ -105,8 +106,10 @@ class _Transaction:
             for oid in message.relation_oids:
                 one = replace(message, relation_oids=(oid,))
                 yield Record(_NO_ORDER, *self._truncate(one, self._relation(oid)), (one, self._relations))
-        else:
-            yield Record(_NO_ORDER, *self._line(message), (message, self._relations))
+            return
+        if isinstance(message, m.Insert | m.Update | m.Delete):
+            message = in_text(message, self._relation(message.relation_oid))
+        yield Record(_NO_ORDER, *self._line(message), (message, self._relations))
 
     def _line(self, message: m.Message) -> tuple[str, str]:
         """Give table and JSON."""
