@@ -118,6 +118,8 @@ def text_of(pg_type: PgType, column: pa.BinaryArray) -> pa.BinaryArray:
     """
     read = _reader(pg_type)
     assert read is not None, pg_type
+    if read is scalars.text:
+        return column
     values = Packed.of(column.drop_null() if column.null_count else column)
     if not values.rows:
         return column
