@@ -208,6 +208,9 @@ class SpoolFile:
     def finish(self) -> Marked:
         """Write all of it, for the checkpoint to name; nothing is appended any more."""
         self.write()
+        if not self._exists:
+            self._folder.append(self._path, [], exists=False)
+            self._exists = True
         return Marked(self._path, self._size, self._crc32)
 
     def wires(self) -> Iterator[Wire]:
