@@ -184,7 +184,7 @@ complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l proto-version -x -d 'pgoutput\
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l streaming -x -a 'off on parallel' -d 'Large transactions before they commit. Default: the server\'s best'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -s t -l two-phase -d 'Prepared transactions at PREPARE'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l two-phase-at -x -a 'commit prepare' -d 'Write their changes at COMMIT PREPARED, or at PREPARE (implies -t)'
-complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l binary -d 'Values in binary format'
+complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l binary -d 'Values in binary on the wire; same output'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l messages -d 'Logical decoding messages, too'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l origin -x -a 'any none' -d 'none: only changes made on this server'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l spool-limit -x -d 'Stop where uncommitted transactions take more'

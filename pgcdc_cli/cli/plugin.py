@@ -32,7 +32,9 @@ TwoPhaseAt = Annotated[
         help="Write their changes at COMMIT PREPARED, or at PREPARE (implies -t).", rich_help_panel=SERVER
     ),
 ]
-Binary = Annotated[bool, typer.Option("--binary", help="Values in binary on the wire; same output.", rich_help_panel=SERVER)]
+Binary = Annotated[
+    bool, typer.Option("--binary", help="Values in binary on the wire; same output.", rich_help_panel=SERVER)
+]
 Messages = Annotated[
     bool, typer.Option("--messages", help="Logical decoding messages, too.", rich_help_panel=SERVER)
 ]
