@@ -20,9 +20,10 @@ def fill(database) -> None:
     arrays = ", ".join(f"c{place} {name}[]" for place, name in enumerate(VALUES) if name not in VECTORS)
     database.execute(
         "CREATE TYPE mood AS ENUM ('ok', 'so so');"
-        "CREATE DOMAIN tag AS varchar(9); CREATE DOMAIN tags AS tag[];"
+        "CREATE DOMAIN tag AS varchar(9); CREATE DOMAIN tags AS tag[]; CREATE DOMAIN square AS box;"
         f"CREATE TABLE single (id int PRIMARY KEY, {declared}, m mood, d tag);"
-        f"CREATE TABLE several (id int PRIMARY KEY, {arrays}, m mood[], d tag[], t tags);"
+        f"CREATE TABLE several (id int PRIMARY KEY, {arrays},"
+        " m mood[], d tag[], t tags, u tags[], s square[]);"
         "ALTER TABLE single ALTER c14 SET STORAGE EXTERNAL; ALTER TABLE several REPLICA IDENTITY FULL;"
         "CREATE PUBLICATION pub FOR TABLE single, several"
     )
@@ -42,7 +43,8 @@ def change(database) -> None:
         if name not in VECTORS
     )
     database.execute(
-        f"INSERT INTO several SELECT g, {lists}, '{{ok,\"so so\",NULL}}', '{{a,b}}', '{{c}}'"
+        f"INSERT INTO several SELECT g, {lists}, '{{ok,\"so so\",NULL}}', '{{a,b}}', '{{c}}',"
+        r""" '{"{a,NULL}","{\"b c\"}"}', '{(1,1),(0,0);NULL}'"""
         " FROM generate_series(0, 3) g"
     )
     database.execute("UPDATE single SET id = -id - 1, c1 = 5 WHERE id < 5")
