@@ -4,22 +4,17 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING
 
 import typer
 
-from pgcdc_cli.cli import plugin, units
+from pgcdc_cli.cli import plugin, streamoptions, units
 from pgcdc_cli.cli.base import Command, examples
 from pgcdc_cli.cli.connector import publication_maker, read_config, snapshot_plan, source_of
 from pgcdc_cli.cli.options import connecting, usage_error, whole_number
 from pgcdc_cli.cli.progress import Reporter
 from pgcdc_cli.cli.target import (
     STDOUT,
-    Compression,
-    FormatName,
-    Layout,
-    Numeric,
     Target,
     check,
     default_format,
@@ -34,8 +29,6 @@ if TYPE_CHECKING:
 
     from pgcdc_cli.formats.base import Format
     from pgcdc_cli.settings import Control, StreamSettings
-
-OUTPUT, DEBEZIUM, END = "Output", "Debezium", "Where it ends"
 
 
 def register(app: typer.Typer) -> None:
@@ -54,169 +47,33 @@ def register(app: typer.Typer) -> None:
 def stream(  # noqa: PLR0913 - a command's options
     *,
     conninfo: str,
-    slot: Annotated[
-        str | None, typer.Option("-S", "--slot", metavar="NAME", help="Replication slot to read.")
-    ] = None,
-    publication: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Publication to read.")
-    ] = None,
-    create_slot: Annotated[bool, typer.Option("--create-slot", help="First create the slot.")] = False,
-    if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="With --create-slot: an existing one will do.")
-    ] = False,
-    startpos: Annotated[
-        str | None,
-        typer.Option(
-            "-I",
-            "--startpos",
-            metavar="LSN",
-            callback=units.checked(units.lsn),
-            help="Begin here, if the slot is not yet beyond.",
-        ),
-    ] = None,
-    no_loop: Annotated[
-        bool, typer.Option("-n", "--no-loop", help="Don't connect again when the connection is lost.")
-    ] = False,
-    status_interval: Annotated[
-        str,
-        typer.Option(
-            "-s",
-            "--status-interval",
-            metavar="TIME",
-            callback=units.checked(units.duration),
-            help="Time between status updates; 0: none but what the server needs.",
-        ),
-    ] = "10s",
-    accept_gap: Annotated[
-        bool, typer.Option("--accept-gap", help="Start over, as a new stream, where changes were lost.")
-    ] = False,
-    accept_publications: Annotated[
-        bool, typer.Option("--accept-publications", help="Go on with another set of publications.")
-    ] = False,
-    file: Annotated[
-        str | None,
-        typer.Option(
-            "-f", "--file", metavar="FILE", help="One file; - for standard output.", rich_help_panel=OUTPUT
-        ),
-    ] = None,
-    directory: Annotated[
-        Path | None,
-        typer.Option(
-            "-D",
-            "--directory",
-            metavar="DIR",
-            help="Rotating files, with a checkpoint.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    file_format: Annotated[
-        FormatName | None,
-        typer.Option("--format", help="Default: pretty on a terminal, else jsonl.", rich_help_panel=OUTPUT),
-    ] = None,
-    layout: Annotated[
-        Layout, typer.Option(help="With -D: a folder per table, or all in one file.", rich_help_panel=OUTPUT)
-    ] = "table",
-    compression: Annotated[
-        Compression, typer.Option(help="What compresses files.", rich_help_panel=OUTPUT)
-    ] = "none",
-    rotate_size: Annotated[
-        str,
-        typer.Option(
-            metavar="SIZE",
-            callback=units.checked(units.size),
-            help="Finish a segment at this size.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = "128MB",
-    rotate_interval: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME",
-            callback=units.checked(units.duration),
-            help="Finish a segment at this age; 0 for never.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = "5min",
-    fsync_interval: Annotated[
-        str,
-        typer.Option(
-            "-F",
-            "--fsync-interval",
-            metavar="TIME",
-            callback=units.checked(units.duration),
-            help="Time between fsyncs; 0: only at rotation and exit.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = "10s",
-    transactions: Annotated[
-        bool,
-        typer.Option(
-            "--transactions", help="Write begin and commit, too; one file only.", rich_help_panel=OUTPUT
-        ),
-    ] = False,
-    numeric: Annotated[
-        Numeric, typer.Option(help="How jsonl writes numeric.", rich_help_panel=OUTPUT)
-    ] = "string",
-    connector_config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A Debezium connector's configuration.", rich_help_panel=DEBEZIUM),
-    ] = None,
-    connector_property: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-c",
-            "--connector-property",
-            metavar="NAME=VALUE",
-            help="One property of it.",
-            rich_help_panel=DEBEZIUM,
-        ),
-    ] = None,
-    record: Annotated[
-        Literal["full", "value"],
-        typer.Option(help="Topic, key, value and headers, or the value alone.", rich_help_panel=DEBEZIUM),
-    ] = "full",
-    no_catalog: Annotated[
-        bool,
-        typer.Option("--no-catalog", help="Don't ask the server for keys, defaults and labels."),
-    ] = False,
-    endpos: Annotated[
-        str | None,
-        typer.Option(
-            "-E",
-            "--endpos",
-            metavar="LSN|now",
-            callback=units.checked(units.end_position),
-            help="Exit once all up to here is written.",
-            rich_help_panel=END,
-        ),
-    ] = None,
-    max_time: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            callback=units.checked(units.positive_duration),
-            help="Exit after this time.",
-            rich_help_panel=END,
-        ),
-    ] = None,
-    max_transactions: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N",
-            callback=units.checked(whole_number),
-            help="Exit after N transactions.",
-            rich_help_panel=END,
-        ),
-    ] = None,
-    idle_timeout: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            callback=units.checked(units.positive_duration),
-            help="Exit when nothing came for this long.",
-            rich_help_panel=END,
-        ),
-    ] = None,
+    slot: streamoptions.Slot = None,
+    publication: streamoptions.Publication = None,
+    create_slot: streamoptions.CreateSlot = False,
+    if_not_exists: streamoptions.IfNotExists = False,
+    startpos: streamoptions.Startpos = None,
+    no_loop: streamoptions.NoLoop = False,
+    status_interval: streamoptions.StatusInterval = "10s",
+    accept_gap: streamoptions.AcceptGap = False,
+    accept_publications: streamoptions.AcceptPublications = False,
+    file: streamoptions.File = None,
+    directory: streamoptions.Directory = None,
+    file_format: streamoptions.FileFormat = None,
+    layout: streamoptions.Layout = "table",
+    compression: streamoptions.Compression = "none",
+    rotate_size: streamoptions.RotateSize = "128MB",
+    rotate_interval: streamoptions.RotateInterval = "5min",
+    fsync_interval: streamoptions.FsyncInterval = "10s",
+    transactions: streamoptions.Transactions = False,
+    numeric: streamoptions.Numeric = "string",
+    connector_config: streamoptions.ConnectorConfig = None,
+    connector_property: streamoptions.ConnectorProperty = None,
+    record: streamoptions.Record = "full",
+    no_catalog: streamoptions.NoCatalog = False,
+    endpos: streamoptions.Endpos = None,
+    max_time: streamoptions.MaxTime = None,
+    max_transactions: streamoptions.MaxTransactions = None,
+    idle_timeout: streamoptions.IdleTimeout = None,
     proto_version: plugin.ProtoVersion = None,
     streaming: plugin.Streaming = None,
     two_phase: plugin.TwoPhase = False,
@@ -226,10 +83,7 @@ def stream(  # noqa: PLR0913 - a command's options
     origin: plugin.Origin = None,
     spool_limit: plugin.SpoolLimit = None,
     option: plugin.PluginOption = None,
-    progress: Annotated[
-        bool | None,
-        typer.Option("--progress/--no-progress", help="Show rows/s, lag and LSN. Default: on a terminal."),
-    ] = None,
+    progress: streamoptions.Progress = None,
 ) -> None:
     """Stream the changes of a slot into files, each transaction exactly once.
 

@@ -1,0 +1,175 @@
+"""The options of `pgcdc stream` about where it reads, where it writes and where it ends."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from pgcdc_cli.cli import units
+from pgcdc_cli.cli.options import whole_number
+from pgcdc_cli.cli.target import Compression as CompressionName
+from pgcdc_cli.cli.target import FormatName
+from pgcdc_cli.cli.target import Layout as LayoutName
+from pgcdc_cli.cli.target import Numeric as NumericName
+
+OUTPUT, DEBEZIUM, END = "Output", "Debezium", "Where it ends"
+
+Slot = Annotated[str | None, typer.Option("-S", "--slot", metavar="NAME", help="Replication slot to read.")]
+Publication = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Publication to read.")]
+CreateSlot = Annotated[bool, typer.Option("--create-slot", help="First create the slot.")]
+IfNotExists = Annotated[
+    bool, typer.Option("--if-not-exists", help="With --create-slot: an existing one will do.")
+]
+Startpos = Annotated[
+    str | None,
+    typer.Option(
+        "-I",
+        "--startpos",
+        metavar="LSN",
+        callback=units.checked(units.lsn),
+        help="Begin here, if the slot is not yet beyond.",
+    ),
+]
+NoLoop = Annotated[
+    bool, typer.Option("-n", "--no-loop", help="Don't connect again when the connection is lost.")
+]
+StatusInterval = Annotated[
+    str,
+    typer.Option(
+        "-s",
+        "--status-interval",
+        metavar="TIME",
+        callback=units.checked(units.duration),
+        help="Time between status updates; 0: none but what the server needs.",
+    ),
+]
+AcceptGap = Annotated[
+    bool, typer.Option("--accept-gap", help="Start over, as a new stream, where changes were lost.")
+]
+AcceptPublications = Annotated[
+    bool, typer.Option("--accept-publications", help="Go on with another set of publications.")
+]
+File = Annotated[
+    str | None,
+    typer.Option(
+        "-f", "--file", metavar="FILE", help="One file; - for standard output.", rich_help_panel=OUTPUT
+    ),
+]
+Directory = Annotated[
+    Path | None,
+    typer.Option(
+        "-D",
+        "--directory",
+        metavar="DIR",
+        help="Rotating files, with a checkpoint.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+FileFormat = Annotated[
+    FormatName | None,
+    typer.Option("--format", help="Default: pretty on a terminal, else jsonl.", rich_help_panel=OUTPUT),
+]
+Layout = Annotated[
+    LayoutName, typer.Option(help="With -D: a folder per table, or all in one file.", rich_help_panel=OUTPUT)
+]
+Compression = Annotated[CompressionName, typer.Option(help="What compresses files.", rich_help_panel=OUTPUT)]
+RotateSize = Annotated[
+    str,
+    typer.Option(
+        metavar="SIZE",
+        callback=units.checked(units.size),
+        help="Finish a segment at this size.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+RotateInterval = Annotated[
+    str,
+    typer.Option(
+        metavar="TIME",
+        callback=units.checked(units.duration),
+        help="Finish a segment at this age; 0 for never.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+FsyncInterval = Annotated[
+    str,
+    typer.Option(
+        "-F",
+        "--fsync-interval",
+        metavar="TIME",
+        callback=units.checked(units.duration),
+        help="Time between fsyncs; 0: only at rotation and exit.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Transactions = Annotated[
+    bool,
+    typer.Option(
+        "--transactions", help="Write begin and commit, too; one file only.", rich_help_panel=OUTPUT
+    ),
+]
+Numeric = Annotated[NumericName, typer.Option(help="How jsonl writes numeric.", rich_help_panel=OUTPUT)]
+ConnectorConfig = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="A Debezium connector's configuration.", rich_help_panel=DEBEZIUM),
+]
+ConnectorProperty = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-c",
+        "--connector-property",
+        metavar="NAME=VALUE",
+        help="One property of it.",
+        rich_help_panel=DEBEZIUM,
+    ),
+]
+Record = Annotated[
+    Literal["full", "value"],
+    typer.Option(help="Topic, key, value and headers, or the value alone.", rich_help_panel=DEBEZIUM),
+]
+NoCatalog = Annotated[
+    bool,
+    typer.Option("--no-catalog", help="Don't ask the server for keys, defaults and labels."),
+]
+Endpos = Annotated[
+    str | None,
+    typer.Option(
+        "-E",
+        "--endpos",
+        metavar="LSN|now",
+        callback=units.checked(units.end_position),
+        help="Exit once all up to here is written.",
+        rich_help_panel=END,
+    ),
+]
+MaxTime = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        callback=units.checked(units.positive_duration),
+        help="Exit after this time.",
+        rich_help_panel=END,
+    ),
+]
+MaxTransactions = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N",
+        callback=units.checked(whole_number),
+        help="Exit after N transactions.",
+        rich_help_panel=END,
+    ),
+]
+IdleTimeout = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        callback=units.checked(units.positive_duration),
+        help="Exit when nothing came for this long.",
+        rich_help_panel=END,
+    ),
+]
+Progress = Annotated[
+    bool | None,
+    typer.Option("--progress/--no-progress", help="Show rows/s, lag and LSN. Default: on a terminal."),
+]
