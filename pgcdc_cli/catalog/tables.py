@@ -46,12 +46,11 @@ SELECT ARRAY(SELECT format_type(t, m) FROM unnest(%(types)s::oid[], %(typmods)s:
                                                    = '{textout,textsend}' AND typdelim = ','
                                               THEN 'text' ELSE 'own' END))
         FROM behind),
-       (SELECT json_agg(json_build_array(i.indisprimary, columns) ORDER BY c.relname)
+       (SELECT json_agg(json_build_array(i.indisprimary, columns) ORDER BY i.indisclustered DESC, c.relname)
         FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid,
         LATERAL (SELECT array_agg(a.attname ORDER BY k.n) AS columns
                  FROM unnest(i.indkey) WITH ORDINALITY AS k (attnum, n)
-                 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-                 WHERE k.n <= i.indnkeyatts) k
+                 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum) k
         WHERE i.indrelid = %(oid)s AND i.indisunique AND i.indexprs IS NULL)
 """
 

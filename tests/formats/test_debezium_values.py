@@ -255,3 +255,85 @@ def test_what_may_not_be_null_has_a_zero_where_nothing_was_sent(kind, zero):
 def test_unknown_types_are_left_out_unless_they_are_asked_for(kind):
     assert field(kind) is None
     assert field(kind, include_unknown_datatypes=True).schema["type"] == "bytes"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "token"),
+    [
+        # java.sql.Date: the days that the calendar reform left out are later, and there is no era.
+        ("date[]", '{1582-10-10,"0044-03-15 BC"}', "[-141422,-703383]"),
+        ("date[]", "{infinity}", "[-622191234]"),
+        # java.sql.Timestamp: of the Julian calendar before 1582.
+        ("timestamp[]", '{"1500-03-01 01:02:03.5"}', "[-14825804276500000]"),
+        ("timestamptz[]", '{"1582-10-10 01:02:03.5+00"}', '["1582-10-20T01:02:03.500000Z"]'),
+        ("timestamptz[]", '{"0044-03-15 01:02:03.5+00 BC"}', '["0044-03-15T01:02:03.500000Z"]'),
+        ("time[]", "{24:00:00}", "[0]"),
+        # The driver reads no NaN in an array.
+        ("numeric[]", "{1,NaN}", None),
+        ("int8[]", "[0:1]={5,6}", "[5,6]"),
+        ("timestamptz[]", "{}", "[]"),
+    ],
+)
+def test_what_the_driver_makes_of_elements(kind, text, token):
+    assert tokens(kind, [text]) == [token]
+
+
+def test_times_in_arrays_are_in_microseconds_and_lost_where_they_would_be_in_milliseconds():
+    found = field("time[]", 3)
+    assert found.schema["items"]["name"] == "io.debezium.time.MicroTime"
+    assert tokens("time[]", ["{10:11:12.125}", "{NULL}"], 3) == [None, "[null]"]
+    in_micros = tokens("time[]", ["{10:11:12.125}"], 3, time_precision_mode="adaptive_time_microseconds")
+    assert in_micros == ["[36672125000]"]
+
+
+def test_bits_of_length_one_are_booleans_varying_ones_too():
+    assert field("varbit", 1).schema["type"] == "boolean"
+    assert tokens("varbit", ["1", "0", ""], 1) == ["true", "false", None]
+
+
+def test_intervals_are_added_up_in_floating_point():
+    assert tokens("interval", ["99999999:59:59.999"]) == ["359999999999999040"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "token"),
+    [
+        ("float4", "16777217", "1.6777216E7"),
+        ("float4", "1.23456792e+08", "1.23456792E8"),
+        ("float4", "1.06e+10", "1.05999995E10"),
+        ("float4", "1.17549435e-38", "1.17549435E-38"),
+        ("float8", "1.362e+22", "1.3619999999999999E22"),
+        ("float8", "2e+23", "1.9999999999999998E23"),
+    ],
+)
+def test_floats_have_the_digits_of_java_17_which_are_not_always_the_fewest(kind, text, token):
+    assert tokens(kind, [text]) == [token]
+
+
+@pytest.mark.parametrize("mode", ["precise", "string"])
+def test_a_decimal_may_have_as_many_digits_as_the_server_allows(mode):
+    [token] = tokens("numeric", ["9" * 100_000], decimal_handling_mode=mode)
+    assert len(token) > 50_000
+
+
+def test_decimals_may_be_numbers():
+    modes = {"value_converter_decimal_format": "numeric"}
+    assert tokens("numeric", ["1.50", "-0.01"], numeric(5, 2), **modes) == ["1.50", "-0.01"]
+    assert tokens("numeric", ["0.0000000001"], numeric(12, 10), **modes) == ["1E-10"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "typmod", "mode", "zero"),
+    [
+        ("numeric", numeric(6, 3), "string", '"0.000"'),
+        ("numeric", -1, "string", '"0"'),
+        ("point", -1, "precise", '{"x":0.0,"y":0.0,"wkb":"AQEAAAAAAAAAAAAAAAAAAAAAAAAA","srid":null}'),
+    ],
+)
+def test_what_stands_for_a_required_value_that_was_not_sent(kind, typmod, mode, zero):
+    assert field(kind, typmod, not_null=True, decimal_handling_mode=mode).absent.decode() == zero
+
+
+def test_names_come_out_where_unknown_types_do():
+    assert tokens("name", ["n"]) == [None]
+    assert tokens("name", ["n"], include_unknown_datatypes=True) == ['"n"']

@@ -2,16 +2,11 @@
 
 import hashlib
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import pyarrow as pa
-
-from pgcdc_cli.types import kernels
-
 Patterns = tuple[re.Pattern[str], ...]
-Mask = Callable[[pa.BinaryArray], pa.BinaryArray]
-_ALGORITHMS = {"SHA-1": "sha1", "SHA-256": "sha256", "SHA-384": "sha384", "SHA-512": "sha512", "MD5": "md5"}
+_BY_COLUMN, _BY_TYPE = 2, 3
+"""Where these rules stand in Debezium's order of looking for the one rule that a column follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +47,8 @@ class ConnectorConfig:
     value_converter_schemas_enable: bool = True
     key_converter_replace_null_with_default: bool = True
     value_converter_replace_null_with_default: bool = True
+    key_converter_decimal_format: str = "base64"
+    value_converter_decimal_format: str = "base64"
     slot_name: str = "debezium"
     publication_name: str = "dbz_publication"
     publication_autocreate_mode: str = "all_tables"
@@ -78,6 +75,16 @@ class ConnectorConfig:
         ]
         return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
+    @property
+    def placeholder_octets(self) -> bytes:
+        """What stands for unchanged TOAST values, which may be given in hexadecimal digits."""
+        text = self.unavailable_value_placeholder
+        return bytes.fromhex(text[4:]) if text.startswith("hex:") else text.encode()
+
+    @property
+    def placeholder(self) -> str:
+        return self.placeholder_octets.decode("utf-8", "replace")
+
     def includes_table(self, schema: str, table: str) -> bool:
         """Whether the filters let a table through."""
         if not _included(schema, self.schema_include_list, self.schema_exclude_list):
@@ -99,16 +106,11 @@ class ConnectorConfig:
         found = [columns for pattern, columns in self.message_key_columns if pattern.fullmatch(name)]
         return tuple(column for columns in found for column in columns)
 
-    def propagates_source_type(self, schema: str, table: str, column: str, kind: str) -> bool:
-        """Whether a column's schema tells its type `kind` at the source."""
-        columns, kinds = self.column_propagate_source_type, self.datatype_propagate_source_type
-        name = f"{schema}.{table}.{column}"
-        return _any(columns, name) or _any(kinds, f"{schema}.{table}.{kind}") or _any(kinds, kind)
-
-    def column_mask(self, schema: str, table: str, column: str) -> Mask | None:
-        """Give what a column's text goes through, if anything."""
-        rule = self.mask_rule(schema, table, column)
-        return None if rule is None else mask(rule)
+    def source_type_rank(self, schema: str, table: str, column: str, kind: str) -> int | None:
+        """Rank the rule that propagates a column's source type; None without one."""
+        if _any(self.column_propagate_source_type, f"{schema}.{table}.{column}"):
+            return _BY_COLUMN
+        return _BY_TYPE if _any(self.datatype_propagate_source_type, f"{schema}.{table}.{kind}") else None
 
     def mask_rule(self, schema: str, table: str, column: str) -> str | None:
         """Name the property that masks a column."""
@@ -122,26 +124,3 @@ def _any(patterns: Patterns, name: str) -> bool:
 
 def _included(name: str, include: Patterns, exclude: Patterns) -> bool:
     return _any(include, name) if include else not _any(exclude, name)
-
-
-def mask(rule: str) -> Mask:
-    """Read a property such as `column.mask.with.5.chars`; ValueError if it is none."""
-    if match := re.fullmatch(r"column\.mask\.with\.(\d+)\.chars", rule):
-        stars = "*" * int(match[1])
-        return _each(lambda _: stars)
-    if match := re.fullmatch(r"column\.truncate\.to\.(\d+)\.chars", rule):
-        length = int(match[1])
-        return _each(lambda text: text[:length])
-    match = re.fullmatch(r"column\.mask\.hash(?:\.v2)?\.([^.]+)\.with\.salt\.(.+)", rule)
-    if match is None or match[1].upper() not in _ALGORITHMS:
-        raise ValueError("it names no mask")
-    algorithm, salt = _ALGORITHMS[match[1].upper()], match[2].encode()
-    return _each(lambda text: hashlib.new(algorithm, salt + text.encode()).hexdigest())
-
-
-def _each(change: Callable[[str], str]) -> Mask:
-    def masked(column: pa.BinaryArray) -> pa.BinaryArray:
-        texts = kernels.as_text(column).to_pylist()
-        return kernels.binary([None if text is None else change(text) for text in texts])
-
-    return masked

@@ -41,7 +41,8 @@ from pgcdc_cli.types.kernels import Column
 TRANSACTIONS = "_transaction"
 HEARTBEATS = "_heartbeat"
 _LINES: Arrange[Column] = Arrange(kernels.concat_bytes, kernels.take)
-_CODES = {"I": "c", "U": "u", "D": "d", "R": "r"}
+_CODES = {"I": "c", "U": "udc", "D": "d", "R": "r"}
+"""Operations that a change can be; an update of the key is a delete and a create."""
 _NEWLINE = 0x0A
 
 
@@ -104,8 +105,11 @@ class DebeziumFormat:
         for batch in self._wanted(part):
             losses = self._losses(batch.table, batch.stamps.lsn)
             lines = self._batch(batch, timeline, now, losses)
-            yield Encoded(*self._place(batch.table), batch.stamps.index, batch.stamps.commit_lsn, lines)
-            yield from _lost(losses, batch.stamps)
+            stamps, told = batch.stamps, ~kernels.as_mask(kernels.equal(lines, b""))
+            if told.any():
+                index, commit = stamps.index[told], stamps.commit_lsn[told]
+                yield Encoded(*self._place(batch.table), index, commit, lines.filter(pa.array(told)))
+            yield from _lost(losses, stamps)
 
     def _batch(
         self, batch: ChangeBatch, timeline: Timeline, now: int, losses: Losses | None
@@ -123,7 +127,9 @@ class DebeziumFormat:
     def _skipped(self, part: Slice) -> Iterator[Encoded[Column]]:
         """Tell of operations that are left out."""
         skipped = self.config.skipped_operations
-        left_out = [(b.table, b.stamps) for b in part.changes if len(b) and _CODES[b.operation] in skipped]
+        left_out = [
+            (b.table, b.stamps) for b in part.changes if len(b) and set(_CODES[b.operation]) & set(skipped)
+        ]
         left_out += [(t.table, one(t.stamp, 0)) for t in part.truncates if "t" in skipped]
         for table, stamps in left_out:
             losses = self._losses(table, stamps.lsn)
@@ -134,15 +140,18 @@ class DebeziumFormat:
     def _changes(self, part: Slice) -> Iterator[Changes]:
         """What counts in a transaction, truncates included."""
         for batch in self._wanted(part):
-            counts = event_counts(batch, self._layout(batch.table))
+            if batch.operation == "R":
+                continue
+            counts = event_counts(batch, self._layout(batch.table), self.config)
             yield Changes(batch.stamps.index, batch.table, counts)
         for truncate in part.truncates:
             if self._includes(truncate.table, "t"):
-                yield Changes(place(truncate.stamp)[0], truncate.table, np.ones(1, np.int64))
+                index, one_event = place(truncate.stamp)[0], np.ones(1, np.int64)
+                yield Changes(index, truncate.table, one_event, truncates=True)
 
     def _wanted(self, part: Slice) -> Iterator[ChangeBatch]:
         for batch in part.changes:
-            if len(batch) and self._includes(batch.table, _CODES[batch.operation]):
+            if len(batch) and any(self._includes(batch.table, code) for code in _CODES[batch.operation]):
                 yield batch
 
     def _includes(self, table: TableSchema, operation: str) -> bool:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.debezium.config import ConnectorConfig, Patterns, mask
+from pgcdc_cli.formats.debezium.config import ConnectorConfig, Patterns
+from pgcdc_cli.formats.debezium.masks import parse_mask
 from pgcdc_cli.formats.debezium.properties import (
     MASK_PREFIXES,
     NOT_DONE,
@@ -21,6 +22,7 @@ from pgcdc_cli.formats.debezium.properties import (
 log = logging.getLogger("pgcdc")
 
 _BY_NAME = {known.name: known for known in PROPERTIES}
+_NOT_DONE = ("transforms.", "predicates.", "driver.", "signal.", "key.converter.", "value.converter.")
 _FLAGS = {"true": True, "false": False}
 _NOT_IN_COMMAS = re.compile(r"(?<!\\),")
 
@@ -101,13 +103,13 @@ def connector_config(properties: Mapping[str, str]) -> ConnectorConfig:
             "could not use the connector configuration: it has no topic.prefix",
             hint="give it with -c topic.prefix=NAME",
         )
-    return ConnectorConfig(**values, masks=tuple(masks))
+    return ConnectorConfig(**values, masks=tuple(sorted(masks, key=lambda mask: parse_mask(mask[0]).rank)))
 
 
 def _warn(name: str) -> None:
-    if name in WITHOUT_MEANING or name.startswith(("key.converter.", "value.converter.")):
+    if name in WITHOUT_MEANING:
         return
-    if name in NOT_DONE or name.partition(".")[0] in {"transforms", "predicates", "driver", "signal"}:
+    if name in NOT_DONE or name.startswith(_NOT_DONE):
         log.warning('property "%s" is not supported: events are as without it', name)
         return
     near = difflib.get_close_matches(name, _BY_NAME, n=1)
@@ -180,7 +182,7 @@ def _keys(name: str, text: str) -> tuple[tuple[re.Pattern[str], tuple[str, ...]]
 
 def _mask_rule(name: str) -> str:
     try:
-        mask(name)
+        parse_mask(name)
     except ValueError as error:
         raise PgcdcError(ErrorKind.USAGE, f'could not use property "{name}": {error}') from error
     return name

@@ -6,13 +6,20 @@ from pgcdc_cli.types.kernels import Part
 
 
 def snapshot_marker(batch: ChangeBatch) -> Part:
-    """Give `false` for a streamed batch; a snapshot's last rows are marked before its first ones."""
+    """Give `false` for a streamed batch.
+
+    A row that is several of these is, in this order: the last of all, the first of all, its table's last.
+    """
     place = batch.snapshot
     if place is None:
         return b"false"
     markers = [b"true"] * len(batch)
     if place.begins:
-        markers[0] = b"first" if place.first_table else b"first_in_data_collection"
+        markers[0] = b"first_in_data_collection"
     if place.ends:
-        markers[-1] = b"last" if place.last_table else b"last_in_data_collection"
+        markers[-1] = b"last_in_data_collection"
+    if place.begins and place.first_table:
+        markers[0] = b"first"
+    if place.ends and place.last_table:
+        markers[-1] = b"last"
     return kernels.binary(markers)

@@ -1,14 +1,14 @@
 """What a record tells of the stream around it: the commit before it, and its number in its transaction."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from pgcdc_cli.formats.debezium.record import Places, RecordKind, previous_part
 from pgcdc_cli.formats.stamps import INVALID_XID, integer_text
-from pgcdc_cli.pgoutput.changes import Int64s, Slice, Stamp, Stamps, TransactionMark
+from pgcdc_cli.pgoutput.changes import Int64s, Slice, Stamp, Stamps, TransactionMark, TruncateChange
 from pgcdc_cli.table import TableSchema
 from pgcdc_cli.types.kernels import Part
 
@@ -38,11 +38,12 @@ class Orders(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Changes:
-    """n changes of one table in a slice; `counts` says how many events each is."""
+    """n changes of one table in a slice, or its truncate; `counts` says how many events each is."""
 
     index: Int64s
     table: TableSchema
     counts: Int64s
+    truncates: bool = False
 
 
 class Timeline:
@@ -57,6 +58,7 @@ class Timeline:
         self._ends = np.array([before.last_commit, *(end for _, end in commits)], np.int64)
         self._marks = part.marks
         self._orders: dict[int, Orders] = {}
+        self._truncates: dict[tuple[int, str], Orders] = {}
         self.finished: list[tuple[TransactionMark, dict[str, int]]] = []
         last_time = part.marks[-1].stamp.commit_ts if part.marks else before.last_time
         self.after = Progress(int(self._ends[-1]), last_time, before.events)
@@ -79,9 +81,12 @@ class Timeline:
             name, count = parts[number].table.display, int(parts[number].counts[row])
             orders[number][0][row] = sum(events.values()) + 1
             orders[number][1][row] = events.get(name, 0) + 1
-            events[name] = events.get(name, 0) + count
+            if count:
+                events[name] = events.get(name, 0) + count
         for part, order in zip(parts, orders, strict=True):
             self._orders[id(part.index)] = Orders(*order)
+            if part.truncates:
+                self._truncates[int(part.index[0]), part.table.display] = Orders(*order)
         self.after = Progress(self.after.last_commit, self.after.last_time, events)
 
     def places(self, stamps: Stamps, *, snapshot: Part = b"false") -> Places:
@@ -90,6 +95,12 @@ class Timeline:
         orders = self._orders.get(id(stamps.index))
         block = _NO_BLOCK if orders is None else _blocks(stamps, orders)
         return Places(stamps, previous_part(ends), block, snapshot)
+
+    def truncate(self, change: TruncateChange) -> Places:
+        """Say where a truncate stands."""
+        places = self.place(change.stamp)
+        orders = self._truncates.get((change.stamp.index, change.table.display))
+        return places if orders is None else replace(places, transaction=_blocks(places.stamps, orders))
 
     def place(self, stamp: Stamp) -> Places:
         """Say where a message or truncate stands; a message outside of transactions is a commit itself."""

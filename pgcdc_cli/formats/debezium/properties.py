@@ -23,6 +23,7 @@ class Property:
 
 
 _ADJUSTMENTS = ("none", "avro", "avro_unicode")
+_DECIMAL_FORMATS = ("base64", "numeric")
 
 PROPERTIES = (
     Property("topic.prefix", "text", "Begins every topic's name, and is the name in `source`."),
@@ -114,6 +115,16 @@ PROPERTIES = (
     Property(
         "value.converter.replace.null.with.default", "flag", "Write a null as the column's default.", "true"
     ),
+    Property(
+        "key.converter.decimal.format",
+        "choice",
+        "How decimals of keys are written.",
+        "base64",
+        _DECIMAL_FORMATS,
+    ),
+    Property(
+        "value.converter.decimal.format", "choice", "How decimals are written.", "base64", _DECIMAL_FORMATS
+    ),
     Property("slot.name", "text", "The slot to read; -S wins.", "debezium"),
     Property("publication.name", "text", "The publication to read; --publication wins.", "dbz_publication"),
     Property(
@@ -173,6 +184,8 @@ WITHOUT_MEANING = frozenset(
         "slot.max.retries",
         "slot.retry.delay.ms",
         "status.update.interval.ms",
+        "key.converter.schemas.cache.size",
+        "value.converter.schemas.cache.size",
         "flush.lsn.source",
         "offset.storage",
         "offset.storage.file.filename",

@@ -27,29 +27,39 @@ def row_lines(
     batch: ChangeBatch, table: EventTable, record: Record, config: ConnectorConfig, losses: Losses | None
 ) -> pa.BinaryArray:
     """Build the lines of a batch, one text a change; tells what they lose."""
-    old = _image(table.columns, batch.old)
+    old = _image(table, batch.old)
     if batch.operation == "D":
         assert old is not None
         event = record.parts("d", _key(table, old), before=_struct(table, old))
         tail = record.tombstone(_key(table, old)) if config.tombstones_on_delete else ()
         return _bytes([*event, *tail])
-    new = _image(table.columns, batch.new, batch.old, losses)
+    new = _image(table, batch.new, batch.old, losses)
     assert new is not None
     before = (_NULL,) if old is None else _struct(table, old)
     operation = _OPERATIONS[batch.operation]
     plain = record.parts(operation, _key(table, new), before=before, after=_struct(table, new))
+    written = _bytes(plain) if operation not in config.skipped_operations else _nothing(len(batch))
     changed = None if old is None else _changed(table, old, new)
     if old is None or changed is None or not changed.any():
-        return _bytes(plain)
-    moved = _bytes(_moved(table, record, old, new, config))
-    return moved if changed.all() else _choose(changed, moved, _bytes(plain))
+        return written
+    moved = _moved(table, record, old, new, config)
+    told = _bytes(moved) if moved else _nothing(len(batch))
+    return told if changed.all() else _choose(changed, told, written)
 
 
-def event_counts(batch: ChangeBatch, table: EventTable) -> Int64s:
-    """Count the events of each change: two where the key changes; tombstones don't count."""
+def event_counts(batch: ChangeBatch, table: EventTable, config: ConnectorConfig) -> Int64s:
+    """Count each change's events: two where the key changes, none that is skipped, and no tombstones."""
     counts = np.ones(len(batch), np.int64)
-    old, new = _image(table.columns, batch.old), _image(table.columns, batch.new, batch.old)
-    return counts if old is None or new is None else counts + _changed(table, old, new)
+    old, new = _image(table, batch.old), _image(table, batch.new, batch.old)
+    if new is None or batch.operation != "U":
+        return counts
+    skipped = config.skipped_operations
+    changed = np.zeros(len(batch), np.bool_) if old is None else _changed(table, old, new)
+    return np.where(changed, ("d" not in skipped) + ("c" not in skipped), int("u" not in skipped))
+
+
+def _nothing(rows: int) -> pa.BinaryArray:
+    return kernels.binary([b""] * rows)
 
 
 def _moved(
@@ -59,24 +69,31 @@ def _moved(
     old_key, new_key = _key(table, old), _key(table, new)
     to = record.header("__debezium.newkey", new_key)
     away = record.header("__debezium.oldkey", old_key)
-    deleted = record.parts("d", old_key, before=_struct(table, old), headers=to, kind=RecordKind.FIRST_OF_TWO)
-    tombstone = record.tombstone(old_key, headers=to) if config.tombstones_on_delete else ()
-    created = record.parts(
-        "c", new_key, after=_struct(table, new), headers=away, kind=RecordKind.SECOND_OF_TWO
-    )
-    return [*deleted, *tombstone, *created]
+    skipped, parts = config.skipped_operations, list[Part]()
+    kind = RecordKind.FIRST_OF_TWO
+    if "d" not in skipped:
+        parts += record.parts("d", old_key, before=_struct(table, old), headers=to, kind=kind)
+        parts += record.tombstone(old_key, headers=to) if config.tombstones_on_delete else ()
+        kind = RecordKind.SECOND_OF_TWO
+    if "c" not in skipped:
+        parts += record.parts("c", new_key, after=_struct(table, new), headers=away, kind=kind)
+    return parts
 
 
 def _image(
-    columns: tuple[Column, ...],
+    table: EventTable,
     image: FullImage | KeyImage | None,
     old: FullImage | KeyImage | None = None,
     losses: Losses | None = None,
 ) -> Tokens | None:
-    """Every column's tokens. An unchanged TOAST value is the old row's, where the server sent that."""
+    """Every column's tokens, the key's own behind them.
+
+    An unchanged TOAST value is the old row's, where the server sent that.
+    """
     if image is None:
         return None
-    return tuple(_tokens(column, image, old, losses) for column in columns)
+    row = tuple(_tokens(column, image, old, losses) for column in table.columns)
+    return row + tuple(_tokens(column, image, old, None) for column in table.key_only)
 
 
 def _tokens(
@@ -105,14 +122,14 @@ def _choose(mask: Mask, one: pa.BinaryArray, other: pa.BinaryArray) -> pa.Binary
 
 
 def _struct(table: EventTable, tokens: Tokens) -> Sequence[Part]:
-    return _object([(column.label, part) for column, part in zip(table.columns, tokens, strict=True)])
+    return _object([(column.label, part) for column, part in zip(table.columns, tokens, strict=False)])
 
 
 def _key(table: EventTable, tokens: Tokens) -> Sequence[Part]:
     if not table.key:
         return (_NULL,)
-    place = {column.index: number for number, column in enumerate(table.columns)}
-    members = _object([(column.label, tokens[place[column.index]]) for column in table.key])
+    columns = table.all_columns
+    members = _object([(columns[place].label, tokens[place]) for place in table.key])
     return (table.key_head, *members, table.key_tail)
 
 
@@ -125,11 +142,9 @@ def _object(members: list[tuple[bytes, Part]]) -> Sequence[Part]:
 
 def _changed(table: EventTable, old: Tokens, new: Tokens) -> Mask:
     rows = next(len(part) for part in (*old, *new) if isinstance(part, pa.Array))
-    place = {column.index: number for number, column in enumerate(table.columns)}
     changed = np.zeros(rows, np.bool_)
-    for column in table.key:
-        one, other = old[place[column.index]], new[place[column.index]]
-        changed |= ~_equal(one, other, rows)
+    for place in table.key:
+        changed |= ~_equal(old[place], new[place], rows)
     return changed
 
 

@@ -20,7 +20,7 @@ def truncate(
 ) -> bytes:
     """Build the event of one table of a TRUNCATE."""
     relation = (change.table.schema, change.table.name)
-    record = Record(context, table, relation, timeline.place(change.stamp), now)
+    record = Record(context, table, relation, timeline.truncate(change), now)
     return _line(record.parts("t", (b"null",)))
 
 
@@ -39,7 +39,7 @@ def message(context: Context, change: MessageChange, timeline: Timeline, now: in
         schemas.MESSAGE_KEY, b'{"prefix":%s}' % prefix, enabled=config.key_converter_schemas_enable
     )
     head, tail = wrapping(schemas.message(config), enabled=config.value_converter_schemas_enable)
-    topic = text(names.topic(config, "message"))
+    topic = text(f"{config.topic_prefix}.message")
     return _line(record_line(context, topic, (key,), (head, *value, tail)))
 
 

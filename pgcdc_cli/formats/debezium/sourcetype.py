@@ -1,6 +1,7 @@
 """A column's type, length and scale as the JDBC driver tells them (`org.postgresql.jdbc.TypeInfoCache`)."""
 
 import re
+from typing import NamedTuple
 
 from pgcdc_cli.table import TableColumn
 from pgcdc_cli.types.numeric import numeric_precision
@@ -15,25 +16,32 @@ _VARLENA_HEADER = 4
 _NAME = re.compile(r'"((?:[^"]|"")*)"|([^."]+)')
 
 
-def source_type(column: TableColumn, wire_oid: int, default: str | None, *, snapshot: bool) -> dict[str, str]:
-    """Build the parameters that `column.propagate.source.type` adds to a field's schema.
+class SourceType(NamedTuple):
+    """`kind` is the type's name; `parameters` are what `column.propagate.source.type` adds to a schema."""
 
-    `wire_oid` is the type's as declared, a domain's if it is one. In snapshots the driver looks the column up
-    itself, and tells some of it differently.
+    kind: str
+    length: int
+    parameters: dict[str, str]
+
+
+def source_type(column: TableColumn, wire_oid: int, default: str | None, *, snapshot: bool) -> SourceType:
+    """Describe a column's type; `wire_oid` is the type's as declared, a domain's if it is one.
+
+    In snapshots the driver looks the column up itself, and tells some of it differently.
     """
     domain = wire_oid != column.type.oid
     type_ = column.type if column.type.element is None else column.type.element
-    name = _declared(column, domain, default) if snapshot else _type_name(column, domain)
-    described = {
-        "__debezium.source.column.type": name.upper(),
-        "__debezium.source.column.length": str(_length(type_.name, column.type.typmod)),
-        "__debezium.source.column.scale": str(_scale(type_.name, column.type.typmod)),
+    kind = _declared(column, domain, default) if snapshot else _type_name(column, domain)
+    length, scale = _length(type_.name, column.type.typmod), str(_scale(type_.name, column.type.typmod))
+    if snapshot and column.type.name == "numeric" and column.type.typmod < 0 and not domain:
+        length, scale = 0, ""
+    parameters = {
+        "__debezium.source.column.type": kind.upper(),
+        "__debezium.source.column.length": str(length),
+        "__debezium.source.column.scale": scale,
         "__debezium.source.column.name": column.name,
     }
-    if snapshot and type_.name == "numeric" and column.type.typmod < 0 and not domain:
-        described["__debezium.source.column.length"] = "0"
-        del described["__debezium.source.column.scale"]
-    return described
+    return SourceType(kind, length, {name: value for name, value in parameters.items() if value})
 
 
 def _type_name(column: TableColumn, domain: bool) -> str:

@@ -1,14 +1,17 @@
 """One version of one table as its events show it: fields, key, names, and the text of its schemas."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from pgcdc_cli.formats.debezium import names, schemas
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
 from pgcdc_cli.formats.debezium.field import Field
-from pgcdc_cli.formats.debezium.schemas import Schema, in_order, render
+from pgcdc_cli.formats.debezium.masks import masked, parse_mask, with_parameters
+from pgcdc_cli.formats.debezium.schemas import Schema, render
 from pgcdc_cli.formats.debezium.sourcetype import source_type
-from pgcdc_cli.formats.debezium.types.kind import inexact
+from pgcdc_cli.formats.debezium.types import texts
+from pgcdc_cli.formats.debezium.types.kind import NULL
 from pgcdc_cli.formats.debezium.types.registry import field_for
 from pgcdc_cli.formats.escape import quote
 from pgcdc_cli.table import ColumnFacts, TableFacts, TableSchema
@@ -16,28 +19,33 @@ from pgcdc_cli.table import ColumnFacts, TableFacts, TableSchema
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A field, and where its values stand in the table's columns.
-
-    `key_schema` is the field's schema where it is part of a key, which never tells of the source's type.
-    """
+    """A field, and where its values stand in the table's columns."""
 
     index: int
     field: Field
     label: bytes
-    key_schema: Schema
 
 
 @dataclass(frozen=True, slots=True)
 class EventTable:
-    """`key` and `value` begin the record's key and value, schema included, and `_tail` ends them."""
+    """The fields of a row, and further ones that only the key has: masks and filters leave keys alone.
+
+    `key` counts into both. `key_head` and `value_head` begin the record's key and value, schema included, and
+    `_tail` ends them.
+    """
 
     topic: bytes
     columns: tuple[Column, ...]
-    key: tuple[Column, ...]
+    key_only: tuple[Column, ...]
+    key: tuple[int, ...]
     key_head: bytes
     key_tail: bytes
     value_head: bytes
     value_tail: bytes
+
+    @property
+    def all_columns(self) -> tuple[Column, ...]:
+        return self.columns + self.key_only
 
 
 @lru_cache(4096)
@@ -45,21 +53,38 @@ def event_table(
     table: TableSchema, facts: TableFacts | None, config: ConnectorConfig, *, snapshot: bool
 ) -> EventTable:
     """Lay a table out. `facts` are the table's, which make no difference between versions otherwise."""
-    columns = _columns(table, config, snapshot=snapshot)
-    by_name = {table.columns[column.index].name: column for column in columns}
+    plain = _plain(table, config, snapshot=snapshot)
+    columns = tuple(
+        replace(column, field=_mapped(table, column, config, snapshot=snapshot))
+        for name, column in plain.items()
+        if config.includes_column(table.schema, table.name, name)
+    )
     wanted = config.key_columns(table.schema, table.name) or _key(table, facts)
-    key = tuple(by_name[name] for name in wanted if name in by_name)
+    key_config = _of_key(config)
+    of_key = plain if key_config == config else _plain(table, key_config, snapshot=snapshot)
+    keys = [of_key[name] for name in wanted if name in of_key]
+    key_only, key = _places(columns, keys)
     adjust = names.schema_adjuster(config)
     full_name = names.topic(config, table.schema, table.name)
     row = schemas.struct(_fields(columns), adjust(f"{full_name}.Value"), optional=True)
     value = schemas.envelope(row, adjust(f"{full_name}.Envelope"), config)
-    key_schema = schemas.struct(_key_fields(key), adjust(f"{full_name}.Key"))
+    key_schema = schemas.struct(_fields(keys), adjust(f"{full_name}.Key"))
     return EventTable(
         quote(full_name),
         columns,
+        key_only,
         key,
         *wrapping(key_schema, enabled=config.key_converter_schemas_enable),
         *wrapping(value, enabled=config.value_converter_schemas_enable),
+    )
+
+
+def _of_key(config: ConnectorConfig) -> ConnectorConfig:
+    """Give the configuration whose value converter is the key's."""
+    return replace(
+        config,
+        value_converter_replace_null_with_default=config.key_converter_replace_null_with_default,
+        value_converter_decimal_format=config.key_converter_decimal_format,
     )
 
 
@@ -74,27 +99,66 @@ def _key(table: TableSchema, facts: TableFacts | None) -> tuple[str, ...]:
     return facts.primary_key or facts.unique or ()
 
 
-def _fields(columns: tuple[Column, ...]) -> list[Schema]:
+def _places(columns: tuple[Column, ...], keys: list[Column]) -> tuple[tuple[Column, ...], tuple[int, ...]]:
+    """Find the key's values among the row's; those that are not there as they are stand behind them."""
+    found = {
+        column.index: place
+        for place, column in enumerate(columns)
+        for key in keys
+        if key.index == column.index and _alike(key.field, column.field)
+    }
+    key_only = tuple(key for key in keys if key.index not in found)
+    behind = {key.index: len(columns) + place for place, key in enumerate(key_only)}
+    return key_only, tuple((found | behind)[key.index] for key in keys)
+
+
+def _alike(one: Field, other: Field) -> bool:
+    """Whether two fields write the same tokens."""
+    stand_ins = (one.null, one.absent, one.unavailable) == (other.null, other.absent, other.unavailable)
+    return one.to_json is other.to_json and stand_ins
+
+
+def _fields(columns: Iterable[Column]) -> list[Schema]:
     return [schemas.field(column.field.schema, column.field.name) for column in columns]
 
 
-def _key_fields(columns: tuple[Column, ...]) -> list[Schema]:
-    return [schemas.field(column.key_schema, column.field.name) for column in columns]
-
-
-def _columns(table: TableSchema, config: ConnectorConfig, *, snapshot: bool) -> tuple[Column, ...]:
+def _plain(table: TableSchema, config: ConnectorConfig, *, snapshot: bool) -> dict[str, Column]:
+    """Find every column's field, by name, before any mask; left-out ones may be part of the key."""
     adjust = names.field_adjuster(config)
-    columns = []
+    columns = {}
     for index, column in enumerate(table.columns):
-        if not config.includes_column(table.schema, table.name, column.name):
-            continue
-        field = field_for(column, _column_facts(table, index), config, snapshot=snapshot)
+        if config.includes_column(table.schema, table.name, column.name):
+            field = _included(table, index, config, snapshot=snapshot)
+        else:
+            field = _left_out(table, index, config, snapshot=snapshot)
         if field is not None:
             name = adjust(column.name)
-            key_schema = field.schema
-            field = replace(_propagated(table, index, field, config, snapshot=snapshot), name=name)
-            columns.append(Column(index, field, quote(name) + b":", key_schema))
-    return tuple(columns)
+            columns[column.name] = Column(index, replace(field, name=name), quote(name) + b":")
+    return columns
+
+
+def _included(table: TableSchema, index: int, config: ConnectorConfig, *, snapshot: bool) -> Field | None:
+    """Find a column's field. What stands for an unchanged array goes by the name of its type."""
+    column = table.columns[index]
+    field = field_for(column, _column_facts(table, index), config, snapshot=snapshot)
+    unknown = column.type.element is not None and _is_domain(table, index)
+    return replace(field, unavailable=NULL) if field is not None and unknown else field
+
+
+def _is_domain(table: TableSchema, index: int) -> bool:
+    return table.relation.columns[index].type_oid != table.columns[index].type.oid
+
+
+def _left_out(table: TableSchema, index: int, config: ConnectorConfig, *, snapshot: bool) -> Field | None:
+    """Find the field of a column that is left out, but may be part of the key.
+
+    Debezium does not look it up for the stream, and takes it for optional; in snapshots it doesn't read it.
+    """
+    column, facts = table.columns[index], _column_facts(table, index)
+    if snapshot:
+        field = field_for(column, facts, config, snapshot=snapshot)
+        return field and replace(field, to_json=texts.nothing().to_json, null=field.absent)
+    return field_for(replace(column, not_null=None), replace(facts, default=None), config)
 
 
 def _column_facts(table: TableSchema, index: int) -> ColumnFacts:
@@ -102,23 +166,18 @@ def _column_facts(table: TableSchema, index: int) -> ColumnFacts:
     column = table.columns[index]
     facts = None if table.facts is None else table.facts.columns.get(column.name)
     facts = facts or ColumnFacts()
-    return (
-        facts if table.relation.columns[index].type_oid == column.type.oid else replace(facts, default=None)
-    )
+    return replace(facts, default=None) if _is_domain(table, index) else facts
 
 
-def _propagated(
-    table: TableSchema, index: int, field: Field, config: ConnectorConfig, *, snapshot: bool
-) -> Field:
-    column, wire = table.columns[index], table.relation.columns[index]
-    described = source_type(column, wire.type_oid, _column_facts(table, index).default, snapshot=snapshot)
-    kind = described["__debezium.source.column.type"]
-    if config.propagates_source_type(table.schema, table.name, column.name, kind):
-        parameters = {**field.schema.get("parameters", {}), **described}
-        field = replace(field, schema=in_order({**field.schema, "parameters": parameters}))
-    mask = config.column_mask(table.schema, table.name, column.name)
-    if mask is None:
-        return field
-    to_json = field.to_json
-    rule = config.mask_rule(table.schema, table.name, column.name)
-    return replace(field, to_json=lambda values: to_json(mask(values)), form=inexact(str(rule)))
+def _mapped(table: TableSchema, column: Column, config: ConnectorConfig, *, snapshot: bool) -> Field:
+    """Follow the one rule that masks the column or tells its type."""
+    described, wire = table.columns[column.index], table.relation.columns[column.index]
+    default = _column_facts(table, column.index).default
+    source = source_type(described, wire.type_oid, default, snapshot=snapshot)
+    full_name = (table.schema, table.name, described.name)
+    rule = config.mask_rule(*full_name)
+    mask = None if rule is None else parse_mask(rule)
+    rank = config.source_type_rank(*full_name, source.kind)
+    if mask is not None and (rank is None or mask.rank < rank):
+        return masked(column.field, mask, described.type, source.length)
+    return column.field if rank is None else with_parameters(column.field, source.parameters)

@@ -5,6 +5,7 @@ has, all null (text prints a Java object's address there, which no two runs shar
 """
 
 import hashlib
+import re
 import uuid
 from dataclasses import replace
 from itertools import islice
@@ -29,37 +30,50 @@ from pgcdc_cli.types.arrays import parse_array
 from pgcdc_cli.types.registry import PgType
 
 _TEXTS = frozenset(["text", "varchar", "bpchar", "char", "json", "jsonb", "xml", "citext"])
+_NOT_FINITE = frozenset(["NaN", "Infinity", "-Infinity"])
+_LOWER_BOUND = re.compile(r"^\[[+-]?\d+:[+-]?\d+\]=")
 _JAVA_ARRAY = '"[Ljava.lang.String;@0"'
 
 
 def array(element: PgType, kind: Kind, config: ConnectorConfig, *, optional: bool = True) -> Kind:
-    """Lists of what `kind` is; `optional` says whether an element may be null."""
+    """Lists of what `kind` is; `optional` says whether an element may be null, which ltree's can't anyway."""
+    strict = not optional or element.name == "ltree"
     schema = {"type": "array", "items": in_order({**kind.schema, "optional": optional})}
     delimiter = ";" if element.name == "box" else ","
 
     def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
-        texts = kernels.as_text(column).to_pylist()
+        texts = [text and _LOWER_BOUND.sub("", text) for text in kernels.as_text(column).to_pylist()]
         parsed = [None if text is None else parse_array(text, delimiter) for text in texts]
         tokens = iter(to_tokens(kind.to_json, [one for elements in parsed for one in elements or ()]))
         shown = (None if elements is None else list(islice(tokens, len(elements))) for elements in parsed)
         rows = zip(texts, parsed, shown, strict=True)
-        return kernels.binary([_array(element, *row, strict=not optional) for row in rows])
+        return kernels.binary([_array(element, *row, strict=strict) for row in rows])
 
     unavailable = _unavailable(element, config)
-    loss = _loss(kind, strict=not optional)
+    loss = _loss(element, kind, strict=strict)
     return Kind(schema, to_json, b"[]", None, unavailable, form=_form(kind.form), loss=loss)
+
+
+_OLD_YEAR = r"[{,\"](0\d{3}|1[0-4]\d\d|15[0-7]\d|158[0-2])-| BC"
+_LOST = {
+    "numeric": "NaN|Infinity",
+    "time": "24:00",
+    "date": r"infinity|1582-10-(0[5-9]|1[0-4])| BC",
+    "timestamp": _OLD_YEAR,
+    "timestamptz": _OLD_YEAR,
+}
+"""What the driver does not read as it is in an array, or counts in another calendar."""
 
 
 def _form(items: Form) -> Form:
     return items if items["form"] is None else {"form": "array", "items": items}
 
 
-def _loss(kind: Kind, *, strict: bool) -> Loss:
+def _loss(element: PgType, kind: Kind, *, strict: bool) -> Loss:
     """Patterns may match more than what is lost: text of an element that looks like it."""
     patterns = [r"^(\{\{|\[)"]
     patterns += ["[{,]NULL[,}]"] if strict else []
-    if kind.form["form"] in {"unscaled", "variable"}:
-        patterns += ["NaN|Infinity"]
+    patterns += [_LOST[element.name]] if element.name in _LOST else []
     if kind.form["form"] == "variable":
         patterns += [r"\.\d*0[,}]"]
     return Loss("|".join(patterns), "Debezium's arrays have one dimension and not every element")
@@ -77,7 +91,7 @@ def _array(
         return None
     if parsed is None or tokens is None:
         return _several_dimensions(text, element)
-    if strict and None in parsed:
+    if (strict and None in parsed) or (element.name == "numeric" and not _NOT_FINITE.isdisjoint(parsed)):
         return None
     return b"[" + b",".join(NULL if one is None else one for one in tokens) + b"]"
 
@@ -101,17 +115,21 @@ def _several_dimensions(text: str, element: PgType) -> bytes:
 
 def _unavailable(element: PgType, config: ConnectorConfig) -> bytes:
     """Stand in for an unchanged TOAST value of this element type; null where the connector finds none."""
-    placeholder = config.unavailable_value_placeholder
-    octets = placeholder.encode()
-    if element.name in _TEXTS:
+    placeholder = config.placeholder
+    octets = config.placeholder_octets
+    if element.name in {"text", "varchar", "json", "jsonb"}:
         return b"[" + token(placeholder) + b"]"
-    if element.name == "bytea":
+    if element.name == "bytea" and config.binary_handling_mode == "bytes":
         return b"[" + base64_token(octets) + b"]"
     if element.name in {"int4", "int8", "date"}:
-        return token(list(octets))
+        # Java's bytes have a sign.
+        return token([octet - 256 if octet > 127 else octet for octet in octets])
     if element.name == "uuid":
         return token([str(_name_uuid(octets))])
     return NULL
+
+
+_DAY = 86_400_000_000
 
 
 def _name_uuid(name: bytes) -> uuid.UUID:
@@ -119,11 +137,11 @@ def _name_uuid(name: bytes) -> uuid.UUID:
     return uuid.UUID(bytes=hashlib.md5(name, usedforsecurity=False).digest(), version=3)
 
 
-_cut = per_value(lambda micros: b"%d" % (int(micros) // 1000 * 1000))
+_cut = per_value(lambda micros: b"%d" % (int(micros) // 1000 * 1000 % _DAY))
 
 
 def in_millis(kind: Kind, typmod: int) -> Kind:
-    """Times of day in arrays, which lose all below a millisecond."""
+    """Times of day in arrays, which lose all below a millisecond, and begin the day anew at 24:00."""
 
     def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
         return _cut(kind.to_json(column))

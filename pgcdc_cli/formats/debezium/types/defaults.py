@@ -112,7 +112,7 @@ def _as_it_is(text: str, _: int) -> str:
 
 def _integer(bits: int) -> Read:
     def read(text: str, _: int) -> str | None:
-        if not re.fullmatch(r"[+-]?\d+", text):
+        if not re.fullmatch(r"[+-]?\d{1,20}", text):
             return None
         value = int(text)
         return str(value) if -(2 ** (bits - 1)) <= value < 2 ** (bits - 1) else None

@@ -4,9 +4,11 @@ Floats are printed as Java does (`Double.toString`). `numeric` in its precise mo
 endian two's complement in as few bytes as hold it, in base64 (`org.apache.kafka.connect.data.Decimal`).
 """
 
+import base64
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -32,6 +34,7 @@ from pgcdc_cli.formats.debezium.types.kind import (
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.numeric import MAX_DECIMAL_PRECISION, Precision, numeric_precision
 
+_DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _NOT_FINITE = {"NaN": "NaN", "Infinity": "Infinity", "-Infinity": "-Infinity"}
 _NOT_FINITE_NAMES = {"NaN": "NAN", "Infinity": "POSITIVE_INFINITY", "-Infinity": "NEGATIVE_INFINITY"}
 _USUAL_FLOAT = r"^-?([1-9]\d{0,6}(\.\d+)?|0\.(0{0,2}[1-9]\d*))$"
@@ -87,7 +90,10 @@ def _floats(column: pa.BinaryArray, one: ToJson) -> pa.BinaryArray:
 
 def java_float(text: str, kind: type[np.floating[Any]] = np.float64) -> bytes:
     """Print one float; NaN and the infinities are strings in JSON."""
-    return token(_NOT_FINITE[text]) if text in _NOT_FINITE else java_number(text, kind).encode()
+    value = kind(text)
+    if not np.isfinite(value):
+        return b'"NaN"' if np.isnan(value) else b'"Infinity"' if value > 0 else b'"-Infinity"'
+    return java_number(text, kind).encode()
 
 
 def java_number(text: str, kind: type[np.floating[Any]] = np.float64) -> str:
@@ -110,7 +116,7 @@ def numeric(typmod: int, config: ConnectorConfig) -> Kind:
     scale = None if declared is None else declared.scale % 2048
     mode = config.decimal_handling_mode
     if mode == "string":
-        unavailable = token(config.unavailable_value_placeholder)
+        unavailable = token(config.placeholder)
         zero = token(f"0.{'0' * scale}" if scale else "0")
         form = _NEGATIVE_SCALE if scale != _scale(declared) else {"form": "number"}
         return Kind({"type": "string"}, _string_mode(scale), zero, b'"0"', unavailable, form=form)
@@ -120,7 +126,7 @@ def numeric(typmod: int, config: ConnectorConfig) -> Kind:
         convert = per_value(_variable_scale)
         return Kind(_VARIABLE_SCALE, convert, _VARIABLE_ZERO, form={"form": "variable"}, loss=_LOSES_ZEROS)
     parameters = {"scale": str(scale), "connect.decimal.precision": str(declared.precision)}
-    schema = named("bytes", "org.apache.kafka.connect.data.Decimal", **parameters)
+    schema = named("bytes", _DECIMAL, **parameters)
     fits = declared.precision <= _LARGEST_INT64_PRECISION and scale <= declared.precision
     to_json = _Precise(scale) if fits else per_value(_unscaled(scale))
     form = _NEGATIVE_SCALE if scale != declared.scale else {"form": "unscaled", "scale": scale}
@@ -194,9 +200,7 @@ def _all_match(column: pa.BinaryArray, pattern: str) -> bool:
 
 
 def _double(text: str) -> bytes:
-    if text in _NOT_FINITE:
-        return token(_NOT_FINITE[text])
-    return java_number(repr(float(text))).encode()
+    return java_float(text)
 
 
 def _variable_scale(text: str) -> bytes | None:
@@ -204,7 +208,7 @@ def _variable_scale(text: str) -> bytes | None:
         return None
     whole, _, fraction = text.partition(".")
     fraction = fraction.rstrip("0")
-    value = base64_token(big_endian(int(whole + fraction)))
+    value = base64_token(big_endian(_whole(whole + fraction)))
     return b'{"scale":%d,"value":%s}' % (len(fraction), value)
 
 
@@ -213,9 +217,14 @@ def _unscaled(scale: int) -> Callable[[str], bytes | None]:
         if text in _NOT_FINITE:
             return None
         whole, _, fraction = text.partition(".")
-        return base64_token(big_endian(int(whole + fraction.ljust(scale, "0"))))
+        return base64_token(big_endian(_whole(whole + fraction.ljust(scale, "0"))))
 
     return convert
+
+
+def _whole(digits: str) -> int:
+    """Read an integer of any length, which Python does not with `int` alone."""
+    return int(Decimal(digits))
 
 
 def big_endian(value: int) -> bytes:
@@ -261,20 +270,41 @@ def money(config: ConnectorConfig, *, snapshot: bool) -> Kind:
     amount = _double_amount if snapshot else _amount
     scale, mode = config.money_fraction_digits, config.decimal_handling_mode
     if mode == "string":
-        return Kind({"type": "string"}, per_value(lambda text: token(amount(text))), b'""', form=_MONEY)
+        printed = _double_text if snapshot else _amount
+        return Kind({"type": "string"}, per_value(lambda text: token(printed(text))), b'""', form=_MONEY)
     if mode == "double":
         return Kind({"type": "double"}, per_value(lambda text: _double(amount(text))), b"0.0", form=_MONEY)
     convert = _unscaled(scale)
-    schema = named("bytes", "org.apache.kafka.connect.data.Decimal", scale=str(scale))
+    schema = named("bytes", _DECIMAL, scale=str(scale))
     return Kind(schema, per_value(lambda text: convert(amount(text))), b'"AA=="', form=_MONEY)
 
 
 _MONEY = inexact("Debezium leaves out its currency")
 
 
+def in_format(kind: Kind, config: ConnectorConfig) -> Kind:
+    """Follow the converter's `decimal.format`: a decimal may be a number, as `BigDecimal.toString` has it."""
+    if config.value_converter_decimal_format == "base64" or kind.schema.get("name") != _DECIMAL:
+        return kind
+    scale = int(kind.schema["parameters"]["scale"])
+
+    def number(found: bytes) -> bytes:
+        value = int.from_bytes(base64.b64decode(found[1:-1]), "big", signed=True)
+        return str(Decimal((value < 0, Decimal(value).as_tuple().digits, -scale))).encode()
+
+    def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
+        return kernels.binary([one and number(one) for one in kind.to_json(column).to_pylist()])
+
+    return replace(kind, to_json=to_json, zero=number(kind.zero), form=inexact("decimal.format=numeric"))
+
+
 def _amount(text: str) -> str:
     amount = re.sub(r"[^\d.]", "", text)
     return f"-{amount}" if "-" in text or "(" in text else amount
+
+
+def _double_text(text: str) -> str:
+    return java_number(_amount(text))
 
 
 def _double_amount(text: str) -> str:

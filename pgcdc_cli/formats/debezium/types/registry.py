@@ -45,10 +45,10 @@ _KINDS: dict[str, Callable[[_Context], Kind]] = {
     "oid": lambda _: numbers.integer("int64"),
     "float4": lambda _: numbers.floating("float"),
     "float8": lambda _: numbers.floating("double"),
-    "numeric": lambda c: numbers.numeric(c.typmod, c.config),
-    "money": lambda c: numbers.money(c.config, snapshot=c.snapshot),
+    "numeric": lambda c: numbers.in_format(numbers.numeric(c.typmod, c.config), c.config),
+    "money": lambda c: numbers.in_format(numbers.money(c.config, snapshot=c.snapshot), c.config),
     "bytea": lambda c: texts.bytea(c.config),
-    "bit": lambda c: texts.bits(c.typmod, varying=False),
+    "bit": lambda c: texts.bits(c.typmod),
     "varbit": lambda c: texts.bits(c.typmod, varying=True),
     "uuid": lambda c: texts.uuid(c.config),
     "name": lambda c: (
@@ -67,6 +67,8 @@ _KINDS: dict[str, Callable[[_Context], Kind]] = {
 }
 _NO_ARRAYS = frozenset(["money", "interval", "point", "xml", "name", "varbit"])
 """Types whose arrays are left out, even where unknown types are not."""
+
+_MILLIS = 3
 
 _FIRST_NORMAL_OID = 16384
 """`FirstNormalObjectId` in access/transam.h: a user's types begin here."""
@@ -124,27 +126,39 @@ def _array(type_: PgType, element: PgType, facts: ColumnFacts | None, context: _
     if element.name == "bit":
         # As one bit string, which no array's text is.
         nothing = texts.nothing()
-        return replace(texts.bits(context.typmod, varying=True), to_json=nothing.to_json, form=nothing.form)
+        return replace(texts.bits(context.typmod), to_json=nothing.to_json, form=nothing.form)
     of_a_domain = element.oid < _FIRST_NORMAL_OID <= type_.oid
-    kind = _unknown(element, context) if of_a_domain else kind_of(element, facts, context)
+    kind = _unknown(element, context) if of_a_domain else _element(element, facts, context)
     if kind is None:
         return None
-    if element.name == "time":
-        kind = arrays.in_millis(kind, element.typmod)
-    known = element.name in _KINDS and not of_a_domain
+    known = element.name in _KINDS and element.name != "isbn" and not of_a_domain
     array = arrays.array(element, kind, context.config, optional=known)
-    if element.name != "time" or not _loses_times(context.config):
+    if element.name != "time" or not _loses_times(context):
         return array
-    form = inexact("time.precision.mode=connect")
+    form = inexact("time.precision.mode")
     return replace(array, to_json=lambda column: _without_values(array.to_json(column)), form=form)
+
+
+def _element(element: PgType, facts: ColumnFacts | None, context: _Context) -> Kind | None:
+    """Dates come as they do in snapshots, from the driver; times are always in microseconds."""
+    if element.name in {"date", "timestamp"}:
+        return kind_of(element, facts, replace(context, snapshot=True))
+    if element.name == "timestamptz":
+        return temporal.timestamptz_in_array(element.typmod)
+    if element.name == "time":
+        in_micros = temporal.time(-1, replace(context.config, time_precision_mode="adaptive"))
+        return arrays.in_millis(in_micros, element.typmod)
+    return kind_of(element, facts, context)
 
 
 _without_values = per_value(lambda token: token.encode() if re.fullmatch(r"\[(null,?)*\]", token) else None)
 
 
-def _loses_times(config: ConnectorConfig) -> bool:
-    """Debezium 2.5 can't convert a time in an array in connect mode, and writes null for the array."""
-    return config.time_precision_mode == "connect" and config.debezium_version == "2.5"
+def _loses_times(context: _Context) -> bool:
+    """Debezium 2.5 can't convert times to milliseconds in an array, and writes null for the array."""
+    mode = context.config.time_precision_mode
+    millis = mode == "connect" or (mode == "adaptive" and 0 <= context.typmod <= _MILLIS)
+    return millis and context.config.debezium_version == "2.5"
 
 
 def _unknown(type_: PgType, context: _Context) -> Kind | None:

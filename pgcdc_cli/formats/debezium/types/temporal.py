@@ -4,8 +4,10 @@ Texts are PostgreSQL's under ISO dates, the interval style postgres and time zon
 JDBC driver and java.time make of it: large constants, not the same in snapshots.
 """
 
+import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +34,10 @@ _INFINITE_DAYS = {"infinity": b"-2147472692", "-infinity": b"-2147472691"}
 _INFINITE_DAYS_IN_SNAPSHOTS = {"infinity": b"-622191234", "-infinity": b"-625821272"}
 _INFINITE_MILLIS = {"infinity": b"9223372036825200", "-infinity": b"-9223372036832400"}
 _INFINITE_MICROS = {"infinity": b"9223372036825200000", "-infinity": b"-9223372036832400000"}
+_SINCE_1583 = r"^(158[3-9]|159\d|1[6-9]\d\d|[2-9]\d{3})-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d+)?(\+00)?)?$"
+"""Dates and timestamps that Java's calendar, Julian before, has where PostgreSQL's has them."""
+_JULIAN_END, _GREGORIAN_BEGIN = -141_437, -141_427
+"""1582-10-05, the first day that was left out, and 1582-10-15, in days since 1970."""
 _USUAL_TIMESTAMP = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?(\+00)?$"
 _TIMESTAMP = re.compile(
     r"(?P<year>\d{4,})-(?P<day>\d\d-\d\d) (?P<clock>\d\d:\d\d:\d\d)(?:\.(?P<fraction>\d+))?"
@@ -42,8 +48,7 @@ _INTERVAL = re.compile(
     r"(?:([+-]?\d+) years? ?)?(?:([+-]?\d+) mons? ?)?(?:([+-]?\d+) days? ?)?"
     r"(?:([+-])?(\d+):(\d\d):(\d\d)(?:\.(\d+))?)?"
 )
-_MONTH_MICROS = 2_629_800_000_000
-"""A month is 365.25 / 12 days."""
+_MONTH_DAYS = 365.25 / 12
 
 
 def _unusual(convert: ToJson, pattern: str, rare: Callable[[str], bytes | None]) -> ToJson:
@@ -73,19 +78,26 @@ def date(config: ConnectorConfig, *, snapshot: bool) -> Kind:
         return kernels.as_binary(kernels.as_text(column).cast(pa.date32()).cast(pa.int32()).cast(pa.string()))
 
     def rare(text: str) -> bytes | None:
-        # In snapshots the connector loses the era.
+        # In snapshots the connector loses the era, and the days that the calendar reform left out are later.
         days = temporal.parse_days(text.removesuffix(" BC") if snapshot else text)
+        if snapshot and days is not None and _JULIAN_END <= days < _GREGORIAN_BEGIN:
+            days += _GREGORIAN_BEGIN - _JULIAN_END
         return infinite.get(text, str(days).encode() if days is not None else None)
 
     connect = config.time_precision_mode == "connect"
     name = "org.apache.kafka.connect.data.Date" if connect else "io.debezium.time.Date"
-    to_json = _unusual(convert, r"^\d{4}-\d\d-\d\d$", rare)
-    return Kind(
-        named("int32", name), to_json, b"0", b"0", form={"form": "days"}, loss=_ERA if snapshot else None
-    )
+    usual = r"^\d{4}-\d\d-\d\d$"
+    to_json = _unusual(convert, _SINCE_1583 if snapshot else usual, rare)
+    loss = _OLD_DATES if snapshot else None
+    return Kind(named("int32", name), to_json, b"0", b"0", form={"form": "days"}, loss=loss)
 
 
-_ERA = Loss(r" BC$", "Debezium leaves out the era in snapshots")
+_OLD_DATES = Loss(
+    r" BC$|^1582-10-(0[5-9]|1[0-4])$", "Debezium leaves out the era in snapshots, and days of October 1582"
+)
+_OLD_TIMESTAMPS = Loss(
+    r" BC$|^(0\d{3}|1[0-4]\d\d|15[0-7]\d|158[0-2])-", "Debezium has the Julian calendar in snapshots"
+)
 
 
 def _clock_form(form: str, typmod: int, *, millis: bool) -> Form:
@@ -147,19 +159,21 @@ def timestamp(typmod: int, config: ConnectorConfig, *, snapshot: bool) -> Kind:
         name = "org.apache.kafka.connect.data.Timestamp"
     else:
         name = "io.debezium.time.Timestamp" if millis else "io.debezium.time.MicroTimestamp"
+    usual = _SINCE_1583 if snapshot else _USUAL_TIMESTAMP
+    to_json, loss = _unusual(convert, usual, rare), _OLD_TIMESTAMPS if snapshot else None
     form = _clock_form("timestamp", typmod, millis=millis)
-    return Kind(named("int64", name), _unusual(convert, _USUAL_TIMESTAMP, rare), b"0", b"0", form=form)
+    return Kind(named("int64", name), to_json, b"0", b"0", form=form, loss=loss)
 
 
 def _micros(text: str, *, julian: bool) -> int | None:
-    """Count microseconds since 1970, without a limit; with `julian`, dates BC are of that calendar."""
+    """Count microseconds since 1970, without a limit; with `julian`, old dates are of that calendar."""
     match = _TIMESTAMP.fullmatch(text)
     if match is None:
         return None
     month, day = (int(part) for part in match["day"].split("-"))
     year = 1 - int(match["year"]) if match["era"] else int(match["year"])
     days = temporal.days_from_civil(year, month, day)
-    if julian and match["era"]:
+    if julian and days < _GREGORIAN_BEGIN:
         days += _julian_lag(year - (month <= 2))
     clock = match["clock"] + (f".{match['fraction']}" if match["fraction"] else "")
     return days * 86_400_000_000 + _clock_micros(clock)
@@ -197,7 +211,7 @@ def timestamptz(typmod: int, *, snapshot: bool) -> Kind:
         match = _TIMESTAMP.fullmatch(text)
         if match is None:
             return None
-        if snapshot and match["era"]:
+        if snapshot:
             return _julian_timestamp(text, digits)
         fraction = (match["fraction"] or "").ljust(digits, "0")
         clock = match["clock"] + (f".{fraction}" if fraction else "")
@@ -205,13 +219,28 @@ def timestamptz(typmod: int, *, snapshot: bool) -> Kind:
         return token(f"{_iso_year(year)}-{match['day']}T{clock}Z")
 
     generated = rare("1970-01-01 00:00:00+00")
-    to_json = _unusual(convert, _USUAL_TIMESTAMP, rare)
+    to_json = _unusual(convert, _SINCE_1583 if snapshot else _USUAL_TIMESTAMP, rare)
     schema = named("string", "io.debezium.time.ZonedTimestamp")
-    return Kind(schema, to_json, b'"1970-01-01T00:00:00Z"', generated, form={"form": "zoned"})
+    loss = _OLD_TIMESTAMPS if snapshot else None
+    return Kind(schema, to_json, b'"1970-01-01T00:00:00Z"', generated, form={"form": "zoned"}, loss=loss)
+
+
+_LEFT_OUT = re.compile(r"1582-10-(0[5-9]|1[0-4])")
+
+
+def timestamptz_in_array(typmod: int) -> Kind:
+    """The driver gives these as local time, of whatever calendar and era."""
+    kind = timestamptz(typmod, snapshot=False)
+
+    def relabelled(text: str) -> bytes | None:
+        later = _LEFT_OUT.sub(lambda day: f"1582-10-{int(day[1]) + 10}", text.removesuffix(" BC"))
+        return kind.to_json(kernels.binary([later]))[0].as_py()
+
+    return replace(kind, to_json=_unusual(kind.to_json, _SINCE_1583, relabelled))
 
 
 def _julian_timestamp(text: str, digits: int) -> bytes:
-    """Print the moment that a timestamp BC is in the Julian calendar, in the Gregorian one."""
+    """Print the moment of an old timestamp, which is in the Julian calendar, in the Gregorian one."""
     micros = _micros(text, julian=True)
     assert micros is not None
     days, rest = divmod(micros, 86_400_000_000)
@@ -223,12 +252,15 @@ def _julian_timestamp(text: str, digits: int) -> bytes:
     return token(f"{_iso_year(int(year))}-{month}-{day}T{clock}{shown}Z")
 
 
+_ISO_WIDTH = len("2026-01-02T03:04:05.678901Z")
+
+
 def _with_fraction(text: pa.BinaryArray, digits: int) -> pa.BinaryArray:
     """Cut the fraction of `2026-01-02T03:04:05.678901Z` to so many digits."""
     _, data = kernels.value_bytes(text)
     width = len("2026-01-02T03:04:05.") + digits if digits else len("2026-01-02T03:04:05")
     lines = np.full((len(text), width + 1), ord("Z"), np.uint8)
-    lines[:, :-1] = data.reshape(len(text), -1)[:, :width]
+    lines[:, :-1] = data.reshape(len(text), _ISO_WIDTH)[:, :width]
     return kernels.from_bytes(np.arange(len(text) + 1, dtype=np.int64) * (width + 1), lines.reshape(-1))
 
 
@@ -282,9 +314,11 @@ def _interval_micros(text: str) -> bytes | None:
     if parts is None:
         return None
     years, months, days, hours, minutes, micros = parts
-    total = (years * 12 + months) * _MONTH_MICROS + days * 86_400_000_000
-    total += (hours * 3600 + minutes * 60) * 1_000_000 + micros
-    return b"%d" % max(-(2**63), min(_INT64_MAX, total))
+    # In floating point, in this order, and cut off, as the connector does it.
+    seconds = math.trunc(micros / 1e6) + math.fmod(micros, 1e6) / 1e6
+    total = (years * 12 + months) * _MONTH_DAYS + days
+    total = ((total * 24 + hours) * 60 + minutes) * 60 + seconds
+    return b"%d" % max(-(2**63), min(_INT64_MAX, int(total * 1e6)))
 
 
 def _interval_text(text: str) -> bytes | None:

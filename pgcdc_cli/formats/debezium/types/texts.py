@@ -11,8 +11,10 @@ import pyarrow as pa
 
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
 from pgcdc_cli.formats.debezium.types.kind import (
+    NULL,
     PLAIN,
     Kind,
+    Loss,
     ToJson,
     base64_token,
     inexact,
@@ -35,17 +37,17 @@ _GEOMETRIC = frozenset(["point", "line", "lseg", "box", "path", "polygon", "circ
 def text(config: ConnectorConfig, name: str | None = None) -> Kind:
     """Text as it is; `name` is the semantic name."""
     schema = {"type": "string"} if name is None else named("string", name)
-    return Kind(schema, string, b'""', b'""', token(config.unavailable_value_placeholder), form=PLAIN)
+    return Kind(schema, string, b'""', b'""', token(config.placeholder), form=PLAIN)
 
 
 def uuid(config: ConnectorConfig) -> Kind:
-    unavailable = token(config.unavailable_value_placeholder)
+    unavailable = token(config.placeholder)
     return Kind(named("string", "io.debezium.data.Uuid"), quoted, b'""', ZERO_UUID, unavailable, form=PLAIN)
 
 
 def enum(labels: tuple[str, ...], config: ConnectorConfig) -> Kind:
     schema = named("string", "io.debezium.data.Enum", allowed=",".join(labels))
-    return Kind(schema, string, b'""', b'""', token(config.unavailable_value_placeholder), form=PLAIN)
+    return Kind(schema, string, b'""', b'""', token(config.placeholder), form=PLAIN)
 
 
 def nothing() -> Kind:
@@ -69,12 +71,9 @@ def binary_schema(config: ConnectorConfig) -> dict[str, Any]:
 
 def bytea(config: ConnectorConfig) -> Kind:
     encode = encoded(config)
-    placeholder = config.unavailable_value_placeholder
-    in_bytes = config.binary_handling_mode == "bytes"
-    unavailable = base64_token(placeholder.encode()) if in_bytes else token(placeholder)
     to_json = per_value(lambda text: encode(bytes.fromhex(text[2:])))
     form = {"form": "bytes", "encoding": config.binary_handling_mode}
-    return Kind(binary_schema(config), to_json, b'""', None, unavailable, form=form)
+    return Kind(binary_schema(config), to_json, b'""', None, _unavailable_bytes(config), form=form)
 
 
 def unknown(type_name: str, config: ConnectorConfig) -> Kind:
@@ -85,7 +84,13 @@ def unknown(type_name: str, config: ConnectorConfig) -> Kind:
     form = {"form": "text", "encoding": config.binary_handling_mode}
     if type_name in _GEOMETRIC:
         form = inexact("Debezium prints numbers as Java does")
-    return Kind(binary_schema(config), to_json, b'""', form=form)
+    return Kind(binary_schema(config), to_json, b'""', unavailable=_unavailable_bytes(config), form=form)
+
+
+def _unavailable_bytes(config: ConnectorConfig) -> bytes:
+    if config.binary_handling_mode == "bytes":
+        return base64_token(config.placeholder_octets)
+    return token(config.placeholder) if config.binary_handling_mode == "hex" else NULL
 
 
 def _geometric(text: str) -> str:
@@ -93,10 +98,11 @@ def _geometric(text: str) -> str:
     return _NUMBER.sub(lambda number: java_number(number[0]), text)
 
 
-def bits(typmod: int, *, varying: bool) -> Kind:
-    """bit(1) is a boolean; others are little endian bytes without zero bytes at the end."""
-    if typmod == 1 and not varying:
-        return Kind({"type": "boolean"}, _bit, b"false", b"false", form={"form": "bit"})
+def bits(typmod: int, *, varying: bool = False) -> Kind:
+    """A length of 1 is a boolean; others are little endian bytes without zero bytes at the end."""
+    if typmod == 1:
+        loss = Loss("^$", "Debezium has no boolean for a bit string without bits") if varying else None
+        return Kind({"type": "boolean"}, _bit, b"false", b"false", form={"form": "bit"}, loss=loss)
     schema = named("bytes", "io.debezium.data.Bits", length=str(typmod if typmod > 0 else _UNLIMITED))
     exact = typmod > 0 and not varying
     form = {"form": "bits", "length": typmod} if exact else inexact("Debezium leaves out zeros at the front")
@@ -104,7 +110,8 @@ def bits(typmod: int, *, varying: bool) -> Kind:
 
 
 def _bit(column: pa.BinaryArray) -> pa.BinaryArray:
-    return kernels.if_else(kernels.equal(column, b"1"), b"true", b"false")
+    tokens = kernels.if_else(kernels.equal(column, b"1"), b"true", b"false")
+    return kernels.null_where(tokens, kernels.as_mask(kernels.equal(column, b"")))
 
 
 def _bits(text: str) -> bytes:
@@ -146,7 +153,7 @@ _STRING_MAP: dict[str, Any] = {
 
 
 def hstore(config: ConnectorConfig) -> Kind:
-    placeholder = config.unavailable_value_placeholder
+    placeholder = config.placeholder
     unavailable = token({placeholder: placeholder})
     if config.hstore_handling_mode == "map":
         convert = per_value(lambda text: token(parse_hstore(text)))

@@ -1,0 +1,144 @@
+"""Masks, hashes and truncation: what `column.mask.*` and `column.truncate.*` make of converted values.
+
+They look at the value that the connector would write, not at the server's text, and at a missing one, too;
+keys are left alone. Only text is masked or hashed (by its JDBC type), but every column that a mask names is
+marked as masked in its schema.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from pgcdc_cli.formats.debezium.field import Field
+from pgcdc_cli.formats.debezium.schemas import in_order
+from pgcdc_cli.formats.debezium.types.kind import inexact, token
+from pgcdc_cli.types import kernels
+from pgcdc_cli.types.registry import PgType
+
+Change = Callable[[str], str]
+_RULE = re.compile(
+    r"column\.(?:(?P<action>truncate\.to|mask\.with)\.(?P<chars>\d+)\.chars"
+    r"|mask\.hash(?P<newer>\.v2)?\.(?P<algorithm>[^.]+)\.with\.salt\.(?P<salt>.+))"
+)
+_ALGORITHMS = {
+    "SHA": "sha1", "SHA1": "sha1", "SHA-1": "sha1", "SHA-224": "sha224", "SHA-256": "sha256",
+    "SHA-384": "sha384", "SHA-512": "sha512", "SHA3-224": "sha3_224", "SHA3-256": "sha3_256",
+    "SHA3-384": "sha3_384", "SHA3-512": "sha3_512", "MD5": "md5",
+}  # fmt: skip
+_JDBC_TEXT = frozenset(["bpchar", "char", "varchar", "text", "name"])
+_SHORT_STRING, _LONG_STRING = b"\x74", b"\x7c"
+
+
+class Mask(NamedTuple):
+    """`action` is truncate, mask or hash; `rank` is Debezium's order of looking for a column's rule."""
+
+    action: str
+    chars: int
+    hashed: Change
+    rank: int
+
+
+def parse_mask(rule: str) -> Mask:
+    """Read a property such as `column.mask.with.5.chars`; ValueError if it is none."""
+    match = _RULE.fullmatch(rule)
+    if match is None:
+        raise ValueError("it names no mask")
+    if match["action"] == "mask.with":
+        return Mask("mask", int(match["chars"]), str, 1)
+    if match["action"] is not None:
+        if int(match["chars"]) == 0:
+            raise ValueError("the length must be positive")
+        return Mask("truncate", int(match["chars"]), str, 0)
+    algorithm = _ALGORITHMS.get(match["algorithm"].upper())
+    if algorithm is None:
+        raise ValueError("it names no mask")
+    newer = match["newer"] is not None
+    return Mask("hash", 0, _hash(algorithm, match["salt"].encode(), newer=newer), 5 if newer else 4)
+
+
+def _hash(algorithm: str, salt: bytes, *, newer: bool) -> Change:
+    octets = str.encode if newer else _serialised
+    return lambda text: hashlib.new(algorithm, salt + octets(text), usedforsecurity=False).hexdigest()
+
+
+def _serialised(text: str) -> bytes:
+    """A string as Java's object serialisation has it: in its own UTF-8, which knows no zero byte."""
+    units = "".join(map(_surrogates, text))
+    octets = units.encode("utf-8", "surrogatepass").replace(b"\0", b"\xc0\x80")
+    short = len(octets) < 1 << 16
+    size = len(octets).to_bytes(2 if short else 8, "big")
+    return b"\xac\xed\x00\x05" + (_SHORT_STRING if short else _LONG_STRING) + size + octets
+
+
+def _surrogates(character: str) -> str:
+    if ord(character) < 1 << 16:
+        return character
+    high, low = divmod(ord(character) - 0x10000, 0x400)
+    return chr(0xD800 + high) + chr(0xDC00 + low)
+
+
+def masked(field: Field, mask: Mask, type_: PgType, length: int) -> Field:
+    """Put a column's field behind a mask; `length` is the column's as the driver tells it."""
+    if mask.action == "truncate":
+        if length <= mask.chars:
+            return field
+        marked = with_parameters(field, {"truncateLength": str(mask.chars)})
+        is_text = field.schema["type"] == "string"
+        return _changed(marked, lambda text: _cut(text, mask.chars), "column.truncate") if is_text else marked
+    marked = with_parameters(field, {"masked": "true"})
+    if type_.name not in _JDBC_TEXT and type_.category != "enum":
+        return marked
+    if mask.action == "hash":
+        return _changed(marked, lambda text: _cut(mask.hashed(text), length), "column.mask.hash")
+    stars = token("*" * mask.chars)
+    constant = _each(lambda _: stars)
+    form = inexact("column.mask.with")
+    return replace(
+        marked, to_json=constant, null=stars, absent=stars, unavailable=stars, form=form, loss=None
+    )
+
+
+def with_parameters(field: Field, more: Mapping[str, str]) -> Field:
+    """Add parameters to a field's schema."""
+    parameters = {**field.schema.get("parameters", {}), **more}
+    return replace(field, schema=in_order({**field.schema, "parameters": parameters}))
+
+
+def _changed(field: Field, change: Change, why: str) -> Field:
+    """Change texts, which can't be read back.
+
+    What stands for a null of an optional field comes from the converter, behind the mask.
+    """
+
+    def changed(found: bytes) -> bytes:
+        return found if found == b"null" else token(change(json.loads(found)))
+
+    each, to_json = _each(changed), field.to_json
+    optional = field.schema["optional"]
+    return replace(
+        field,
+        to_json=lambda column: each(to_json(column)),
+        null=field.null if optional else changed(field.null),
+        absent=field.absent if optional else changed(field.absent),
+        unavailable=changed(field.unavailable),
+        form=inexact(why),
+        loss=None,
+    )
+
+
+def _each(change: Callable[[bytes], bytes]) -> Callable[[pa.BinaryArray], pa.BinaryArray]:
+    def changed(column: pa.BinaryArray) -> pa.BinaryArray:
+        return kernels.binary([None if one is None else change(one) for one in column.to_pylist()])
+
+    return changed
+
+
+def _cut(text: str, length: int) -> str:
+    """Cut as Java counts, in units of UTF-16, through the middle of a character if need be."""
+    units = text.encode("utf-16-be", "surrogatepass")[: 2 * length]
+    return units.decode("utf-16-be", "surrogatepass")
