@@ -80,7 +80,7 @@ class Replay:
         Without a change in it there is only an edge: in protocol 1, the server doesn't send it at all. Where
         the end position is reached it stops short, and nothing of the transaction was given.
         """
-        wires = aside.wires()
+        wires = _without_repeats(aside.wires())
         first = _up_to_a_change(wires)
         if first and _has_change(first[-1]):
             for part in self._decode(chain(_begin(aside, end, first[-1]), first, wires, _commit(end))):
@@ -132,6 +132,22 @@ def _messages(definitions: Iterable[Definition]) -> Wire:
     messages = [definition.message for definition in definitions]
     sizes = np.array([len(message) for message in messages], np.int64)
     return Wire.of(b"".join([*messages, PADDING]), sizes, np.zeros(len(messages), np.int64))
+
+
+def _without_repeats(wires: Iterable[Wire]) -> Iterator[Wire]:
+    """Leave out definitions that say again what the last one said.
+
+    There is one after every savepoint that was rolled back, and the catalog would be asked for each; here all
+    of them would be answered at one moment.
+    """
+    last: dict[int, bytes] = {}
+    for wire in wires:
+        kept = np.ones(len(wire), np.bool_)
+        for one in definitions(wire, 0):
+            kept[one.place] = last.get(one.oid) != one.message
+            last[one.oid] = one.message
+        if kept.any():
+            yield wire if kept.all() else wire.part(kept)
 
 
 def _up_to_a_change(wires: Iterator[Wire]) -> list[Wire]:

@@ -140,9 +140,8 @@ class SpoolFolder:
 
 
 class _Written(NamedTuple):
-    """A chunk in the file: how many messages there are up to its end, where it is, the CRC-32 before it."""
+    """A chunk in the file: where it is, and the CRC-32 of what is before it."""
 
-    end: int
     offset: int
     crc32: int
 
@@ -158,52 +157,54 @@ class SpoolFile:
         self._crc32 = 0
         self._written: list[_Written] = []
         self._pending: list[Chunk] = []
-        self._held = 0
+        self._count = self._held = 0
 
     def append(self, chunk: Chunk) -> None:
         """Take over messages; they are written when there are enough of them."""
         self._pending.append(chunk)
-        size = len(chunk.data) + _PER_MESSAGE * len(chunk)
-        self._held += size
-        self._folder.hold(size)
+        self._count += len(chunk)
+        self._held += _size(chunk)
+        self._folder.hold(_size(chunk))
         if self._held >= CHUNK_BYTES:
             self.write()
 
     def cut(self, count: int) -> None:
         """Keep the first `count` messages only."""
-        pending = self._forget()
-        while self._written and self._written[-1].end > count:
-            last = self._written.pop()
-            chunk, _ = self._folder.read(self._path, last.offset)
-            self._folder.truncate(self._path, last.offset, self._size)
-            self._size, self._crc32 = last.offset, last.crc32
-            pending = [chunk]
-        left = count - (self._written[-1].end if self._written else 0)
-        for chunk in pending:
-            if left > 0:
-                self.append(chunk.first(left))
-            left -= len(chunk)
+        while self._count > count:
+            last = self._pop()
+            self._count -= len(last)
+            if self._count < count:
+                self.append(last.first(count - self._count))
+
+    def _pop(self) -> Chunk:
+        """Take the last chunk out of memory, or else off the file."""
+        if self._pending:
+            last = self._pending.pop()
+            self._release(_size(last))
+            return last
+        written = self._written.pop()
+        last, _ = self._folder.read(self._path, written.offset)
+        self._folder.truncate(self._path, written.offset, self._size)
+        self._size, self._crc32 = written
+        return last
+
+    def _release(self, size: int) -> None:
+        self._held -= size
+        self._folder.hold(-size)
 
     def write(self) -> None:
         """Write what is in memory."""
-        pending = self._forget()
+        pending, self._pending = self._pending, []
+        self._release(self._held)
         if not pending:
             return
-        chunk = _joined(pending)
-        data = _encode(chunk)
+        data = _encode(_joined(pending))
         self._folder.append(self._path, data, exists=self._exists)
         self._exists = True
-        before = self._written[-1].end if self._written else 0
-        self._written.append(_Written(before + len(chunk), self._size, self._crc32))
+        self._written.append(_Written(self._size, self._crc32))
         for part in data:
             self._size += len(part)
             self._crc32 = zlib.crc32(part, self._crc32)
-
-    def _forget(self) -> list[Chunk]:
-        pending, self._pending = self._pending, []
-        self._folder.hold(-self._held)
-        self._held = 0
-        return pending
 
     def finish(self) -> Marked:
         """Write all of it, for the checkpoint to name; nothing is appended any more."""
@@ -224,8 +225,12 @@ class SpoolFile:
 
     def remove(self) -> None:
         """Delete it."""
-        self._forget()
+        self._release(self._held)
         self._folder.remove(self._path, self._size, exists=self._exists)
+
+
+def _size(chunk: Chunk) -> int:
+    return len(chunk.data) + _PER_MESSAGE * len(chunk)
 
 
 def _joined(chunks: list[Chunk]) -> Chunk:

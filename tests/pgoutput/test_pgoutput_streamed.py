@@ -28,9 +28,13 @@ XID = 7
 END = (Lsn(1000), Lsn(1010), TIME)
 
 
-@pytest.fixture(params=[1, 1 << 19], ids=["on-disk", "in-memory"])
+@pytest.fixture(
+    params=[(1, 1 << 30), (100, 1 << 30), (1 << 30, 1), (1 << 30, 1 << 30)],
+    ids=["on-disk", "both", "on-disk-together", "in-memory"],
+)
 def spools(request, tmp_path, monkeypatch):
-    monkeypatch.setattr(spool, "CHUNK_BYTES", request.param)
+    monkeypatch.setattr(spool, "CHUNK_BYTES", request.param[0])
+    monkeypatch.setattr(spool, "HELD_AT_MOST", request.param[1])
     return SpoolFolder(Files(Disk(), str(tmp_path)), "spool")
 
 
