@@ -111,7 +111,7 @@ class PreparedTransactions:
             yield Slice(self._edge(message.rollback_end_lsn))
 
     def _given_out(self, prepared: Prepared | None) -> bool:
-        """Say whether the changes were given out at the prepare; where nothing is known, by an earlier run."""
+        """Say whether the changes were given out at the prepare; of one not known, by an earlier run."""
         return self._policy.at_prepare if prepared is None else prepared.path is None
 
     @property
