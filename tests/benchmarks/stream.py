@@ -181,7 +181,7 @@ def measure(command: list[str], log: Path) -> Usage:
     peak, status = 0.0, None
     while status is None:
         time.sleep(0.005)
-        peak = max(peak, _peak_rss(process.pid))
+        peak = max(peak, peak_rss(process.pid))
         pid, code, used = os.wait4(process.pid, os.WNOHANG)
         if pid:
             status = os.waitstatus_to_exitcode(code)
@@ -194,7 +194,7 @@ def measure(command: list[str], log: Path) -> Usage:
     return Usage(wall, used.ru_utime + used.ru_stime, peak or used.ru_maxrss / 1024)
 
 
-def _peak_rss(pid: int) -> float:
+def peak_rss(pid: int) -> float:
     """Read the high-water mark of the process as it is now, in MB; 0 where there is no /proc.
 
     The one that wait4 gives counts the moment before exec, too, when the process was a copy of this one.
