@@ -74,7 +74,7 @@ def _transaction(
 def heartbeat(context: Context, millis: int) -> bytes:
     """Build a heartbeat record."""
     config = context.config
-    topic = text(f"{config.topic_heartbeat_prefix}.{config.topic_prefix}")
+    topic = text(config.topic_delimiter.join((config.topic_heartbeat_prefix, config.topic_prefix)))
     key = b'{"serverName":%s}' % text(config.topic_prefix)
     value = b'{"ts_ms":%d}' % millis
     return _control(context, topic, (schemas.HEARTBEAT_KEY, key), (schemas.HEARTBEAT_VALUE, value))
