@@ -166,3 +166,9 @@ def test_a_heartbeat_is_a_record_of_its_own() -> None:
     [found] = lines(started(PLAIN).heartbeat(Lsn(END)))
     assert (found["topic"], found["key"]) == ("__debezium-heartbeat.srv", {"serverName": "srv"})
     assert list(found["value"]) == ["ts_ms"]
+
+
+def test_the_delimiter_stands_in_a_heartbeats_topic_too() -> None:
+    config = replace(PLAIN, topic_delimiter="/", topic_heartbeat_prefix="h b")
+    [found] = lines(started(config).heartbeat(Lsn(END)))
+    assert found["topic"] == "h b/srv"
