@@ -94,6 +94,7 @@ def _checkpoint_content(checkpoint: "Checkpoint") -> dict[str, Any]:
         **asdict(checkpoint.source),
         "end_lsn": str(checkpoint.end_lsn),
         "segment": checkpoint.segment,
+        "prepared": [{"gid": one.gid, "xid": one.xid} for one in checkpoint.prepared],
         "unfinished_files": len(checkpoint.files),
         "unfinished_rows": sum(file.mark.rows for file in checkpoint.files),
     }
@@ -130,10 +131,14 @@ def _checkpoint_facts(checkpoint: "Checkpoint | None") -> Iterator[tuple[str, st
     if checkpoint is None:
         yield "checkpoint", "- (a copy of finished files)"
         return
+    from pgcdc_cli.formats.style import safe
+
     source = checkpoint.source
     yield "slot", f"{source.slot}, database {source.database}"
     yield "publications", ", ".join(source.publications) or "-"
     yield "durable to", str(checkpoint.end_lsn)
+    if checkpoint.prepared:
+        yield "prepared", ", ".join(safe(one.gid) for one in checkpoint.prepared)
     if checkpoint.files:
         rows = sum(file.mark.rows for file in checkpoint.files)
         yield (

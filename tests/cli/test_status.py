@@ -122,3 +122,22 @@ def test_a_damaged_record_is_an_error(pgcdc, tmp_path):
     ran = pgcdc("status", "changes", "--warehouse", "lake")
     assert ran.status == 14
     assert 'could not read "lake/_pgcdc.json"' in ran.err
+
+
+def test_transactions_that_are_prepared_are_named(shop, pgcdc):
+    given = ("stream", "-d", shop.uri, "-S", shop.copy_slot(shop.slot), "--publication", "p", "--two-phase")
+    run = (*given, "-D", "changes", "--endpos", "now")
+    assert pgcdc(*run).status == 0
+    name = f"gid of {shop.name}"
+    shop.execute(
+        f"BEGIN; SELECT pg_current_xact_id(); CREATE TABLE prepared (); PREPARE TRANSACTION '{name}'"
+    )
+    try:
+        assert pgcdc(*run).status == 0
+        assert f"prepared      {name}" in pgcdc("status", "changes").out.splitlines()
+        (one,) = json.loads(pgcdc("status", "changes", "--json").out)["checkpoint"]["prepared"]
+        assert one["gid"] == name
+    finally:
+        shop.execute(f"ROLLBACK PREPARED '{name}'")
+    assert pgcdc(*run).status == 0
+    assert "prepared" not in pgcdc("status", "changes").out
