@@ -137,6 +137,13 @@ def test_a_column_that_is_left_out_stays_in_the_key_as_an_optional_one(people):
     assert "id" not in found["value"]["payload"]["after"]
 
 
+def test_a_snapshot_reads_left_out_columns_of_the_key_only_where_all_are_left_out(people):
+    stream = Stream(changes=[change(people, "R", [1], [ROW])])
+    [part] = records(stream, config(**{"column.exclude.list": "public.people.id"}))
+    [none] = records(stream, config(**{"column.include.list": "public.others.id"}))
+    assert (part["key"]["id"], none["key"]["id"], none["value"]["payload"]["after"]) == ("", "k", {})
+
+
 def test_a_default_replaces_nulls_of_keys_as_the_keys_converter_says(people):
     columns = tuple(replace(c, not_null=False) for c in people.columns)
     facts = TableFacts(None, ("note",), {name: ColumnFacts("'q'::text") for name in TYPES})

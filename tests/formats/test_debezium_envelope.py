@@ -172,3 +172,11 @@ def test_the_delimiter_stands_in_a_heartbeats_topic_too() -> None:
     config = replace(PLAIN, topic_delimiter="/", topic_heartbeat_prefix="h b")
     [found] = lines(started(config).heartbeat(Lsn(END)))
     assert found["topic"] == "h b/srv"
+
+
+def test_a_topic_is_no_longer_than_kafka_allows(items: TableSchema) -> None:
+    stream = Stream(changes=[change(items, "I", [1], [["1", "a"]])])
+    config = replace(PLAIN, topic_prefix="p" * 240, key_converter_schemas_enable=True)
+    [found] = records(stream, config)
+    assert found["topic"] == "p" * 240 + ".public.i"
+    assert found["key"]["schema"]["name"] == found["topic"] + ".Key"

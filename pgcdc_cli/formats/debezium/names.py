@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
 
 Adjust = Callable[[str], str]
+_LONGEST_TOPIC = 249
 
 
 def topic(config: ConnectorConfig, *parts: str) -> str:
-    """Join with the delimiter; what Kafka forbids in a topic's name becomes `_`."""
-    return re.sub(r"[^A-Za-z0-9._-]", "_", config.topic_delimiter.join((config.topic_prefix, *parts)))
+    """Join with the delimiter; what Kafka forbids in a topic's name becomes `_`, or is cut off behind it."""
+    joined = config.topic_delimiter.join((config.topic_prefix, *parts))
+    return re.sub(r"[^A-Za-z0-9._-]", "_", joined)[:_LONGEST_TOPIC]
 
 
 def schema_adjuster(config: ConnectorConfig) -> Adjust:

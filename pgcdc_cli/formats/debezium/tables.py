@@ -152,12 +152,14 @@ def _is_domain(table: TableSchema, index: int) -> bool:
 def _left_out(table: TableSchema, index: int, config: ConnectorConfig, *, snapshot: bool) -> Field | None:
     """Find the field of a column that is left out, but may be part of the key.
 
-    Debezium does not look it up for the stream, and takes it for optional; in snapshots it doesn't read it.
+    Debezium does not look it up for the stream, and takes it for optional; in snapshots it doesn't read it,
+    unless all columns are left out: where it selects none, it selects all.
     """
     column, facts = table.columns[index], _column_facts(table, index)
     if snapshot:
         field = field_for(column, facts, config, snapshot=snapshot)
-        return field and replace(field, to_json=texts.nothing().to_json, null=field.absent)
+        read = not any(config.includes_column(table.schema, table.name, one.name) for one in table.columns)
+        return field if read else field and replace(field, to_json=texts.nothing().to_json, null=field.absent)
     return field_for(replace(column, not_null=None), replace(facts, default=None), config)
 
 
