@@ -43,6 +43,13 @@ _LARGEST_INT64_PRECISION = 18
 _INTEGER = np.zeros(256, np.bool_)
 _INTEGER[np.frombuffer(b"0123456789-", np.uint8)] = True
 _DIGITS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
+_PAIRS = np.stack([np.repeat(_DIGITS, 64), np.tile(_DIGITS, 64)], axis=1).reshape(-1).view(np.uint16)
+"""Two letters of base64 by their 12 bits."""
+_RIGHT = np.array([52, 40, 28, 16, 4, 0], np.uint64)
+_LEFT = np.array([0, 0, 0, 0, 0, 8], np.uint64)
+"""Shifts that bring each 12 bits of 64, the first ones first, to the lower end; the last 4 get zeros."""
+_SIZES = 1 << np.arange(7, 63, 8)
+"""From each of these on, a value (or the complement of a negative one) needs another byte."""
 
 
 def integer(type_: str) -> Kind:
@@ -250,19 +257,17 @@ class _Precise:
 
 def _base64_of(values: NDArray[np.int64]) -> pa.BinaryArray:
     """Quote the base64 of each value's shortest big endian two's complement."""
-    magnitude = np.where(values < 0, ~values, values)
-    size = np.ones(len(values), np.int64)
-    for byte in range(1, 8):
-        size += magnitude >> (8 * byte - 1) != 0
-    shifts = 8 * (size[:, None] - 1 - np.arange(9))
-    octets = np.where(shifts >= 0, values[:, None] >> np.maximum(shifts, 0) & 0xFF, 0).reshape(-1, 3, 3)
-    groups = octets[:, :, 0] << 16 | octets[:, :, 1] << 8 | octets[:, :, 2]
-    letters = _DIGITS[groups[:, :, None] >> np.array([18, 12, 6, 0]) & 63].reshape(-1, 12)
-    place = np.arange(12)
-    letters[place >= (size[:, None] * 8 + 5) // 6] = ord("=")
+    size = np.searchsorted(_SIZES, values ^ (values >> 63), side="right") + 1
     length = (size + 2) // 3 * 4
+    longest = int(length.max(initial=0))
+    bits = (values << 8 * (8 - size)).view(np.uint64)[:, None]
+    pairs = bits >> _RIGHT[: longest // 2] << _LEFT[: longest // 2] & 4095
+    letters = _PAIRS[pairs].view(np.uint8).reshape(len(values), longest)
+    place = np.arange(longest)
+    letters[place >= ((size * 8 + 5) // 6)[:, None]] = ord("=")
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(length)])
-    return quoted(kernels.from_bytes(offsets, letters[place < length[:, None]]))
+    shown = letters if (length == longest).all() else letters[place < length[:, None]]
+    return quoted(kernels.from_bytes(offsets, shown.reshape(-1)))
 
 
 def money(config: ConnectorConfig, *, snapshot: bool) -> Kind:
