@@ -106,9 +106,11 @@ class DebeziumFormat:
             losses = self._losses(batch.table, batch.stamps.lsn)
             lines = self._batch(batch, timeline, now, losses)
             stamps, told = batch.stamps, ~kernels.as_mask(kernels.equal(lines, b""))
-            if told.any():
+            if not told.all():
+                lines = lines.filter(pa.array(told))
+            if len(lines):
                 index, commit = stamps.index[told], stamps.commit_lsn[told]
-                yield Encoded(*self._place(batch.table), index, commit, lines.filter(pa.array(told)))
+                yield Encoded(*self._place(batch.table), index, commit, lines)
             yield from _lost(losses, stamps)
 
     def _batch(
