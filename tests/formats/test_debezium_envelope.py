@@ -180,3 +180,24 @@ def test_a_topic_is_no_longer_than_kafka_allows(items: TableSchema) -> None:
     [found] = records(stream, config)
     assert found["topic"] == "p" * 240 + ".public.i"
     assert found["key"]["schema"]["name"] == found["topic"] + ".Key"
+
+
+def test_the_newer_headers_are_those_of_rows_and_have_schemas_where_keys_do(items: TableSchema) -> None:
+    settings = replace(PLAIN, debezium_version="3.4", key_converter_schemas_enable=True)
+    message = MessageChange(stamp(2), transactional=True, prefix="p", content=b"hi")
+    row, said = records(Stream(changes=[change(items, "I", [1], [["1", "a"]])], messages=[message]), settings)
+    assert row["headers"]["__debezium.context.taskId"] == {
+        "schema": {"type": "string", "optional": False},
+        "payload": "0",
+    }
+    assert said["headers"] == {}
+
+
+def test_avro_names_in_unicode_have_four_digits_only_below_256(items: TableSchema) -> None:
+    columns = tuple(replace(c, name=n) for c, n in zip(items.columns, ("a-b", "кл"), strict=True))
+    other = replace(items, columns=columns, facts=None, key=None)
+    [found] = records(
+        Stream(changes=[change(other, "I", [1], [["1", "a"]])]),
+        replace(PLAIN, field_name_adjustment_mode="avro_unicode"),
+    )
+    assert list(found["value"]["after"]) == ["a_u002db", "_u43a_u43b"]

@@ -1,6 +1,7 @@
 """Names of topics, schemas and fields, as Debezium sanitises and adjusts them."""
 
 import re
+import struct
 from collections.abc import Callable
 
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
@@ -46,5 +47,6 @@ def _adjusted(name: str, allowed: str, replace: Callable[[str], str]) -> str:
 
 
 def _unicode(character: str) -> str:
-    units = character.encode("utf-16-be").hex()
-    return "".join(f"_u{units[at : at + 4]}" for at in range(0, len(units), 4))
+    """Write each UTF-16 unit in hexadecimal: four digits below U+0100, above it only as many as it needs."""
+    units = struct.iter_unpack(">H", character.encode("utf-16-be"))
+    return "".join(f"_u{unit:04x}" if unit < 0x100 else f"_u{unit:x}" for (unit,) in units)

@@ -50,17 +50,22 @@ class Context:
         """Build the headers' object; `more` are members, each followed by a comma."""
         members = list(more)
         if self.newer:
-            name = text(self.config.topic_prefix)
-            members += [
-                b'"__debezium.context.connectorLogicalName":%s,"__debezium.context.taskId":"0",'
-                b'"__debezium.context.connectorName":"postgresql","__debezium.context.runId":"%s",'
-                % (name, self.run_id.encode())
-            ]
+            members += [self._context_headers()]
         if not members:
             return (b"{}",)
         last = members.pop()
         assert isinstance(last, bytes)
         return (b"{", *members, last.removesuffix(b","), b"}")
+
+    def _context_headers(self) -> bytes:
+        names = ("connectorLogicalName", "taskId", "connectorName", "runId")
+        values = (self.config.topic_prefix, "0", "postgresql", self.run_id)
+        form = b'"__debezium.context.%s":%s,'
+        if self.config.key_converter_schemas_enable:
+            form = b'"__debezium.context.%s":{"schema":{"type":"string","optional":false},"payload":%s},'
+        return b"".join(
+            form % (name.encode(), text(value)) for name, value in zip(names, values, strict=True)
+        )
 
 
 def text(value: str) -> bytes:
@@ -116,17 +121,22 @@ class Record:
         return (text(name) + b":", *key, b",")
 
     def _line(self, key: Sequence[Part], value: Sequence[Part], headers: Sequence[Part]) -> Sequence[Part]:
-        return record_line(self._context, self._table.topic, key, value, headers)
+        told = self._context.headers(headers)
+        return record_line(self._context, self._table.topic, key, value, told)
 
 
 def record_line(
-    context: Context, topic: bytes, key: Sequence[Part], value: Sequence[Part], headers: Sequence[Part] = ()
+    context: Context,
+    topic: bytes,
+    key: Sequence[Part],
+    value: Sequence[Part],
+    headers: Sequence[Part] = (b"{}",),
 ) -> Sequence[Part]:
-    """Give the parts of one line."""
+    """Give the parts of one line; only those of rows have headers."""
     if context.values_only:
         return (*value, b"\n")
     begin = b'{"topic":' + topic + b',"key":'
-    return (begin, *key, b',"value":', *value, b',"headers":', *context.headers(headers), b"}\n")
+    return (begin, *key, b',"value":', *value, b',"headers":', *headers, b"}\n")
 
 
 def envelope_end(context: Context, operation: str, transaction: Sequence[Part], now: int) -> Sequence[Part]:
