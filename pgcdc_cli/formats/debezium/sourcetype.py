@@ -13,6 +13,8 @@ _SCALE = {"float4": 8, "float8": 17}
 _CLOCKS = {"time": 8, "timetz": 14, "timestamp": 22, "timestamptz": 28}
 _SERIALS = {"int2": "smallserial", "int4": "serial", "int8": "bigserial"}
 _VARLENA_HEADER = 4
+_FIRST_NORMAL_OID = 16384
+"""`FirstNormalObjectId` in access/transam.h: a user's types begin here."""
 _NAME = re.compile(r'"((?:[^"]|"")*)"|([^."]+)')
 
 
@@ -32,7 +34,8 @@ def source_type(column: TableColumn, wire_oid: int, default: str | None, *, snap
     domain = wire_oid != column.type.oid
     type_ = column.type if column.type.element is None else column.type.element
     kind = _declared(column, domain, default) if snapshot else _type_name(column, domain)
-    length, scale = _length(type_.name, column.type.typmod), str(_scale(type_.name, column.type.typmod))
+    known = "" if is_array_of_domain(column) else type_.name
+    length, scale = _length(known, column.type.typmod), str(_scale(known, column.type.typmod))
     if snapshot and column.type.name == "numeric" and column.type.typmod < 0 and not domain:
         length, scale = 0, ""
     parameters = {
@@ -44,7 +47,18 @@ def source_type(column: TableColumn, wire_oid: int, default: str | None, *, snap
     return SourceType(kind, length, {name: value for name, value in parameters.items() if value})
 
 
+def is_array_of_domain(column: TableColumn) -> bool:
+    """Whether the elements of a column's arrays are of a domain."""
+    type_, element = column.type, column.type.element
+    if element is None or type_.oid < _FIRST_NORMAL_OID:
+        return False
+    printed = column.declared.endswith("[]")
+    return element.oid < _FIRST_NORMAL_OID or (printed and _names(column.declared)[-1] != element.name)
+
+
 def _type_name(column: TableColumn, domain: bool) -> str:
+    if is_array_of_domain(column) and not domain:
+        return f"_{_names(column.declared)[-1]}"
     return _names(column.declared)[-1] if domain else _catalog_name(column.type)
 
 

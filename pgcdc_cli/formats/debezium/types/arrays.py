@@ -54,13 +54,20 @@ def array(element: PgType, kind: Kind, config: ConnectorConfig, *, optional: boo
     return Kind(schema, to_json, b"[]", None, unavailable, form=_form(kind.form), loss=loss)
 
 
+def vector(type_: str) -> Kind:
+    """int2vector and oidvector: arrays whose elements the connector doesn't find in their text."""
+    schema = {"type": "array", "items": {"type": type_, "optional": False}}
+    form = inexact("Debezium writes no elements")
+    return Kind(schema, per_value(lambda _: b"[]"), b"[]", form=form)
+
+
 _OLD_YEAR = r"[{,\"](0\d{3}|1[0-4]\d\d|15[0-7]\d|158[0-2])-| BC"
 _LOST = {
     "numeric": "NaN|Infinity",
     "time": "24:00",
     "date": r"infinity|1582-10-(0[5-9]|1[0-4])| BC",
     "timestamp": _OLD_YEAR,
-    "timestamptz": _OLD_YEAR,
+    "timestamptz": f"{_OLD_YEAR}|-infinity",
 }
 """What the driver does not read as it is in an array, or counts in another calendar."""
 
@@ -91,7 +98,7 @@ def _array(
         return None
     if parsed is None or tokens is None:
         return _several_dimensions(text, element)
-    if (strict and None in parsed) or (element.name == "numeric" and not _NOT_FINITE.isdisjoint(parsed)):
+    if (strict and None in tokens) or (element.name == "numeric" and not _NOT_FINITE.isdisjoint(parsed)):
         return None
     return b"[" + b",".join(NULL if one is None else one for one in tokens) + b"]"
 
@@ -121,7 +128,9 @@ def _unavailable(element: PgType, config: ConnectorConfig) -> bytes:
         return b"[" + token(placeholder) + b"]"
     if element.name == "bytea" and config.binary_handling_mode == "bytes":
         return b"[" + base64_token(octets) + b"]"
-    if element.name in {"int4", "int8", "date"}:
+    if element.name in {"int4", "int8"} or (
+        element.name == "date" and config.time_precision_mode != "connect"
+    ):
         # Java's bytes have a sign.
         return token([octet - 256 if octet > 127 else octet for octet in octets])
     if element.name == "uuid":

@@ -25,6 +25,11 @@ _CURRENT = frozenset(["current_timestamp", "current_time", "current_date", "loca
 _JAVA_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _JAVA_SPECIAL = re.compile(r"[+-]?(NaN|Infinity)")
 _CLOCK = re.compile(r"\d\d:\d\d(:\d\d(\.\d+)?)?")
+_HOUR_AND_MINUTE = re.compile(r"\d\d:\d\d")
+_MOMENT = re.compile(
+    r"(?P<day>\d{4,}-\d\d-\d\d)(?: (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?))?"
+    r"(?P<zone>[+-]\d\d[\d:]*)?(?P<era> BC)?"
+)
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _RADIX_2 = re.compile(r"[+-]?[01]{1,31}")
 
@@ -158,6 +163,7 @@ def _uuid(text: str, _: int) -> str | None:
 
 def _clock(text: str, _: int) -> str | None:
     """The end of the day is Java's last moment of it."""
+    text = f"{text}:00" if _HOUR_AND_MINUTE.fullmatch(text) else text
     return "23:59:59.999999" if text == "24:00:00" else text
 
 
@@ -165,11 +171,17 @@ def _moment(text: str, _: int) -> str | None:
     """A time alone is one of the first day; infinity is beyond what Java's dates with a zone hold."""
     if text in _INFINITE_DAYS:
         return None
-    return f"1970-01-01 {text}" if _CLOCK.fullmatch(text) else text
+    if _CLOCK.fullmatch(text):
+        return f"1970-01-01 {text}"
+    match = _MOMENT.fullmatch(text)
+    return match and f"{match['day']} {match['clock'] or '00:00:00'}{match['era'] or ''}"
 
 
 def _zoned_moment(text: str, typmod: int) -> str | None:
-    return f"1970-01-01 {text}+00" if _CLOCK.fullmatch(text) else _moment(text, typmod)
+    """Without a zone, it is one of UTC."""
+    moment, given = _moment(text, typmod), _MOMENT.fullmatch(text)
+    zone = (given and given["zone"]) or "+00"
+    return moment and f"{moment.removesuffix(' BC')}{zone}{' BC' if moment.endswith(' BC') else ''}"
 
 
 def _day(text: str, _: int) -> str | None:

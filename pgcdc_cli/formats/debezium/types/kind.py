@@ -69,6 +69,12 @@ def token(value: object) -> bytes:
     return _jackson(text).encode()
 
 
+def json_text(value: object) -> str:
+    """Write one value as Jackson does into text of characters, where only what JSON asks for is escaped."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _ESCAPES.sub(lambda match: _escaped(match[0]), text)
+
+
 def base64_token(data: bytes) -> bytes:
     return b'"' + base64.b64encode(data) + b'"'
 
@@ -109,6 +115,7 @@ def _escaped(found: str) -> str:
     return f"\\u{0xD800 + high:04X}\\u{0xDC00 + low:04X}"
 
 
+_ESCAPES = re.compile(r"\\u[0-9a-f]{4}|\\.")
 _OTHERWISE = re.compile(r"\\u[0-9a-f]{4}|\\.|[\U00010000-\U0010FFFF]")
 _FOUR_BYTES = 0xF0
 _SHORT = np.zeros(256, np.bool_)

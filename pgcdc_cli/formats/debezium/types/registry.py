@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
 from pgcdc_cli.formats.debezium.field import Field
 from pgcdc_cli.formats.debezium.schemas import in_order
+from pgcdc_cli.formats.debezium.sourcetype import is_array_of_domain
 from pgcdc_cli.formats.debezium.types import arrays, numbers, temporal, texts
 from pgcdc_cli.formats.debezium.types.defaults import default_token
 from pgcdc_cli.formats.debezium.types.kind import NULL, Form, Kind, inexact, per_value
@@ -16,9 +17,12 @@ from pgcdc_cli.types.registry import PgType
 
 @dataclass(frozen=True, slots=True)
 class _Context:
+    """`domains` says that a column is an array of a domain."""
+
     typmod: int
     config: ConnectorConfig
     snapshot: bool
+    domains: bool = False
 
 
 _NAMED_TEXT = {
@@ -55,6 +59,8 @@ _KINDS: dict[str, Callable[[_Context], Kind]] = {
         texts.text(c.config) if c.snapshot or c.config.include_unknown_datatypes else texts.nothing()
     ),
     "hstore": lambda c: texts.hstore(c.config),
+    "int2vector": lambda _: arrays.vector("int16"),
+    "oidvector": lambda _: arrays.vector("int64"),
     "point": lambda _: texts.point(),
     "date": lambda c: temporal.date(c.config, snapshot=c.snapshot),
     "time": lambda c: temporal.time(c.typmod, c.config),
@@ -65,13 +71,14 @@ _KINDS: dict[str, Callable[[_Context], Kind]] = {
     **dict.fromkeys(_PLAIN_TEXT, lambda c: texts.text(c.config)),
     **{name: _named_text(semantic) for name, semantic in _NAMED_TEXT.items()},
 }
-_NO_ARRAYS = frozenset(["money", "interval", "point", "xml", "name", "varbit"])
+_NO_ARRAYS = frozenset(["money", "interval", "point", "xml", "name", "varbit", "refcursor"])
 """Types whose arrays are left out, even where unknown types are not."""
 
-_MILLIS = 3
+_VECTORS = frozenset(["int2vector", "oidvector"])
+_NEVER_NULL = _VECTORS | {"isbn"}
+"""Types that are known, but not their arrays."""
 
-_FIRST_NORMAL_OID = 16384
-"""`FirstNormalObjectId` in access/transam.h: a user's types begin here."""
+_MILLIS = 3
 
 
 def field_for(
@@ -82,7 +89,7 @@ def field_for(
     snapshot: bool = False,
 ) -> Field | None:
     """Say how a column is written; None if Debezium leaves it out."""
-    context = _Context(column.type.typmod, config, snapshot)
+    context = _Context(column.type.typmod, config, snapshot, is_array_of_domain(column))
     kind = kind_of(column.type, facts, context)
     # Defaults are converted alike in snapshots.
     streamed = kind_of(column.type, facts, replace(context, snapshot=False))
@@ -114,24 +121,29 @@ def kind_of(type_: PgType, facts: ColumnFacts | None, context: _Context) -> Kind
     if type_.category == "enum":
         return texts.enum(facts.labels or () if facts else (), context.config)
     if type_.element is not None:
-        return _array(type_, type_.element, facts, context)
+        return _array(type_.element, facts, context)
     if type_.name in _KINDS:
         return _KINDS[type_.name](context)
     return _unknown(type_, context)
 
 
-def _array(type_: PgType, element: PgType, facts: ColumnFacts | None, context: _Context) -> Kind | None:
+def _array(element: PgType, facts: ColumnFacts | None, context: _Context) -> Kind | None:
+    if context.domains:
+        # As printed: no driver looks into them.
+        unknown = _unknown(replace(element, name="text"), context)
+        return unknown and arrays.array(element, unknown, context.config, optional=False)
     if element.name in _NO_ARRAYS and element.category == "base":
         return None
     if element.name == "bit":
         # As one bit string, which no array's text is.
         nothing = texts.nothing()
         return replace(texts.bits(context.typmod), to_json=nothing.to_json, form=nothing.form)
-    of_a_domain = element.oid < _FIRST_NORMAL_OID <= type_.oid
-    kind = _unknown(element, context) if of_a_domain else _element(element, facts, context)
+    kind = _element(element, facts, context)
     if kind is None:
         return None
-    known = element.name in _KINDS and element.name != "isbn" and not of_a_domain
+    if element.name in _VECTORS:
+        kind = replace(kind, to_json=texts.nothing().to_json)
+    known = element.name in _KINDS and element.name not in _NEVER_NULL
     array = arrays.array(element, kind, context.config, optional=known)
     if element.name != "time" or not _loses_times(context):
         return array
@@ -145,6 +157,8 @@ def _element(element: PgType, facts: ColumnFacts | None, context: _Context) -> K
         return kind_of(element, facts, replace(context, snapshot=True))
     if element.name == "timestamptz":
         return temporal.timestamptz_in_array(element.typmod)
+    if element.name == "timetz":
+        return temporal.timetz_in_array()
     if element.name == "time":
         in_micros = temporal.time(-1, replace(context.config, time_precision_mode="adaptive"))
         return arrays.in_millis(in_micros, element.typmod)

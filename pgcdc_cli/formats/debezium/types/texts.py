@@ -18,6 +18,7 @@ from pgcdc_cli.formats.debezium.types.kind import (
     ToJson,
     base64_token,
     inexact,
+    json_text,
     named,
     per_value,
     quoted,
@@ -153,14 +154,13 @@ _STRING_MAP: dict[str, Any] = {
 
 
 def hstore(config: ConnectorConfig) -> Kind:
-    placeholder = config.placeholder
-    unavailable = token({placeholder: placeholder})
+    unavailable: object = {config.placeholder: config.placeholder}
     if config.hstore_handling_mode == "map":
         convert = per_value(lambda text: token(parse_hstore(text)))
-        return Kind(_STRING_MAP, convert, b"{}", None, unavailable, form={"form": "hstore"})
-    to_json = per_value(lambda text: token(token(parse_hstore(text)).decode()))
+        return Kind(_STRING_MAP, convert, b"{}", None, token(unavailable), form={"form": "hstore"})
+    to_json = per_value(lambda text: token(json_text(parse_hstore(text))))
     schema = named("string", "io.debezium.data.Json")
-    return Kind(schema, to_json, b'""', None, token(unavailable.decode()), form={"form": "hstore"})
+    return Kind(schema, to_json, b'"{}"', None, token(json_text(unavailable)), form={"form": "hstore"})
 
 
 def parse_hstore(text: str) -> dict[str, str | None]:

@@ -1,0 +1,106 @@
+"""What rarer types become, as a real 2.5.4 told."""
+
+import json
+
+import pytest
+
+from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.formats.debezium.field import Field
+from pgcdc_cli.formats.debezium.types.registry import field_for
+from pgcdc_cli.table import ColumnFacts, TableColumn
+from pgcdc_cli.types import kernels
+from pgcdc_cli.types.oids import TYPES
+from pgcdc_cli.types.registry import PgType, builtin
+
+OIDS = {name: oid for name, _, oid, _ in TYPES} | {f"{name}[]": array for name, _, _, array in TYPES}
+HSTORE = PgType(20001, -1, "hstore", "other")
+CITEXT = PgType(20002, -1, "citext", "other")
+
+
+def of_type(type_: PgType | str, declared: str = "", default: str | None = None, **modes) -> Field | None:
+    found = builtin(OIDS[type_], -1) if isinstance(type_, str) else type_
+    column = TableColumn("v", found, declared or found.name, replica_identity=False)
+    return field_for(column, ColumnFacts(default), ConnectorConfig(topic_prefix="srv", **modes))
+
+
+def shown(field: Field | None, *texts: str) -> list[str]:
+    assert field is not None
+    return [token.decode() for token in kernels.as_binary(field.to_json(kernels.binary(texts))).to_pylist()]
+
+
+def array_of(element: PgType, oid: int) -> PgType:
+    return PgType(oid, -1, f"{element.name}[]", "array", element)
+
+
+@pytest.mark.parametrize(
+    ("element", "declared"),
+    [(CITEXT, "email[]"), (CITEXT, 'other."E mail"[]'), (builtin(600, -1), "place[]")],
+)
+def test_arrays_of_domains_are_unknown_whatever_the_domain_is_over(element, declared):
+    type_ = array_of(element, 20010)
+    assert of_type(type_, declared) is None
+    known = of_type(type_, declared, include_unknown_datatypes=True)
+    assert known.schema["items"] == {"type": "bytes", "optional": False}
+    # Not as the driver prints points: (1,2) and not (1.0,2.0).
+    assert shown(known, '{"(1,2)"}') == ['["KDEsMik="]']
+
+
+def test_arrays_of_an_extensions_type_are_known():
+    field = of_type(array_of(CITEXT, 20010), "citext[]")
+    assert shown(field, "{A,b}") == ['["A","b"]']
+
+
+def test_vectors_are_arrays_without_elements():
+    assert of_type("int2vector").schema["items"] == {"type": "int16", "optional": False}
+    assert shown(of_type("oidvector"), "1 2") == ["[]"]
+    arrays = of_type("int2vector[]")
+    assert arrays.to_json(kernels.binary(['{"1 2"}', "{}"])).to_pylist() == [None, b"[]"]
+
+
+@pytest.mark.parametrize("kind", ["refcursor[]", "money[]", "xml[]"])
+def test_some_arrays_are_left_out_even_where_unknown_types_are_not(kind):
+    assert of_type(kind, include_unknown_datatypes=True) is None
+
+
+def test_times_with_a_zone_lose_their_fraction_in_arrays_only():
+    assert shown(of_type("timetz"), "10:11:12.5+01") == ['"09:11:12.5Z"']
+    assert shown(of_type("timetz[]"), "{10:11:12.5+01}") == ['["09:11:12Z"]']
+
+
+def test_the_beginning_of_time_is_the_drivers_constant_in_arrays():
+    field = of_type("timestamptz[]")
+    assert shown(field, "{infinity,-infinity}") == ['["infinity","+292269055-12-02T23:00:00.000000Z"]']
+
+
+def test_the_json_in_an_hstores_text_has_no_escapes_but_those_of_json():
+    field = of_type(HSTORE)
+    assert json.loads(shown(field, '"k"=>"😀\x01\\""')[0]) == '{"k":"😀\\u0001\\""}'
+
+
+def test_an_hstore_that_may_not_be_null_is_empty_where_it_is_not_sent():
+    column = TableColumn("v", HSTORE, "hstore", replica_identity=False, not_null=True)
+    assert field_for(column, None, ConnectorConfig(topic_prefix="srv")).absent == b'"{}"'
+
+
+def test_days_in_connect_mode_have_no_placeholder_in_arrays():
+    assert json.loads(of_type("date[]").unavailable)[:2] == [95, 95]
+    assert of_type("date[]", time_precision_mode="connect").unavailable == b"null"
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "token"),
+    [
+        (
+            "timestamptz",
+            "'2020-02-29 10:11:12'::timestamp without time zone",
+            b'"2020-02-29T10:11:12.000000Z"',
+        ),
+        ("timestamptz", "'2020-02-29'::date", b'"2020-02-29T00:00:00.000000Z"'),
+        ("timestamptz", "'0044-03-15 00:00:00 BC'::timestamp", b'"-0043-03-15T00:00:00.000000Z"'),
+        ("timestamp", "'2020-02-29'::date", b"1582934400000000"),
+        ("timestamp", "'2020-02-29 10:11:12.5+00'::timestamp with time zone", b"1582971072500000"),
+        ("time", "('10:11'::text)::time without time zone", b"36660000000"),
+    ],
+)
+def test_defaults_of_another_temporal_type_are_read_as_moments_of_utc(kind, default, token):
+    assert of_type(kind, default=default).schema["default"] == token
