@@ -57,6 +57,7 @@ def test_a_file_that_is_no_configuration_is_a_usage_error(tmp_path, text):
         ("tombstones.on.delete", "yes", "true nor false"),
         ("heartbeat.interval.ms", "-1", "whole number"),
         ("table.include.list", "a(", "regular expression"),
+        ("table.include.list", "[[ab]c]", "regular expression"),
         ("skipped.operations", "c,x", "none of c, u, d, t, none"),
         ("message.key.columns", "public.t", "TABLE:COLUMN"),
         ("column.mask.hash.ROT13.with.salt.x", "a", "ROT13"),
@@ -102,7 +103,14 @@ def test_schemas_columns_messages_and_keys_have_their_lists():
     assert not rules.includes_table("private", "t")
     assert [rules.includes_column("public", "t", name) for name in ("id", "secret")] == [True, False]
     assert [rules.includes_message(prefix) for prefix in ("app-1", "other")] == [True, False]
-    assert [rules.key_columns("public", table) for table in "abcd"] == [("x", "y"), ("x", "y"), ("z",), ()]
+    found = [rules.key_columns("public", table, ("y", "x", "z")) for table in "abcd"]
+    assert found == [("x", "y"), ("x", "y"), ("z",), ()]
+
+
+def test_columns_of_keys_are_patterns_too_in_the_order_of_the_rules_then_of_the_table():
+    rules = config(message_key_columns="public.t:N.*,id;public.t:nosuch;.*:note")
+    assert rules.key_columns("public", "t", ("id", "note", "name", "x")) == ("note", "name", "id")
+    assert rules.key_columns("public", "u", ("id", "x")) == ()
 
 
 def test_a_password_is_in_no_message(caplog):

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 Patterns = tuple[re.Pattern[str], ...]
@@ -25,7 +26,7 @@ class ConnectorConfig:
     column_exclude_list: Patterns = ()
     message_prefix_include_list: Patterns = ()
     message_prefix_exclude_list: Patterns = ()
-    message_key_columns: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = ()
+    message_key_columns: Patterns = ()
     decimal_handling_mode: str = "precise"
     time_precision_mode: str = "adaptive"
     interval_handling_mode: str = "numeric"
@@ -100,11 +101,11 @@ class ConnectorConfig:
         """Whether the filters let a message through."""
         return _included(prefix, self.message_prefix_include_list, self.message_prefix_exclude_list)
 
-    def key_columns(self, schema: str, table: str) -> tuple[str, ...]:
-        """Columns of the key that the configuration names for a table; none if it is the primary key."""
-        name = f"{schema}.{table}"
-        found = [columns for pattern, columns in self.message_key_columns if pattern.fullmatch(name)]
-        return tuple(column for columns in found for column in columns)
+    def key_columns(self, schema: str, table: str, columns: Sequence[str]) -> tuple[str, ...]:
+        """Those columns of a table that the configuration wants in the key; none if it is the primary key."""
+        rules = self.message_key_columns
+        found = [c for rule in rules for c in columns if rule.fullmatch(f"{schema}.{table}.{c}")]
+        return tuple(dict.fromkeys(found))
 
     def source_type_rank(self, schema: str, table: str, column: str, kind: str) -> int | None:
         """Rank the rule that propagates a column's source type; None without one."""

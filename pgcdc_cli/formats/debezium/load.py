@@ -4,6 +4,7 @@ import difflib
 import json
 import logging
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -155,8 +156,10 @@ def _patterns(name: str, text: str) -> Patterns:
 
 def _pattern(name: str, text: str) -> re.Pattern[str]:
     try:
-        return re.compile(_from_java_regex(text), re.IGNORECASE)
-    except re.error as error:
+        # Java knows sets within sets; Python warns of what looks like one.
+        with warnings.catch_warnings(action="error", category=FutureWarning):
+            return re.compile(_from_java_regex(text), re.IGNORECASE)
+    except (re.error, FutureWarning) as error:
         raise _wrong(name, text, f"is no regular expression: {error}") from error
 
 
@@ -170,13 +173,14 @@ def _from_java_regex(text: str) -> str:
     return text
 
 
-def _keys(name: str, text: str) -> tuple[tuple[re.Pattern[str], tuple[str, ...]], ...]:
+def _keys(name: str, text: str) -> Patterns:
+    """Compile patterns of whole columns, `schema.table.column`, from those of tables and of their columns."""
     rules = []
     for rule in filter(None, (part.strip() for part in text.split(";"))):
         table, colon, columns = rule.rpartition(":")
         if not colon or not columns.strip():
             raise _wrong(name, rule, "is not TABLE:COLUMN,...")
-        rules.append((_pattern(name, table.strip()), tuple(column.strip() for column in columns.split(","))))
+        rules += [_pattern(name, f"{table.strip()}.{column.strip()}") for column in columns.split(",")]
     return tuple(rules)
 
 
