@@ -201,3 +201,9 @@ def test_avro_names_in_unicode_have_four_digits_only_below_256(items: TableSchem
         replace(PLAIN, field_name_adjustment_mode="avro_unicode"),
     )
     assert list(found["value"]["after"]) == ["a_u002db", "_u43a_u43b"]
+
+
+def test_a_row_without_columns_is_no_event(items: TableSchema) -> None:
+    bare = table({}, name="bare")
+    stream = Stream(changes=[change(bare, "I", [1], [[]]), change(items, "I", [2], [["1", "a"]])])
+    assert [record["value"]["source"]["table"] for record in records(stream)] == ["items"]
