@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from batches import Stream, change, full, key_only, stamp, table
+from batches import UNCHANGED, Stream, change, full, key_only, stamp, table
 
 from pgcdc_cli.formats.base import EncodedSlice
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
@@ -207,3 +207,14 @@ def test_a_row_without_columns_is_no_event(items: TableSchema) -> None:
     bare = table({}, name="bare")
     stream = Stream(changes=[change(bare, "I", [1], [[]]), change(items, "I", [2], [["1", "a"]])])
     assert [record["value"]["source"]["table"] for record in records(stream)] == ["items"]
+
+
+def test_a_key_that_was_put_aside_unchanged_is_that_of_the_old_row(items: TableSchema) -> None:
+    """The server sends the old row's key where it is too large to stay in the row, though it is the same."""
+    long = table({"id": "text", "name": "text"}, name="items", key=("id",))
+    long = replace(long, facts=items.facts)
+    old = key_only([["k" * 3000, None]], long)
+    stream = Stream(changes=[change(long, "U", [1], [[UNCHANGED, "b"]], old)])
+    [updated] = records(stream)
+    assert (updated["key"], updated["value"]["op"]) == ({"id": "k" * 3000}, "u")
+    assert updated["value"]["after"] == {"id": "k" * 3000, "name": "b"}

@@ -103,7 +103,7 @@ def _tokens(
     if values is None:
         return field.absent
     unchanged = image.unchanged[column.index] if isinstance(image, FullImage) else None
-    before = old.columns[column.index] if isinstance(old, FullImage) else None
+    before = None if old is None else old.columns[column.index]
     if unchanged is not None and before is not None:
         values, unchanged = _choose(unchanged, before, values), None
     tokens = field.to_json(values)
