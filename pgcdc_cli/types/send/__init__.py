@@ -120,15 +120,17 @@ def text_of(pg_type: PgType, column: pa.BinaryArray) -> pa.BinaryArray:
     assert read is not None, pg_type
     if read is scalars.text:
         return column
-    values = Packed.of(column.drop_null() if column.null_count else column)
+    there = as_mask(column.is_valid()) if column.null_count else None
+    values = Packed.of(column if there is None else column.drop_null())
     if not values.rows:
         return column
-    there = as_mask(column.is_valid())
     try:
-        return spread(read(values), there)
+        texts = read(values)
+        return texts.arrow() if there is None else spread(texts, there)
     except MalformedError as error:
         row = _first_bad(read, values)
-        raise MalformedError(error.reason, int(np.flatnonzero(there)[row])) from None
+        place = row if there is None else int(np.flatnonzero(there)[row])
+        raise MalformedError(error.reason, place) from None
 
 
 def _first_bad(read: Reader, values: Packed) -> int:
