@@ -3,9 +3,11 @@
 import json
 
 import pytest
+from batches import Stream, change, table
 
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
 from pgcdc_cli.formats.debezium.field import Field
+from pgcdc_cli.formats.debezium.format import DebeziumFormat
 from pgcdc_cli.formats.debezium.types.registry import field_for
 from pgcdc_cli.table import ColumnFacts, TableColumn
 from pgcdc_cli.types import kernels
@@ -85,6 +87,15 @@ def test_an_hstore_that_may_not_be_null_is_empty_where_it_is_not_sent():
 def test_days_in_connect_mode_have_no_placeholder_in_arrays():
     assert json.loads(of_type("date[]").unavailable)[:2] == [95, 95]
     assert of_type("date[]", time_precision_mode="connect").unavailable == b"null"
+
+
+def test_a_key_of_types_that_are_left_out_is_empty_but_there():
+    schema = table({"id": "tsvector", "n": "int4"})
+    encoding = DebeziumFormat(ConnectorConfig(topic_prefix="srv"), "stream")
+    encoding.restart("shop", None)
+    [piece] = encoding.encode(Stream(changes=[change(schema, "I", [1], [["a", "1"]])]).slice()).pieces
+    key = json.loads(bytes(piece.data))["key"]
+    assert key["payload"] == {} and key["schema"]["name"] == "srv.public.orders.Key"
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def _struct(table: EventTable, tokens: Tokens) -> Sequence[Part]:
 
 
 def _key(table: EventTable, tokens: Tokens) -> Sequence[Part]:
-    if not table.key:
+    if table.key is None:
         return (_NULL,)
     columns = table.all_columns
     members = _object([(columns[place].label, tokens[place]) for place in table.key])
@@ -143,7 +143,7 @@ def _object(members: list[tuple[bytes, Part]]) -> Sequence[Part]:
 def _changed(table: EventTable, old: Tokens, new: Tokens) -> Mask:
     rows = next(len(part) for part in (*old, *new) if isinstance(part, pa.Array))
     changed = np.zeros(rows, np.bool_)
-    for place in table.key:
+    for place in table.key or ():
         changed |= ~_equal(old[place], new[place], rows)
     return changed
 

@@ -30,14 +30,14 @@ class Column:
 class EventTable:
     """The fields of a row, and further ones that only the key has: masks and filters leave keys alone.
 
-    `key` counts into both. `key_head` and `value_head` begin the record's key and value, schema included, and
-    `_tail` ends them.
+    `key` counts into both; it is None without a key, and empty where all of its types are left out.
+    `key_head` and `value_head` begin the record's key and value, schema included, and `_tail` ends them.
     """
 
     topic: bytes
     columns: tuple[Column, ...]
     key_only: tuple[Column, ...]
-    key: tuple[int, ...]
+    key: tuple[int, ...] | None
     key_head: bytes
     key_tail: bytes
     value_head: bytes
@@ -73,7 +73,7 @@ def event_table(
         quote(full_name),
         columns,
         key_only,
-        key,
+        key if wanted else None,
         *wrapping(key_schema, enabled=config.key_converter_schemas_enable),
         *wrapping(value, enabled=config.value_converter_schemas_enable),
     )
