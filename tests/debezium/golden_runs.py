@@ -11,26 +11,28 @@ from typing import Any
 import psycopg
 
 GOLDEN = Path(__file__).parent.parent / "golden"
+CASES = GOLDEN / "cases"
+MORE = Path(__file__).parent.parent / "golden_more"
 DATABASE = "golden"
 SLOT = "golden_slot"
 
 
-def cases(version: str) -> list[str]:
+def cases(version: str, folder: Path = CASES) -> list[str]:
     """Names of the cases that were captured on this major version."""
-    found = [path.parent for path in sorted((GOLDEN / "cases").glob("*/connector.json"))]
-    return [case.name for case in found if connector(case.name)["_postgres.version"] == version]
+    found = [path.parent for path in sorted(folder.glob("*/connector.json"))]
+    return [case.name for case in found if connector(case)["_postgres.version"] == version]
 
 
-def connector(case: str) -> dict[str, Any]:
-    return dict(json.loads((GOLDEN / "cases" / case / "connector.json").read_text()))
+def connector(case: Path) -> dict[str, Any]:
+    return dict(json.loads((case / "connector.json").read_text()))
 
 
 class GoldenRun:
     """One case on one server, from an empty database to the lines that pgcdc wrote."""
 
-    def __init__(self, server: Any, case: str, work: Path) -> None:
+    def __init__(self, server: Any, case: str, work: Path, folder: Path = CASES) -> None:
         self._server = server
-        self._folder = GOLDEN / "cases" / case
+        self._folder = folder / case
         self.output = work / "events.jsonl"
         self.errors = work / "stderr"
 
@@ -76,7 +78,7 @@ class GoldenRun:
                 for script in re.split(r"(?m)^-- pause.*$", changes):
                     self._psql(script, strict=strict)
                     self._caught_up(process)
-                time.sleep(float(connector(self._folder.name).get("_wait", 0)))
+                time.sleep(float(connector(self._folder).get("_wait", 0)))
             finally:
                 process.terminate()
         assert process.returncode == 0, self.errors.read_text()

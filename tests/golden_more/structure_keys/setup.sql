@@ -1,0 +1,17 @@
+CREATE TABLE k1 (a int, b text, c int, d text, PRIMARY KEY (c, a));
+CREATE TABLE k2 (a text, b int, c uuid, PRIMARY KEY (c, b, a));
+CREATE TABLE k3 (a int, b text);
+CREATE TABLE k4 (a int UNIQUE, b text);
+CREATE TABLE k5 (a int NOT NULL UNIQUE, b int NOT NULL UNIQUE, c text);
+CREATE TABLE k6 (a int, b int NOT NULL, c text); CREATE UNIQUE INDEX k6_z ON k6 (b); CREATE UNIQUE INDEX k6_a ON k6 (c, a);
+CREATE TABLE k7 (a int NOT NULL, b text); CREATE UNIQUE INDEX k7_p ON k7 (a) WHERE b IS NOT NULL;
+CREATE TABLE k8 (a int NOT NULL, b text); CREATE UNIQUE INDEX k8_e ON k8 (lower(b));
+CREATE TABLE k9 (a int NOT NULL, b text); CREATE UNIQUE INDEX k9_e ON k9 (a, lower(b)); CREATE UNIQUE INDEX k9_f ON k9 (b);
+CREATE TABLE k10 (a int NOT NULL, b text, c int); CREATE UNIQUE INDEX k10_i ON k10 (a) INCLUDE (c);
+CREATE TABLE k11 (a int, b int, c int, PRIMARY KEY (a) INCLUDE (c));
+CREATE TABLE k12 (a int, b int, PRIMARY KEY (a) DEFERRABLE);
+CREATE TABLE k13 (a int UNIQUE DEFERRABLE INITIALLY DEFERRED, b int);
+CREATE TABLE k14 (a int NOT NULL, b int, c int); CREATE INDEX k14_n ON k14 (b); CREATE UNIQUE INDEX k14_u ON k14 (c DESC NULLS LAST, a);
+CREATE TABLE k15 (a int, b text, EXCLUDE USING btree (a WITH =));
+CREATE TABLE k16 (a int, b text, UNIQUE NULLS NOT DISTINCT (b));
+CREATE PUBLICATION dbz_publication FOR ALL TABLES;

@@ -1,0 +1,2 @@
+CREATE TABLE t (id int PRIMARY KEY, v text);
+CREATE PUBLICATION dbz_publication FOR ALL TABLES;

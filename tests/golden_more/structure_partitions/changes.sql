@@ -1,0 +1,2 @@
+INSERT INTO m VALUES (1,'eu','a'),(101,'eu','b'),(2,'us','c'); UPDATE m SET v='z' WHERE id IN (1,101,2); UPDATE m SET id=102 WHERE id=1 AND region='eu'; UPDATE m SET region='jp' WHERE id=101; UPDATE m SET region='eu' WHERE id=2; DELETE FROM m; INSERT INTO kid VALUES (5,'kk',6); UPDATE base SET v='all'; DELETE FROM base;
+CREATE TABLE m_ny PARTITION OF m FOR VALUES IN ('ny'); INSERT INTO m VALUES (9,'ny','new'); ALTER TABLE m DETACH PARTITION m_ny; INSERT INTO m_ny VALUES (10,'ny','alone'); INSERT INTO m VALUES (11,'ny','def');

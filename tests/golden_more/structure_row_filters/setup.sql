@@ -1,0 +1,2 @@
+CREATE TABLE t (id int PRIMARY KEY, v int, w text); CREATE TABLE f (id int PRIMARY KEY, v int NOT NULL, w text); ALTER TABLE f REPLICA IDENTITY FULL; CREATE TABLE u (id int, v int, w text, PRIMARY KEY (id, v)); CREATE TABLE cl (id int PRIMARY KEY, a text DEFAULT 'aa', b int NOT NULL, c text);
+CREATE PUBLICATION dbz_publication FOR TABLE t WHERE (id > 10), f WHERE (v > 10), u WHERE (v > 10), cl (c, id, b);

@@ -1,0 +1,1 @@
+INSERT INTO t VALUES (1,'a'),(2,'b'); UPDATE t SET v='c' WHERE id=1; UPDATE t SET id=5 WHERE id=1; DELETE FROM t WHERE id=5; TRUNCATE t,u; BEGIN; INSERT INTO u VALUES (1,'x'); UPDATE u SET id=2; DELETE FROM u; COMMIT; SELECT pg_logical_emit_message(true,'a','b'); INSERT INTO t VALUES (1,'q');

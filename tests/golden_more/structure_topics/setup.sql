@@ -1,0 +1,2 @@
+CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (7,'s');
+CREATE PUBLICATION dbz_publication FOR ALL TABLES;
