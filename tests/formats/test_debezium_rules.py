@@ -95,7 +95,8 @@ def test_a_key_of_types_that_are_left_out_is_empty_but_there():
     encoding.restart("shop", None)
     [piece] = encoding.encode(Stream(changes=[change(schema, "I", [1], [["a", "1"]])]).slice()).pieces
     key = json.loads(bytes(piece.data))["key"]
-    assert key["payload"] == {} and key["schema"]["name"] == "srv.public.orders.Key"
+    assert key["payload"] == {}
+    assert key["schema"]["name"] == "srv.public.orders.Key"
 
 
 @pytest.mark.parametrize(
