@@ -65,7 +65,8 @@ def _source(stamp: Stamp, gid: str | None) -> dict[str, str]:
     prepared = {} if gid is None else {"gid": gid}
     if stamp.origin is None:
         return prepared
-    return prepared | {"origin": stamp.origin.name, "origin_lsn": str(stamp.origin.commit_lsn)}
+    lsn = stamp.origin.commit_lsn
+    return prepared | {"origin": stamp.origin.name} | ({"origin_lsn": str(lsn)} if lsn else {})
 
 
 def _stamp(stamp: Stamp, gid: str | None) -> dict[str, Any]:

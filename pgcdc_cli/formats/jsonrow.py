@@ -122,9 +122,11 @@ def _source_parts(stamps: Stamps, starts: Int64s, gid: str | None) -> Iterator[P
     if gid is not None:
         yield b',"gid":' + quote(gid)
     if stamps.origin is not None:
-        texts = [b',"origin":%b,"origin_lsn":"%b"' % _origin(one) for one in stamps.origins]
-        yield kernels.take(kernels.binary([b"", *texts]), stamps.origin[starts] + 1)
+        texts = [b"", *map(_origin, stamps.origins)]
+        yield kernels.take(kernels.binary(texts), stamps.origin[starts] + 1)
 
 
-def _origin(origin: Origin) -> tuple[bytes, bytes]:
-    return quote(origin.name), str(origin.commit_lsn).encode()
+def _origin(origin: Origin) -> bytes:
+    """Write an origin; a server that streams doesn't tell the LSN there."""
+    lsn = b',"origin_lsn":"%b"' % str(origin.commit_lsn).encode() if origin.commit_lsn else b""
+    return b',"origin":' + quote(origin.name) + lsn

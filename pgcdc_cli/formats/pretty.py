@@ -51,7 +51,8 @@ def _source(change: Change, style: Style) -> str:
     if "origin" not in change:
         return ""
     name = style.special(shorten(change["origin"], style.room(60)))
-    return f"  from {name} {style.dim(safe(change['origin_lsn']))}"
+    lsn = f" {style.dim(safe(change['origin_lsn']))}" if "origin_lsn" in change else ""
+    return f"  from {name}{lsn}"
 
 
 def _head(verb: str, change: Change, style: Style, rest: str = "") -> str:

@@ -7,7 +7,7 @@ alone: its definitions count outside of it from its commit on, unless newer ones
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -83,7 +83,7 @@ class Replay:
         wires = _without_repeats(aside.wires())
         first = _up_to_a_change(wires)
         if first and _has_change(first[-1]):
-            for part in self._decode(chain(_begin(aside, end, first[-1]), first, wires, _commit(end))):
+            for part in self._decode(chain(_begin(aside, end, first), first, wires, _commit(end))):
                 edge = None if part.edge is None else replace(part.edge, prepared=prepared)
                 marks = tuple(replace(mark, gid=end.gid) for mark in part.marks)
                 yield replace(part, edge=edge, marks=marks, gid=end.gid)
@@ -129,9 +129,12 @@ def _tables(wire: Wire) -> set[int]:
 
 def _messages(definitions: Iterable[Definition]) -> Wire:
     """Give relation messages, one or more, as if they had just come; the server gives them LSN 0."""
-    messages = [definition.message for definition in definitions]
+    return _wire([definition.message for definition in definitions], 0)
+
+
+def _wire(messages: Sequence[bytes], lsn: int) -> Wire:
     sizes = np.array([len(message) for message in messages], np.int64)
-    return Wire.of(b"".join([*messages, PADDING]), sizes, np.zeros(len(messages), np.int64))
+    return Wire.of(b"".join([*messages, PADDING]), sizes, np.full(len(messages), lsn, np.int64))
 
 
 def _without_repeats(wires: Iterable[Wire]) -> Iterator[Wire]:
@@ -164,16 +167,16 @@ def _has_change(wire: Wire) -> bool:
     return bool(_IS_CHANGE[wire.tags].any())
 
 
-def _begin(aside: Aside, end: End, wire: Wire) -> list[Wire]:
-    """Give a Begin; as protocol 1's, its frame starts where that of the first change does."""
-    message = _BEGIN.pack(b"B", end.commit_lsn, end.time - POSTGRES_EPOCH, aside.xid)
-    return [_single(message, wire.lsn[_IS_CHANGE[wire.tags]][0])]
+def _begin(aside: Aside, end: End, first: Sequence[Wire]) -> list[Wire]:
+    """Give a Begin, and the Origin if there is one.
+
+    As protocol 1's, its frame starts where that of the first change does.
+    """
+    begin = _BEGIN.pack(b"B", end.commit_lsn, end.time - POSTGRES_EPOCH, aside.xid)
+    origins = [w.message(n) for w in first for n in np.flatnonzero(w.tags == Tag.ORIGIN)[:1].tolist()]
+    return [_wire([begin, *origins[:1]], first[-1].lsn[_IS_CHANGE[first[-1].tags]][0])]
 
 
 def _commit(end: End) -> list[Wire]:
     message = _COMMIT.pack(b"C", 0, end.commit_lsn, end.end_lsn, end.time - POSTGRES_EPOCH)
-    return [_single(message, end.end_lsn)]
-
-
-def _single(message: bytes, lsn: int) -> Wire:
-    return Wire.of(message + PADDING, np.array([len(message)], np.int64), np.array([lsn], np.int64))
+    return [_wire([message], end.end_lsn)]

@@ -19,7 +19,7 @@ from pgcdc_cli.pgoutput.prepared import PreparedPolicy, PreparedTransactions
 from pgcdc_cli.pgoutput.replay import End, Replay
 from pgcdc_cli.pgoutput.spooling import Spools
 from pgcdc_cli.pgoutput.transactions import Assembler
-from pgcdc_cli.pgoutput.wire import Wire, tag_mask
+from pgcdc_cli.pgoutput.wire import HEADER, Wire, tag_mask
 
 _IS_CONTROL = tag_mask(
     Tag.STREAM_START,
@@ -55,6 +55,7 @@ class Streams:
         self._prepared = PreparedTransactions(self._replay, spools, policy, skip_before)
         self._open: dict[int, Aside] = {}
         self._block: Aside | None = None
+        self._begin: list[bytes] = []
         self._readers: dict[type[m.Message], Callable[..., Iterator[Slice]]] = {
             m.StreamStart: self._stream_start,
             m.StreamStop: self._stream_stop,
@@ -70,7 +71,8 @@ class Streams:
     @property
     def in_transaction(self) -> bool:
         """More of a transaction must come before there is an edge."""
-        return self._assembler.in_transaction or (self._block is not None and not self._block.streamed)
+        is_prepare = self._block is not None and not self._block.streamed
+        return self._assembler.in_transaction or is_prepare or bool(self._begin)
 
     @property
     def in_block(self) -> bool:
@@ -87,8 +89,15 @@ class Streams:
         Raises as the assembler does, GAP for the commit of a prepared transaction that was never seen, and
         what the spools raise.
         """
-        for wire in () if self.ended else Wire.join(frames):
+        for wire in () if self.ended else Wire.join(self._hold_begin(frames)):
             yield from self._read(wire)
+
+    def _hold_begin(self, frames: Sequence[bytes]) -> Sequence[bytes]:
+        """Keep a Begin for what follows it: that says where the transaction came from."""
+        frames, self._begin = [*self._begin, *frames], []
+        if frames and frames[-1][HEADER : HEADER + 1] == b"B":
+            self._begin.append(frames.pop())
+        return frames
 
     def _read(self, wire: Wire) -> Iterator[Slice]:
         at = 0

@@ -150,6 +150,27 @@ def test_an_older_definition_doesn_t_replace_a_newer_one(spools):
     assert values(taken(streams, *later)) == [(b"3",)]
 
 
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_a_begin_knows_where_its_transaction_came_from_wherever_a_batch_ends(spools, cut):
+    streams = connection(spools)
+    origin = m.Origin(Lsn(77), "elsewhere")
+    messages = [BEGIN, origin, ORDERS, insert(b"1", b"a"), COMMIT]
+    slices = taken(streams, *messages[:cut])
+    assert streams.in_transaction
+    slices += taken(streams, *messages[cut:])
+    assert [(mark.kind, mark.stamp.origin) for part in slices for mark in part.marks] == [
+        ("B", origin),
+        ("C", origin),
+    ]
+
+
+def test_a_streamed_transaction_s_begin_knows_it_too(spools):
+    origin = m.Origin(Lsn(0), "elsewhere")
+    rows = block(origin, in_stream(ORDERS), in_stream(insert(b"1", b"a")))
+    slices = taken(connection(spools), *rows, m.StreamCommit(XID, *END))
+    assert {mark.stamp.origin for part in slices for mark in part.marks} == {origin}
+
+
 @pytest.mark.parametrize("content", [[], [in_stream(ORDERS)]], ids=["nothing", "a definition"])
 def test_a_transaction_without_a_change_is_only_an_edge(spools, content):
     streams = connection(spools)
@@ -258,7 +279,7 @@ def test_at_prepare_an_earlier_run_may_have_given_out_the_changes(spools, end, k
         ([*block(), m.StreamStart(XID, True)], "transaction 7 began already"),
         ([m.StreamStart(XID, True), m.StreamStart(8, True)], "it is inside of another transaction"),
         ([BEGIN, m.StreamStart(XID, True)], "it is inside of another transaction"),
-        ([m.StreamStart(XID, True), BEGIN], "it is inside of another transaction"),
+        ([m.StreamStart(XID, True), BEGIN, COMMIT], "it is inside of another transaction"),
         ([m.StreamStop()], "no streamed block is open"),
         ([m.StreamCommit(XID, *END)], "transaction 7 never began"),
         ([m.StreamAbort(XID, XID)], "transaction 7 never began"),
