@@ -71,6 +71,14 @@ def test_a_wrong_value_is_a_usage_error_that_names_property_value_and_what_is_al
     assert allowed in error.value.message
 
 
+def test_what_says_nothing_about_events_is_not_warned_of(caplog):
+    with caplog.at_level(logging.WARNING, "pgcdc"):
+        connector_config({"topic.prefix": "s", "include.schema.comments": "true", "query.fetch.size": "5"})
+        connector_config({"topic.prefix": "s", "skip.messages.without.change": "true"})
+    [not_done] = caplog.messages
+    assert '"skip.messages.without.change" is not supported' in not_done
+
+
 def test_what_is_unknown_or_not_followed_is_a_warning(caplog):
     with caplog.at_level(logging.WARNING, "pgcdc"):
         connector_config({"topic.prefix": "s", "table.includelist": "a", "transforms": "x", "tasks.max": "1"})

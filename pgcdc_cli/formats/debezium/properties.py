@@ -192,6 +192,16 @@ WITHOUT_MEANING = frozenset(
         "offset.flush.interval.ms",
         "schema.refresh.mode",
         "retriable.restart.connector.wait.ms",
+        "custom.retriable.exception",
+        "task.id",
+        "connection.timeout.ms",
+        "database.tcpKeepAlive",
+        "query.fetch.size",
+        "slot.seek.to.known.offset.on.start",
+        "table.ignore.builtin",
+        "include.schema.changes",
+        "include.schema.comments",
+        "heartbeat.topics.prefix",
     ]
 )
 """Properties that say nothing about events, or what happens here anyway."""
@@ -228,6 +238,15 @@ NOT_DONE = frozenset(
         "read.only",
         "lsn.flush.mode",
         "sourceinfo.struct.maker",
+        "skip.messages.without.change",
+        "post.processors",
+        "database.sslfactory",
+        "snapshot.custom.class",
+        "snapshot.scan.all.columns.force",
+        "snapshot.tables.order.by.row.count",
+        "signal.poll.interval.ms",
+        "incremental.snapshot.allow.schema.changes",
+        "incremental.snapshot.watermarking.strategy",
     ]
 )
 """Properties that change events, or make them, in ways that pgcdc does not follow."""
