@@ -1,5 +1,6 @@
 """What rarer types become, as a real 2.5.4 told."""
 
+import base64
 import json
 
 import pytest
@@ -87,6 +88,16 @@ def test_an_hstore_that_may_not_be_null_is_empty_where_it_is_not_sent():
 def test_days_in_connect_mode_have_no_placeholder_in_arrays():
     assert json.loads(of_type("date[]").unavailable)[:2] == [95, 95]
     assert of_type("date[]", time_precision_mode="connect").unavailable == b"null"
+
+
+@pytest.mark.parametrize(
+    ("digits", "values"), [(0, [2, -1, 92233720368547758]), (3, [1500, -500, 92233720368547758070])]
+)
+def test_money_is_rounded_to_the_digits_that_the_configuration_has(digits, values):
+    field = of_type("money", money_fraction_digits=digits)
+    octets = shown(field, "$1.50", "-$0.50", "$92,233,720,368,547,758.07")
+    found = [int.from_bytes(base64.b64decode(token), "big", signed=True) for token in octets]
+    assert found == values
 
 
 def test_a_key_of_types_that_are_left_out_is_empty_but_there():

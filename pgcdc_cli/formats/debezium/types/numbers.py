@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 import numpy as np
@@ -279,9 +279,13 @@ def money(config: ConnectorConfig, *, snapshot: bool) -> Kind:
         return Kind({"type": "string"}, per_value(lambda text: token(printed(text))), b'""', form=_MONEY)
     if mode == "double":
         return Kind({"type": "double"}, per_value(lambda text: _double(amount(text))), b"0.0", form=_MONEY)
-    convert = _unscaled(scale)
+    convert, unit = _unscaled(scale), Decimal(1).scaleb(-scale)
+
+    def rounded(text: str) -> bytes | None:
+        return convert(str(Decimal(amount(text)).quantize(unit, ROUND_HALF_UP)))
+
     schema = named("bytes", _DECIMAL, scale=str(scale))
-    return Kind(schema, per_value(lambda text: convert(amount(text))), b'"AA=="', form=_MONEY)
+    return Kind(schema, per_value(rounded), b'"AA=="', form=_MONEY)
 
 
 _MONEY = inexact("Debezium leaves out its currency")
