@@ -100,6 +100,13 @@ def test_money_is_rounded_to_the_digits_that_the_configuration_has(digits, value
     assert found == values
 
 
+def test_an_infinite_interval_has_no_parts():
+    assert shown(of_type("interval"), "infinity", "-infinity") == ["0", "0"]
+    in_words = of_type("interval", interval_handling_mode="string")
+    assert shown(in_words, "infinity") == ['"P0Y0M0DT0H0M0S"']
+    assert "infinity" in in_words.loss.pattern
+
+
 def test_a_key_of_types_that_are_left_out_is_empty_but_there():
     schema = table({"id": "tsvector", "n": "int4"})
     encoding = DebeziumFormat(ConnectorConfig(topic_prefix="srv"), "stream")

@@ -322,8 +322,8 @@ def interval(config: ConnectorConfig) -> Kind:
 
 
 def _interval(text: str) -> tuple[int, int, int, int, int, int] | None:
-    """Split into years, months, days, hours, minutes and microseconds."""
-    match = _INTERVAL.fullmatch(text)
+    """Split into years, months, days, hours, minutes and microseconds; the driver finds none in infinity."""
+    match = _INTERVAL.fullmatch("" if text in _INFINITE_MICROS else text)
     if match is None:
         return None
     years, months, days = (int(match[group] or 0) for group in (1, 2, 3))
