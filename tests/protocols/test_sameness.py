@@ -1,0 +1,192 @@
+"""However transactions arrive, the output is that of protocol 1 in text, byte for byte."""
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from protocol_runs import IMMEDIATE, PROTOCOL_1, SCALE, Log, Running, contents, log_of
+from workloads import PLAYS, ROW_COUNT, TABLES, Player, Stage, message, rows, scripts
+
+PUBLICATIONS = ("pub", "special")
+PARALLEL = ("--streaming", "parallel")
+MODES = {
+    "plain": PROTOCOL_1,
+    "on": ("--streaming", "on"),
+    "protocol 2": ("--streaming", "on", "--proto-version", "2"),
+    "parallel": PARALLEL,
+    "binary": ("--streaming", "off", "--binary"),
+    "binary parallel": (*PARALLEL, "--binary"),
+}
+
+DEBEZIUM = {
+    "topic.prefix": "srv",
+    "snapshot.mode": "never",
+    "provide.transaction.metadata": "true",
+    "skipped.operations": "none",
+    "key.converter.schemas.enable": "false",
+    "value.converter.schemas.enable": "false",
+}
+HANDLED = re.compile(rb'"op":"(.)","ts_ms":\d+')
+"""Debezium's time of handling is the one thing that differs between any two runs."""
+
+FORMATS: dict[str, tuple[str, ...]] = {
+    "lines": ("--transactions",),
+    "directory": ("-D",),
+    "one stream": ("-D", "--layout", "stream", "--transactions"),
+    "arrow": ("-D", "--format", "arrow"),
+    "debezium": (
+        *("--format", "debezium"),
+        *(word for name, value in DEBEZIUM.items() for word in ("-c", f"{name}={value}")),
+    ),
+}
+
+AFTERWARDS = [
+    *(("lines", mode) for mode in MODES if mode != "plain"),
+    ("directory", "parallel"),
+    ("arrow", "on"),
+    ("arrow", "binary parallel"),
+    ("debezium", "on"),
+    ("debezium", "binary parallel"),
+]
+MEANWHILE = ("on", "parallel", "binary parallel")
+
+Result = list[bytes] | dict[str, list[object]]
+
+
+@dataclass
+class Performed:
+    """All plays, in the log of one database, and how those ended that read them meanwhile."""
+
+    log: Log
+    slot: str
+    end: str
+    folder: Path
+    meanwhile: dict[str, tuple[int, bytes]]
+    streamed: dict[str, int]
+    """Transactions that the server streamed, by reader."""
+    _expected: dict[str, Result] = field(default_factory=dict)
+
+    def read(self, form: str, mode: str) -> Result:
+        folder = self.folder / f"{form}-{mode}"
+        arguments = _into(folder, FORMATS[form])
+        written = self.lines(*MODES[mode], *arguments, "--messages")
+        return (
+            contents(folder) if "-D" in arguments else [HANDLED.sub(rb'"op":"\1"', line) for line in written]
+        )
+
+    def lines(self, *arguments: str) -> list[bytes]:
+        """Read the log from its beginning, by a slot that is dropped again."""
+        slot = self.log.copy(self.slot)
+        written = self.log.read(slot, *arguments, "--endpos", self.end)
+        self.log.drop_slot(slot)
+        return written.splitlines()
+
+    def plain(self, form: str) -> Result:
+        if form not in self._expected:
+            self._expected[form] = self.read(form, "plain")
+        return self._expected[form]
+
+
+def _into(folder: Path, arguments: tuple[str, ...]) -> list[str]:
+    return [*arguments[:1], str(folder), *arguments[1:]] if arguments[0] == "-D" else [*arguments]
+
+
+def same(found: Result, expected: Result) -> None:
+    """Compare, and tell the first difference rather than all that follows from it."""
+    if isinstance(found, dict) and isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for table, lines in found.items():
+            same(lines, expected[table])
+        return
+    for number, (ours, theirs) in enumerate(zip(found, expected, strict=False)):
+        assert ours == theirs, f"line {number}"
+    assert len(found) == len(expected)
+
+
+@pytest.fixture(scope="module", params=[16, 18], ids=["pg16", "pg18"])
+def performed(request, small_servers, tmp_path_factory) -> Iterator[Performed]:
+    folder = tmp_path_factory.mktemp("performed")
+    with log_of(small_servers[request.param], TABLES, PUBLICATIONS) as log:
+        slot = log.slot()
+        slots = {mode: log.copy(slot) for mode in MEANWHILE}
+        with ExitStack() as running:
+            readers = {}
+            for mode, copy in slots.items():
+                arguments = (*MODES[mode], *_into(folder / mode, FORMATS["one stream"]), "--messages")
+                readers[mode] = running.enter_context(Running(log, copy, *arguments))
+                readers[mode].started()
+            with Stage(log.uri) as stage:
+                for play in PLAYS:
+                    play(stage)
+            end = log.end()
+            ended = {mode: reader.ends(end) for mode, reader in readers.items()}
+        streamed = {mode: log.streamed(copy) for mode, copy in slots.items()}
+        yield Performed(log, slot, end, folder, ended, streamed)
+
+
+@pytest.mark.parametrize(("form", "mode"), AFTERWARDS)
+def test_read_afterwards(performed, form, mode):
+    same(performed.read(form, mode), performed.plain(form))
+
+
+def test_without_an_option(performed):
+    """Streamed as the server can, which is not told apart from protocol 1."""
+    same(performed.lines("--transactions"), performed.lines("--transactions", *PROTOCOL_1))
+
+
+@pytest.mark.parametrize("mode", MEANWHILE)
+def test_read_meanwhile(performed, mode):
+    """Only so do parts arrive that are rolled back afterwards: else the server knows and leaves them out."""
+    assert performed.meanwhile[mode] == (0, b"")
+    assert performed.streamed[mode] > len(PLAYS)
+    same(contents(performed.folder / mode), performed.plain("one stream"))
+
+
+@pytest.fixture(scope="module", params=[16, 18], ids=["pg16", "pg18"])
+def scripted(request, small_servers) -> Iterator[Log]:
+    with log_of(small_servers[request.param], TABLES, PUBLICATIONS) as log:
+        yield log
+
+
+@settings(
+    max_examples=4 * SCALE,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(script=scripts)
+def test_any_script_with_every_change_streamed(scripted, script):
+    slot = scripted.slot()
+    copy = scripted.copy(slot)
+    with Stage(scripted.uri) as stage:
+        Player(stage).play(script)
+    options = ("--transactions", "--messages", "--endpos", scripted.end())
+    plain = scripted.read(slot, *PROTOCOL_1, *options)
+    binary = ("--binary",) if len(script) % 2 else ()
+    streamed = scripted.read(copy, *PARALLEL, *binary, *options, environment=IMMEDIATE)
+    scripted.drop_slot(slot)
+    scripted.drop_slot(copy)
+    same(streamed.splitlines(), plain.splitlines())
+
+
+def test_messages_of_what_was_rolled_back(server, tmp_path):
+    """The server doesn't tell which subtransaction a streamed message is of: by default none is streamed."""
+    with log_of(server, TABLES) as log:
+        slot = log.slot()
+        with (
+            Running(log, log.copy(slot), "-f", str(tmp_path / "out"), "--messages") as reader,
+            Stage(log.uri) as do,
+        ):
+            reader.started()
+            do(0, "BEGIN", rows("accounts", 1), "SAVEPOINT a", message("undone", transactional=True))
+            do(0, rows("accounts", 1000))
+            do.catch_up()
+            do(0, message("undone, too", transactional=True), "ROLLBACK TO a")
+            do(0, message("done", transactional=True), "COMMIT")
+            assert reader.ends(log.end()) == (0, b"")
+        lines = (tmp_path / "out").read_bytes().splitlines()
+        assert len(lines) == ROW_COUNT + 1
+        assert b'"content":"done"' in lines[-1]

@@ -1,0 +1,203 @@
+"""What is put aside of transactions that are not committed: on disk, little of it, and seen by nobody."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from protocol_runs import (
+    IMMEDIATE,
+    PROTOCOL_1,
+    SCALE,
+    Log,
+    Running,
+    contents,
+    log_of,
+    peak_memory,
+    wait_until,
+)
+from wire_capture import capture
+from workloads import TABLES, Stage, rows
+
+MEGABYTE = 1 << 20
+STREAMED = ("--streaming", "parallel")
+WIDE = (
+    "INSERT INTO shapes SELECT g, g, (SELECT string_agg(md5(random()::text || g || h), '')"
+    " FROM generate_series(1, 30) h) FROM generate_series({}, {}) g"
+)
+"""Rows of about a kilobyte that hardly compress."""
+
+SUBTRANSACTIONS = """
+DO $$ BEGIN
+    FOR turn IN 1..{count} LOOP
+        BEGIN
+            INSERT INTO audit SELECT g, md5(random()::text) FROM generate_series(1, {rows}) g;
+            IF turn % 2 = 0 THEN RAISE EXCEPTION 'undone'; END IF;
+        EXCEPTION WHEN raise_exception THEN NULL;
+        END;
+    END LOOP;
+END $$
+"""
+
+
+@pytest.fixture
+def log(server18) -> Iterator[Log]:
+    with log_of(server18, TABLES) as log:
+        yield log
+
+
+def spools(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*.spool") if path.is_file()]
+
+
+def spooled(folder: Path) -> int:
+    return sum(path.stat().st_size for path in spools(folder))
+
+
+@pytest.mark.parametrize("target", ["directory", "file"])
+def test_nothing_of_what_is_uncommitted_shows(log, tmp_path, target):
+    """And what a killed run had put aside is gone with the next one."""
+    slot, out = log.slot(), tmp_path / "out"
+    arguments = ("-D" if target == "directory" else "-f", str(out), *STREAMED)
+    with Stage(log.uri) as do:
+        with Running(log, slot, *arguments) as reader:
+            reader.started()
+            do(0, "BEGIN", WIDE.format(1, 3000))
+            do(1, rows("parts", 1, 1))
+            do.catch_up()
+            reader.confirms(log.end())
+            wait_until(lambda: spooled(tmp_path) > MEGABYTE)
+            others = [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".spool"]
+            assert not [path for path in others if b"shapes" in path.read_bytes()]
+            reader.kill()
+        assert spools(tmp_path)
+        with Running(log, slot, *arguments) as reader:
+            wait_until(lambda: not spools(tmp_path))
+            do(0, WIDE.format(3001, 6000))
+            do.catch_up()
+            wait_until(lambda: spooled(tmp_path) > MEGABYTE)
+            do(0, "ROLLBACK")
+            assert reader.ends(log.end()) == (0, b"")
+    assert not spools(tmp_path)
+    assert b"shapes" not in b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+
+
+def test_a_limit_is_no_loss(log, tmp_path):
+    slot = log.slot()
+    other, arguments = log.copy(slot), ("-D", str(tmp_path / "out"), *STREAMED)
+    with Stage(log.uri) as do:
+        do(1, rows("parts", 1, 3))
+        with Running(log, slot, *arguments, "--spool-limit", "2MB") as reader:
+            reader.started()
+            do(0, "BEGIN", WIDE.format(1, 2000))
+            do(1, rows("parts", 100, 3))
+            do(0, WIDE.format(2001, 5000))
+            do(1, rows("parts", 200, 3))
+            status, errors = reader.wait()
+        assert status == 9
+        assert errors.startswith(b"pgcdc: error: could not ")
+        assert b"--spool-limit" in errors
+        assert spooled(tmp_path) <= 2 * MEGABYTE
+        do(0, "COMMIT")
+    log.read(slot, *arguments, "--endpos", log.end(), "--spool-limit", "20MB")
+    log.read(other, "-D", str(tmp_path / "plain"), *PROTOCOL_1, "--endpos", log.end())
+    assert contents(tmp_path / "out") == contents(tmp_path / "plain")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        WIDE.format(1, 4000),
+        "INSERT INTO parts SELECT g, g, g FROM generate_series(1, 60000) g",
+        SUBTRANSACTIONS.format(count=600, rows=100),
+    ],
+    ids=["wide rows", "narrow rows", "half rolled back"],
+)
+def test_disk_use(log, tmp_path, statement):
+    """At most 1.2 times what protocol 1 sends of it in the end."""
+    log.execute("ALTER TABLE parts DROP CONSTRAINT parts_pkey")
+    slot = log.slot()
+    other = log.copy(slot)
+    with Stage(log.uri) as do, Running(log, slot, "-D", str(tmp_path / "out"), *STREAMED) as reader:
+        reader.started()
+        do(0, "BEGIN", statement)
+        do.catch_up()
+        reader.confirms(log.end())
+        used = spooled(tmp_path)
+        do(0, "COMMIT")
+        assert reader.ends(log.end()) == (0, b"")
+    payload = sum(len(sent.data) for sent in capture(log.uri, other))
+    assert payload / 10 < used <= 1.2 * payload
+    assert spooled(tmp_path) == 0
+
+
+@pytest.mark.parametrize(
+    ("streaming", "form"), [("parallel", "jsonl"), ("parallel", "arrow"), ("off", "jsonl")]
+)
+def test_a_large_transaction_in_little_memory(log, tmp_path, streaming, form):
+    slot, megabytes = log.slot(), 300 * SCALE
+    with Stage(log.uri) as do:
+        do(0, "ALTER TABLE documents ALTER body SET STORAGE EXTERNAL")
+        many = f"FROM generate_series(1, {megabytes * 128}) g"
+        do(0, f"INSERT INTO documents SELECT gen_random_uuid(), 'title', repeat(md5(g::text), 256) {many}")
+    out = tmp_path / "out"
+    line = log.command(
+        slot, "-D", str(out), "--format", form, "--streaming", streaming, "--endpos", log.end()
+    )
+    assert peak_memory(line, {"PGOPTIONS": "-c logical_decoding_work_mem=4MB"}) < 300 * MEGABYTE
+    assert sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) > megabytes * MEGABYTE
+    assert not spools(tmp_path)
+
+
+def test_a_thousand_transactions_at_once(own_server, tmp_path):
+    """All are streamed, open at the same time, and end in another order; a third is rolled back."""
+    server = own_server(18, {"max_prepared_transactions": "1000", "wal_sender_timeout": "5s"})
+    with log_of(server, TABLES) as log:
+        slot = log.slot()
+        other, count = log.copy(slot), 1000
+        with Stage(log.uri) as do:
+            for number in range(count):
+                do(0, "BEGIN", rows("documents", number * 10, 8), f"PREPARE TRANSACTION '{number}'")
+            for number in range(0, count * 7, 7):
+                gid = number % count
+                do(0, f"{'ROLLBACK' if gid % 3 == 0 else 'COMMIT'} PREPARED '{gid}'")
+        end = log.end()
+        out = tmp_path / "out"
+        line = log.command(slot, "-f", str(out), *STREAMED, "--endpos", end)
+        assert peak_memory(line, {"PGOPTIONS": "-c logical_decoding_work_mem=64kB"}) < 400 * MEGABYTE
+        assert log.streamed(slot) >= count * 2 // 3
+        assert out.read_bytes() == log.read(other, *PROTOCOL_1, "--endpos", end)
+
+
+def test_ten_thousand_savepoints(log, tmp_path):
+    """Half of them are rolled back after they were sent."""
+    slot, out = log.slot(), tmp_path / "out"
+    other = log.copy(slot)
+    with Stage(log.uri) as do, Running(log, slot, "-f", str(out), *STREAMED, environment=IMMEDIATE) as reader:
+        reader.started()
+        do(0, "BEGIN", SUBTRANSACTIONS.format(count=10_000, rows=1))
+        do.catch_up()
+        do(0, "COMMIT")
+        end = log.end()
+        reader.confirms(end)
+        status = Path(f"/proc/{reader.process.pid}/status").read_text()
+        assert int(status.split("VmHWM:")[1].split()[0]) << 10 < 400 * MEGABYTE
+        assert reader.stop() == (0, b"")
+    assert out.read_bytes() == log.read(other, *PROTOCOL_1, "--endpos", end)
+
+
+def test_a_value_of_two_hundred_megabytes(log, tmp_path):
+    slot, out, size = log.slot(), tmp_path / "out", 200_000_000
+    with Stage(log.uri) as do:
+        do(
+            0,
+            "BEGIN",
+            f"INSERT INTO shapes VALUES (1, 1, repeat('0123456789', {size // 10})), (2, 2, 'small')",
+        )
+        do(0, "COMMIT")
+    line = log.command(slot, "-f", str(out), *STREAMED, "--endpos", log.end())
+    # It stands in libpq's buffer, in ours and in what is made of it.
+    assert peak_memory(line, {}) < 2_400 * MEGABYTE
+    first, second = out.read_bytes().splitlines()
+    assert first.count(b"0123456789") == size // 10
+    assert json.loads(second)["new"] == {"id": 2, "size": 2, "note": "small"}
