@@ -237,6 +237,8 @@ complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l mode -x -a 'merge change
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l table -x -d 'Only these (schema.table, * and ?)'
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l metadata -d 'Add _pgcdc_lsn and _pgcdc_commit_ts'
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l soft-delete -d 'Keep deleted rows, with _pgcdc_deleted'
+complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l compact -d 'Then write the small files of merged tables together'
+complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l retain -x -d 'Then remove what only older versions of them need, as in 7d'
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l until -x -d 'Only segments that end there or before'
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l if-new -d 'End at once, without Spark, if nothing is new'
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l dry-run -d 'Say what would be done; write nothing'

@@ -1,6 +1,7 @@
 """`pgcdc spark-submit`: merges finished segments into tables, by the bundled Spark job."""
 
 import json as json_text
+import math
 import sys
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -11,7 +12,7 @@ import typer
 from pgcdc_cli.cli.base import Command, examples
 from pgcdc_cli.cli.options import usage_error
 from pgcdc_cli.cli.printing import facts, human_bytes, say, table, talk, write
-from pgcdc_cli.cli.units import checked, lsn
+from pgcdc_cli.cli.units import checked, duration, lsn
 
 if TYPE_CHECKING:
     from pgcdc_cli.spark.launch import MergeOptions
@@ -69,6 +70,21 @@ def spark_submit(  # noqa: PLR0913 - a command's options
         bool,
         typer.Option("--soft-delete", help="Keep deleted rows, with _pgcdc_deleted.", rich_help_panel=TABLES),
     ] = False,
+    compact: Annotated[
+        bool,
+        typer.Option(
+            "--compact", help="Then write the small files of merged tables together.", rich_help_panel=WORK
+        ),
+    ] = False,
+    retain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            callback=checked(duration),
+            help="Then remove what only older versions of them need, as in 7d.",
+            rich_help_panel=WORK,
+        ),
+    ] = None,
     until: Annotated[
         str | None,
         typer.Option(
@@ -111,6 +127,8 @@ def spark_submit(  # noqa: PLR0913 - a command's options
         dry_run=dry_run,
         metadata=metadata,
         soft_delete=soft_delete,
+        compact=compact,
+        retain=None if retain is None else math.ceil(duration(retain) / 3600),
         verbose=talk.verbosity > 0,
         extra=tuple(extra or ()),
     )

@@ -54,8 +54,8 @@ class MergeOptions:
     """What to merge where. `warehouse` is a directory or a URI of any file system that Hadoop knows.
 
     `format` is delta or iceberg; `catalog` names one in which the tables have names. `mode` is merge,
-    changelog or both; `tables` are patterns for `schema.table`. `verbose` copies Spark's output to standard
-    error. `extra` goes to spark-submit as it is (`--packages`, `--jars`, `--conf`, ...).
+    changelog or both; `tables` are patterns for `schema.table`, `retain` is in hours. `verbose` copies what
+    Spark says to standard error. `extra` goes to spark-submit as it is (`--packages`, `--conf`, ...).
     """
 
     input: str
@@ -69,6 +69,8 @@ class MergeOptions:
     dry_run: bool = False
     metadata: bool = False
     soft_delete: bool = False
+    compact: bool = False
+    retain: int | None = None
     verbose: bool = False
     extra: Sequence[str] = ()
 
@@ -82,6 +84,7 @@ class MergeOptions:
             "--dry-run": self.dry_run,
             "--metadata": self.metadata,
             "--soft-delete": self.soft_delete,
+            "--compact": self.compact,
         }
         return [
             f"--input={self.input}",
@@ -91,6 +94,7 @@ class MergeOptions:
             f"--mode={self.mode}",
             *(f"--table={pattern}" for pattern in self.tables),
             *([] if self.until is None else [f"--until={self.until}"]),
+            *([] if self.retain is None else [f"--retain={self.retain}"]),
             *(flag for flag, given in flags.items() if given),
         ]
 

@@ -125,7 +125,7 @@ def test_spark_submit_hands_over_what_stands_behind_the_dashes(tmp_path):
     assert options == (
         "MergeOptions(input='i', warehouse='w', master='local[1]', format='delta', catalog=None,"
         " mode='merge', tables=(), until=None, dry_run=False, metadata=False, soft_delete=False,"
-        " verbose=True, extra=('--conf', 'a=b'))"
+        " compact=False, retain=None, verbose=True, extra=('--conf', 'a=b'))"
     )
     assert merged == (
         "merged 1 table up to segment 3, LSN 0/10: 1000 inserted, 0 updated, 1 deleted, in 1.2 s"

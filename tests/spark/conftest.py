@@ -3,6 +3,7 @@
 import gc
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -10,7 +11,7 @@ from pyspark.sql import SparkSession
 from pgcdc_cli.spark.java import java_settings
 from pgcdc_cli.spark.launch import DELTA, ICEBERG, NOT_NEEDED
 from pgcdc_cli.spark.pgcdc_merge.formats import FORMATS
-from pgcdc_cli.spark.pgcdc_merge.job import SETTINGS
+from pgcdc_cli.spark.pgcdc_merge.sessions import SETTINGS
 
 _SETTINGS = {
     **FORMATS["delta"].extensions,
@@ -26,6 +27,13 @@ _SETTINGS = {
 }
 
 
+def _catalog(warehouse: Path) -> dict[str, str]:
+    """A catalog of Iceberg tables that is not the job's own: `shop`."""
+    name = "spark.sql.catalog.shop"
+    implementation = "org.apache.iceberg.spark.SparkCatalog"
+    return {name: implementation, f"{name}.type": "hadoop", f"{name}.warehouse": f"file:{warehouse}"}
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     changed = java_settings(tmp_path_factory.mktemp("java"))
@@ -38,6 +46,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
                 patch.setenv(name, value)
         builder = SparkSession.builder.master("local[2]")
         for name, value in _SETTINGS.items():
+            builder = builder.config(name, value)
+        for name, value in _catalog(tmp_path_factory.mktemp("catalog")).items():
             builder = builder.config(name, value)
         session = builder.getOrCreate()
     yield session

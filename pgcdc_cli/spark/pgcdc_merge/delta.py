@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .errors import MergeError
 from .files import folder_name, join
-from .lake import CHANGELOG, CONTROL, Commit, Mark, quoted
+from .lake import CHANGELOG, CONTROL, Commit, Mark, literal, quoted
 
 EXTENSIONS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -59,6 +59,15 @@ class DeltaLake:
 
     def open(self, session: SparkSession, place: str) -> "DeltaTable":
         return DeltaTable(session, place)
+
+    def publish(self, session: SparkSession, schema: str, table: str, mode: str) -> None:
+        if self.catalog is None:
+            return
+        namespace = f"{quoted(self.catalog)}.{quoted(schema)}"
+        name = f"{namespace}.{quoted(table + ('_changelog' if mode == CHANGELOG else ''))}"
+        place = literal(self.place(schema, table, mode))
+        session.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
+        session.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {place}")
 
 
 class DeltaTable:
@@ -111,6 +120,21 @@ class DeltaTable:
         found, metrics = self._commit(mark)
         counts = (metrics.get(f"numTargetRows{what}", 0) for what in ("Inserted", "Updated", "Deleted"))
         return Commit(found, *counts)
+
+    def compact(self) -> int:
+        self._session.sql(f"OPTIMIZE {self.name}")
+        return self._newest()
+
+    def expire(self, hours: int) -> None:
+        self._session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+        # By default ten thousand tasks list the files, which takes minutes where there are few cores.
+        self._session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "32")
+        self._session.sql(f"VACUUM {self.name} RETAIN {hours} HOURS")
+
+    def _newest(self) -> int:
+        row = self._session.sql(f"DESCRIBE HISTORY {self.name} LIMIT 1").first()
+        assert row is not None
+        return int(row["version"])
 
     def _write(self, rows: DataFrame, how: str, mark: Mark | None) -> tuple[int, dict[str, int]]:
         writer: DataFrameWriter = rows.write.format("delta").mode(how)

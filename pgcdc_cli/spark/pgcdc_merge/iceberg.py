@@ -6,6 +6,7 @@ statements don't, so that neither is used. A table is written from the snapshot 
 for: if another merge came in between, Iceberg refuses the commit.
 """
 
+import datetime as dt
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .errors import MergeError
 from .files import folder_name
-from .lake import CHANGELOG, CONTROL, Commit, Mark, quoted
+from .lake import CHANGELOG, CONTROL, Commit, Mark, literal, quoted
 
 EXTENSIONS = {"spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"}
 """What Iceberg needs from the beginning of the first session."""
@@ -81,6 +82,9 @@ class IcebergLake:
 
     def open(self, session: SparkSession, place: str) -> "IcebergTable":
         return IcebergTable(session, place)
+
+    def publish(self, session: SparkSession, schema: str, table: str, mode: str) -> None:
+        """Do nothing: its tables have names from the beginning."""
 
 
 class IcebergTable:
@@ -161,6 +165,23 @@ class IcebergTable:
         found, summary = self._commit(mark)
         counts = (int(summary.get(_COUNTS + what, 0)) for what in ("inserted", "updated", "deleted"))
         return Commit(found, *counts)
+
+    def compact(self) -> int:
+        self._call(
+            "rewrite_data_files", "options => map('min-input-files', '2', 'delete-file-threshold', '1')"
+        )
+        return self._commit(None)[0]
+
+    def expire(self, hours: int) -> None:
+        before = dt.datetime.now(dt.UTC) - dt.timedelta(hours=hours)
+        self._call(
+            "expire_snapshots", f"older_than => TIMESTAMP '{before:%Y-%m-%d %H:%M:%S}'", "retain_last => 1"
+        )
+
+    def _call(self, procedure: str, *arguments: str) -> None:
+        catalog = _IDENTIFIER.findall(self.name)[0]
+        given = ", ".join([f"table => {literal(self.name)}", *arguments])
+        self._session.sql(f"CALL {catalog}.system.{procedure}({given})").collect()
 
     def _create(self, rows: DataFrame, mark: Mark | None) -> None:
         namespace = ".".join(_IDENTIFIER.findall(self.name)[:-1])

@@ -19,26 +19,15 @@ from .errors import MergeError
 from .extras import check_extras, check_names
 from .files import Files
 from .formats import open_lake
-from .lake import CHANGELOG, MERGE, Lake, LakeTable, Mark, is_conflict
+from .lake import CHANGELOG, MERGE, LakeTable, Mark, is_conflict
 from .options import Options, parse_lsn
 from .plan import TableFiles, check_followed, check_source, check_target, check_versions, table_files
 from .segments import Segment, read_manifest, read_schemas, verify
+from .sessions import AT_ONCE, new_session
 from .statements import MISSING_VALUE
 from .summary import Problem, Report, Summary
 from .table import Merged, Target, merge_table, missing_value
-
-SETTINGS = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.caseSensitive": "true",
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.json.enableExactStringParsing": "true",
-    "spark.sql.variant.allowDuplicateKeys": "true",
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-}
-"""What every session has."""
-
-AT_ONCE = 4
-"""Tables merged at the same time."""
+from .upkeep import Upkeep, first_line, maintain
 
 _MISSING = re.compile(rf"{MISSING_VALUE} (\d+) \((.*?)\) {MISSING_VALUE}", re.DOTALL)
 
@@ -79,12 +68,14 @@ class _Run:
         if not segments:
             return self._summary.content({})
         with nullcontext() if self._options.dry_run else locked(self._warehouse):
-            control = Control(_session(self._spark, self._lake), self._lake, self._warehouse)
+            control = Control(new_session(self._spark, self._lake), self._lake, self._warehouse)
             for mode in self._options.modes:
                 stream_id = check_source(segments, control.progress(mode))
                 for last in _ranges(segments, control.progress(mode).all, self._options.until):
                     wanted = [segment for segment in segments if segment.number <= last.number]
                     self._merge_range(wanted, control, stream_id, mode)
+            if not self._options.dry_run:
+                maintain(Upkeep(self._spark, self._lake, self._options), control, self._summary)
             return self._summary.content(control.rows)
 
     def _merge_range(self, segments: Sequence[Segment], control: Control, stream_id: str, mode: str) -> None:
@@ -155,7 +146,7 @@ class _Run:
         """Check what can be checked without writing, and note what would be done."""
         for task in tasks:
             try:
-                waiting, _ = self._opened(task, _session(self._spark, self._lake), mark)
+                waiting, _ = self._opened(task, new_session(self._spark, self._lake), mark)
             except MergeError as error:
                 self._summary.problems[task.key] = Problem(error.message, error.hint)
             else:
@@ -182,7 +173,7 @@ class _Run:
         return row
 
     def _merged(self, task: Task, mark: Mark) -> ControlRow:
-        session = _session(self._spark, self._lake)
+        session = new_session(self._spark, self._lake)
         waiting, target = self._opened(task, session, mark)
         row = ControlRow(
             mark.stream_id,
@@ -195,17 +186,20 @@ class _Run:
             target.version,
         )
         row = replace(row, keyless=task.keyless)
-        if not waiting.files:
-            # An earlier run came this far, but not to the control table.
-            return replace(row, merged_at=_now())
-        result: Merged
-        if task.mode == MERGE:
-            goal = Target(target, self._options.extras, mark)
-            result = merge_table(session, self._input, waiting, goal)
-        else:
-            result = append_changes(session, self._input, waiting, target, mark)
-        counts = asdict(result.commit)
-        return replace(row, **counts, unfit=result.unfit, merged_at=_now())
+        # Without waiting files, an earlier run came this far, but not to the control table.
+        if waiting.files:
+            result = self._written(task, session, waiting, target, mark)
+            row = replace(row, **asdict(result.commit), unfit=result.unfit)
+        version = task.work.version
+        self._lake.publish(session, version.schema, version.name, task.mode)
+        return replace(row, merged_at=_now())
+
+    def _written(
+        self, task: Task, session: SparkSession, work: TableFiles, table: LakeTable, mark: Mark
+    ) -> Merged:
+        if task.mode == CHANGELOG:
+            return append_changes(session, self._input, work, table, mark)
+        return merge_table(session, self._input, work, Target(table, self._options.extras, mark))
 
     def _opened(self, task: Task, session: SparkSession, mark: Mark) -> tuple[TableFiles, LakeTable]:
         """Open the lake table and see that the changes fit it; returns the files that it doesn't have yet."""
@@ -250,14 +244,6 @@ def _ranges(segments: Sequence[Segment], done: ControlRow | None, until: int | N
         yield wanted[-1]
 
 
-def _session(spark: SparkSession, lake: Lake) -> SparkSession:
-    """A session whose settings and views are its own, so that tables can be merged at the same time."""
-    session = spark.newSession()
-    for name, value in {**SETTINGS, **lake.settings}.items():
-        session.conf.set(name, value)
-    return session
-
-
 def _now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
@@ -272,7 +258,6 @@ def _explain(work: TableFiles, error: Exception) -> Problem:
         return Problem(
             f'could not merge "{work.table}": another merge wrote it at the same time', "wait for it to end"
         )
-    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     return Problem(
-        f'could not merge "{work.table}": {first.strip()[:300]}', "Spark's output says more: add --verbose"
+        f'could not merge "{work.table}": {first_line(error)}', "Spark's output says more: add --verbose"
     )

@@ -98,6 +98,14 @@ class LakeTable(Protocol):
         """Run a MERGE statement on it."""
         ...
 
+    def compact(self) -> int:
+        """Write its small files together; returns the version after it."""
+        ...
+
+    def expire(self, hours: int) -> None:
+        """Remove what only versions older than that need."""
+        ...
+
 
 class Lake(Protocol):
     """A table format, and the warehouse in which its tables are."""
@@ -115,6 +123,10 @@ class Lake(Protocol):
         ...
 
     def open(self, session: SparkSession, place: str) -> LakeTable: ...
+
+    def publish(self, session: SparkSession, schema: str, table: str, mode: str) -> None:
+        """Give a table its name in the catalog, if there is one."""
+        ...
 
 
 def is_conflict(error: Exception) -> bool:

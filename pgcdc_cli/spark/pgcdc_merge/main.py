@@ -11,10 +11,11 @@ from pyspark.sql import SparkSession
 
 from .errors import MergeError
 from .formats import FORMATS, TableFormat
-from .job import SETTINGS, merge
+from .job import merge
 from .lake import CHANGELOG, MERGE
 from .options import Options, parse_lsn
 from .segments import FORMAT_VERSION
+from .sessions import SETTINGS
 
 FAILED = 14
 """Exit status, as pgcdc's own for a failed merge."""
@@ -74,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dry-run", action="store_true", help="say what would be done")
     parser.add_argument("--metadata", action="store_true", help="add _pgcdc_lsn and _pgcdc_commit_ts")
     parser.add_argument("--soft-delete", action="store_true", help="keep deleted rows, with _pgcdc_deleted")
+    parser.add_argument("--compact", action="store_true", help="write small files together")
+    parser.add_argument("--retain", type=int, metavar="HOURS", help="remove what only older versions need")
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
     parser.add_argument("--progress", action="store_true", help="tell of each table on standard error")
     return parser

@@ -10,7 +10,10 @@ from .lake import CHANGELOG, MERGE
 
 @dataclass(frozen=True)
 class Options:
-    """See `--help` of merge.py. `until` is an LSN, `tables` are patterns for `schema.table`."""
+    """See `--help` of merge.py.
+
+    `until` is an LSN, `tables` are patterns for `schema.table`, `retain` is in hours (None: for ever).
+    """
 
     input: str
     warehouse: str
@@ -22,6 +25,8 @@ class Options:
     dry_run: bool = False
     metadata: bool = False
     soft_delete: bool = False
+    compact: bool = False
+    retain: int | None = None
 
     @property
     def modes(self) -> tuple[str, ...]:

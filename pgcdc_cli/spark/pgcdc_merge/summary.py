@@ -57,6 +57,9 @@ class Summary:
             f" ALTER TABLE {table} ADD PRIMARY KEY (...) for more"
         )
 
+    def warn(self, warning: str) -> None:
+        self._warnings[warning] = warning
+
     def plan(self, key: Key, path: str, segment: int, work: TableFiles) -> None:
         """Note what a run would merge."""
         numbers = [file.segment for file in work.files]

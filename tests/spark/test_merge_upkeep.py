@@ -1,0 +1,84 @@
+"""Small files, old versions, and names in a catalog."""
+
+import json
+from pathlib import Path
+
+import pytest
+from merge_directories import FORMATS, Directory, merge_into, read_table, table_path
+from merge_histories import INT4, pg_type, table_schema
+from merge_oracle import Change
+from pyspark.sql import SparkSession
+
+from pgcdc_cli.spark.pgcdc_merge.iceberg import IcebergLake
+from pgcdc_cli.spark.warehouse import read_record
+from pgcdc_cli.status import as_of
+
+ONE = table_schema("One", {"id": pg_type(INT4)}, ("id",), schema="Shop")
+SEGMENTS = 3
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    return Directory(tmp_path / "in", FORMATS["jsonl"])
+
+
+def insert(number: int) -> Change:
+    return Change("I", number * 10, 0, {"id": str(number)})
+
+
+@pytest.mark.parametrize("lake", ["delta", "iceberg"])
+def test_compaction_and_retention_keep_what_is_recorded(
+    spark: SparkSession, tmp_path: Path, directory: Directory, lake: str
+) -> None:
+    """One data file is left, and the recorded version reads it; nothing is merged twice for it."""
+    warehouse = tmp_path / "wh"
+    for number in range(1, SEGMENTS + 1):
+        directory.segment([(ONE, [insert(number)])])
+        last = number == SEGMENTS
+        summary = merge_into(
+            spark, directory, warehouse, format=lake, compact=last, retain=0 if last else None
+        )
+        assert (summary["error"], summary["warnings"]) == (None, [])
+    kept = [path for path in table_path(warehouse, ONE).rglob("*.parquet") if "_delta_log" not in path.parts]
+    assert len(kept) == 1
+    (record,) = (row for row in read_record(str(warehouse)) or [] if row.table)
+    assert record.version == summary["tables"][0]["version"]
+    query = as_of(record)
+    assert query is not None
+    session = read_table(spark, warehouse, ONE, lake).sparkSession
+    assert sorted(row["id"] for row in session.sql(query).collect()) == [1, 2, 3]
+    directory.segment([(ONE, [insert(4)])])
+    assert merge_into(spark, directory, warehouse, format=lake)["tables"][0]["inserted"] == 1
+    assert read_table(spark, warehouse, ONE, lake).count() == SEGMENTS + 1
+
+
+def test_delta_tables_have_names_in_a_catalog(
+    spark: SparkSession, tmp_path: Path, directory: Directory
+) -> None:
+    for number in (1, 2):
+        directory.segment([(ONE, [insert(number)])])
+        summary = merge_into(spark, directory, tmp_path / "wh", catalog="spark_catalog", mode="both")
+        assert summary["error"] is None
+    try:
+        assert spark.table("spark_catalog.`Shop`.`One`").count() == 2
+        assert spark.table("spark_catalog.`Shop`.`One_changelog`").count() == 2
+    finally:
+        spark.sql("DROP NAMESPACE IF EXISTS spark_catalog.`Shop` CASCADE")
+
+
+def test_iceberg_tables_live_in_the_catalog(
+    spark: SparkSession, tmp_path: Path, directory: Directory
+) -> None:
+    """The warehouse holds what pgcdc itself needs to know."""
+    for number in (1, 2):
+        directory.segment([(ONE, [insert(number)])])
+        summary = merge_into(spark, directory, tmp_path / "wh", format="iceberg", catalog="shop", mode="both")
+        assert summary["error"] is None
+    assert [t["path"] for t in summary["tables"]] == ["`shop`.`Shop`.`One_changelog`", "`shop`.`Shop`.`One`"]
+    assert spark.table("shop.`Shop`.`One`").count() == 2
+    assert spark.table("shop.`Shop`.`One_changelog`").count() == 2
+    control = IcebergLake(f"file:{tmp_path}/wh", "shop").control_place
+    assert spark.table(control).where("`table` = 'Shop.One' AND mode = 'merge'").count() == 1
+    assert sorted(path.name for path in (tmp_path / "wh").iterdir()) == ["_pgcdc.json", "_pgcdc.lock"]
+    record = json.loads((tmp_path / "wh" / "_pgcdc.json").read_text())
+    assert {row["segment"] for row in record["rows"]} == {2}
