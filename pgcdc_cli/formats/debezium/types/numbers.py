@@ -105,11 +105,22 @@ def java_float(text: str, kind: type[np.floating[Any]] = np.float64) -> bytes:
 
 def java_number(text: str, kind: type[np.floating[Any]] = np.float64) -> str:
     """Lay digits out as `Double.toString` does: plain from 1E-3 to 1E7, else with an exponent."""
-    value = float(kind(text))
+    short = kind(text)
+    value = float(short)
     mark = "-" if math.copysign(1, value) < 0 else ""
     if value == 0:
         return f"{mark}0.0"
-    shown, point = java_digits(abs(value), FLOAT if kind is np.float32 else DOUBLE)
+    precision = FLOAT if kind is np.float32 else DOUBLE
+    digits = Decimal(str(abs(short))).normalize().as_tuple()
+    if (
+        len(digits.digits) > 1
+        and abs(value) < 1 << precision.bits
+        and math.frexp(value)[0] not in {0.5, -0.5}
+    ):
+        # Here, but for powers of two, Java has the fewest digits, too.
+        shown, point = "".join(map(str, digits.digits)), len(digits.digits) + int(digits.exponent)
+    else:
+        shown, point = java_digits(abs(value), precision)
     if -2 <= point <= 0:
         return f"{mark}0.{'0' * -point}{shown}"
     if 0 < point <= 7:
