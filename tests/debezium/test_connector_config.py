@@ -103,6 +103,12 @@ def test_java_spellings_are_understood():
     assert rules.includes_table("public", "axb")
 
 
+def test_case_and_classes_of_characters_are_those_of_ascii():
+    rules = config(table_include_list=r"public.ÜB,public.\w+")
+    found = [rules.includes_table("public", table) for table in ("üb", "Üb", "ÜB", "AB", "é")]
+    assert found == [False, True, True, True, False]
+
+
 def test_schemas_columns_messages_and_keys_have_their_lists():
     rules = config(
         schema_exclude_list="private", column_exclude_list="public.t.secret",

@@ -218,3 +218,10 @@ def test_a_key_that_was_put_aside_unchanged_is_that_of_the_old_row(items: TableS
     [updated] = records(stream)
     assert (updated["key"], updated["value"]["op"]) == ({"id": "k" * 3000}, "u")
     assert updated["value"]["after"] == {"id": "k" * 3000, "name": "b"}
+
+
+def test_a_character_beyond_the_first_plane_is_two_in_a_topic_and_for_avro() -> None:
+    schema = table({"id😀": "int4"}, name="é😀")
+    config = replace(PLAIN, field_name_adjustment_mode="avro")
+    [found] = records(Stream(changes=[change(schema, "I", [1], [["1"]])]), config)
+    assert (found["topic"], found["value"]["after"]) == ("srv.public.___", {"id__": 1})

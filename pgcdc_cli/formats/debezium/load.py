@@ -149,7 +149,10 @@ def _choice(known: Property, text: str) -> object:
 
 
 def _patterns(name: str, text: str) -> Patterns:
-    """Compile a list of regular expressions, each of which must match a whole name, whatever its case."""
+    """Compile a list of regular expressions, each of which must match a whole name.
+
+    As in Java, the case of ASCII letters alone makes no difference, and classes of characters are ASCII's.
+    """
     parts = [part.strip().replace(r"\,", ",") for part in _NOT_IN_COMMAS.split(text)]
     return tuple(_pattern(name, part) for part in parts if part)
 
@@ -158,7 +161,7 @@ def _pattern(name: str, text: str) -> re.Pattern[str]:
     try:
         # Java knows sets within sets; Python warns of what looks like one.
         with warnings.catch_warnings(action="error", category=FutureWarning):
-            return re.compile(_from_java_regex(text), re.IGNORECASE)
+            return re.compile(_from_java_regex(text), re.IGNORECASE | re.ASCII)
     except (re.error, FutureWarning) as error:
         raise _wrong(name, text, f"is no regular expression: {error}") from error
 

@@ -13,7 +13,7 @@ _LONGEST_TOPIC = 249
 def topic(config: ConnectorConfig, *parts: str) -> str:
     """Join with the delimiter; what Kafka forbids in a topic's name becomes `_`, or is cut off behind it."""
     joined = config.topic_delimiter.join((config.topic_prefix, *parts))
-    return re.sub(r"[^A-Za-z0-9._-]", "_", joined)[:_LONGEST_TOPIC]
+    return re.sub(r"[^A-Za-z0-9._-]", lambda match: _underscores(match[0]), joined)[:_LONGEST_TOPIC]
 
 
 def schema_adjuster(config: ConnectorConfig) -> Adjust:
@@ -31,7 +31,7 @@ def _adjuster(mode: str, *, dots: bool) -> Adjust:
         return str
     more = "." if dots else ""
     if mode == "avro":
-        return lambda name: _adjusted(name, f"A-Za-z0-9_{more}", lambda _: "_")
+        return lambda name: _adjusted(name, f"A-Za-z0-9_{more}", _underscores)
     return lambda name: _adjusted(name, f"A-Za-z0-9{more}", _unicode)
 
 
@@ -44,6 +44,11 @@ def _adjusted(name: str, allowed: str, replace: Callable[[str], str]) -> str:
             adjusted if replace("_") == "_" else adjusted[1:]
         )
     return adjusted
+
+
+def _underscores(character: str) -> str:
+    """Give one for each of Java's characters, which are UTF-16 units."""
+    return "_" * (len(character.encode("utf-16-be")) // 2)
 
 
 def _unicode(character: str) -> str:
