@@ -288,10 +288,15 @@ def server_crashed(log: Log, _reader: Running) -> None:
 
 @pytest.mark.parametrize("interrupt", [killed, disconnected, server_crashed])
 def test_interrupted_between_prepare_and_its_end(prepared, interrupt):
-    """All before an interruption is durable by then."""
+    """All before an interruption is durable by then; some tables were told of before their transactions."""
     with Interrupted(prepared, interrupt) as run:
         with Stage(prepared.log.uri) as do:
+            do(0, "BEGIN", rows("shapes", 1))
+            do.catch_up()
+            do(0, "COMMIT")
+            prepare(do, 0, "after a streamed one", rows("shapes", 1000, 2))
             prepare(do, 0, "small", rows("accounts", 1, 3))
+            prepare(do, 0, "after a small one", rows("accounts", 10, 2))
             prepare(do, 0, "large", rows("accounts", 1000))
             prepare(do, 0, "undone", rows("parts", 1000))
         run.interrupt(durable=True)
@@ -299,6 +304,7 @@ def test_interrupted_between_prepare_and_its_end(prepared, interrupt):
             do(0, "COMMIT PREPARED 'large'", "ROLLBACK PREPARED 'undone'", rows("audit", 1, 1))
         run.interrupt(durable=True)
         with Stage(prepared.log.uri) as do:
+            do(0, "COMMIT PREPARED 'after a streamed one'", "COMMIT PREPARED 'after a small one'")
             do(0, rows("accounts", 5000, 1), "COMMIT PREPARED 'small'")
         run.end()
     prepared.same_but_for_gids()
@@ -312,6 +318,7 @@ class Interrupted:
         self._prepared = prepared
         self._how = how
         self._reader = self._start()
+        self._reader.started()
 
     def __enter__(self) -> Self:
         return self
