@@ -31,6 +31,9 @@ Values: TypeAlias = "pa.Array[Any]"
 _LEADING = 8
 """_op, _lsn, _commit_lsn, _commit_ts, _xid, _seq, _unchanged and _truncate come before the row's columns."""
 
+_MOST_PARTITIONS = 128
+"""A task costs some milliseconds however little it reads."""
+
 _META = (
     "op string, lsn bigint, commit_lsn bigint, seq bigint, xid bigint, commit_ts timestamp,"
     " unchanged array<string>"
@@ -66,20 +69,23 @@ class ArrowSegments(DataSource):
 
 
 class ArrowReader(DataSourceReader):
-    """Reads each file as one partition."""
+    """Reads each file as one partition; where there are many, several."""
 
     def __init__(self, options: dict[str, Any], schema: StructType) -> None:
         self._options = options
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [InputPartition(path) for path in self._options["paths"]]
+        paths = self._options["paths"]
+        size = -(-len(paths) // _MOST_PARTITIONS)
+        return [InputPartition(paths[at : at + size]) for at in range(0, len(paths), size)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         target = to_arrow_schema(self._schema)
-        with _open(partition.value) as file, pa.ipc.open_stream(file) as stream:
-            for batch in stream:
-                yield self._arrange(batch, target)
+        for path in partition.value:
+            with _open(path) as file, pa.ipc.open_stream(file) as stream:
+                for batch in stream:
+                    yield self._arrange(batch, target)
 
     def _arrange(self, batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
         old = batch.column("_old")

@@ -16,6 +16,7 @@
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
+from .debezium import check_losses
 from .extras import all_may_lack
 from .lake import LakeTable, Mark
 from .plan import TableFiles
@@ -23,14 +24,19 @@ from .rows import old_columns, read_rows
 from .segments import TableVersion
 from .table import Merged
 
+OLD = "_pgcdc_old"
+
 
 def append_changes(
     session: SparkSession, directory: str, work: TableFiles, target: LakeTable, mark: Mark
 ) -> Merged:
     """Append a table's changes in one commit."""
     versions = {path: all_may_lack(version) for path, version in work.versions.items()}
-    rows = read_rows(session, directory, work.files, versions)
-    commit = target.append(_changes(rows, versions[work.files[-1].schema], mark.segment), mark)
+    check_losses(session, directory, work.losses, work.version)
+    work.goal.apply(session, target, OLD)
+    goal = all_may_lack(work.goal.version)
+    rows = read_rows(session, directory, work.files, versions, goal)
+    commit = target.append(_changes(rows, goal, mark.segment), mark)
     return Merged(commit, 0)
 
 
@@ -58,5 +64,5 @@ def _changes(rows: DataFrame, version: TableVersion, segment: int) -> DataFrame:
         F.lit(segment).cast("bigint").alias("_pgcdc_segment"),
         unsent.alias("_pgcdc_unchanged"),
         *values,
-        F.when(F.col("has_old"), old).alias("_pgcdc_old"),
+        F.when(F.col("has_old"), old).alias(OLD),
     )

@@ -135,7 +135,7 @@ def check_losses(
     session: SparkSession, directory: str, losses: Sequence[DataFile], version: TableVersion
 ) -> None:
     """Raise a MergeError if a change to the table is not, or not all, in its event."""
-    if version.events is None or not losses:
+    if not losses:
         return
     paths = [f"{directory}/{file.path}" for file in losses]
     lines = session.read.schema("schema string, `table` string, `column` string, lsn string, why string")

@@ -10,7 +10,6 @@ Where deleted rows are kept, a delete is taken for an update that lacks all valu
 looked for as those of unchanged TOAST columns are.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pyspark.sql import Column as Expression
@@ -40,9 +39,9 @@ class Extras:
         metadata = {LSN: "change_lsn", COMMIT_TS: "change_ts"} if self.metadata else {}
         return metadata | ({DELETED: "deleted"} if self.soft_delete else {})
 
-    def versions(self, versions: Mapping[str, TableVersion]) -> dict[str, TableVersion]:
-        """Describe tables as the fold has to see them."""
-        return {path: all_may_lack(v) if self.soft_delete else v for path, v in versions.items()}
+    def version(self, version: TableVersion) -> TableVersion:
+        """Describe a table as the fold has to see it."""
+        return all_may_lack(version) if self.soft_delete else version
 
     def prepared(self, rows: DataFrame, version: TableVersion) -> DataFrame:
         """Keep of the rows' metadata what the table gets."""

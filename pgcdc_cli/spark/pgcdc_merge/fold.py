@@ -66,6 +66,10 @@ def events(rows: DataFrame, version: TableVersion) -> DataFrame:
     )
     values = {f"n{place}": F.col(f"c{place}.value") for place in known}
     lacks = {f"l{place}": ~F.coalesce(F.col(f"c{place}.sent"), F.lit(False)) for place in known}
+    for place in known:
+        if not version.columns[place].bounded:
+            # What was not sent is never NULL: a NULL before it is of a time when the column wasn't there.
+            lacks[f"l{place}"] |= F.col(f"l{place}") & F.col(f"c{place}.value").isNull()
     dead = {"dead": F.col("half") == 0}
     return spelled.withColumns({**values, **lacks, **dead}).drop("op", *(f"c{place}" for place in known))
 

@@ -1,6 +1,7 @@
 """The run: from the directory's manifest to the control table."""
 
 import datetime as dt
+import json
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ from .files import Files
 from .formats import open_lake
 from .lake import CHANGELOG, MERGE, LakeTable, Mark, is_conflict
 from .options import Options, parse_lsn
-from .plan import TableFiles, check_followed, check_source, check_target, check_versions, table_files
+from .plan import TableFiles, check_followed, check_source, check_versions, planned, table_files
 from .segments import Segment, read_manifest, read_schemas, verify
 from .sessions import AT_ONCE, new_session
 from .statements import MISSING_VALUE
@@ -29,7 +30,7 @@ from .summary import Problem, Report, Summary
 from .table import Merged, Target, merge_table, missing_value
 from .upkeep import Upkeep, first_line, maintain
 
-_MISSING = re.compile(rf"{MISSING_VALUE} (\d+) \((.*?)\) {MISSING_VALUE}", re.DOTALL)
+_MISSING = re.compile(rf'{MISSING_VALUE} ("(?:[^"\\]|\\.)*") \((.*?)\) {MISSING_VALUE}', re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,8 @@ class _Run:
         if task.mode == CHANGELOG or extras.columns:
             check_names(work.table, work.version)
         target = self._lake.open(session, work.path)
-        check_target(work, target)
+        work = planned(work, target)
+        self._summary.warn_of_new_columns(work)
         if task.mode == MERGE:
             check_extras(work.table, target, extras)
         done = target.merged_segment(replace(mark, table=work.table, mode=task.mode).app_id)
@@ -252,7 +254,7 @@ def _explain(work: TableFiles, error: Exception) -> Problem:
     text = str(error)
     missing = _MISSING.search(text)
     if missing is not None:
-        told = missing_value(work.version, int(missing[1]), missing[2])
+        told = missing_value(work.version, json.loads(missing[1]), missing[2])
         return Problem(told.message, told.hint)
     if is_conflict(error):
         return Problem(

@@ -2,16 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from .columns import Column
 from .control import ControlRow, Progress
 from .debezium import check_exact
 from .errors import MergeError
+from .evolve import ANEW as _ANEW
+from .evolve import Goal, find_goal
 from .extras import PREFIX
 from .lake import LakeTable
 from .segments import DataFile, Segment, TableVersion
-
-_ANEW = "merge into a new warehouse, from a directory that begins with a snapshot"
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,33 @@ class TableFiles:
     files: Sequence[DataFile]
     versions: Mapping[str, TableVersion]
     losses: Sequence[DataFile] = ()
+    planned: Goal | None = None
+
+    @property
+    def goal(self) -> Goal:
+        """What all rows are brought to, once the lake table is known."""
+        assert self.planned is not None
+        return self.planned
+
+    @property
+    def history(self) -> list[TableVersion]:
+        """The versions, oldest first."""
+        last = {file.schema: number for number, file in enumerate(self.files)}
+        return [self.versions[path] for path in sorted(last, key=lambda path: last[path])]
+
+    @property
+    def spans(self) -> list["TableFiles"]:
+        """Cut the range where the key changes."""
+        runs = [
+            list(run)
+            for _, run in groupby(self.files, key=lambda file: _key_names(self.versions[file.schema]))
+        ]
+        return [replace(self, files=run, planned=self._goal_of(run[-1])) for run in runs]
+
+    def _goal_of(self, file: DataFile) -> Goal:
+        key = [column.name for column in key_columns(self.versions[file.schema])]
+        names = [column.name for column in self.goal.version.columns]
+        return replace(self.goal, version=replace(self.goal.version, key=tuple(map(names.index, key))))
 
     @property
     def version(self) -> TableVersion:
@@ -97,34 +125,30 @@ def check_followed(work: TableFiles, first: Segment) -> None:
 def check_versions(work: TableFiles) -> None:
     """Raise a MergeError where the table changed within the range in a way that can't be merged."""
     newest = work.version
-    names = [column.name.lower() for column in newest.columns]
-    twice = [column.name for column in newest.columns if names.count(column.name.lower()) > 1]
-    if twice:
-        raise MergeError(
-            f'could not merge "{work.table}": the columns "{twice[0]}" and "{twice[1]}" differ in case only',
-            f'ALTER TABLE {work.table} RENAME COLUMN "{twice[1]}" TO ..., since lake tables ignore case',
-        )
     for version in work.versions.values():
         check_exact(work.table, version)
         if version.oid != newest.oid:
             raise MergeError(
                 f'could not merge "{work.table}": it was dropped and created anew, see "{newest.path}"', _ANEW
             )
-        if _key_names(version) != _key_names(newest):
+        if version.key is None and newest.key is not None:
             raise MergeError(
                 f'could not merge "{work.table}": its key changed from ({_key_names(version)}) to'
                 f' ({_key_names(newest)}), see "{newest.path}"',
                 _ANEW,
             )
-        _check_columns(work.table, [(column.name, column.spark) for column in version.columns], newest)
 
 
 def _key_names(version: TableVersion) -> str:
     return ", ".join(version.columns[place].name for place in version.key or ())
 
 
-def check_target(work: TableFiles, target: LakeTable) -> None:
-    """Raise a MergeError where the lake table isn't what the last run left, or has other columns."""
+def planned(work: TableFiles, target: LakeTable) -> TableFiles:
+    """Find what the rows are to become.
+
+    Raises a MergeError where the lake table isn't what the last run left, or columns changed in a way that
+    can't be followed.
+    """
     merged_version = None if work.row is None else work.row.version
     if merged_version is not None and target.was_set_back(merged_version):
         now = "gone" if target.version is None else f"at version {target.version}"
@@ -133,29 +157,13 @@ def check_target(work: TableFiles, target: LakeTable) -> None:
             " when it was merged last",
             f"restore it from a copy, or {_ANEW}",
         )
+    have = None
     if target.exists:
-        columns = [column for column in target.columns() if not column[0].lower().startswith(PREFIX)]
-        stored = [replace(column, spark=target.stored_type(column.spark)) for column in work.version.columns]
-        _check_columns(work.table, columns, replace(work.version, columns=tuple(stored)))
-
-
-def _check_columns(table: str, have: Sequence[tuple[str, str]], version: TableVersion) -> None:
-    need = {column.name: column.spark for column in version.columns}
-    for name, spark in have:
-        if name not in need:
-            raise _changed(table, name, f"of type {spark} is gone", version)
-        if need[name] != spark:
-            raise _changed(table, name, f"changed from {spark} to {need[name]}", version)
-    for column in version.columns:
-        if column.name not in dict(have):
-            raise _changed(table, column.name, f"of type {column.spark} is new", version)
-
-
-def _changed(table: str, name: str, what: str, version: TableVersion) -> MergeError:
-    return MergeError(
-        f'could not merge "{table}": its column "{name}" {what}, see "{version.path}"',
-        f"changed columns can't be merged yet: undo the change, or {_ANEW}",
-    )
+        have = {name: spark for name, spark in target.columns() if not name.lower().startswith(PREFIX)}
+    types = {column.spark for version in work.history for column in version.columns}
+    stored = {spark: target.stored_type(spark) for spark in types}
+    rescales = target.name.startswith("delta.")
+    return replace(work, planned=find_goal(work.history, have, stored, rescales=rescales))
 
 
 def key_columns(version: TableVersion) -> list[Column]:

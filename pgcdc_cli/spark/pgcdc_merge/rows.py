@@ -15,7 +15,7 @@
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 
 from pyspark.sql import Column as Expression
@@ -24,6 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from . import debezium
 from .columns import Column, from_text, in_range
+from .evolve import conform
 from .jsonstrings import read_json, with_json_strings
 from .segments import DataFile, TableVersion
 
@@ -38,15 +39,21 @@ _GLOB = re.compile(r"([\\{}\[\]*?^])")
 
 
 def read_rows(
-    session: SparkSession, directory: str, files: Sequence[DataFile], versions: dict[str, TableVersion]
+    session: SparkSession,
+    directory: str,
+    files: Sequence[DataFile],
+    versions: Mapping[str, TableVersion],
+    goal: TableVersion,
 ) -> DataFrame:
-    """Read the files of one table; its versions differ in nothing that matters to the lake table."""
+    """Read the files of one table, of whatever version, as rows of the goal's columns."""
     groups: dict[tuple[str, str], list[str]] = {}
     for file in files:
         groups.setdefault((file.format, file.schema), []).append(f"{directory}/{file.path}")
-    parts = [
-        _READERS[kind](session, paths, versions[schema]) for (kind, schema), paths in sorted(groups.items())
-    ]
+    parts = []
+    for (kind, schema), paths in sorted(groups.items()):
+        version = versions[schema]
+        rows = _READERS[kind](session, paths, version)
+        parts.append(conform(rows, version, goal, (old_columns(version), old_columns(goal))))
     return reduce(DataFrame.unionByName, parts)
 
 

@@ -67,6 +67,7 @@ class TableVersion:
     """A table as one schema file describes it; `key` holds places in `columns`, None if there is none.
 
     `events` is there for the schema files of Debezium's events, which may leave columns out.
+    `without_default` are columns that are known to have none, and may be NULL.
     """
 
     oid: int
@@ -76,6 +77,7 @@ class TableVersion:
     key: tuple[int, ...] | None
     path: str
     events: Events | None = None
+    without_default: frozenset[str] = frozenset()
 
     @property
     def display(self) -> str:
@@ -175,7 +177,13 @@ def _table_version(data: dict[str, Any], path: str) -> TableVersion:
     events = None
     if told is not None:
         events = Events(told["record"], told["schemas"], tuple(told["columns"][name] for name in names))
-    return TableVersion(data["oid"], data["schema"], data["table"], columns, key, path, events)
+    facts = data["facts"]["columns"] if data.get("facts") else {}
+    plain = frozenset(
+        column["name"]
+        for column in described
+        if not column["not_null"] and facts.get(column["name"], {"default": ""})["default"] is None
+    )
+    return TableVersion(data["oid"], data["schema"], data["table"], columns, key, path, events, plain)
 
 
 def verify(files: Files, directory: str, wanted: Sequence[DataFile]) -> None:

@@ -1,8 +1,11 @@
 """Folded rows into a lake table, as SQL that Delta and Iceberg share."""
 
+import json
+
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
+from .columns import Column
 from .extras import COMMIT_TS, DELETED, LSN, Extras
 from .fold import lacking
 from .lake import literal, quoted
@@ -12,7 +15,7 @@ SOURCE = "folded"
 """The name of the view that a merge statement reads."""
 
 MISSING_VALUE = "pgcdc-missing-value"
-"""Begins and ends the message of the error that such a merge raises: column's place, key in parentheses."""
+"""Begins and ends the message of the error that such a merge raises: column, key in parentheses."""
 
 
 def table_rows(folded: DataFrame, version: TableVersion, extras: Extras) -> DataFrame:
@@ -28,7 +31,9 @@ def merge_statement(target: str, version: TableVersion, extras: Extras, truncate
     may_lack = set(lacking(version))
     keys = " AND ".join(f"t.{names[place]} = s.k{number}" for number, place in enumerate(version.key or ()))
     kept = {
-        name: f"IF(s.l{place}, t.{name}, s.n{place})" if place in may_lack else f"s.n{place}"
+        name: f"IF(s.l{place}, {_kept(version, place, extras)}, s.n{place})"
+        if place in may_lack
+        else f"s.n{place}"
         for place, name in enumerate(names)
     }
     new = {
@@ -45,6 +50,25 @@ def merge_statement(target: str, version: TableVersion, extras: Extras, truncate
             INSERT ({", ".join(new)}) VALUES ({", ".join(new.values())})
         {_marking_the_rest(extras, truncate)}
     """  # noqa: S608 - names are quoted
+
+
+def applied(before: DataFrame, folded: DataFrame, version: TableVersion, extras: Extras) -> DataFrame:
+    """Give the rows that merging would leave in a table."""
+    keys = [f"t.{quoted(column.name)} = s.k{n}" for n, column in enumerate(_key(version))]
+    joined = before.alias("t").join(folded.alias("s"), F.expr(" AND ".join(keys)), "full_outer")
+    found = f"t.{quoted(_key(version)[0].name)} IS NOT NULL"
+    values = {column.name: f"s.n{place}" for place, column in enumerate(version.columns)}
+    for place in lacking(version):
+        kept = f"IF({found}, {_kept(version, place, extras)}, {_error(version, place)})"
+        values[version.columns[place].name] = f"IF(s.l{place}, {kept}, s.n{place})"
+    values |= {name: f"s.{value}" for name, value in extras.columns.items()}
+    left = joined.where("s.dead IS NULL OR NOT s.dead")
+    chosen = {name: f"IF(s.dead IS NULL, t.{quoted(name)}, {new})" for name, new in values.items()}
+    return left.select(*(F.expr(value).alias(name) for name, value in chosen.items()))
+
+
+def _key(version: TableVersion) -> list[Column]:
+    return [version.columns[place] for place in version.key or ()]
 
 
 def _assignments(values: dict[str, str]) -> str:
@@ -68,9 +92,21 @@ def _marking_the_rest(extras: Extras, truncate: Row | None) -> str:
     return f"WHEN NOT MATCHED BY SOURCE AND NOT t.{DELETED} THEN UPDATE SET {_assignments(marks)}"
 
 
+def _kept(version: TableVersion, place: int, extras: Extras) -> str:
+    """Keep the table's value. Unchanged TOAST is never NULL: where that is there, the value is missing."""
+    name = f"t.{quoted(version.columns[place].name)}"
+    if version.columns[place].bounded or extras.soft_delete:
+        return name
+    return f"coalesce({name}, {_error(version, place)})"
+
+
 def _checked(version: TableVersion, place: int) -> str:
     """Stop the merge where neither the changes nor the table have a value."""
+    return f"IF(s.l{place}, {_error(version, place)}, s.n{place})"
+
+
+def _error(version: TableVersion, place: int) -> str:
     keys = [f"CAST(s.k{number} AS STRING)" for number in range(len(version.key or ()))]
-    start, end = literal(f"{MISSING_VALUE} {place} ("), literal(f") {MISSING_VALUE}")
-    text = f"concat({start}, concat_ws(', ', {', '.join(keys)}), {end})"
-    return f"IF(s.l{place}, raise_error({text}), s.n{place})"
+    name = json.dumps(version.columns[place].name, ensure_ascii=False)
+    start, end = literal(f"{MISSING_VALUE} {name} ("), literal(f") {MISSING_VALUE}")
+    return f"raise_error(concat({start}, concat_ws(', ', {', '.join(keys)}), {end}))"

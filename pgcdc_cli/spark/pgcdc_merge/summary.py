@@ -72,6 +72,14 @@ class Summary:
             "bytes": sum(file.bytes for file in work.files),
         }
 
+    def warn_of_new_columns(self, work: TableFiles) -> None:
+        """Tell of columns that are not NULL everywhere where the lake table has nothing else."""
+        for name in work.goal.unknown:
+            self._warnings[f"{work.table}.{name}"] = (
+                f'"{work.table}" has the new column "{name}": it is NULL in rows that have not changed since,'
+                " also where the source has a value (a default, or that of a renamed column)"
+            )
+
     def content(self, rows: Mapping[Key, ControlRow]) -> dict[str, Any]:
         """Put it all together, with the control table's rows."""
         options, first_mode = self.options, self.options.modes[0]

@@ -1,5 +1,6 @@
 """One table of one range: read, fold, check, commit."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -7,13 +8,14 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .debezium import check_losses
 from .errors import MergeError
+from .evolve import ANEW
 from .extras import Extras, fold_softly, forgiven, last_truncate
 from .fold import after, fold, is_lost, lacking, needs_lineage, with_lineage
 from .lake import Commit, LakeTable, Mark, quoted
 from .plan import TableFiles, key_columns
 from .rows import read_rows
 from .segments import TableVersion
-from .statements import SOURCE, merge_statement, table_rows
+from .statements import SOURCE, applied, merge_statement, table_rows
 
 _HINT = "take a new snapshot into a new directory and warehouse"
 
@@ -35,13 +37,79 @@ class Target:
     mark: Mark
 
 
+@dataclass(frozen=True)
+class _Folded:
+    """A range as one row for each key; `has_target` says whether rows from before count."""
+
+    rows: DataFrame
+    version: TableVersion
+    has_target: bool
+    unfit: int
+    truncate: Row | None
+    persisted: Sequence[DataFrame]
+
+    def release(self) -> None:
+        for frame in self.persisted:
+            frame.unpersist()
+
+
 def merge_table(session: SparkSession, directory: str, work: TableFiles, target: Target) -> Merged:
     """Merge a table's files in one commit; a MergeError leaves the table as it was."""
-    extras, exists = target.extras, target.table.exists
-    versions = extras.versions(work.versions)
-    version = versions[work.files[-1].schema]
-    check_losses(session, directory, work.losses, version)
-    rows = extras.prepared(read_rows(session, directory, work.files, versions), version)
+    check_losses(session, directory, work.losses, work.version)
+    work.goal.apply(session, target.table)
+    before = target.table.read() if target.table.exists else None
+    spans = work.spans
+    if len(spans) > 1:
+        return _merge_spans(session, directory, spans, target)
+    folded = _fold_range(session, directory, work, target.extras, before)
+    try:
+        return Merged(_commit(folded, target), folded.unfit)
+    finally:
+        folded.release()
+
+
+def _commit(folded: _Folded, target: Target) -> Commit:
+    extras = target.extras
+    if not folded.has_target:
+        return target.table.replace(table_rows(folded.rows, folded.version, extras), target.mark)
+    folded.rows.createOrReplaceTempView(SOURCE)
+    statement = merge_statement(target.table.name, folded.version, extras, folded.truncate)
+    return target.table.merge(statement, target.mark)
+
+
+def _merge_spans(
+    session: SparkSession, directory: str, spans: Sequence[TableFiles], target: Target
+) -> Merged:
+    """Merge a range in which the key changes, span by span, in one commit that writes the table anew."""
+    version = spans[-1].version
+    if target.extras.soft_delete:
+        raise MergeError(
+            f'could not merge "{version.display}": its key changed, see "{version.path}", and deleted rows'
+            " are kept by their old key",
+            f"leave out --soft-delete, or {ANEW}",
+        )
+    state = target.table.read() if target.table.exists else None
+    unfit = 0
+    for span in spans:
+        folded = _fold_range(session, directory, span, target.extras, state)
+        if state is None or not folded.has_target:
+            state = table_rows(folded.rows, folded.version, target.extras)
+        else:
+            state = applied(state, folded.rows, folded.version, target.extras)
+        state = state.localCheckpoint()
+        folded.release()
+        unfit += folded.unfit
+    assert state is not None
+    return Merged(target.table.replace(state, target.mark), unfit)
+
+
+def _fold_range(
+    session: SparkSession, directory: str, work: TableFiles, extras: Extras, before: DataFrame | None
+) -> _Folded:
+    exists = before is not None
+    version = extras.version(work.goal.version)
+    versions = {path: extras.version(one) for path, one in work.versions.items()}
+    rows = extras.prepared(read_rows(session, directory, work.files, versions, version), version)
     truncate = last_truncate(rows) if extras.soft_delete else None
     folded = (
         fold_softly(rows, version, truncate, has_target=exists) if extras.soft_delete else fold(rows, version)
@@ -56,21 +124,11 @@ def merge_table(session: SparkSession, directory: str, work: TableFiles, target:
     _check(folded, version, facts, has_target=has_target)
     complete = folded
     if facts["lineage"]:
-        known = _numbered(target.table.read(), version) if has_target else None
+        known = None if before is None or not has_target else _numbered(before, version)
         complete = with_lineage(folded, rows, version, known)
         complete = (forgiven(complete, version) if extras.soft_delete else complete).persist()
         _check_values(complete, version, has_target=has_target)
-    try:
-        if not has_target:
-            commit = target.table.replace(table_rows(complete, version, extras), target.mark)
-        else:
-            complete.createOrReplaceTempView(SOURCE)
-            statement = merge_statement(target.table.name, version, extras, truncate)
-            commit = target.table.merge(statement, target.mark)
-        return Merged(commit, facts["unfit"] or 0)
-    finally:
-        complete.unpersist()
-        folded.unpersist()
+    return _Folded(complete, version, has_target, facts["unfit"] or 0, truncate, (complete, folded))
 
 
 def _numbered(rows: DataFrame, version: TableVersion) -> DataFrame:
@@ -117,14 +175,14 @@ def _check_values(folded: DataFrame, version: TableVersion, *, has_target: bool)
 def _missing(version: TableVersion, row: Row) -> MergeError:
     column = next(place for place in lacking(version) if row[f"l{place}"])
     key = [row[f"k{number}"] for number in range(len(version.key or ()))]
-    return missing_value(version, column, ", ".join(map(str, key)))
+    return missing_value(version, version.columns[column].name, ", ".join(map(str, key)))
 
 
-def missing_value(version: TableVersion, column: int, key: str) -> MergeError:
+def missing_value(version: TableVersion, column: str, key: str) -> MergeError:
     """Say that neither the changes nor the table have a value that an update did not send."""
     names = ", ".join(column.name for column in key_columns(version))
     return MergeError(
-        f'could not merge "{version.display}": column "{version.columns[column].name}" of the row ({names}) ='
+        f'could not merge "{version.display}": column "{column}" of the row ({names}) ='
         f" ({key}) was not sent (unchanged TOAST), and nothing before it has the value",
         _HINT,
     )

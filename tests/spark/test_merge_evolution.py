@@ -1,0 +1,229 @@
+"""Columns come, go and grow: the tables follow, and what can't be followed stops its table."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from merge_directories import FORMATS, Directory, merge_into, read_table
+from merge_histories import INT4, TEXT, pg_type, table_schema
+from merge_oracle import Change, Row
+from pyspark.sql import SparkSession
+
+from pgcdc_cli.table import ColumnFacts, TableFacts, TableSchema
+from pgcdc_cli.types.registry import PgType
+
+INT2, INT8, FLOAT4, FLOAT8, NUMERIC = 21, 20, 700, 701, 1700
+ID = {"id": pg_type(INT4)}
+NOTE = {"note": pg_type(TEXT)}
+TOAST = frozenset({"note"})
+
+
+def numeric(precision: int, scale: int) -> PgType:
+    return pg_type(NUMERIC, (precision << 16 | scale) + 4)
+
+
+def insert(lsn: int, id_: int, **values: str | None) -> Change:
+    return Change("I", lsn, 0, {"id": str(id_), **values})
+
+
+def update(lsn: int, id_: int, was: int | None = None, unsent: str = "", **values: str | None) -> Change:
+    old = None if was is None else {"id": str(was)}
+    unchanged = frozenset({unsent} if unsent else ())
+    return Change(
+        "U", lsn, 0, {"id": str(id_), **dict.fromkeys(unchanged), **values}, old, unchanged=unchanged
+    )
+
+
+class Step(NamedTuple):
+    """A table before and after, its changes before and after, and the rows that they make by id."""
+
+    before: dict[str, PgType]
+    after: dict[str, PgType]
+    first: list[Change]
+    second: list[Change]
+    rows: dict[str, Row]
+
+
+STEPS = {
+    "added": Step(
+        {**ID, **NOTE},
+        {**ID, "more; so": pg_type(INT4), **NOTE},
+        [insert(10, 1, note="a"), insert(20, 2, note="b"), insert(30, 3, note="c")],
+        [
+            update(40, 1, unsent="note", **{"more; so": "7"}),
+            update(50, 4, was=2, unsent="note", **{"more; so": None}),
+            insert(60, 5, note="e", **{"more; so": "9"}),
+        ],
+        {
+            "1": {"note": "a", "more; so": "7"},
+            "3": {"note": "c", "more; so": None},
+            "4": {"note": "b", "more; so": None},
+            "5": {"note": "e", "more; so": "9"},
+        },
+    ),
+    "dropped": Step(
+        {**ID, "gone": pg_type(TEXT), **NOTE},
+        {**ID, **NOTE},
+        [insert(10, 1, gone="x", note="a"), insert(20, 2, gone="y", note="b")],
+        [update(40, 1, unsent="note"), insert(50, 3, note="c")],
+        {
+            "1": {"gone": None, "note": "a"},
+            "2": {"gone": "y", "note": "b"},
+            "3": {"gone": None, "note": "c"},
+        },
+    ),
+    "renamed": Step(
+        {**ID, "old": pg_type(TEXT)},
+        {**ID, "new": pg_type(TEXT)},
+        [insert(10, 1, old="x"), insert(20, 2, old="y")],
+        [update(40, 1, new="x")],
+        {"1": {"old": None, "new": "x"}, "2": {"old": "y", "new": None}},
+    ),
+    "widened": Step(
+        {**ID, "n": pg_type(INT2), "f": pg_type(FLOAT4)},
+        {**ID, "n": pg_type(INT8), "f": pg_type(FLOAT8)},
+        [insert(10, 1, n="-32768", f="1.5"), insert(20, 2, n="7", f="-2")],
+        [update(40, 1, n=str(2**62), f="1e+300")],
+        {"1": {"n": str(2**62), "f": "1.0E300"}, "2": {"n": "7", "f": "-2.0"}},
+    ),
+    "digits": Step(
+        {**ID, "d": numeric(5, 2)},
+        {**ID, "d": numeric(12, 4)},
+        [insert(10, 1, d="999.99"), insert(20, 2, d="-0.01")],
+        [update(40, 1, d="12345678.9999")],
+        {"1": {"d": "12345678.9999"}, "2": {"d": "-0.0100"}},
+    ),
+    "moved": Step(
+        {**ID, "a": pg_type(TEXT), "b": pg_type(INT4)},
+        {"b": pg_type(INT4), **ID, "a": pg_type(TEXT)},
+        [insert(10, 1, a="a", b="1"), insert(20, 2, a="b", b="2")],
+        [update(40, 1, was=None, unsent="a", b="3")],
+        {"1": {"a": "a", "b": "3"}, "2": {"a": "b", "b": "2"}},
+    ),
+}
+
+
+def rows_by_id(spark: SparkSession, warehouse: Path, table: TableSchema, lake: str) -> dict[str, Row]:
+    frame = read_table(spark, warehouse, table, lake)
+    texts = frame.selectExpr(*(f"CAST(`{name}` AS STRING)" for name in frame.columns)).collect()
+    rows = [dict(zip(frame.columns, row, strict=True)) for row in texts]
+    return {str(row.pop("id")): row for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("encodings", "runs", "lake"),
+    [
+        (("jsonl", "arrow"), 2, "iceberg"),
+        (("arrow", "debezium"), 1, "delta"),
+        (("debezium", "jsonl.zst"), 2, "delta"),
+    ],
+)
+def test_tables_follow_their_columns(
+    spark: SparkSession, tmp_path: Path, encodings: tuple[str, str], runs: int, lake: str
+) -> None:
+    """In one run, or in a run for each segment; only Iceberg's decimals keep their scale."""
+    before = {name: table_schema(name, step.before, ("id",)) for name, step in STEPS.items()}
+    after = {name: table_schema(name, step.after, ("id",)) for name, step in STEPS.items()}
+    directory = Directory(tmp_path / "in", FORMATS[encodings[0]])
+    directory.segment([(before[name], step.first) for name, step in STEPS.items()])
+    if runs > 1:
+        assert merge_into(spark, directory, tmp_path / "wh", format=lake)["error"] is None
+    directory.encoding = FORMATS[encodings[1]]
+    directory.segment([(after[name], step.second) for name, step in STEPS.items()])
+    summary = merge_into(spark, directory, tmp_path / "wh", format=lake)
+    problems = {table["table"]: table["problem"] for table in summary["tables"] if table["problem"]}
+    told = {warning.split('"')[1] for warning in summary["warnings"]}
+    assert told == ({"public.added", "public.renamed"} if runs > 1 else set())
+    if lake == "iceberg":
+        assert "from decimal(5,2) to decimal(12,4), which Iceberg can't follow" in problems["public.digits"]
+    assert list(problems) == (["public.digits"] if lake == "iceberg" else [])
+    for name, step in STEPS.items():
+        if f"public.{name}" not in problems:
+            assert rows_by_id(spark, tmp_path / "wh", after[name], lake) == step.rows, name
+
+
+def test_a_new_column_that_has_no_default_is_exact(spark: SparkSession, tmp_path: Path) -> None:
+    """No warning then; and a changelog follows, too, with the old rows in it."""
+    before, after = ({**ID, **NOTE}, {**ID, **NOTE, "more": pg_type(TEXT)})
+    directory = Directory(tmp_path / "in", FORMATS["jsonl"])
+    directory.segment([(table_schema("t", before, ("id",)), [insert(10, 1, note="a")])])
+    merge_into(spark, directory, tmp_path / "wh", mode="both")
+    table = table_schema("t", after, ("id",))
+    facts = TableFacts(("id",), None, {name: ColumnFacts() for name in after})
+    directory.segment([(replace(table, facts=facts), [insert(20, 2, note="b", more="c")])])
+    summary = merge_into(spark, directory, tmp_path / "wh", mode="both")
+    assert (summary["error"], summary["warnings"]) == (None, [])
+    assert rows_by_id(spark, tmp_path / "wh", table, "delta") == {
+        "1": {"note": "a", "more": None},
+        "2": {"note": "b", "more": "c"},
+    }
+    log = read_table(spark, tmp_path / "wh", table, mode="changelog")
+    assert sorted(tuple(row) for row in log.select("id", "note", "more").collect()) == [
+        (1, "a", None),
+        (2, "b", "c"),
+    ]
+    assert "more" in log.select("_pgcdc_old.*").columns
+
+
+def test_what_cannot_be_followed_stops_its_table(spark: SparkSession, tmp_path: Path) -> None:
+    """With the column, the schema file and a remedy; whether it comes in one run or in two."""
+    text, int4, int8 = pg_type(TEXT), pg_type(INT4), pg_type(INT8)
+    steps: dict[str, tuple[dict[str, PgType], dict[str, PgType], Any, str]] = {
+        "narrower": (
+            {"v": int8},
+            {"v": int4},
+            "2",
+            'its column "v" changed from bigint to int, which doesn\'t hold',
+        ),
+        "other": (
+            {"v": int4},
+            {"v": text},
+            "2",
+            'its column "v" changed from int to string, which doesn\'t hold',
+        ),
+        "digits": (
+            {"v": numeric(5, 2)},
+            {"v": numeric(5, 3)},
+            "2.000",
+            'its column "v" changed from decimal(5,2) to decimal(5,3), which doesn\'t hold',
+        ),
+        "case": ({"v": text}, {"V": text}, "2", 'the columns "v" and "V" differ in case only'),
+    }
+    before = {name: table_schema(name, {**ID, **old}, ("id",)) for name, (old, _, _, _) in steps.items()}
+    after = {name: table_schema(name, {**ID, **new}, ("id",)) for name, (_, new, _, _) in steps.items()}
+    renamed = (
+        table_schema("toast", {**ID, "old": text}, ("id",)),
+        table_schema("toast", {**ID, "v": text}, ("id",)),
+    )
+    unsent = [update(40, 1, unsent="v")]
+
+    def second(directory: Directory) -> None:
+        changes = [
+            (after[name], [update(40, 1, **{next(iter(new)): value})])
+            for name, (_, new, value, _) in steps.items()
+        ]
+        directory.segment([*changes, (renamed[1], unsent)])
+
+    def first(directory: Directory) -> None:
+        tables: list[tuple[TableSchema, list[Change]]] = [
+            (t, [insert(10, 1, v="1")]) for t in before.values()
+        ]
+        directory.segment([*tables, (renamed[0], [insert(10, 1, old="long")])])
+
+    for runs in (1, 2):
+        directory = Directory(tmp_path / f"in{runs}", FORMATS["jsonl"])
+        first(directory)
+        if runs == 2:
+            assert merge_into(spark, directory, tmp_path / "wh2")["error"] is None
+        second(directory)
+        summary = merge_into(spark, directory, tmp_path / f"wh{runs}")
+        problems = {t["table"].removeprefix("public."): (t["problem"], t["hint"]) for t in summary["tables"]}
+        for name, (_, _, _, message) in steps.items():
+            problem, hint = problems.pop(name)
+            assert f'could not merge "public.{name}": {message}' in problem
+            assert name == "case" or (
+                'see "schemas/16384-' in problem and "change its type back, or merge" in hint
+            )
+        assert 'column "v" of the row (id) = (1) was not sent (unchanged TOAST)' in problems.pop("toast")[0]
+        assert problems == {}

@@ -1,0 +1,70 @@
+"""Segments of every kind: many, small, empty, mixed; and a key that changes in the middle of one."""
+
+from pathlib import Path
+
+import pytest
+from merge_directories import FORMATS, Directory, merge_into, merged_rows
+from merge_histories import INT4, TEXT, pg_type, table_schema
+from merge_oracle import Change, Row, fold
+from pyspark.sql import SparkSession
+
+COLUMNS = {"id": pg_type(INT4), "code": pg_type(INT4), "note": pg_type(TEXT)}
+MANY = 150
+
+
+def row(id_: int, code: int, note: str | None) -> Row:
+    return {"id": str(id_), "code": str(code), "note": note}
+
+
+def test_many_small_segments_and_empty_ones(spark: SparkSession, tmp_path: Path) -> None:
+    table = table_schema("t", COLUMNS, ("id",))
+    directory = Directory(tmp_path / "in", FORMATS["jsonl"])
+    everything: list[Change] = []
+    for number in range(MANY):
+        some = [Change("I" if number < 9 else "U", number + 1, 0, row(number % 9, number, f"note {number}"))]
+        directory.encoding = FORMATS[["jsonl", "arrow", "jsonl.zst", "debezium"][number % 4]]
+        directory.segment([] if number % 10 == 9 else [(table, some)])
+        everything += [] if number % 10 == 9 else some
+    summary = merge_into(spark, directory, tmp_path / "wh")
+    assert (summary["error"], summary["segment"]) == (None, MANY)
+    assert merged_rows(spark, tmp_path / "wh", table) == fold(everything, ("id",))
+    directory.segment([])
+    summary = merge_into(spark, directory, tmp_path / "wh")
+    assert (summary["error"], summary["segment"], summary["tables"][0]["segment"]) == (
+        None,
+        MANY + 1,
+        MANY + 1,
+    )
+
+
+@pytest.mark.parametrize(("encoding", "runs"), [("jsonl", 1), ("debezium", 2)])
+def test_a_range_is_cut_where_the_key_changes(
+    spark: SparkSession, tmp_path: Path, encoding: str, runs: int
+) -> None:
+    """What was not sent is found along the rows' keys, of before and after the cut."""
+    toast = frozenset({"note"})
+    by_id, by_code = table_schema("t", COLUMNS, ("id",)), table_schema("t", COLUMNS, ("code",))
+    directory = Directory(tmp_path / "in", FORMATS[encoding])
+    directory.segment([(by_id, [Change("I", n, 0, row(n, n * 10, f"long {n}")) for n in (1, 2, 3, 4)])])
+    if runs > 1:
+        assert merge_into(spark, directory, tmp_path / "wh")["error"] is None
+    before = [
+        Change("U", 10, 0, row(11, 10, None), {"id": "1"}, unchanged=toast),
+        Change("D", 20, 0, old={"id": "2"}),
+    ]
+    after = [
+        Change("U", 30, 0, row(3, 31, None), {"code": "30"}, unchanged=toast),
+        Change("U", 40, 0, row(12, 10, None), unchanged=toast),
+        Change("D", 50, 0, old={"code": "40"}),
+        Change("I", 60, 0, row(5, 50, "new")),
+    ]
+    directory.segment([(by_id, before), (by_code, after)])
+    summary = merge_into(spark, directory, tmp_path / "wh")
+    assert summary["error"] is None
+    expected = {("10",): row(12, 10, "long 1"), ("31",): row(3, 31, "long 3"), ("50",): row(5, 50, "new")}
+    assert merged_rows(spark, tmp_path / "wh", by_code) == expected
+    directory.segment([(by_code, [Change("U", 70, 0, row(7, 51, "newer"), {"code": "50"})])])
+    assert merge_into(spark, directory, tmp_path / "wh")["error"] is None
+    expected = {**expected, ("51",): row(7, 51, "newer")}
+    del expected["50",]
+    assert merged_rows(spark, tmp_path / "wh", by_code) == expected
