@@ -1,0 +1,24 @@
+-- setup
+CREATE EXTENSION hstore; CREATE EXTENSION citext; CREATE EXTENSION ltree; CREATE EXTENSION isn; CREATE TYPE mood AS ENUM ('ok','it''s'); CREATE DOMAIN dmi AS int;
+CREATE TABLE key0 (n int NOT NULL, k numeric PRIMARY KEY, v numeric);
+CREATE TABLE key1 (n int NOT NULL, k numeric(7,2) PRIMARY KEY, v numeric(7,2));
+CREATE TABLE key2 (n int NOT NULL, k timestamptz PRIMARY KEY, v timestamptz);
+CREATE TABLE key3 (n int NOT NULL, k time PRIMARY KEY, v time);
+CREATE TABLE key4 (n int NOT NULL, k timetz PRIMARY KEY, v timetz);
+CREATE TABLE key5 (n int NOT NULL, k bytea PRIMARY KEY, v bytea);
+CREATE TABLE key6 (n int NOT NULL, k char(4) PRIMARY KEY, v char(4));
+CREATE TABLE key7 (n int NOT NULL, k real PRIMARY KEY, v real);
+CREATE TABLE key8 (n int NOT NULL, k interval PRIMARY KEY, v interval);
+CREATE TABLE key9 (n int NOT NULL, k bit(3) PRIMARY KEY, v bit(3));
+CREATE TABLE key10 (n int NOT NULL, k jsonb PRIMARY KEY, v jsonb);
+CREATE TABLE key11 (n int NOT NULL, k int[] PRIMARY KEY, v int[]);
+CREATE TABLE key12 (n int NOT NULL, k text[] PRIMARY KEY, v text[]);
+CREATE TABLE key13 (n int NOT NULL, k int4range PRIMARY KEY, v int4range);
+CREATE TABLE key14 (n int NOT NULL, k citext PRIMARY KEY, v citext);
+CREATE TABLE key15 (n int NOT NULL, k hstore PRIMARY KEY, v hstore);
+CREATE TABLE key16 (n int NOT NULL, k mood PRIMARY KEY, v mood);
+CREATE TABLE key17 (n int NOT NULL, k dmi PRIMARY KEY, v dmi);
+CREATE TABLE key18 (n int NOT NULL, k tsvector PRIMARY KEY, v tsvector);
+CREATE TABLE key19 (n int NOT NULL, k pg_lsn PRIMARY KEY, v pg_lsn);
+CREATE TABLE key20 (n int NOT NULL, k name PRIMARY KEY, v name);
+CREATE PUBLICATION dbz_publication FOR ALL TABLES;

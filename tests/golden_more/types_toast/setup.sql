@@ -1,0 +1,6 @@
+-- setup
+CREATE EXTENSION hstore; CREATE EXTENSION citext; CREATE EXTENSION ltree; CREATE TYPE mood AS ENUM ('ok'); CREATE DOMAIN dtext text; CREATE DOMAIN djson json; CREATE DOMAIN dia int[]; CREATE DOMAIN dbya bytea;
+CREATE TABLE toasted (id int PRIMARY KEY, n int, t text, vc varchar, ch char(300), nn text NOT NULL DEFAULT '', by bytea, jb jsonb, j json, x xml, ta text[], tan text[] NOT NULL, va varchar[], ia int[], ba bigint[], sa smallint[], fa float8[], ra4 real[], da date[], tsa timestamp[], ts3a timestamp(3)[], tza timestamptz[], ua uuid[], na numeric[], npa numeric(9,2)[], bya bytea[], jba jsonb[], ja json[], boa bool[], num numeric, h hstore, ct citext, l ltree, cta citext[], ha hstore[], la ltree[], dt dtext, dj djson, dia dia, dba dbya, vb varbit, b8 bit(4000), tv tsvector, pg polygon, ea mood[], ina inet[], ra int4range[], mr int4multirange, ca char(2)[], tima time[], tzta timetz[], oa oid[], bita bit(4)[], iva interval[]);
+DO $$ DECLARE c text; BEGIN FOR c IN SELECT attname FROM pg_attribute a JOIN pg_type t ON t.oid=atttypid WHERE attrelid='toasted'::regclass AND attnum>2 AND typstorage<>'p' LOOP EXECUTE format('ALTER TABLE toasted ALTER %I SET STORAGE EXTERNAL', c); END LOOP; END $$;
+ALTER TABLE toasted SET (toast_tuple_target = 128);
+CREATE PUBLICATION dbz_publication FOR ALL TABLES;
