@@ -1,0 +1,65 @@
+"""Killed while transactions come in pieces, or are given out at their prepare: as if it had never been."""
+
+import json
+import random
+import time
+
+import pytest
+from protocol_runs import PROTOCOL_1, Running, contents, log_of
+from workloads import ROW_COUNT, TABLES, Stage, rows
+
+
+@pytest.mark.timeout(300)
+def test_killed_while_transactions_are_streamed(server18, tmp_path, pytestconfig):
+    """Three of them are open at each kill, which began before one or two others."""
+    kills = max(pytestconfig.getoption("--kills") // 10, 2)
+    dice = random.Random(kills)
+    with log_of(server18, TABLES) as log, Stage(log.uri) as do:
+        slot = log.slot()
+        other = log.copy(slot)
+        arguments = ("--layout", "stream", "--transactions")
+        for turn in range(kills):
+            with Running(log, slot, "-D", str(tmp_path / "out"), *arguments) as reader:
+                reader.started()
+                _go_on(do, turn)
+                time.sleep(dice.uniform(0, 0.6))
+                reader.kill()
+        do(0, "COMMIT")
+        end = log.end()
+        log.read(slot, "-D", str(tmp_path / "out"), *arguments, "--endpos", end)
+        log.read(other, "-D", str(tmp_path / "whole"), *arguments, *PROTOCOL_1, "--endpos", end)
+        assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+        assert not list(tmp_path.rglob("*.spool"))
+
+
+def _go_on(do: Stage, turn: int) -> None:
+    for number, table in enumerate(("accounts", "parts", "shapes")):
+        if turn % 3 == number and turn >= 3:
+            do(number, "ROLLBACK" if turn % 2 else "COMMIT")
+        if turn % 3 == number or turn == 0:
+            do(number, "BEGIN")
+        low = turn * 10_000
+        do(number, rows(table, low), "SAVEPOINT a", rows(table, low + 5000), "ROLLBACK TO a")
+        do(5, rows("audit", low, 2))
+
+
+def test_killed_after_changes_were_given_out_at_their_prepare(server18, tmp_path):
+    with log_of(server18, TABLES) as log, Stage(log.uri) as do:
+        slot, out = log.slot(two_phase=True), tmp_path / "out"
+        arguments = ("-f", str(out), "--transactions", "--two-phase-at", "prepare")
+        steps = (
+            ("BEGIN", rows("parts", 1), "PREPARE TRANSACTION 'large'"),
+            ("BEGIN", rows("parts", 1000, 1), "PREPARE TRANSACTION 'small'"),
+            ("COMMIT PREPARED 'large'",),
+            ("ROLLBACK PREPARED 'small'",),
+        )
+        for step in steps:
+            with Running(log, slot, *arguments) as reader:
+                reader.started()
+                do(0, *step)
+                reader.confirms(log.end())
+                reader.kill()
+        log.read(slot, *arguments, "--endpos", log.end())
+        found = [json.loads(line) for line in out.read_bytes().splitlines()]
+        assert "".join(line["op"] for line in found) == "B" + "I" * ROW_COUNT + "P" + "BIP" + "Kr"
+        assert [line["gid"] for line in found if line["op"] in "PKr"] == ["large", "small", "large", "small"]
