@@ -205,3 +205,12 @@ def test_messages_have_a_dot_in_their_topic_whatever_the_delimiter():
     message = MessageChange(stamp(1), transactional=True, prefix="p", content=b"x")
     [found] = records(Stream(messages=[message]), config(**{"topic.delimiter": "-"}))
     assert found["topic"] == "srv.message"
+
+
+def test_a_character_beyond_the_basic_plane_may_be_cut_in_two(people):
+    cut = {"column.truncate.to.2.chars": "public.people.name"}
+    stream = Stream(changes=[change(people, "I", [1], [["k", "a😀b", None, "7"]])])
+    encoding = DebeziumFormat(config(**cut), "stream")
+    encoding.restart("shop", None)
+    [piece] = encoding.encode(stream.slice()).pieces
+    assert b'"name":"a\\uD83D"' in bytes(piece.data)

@@ -110,19 +110,21 @@ def string(column: pa.BinaryArray) -> pa.BinaryArray:
 
 
 def _jackson(text: str) -> str:
-    """Rewrite what Jackson escapes otherwise: upper-case digits, and surrogates instead of four bytes."""
+    """Rewrite what Jackson escapes otherwise: upper-case digits, and surrogates, in pairs or alone."""
     return _OTHERWISE.sub(lambda match: _escaped(match[0]), text)
 
 
 def _escaped(found: str) -> str:
     if len(found) > 1:
         return found if found[1] != "u" else found[:4] + found[4:].upper()
+    if found < "\U00010000":
+        return f"\\u{ord(found):04X}"
     high, low = divmod(ord(found) - 0x10000, 0x400)
     return f"\\u{0xD800 + high:04X}\\u{0xDC00 + low:04X}"
 
 
 _ESCAPES = re.compile(r"\\u[0-9a-f]{4}|\\.")
-_OTHERWISE = re.compile(r"\\u[0-9a-f]{4}|\\.|[\U00010000-\U0010FFFF]")
+_OTHERWISE = re.compile(r"\\u[0-9a-f]{4}|\\.|[\uD800-\uDFFF\U00010000-\U0010FFFF]")
 _FOUR_BYTES = 0xF0
 _SHORT = np.zeros(256, np.bool_)
 _SHORT[np.frombuffer(b"\b\t\n\f\r", np.uint8)] = True
