@@ -225,3 +225,12 @@ def test_a_character_beyond_the_first_plane_is_two_in_a_topic_and_for_avro() -> 
     config = replace(PLAIN, field_name_adjustment_mode="avro")
     [found] = records(Stream(changes=[change(schema, "I", [1], [["1"]])]), config)
     assert (found["topic"], found["value"]["after"]) == ("srv.public.___", {"id__": 1})
+
+
+def test_names_and_prefixes_are_escaped_as_values_are() -> None:
+    schema = table({"a\x1b": "text"}, name="t\x1b")
+    message = MessageChange(stamp(2), True, "p\x1b😀", b"")
+    stream = Stream(changes=[change(schema, "I", [1], [["v\x1b"]])], messages=[message])
+    written = b"".join(bytes(piece.data) for piece in started(PLAIN).encode(stream.slice()).pieces)
+    for part in (rb'"a\u001B":"v\u001B"', rb'"table":"t\u001B"', rb'"prefix":"p\u001B\uD83D\uDE00"'):
+        assert part in written

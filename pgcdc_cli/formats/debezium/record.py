@@ -1,6 +1,5 @@
 """One record: topic, key, value, headers; its source block and, on request, its transaction block."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -10,6 +9,7 @@ import pyarrow as pa
 
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
 from pgcdc_cli.formats.debezium.tables import EventTable
+from pgcdc_cli.formats.debezium.types.kind import token
 from pgcdc_cli.formats.stamps import INVALID_XID, integer_text
 from pgcdc_cli.pgoutput.changes import Int64s, Stamps
 from pgcdc_cli.types import kernels
@@ -43,7 +43,7 @@ class Context:
 
     def source(self) -> list[Part]:
         """Begin the source block, up to the commit's time."""
-        version, name = VERSIONS[self.config.debezium_version], text(self.config.topic_prefix)
+        version, name = VERSIONS[self.config.debezium_version], token(self.config.topic_prefix)
         return [b'{"version":"%s","connector":"postgresql","name":%s,"ts_ms":' % (version, name)]
 
     def headers(self, more: Sequence[Part] = ()) -> Sequence[Part]:
@@ -64,12 +64,8 @@ class Context:
         if self.config.key_converter_schemas_enable:
             form = b'"__debezium.context.%s":{"schema":{"type":"string","optional":false},"payload":%s},'
         return b"".join(
-            form % (name.encode(), text(value)) for name, value in zip(names, values, strict=True)
+            form % (name.encode(), token(value)) for name, value in zip(names, values, strict=True)
         )
-
-
-def text(value: str) -> bytes:
-    return json.dumps(value, ensure_ascii=False).encode()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,7 +114,7 @@ class Record:
 
     def header(self, name: str, key: Sequence[Part]) -> Sequence[Part]:
         """Give a header that holds another record's key."""
-        return (text(name) + b":", *key, b",")
+        return (token(name) + b":", *key, b",")
 
     def _line(self, key: Sequence[Part], value: Sequence[Part], headers: Sequence[Part]) -> Sequence[Part]:
         told = self._context.headers(headers)
@@ -159,7 +155,7 @@ def source_parts(context: Context, names: tuple[str, str], places: Places) -> Se
         xid = kernels.null_where(xid, stamps.xid == INVALID_XID)
     elif stamps.xid[0] == INVALID_XID:
         xid = b"null"
-    snapshot, database = places.snapshot, text(context.database)
+    snapshot, database = places.snapshot, token(context.database)
     parts: list[Part] = [*context.source(), millis, b',"snapshot":']
     # "false" is the field's default: the connector leaves it null.
     replaced = context.config.value_converter_replace_null_with_default
@@ -170,7 +166,7 @@ def source_parts(context: Context, names: tuple[str, str], places: Places) -> Se
     if context.newer:
         micros = _shared(stamps.commit_ts)
         parts += [b',"ts_us":', micros, b',"ts_ns":', micros, b"000"]
-    schema, table = text(names[0]), text(names[1])
+    schema, table = token(names[0]), token(names[1])
     parts += [b',"schema":%s,"table":%s,"txId":' % (schema, table), xid, b',"lsn":', lsn, b',"xmin":null}']
     return parts
 

@@ -1,10 +1,10 @@
 """Connect schemas as JsonConverter writes them."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.formats.debezium.types.kind import token
 
 Schema = dict[str, Any]
 _ORDER = (
@@ -26,7 +26,7 @@ def render(value: object) -> bytes:
         return b"{" + b",".join(render(key) + b":" + render(item) for key, item in value.items()) + b"}"
     if isinstance(value, list):
         return b"[" + b",".join(map(render, value)) + b"]"
-    return json.dumps(value, ensure_ascii=False).encode()
+    return token(value)
 
 
 def field(schema: Schema, name: str) -> Schema:

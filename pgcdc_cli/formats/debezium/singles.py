@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from pgcdc_cli.formats.debezium import names, schemas
 from pgcdc_cli.formats.debezium.progress import Timeline
-from pgcdc_cli.formats.debezium.record import Context, Record, record_line, source_parts, text
+from pgcdc_cli.formats.debezium.record import Context, Record, record_line, source_parts
 from pgcdc_cli.formats.debezium.schemas import Schema
 from pgcdc_cli.formats.debezium.tables import EventTable, wrapping
+from pgcdc_cli.formats.debezium.types.kind import token
 from pgcdc_cli.formats.debezium.types.texts import encoded, java_map_order
 from pgcdc_cli.formats.jsonobject import joined
 from pgcdc_cli.pgoutput.changes import MessageChange, TransactionMark, TruncateChange
@@ -27,7 +28,7 @@ def truncate(
 def message(context: Context, change: MessageChange, timeline: Timeline, now: int) -> bytes:
     """Build a logical decoding message's event."""
     config = context.config
-    prefix, content = text(change.prefix), encoded(config)(change.content)
+    prefix, content = token(change.prefix), encoded(config)(change.content)
     source = source_parts(context, ("", ""), timeline.place(change.stamp))
     transaction = b',"transaction":null' if context.newer else b""
     value: tuple[Part, ...] = (
@@ -39,7 +40,7 @@ def message(context: Context, change: MessageChange, timeline: Timeline, now: in
         schemas.MESSAGE_KEY, b'{"prefix":%s}' % prefix, enabled=config.key_converter_schemas_enable
     )
     head, tail = wrapping(schemas.message(config), enabled=config.value_converter_schemas_enable)
-    topic = text(f"{config.topic_prefix}.message")
+    topic = token(f"{config.topic_prefix}.message")
     return _line(record_line(context, topic, (key,), (head, *value, tail)))
 
 
@@ -50,7 +51,7 @@ def transactions(context: Context, timeline: Timeline) -> Iterator[tuple[Transac
             yield mark, _transaction(context, mark, _BEGIN, b"null", b"null")
         else:
             counts = [
-                b'{"data_collection":%s,"event_count":%d}' % (text(name), events[name])
+                b'{"data_collection":%s,"event_count":%d}' % (token(name), events[name])
                 for name in java_map_order(events)
             ]
             collections = b"[" + b",".join(counts) + b"]"
@@ -65,7 +66,7 @@ def _transaction(
     value = b'{"status":"%s","id":%s,"event_count":%s,"data_collections":%s,"ts_ms":%d}' % (
         status.encode(), identity, count, collections, (stamp.commit_ts or 0) // 1000,
     )  # fmt: skip
-    topic = text(names.topic(config, config.topic_transaction))
+    topic = token(names.topic(config, config.topic_transaction))
     return _control(
         context, topic, (schemas.TRANSACTION_KEY, b'{"id":%s}' % identity), (schemas.TRANSACTION_VALUE, value)
     )
@@ -74,8 +75,8 @@ def _transaction(
 def heartbeat(context: Context, millis: int) -> bytes:
     """Build a heartbeat record."""
     config = context.config
-    topic = text(config.topic_delimiter.join((config.topic_heartbeat_prefix, config.topic_prefix)))
-    key = b'{"serverName":%s}' % text(config.topic_prefix)
+    topic = token(config.topic_delimiter.join((config.topic_heartbeat_prefix, config.topic_prefix)))
+    key = b'{"serverName":%s}' % token(config.topic_prefix)
     value = b'{"ts_ms":%d}' % millis
     return _control(context, topic, (schemas.HEARTBEAT_KEY, key), (schemas.HEARTBEAT_VALUE, value))
 

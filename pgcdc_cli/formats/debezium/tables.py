@@ -11,9 +11,8 @@ from pgcdc_cli.formats.debezium.masks import masked, parse_mask, with_parameters
 from pgcdc_cli.formats.debezium.schemas import Schema, render
 from pgcdc_cli.formats.debezium.sourcetype import source_type
 from pgcdc_cli.formats.debezium.types import texts
-from pgcdc_cli.formats.debezium.types.kind import NULL
+from pgcdc_cli.formats.debezium.types.kind import NULL, token
 from pgcdc_cli.formats.debezium.types.registry import field_for
-from pgcdc_cli.formats.escape import quote
 from pgcdc_cli.table import ColumnFacts, TableFacts, TableSchema
 
 
@@ -70,7 +69,7 @@ def event_table(
     value = schemas.envelope(row, adjust(f"{full_name}.Envelope"), config)
     key_schema = schemas.struct(_fields(keys), adjust(f"{full_name}.Key"))
     return EventTable(
-        quote(full_name),
+        token(full_name),
         columns,
         key_only,
         key if wanted else None,
@@ -133,7 +132,7 @@ def _plain(table: TableSchema, config: ConnectorConfig, *, snapshot: bool) -> di
             field = _left_out(table, index, config, snapshot=snapshot)
         if field is not None:
             name = adjust(column.name)
-            columns[column.name] = Column(index, replace(field, name=name), quote(name) + b":")
+            columns[column.name] = Column(index, replace(field, name=name), token(name) + b":")
     return columns
 
 
