@@ -1,0 +1,83 @@
+"""The oldest server that knows prepared transactions on the wire; it streams, but not in parallel."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from protocol_runs import PROTOCOL_1, Log, Running, log_of
+from workloads import PLAYS, ROW_COUNT, TABLES, Stage, rows
+
+sys.path.append(str(Path(__file__).parents[1] / "debezium"))  # whose server it is
+from debian_server import DebianServer
+
+PUBLICATIONS = ("pub", "special")
+
+
+@pytest.fixture(scope="module")
+def server15() -> Iterator[DebianServer]:
+    if reason := DebianServer.missing():
+        pytest.skip(reason)
+    server = DebianServer()
+    with psycopg.connect(server.uri(), autocommit=True) as admin:
+        admin.execute("ALTER SYSTEM SET max_prepared_transactions = 10")
+        admin.execute("ALTER SYSTEM SET logical_decoding_work_mem = '64kB'")
+    server._run("pg_ctl", "restart", "-w", "-s", "-l", "/dev/null")
+    yield server
+    server.stop()
+
+
+def read(log: Log, slot: str, end: str, *arguments: str) -> list[bytes]:
+    copy = log.copy(slot)
+    written = log.read(copy, "--transactions", "--endpos", end, *arguments)
+    log.drop_slot(copy)
+    return written.splitlines()
+
+
+def test_the_output_is_that_of_protocol_1(server15):
+    with log_of(server15, TABLES, PUBLICATIONS) as log, Stage(log.uri) as do:
+        slot = log.slot()
+        for play in PLAYS:
+            play(do)
+        end = log.end()
+        plain = read(log, slot, end, *PROTOCOL_1)
+        assert read(log, slot, end) == plain
+        assert read(log, slot, end, "--streaming", "on", "--binary") == plain
+
+
+def test_prepared_transactions(server15, tmp_path):
+    with log_of(server15, TABLES) as log, Stage(log.uri) as do:
+        slot, out = log.slot(two_phase=True), tmp_path / "out"
+        with Running(log, slot, "-f", str(out)) as reader:
+            reader.started()
+            do(0, "BEGIN", rows("parts", 1))
+            do.catch_up()
+            do(
+                0,
+                "PREPARE TRANSACTION 'large'",
+                "BEGIN",
+                rows("parts", 1000, 1),
+                "PREPARE TRANSACTION 'small'",
+            )
+            reader.confirms(log.end())
+            reader.kill()
+        assert log.streamed(slot) == 1
+        assert out.read_bytes() == b""
+        do(0, "COMMIT PREPARED 'small'", "COMMIT PREPARED 'large'")
+        log.read(slot, "-f", str(out), "--two-phase", "--endpos", log.end())
+        gids = [json.loads(line)["gid"] for line in out.read_bytes().splitlines()]
+        assert gids == ["small", *["large"] * ROW_COUNT]
+
+
+@pytest.mark.parametrize("option", ["--streaming parallel", "--origin none", "--proto-version 4"])
+def test_what_it_does_not_know(server15, option):
+    with log_of(server15, TABLES) as log:
+        run = log.stream(log.slot(), *option.split(), "--endpos", "now")
+    what = "--origin" if "origin" in option else option
+    assert (run.returncode, run.stdout) == (2, b"")
+    assert run.stderr.decode() == (
+        f"pgcdc: error: could not use {what}: the server is PostgreSQL 15, 16 was the first to know it\n"
+        "hint: leave it out: the default is the best that the server knows\n"
+    )
