@@ -98,7 +98,7 @@ class Stage:
             "SELECT count(*) FROM pg_stat_replication JOIN pg_replication_slots ON pid = active_pid"
             " WHERE database = current_database() AND sent_lsn < %s::pg_lsn"
         )
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while admin.execute(late, (written,)).fetchone() != (0,):
             assert time.monotonic() < deadline
             time.sleep(0.01)
