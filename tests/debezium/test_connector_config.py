@@ -103,6 +103,13 @@ def test_java_spellings_are_understood():
     assert rules.includes_table("public", "axb")
 
 
+@pytest.mark.parametrize("kind", ["schema", "table", "column", "message.prefix"])
+def test_of_two_opposite_lists_one_is_refused(kind):
+    with pytest.raises(PgcdcError, match=f"{kind}.exclude.list"):
+        connector_config({"topic.prefix": "s", f"{kind}.include.list": "a", f"{kind}.exclude.list": "b"})
+    connector_config({"topic.prefix": "s", f"{kind}.include.list": "a", f"{kind}.exclude.list": ""})
+
+
 def test_case_and_classes_of_characters_are_those_of_ascii():
     rules = config(table_include_list=r"public.ÜB,public.\w+")
     found = [rules.includes_table("public", table) for table in ("üb", "Üb", "ÜB", "AB", "é")]

@@ -104,7 +104,16 @@ def connector_config(properties: Mapping[str, str]) -> ConnectorConfig:
             "could not use the connector configuration: it has no topic.prefix",
             hint="give it with -c topic.prefix=NAME",
         )
+    _check_lists(values, properties)
     return ConnectorConfig(**values, masks=tuple(sorted(masks, key=lambda mask: parse_mask(mask[0]).rank)))
+
+
+def _check_lists(values: Mapping[str, Any], properties: Mapping[str, str]) -> None:
+    """Raise where something is both included and excluded: the connector takes one of the two."""
+    for kind in ("schema", "table", "column", "message.prefix"):
+        include, exclude = (f"{kind}.{which}.list" for which in ("include", "exclude"))
+        if values.get(_BY_NAME[include].attribute) and values.get(_BY_NAME[exclude].attribute):
+            raise _wrong(exclude, properties[exclude], f"has no place beside {include}")
 
 
 def _warn(name: str) -> None:
