@@ -140,12 +140,14 @@ def test_defaults_of_another_temporal_type_are_read_as_moments_of_utc(kind, defa
     ("literal", "digits", "shown_as"),
     [
         ("2020-02-29 10:11:12.5-11", 0, "2020-02-29T21:11:12.5Z"),
-        ("2020-02-29 10:11:12.120400+00", 3, "2020-02-29T10:11:12.1204Z"),
+        ("2020-02-29 10:11:12.120400+00", 0, "2020-02-29T10:11:12.1204Z"),
+        ("2020-02-29 10:11:12.120400+00", 3, "2020-02-29T10:11:12.120Z"),
+        ("2020-02-29 10:11:12.120400+00", 1, "2020-02-29T10:11:12.1Z"),
         ("2020-02-29 10:11:12.5+00", 3, "2020-02-29T10:11:12.500Z"),
         ("2020-02-29 10:11:12+00", 0, "2020-02-29T10:11:12Z"),
         ("2020-02-29 10:11:12.000+00", 0, "2020-02-29T10:11:12Z"),
     ],
 )
-def test_a_default_keeps_more_digits_than_its_column_has(literal, digits, shown_as):
+def test_a_default_keeps_more_digits_than_its_column_has_only_where_that_has_none(literal, digits, shown_as):
     field = of_type(builtin(OIDS["timestamptz"], digits), default=f"'{literal}'::timestamp with time zone")
     assert json.loads(field.schema["default"]) == shown_as

@@ -31,7 +31,7 @@ _MOMENT = re.compile(
     r"(?P<day>\d{4,}-\d\d-\d\d)(?: (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?))?"
     r"(?P<zone>[+-]\d\d[\d:]*)?(?P<era> BC)?"
 )
-_FRACTION = re.compile(r"[^.]*\.(\d*?)0*[^\d].*")
+_FRACTION = re.compile(r"\.(\d*?)0*(?!\d)")
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _RADIX_2 = re.compile(r"[+-]?[01]{1,31}")
 
@@ -80,10 +80,10 @@ def _label(expression: str, type_name: str) -> str | None:
 
 def _read(kind: Kind, type_: PgType, text: str) -> bytes | None:
     found = _READERS[type_.name].read(text, type_.typmod)
-    if type_.name == "timestamptz" and type_.typmod >= 0 and found is not None:
-        # The digits of the literal are kept, where there are more than the column has.
-        digits = len(_FRACTION.sub(r"\1", found)) if _FRACTION.fullmatch(found) else 0
-        kind = timestamptz(max(type_.typmod, digits), snapshot=False)
+    fraction = _FRACTION.search(found or "")
+    if fraction and type_.name == "timestamptz" and type_.typmod == 0:
+        # For no digits, Java's formatter prints those that there are.
+        kind = timestamptz(len(fraction[1]), snapshot=False)
     return _token(kind, found)
 
 
