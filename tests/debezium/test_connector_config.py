@@ -58,6 +58,8 @@ def test_a_file_that_is_no_configuration_is_a_usage_error(tmp_path, text):
         ("heartbeat.interval.ms", "-1", "whole number"),
         ("table.include.list", "a(", "regular expression"),
         ("table.include.list", "[[ab]c]", "regular expression"),
+        ("topic.prefix", "my srv", "ASCII"),
+        ("topic.delimiter", "/", "ASCII"),
         ("skipped.operations", "c,x", "none of c, u, d, t, none"),
         ("message.key.columns", "public.t", "TABLE:COLUMN"),
         ("column.mask.hash.ROT13.with.salt.x", "a", "ROT13"),

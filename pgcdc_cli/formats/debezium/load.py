@@ -25,6 +25,7 @@ log = logging.getLogger("pgcdc")
 _BY_NAME = {known.name: known for known in PROPERTIES}
 _NOT_DONE = ("transforms.", "predicates.", "driver.", "signal.", "key.converter.", "value.converter.")
 _FLAGS = {"true": True, "false": False}
+_NOT_IN_TOPICS = re.compile(r"[^A-Za-z0-9._-]")
 _NOT_IN_COMMAS = re.compile(r"(?<!\\),")
 
 
@@ -144,6 +145,8 @@ def _value(known: Property, text: str) -> object:
         return _choice(known, text)
     if known.kind == "patterns":
         return _patterns(known.name, text)
+    if known.kind == "topic" and _NOT_IN_TOPICS.search(text):
+        raise _wrong(known.name, text, "has characters other than letters and digits of ASCII, ., _ and -")
     return _keys(known.name, text) if known.kind == "keys" else text
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["text", "flag", "number", "choice", "choices", "patterns", "keys"]
+Kind = Literal["text", "topic", "flag", "number", "choice", "choices", "patterns", "keys"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,10 @@ _ADJUSTMENTS = ("none", "avro", "avro_unicode")
 _DECIMAL_FORMATS = ("base64", "numeric")
 
 PROPERTIES = (
-    Property("topic.prefix", "text", "Begins every topic's name, and is the name in `source`."),
-    Property("topic.delimiter", "text", "Stands between the parts of a topic's name.", "."),
+    Property("topic.prefix", "topic", "Begins every topic's name, and is the name in `source`."),
+    Property("topic.delimiter", "topic", "Stands between the parts of a topic's name.", "."),
     Property("topic.transaction", "text", "What transaction records' topic is called.", "transaction"),
-    Property("topic.heartbeat.prefix", "text", "Begins the heartbeats' topic.", "__debezium-heartbeat"),
+    Property("topic.heartbeat.prefix", "topic", "Begins the heartbeats' topic.", "__debezium-heartbeat"),
     Property("schema.include.list", "patterns", "Only tables in schemas like these."),
     Property("schema.exclude.list", "patterns", "No tables in schemas like these."),
     Property("table.include.list", "patterns", "Only tables like these: `schema.table`."),
