@@ -45,7 +45,9 @@ FORMATS: dict[str, tuple[str, ...]] = {
 }
 
 AFTERWARDS = [
-    *(("lines", mode) for mode in MODES if mode != "plain"),
+    ("lines", "protocol 2"),
+    ("lines", "binary"),
+    ("lines", "binary parallel"),
     ("directory", "parallel"),
     ("arrow", "on"),
     ("arrow", "binary parallel"),

@@ -197,7 +197,7 @@ def test_a_value_of_two_hundred_megabytes(log, tmp_path):
         do(0, "COMMIT")
     line = log.command(slot, "-f", str(out), *STREAMED, "--endpos", log.end())
     # It stands in libpq's buffer, in ours and in what is made of it.
-    assert peak_memory(line, {}) < 2_400 * MEGABYTE
+    assert peak_memory(line, {}) < 1_800 * MEGABYTE
     first, second = out.read_bytes().splitlines()
     assert first.count(b"0123456789") == size // 10
     assert json.loads(second)["new"] == {"id": 2, "size": 2, "note": "small"}

@@ -156,12 +156,12 @@ def test_names_of_any_kind(prepared18):
     prepared18.same_but_for_gids()
 
 
-def test_one_without_a_published_change(prepared):
-    with Stage(prepared.log.uri) as do:
+def test_one_without_a_published_change(prepared18):
+    with Stage(prepared18.log.uri) as do:
         prepare(do, 0, "empty", rows("private.secrets", 1, 3))
-        prepared.read()
+        prepared18.read()
         do(0, "COMMIT PREPARED 'empty'", rows("accounts", 1, 1))
-    assert operations(prepared.read()) == "BIC"
+    assert operations(prepared18.read()) == "BIC"
 
 
 def test_definitions_in_a_prepared_transaction(prepared18):
@@ -220,18 +220,18 @@ def test_two_phase_that_is_turned_on_later(log, tmp_path):
     assert [line.get("gid") for line in found if line["op"] == "C"] == [None, "late", "early"]
 
 
-def test_changes_at_prepare_for_those_who_want_them(prepared):
+def test_changes_at_prepare_for_those_who_want_them(prepared18):
     at_prepare = ("--two-phase-at", "prepare")
-    with Stage(prepared.log.uri) as do:
+    with Stage(prepared18.log.uri) as do:
         prepare(do, 0, "one", rows("accounts", 1, 2))
         prepare(do, 0, "two", rows("parts", 1))
-        assert operations(prepared.read(*at_prepare)) == "BIIP" + "B" + "I" * ROW_COUNT + "P"
+        assert operations(prepared18.read(*at_prepare)) == "BIIP" + "B" + "I" * ROW_COUNT + "P"
         do(0, "COMMIT PREPARED 'two'", rows("audit", 1, 1), "ROLLBACK PREPARED 'one'")
-    found = prepared.read(*at_prepare)
+    found = prepared18.read(*at_prepare)
     assert operations(found) == "BIIP" + "B" + "I" * ROW_COUNT + "P" + "K" + "BIC" + "r"
     gids = [line.get("gid") for line in found if line["op"] not in "BI"]
     assert gids == ["one", "two", "two", None, "one"]
-    assert not prepared.spools()
+    assert not prepared18.spools()
 
 
 def test_commit_of_what_nobody_kept(prepared18, tmp_path):
