@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import pytest
 from merge_directories import EXACT, Directory, merge_into, table_path
 from merge_histories import pg_type, table_schema
 from merge_oracle import Change
@@ -176,16 +175,10 @@ def schemas(directory: Path) -> dict[str, TableSchema]:
     return {table.display: table for table in found}
 
 
-@pytest.mark.parametrize(
-    "arguments", [(), ("--record", "value", "--compression", "zstd")], ids=["full", "value"]
-)
-def test_the_tables_are_postgresqls(
-    spark: SparkSession, tmp_path: Path, database18: Any, arguments: tuple[str, ...]
-) -> None:
+def test_the_tables_are_postgresqls(spark: SparkSession, tmp_path: Path, database18: Any) -> None:
     """Three runs of the stream, two of the merge; what is no row (tombstones, messages, ...) makes none."""
     database18.execute(SETUP)
-    on = {"value_converter_schemas_enable": "false"} if arguments else {}
-    stream = Stream(database18, tmp_path / "in", *arguments, **on)
+    stream = Stream(database18, tmp_path / "in")
     for number, script in enumerate((FIRST, SECOND, THIRD)):
         database18.execute(script)
         stream.up_to_now()
@@ -220,12 +213,13 @@ def write(uri: str, seed: int, ended: threading.Event) -> None:
 def test_order_and_pairs_survive_kills(spark: SparkSession, tmp_path: Path, database18: Any) -> None:
     """Transactions that overlap, and a stream that is killed and begun again in the middle of them."""
     database18.execute(SETUP)
-    stream = Stream(database18, tmp_path / "in", value_converter_schemas_enable="false")
+    bare = {"value_converter_schemas_enable": "false"}
+    stream = Stream(database18, tmp_path / "in", "--record", "value", "--compression", "zstd", **bare)
     ended = threading.Event()
     writers = [threading.Thread(target=write, args=(database18.uri, seed, ended)) for seed in range(3)]
     for writer in writers:
         writer.start()
-    for seconds in (2, 2, 3):
+    for seconds in (1, 1, 2):
         stream.killed_after(seconds)
     ended.set()
     for writer in writers:
