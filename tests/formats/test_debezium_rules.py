@@ -100,6 +100,17 @@ def test_money_is_rounded_to_the_digits_that_the_configuration_has(digits, value
     assert found == values
 
 
+def test_an_intervals_seconds_went_through_floating_point():
+    in_words = of_type("interval", interval_handling_mode="string")
+    found = shown(in_words, "-00:06:13.601235", "-06:03:01.999999", "00:00:01.5", "00:00:10")
+    assert found == [
+        '"P0Y0M0DT0H-6M-13.601234999S"',
+        '"P0Y0M0DT-6H-3M-1.999998999S"',
+        '"P0Y0M0DT0H0M1.5S"',
+        '"P0Y0M0DT0H0M10S"',
+    ]
+
+
 def test_an_infinite_interval_has_no_parts():
     assert shown(of_type("interval"), "infinity", "-infinity") == ["0", "0"]
     in_words = of_type("interval", interval_handling_mode="string")

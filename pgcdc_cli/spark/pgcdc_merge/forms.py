@@ -191,6 +191,7 @@ def _zoned(text: Expression, spark: str, _: Form) -> Expression:
     return in_range(from_text(text, spark), spark)
 
 
+_MICROS_WIDTH = len(".999999")
 _INTERVAL = r"^P(-?\d+)Y(-?\d+)M(-?\d+)DT(-?\d+)H(-?\d+)M(-?)(\d+)(\.\d+)?S$"
 
 
@@ -207,6 +208,10 @@ def _interval(text: Expression, _spark: str, _: Form) -> Expression:
         blank, plus = F.when(shown != "", " ").otherwise(""), F.when(before & (count > 0), "+").otherwise("")
         shown = F.when(count == 0, shown).otherwise(F.concat(shown, blank, plus, group(number), name))
         before = F.when(count == 0, before).otherwise(count < 0)
+    # Floating point may have left nine digits of a second, of which the value has six.
+    fraction = F.rpad(F.round(F.concat(F.lit("0"), group(8)).cast("decimal(10,9)"), 6).cast("string"), 8, "0")
+    fraction = F.regexp_replace(F.substring(fraction, 2, 7), "0+$", "")
+    fraction = F.when(F.length(group(8)) > _MICROS_WIDTH, fraction).otherwise(group(8))
     clock = [
         F.lpad(
             F.ltrim(group(number), F.lit("-")),
@@ -217,7 +222,7 @@ def _interval(text: Expression, _spark: str, _: Form) -> Expression:
     ]
     minus = group(4).startswith("-") | group(5).startswith("-") | (group(6) == "-")
     sign = F.when(minus, "-").when(before, "+").otherwise("")
-    time = F.concat(sign, F.concat_ws(":", *clock), group(8))
+    time = F.concat(sign, F.concat_ws(":", *clock), fraction)
     nothing = F.concat(*(group(number) for number in (4, 5, 7, 8))).rlike("^-?0*-?0*$")
     blank = F.when(shown != "", " ").otherwise("")
     whole = F.when(nothing & (shown != ""), shown).otherwise(F.concat(shown, blank, time))

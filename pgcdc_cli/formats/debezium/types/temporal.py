@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from decimal import ROUND_DOWN, Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,7 @@ from pgcdc_cli.formats.debezium.types.kind import (
     quoted,
     token,
 )
+from pgcdc_cli.formats.debezium.types.numbers import java_number
 from pgcdc_cli.formats.stamps import integer_text, timestamp_text
 from pgcdc_cli.types import kernels, temporal
 
@@ -50,6 +52,7 @@ _INTERVAL = re.compile(
     r"(?:([+-])?(\d+):(\d\d):(\d\d)(?:\.(\d+))?)?"
 )
 _MONTH_DAYS = 365.25 / 12
+_NANO = Decimal("1e-9")
 
 
 def _unusual(convert: ToJson, pattern: str, rare: Callable[[str], bytes | None]) -> ToJson:
@@ -338,10 +341,14 @@ def _interval_micros(text: str) -> bytes | None:
         return None
     years, months, days, hours, minutes, micros = parts
     # In floating point, in this order, and cut off, as the connector does it.
-    seconds = math.trunc(micros / 1e6) + math.fmod(micros, 1e6) / 1e6
     total = (years * 12 + months) * _MONTH_DAYS + days
-    total = ((total * 24 + hours) * 60 + minutes) * 60 + seconds
+    total = ((total * 24 + hours) * 60 + minutes) * 60 + _seconds(micros)
     return b"%d" % max(-(2**63), min(_INT64_MAX, int(total * 1e6)))
+
+
+def _seconds(micros: int) -> float:
+    """Add the whole seconds and the rest as the driver does, in floating point."""
+    return math.trunc(micros / 1e6) + math.fmod(micros, 1e6) / 1e6
 
 
 def _interval_text(text: str) -> bytes | None:
@@ -349,6 +356,6 @@ def _interval_text(text: str) -> bytes | None:
     if parts is None:
         return None
     years, months, days, hours, minutes, micros = parts
-    seconds, fraction = divmod(abs(micros), 1_000_000)
-    shown = f"{seconds}.{fraction:06}".rstrip("0").rstrip(".")
-    return token(f"P{years}Y{months}M{days}DT{hours}H{minutes}M{'-' if micros < 0 else ''}{shown}S")
+    seconds = Decimal(java_number(repr(_seconds(micros)))).quantize(_NANO, ROUND_DOWN)
+    shown = f"{seconds:f}".rstrip("0").rstrip(".")
+    return token(f"P{years}Y{months}M{days}DT{hours}H{minutes}M{'0' if shown == '-0' else shown}S")
