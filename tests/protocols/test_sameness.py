@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from made_up_scripts import Player, scripts
 from protocol_runs import IMMEDIATE, PROTOCOL_1, SCALE, Log, Running, contents, log_of
-from workloads import PLAYS, ROW_COUNT, TABLES, Player, Stage, message, rows, scripts
+from workloads import PLAYS, ROW_COUNT, TABLES, Stage, message, rows
 
 PUBLICATIONS = ("pub", "special")
 PARALLEL = ("--streaming", "parallel")

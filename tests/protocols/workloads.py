@@ -1,6 +1,6 @@
 """Workloads whose log no protocol may read differently, by several sessions, in tables of every kind.
 
-`PLAYS` are written by hand, each about one thing that can go wrong; `scripts` generates more. With
+`PLAYS` are written by hand, each about one thing that can go wrong. With
 `logical_decoding_work_mem=64kB` some 350 short rows of one transaction are more than the server keeps.
 """
 
@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Self
 
 import psycopg
-from hypothesis import strategies as st
 
 TABLES = """
 CREATE TYPE account_state AS ENUM ('open', 'closed');
@@ -367,72 +366,3 @@ PLAYS: tuple[Play, ...] = (
     inserted_in_other_ways,
     prepared,
 )
-
-
-Step = tuple[int, str]
-"""Session and action."""
-
-ACTIONS = {
-    "insert": "INSERT INTO accounts (id, owner) SELECT nextval('private.keys'), repeat('o', 30)"
-    " FROM generate_series(1, 12)",
-    "insert one": "INSERT INTO audit VALUES (nextval('private.keys'), repeat('a', 20))",
-    "insert long": "INSERT INTO documents VALUES (gen_random_uuid(), 'title', repeat('b', 9000))",
-    "insert filtered": "INSERT INTO special.filtered"
-    " VALUES (nextval('private.keys'), random() < 0.5, repeat('f', 3000))",
-    "update": "UPDATE accounts SET owner = 'updated' WHERE id % 3 = 0",
-    "update beside": "UPDATE documents SET title = title || '!'",
-    "update key": "UPDATE accounts SET id = nextval('private.keys') WHERE id % 5 = 0",
-    "update filter": "UPDATE special.filtered SET kept = NOT kept",
-    "delete": "DELETE FROM accounts WHERE id % 2 = 0",
-    "delete full": "DELETE FROM audit",
-    "truncate": "TRUNCATE audit, shapes",
-    "add column": "ALTER TABLE shapes ADD COLUMN IF NOT EXISTS more int DEFAULT 1",
-    "drop column": "ALTER TABLE shapes DROP COLUMN IF EXISTS more",
-    "insert altered": "INSERT INTO shapes (id, note)"
-    " SELECT nextval('private.keys'), 'shape' FROM generate_series(1, 5)",
-    "hidden": "INSERT INTO private.secrets SELECT nextval('private.keys'), repeat('h', 50)",
-    "message aside": "SELECT pg_logical_emit_message(false, 'prefix', 'aside')",
-}
-ENDINGS = ("begin", "commit", "rollback", "savepoint", "rollback to", "release")
-
-scripts = st.lists(
-    st.tuples(st.integers(0, 2), st.sampled_from(ENDINGS) | st.sampled_from(sorted(ACTIONS))),
-    min_size=10,
-    max_size=60,
-)
-
-
-class Player:
-    """Performs a script; what makes no sense where it stands is left out."""
-
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-        self._depths: dict[int, int] = {}
-        """By session in a transaction: savepoints open."""
-
-    def play(self, script: list[Step]) -> None:
-        for number, action in script:
-            self._stage.session(number).execute("SET lock_timeout = '5ms'")
-            try:
-                self._step(number, action)
-            except psycopg.errors.LockNotAvailable:
-                self._step(number, "rollback to" if self._depths.get(number) else "rollback")
-        for number in list(self._depths):
-            self._step(number, "commit")
-
-    def _step(self, number: int, action: str) -> None:
-        depth = self._depths.get(number)
-        if action in ACTIONS:
-            self._stage(number, ACTIONS[action])
-        elif action == "begin" and depth is None:
-            self._stage(number, "BEGIN")
-            self._depths[number] = 0
-        elif action in {"commit", "rollback"} and depth is not None:
-            self._stage(number, action)
-            del self._depths[number]
-        elif action == "savepoint" and depth is not None and depth < 3:
-            self._stage(number, f"SAVEPOINT s{depth}")
-            self._depths[number] = depth + 1
-        elif action in {"rollback to", "release"} and depth:
-            self._stage(number, f"{action} s{depth - 1}")
-            self._depths[number] = depth if action == "rollback to" else depth - 1
