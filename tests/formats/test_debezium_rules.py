@@ -162,3 +162,9 @@ def test_defaults_of_another_temporal_type_are_read_as_moments_of_utc(kind, defa
 def test_a_default_keeps_more_digits_than_its_column_has_only_where_that_has_none(literal, digits, shown_as):
     field = of_type(builtin(OIDS["timestamptz"], digits), default=f"'{literal}'::timestamp with time zone")
     assert json.loads(field.schema["default"]) == shown_as
+
+
+def test_a_default_may_have_more_digits_than_pythons_decimals():
+    type_ = builtin(OIDS["numeric"], (36 << 16 | 14) + 4)
+    field = of_type(type_, default="81651615847903466.19385920921", decimal_handling_mode="string")
+    assert field.schema["default"] == b'"81651615847903466.19385920921000"'

@@ -8,7 +8,7 @@ gives None where Java would refuse it; a type without one has no default.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 
 import numpy as np
 
@@ -32,6 +32,7 @@ _MOMENT = re.compile(
     r"(?P<zone>[+-]\d\d[\d:]*)?(?P<era> BC)?"
 )
 _FRACTION = re.compile(r"\.(\d*?)0*(?!\d)")
+_ANY_LENGTH = Context(prec=20_000)
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _RADIX_2 = re.compile(r"[+-]?[01]{1,31}")
 
@@ -154,7 +155,7 @@ def _numeric(text: str, typmod: int) -> str | None:
     if declared is None:
         return f"{value:f}"
     try:
-        exact = value.quantize(Decimal(1).scaleb(-(declared.scale % 2048)))
+        exact = value.quantize(Decimal(1).scaleb(-(declared.scale % 2048)), context=_ANY_LENGTH)
     except InvalidOperation:
         return None
     return f"{exact:f}" if exact == value else None
