@@ -72,7 +72,7 @@ def event_table(
         token(full_name),
         columns,
         key_only,
-        key if wanted else None,
+        key if any(column.name in wanted for column in table.columns) else None,
         *wrapping(key_schema, enabled=config.key_converter_schemas_enable),
         *wrapping(value, enabled=config.value_converter_schemas_enable),
     )
