@@ -16,11 +16,21 @@ from psycopg import sql
 
 from pgcdc_cli.demo.server import EmbeddedServer
 
+TESTS = Path(__file__).parent
+
 
 def pytest_configure() -> None:
     """Take no signal as ignored: whoever starts us in the background hands that down, to our children too."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let a file's tests run in one process, and all that needs Spark in one: its start takes long."""
+    for item in items:
+        room = item.path.relative_to(TESTS).parts[0]
+        group = "spark" if room in {"spark", "demo"} else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
