@@ -25,16 +25,22 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let a file's tests run in one process, and all that needs Spark in one: its start takes long."""
     for item in items:
         room = item.path.relative_to(TESTS).parts[0]
         group = "spark" if room in {"spark", "demo"} else str(item.path)
         item.add_marker(pytest.mark.xdist_group(group))
+        if item.get_closest_marker("long") and not config.getoption("--long"):
+            item.add_marker(
+                pytest.mark.skip(reason="takes long, and others are like it: --long runs it, too")
+            )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=50, help="SIGKILLs for each kill test (default: 50)")
+    parser.addoption("--long", action="store_true", help="run the variants that take long, too")
 
 
 @pytest.fixture(scope="session")

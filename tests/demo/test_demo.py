@@ -60,6 +60,7 @@ def test_the_demo_ends_with_equal_tables_and_suggests_commands_that_work(tmp_pat
         assert looked.stdout.strip()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_demo_with_arrow_files_leaves_its_directory_and_nothing_else(tmp_path, environment):
     run_demo(tmp_path / "kept", environment, "arrow")

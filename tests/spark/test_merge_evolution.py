@@ -116,7 +116,7 @@ def rows_by_id(spark: SparkSession, warehouse: Path, table: TableSchema, lake: s
     [
         (("jsonl", "arrow"), 2, "iceberg"),
         (("arrow", "debezium"), 1, "delta"),
-        (("debezium", "jsonl.zst"), 2, "delta"),
+        pytest.param(("debezium", "jsonl.zst"), 2, "delta", marks=pytest.mark.long),
     ],
 )
 def test_tables_follow_their_columns(

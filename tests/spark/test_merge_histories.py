@@ -39,7 +39,10 @@ def test_oracle_agrees_with_the_history_that_made_the_changes(histories: Sequenc
         assert fold(history.changes, history.key) == history.rows
 
 
-@pytest.mark.parametrize("encoding", ["jsonl", "arrow", "debezium", "mixed"])
+LONG = [pytest.param(encoding, marks=pytest.mark.long) for encoding in ("jsonl", "arrow", "debezium")]
+
+
+@pytest.mark.parametrize("encoding", ["mixed", *LONG])
 def test_merged_tables_are_what_the_oracle_says(
     spark: SparkSession, tmp_path: Path, histories: Sequence[History], encoding: str
 ) -> None:

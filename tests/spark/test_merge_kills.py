@@ -45,7 +45,7 @@ def changes(number: int, pick: random.Random) -> list[Change]:
 def test_killed_at_any_moment_nothing_is_lost_or_twice(
     spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest, lake: str
 ) -> None:
-    kills = max(request.config.getoption("--kills") // {"delta": 25, "iceberg": 50}[lake], 1)
+    kills = max(request.config.getoption("--kills") // 50, 1)
     pick = random.Random(f"{lake} {kills}")
     directory, warehouse = Directory(tmp_path / "in", FORMATS["jsonl"]), tmp_path / "wh"
     history: dict[str, list[Change]] = {ONE.name: [], TWO.name: []}

@@ -191,7 +191,7 @@ def soft_fold(
     return rows
 
 
-@pytest.mark.parametrize("cuts", [1, 2])
+@pytest.mark.parametrize("cuts", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_deleted_rows_stay_with_their_last_values(
     spark: SparkSession, tmp_path: Path, warehouse: Path, cuts: int
 ) -> None:

@@ -283,7 +283,7 @@ def test_types_at_their_limits(spark: SparkSession, tmp_path: Path) -> None:
         assert [row["m"] for row in rows] == list(MATRIX)
 
 
-@pytest.mark.parametrize("encoding", ["jsonl", "arrow", "debezium"])
+@pytest.mark.parametrize("encoding", [pytest.param("jsonl", marks=pytest.mark.long), "arrow", "debezium"])
 def test_names_are_any_that_postgresql_allows(spark: SparkSession, tmp_path: Path, encoding: str) -> None:
     columns = {
         'Kéy "1"': pg_type(23),
