@@ -13,10 +13,10 @@ from pathlib import Path
 import psycopg
 import pytest
 from psycopg import sql
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from pgcdc_cli.demo.server import EmbeddedServer
-
-TESTS = Path(__file__).parent
 
 
 def pytest_configure() -> None:
@@ -25,17 +25,26 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-@pytest.hookimpl(tryfirst=True)
+class ByFile(LoadScopeScheduling):
+    """A file's tests run in one process, and all that needs Spark in one: its start takes long."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return "spark" if path.startswith(("tests/spark/", "tests/demo/")) else path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
+    """Divide the tests among processes (`-n`)."""
+    return ByFile(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let a file's tests run in one process, and all that needs Spark in one: its start takes long."""
+    """Leave out what takes long."""
     for item in items:
-        room = item.path.relative_to(TESTS).parts[0]
-        group = "spark" if room in {"spark", "demo"} else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
         if item.get_closest_marker("long") and not config.getoption("--long"):
-            item.add_marker(
-                pytest.mark.skip(reason="takes long, and others are like it: --long runs it, too")
-            )
+            reason = "takes long, and others are like it: --long runs it, too"
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
