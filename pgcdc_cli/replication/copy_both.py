@@ -17,7 +17,7 @@ from psycopg.pq.abc import PGconn, PGresult
 
 from pgcdc_cli.replication.frames import XLOGDATA, XLOGDATA_HEADER, Received, read_keepalive
 
-BATCH_BYTES = 16 << 20
+BATCH_BYTES = 4 << 20
 """A batch ends here even if it has fewer frames than asked for, so that wide rows need no more memory."""
 
 _TRICKLE = 64
