@@ -46,7 +46,16 @@ NOT_NEEDED = (
 _UNRESOLVED = re.compile(r"unresolved dependency: ([^:\s]+:?[^:\s]*)")
 _TELLING = re.compile(r"Exception|Error|[Cc]annot|[Ff]ailed")
 _PROGRESS = "pgcdc-progress "
+_LOCALE = {"LC_ALL": "C.UTF-8"}
+"""In others, Java may not be able to name files outside ASCII."""
+
 _LOCAL_SETTINGS = {"spark.sql.shuffle.partitions": "8", "spark.ui.enabled": "false"}
+
+# The driver runs here, with our Python, whatever the executors are told to run.
+_CLUSTER_SETTINGS = {
+    "spark.pyspark.driver.python": sys.executable,
+    **{f"spark.executorEnv.{name}": value for name, value in _LOCALE.items()},
+}
 
 
 @dataclass(frozen=True)
@@ -155,21 +164,20 @@ def _checked_home(home: Path) -> Path:
 
 
 def _environment(options: MergeOptions, home: Path, scratch: Path) -> dict[str, str]:
-    settings: dict[str, str | None] = {"SPARK_HOME": str(home), **java_settings(scratch / "java")}
+    settings: dict[str, str | None] = {"SPARK_HOME": str(home), **java_settings(scratch / "java"), **_LOCALE}
     if options.master.startswith("local"):
-        # Otherwise workers take the first python3 on PATH, and file names outside ASCII need a UTF-8 locale.
+        # Otherwise workers take the first python3 on PATH.
         settings |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-        settings["LC_ALL"] = "C.UTF-8"
     environment = {**os.environ, **settings}
     return {name: value for name, value in environment.items() if value is not None}
 
 
 def _command(options: MergeOptions, home: Path) -> list[str]:
-    local = options.master.startswith("local")
+    settings = _LOCAL_SETTINGS if options.master.startswith("local") else _CLUSTER_SETTINGS
     return [
         str(home / "bin" / "spark-submit"),
         f"--master={options.master}",
-        *(f"--conf={name}={value}" for name, value in _LOCAL_SETTINGS.items() if local),
+        *(f"--conf={name}={value}" for name, value in settings.items()),
         *options.extra,
         *_package_arguments(options, home),
         str(SCRIPT),

@@ -13,10 +13,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no annotations
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .errors import MergeError
 from .files import Files, join
@@ -60,6 +62,9 @@ class ControlRow:
     @property
     def key(self) -> Key:
         return self.table, self.mode
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "merged_at": self.merged_at and self.merged_at.isoformat()}
 
     def caught_up(self, segment: int, lsn: str) -> "ControlRow":
         """Move a table that has no changes up to a segment."""
@@ -109,19 +114,20 @@ class Control:
     def finish(self, rows: Mapping[Key, ControlRow]) -> None:
         """Say what the run did."""
         self._write({**self.rows, **rows})
-        content = [
-            {**asdict(row), "merged_at": row.merged_at and row.merged_at.isoformat()}
-            for row in self.rows.values()
-        ]
+        content = [row.to_json() for row in self.rows.values()]
         Files(self._spark).write(
             self._record, json.dumps({"format_version": 1, "rows": content}).encode() + b"\n"
         )
 
+    def _frame(self, rows: Mapping[Key, ControlRow]) -> DataFrame:
+        """Make a data frame, by JSON: out of Python's own values it would need Python on the executors."""
+        text = F.lit(json.dumps([row.to_json() for row in rows.values()]))
+        one = self._spark.range(0, 1, 1, 1)
+        return one.select(F.inline(F.from_json(text, f"array<struct<{_SCHEMA}>>", {"mode": "FAILFAST"})))
+
     def _write(self, rows: dict[Key, ControlRow]) -> None:
-        values = [tuple(asdict(row).values()) for row in rows.values()]
-        frame = self._spark.createDataFrame(values, _SCHEMA).coalesce(1)
         try:
-            self._lake.open(self._spark, self._lake.control_place).replace(frame, None)
+            self._lake.open(self._spark, self._lake.control_place).replace(self._frame(rows), None)
         except (PySparkException, Py4JJavaError) as error:
             if not is_conflict(error):
                 raise

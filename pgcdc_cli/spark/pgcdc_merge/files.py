@@ -76,10 +76,6 @@ class Files:
         self._jvm.org.apache.hadoop.io.IOUtils.copyBytes(stream, nowhere, _BUFFER, True)
         return int(checksum.getValue())
 
-    def handles_unicode(self) -> bool:
-        """Say whether Java can name local files outside ASCII: not under LANG=C."""
-        return "UTF-8" in str(self._jvm.java.lang.System.getProperty("sun.jnu.encoding"))
-
 
 def join(directory: str, *names: str) -> str:
     """Append relative names to a path."""
