@@ -23,7 +23,7 @@ from pgcdc_cli.cli.printing import (
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 if TYPE_CHECKING:
-    from pgcdc_cli.demo.report import DemoResult, Progress, TableResult
+    from pgcdc_cli.demo.report import DemoResult, LakeView, Progress, TableResult
 
 _PIPE_INTERVAL = 5.0
 """Seconds between two progress lines where nothing can be overwritten."""
@@ -136,8 +136,9 @@ class Spectator:
 
 
 def _report(result: "DemoResult") -> None:
+    _report_views(result)
     headings = ["table", "rows", "merged", "rows changed", "events", "files", "size", "equal"]
-    write("")
+    write("\nThe lake and its source:\n")
     for line in table(headings, map(_table_cells, result.tables), headings[1:-1]):
         write(line)
     write("")
@@ -156,6 +157,25 @@ def _table_cells(result: "TableResult") -> list[str]:
     return [result.table, *cells, human_bytes(result.bytes), "yes" if result.equal else "NO"]
 
 
+def _report_views(result: "DemoResult") -> None:
+    """Show the lake as each merge left it, and some orders that have changed in between."""
+    moments = [str(view.moment.lsn) for view in result.views]
+    names = result.views[0].rows if result.views else ()
+    rows = [[name, *(_rows_cell(view, name) for view in result.views)] for name in names]
+    rows.append(["referring to no row", *(f"{view.orphans:,}" for view in result.views)])
+    write("\nThe lake as each merge left it, all tables at one position in the log:\n")
+    for line in table(["", *moments], rows):
+        write(line)
+    write("\nSome orders at these positions:\n")
+    orders = [[str(order.id), order.earlier or "-", order.later or "-"] for order in result.orders]
+    for line in table(["order", *moments], orders):
+        write(line)
+
+
+def _rows_cell(view: "LakeView", name: str) -> str:
+    return f"{view.rows[name]:,} in version {view.moment.versions[name]}"
+
+
 def _totals(result: "DemoResult") -> list[tuple[str, str]]:
     return [
         ("transactions", f"{result.transactions:,}"),
@@ -171,10 +191,12 @@ def _refuse_differences(result: "DemoResult") -> None:
     for entry in result.tables:
         for difference in entry.differences:
             write_error(f"{printable(entry.table)}: {printable(difference)}")
-    if not result.equal:
-        names = ", ".join(entry.table for entry in result.tables if not entry.equal)
-        raise PgcdcError(
-            ErrorKind.UNEXPECTED,
-            f"could not get equal tables: {names} differ from the source",
-            hint=f'report this with the directory "{result.directory}"',
-        )
+    if result.differing:
+        raise _failure(result, f"could not get equal tables: {', '.join(result.differing)}")
+    if result.orphans:
+        raise _failure(result, f"could not get consistent versions: {result.orphans} rows refer to no row")
+
+
+def _failure(result: "DemoResult", message: str) -> PgcdcError:
+    hint = f'report this with the directory "{result.directory}"'
+    return PgcdcError(ErrorKind.UNEXPECTED, message, hint=hint)

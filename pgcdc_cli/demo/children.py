@@ -26,12 +26,12 @@ _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Child:
-    """One running pgcdc command."""
+    """One running pgcdc command; `said` are the lines that it has printed so far."""
 
     def __init__(self, arguments: Sequence[str], lines: "queue.SimpleQueue[str]") -> None:
         self.command = shlex.join(["pgcdc", *arguments])
         self._lines = lines
-        self._said: list[str] = []
+        self.said: list[str] = []
         self._process = subprocess.Popen(  # noqa: S603  our own program
             [sys.executable, "-m", "pgcdc_cli", *arguments],
             stdin=subprocess.DEVNULL,
@@ -72,13 +72,13 @@ class Child:
         """Raise what a command that has failed said: its own error, hint and kind."""
         status = self._process.returncode
         if status:
-            raise _failure(self.command, status, self._said)
+            raise _failure(self.command, status, self.said)
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
-                self._said.append(line.rstrip("\n"))
+                self.said.append(line.rstrip("\n"))
                 self._lines.put(line.rstrip("\n"))
 
 

@@ -43,12 +43,12 @@ class Opening:
         self._merge: Child | None = None
 
     def run(self) -> Takings:
-        """Keep the shop open as long as the settings say."""
+        """Keep the shop open as long as the settings say, and until the first merge has begun."""
         seconds = self._stage.settings.seconds
         plan = deque([(seconds / 3, self._crash), (seconds / 2, self._merge_early)])
         began = time.monotonic()
         with self._load() as load:
-            while (elapsed := time.monotonic() - began) < seconds:
+            while (elapsed := time.monotonic() - began) < seconds or plan:
                 load.check()
                 self._look(elapsed, load.counts)
                 if plan and elapsed >= plan[0][0] and plan[0][1]():
@@ -66,10 +66,10 @@ class Opening:
         self._children.run(*self._stream_command(), "--endpos", "now")
         return time.monotonic() - began
 
-    def wait_for_merge(self) -> None:
+    def finish_merge(self) -> None:
         """Let the merge that began while the shop was open come to its end."""
-        if self._merge is not None:
-            self._children.wait(self._merge)
+        assert self._merge is not None
+        self._stage.finish_merge(self._merge)
 
     def _load(self) -> Workload:
         settings = self._stage.settings
@@ -93,11 +93,12 @@ class Opening:
         return True
 
     def _merge_early(self) -> bool:
-        """Merge what there is; not yet, if there is nothing."""
-        if not self._stage.segments():
+        """Merge the segments that are finished by now; not yet, if there is none."""
+        segments = self._stage.segments()
+        if not segments:
             return False
-        self._stage.reporter.note("merging what is finished, while the stream goes on")
-        self._merge = self._children.start(*self._stage.merge_command)
+        self._stage.reporter.note("merging what is finished, while the shop is open and the stream goes on")
+        self._merge = self._children.start(*self._stage.merge_command, "--until", segments[-1]["end_lsn"])
         return True
 
     def _look(self, elapsed: float, counts: Counter[str]) -> None:

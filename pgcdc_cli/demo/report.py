@@ -4,7 +4,7 @@
 `DemoResult`. The command line renders both; nothing here prints.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -83,15 +83,44 @@ class TableResult:
 
 
 @dataclass(frozen=True)
+class Moment:
+    """Where a merge left off: up to which position, and each table's version, by its name in the shop."""
+
+    lsn: Lsn
+    versions: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class LakeView:
+    """The tables as they were at a moment: rows by table, and how many refer to a row that isn't there."""
+
+    moment: Moment
+    rows: Mapping[str, int]
+    orphans: int
+
+
+@dataclass(frozen=True)
+class OrderView:
+    """An order at two moments, as `status, total`; None where it was not there."""
+
+    id: int
+    earlier: str | None
+    later: str | None
+
+
+@dataclass(frozen=True)
 class DemoResult:
     """`rate` is in events a second while the load ran, `lag` the longest seen in bytes of log.
 
-    `catch_up` is how many seconds the stream needed to the end of the log once the load had ended.
-    `suggestions` are commands to look around with; they need no server.
+    `views` are the lake as each merge left it, `orders` some that have changed in between. `catch_up` is how
+    many seconds the stream needed to the end of the log once the load had ended. `suggestions` are commands
+    to look around with; they need no server.
     """
 
     directory: Path
     tables: Sequence[TableResult]
+    views: Sequence[LakeView]
+    orders: Sequence[OrderView]
     transactions: int
     kinds: dict[str, int]
     segments: int
@@ -102,5 +131,11 @@ class DemoResult:
     suggestions: Sequence[str]
 
     @property
-    def equal(self) -> bool:
-        return all(table.equal for table in self.tables)
+    def differing(self) -> Sequence[str]:
+        """Names of tables that are not as their source."""
+        return [table.table for table in self.tables if not table.equal]
+
+    @property
+    def orphans(self) -> int:
+        """Rows that no consistent moment could hold."""
+        return sum(view.orphans for view in self.views)

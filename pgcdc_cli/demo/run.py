@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 
-from pgcdc_cli.demo import shop, witness
+from pgcdc_cli.demo import shop, travel, witness
 from pgcdc_cli.demo.actions import Kind
 from pgcdc_cli.demo.children import Children, interruptible
 from pgcdc_cli.demo.compare import compare
@@ -49,14 +49,18 @@ def _demonstrate(stage: Stage, began: float) -> DemoResult:
     takings = opening.run()
     step(4, 6, "Close the shop and stream to the end of the log")
     catch_up = opening.catch_up()
-    step(5, 6, "Merge the files into Delta tables")
-    opening.wait_for_merge()
-    stage.children.run(*stage.merge_command)
-    step(6, 6, "Compare every table with its source")
+    step(5, 6, "Merge the rest into the Delta tables")
+    opening.finish_merge()
+    first = travel.take_down(stage.warehouse)
+    stage.finish_merge(stage.children.start(*stage.merge_command))
+    second = travel.take_down(stage.warehouse)
+    step(6, 6, "Compare every table with its source, and read the lake as each merge left it")
     tables = _compare(stage)
     return DemoResult(
         directory=stage.directory,
         tables=tables,
+        views=[travel.view(stage.warehouse, moment) for moment in (first, second)],
+        orders=travel.changed_orders(stage.warehouse, first, second),
         transactions=takings.counts[Kind.TRANSACTION],
         kinds=dict(takings.counts),
         segments=len(stage.segments()),
@@ -101,15 +105,16 @@ def _table_result(stage: Stage, name: str, changed: int) -> TableResult:
 
 
 def _suggestions(stage: Stage) -> Sequence[str]:
-    """Look at changes, at a merged table, and at a merge that finds nothing new to do."""
-    table = json.dumps(str(stage.warehouse / shop.SCHEMA / "orders"))
-    orders = f'QueryBuilder().register("orders", DeltaTable({table}))'
-    query = json.dumps("SELECT id, status, total FROM orders LIMIT 5")
+    """Look at changes, at a merged table, and at how far everything is, with the versions of one moment."""
+    files, warehouse = str(stage.files), str(stage.warehouse)
+    path = json.dumps(str(stage.warehouse / shop.SCHEMA / "orders"))
+    orders = f'QueryBuilder().register("orders", DeltaTable({path}))'
+    query = json.dumps("SELECT status, count(*), sum(total) FROM orders GROUP BY status ORDER BY 2 DESC")
     look = f"{orders}.execute({query}).read_all()"
     commands = [
-        [_program("pgcdc"), "show", str(stage.files), "--table", "shop.orders", "--limit", "10"],
+        [_program("pgcdc"), "show", files, "--table", "shop.orders", "--limit", "10"],
         [_program("python"), "-c", f"from deltalake import DeltaTable, QueryBuilder; print({look})"],
-        [_program("pgcdc"), *stage.merge_command],
+        [_program("pgcdc"), "status", files, "--warehouse", warehouse],
     ]
     return [shlex.join(command) for command in commands]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 
-from pgcdc_cli.demo.children import Children, uninterruptible
+from pgcdc_cli.demo.children import Child, Children, uninterruptible
 from pgcdc_cli.demo.report import DemoSettings, Reporter
 from pgcdc_cli.demo.server import EmbeddedServer
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -45,6 +45,13 @@ class Stage:
     @property
     def merge_command(self) -> list[str]:
         return ["spark-submit", "--input", str(self.files), "--warehouse", str(self.warehouse)]
+
+    def finish_merge(self, merge: Child) -> None:
+        """Wait for a merge's end, and show the line that sums it up. Raises what it failed of."""
+        self.children.wait(merge)
+        for line in merge.said:
+            if line.startswith("merged "):
+                self.reporter.note(line)
 
     def segments(self) -> list[dict[str, Any]]:
         """Read the finished segments out of the manifest, as it is while a stream may be writing to it."""

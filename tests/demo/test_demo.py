@@ -16,7 +16,8 @@ import pytest
 from pgcdc_cli.cli.main import run
 from pgcdc_cli.demo import run as demo_run
 from pgcdc_cli.demo import shop
-from pgcdc_cli.demo.report import DemoResult, TableResult
+from pgcdc_cli.demo.report import DemoResult, LakeView, Moment, OrderView, TableResult
+from pgcdc_cli.lsn import Lsn
 
 PGCDC = [sys.executable, "-m", "pgcdc_cli"]
 
@@ -46,6 +47,11 @@ def run_demo(keep, environment, file_format):
     rows = re.findall(r"^shop\.(\w+) .* yes$", ended.stdout, re.MULTILINE)
     assert sorted(rows) == sorted(shop.TABLES)
     assert "killing the stream (SIGKILL)" in ended.stderr
+    assert len(re.findall(r"^      merged 6 tables up to segment", ended.stderr, re.MULTILINE)) == 2
+    assert re.search(
+        r"^orders +[\d,]+ in version (\d+) +[\d,]+ in version (?!\1$)", ended.stdout, re.MULTILINE
+    )
+    assert re.search(r"^referring to no row +0 +0$", ended.stdout, re.MULTILINE)
     return ended.stdout
 
 
@@ -96,13 +102,28 @@ def test_a_directory_in_use_is_refused_before_anything_starts(tmp_path, capfd):
     assert f'pgcdc: error: could not use directory "{tmp_path}": it is not empty' in capfd.readouterr().err
 
 
-def result(tmp_path, differences):
+def result(tmp_path, differences=(), orphans=0):
     table = TableResult("shop.orders", 2, 2, 3, 3, 1, 100, differences)
-    return DemoResult(tmp_path, [table], 3, {}, 1, 1.0, 0, 0.1, 9.0, [])
+    views = [LakeView(Moment(Lsn(1), {"orders": 0}), {"orders": 2}, found) for found in (0, orphans)]
+    orders = [OrderView(7, "new, 1.00", None)]
+    return DemoResult(tmp_path, [table], views, orders, 3, {}, 1, 1.0, 0, 0.1, 9.0, [])
 
 
-@pytest.mark.parametrize(("differences", "status"), [([], 0), (["id=1, column total: 1 in the source"], 1)])
-def test_only_equal_tables_are_success(tmp_path, monkeypatch, capfd, differences, status):
-    monkeypatch.setattr(demo_run, "run_demo", lambda _settings, _reporter: result(tmp_path, differences))
+@pytest.mark.parametrize(
+    ("found", "status", "errors"),
+    [
+        ({}, 0, []),
+        (
+            {"differences": ["id=1, column total: 1 in the source"]},
+            1,
+            ["id=1, column total: 1 in the source", "could not get equal tables: shop.orders"],
+        ),
+        ({"orphans": 2}, 1, ["could not get consistent versions: 2 rows refer to no row"]),
+    ],
+)
+def test_only_equal_and_consistent_tables_are_success(tmp_path, monkeypatch, capfd, found, status, errors):
+    ended = result(tmp_path, **found)
+    monkeypatch.setattr(demo_run, "run_demo", lambda _settings, _reporter: ended)
     assert run(["demo"]) == status
-    assert all(difference in capfd.readouterr().err for difference in differences)
+    said = capfd.readouterr().err
+    assert [error for error in errors if error not in said] == []
