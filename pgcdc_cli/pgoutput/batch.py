@@ -231,9 +231,10 @@ class Batch:
             tables.append(self._tables[number])
             read = partial(_read, tables[-1]) if self._tables.binary else None
             groups.append(Rows(rows[some], tables[-1].relation, _SHAPES[shape], read))
-        for table, group, images in zip(tables, groups, decode_rows(self._wire, groups), strict=True):
+        for images in decode_rows(self._wire, groups):
+            operation = groups[images.group].shape.operation
             yield ChangeBatch(
-                table, group.shape.operation, self._stamps(group.numbers), images.new, images.old
+                tables[images.group], operation, self._stamps(images.numbers), images.new, images.old
             )
 
     def _stamps(self, numbers: Int64s) -> Stamps:

@@ -9,8 +9,9 @@ Whatever is wrong with a message is found here for all rows at once; the plain d
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import pairwise
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -57,63 +58,103 @@ class Rows:
     """Row messages of one relation and one shape, by number; each has `SMALLEST_ROW` bytes or more.
 
     `read` gives the text of binary values of a column, by the column's place; None for all rows of a
-    connection that did not ask for them.
+    connection that did not ask for them. `whole` says that the old tuples are whole rows, despite their
+    marker.
     """
 
     numbers: Int64s
     relation: Relation
     shape: Shape
     read: Callable[[int, pa.BinaryArray], pa.BinaryArray] | None = None
+    whole: bool = False
 
 
 class Images(NamedTuple):
-    """The row images of one `Rows`, in the order of its numbers."""
+    """The images of one group's rows with these numbers; `group` is its place among the groups."""
 
+    group: int
+    numbers: Int64s
     new: FullImage | None
     old: FullImage | KeyImage | None
 
 
 def decode_rows(wire: Wire, groups: Sequence[Rows]) -> list[Images]:
-    """Decode row messages; one result for each group, of which there is at least one.
+    """Decode row messages, of at least one group; one result for each, or two.
+
+    Where a publication shows a partition as its root, the marker is by the root's replica identity, the old
+    tuple by the partition's (`logicalrep_write_update` in proto.c). So a `K` tuple with values outside of
+    the key is a whole row, of a partition with replica identity FULL; those of a group come apart.
 
     UndecodableError, with the message's LSN, where one is not what the plain decoder takes, has another
     number of columns than its relation, or has a binary value that was not asked for or can't be read.
     """
     first = [_Tuples(wire, rows, rows.shape.marker, wire.starts[rows.numbers] + _COUNT_AT) for rows in groups]
     _walk(wire, first)
+    if any(run.whole.any() for run in first):
+        return _decode_apart(wire, first)
     second = {i: _new_tuples(wire, run) for i, run in enumerate(first) if _has_both(run.rows.shape)}
     _walk(wire, list(second.values()))
     last = [second.get(i, run) for i, run in enumerate(first)]
     _check(wire, last, np.concatenate([run.position == run.ends for run in last]))
-    return [_images(run, second.get(i)) for i, run in enumerate(first)]
+    return [_images(i, run, second.get(i)) for i, run in enumerate(first)]
+
+
+def _decode_apart(wire: Wire, runs: Sequence["_Tuples"]) -> list[Images]:
+    """Decode whole rows as groups of their own."""
+    parts = []
+    for group, run in enumerate(runs):
+        for whole in np.unique(run.whole).tolist():
+            numbers = run.rows.numbers[run.whole == whole]
+            parts.append((group, replace(run.rows, numbers=numbers, whole=whole or run.rows.whole)))
+    found = decode_rows(wire, [rows for _, rows in parts])
+    return [images._replace(group=parts[images.group][0]) for images in found]
 
 
 def _has_both(shape: Shape) -> bool:
     return shape in {Shape.UPDATE_KEY, Shape.UPDATE_OLD}
 
 
-def _images(first: "_Tuples", second: "_Tuples | None") -> Images:
+def _images(group: int, first: "_Tuples", second: "_Tuples | None") -> Images:
+    numbers = first.rows.numbers
     if second is not None:
-        return Images(second.full_image(), first.old_image())
+        return Images(group, numbers, second.full_image(), first.old_image())
     if first.rows.shape.operation == "D":
-        return Images(None, first.old_image())
-    return Images(first.full_image(), None)
+        return Images(group, numbers, None, first.old_image())
+    return Images(group, numbers, first.full_image(), None)
 
 
 class _Tuples:
-    """One tuple of each row of a group; `position` is where its next column begins."""
+    """One tuple of each row of a group; `position` is where its next column begins.
+
+    `is_key` says that only the key's columns are wanted, `has_more` which tuples have others, `lacks_key`
+    which don't have all of the key.
+    """
 
     def __init__(self, wire: Wire, rows: Rows, marker: str, position: Int64s) -> None:
         self.rows = rows
-        self.is_key = marker == "K"
+        self.marker = marker
+        self.is_key = marker == "K" and not rows.whole
         self.position = position
         self.ends = wire.ends[rows.numbers]
+        self.has_more = self.lacks_key = np.zeros(len(position), np.bool_)
         self.width = len(rows.relation.columns)
         self.columns: list[pa.BinaryArray | None] = []
         self.unchanged: list[Mask | None] = []
 
     def wants(self, column: int) -> bool:
         return not self.is_key or self.rows.relation.columns[column].key
+
+    def look(self, column: int, kind: Int64s | None) -> None:
+        """Note of a key tuple's column where it has a value."""
+        if self.wants(column):
+            self.lacks_key = self.lacks_key if kind is None else self.lacks_key | (kind == _NULL)
+        else:
+            self.has_more = self.has_more | (np.True_ if kind is None else kind != _NULL)
+
+    @property
+    def whole(self) -> Mask:
+        """Which key tuples are whole rows, once they are walked."""
+        return self.has_more & ~self.lacks_key
 
     def old_image(self) -> FullImage | KeyImage:
         return KeyImage(tuple(self.columns)) if self.is_key else self.full_image()
@@ -147,7 +188,7 @@ def _walk(wire: Wire, runs: Sequence[_Tuples]) -> None:
     bounds = [0, *np.cumsum([len(run.position) for run in runs]).tolist()]
     position = np.concatenate([run.position for run in runs])
     ends = np.concatenate([run.ends for run in runs])
-    is_key = np.repeat([run.is_key for run in runs], np.diff(bounds))
+    is_key = np.repeat([run.marker == "K" for run in runs], np.diff(bounds))
     widths = np.repeat([run.width for run in runs], np.diff(bounds))
     _check(wire, runs, wire.int64(position) >> 48 & 0xFFFF == widths)
     position += 2
@@ -161,7 +202,7 @@ def _walk(wire: Wire, runs: Sequence[_Tuples]) -> None:
         _check(wire, runs, step.good)
         position[:rows] = step.ends
         _append(wire, step, runs[:active], bounds, column)
-    for run, start, end in zip(runs, bounds, bounds[1:], strict=False):
+    for run, (start, end) in zip(runs, pairwise(bounds), strict=True):
         run.position = position[start:end]
 
 
@@ -184,6 +225,13 @@ def _step(wire: Wire, position: Int64s, ends: Int64s, is_key: Mask, *, binary: b
 
 def _append(wire: Wire, step: _Step, runs: Sequence[_Tuples], bounds: Sequence[int], column: int) -> None:
     """Give every run its part of the column."""
+    kinds = [
+        None if step.kind is None else step.kind[start:end]
+        for start, end in pairwise(bounds[: len(runs) + 1])
+    ]
+    for run, kind in zip(runs, kinds, strict=True):
+        if run.is_key:
+            run.look(column, kind)
     wanted = [run.wants(column) for run in runs]
     if not any(wanted):
         for run in runs:
@@ -191,8 +239,7 @@ def _append(wire: Wire, step: _Step, runs: Sequence[_Tuples], bounds: Sequence[i
         return
     values = wire.pack(step.starts, step.ends)
     offsets = _offsets(values)
-    for run, start, end, wants in zip(runs, bounds, bounds[1:], wanted, strict=False):
-        kind = None if step.kind is None else step.kind[start:end]
+    for run, kind, start, end, wants in zip(runs, kinds, bounds, bounds[1:], wanted, strict=False):
         part = _part(values, kind, offsets[start : end + 1]) if wants else None
         run.columns.append(
             part if part is None or kind is None else _text(wire, run.rows, column, part, kind)

@@ -38,6 +38,7 @@ _ROWS = 1024
 _FORMAT = JsonlFormat()
 _ROW_OPERATIONS: tuple[Operation, ...] = ("I", "U", "D", "R")
 _MESSAGES = "_messages"
+_NO_OLD, _KEY, _WHOLE = range(3)
 
 
 def read_arrow(path: str, file: Stored) -> Iterator[Record]:
@@ -115,25 +116,33 @@ class _Rows:
 
     def part(self) -> Slice:
         """Give the rows as changes, each shape by itself; `index` keeps their order."""
-        has_old = self._old.is_valid().to_numpy(zero_copy_only=False)
-        operations = np.array(self.operations, dtype=object)
+        olds, operations = self._old_kinds(), np.array(self.operations, dtype=object)
         shapes = [
-            (operation, old, np.flatnonzero((operations == operation) & (has_old == old)))
+            (operation, old, np.flatnonzero((operations == operation) & (olds == old)))
             for operation in _ROW_OPERATIONS
-            for old in (False, True)
+            for old in (_NO_OLD, _KEY, _WHOLE)
         ]
         changes = tuple(self._changes(*shape) for shape in shapes if len(shape[2]))
         truncates = tuple(self._truncate(int(row)) for row in np.flatnonzero(operations == "T"))
         return Slice(None, changes, truncates)
 
-    def _changes(self, operation: Operation, has_old: bool, rows: Int64s) -> ChangeBatch:
+    def _old_kinds(self) -> Int64s:
+        """Say what each row has of the old one: nothing, its key, or all, even outside of the identity."""
+        whole = np.full(len(self._old), self._schema.relation.replica_identity is ReplicaIdentity.FULL)
+        for index, column in enumerate(self._schema.columns):
+            if not column.replica_identity:
+                whole |= kernels.as_mask(self._old.field(index).is_valid())
+        has_old = kernels.as_mask(self._old.is_valid())
+        return np.where(has_old, np.where(whole, _WHOLE, _KEY), _NO_OLD)
+
+    def _changes(self, operation: Operation, old: int, rows: Int64s) -> ChangeBatch:
         new = None if operation == "D" else self._new(rows)
         return ChangeBatch(
             self._schema,
             operation,
             _taken(self.stamps, rows),
             new,
-            self._old_image(rows) if has_old else None,
+            None if old == _NO_OLD else self._old_image(rows, whole=old == _WHOLE),
         )
 
     def _new(self, rows: Int64s) -> FullImage:
@@ -148,16 +157,15 @@ class _Rows:
         masks = [_mask(column.name, unchanged) for column in self._schema.columns]
         return FullImage(tuple(columns), tuple(masks))
 
-    def _old_image(self, rows: Int64s) -> FullImage | KeyImage:
-        full = self._schema.relation.replica_identity is ReplicaIdentity.FULL
+    def _old_image(self, rows: Int64s, *, whole: bool) -> FullImage | KeyImage:
         columns = [
             self._texts(self._old.field(index), f"_old.{column.name}", index, rows)
-            if full or column.replica_identity
+            if whole or column.replica_identity
             else None
             for index, column in enumerate(self._schema.columns)
         ]
         known = [column for column in columns if column is not None]
-        return FullImage(tuple(known), (None,) * len(known)) if full else KeyImage(tuple(columns))
+        return FullImage(tuple(known), (None,) * len(known)) if whole else KeyImage(tuple(columns))
 
     def _texts(self, column: Column, name: str, index: int, rows: Int64s) -> pa.BinaryArray:
         texts = pg_texts(kernels.take(column, rows), self._schema.columns[index].type)

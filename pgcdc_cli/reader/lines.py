@@ -26,7 +26,6 @@ from pgcdc_cli.pgoutput.changes import (
     TransactionMark,
     TruncateChange,
 )
-from pgcdc_cli.pgoutput.messages import ReplicaIdentity
 from pgcdc_cli.reader.members import members
 from pgcdc_cli.table import TableColumn, TableSchema
 from pgcdc_cli.types import kernels
@@ -62,7 +61,7 @@ class Lines:
 
     includes_column: Callable[[str, str, str], bool]
     _count: int = 0
-    _rows: dict[tuple[str, Operation, bool], list[_Row]] = field(default_factory=dict)
+    _rows: dict[tuple[str, Operation, tuple[str, ...] | None], list[_Row]] = field(default_factory=dict)
     _tables: dict[str, TableSchema] = field(default_factory=dict)
     _truncates: list[TruncateChange] = field(default_factory=list)
     _messages: list[MessageChange] = field(default_factory=list)
@@ -101,7 +100,8 @@ class Lines:
             raise ValueError("its images are not those of its op")
         key = f"{table.relation.oid}-{table.fingerprint}"
         self._tables[key] = table
-        rows = self._rows.setdefault((key, operation, old is not None), [])
+        shown = None if old is None else tuple(old)
+        rows = self._rows.setdefault((key, operation, shown), [])
         rows.append(_Row(self._stamp(line), new, old, unchanged))
 
     def _texts(self, table: TableSchema, line: dict[str, str], image: str) -> Texts | None:
@@ -184,7 +184,7 @@ def _full(table: TableSchema, rows: list[tuple[Texts, frozenset[str]]]) -> FullI
 
 
 def _old(table: TableSchema, rows: list[Texts]) -> FullImage | KeyImage:
-    if table.relation.replica_identity is ReplicaIdentity.FULL:
+    if all(column.name in rows[0] for column in table.columns):
         return _full(table, [(row, frozenset()) for row in rows])
     columns: list[pa.BinaryArray | None] = [
         kernels.binary([row[column.name] for row in rows]) if column.replica_identity else None

@@ -17,6 +17,11 @@ TABLES = [
         secret varchar(20) DEFAULT 'none', texts text[])""",
     "CREATE TABLE bare (n int DEFAULT 7, v text)",
     "ALTER TABLE bare REPLICA IDENTITY FULL",
+    "CREATE TABLE split (id int PRIMARY KEY, v text, w int) PARTITION BY RANGE (id)",
+    "CREATE TABLE split_low PARTITION OF split FOR VALUES FROM (0) TO (10)",
+    "CREATE TABLE split_high PARTITION OF split FOR VALUES FROM (10) TO (20)",
+    "ALTER TABLE split_high REPLICA IDENTITY FULL",
+    "ALTER PUBLICATION p SET (publish_via_partition_root)",
 ]
 CHANGES = [
     r"""INSERT INTO many VALUES (1, 'Infinity', 1.5, 'so "so"', E'{"a":1.0,"a":"x y\\n\\""}',
@@ -26,6 +31,10 @@ CHANGES = [
     "INSERT INTO bare VALUES (1, NULL), (1, 'a'), (NULL, repeat('long', 1000))",
     "BEGIN; UPDATE bare SET v = 'b' WHERE n = 1; UPDATE many SET id = 3 WHERE id = 2; COMMIT",
     "DELETE FROM bare",
+    "INSERT INTO split VALUES (1, 'a', 1), (11, 'a', 1), (12, NULL, NULL), (13, 'c', NULL)",
+    "UPDATE split SET w = 2",
+    "UPDATE split SET id = id + 1 WHERE id IN (1, 13)",
+    "DELETE FROM split",
     "INSERT INTO many (id, at, secret) VALUES (4, '2026-01-02', 'abc')",
     "TRUNCATE many RESTART IDENTITY",
 ]

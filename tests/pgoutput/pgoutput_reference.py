@@ -221,7 +221,7 @@ class _Plain:
         self.require(len(image.values) == len(relation.columns))
         self.require(self.binary or not any(isinstance(value, m.Binary) for value in image.values))
         pairs = list(zip(image.values, relation.columns, strict=True))
-        if isinstance(image, m.FullTuple):
+        if isinstance(image, m.FullTuple) or is_whole(pairs):
             return tuple(self.value(*pair) for pair in pairs)
         return {i: self.value(*pair) for i, pair in enumerate(pairs) if pair[1].key}
 
@@ -238,6 +238,12 @@ class _Plain:
             self.require(len(data) == 4)
             return b"%d" % int.from_bytes(data, signed=True)
         return b"\\x" + data.hex().encode() if type_oid == BYTEA else data
+
+
+def is_whole(pairs):
+    """Whether a key tuple has the key, and more."""
+    there = [(column.key, not isinstance(value, m.Null)) for value, column in pairs]
+    return (False, True) in there and (True, False) not in there
 
 
 def merged(runs):

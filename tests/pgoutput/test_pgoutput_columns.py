@@ -38,7 +38,7 @@ def decode(*groups):
     images = decode_rows(
         wire, [Rows(rows, of, shape) for rows, (of, shape, _) in zip(numbers, groups, strict=True)]
     )
-    originals = [[placed[order[n]][0] for n in rows] for rows in numbers]
+    originals = [[placed[order[n]][0] for n in one.numbers] for one in images]
     return images, originals
 
 
@@ -83,6 +83,10 @@ def check_image(image, tuples, of):
         assert set(tuples) == {None}
         return
     assert isinstance(image, KeyImage if isinstance(tuples[0], m.KeyTuple) else FullImage)
+    check_values(image, tuples, of)
+
+
+def check_values(image, tuples, of):
     for i, column in enumerate(image.columns):
         values = [row.values[i] for row in tuples]
         if column is None:
@@ -98,6 +102,30 @@ def check_image(image, tuples, of):
             assert mask is None or mask.tolist() == toast
 
 
+def test_key_tuples_with_more_than_the_key_are_whole_rows():
+    """A partition under replica identity FULL sends all columns in the key tuple of its root."""
+    of = relation(1, 3)
+    rows = [
+        key(b"1", None, None),
+        key(b"2", b"two", None),
+        key(None, b"no key", b"?"),
+        key(b"3", None, None),
+        key(b"4", None, b"four"),
+    ]
+    groups = [
+        (of, Shape.DELETE_KEY, [m.Delete(1, old) for old in rows]),
+        (of, Shape.UPDATE_KEY, [m.Update(1, old, full(b"n", "toast", b"w")) for old in rows]),
+        (relation(2, 2, keys=()), Shape.DELETE_KEY, [m.Delete(2, key(b"all", b"of it"))]),
+    ]
+    results, originals = decode(*groups)
+    kinds = {(one.group, type(one.old)): rows for one, rows in zip(results, originals, strict=True)}
+    assert [len(kinds[group, KeyImage]) for group in (0, 1)] == [3, 3]
+    assert [len(kinds[group, FullImage]) for group in (0, 1, 2)] == [2, 2, 1]
+    for one, messages in zip(results, originals, strict=True):
+        check_values(one.old, [row.old for row in messages], groups[one.group][0])
+        check_image(one.new, [getattr(row, "new", None) for row in messages], groups[one.group][0])
+
+
 def test_a_group_keeps_no_other_groups_bytes():
     small, large = relation(1, 1), relation(2, 1)
     groups = [
@@ -106,9 +134,3 @@ def test_a_group_keeps_no_other_groups_bytes():
     ]
     (images, _), _ = decode(*groups)
     assert images.new.columns[0].buffers()[2].size == 3
-
-
-def test_values_outside_of_the_key_are_left_out():
-    """A partition under replica identity FULL sends all columns in the key tuple of its root."""
-    ((images,), _) = decode((relation(1, 2), Shape.DELETE_KEY, [m.Delete(1, key(b"1", b"other"))]))
-    assert [column and column.to_pylist() for column in images.old.columns] == [[b"1"], None]

@@ -197,7 +197,7 @@ MATRIX = {"{{1,2},{3,4}}": "{{1,2},{3,4}}", "{1,NULL}": "{1,NULL}", "{}": "{}"}
 
 
 IN_NO_EVENT = {"tens", "boxes", "owns", "times"}
-"""Debezium's events have no exact form of these, nor of arrays with several dimensions or NaN for a numeric."""
+"""Debezium's events have no exact form of these, nor of arrays with several dimensions, or with NaN."""
 
 
 def cases(encoding: str) -> dict[str, Case]:

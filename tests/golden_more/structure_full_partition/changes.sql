@@ -1,0 +1,11 @@
+UPDATE m SET v = 'x' WHERE id = 50;
+UPDATE m SET v = 'y' WHERE id = 51;
+UPDATE m SET v = 'z' WHERE id = 1;
+UPDATE m SET id = 60 WHERE id = 50;
+UPDATE m SET id = 2 WHERE id = 1;
+DELETE FROM m WHERE id = 60;
+DELETE FROM m;
+UPDATE u SET v = 'x' WHERE id = 50;
+UPDATE u SET v = 'y' WHERE id = 51;
+UPDATE u SET id = 60 WHERE id = 50;
+DELETE FROM u;
