@@ -3,17 +3,15 @@
 import random
 
 import pytest
+from sink_disks import Crash, FailingDisk, PowerDisk
 from sink_tools import (
     SOURCE,
     START,
     Clock,
-    Crash,
-    FailingDisk,
     Feed,
     Framed,
     Lines,
     MemoryOrRealReader,
-    PowerDisk,
     check_complete,
     go_on,
     make_directory,

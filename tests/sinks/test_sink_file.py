@@ -5,20 +5,8 @@ import random
 from contextlib import suppress
 
 import pytest
-from sink_tools import (
-    SOURCE,
-    START,
-    Clock,
-    Crash,
-    FailingDisk,
-    Feed,
-    Framed,
-    Lines,
-    PowerDisk,
-    expected,
-    go_on,
-    transactions,
-)
+from sink_disks import Crash, FailingDisk, PowerDisk
+from sink_tools import SOURCE, START, Clock, Feed, Framed, Lines, expected, go_on, transactions
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.sinks import output

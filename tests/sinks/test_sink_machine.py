@@ -6,16 +6,15 @@ import random
 import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from sink_disks import Crash, PowerDisk
 from sink_tools import (
     SOURCE,
     START,
     Clock,
-    Crash,
     Feed,
     Framed,
     Lines,
     MemoryOrRealReader,
-    PowerDisk,
     Tx,
     expected,
     make_directory,

@@ -4,16 +4,14 @@ import random
 
 import numpy as np
 import pytest
+from sink_disks import Crash, FailingDisk, PowerDisk
 from sink_tools import (
     SOURCE,
     START,
     Clock,
-    Crash,
-    FailingDisk,
     Feed,
     Lines,
     MemoryOrRealReader,
-    PowerDisk,
     check_complete,
     make_directory,
     transactions,

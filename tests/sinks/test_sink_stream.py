@@ -4,7 +4,8 @@ import os
 import threading
 
 import pytest
-from sink_tools import SOURCE, START, Clock, FailingDisk, Feed, Lines, expected, transactions
+from sink_disks import FailingDisk
+from sink_tools import SOURCE, START, Clock, Feed, Lines, expected, transactions
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.sinks.base import SinkSettings
