@@ -2,9 +2,11 @@
 
 import json as json_text
 import math
+import signal
 import sys
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -135,7 +137,10 @@ def spark_submit(  # noqa: PLR0913 - a command's options
     if if_new and _is_up_to_date(options, json=json):
         return
     shows_progress = sys.stderr.isatty() and talk.verbosity >= 0
-    summary = submit(options, _tell if shows_progress else None)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+    summary = submit(options, _tell if shows_progress else None, say)
     if json:
         write(json_text.dumps(summary.data))
     else:
@@ -144,6 +149,11 @@ def spark_submit(  # noqa: PLR0913 - a command's options
         say(f"warning: {warning}")
     if summary.failure is not None:
         raise summary.failure
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    """End as by Ctrl-C, and Spark with it."""
+    raise KeyboardInterrupt
 
 
 def _pattern(text: str) -> str:

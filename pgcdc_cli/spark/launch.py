@@ -5,47 +5,36 @@ Spark says goes to a log: WAREHOUSE/_pgcdc.log where that is a local directory, 
 """
 
 import importlib.util
-import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.spark.java import java_settings
+from pgcdc_cli.spark.output import Listener, Remark, Tell, failure
+from pgcdc_cli.spark.packages import (
+    PACKAGES,
+    artifact,
+    check_version,
+    package_arguments,
+    spark_settings,
+    values_of,
+)
 from pgcdc_cli.spark.result import MergeSummary, read_result
 from pgcdc_cli.spark.warehouse import keep_log, refuse_if_locked
 
 SCRIPT = Path(__file__).with_name("merge.py")
-SPARK_VERSION = "4.1"
-DELTA = "io.delta:delta-spark_4.1_2.13:4.4.0"
-ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 
-# Of what Delta's package asks for, Spark has these already, or Delta needs them for other catalogs only.
-NOT_NEEDED = (
-    "io.delta:delta-kernel-api",
-    "io.delta:delta-kernel-defaults",
-    "io.delta:delta-kernel-unitycatalog",
-    "io.unitycatalog:unitycatalog-client",
-    "io.unitycatalog:unitycatalog-hadoop",
-    "com.google.code.findbugs:jsr305",
-    "org.apache.logging.log4j:log4j-api",
-    "org.apache.logging.log4j:log4j-core",
-    "org.apache.logging.log4j:log4j-slf4j2-impl",
-    "org.scala-lang:scala-library",
-    "org.slf4j:slf4j-api",
-)
-_UNRESOLVED = re.compile(r"unresolved dependency: ([^:\s]+:?[^:\s]*)")
-_TELLING = re.compile(r"Exception|Error|[Cc]annot|[Ff]ailed")
-_PROGRESS = "pgcdc-progress "
+_PATIENCE = 10
+"""Seconds that Spark has to end when told to."""
+
+_DEPLOY_MODE = "spark.submit.deployMode="
 _LOCALE = {"LC_ALL": "C.UTF-8"}
 """In others, Java may not be able to name files outside ASCII."""
 
@@ -108,28 +97,29 @@ class MergeOptions:
         ]
 
 
-Tell = Callable[[Mapping[str, Any]], None]
-"""Is told of each table that is done: `table`, `mode`, `done` of `of`, counts and `problem`."""
+def ignore(_: str) -> None:
+    """Take no notice."""
 
 
-def submit(options: MergeOptions, tell: Tell | None = None) -> MergeSummary:
+def submit(options: MergeOptions, tell: Tell | None = None, remark: Remark = ignore) -> MergeSummary:
     """Run the merge and wait for its end.
 
     Raises SPARK if it could not be run or merged nothing: no spark-submit, no Java, a package that can't be
-    fetched, a damaged segment. Raises LOCKED if another merge is under way, USAGE where pyspark isn't
-    installed.
+    fetched, a master that doesn't answer, a damaged segment. Raises LOCKED if another merge is under way,
+    USAGE where pyspark isn't installed, and for `extra` arguments that can't be.
     """
+    _check_extra(options.extra)
     refuse_if_locked(options.warehouse)
     with tempfile.TemporaryDirectory(prefix="pgcdc-spark-") as scratch:
         home = find_spark_home()
         environment = _environment(options, home, Path(scratch))
         command = [*_command(options, home), *(["--progress"] if tell is not None else [])]
         log = Path(scratch) / "log"
-        status, output = _run(command, environment, log, Listener(options.verbose, tell))
+        status, output = _run(command, environment, log, Listener(tell, remark, verbose=options.verbose))
         kept = None if options.dry_run else keep_log(log, options.warehouse)
         summary = read_result(output)
         if summary is None:
-            raise _spark_failure(status, log, kept)
+            raise failure(status, log, kept)
         return summary
 
 
@@ -177,6 +167,8 @@ def _command(options: MergeOptions, home: Path) -> list[str]:
     return [
         str(home / "bin" / "spark-submit"),
         f"--master={options.master}",
+        "--deploy-mode=client",
+        "--name=pgcdc merge",
         *(f"--conf={name}={value}" for name, value in settings.items()),
         *options.extra,
         *_package_arguments(options, home),
@@ -188,55 +180,31 @@ def _command(options: MergeOptions, home: Path) -> list[str]:
 
 def _package_arguments(options: MergeOptions, home: Path) -> list[str]:
     """Ask for the table format's package, unless the user or the Spark installation brings it."""
-    package = {"delta": DELTA, "iceberg": ICEBERG}[options.format]
-    artifact = package.split(":")[1].partition("-4.1")[0].partition("_")[0]
-    if any(artifact in argument for argument in options.extra) or any(home.glob(f"jars/{artifact}*.jar")):
+    package = PACKAGES[options.format]
+    if any(home.glob(f"jars/{artifact(package)}*.jar")):
         return []
-    _check_version(home, artifact)
-    theirs = list(_values_of("--packages", options.extra))
-    if theirs:
-        return ["--packages", ",".join([package, *theirs])]
-    return ["--packages", package, "--exclude-packages", ",".join(NOT_NEEDED)]
+    wanted = package_arguments(options.format, options.extra, spark_settings(options.extra, home, os.environ))
+    if wanted:
+        check_version(home, package)
+    return wanted
 
 
-def _values_of(option: str, arguments: Sequence[str]) -> Iterator[str]:
-    for argument, following in pairwise([*arguments, ""]):
-        if argument == option:
-            yield following
-        elif argument.startswith(f"{option}="):
-            yield argument.removeprefix(f"{option}=")
-
-
-def _check_version(home: Path, artifact: str) -> None:
-    core = next(home.glob("jars/spark-core_*.jar"), None)
-    version = "" if core is None else core.stem.partition("-core_")[2].partition("-")[2]
-    if core is not None and not version.startswith(f"{SPARK_VERSION}."):
+def _check_extra(extra: Sequence[str]) -> None:
+    """Raise USAGE for what would keep the job's result from us."""
+    modes = [*values_of("--deploy-mode", extra)]
+    modes += [text.partition("=")[2] for text in values_of("--conf", extra) if text.startswith(_DEPLOY_MODE)]
+    if "cluster" in modes:
         raise PgcdcError(
             ErrorKind.USAGE,
-            f'could not use the Spark in "{home}": it is version {version}, not {SPARK_VERSION}',
-            hint=f"set SPARK_HOME to a Spark 4.1, or give the jars for it: -- --packages GROUP:{artifact}...",
+            "could not run in deploy mode cluster: the driver would be elsewhere, and its summary too",
+            hint="leave it out, and run pgcdc on a machine that the cluster reaches",
         )
-
-
-@dataclass(frozen=True)
-class Listener:
-    """Reads what Spark says on standard error, line by line."""
-
-    verbose: bool
-    tell: Tell | None
-
-    def copy(self, lines: IO[bytes], log: Path) -> None:
-        """Put what is Spark's own into the log, and on standard error if asked."""
-        with log.open("wb") as copy:
-            for line in lines:
-                text = line.decode(errors="replace")
-                if text.startswith(_PROGRESS):
-                    if self.tell is not None:
-                        self.tell(json.loads(text.removeprefix(_PROGRESS)))
-                    continue
-                copy.write(line)
-                if self.verbose:
-                    sys.stderr.write(text)
+    if [*values_of("--master", extra)]:
+        raise PgcdcError(
+            ErrorKind.USAGE,
+            "could not read the command line: --master stands behind --",
+            hint="put it before",
+        )
 
 
 def _run(command: list[str], environment: dict[str, str], log: Path, listener: Listener) -> tuple[int, str]:
@@ -252,33 +220,15 @@ def _run(command: list[str], environment: dict[str, str], log: Path, listener: L
                 listener.copy(lines, log)
             status = process.wait()
         finally:
-            process.kill()
-            process.wait()
+            _end(process)
     return status, output.read_text(errors="replace")
 
 
-def _spark_failure(status: int, log: Path, kept: Path | None) -> PgcdcError:
-    """Say why there is no result, by the last line of the log that tells it; the log is kept."""
-    where = f"Spark's whole output is in {kept or _temporary_copy(log)}"
-    lines = log.read_text(errors="replace").splitlines()
-    missing = [match.group(1) for match in map(_UNRESOLVED.search, lines) if match]
-    if missing:
-        return PgcdcError(
-            ErrorKind.SPARK,
-            f"could not fetch the package {missing[0]}: Spark found it in no repository",
-            hint=f"give the jars yourself: -- --jars FILE,...; {where}",
-        )
-    told = [line.strip() for line in lines if _TELLING.search(line)]
-    reason = (told or [line.strip() for line in lines if line.strip()] or ["it printed nothing"])[-1]
-    return PgcdcError(
-        ErrorKind.SPARK,
-        f"could not merge: spark-submit ended with status {status}: {reason[:300]}",
-        hint=where,
-    )
-
-
-def _temporary_copy(log: Path) -> Path:
-    descriptor, kept = tempfile.mkstemp(prefix="pgcdc-spark-", suffix=".log")
-    os.close(descriptor)
-    shutil.copyfile(log, kept)
-    return Path(kept)
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End Spark, if it is still at work: kindly, so that it leaves the cluster and removes its files."""
+    process.terminate()
+    try:
+        process.wait(_PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -96,7 +96,7 @@ def test_spark_submit_hands_over_what_stands_behind_the_dashes(tmp_path):
         from pgcdc_cli.spark import launch
         from pgcdc_cli.spark.result import MergeSummary, TableMerge
         from pgcdc_cli.lsn import Lsn
-        def submit(options, tell):
+        def submit(options, tell, remark):
             print(options)
             table = TableMerge("public.o", "merge", "p", 3, Lsn(16), 2, 1000, 0, 1, 0, None, None)
             return MergeSummary(3, Lsn(16), [table], ["look out"], 1.25, None, {"a": 1})

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgcdc_cli.spark.java import java_settings
-from pgcdc_cli.spark.launch import DELTA, ICEBERG, NOT_NEEDED
+from pgcdc_cli.spark.packages import DELTA, ICEBERG, NOT_NEEDED
 from pgcdc_cli.spark.pgcdc_merge.formats import FORMATS
 from pgcdc_cli.spark.pgcdc_merge.sessions import SETTINGS
 

@@ -11,7 +11,7 @@ from merge_oracle import Change
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.spark import launch
+from pgcdc_cli.spark import launch, packages
 from pgcdc_cli.spark.java import java_settings
 from pgcdc_cli.spark.launch import MergeOptions, find_spark_home, submit
 
@@ -125,20 +125,79 @@ def test_what_spark_submit_is_given(recorded: Path) -> None:
     assert given[script + 1 :] == ["--input=in", "--warehouse=wh", *tables, "--json"]
     assert given[0] == "--master=local[*]"
     assert given[given.index("--conf") + 1] == "spark.x=a b"
-    assert given[given.index("--packages") + 1] == launch.DELTA
+    assert given[given.index("--packages") + 1] == packages.DELTA
     assert "--exclude-packages" in given[:script]
 
 
 def test_more_packages_come_along(recorded: Path) -> None:
     """All that they depend on is fetched, too."""
     given = arguments(recorded, "--packages", "a:b:1")
-    assert given[len(given) - 1 - given[::-1].index("--packages") + 1] == f"{launch.DELTA},a:b:1"
+    assert given[len(given) - 1 - given[::-1].index("--packages") + 1] == f"{packages.DELTA},a:b:1"
     assert "--exclude-packages" not in given
 
 
 def test_a_delta_of_the_users_own_replaces_ours(recorded: Path) -> None:
     given = arguments(recorded, "--jars=/x/delta-spark_4.1_2.13-4.4.0.jar")
     assert "--packages" not in given
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("spark.jars.packages=a:b:1", f"{packages.DELTA},a:b:1"),
+        ("spark.jars.packages io.delta:delta-spark_2.13:4.0.0", None),
+        ("  spark.jars : /x/delta-spark_4.1_2.13-4.4.0.jar", None),
+        ("# spark.jars=/x/delta-spark_4.1_2.13-4.4.0.jar", packages.DELTA),
+    ],
+)
+@pytest.mark.parametrize("place", ["given", "default", "option"])
+def test_what_sparks_own_settings_bring(
+    recorded: Path, monkeypatch: pytest.MonkeyPatch, place: str, line: str, wanted: str | None
+) -> None:
+    folder = recorded.parent / "conf"
+    folder.mkdir()
+    monkeypatch.setenv("SPARK_CONF_DIR", str(folder))
+    file = folder / ("spark-defaults.conf" if place == "default" else "mine")
+    file.write_text(f"spark.x\n{line}\n")
+    extra = {
+        "given": ["--properties-file", str(file)],
+        "default": [],
+        "option": [f"--properties-file={file}"],
+    }
+    given = arguments(recorded, *extra[place])
+    assert [*packages.values_of("--packages", given)] == ([] if wanted is None else [wanted])
+
+
+def test_a_setting_by_option_replaces_the_files(recorded: Path) -> None:
+    given = arguments(recorded, "--conf", "spark.jars.packages=c:d:2", "--packages", "a:b:1")
+    assert [*packages.values_of("--packages", given)][-1] == f"{packages.DELTA},a:b:1,c:d:2"
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--deploy-mode", "cluster"], "could not run in deploy mode cluster"),
+        (["--deploy-mode=cluster"], "could not run in deploy mode cluster"),
+        (["--conf", "spark.submit.deployMode=cluster"], "could not run in deploy mode cluster"),
+        (["--master", "yarn"], "could not read the command line: --master stands behind --"),
+    ],
+)
+def test_arguments_that_cannot_be(recorded: Path, extra: list[str], message: str) -> None:
+    with pytest.raises(PgcdcError, match=message) as caught:
+        submit(MergeOptions("in", "wh", extra=extra))
+    assert caught.value.kind is ErrorKind.USAGE
+    assert not recorded.exists()
+
+
+def test_executors_of_a_cluster_have_a_python_of_their_own(recorded: Path) -> None:
+    """The driver is run by ours, since it runs here."""
+    with pytest.raises(PgcdcError):
+        submit(MergeOptions("in", "wh", master="yarn", extra=["--conf=spark.pyspark.python=/x"]))
+    given = recorded.read_text().splitlines()
+    assert given[:2] == ["--master=yarn", "--deploy-mode=client"]
+    ours, theirs = f"--conf=spark.pyspark.driver.python={sys.executable}", "--conf=spark.pyspark.python=/x"
+    assert given.index(ours) < given.index(theirs)
+    assert "--conf=spark.executorEnv.LC_ALL=C.UTF-8" in given
 
 
 def test_a_spark_of_another_version_is_refused(recorded: Path) -> None:
@@ -149,23 +208,6 @@ def test_a_spark_of_another_version_is_refused(recorded: Path) -> None:
         submit(MergeOptions("in", "wh"))
     assert caught.value.kind is ErrorKind.USAGE
     assert "it is version 3.5.1, not 4.1" in caught.value.message
-
-
-def test_a_failure_tells_its_reason_and_keeps_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = "echo 'java.io.IOException: no space' >&2; echo bye >&2; exit 7"
-    executable(tmp_path / "spark" / "bin" / "spark-submit", lines)
-    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
-    monkeypatch.setattr(launch.tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(PgcdcError) as caught:
-        submit(MergeOptions("in", "wh"))
-    assert caught.value.message == (
-        "could not merge: spark-submit ended with status 7: java.io.IOException: no space"
-    )
-    (log,) = tmp_path.glob("pgcdc-spark-*.log")
-    assert caught.value.hint == f"Spark's whole output is in {log}"
-    assert log.read_text() == "java.io.IOException: no space\nbye\n"
 
 
 @pytest.fixture
@@ -215,5 +257,24 @@ def test_a_package_that_cannot_be_fetched(directory: Directory, tmp_path: Path) 
     )
     with pytest.raises(PgcdcError) as caught:
         submit(options)
-    assert caught.value.message.startswith("could not fetch the package org.example.pgcdc#no-such-thing;1.0")
+    assert caught.value.message.startswith(
+        "could not fetch the package org.example.pgcdc:no-such-thing:1.0: "
+    )
     assert "--jars" in caught.value.hint
+
+
+def test_a_machine_without_internet_is_told_which_jars(directory: Directory, tmp_path: Path) -> None:
+    settings = tmp_path / "ivy.xml"
+    settings.write_text(
+        '<ivysettings><settings defaultResolver="nowhere"/><resolvers>'
+        '<ibiblio name="nowhere" m2compatible="true" root="http://127.0.0.1:1/maven2"/>'
+        "</resolvers></ivysettings>"
+    )
+    offline = [f"--conf=spark.jars.ivySettings={settings}", f"--conf=spark.jars.ivy={tmp_path}/ivy"]
+    with pytest.raises(PgcdcError) as caught:
+        submit(MergeOptions(str(directory.path), str(tmp_path / "wh"), extra=offline))
+    assert caught.value.message == (
+        f"could not fetch the package {packages.DELTA}: Spark could not reach http://127.0.0.1:1"
+        " (java.net.ConnectException: Connection refused)"
+    )
+    assert f"-- --jars {packages.JARS[packages.DELTA]}; " in caught.value.hint

@@ -23,12 +23,13 @@ from .formats import open_lake
 from .lake import CHANGELOG, MERGE, LakeTable, Mark, is_conflict
 from .options import Options, parse_lsn
 from .plan import TableFiles, check_followed, check_source, check_versions, planned, table_files
+from .reasons import hint, reason
 from .segments import Segment, read_manifest, read_schemas, verify
 from .sessions import AT_ONCE, new_session
 from .statements import MISSING_VALUE
 from .summary import Problem, Report, Summary
 from .table import Merged, Target, merge_table, missing_value
-from .upkeep import Upkeep, first_line, maintain
+from .upkeep import Upkeep, maintain
 
 _MISSING = re.compile(rf'{MISSING_VALUE} ("(?:[^"\\]|\\.)*") \((.*?)\) {MISSING_VALUE}', re.DOTALL)
 
@@ -260,6 +261,5 @@ def _explain(work: TableFiles, error: Exception) -> Problem:
         return Problem(
             f'could not merge "{work.table}": another merge wrote it at the same time', "wait for it to end"
         )
-    return Problem(
-        f'could not merge "{work.table}": {first_line(error)}', "Spark's output says more: add --verbose"
-    )
+    why = reason(error)
+    return Problem(f'could not merge "{work.table}": {why}', hint(why))

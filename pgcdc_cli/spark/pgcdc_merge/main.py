@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _spark(table_format: TableFormat) -> SparkSession:
-    builder = SparkSession.builder.appName("pgcdc merge")
+    builder = SparkSession.builder
     for name, value in {**table_format.extensions, **SETTINGS}.items():
         builder = builder.config(name, _joined(value) if name == _EXTENSIONS else value)
     spark = builder.getOrCreate()

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from .control import Control, ControlRow
 from .lake import Lake, LakeTable
 from .options import Options
+from .reasons import reason
 from .sessions import AT_ONCE, new_session
 from .summary import Summary
 
@@ -58,7 +59,7 @@ def _compacted(upkeep: Upkeep, row: ControlRow, summary: Summary) -> ControlRow:
     try:
         return replace(row, version=upkeep.open(str(row.path)).compact())
     except (PySparkException, Py4JJavaError) as error:
-        summary.warn(f'could not compact "{row.table}": {first_line(error)}')
+        summary.warn(f'could not compact "{row.table}": {reason(error)}')
         return row
 
 
@@ -66,10 +67,4 @@ def _expired(upkeep: Upkeep, place: str, hours: int, summary: Summary) -> None:
     try:
         upkeep.open(place).expire(hours)
     except (PySparkException, Py4JJavaError) as error:
-        summary.warn(f'could not remove old versions of "{place}": {first_line(error)}')
-
-
-def first_line(error: Exception) -> str:
-    """Take of what Spark says the line that tells most."""
-    lines = (line.strip() for line in str(error).splitlines())
-    return next(filter(None, lines), type(error).__name__)[:300]
+        summary.warn(f'could not remove old versions of "{place}": {reason(error)}')

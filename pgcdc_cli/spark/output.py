@@ -1,0 +1,127 @@
+"""What Spark says on standard error: passed on while it runs, and searched for the reason when it failed."""
+
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.spark.packages import JARS
+
+Tell = Callable[[Mapping[str, Any]], None]
+"""Is told of each table that is done: `table`, `mode`, `done` of `of`, counts and `problem`."""
+
+Remark = Callable[[str], None]
+"""Is told, in one line, of what keeps Spark waiting."""
+
+_PROGRESS = "pgcdc-progress "
+_WAITING = {
+    re.compile("Initial job has not accepted any resources"): (
+        "Spark waits for executors: see that the cluster has workers with free cores and memory, or ask for"
+        " less (-- --conf spark.executor.memory=... --conf spark.executor.cores=...)"
+    ),
+    re.compile(r"Failed to connect to master (\S+)"): "Spark can't reach the master {}, and tries again",
+    re.compile(r"Retrying connect to server: (\S+)\. Already"): "Spark can't reach {}, and tries again",
+}
+_UNRESOLVED = re.compile(r"unresolved dependency: ([^\s:]+)")
+_UNREACHED = re.compile(r"Server access error at url (\S+?//[^/]+)\S* \((.*)\)")
+_KILLED = re.compile(r"Application has been killed\. Reason: (.*)")
+_NO_MASTER = "All masters are unresponsive"
+_TELLING = re.compile(r"Exception|Error|[Cc]annot|[Ff]ailed")
+_FRAME = re.compile(r"\s*at \S+\(.*\)$")
+
+
+class Listener:
+    """Reads what Spark says, line by line; `verbose` copies it to standard error."""
+
+    def __init__(self, tell: Tell | None, remark: Remark, *, verbose: bool) -> None:
+        self._tell = tell
+        self._remark = remark
+        self._verbose = verbose
+        self._remarked: set[str] = set()
+
+    def copy(self, lines: IO[bytes], log: Path) -> None:
+        """Put what is Spark's own into the log; remark, once each, on what a user has to know by then."""
+        with log.open("wb") as copy:
+            for line in lines:
+                text = line.decode(errors="replace")
+                if text.startswith(_PROGRESS):
+                    if self._tell is not None:
+                        self._tell(json.loads(text.removeprefix(_PROGRESS)))
+                    continue
+                copy.write(line)
+                if self._verbose:
+                    sys.stderr.write(text)
+                self._remark_on(text)
+
+    def _remark_on(self, text: str) -> None:
+        for sign, remark in _WAITING.items():
+            found = sign.search(text)
+            if found is not None and remark not in self._remarked:
+                self._remarked.add(remark)
+                self._remark(remark.format(*found.groups()))
+
+
+def failure(status: int, log: Path, kept: Path | None) -> PgcdcError:
+    """Say why there is no result, by the line of the log that tells it; the log is kept."""
+    where = f"Spark's whole output is in {kept or _temporary_copy(log)}"
+    lines = log.read_text(errors="replace").splitlines()
+    missing = next(_found(_UNRESOLVED, lines), None)
+    if missing is not None:
+        return _missing_package(missing[1], lines, where)
+    killed = next(_found(_KILLED, lines), None)
+    if killed is not None:
+        return _killed(killed[1], where)
+    told = [line.strip() for line in lines if _TELLING.search(line) and not _FRAME.match(line)]
+    reason = (told or [line.strip() for line in lines if line.strip()] or ["it printed nothing"])[-1]
+    return PgcdcError(
+        ErrorKind.SPARK,
+        f"could not merge: spark-submit ended with status {status}: {reason[:300]}",
+        hint=where,
+    )
+
+
+def _found(sign: re.Pattern[str], lines: Sequence[str]) -> Iterator[re.Match[str]]:
+    return filter(None, map(sign.search, lines))
+
+
+def _missing_package(ivy_name: str, lines: Sequence[str], where: str) -> PgcdcError:
+    """Name it as Maven does; where a repository wasn't reached, that one."""
+    package = ivy_name.replace("#", ":").replace(";", ":")
+    unreached = next(_found(_UNREACHED, lines), None)
+    reason = "Spark found it in no repository"
+    if unreached is not None:
+        reason = f"Spark could not reach {unreached[1]} ({unreached[2]})"
+    jars = JARS.get(package, "FILE,...")
+    return PgcdcError(
+        ErrorKind.SPARK,
+        f"could not fetch the package {package}: {reason}",
+        hint=f"give the jars yourself: -- --jars {jars}; {where}",
+    )
+
+
+def _killed(reason: str, where: str) -> PgcdcError:
+    """Say what the cluster said of it."""
+    if reason.startswith(_NO_MASTER):
+        return PgcdcError(
+            ErrorKind.SPARK,
+            "could not merge: the Spark master doesn't answer",
+            hint=f"see that --master names one that runs, and its Spark is of our version; {where}",
+        )
+    return PgcdcError(
+        ErrorKind.SPARK,
+        f"could not merge: the cluster ended it: {reason}",
+        hint=f"the executors' own logs say why, on the workers; {where}",
+    )
+
+
+def _temporary_copy(log: Path) -> Path:
+    descriptor, kept = tempfile.mkstemp(prefix="pgcdc-spark-", suffix=".log")
+    os.close(descriptor)
+    shutil.copyfile(log, kept)
+    return Path(kept)

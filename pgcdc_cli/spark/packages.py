@@ -1,0 +1,104 @@
+"""The table format's jars: which package to ask spark-submit for, unless someone brings them already."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+
+SPARK_VERSION = "4.1"
+DELTA = "io.delta:delta-spark_4.1_2.13:4.4.0"
+ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
+PACKAGES = {"delta": DELTA, "iceberg": ICEBERG}
+
+JARS = {
+    DELTA: "delta-spark_4.1_2.13-4.4.0.jar,delta-storage-4.4.0.jar",
+    ICEBERG: "iceberg-spark-runtime-4.1_2.13-1.12.0.jar",
+}
+"""The files that a package comes to."""
+
+# Of what Delta's package asks for, Spark has these already, or Delta needs them for other catalogs only.
+NOT_NEEDED = (
+    "io.delta:delta-kernel-api",
+    "io.delta:delta-kernel-defaults",
+    "io.delta:delta-kernel-unitycatalog",
+    "io.unitycatalog:unitycatalog-client",
+    "io.unitycatalog:unitycatalog-hadoop",
+    "com.google.code.findbugs:jsr305",
+    "org.apache.logging.log4j:log4j-api",
+    "org.apache.logging.log4j:log4j-core",
+    "org.apache.logging.log4j:log4j-slf4j2-impl",
+    "org.scala-lang:scala-library",
+    "org.slf4j:slf4j-api",
+)
+_BRING_JARS = ("spark.jars", "spark.driver.extraClassPath")
+_PROPERTY = re.compile(r"\s*([^#!\s=:][^\s=:]*)\s*[=:\s]\s*(.*?)\s*$")
+
+
+def package_arguments(table_format: str, extra: Sequence[str], settings: Mapping[str, str]) -> list[str]:
+    """Ask for a table format's package, beside those of the user's; `settings` are Spark's own.
+
+    Nothing where the user brings the format.
+    """
+    package = PACKAGES[table_format]
+    if _is_brought(package, extra, settings):
+        return []
+    theirs = list(filter(None, [*values_of("--packages", extra), settings.get("spark.jars.packages")]))
+    if theirs:
+        return ["--packages", ",".join([package, *theirs])]
+    return ["--packages", package, "--exclude-packages", ",".join(NOT_NEEDED)]
+
+
+def _is_brought(package: str, extra: Sequence[str], settings: Mapping[str, str]) -> bool:
+    name = artifact(package)
+    brought = [settings.get(setting, "") for setting in (*_BRING_JARS, "spark.jars.packages")]
+    return any(name in text for text in (*extra, *brought))
+
+
+def artifact(package: str) -> str:
+    """Return what the names of all a package's jars begin with, whatever their versions."""
+    return package.split(":")[1].partition("-4.1")[0].partition("_")[0]
+
+
+def check_version(home: Path, package: str) -> None:
+    """Raise USAGE for a Spark that our package doesn't fit."""
+    core = next(home.glob("jars/spark-core_*.jar"), None)
+    version = "" if core is None else core.stem.partition("-core_")[2].partition("-")[2]
+    if core is not None and not version.startswith(f"{SPARK_VERSION}."):
+        raise PgcdcError(
+            ErrorKind.USAGE,
+            f'could not use the Spark in "{home}": it is version {version}, not {SPARK_VERSION}',
+            hint="set SPARK_HOME to a Spark 4.1, or give the jars for it:"
+            f" -- --packages GROUP:{artifact(package)}...",
+        )
+
+
+def values_of(option: str, arguments: Sequence[str]) -> Iterator[str]:
+    """Give an option's values, in both ways of writing them."""
+    for argument, following in pairwise([*arguments, ""]):
+        if argument == option:
+            yield following
+        elif argument.startswith(f"{option}="):
+            yield argument.removeprefix(f"{option}=")
+
+
+def spark_settings(extra: Sequence[str], home: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Read what spark-submit is told by `--conf`, and by `--properties-file`, else `spark-defaults.conf`."""
+    defaults = Path(environment.get("SPARK_CONF_DIR", home / "conf")) / "spark-defaults.conf"
+    files = [Path(name) for name in values_of("--properties-file", extra)]
+    found = dict(_properties([defaults, *files][-1]))
+    given = [*values_of("--conf", extra), *values_of("-c", extra)]
+    return found | {name: value for name, equals, value in (text.partition("=") for text in given) if equals}
+
+
+def _properties(file: Path) -> Iterator[tuple[str, str]]:
+    """Read a Java properties file as far as it matters; spark-submit says if there is none."""
+    try:
+        lines = file.read_text(errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        match = _PROPERTY.match(line)
+        if match is not None:
+            yield match[1], match[2]

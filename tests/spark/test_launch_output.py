@@ -1,0 +1,107 @@
+"""What Spark says while it runs and when it fails, as a user hears of it; with a Spark that only talks."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.spark import output
+from pgcdc_cli.spark.launch import MergeOptions, submit
+
+
+def executable(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_failure_tells_its_reason_and_keeps_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = "echo 'java.io.IOException: no space' >&2; echo bye >&2; exit 7"
+    executable(tmp_path / "spark" / "bin" / "spark-submit", lines)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
+    monkeypatch.setattr(output.tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(PgcdcError) as caught:
+        submit(MergeOptions("in", "wh"))
+    assert caught.value.message == (
+        "could not merge: spark-submit ended with status 7: java.io.IOException: no space"
+    )
+    (log,) = tmp_path.glob("pgcdc-spark-*.log")
+    assert caught.value.hint == f"Spark's whole output is in {log}"
+    assert log.read_text() == "java.io.IOException: no space\nbye\n"
+
+
+def saying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> tuple[PgcdcError, list[str]]:
+    """Run a Spark that says these lines and fails; returns the error, and what was remarked before."""
+    (tmp_path / "said").write_text("".join(f"{line}\n" for line in lines))
+    executable(tmp_path / "spark" / "bin" / "spark-submit", f"cat {tmp_path}/said >&2; exit 1")
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
+    monkeypatch.setattr(output.tempfile, "tempdir", str(tmp_path))
+    remarks: list[str] = []
+    with pytest.raises(PgcdcError) as caught:
+        submit(MergeOptions("in", "wh", master="spark://there:7077"), None, remarks.append)
+    return caught.value, remarks
+
+
+def test_what_keeps_spark_waiting_is_remarked_on_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starved = (
+        "26/11/21 11:00:00 WARN TaskSchedulerImpl: Initial job has not accepted any resources; check your"
+        " cluster UI to ensure that workers are registered and have sufficient resources"
+    )
+    retried = (
+        "26/11/21 11:00:00 INFO Client: Retrying connect to server: rm/10.0.0.1:8032. Already tried 0 time(s)"
+    )
+    _, remarks = saying(tmp_path, monkeypatch, starved, retried, starved, retried)
+    waiting, unreached = remarks
+    assert waiting.startswith("Spark waits for executors: ")
+    assert unreached == "Spark can't reach rm/10.0.0.1:8032, and tries again"
+
+
+def test_a_master_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error, remarks = saying(
+        tmp_path,
+        monkeypatch,
+        "26/11/21 11:00:00 WARN StandaloneAppClient$ClientEndpoint: Failed to connect to master there:7077",
+        "java.io.IOException: Failed to connect to there:7077",
+        "ERROR StandaloneSchedulerBackend: Application has been killed. Reason: All masters are"
+        " unresponsive! Giving up.",
+        "py4j.protocol.Py4JJavaError: An error occurred",
+        "\tat io.netty.channel.unix.Errors.handleConnectErrno(Errors.java:131)",
+    )
+    assert remarks == ["Spark can't reach the master there:7077, and tries again"]
+    assert error.message == "could not merge: the Spark master doesn't answer"
+    assert error.kind is ErrorKind.SPARK
+
+
+def test_a_cluster_that_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reason = "Application has been killed. Reason: Master removed our application: FAILED"
+    error, _ = saying(tmp_path, monkeypatch, f"ERROR X: {reason}", "IllegalStateException: stopped")
+    assert error.message == "could not merge: the cluster ended it: Master removed our application: FAILED"
+
+
+def test_stack_frames_are_no_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error, _ = saying(tmp_path, monkeypatch, "java.io.IOException: no", "\tat a.Errors.b(Errors.java:1)")
+    assert error.message.endswith("status 1: java.io.IOException: no")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_spark_ends_with_the_command(tmp_path: Path, number: int) -> None:
+    executable(tmp_path / "spark" / "bin" / "spark-submit", f"echo $$ > {tmp_path}/pid; exec sleep 1000")
+    line = [sys.executable, "-m", "pgcdc_cli", "spark-submit", "--input", "in", "--warehouse", "wh"]
+    ran = subprocess.Popen(line, cwd=tmp_path, env={**os.environ, "SPARK_HOME": str(tmp_path / "spark")})
+    while not (tmp_path / "pid").is_file() or not (tmp_path / "pid").read_text().endswith("\n"):
+        assert ran.poll() is None
+        time.sleep(0.05)
+    ran.send_signal(number)
+    assert ran.wait(60) == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
