@@ -110,11 +110,18 @@ class Spectator:
             f"  lag {human_bytes(progress.lag)}"
         )
         if self._terminal:
-            sys.stderr.write(f"\r{text}\x1b[K" if self._plain else f"\r{text.ljust(100)}")
-            sys.stderr.flush()
-            self._open_line = True
+            self._overwrite(text)
         else:
             write_error(text)
+
+    def waiting(self, seconds: float) -> None:
+        if self._terminal and talk.verbosity >= 0:
+            self._overwrite(f"      {seconds:5.1f} s  Spark is at work")
+
+    def _overwrite(self, text: str) -> None:
+        sys.stderr.write(f"\r{text}\x1b[K" if self._plain else f"\r{text.ljust(100)}")
+        sys.stderr.flush()
+        self._open_line = True
 
     def end_line(self) -> None:
         """Leave the progress line as it is and begin another."""

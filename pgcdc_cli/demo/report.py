@@ -56,6 +56,9 @@ class Reporter(Protocol):
     def progress(self, progress: Progress) -> None:
         """Show how things stand: some times a second while the load runs."""
 
+    def waiting(self, seconds: float) -> None:
+        """Show for how long a merge has been waited for: some times a second."""
+
     def output(self, line: str) -> None:
         """Take one line that a command has printed, standard output and error alike."""
 

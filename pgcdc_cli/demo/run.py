@@ -109,7 +109,7 @@ def _suggestions(stage: Stage) -> Sequence[str]:
     files, warehouse = str(stage.files), str(stage.warehouse)
     path = json.dumps(str(stage.warehouse / shop.SCHEMA / "orders"))
     orders = f'QueryBuilder().register("orders", DeltaTable({path}))'
-    query = json.dumps("SELECT status, count(*), sum(total) FROM orders GROUP BY status ORDER BY 2 DESC")
+    query = json.dumps("SELECT status, count(*) AS orders, sum(total) AS total FROM orders GROUP BY status")
     look = f"{orders}.execute({query}).read_all()"
     commands = [
         [_program("pgcdc"), "show", files, "--table", "shop.orders", "--limit", "10"],

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 SLOT = "shop"
 PUBLICATION = "shop"
 WITNESS = "witness"
+
+_LOOK = 0.25
+"""Seconds between two looks at a merge under way."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,11 @@ class Stage:
 
     def finish_merge(self, merge: Child) -> None:
         """Wait for a merge's end, and show the line that sums it up. Raises what it failed of."""
+        began = time.monotonic()
+        while merge.running:
+            self.children.drain()
+            self.reporter.waiting(time.monotonic() - began)
+            time.sleep(_LOOK)
         self.children.wait(merge)
         for line in merge.said:
             if line.startswith("merged "):
