@@ -103,7 +103,17 @@ def running_server() -> Iterator[EmbeddedServer]:
             with uninterruptible():
                 server.stop()
     finally:
+        with uninterruptible():
+            _remove(home)
+
+
+def _remove(home: Path) -> None:
+    """Remove a directory into which a server that was interrupted at its start may write for a moment yet."""
+    for _ in range(20):
         shutil.rmtree(home, ignore_errors=True)
+        if not home.exists():
+            return
+        time.sleep(0.1)
 
 
 def _start(data: Path) -> EmbeddedServer:
