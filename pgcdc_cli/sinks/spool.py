@@ -102,6 +102,10 @@ class SpoolFolder:
             for spool in self._live.values():
                 spool.write()
 
+    def release(self, size: int) -> None:
+        """Count bytes that are in memory no more."""
+        self._held -= size
+
     def append(self, path: str, data: list[bytes], *, exists: bool) -> None:
         """Append to a file; OUTPUT beyond the limit, with nothing written."""
         size = sum(map(len, data))
@@ -190,7 +194,7 @@ class SpoolFile:
 
     def _release(self, size: int) -> None:
         self._held -= size
-        self._folder.hold(-size)
+        self._folder.release(size)
 
     def write(self) -> None:
         """Write what is in memory."""

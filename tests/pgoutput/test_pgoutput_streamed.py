@@ -315,6 +315,18 @@ def test_a_limit_stops_before_anything_is_written_beyond_it(tmp_path, monkeypatc
     assert sum(file.stat().st_size for file in tmp_path.glob("spool/*")) <= 2000
 
 
+def test_many_transactions_at_once_share_the_memory(spools, monkeypatch):
+    """Also if the first of them has nothing in memory by then."""
+    monkeypatch.setattr(spool, "CHUNK_BYTES", 400)
+    monkeypatch.setattr(spool, "HELD_AT_MOST", 1000)
+    streams, xids = connection(spools), range(1, 40)
+    for xid in xids:
+        row = in_stream(insert(b"%d" % xid, b"a" * (400 if xid == 1 else 100)), xid)
+        taken(streams, *block(in_stream(ORDERS, xid), row, xid=xid))
+    ends = [m.StreamCommit(xid, Lsn(1000 + xid), Lsn(1001 + xid), TIME) for xid in xids]
+    assert [key for key, _ in values(taken(streams, *ends))] == [b"%d" % xid for xid in xids]
+
+
 def test_a_large_value_comes_back_whole(spools):
     value = bytes(range(256)) * 40_000
     streams = connection(spools)
