@@ -76,14 +76,15 @@ class CopyBoth:
         return Received(frames, None)
 
     def read_ahead(self) -> bool:
-        """Read what has arrived into libpq's buffer; False if it is full. A failure waits for `take`."""
-        arrived = int.from_bytes(ioctl(self._pgconn.socket, FIONREAD, bytes(4)), sys.byteorder)
-        if arrived and self._failure is None:
-            self._ahead += arrived
-            try:
+        """Read what has arrived into libpq's buffer; False if no more can be. A failure waits for `take`."""
+        try:
+            arrived = int.from_bytes(ioctl(self._pgconn.socket, FIONREAD, bytes(4)), sys.byteorder)
+            if arrived:
+                self._ahead += arrived
                 self._pgconn.consume_input()
-            except psycopg.OperationalError as failure:
-                self._failure = failure
+        except psycopg.OperationalError as failure:
+            self._failure = self._failure or failure
+            return False
         return self._ahead < _AHEAD_BYTES
 
     def _consume(self) -> None:

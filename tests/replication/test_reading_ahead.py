@@ -25,8 +25,8 @@ def slot(database):
     return slot
 
 
-def stream(uri: str, slot: str) -> ReplicationConnection:
-    connection = ReplicationConnection(uri)
+def stream(uri: str, slot: str, *, status_interval: float = 10.0) -> ReplicationConnection:
+    connection = ReplicationConnection(uri, status_interval=status_interval)
     connection.start(slot, Lsn(0), OPTIONS)
     return connection
 
@@ -74,8 +74,9 @@ def test_a_server_goes_on_while_the_caller_is_busy_but_not_for_ever(database):
         assert 3 << 20 < arrived < 8 << 20
 
 
-def test_a_connection_that_is_lost_meanwhile_fails_at_the_next_receive(database, slot):
-    with stream(database.uri, slot) as connection:
+@pytest.mark.parametrize("status_interval", [10.0, 0.05], ids=["found by us", "found by the feedback thread"])
+def test_a_connection_that_is_lost_meanwhile_fails_at_the_next_receive(database, slot, status_interval):
+    with stream(database.uri, slot, status_interval=status_interval) as connection:
         assert not connection.receive(1, 10.0).closed
         with connection.reading_ahead():
             database.execute(
