@@ -1,0 +1,90 @@
+"""A standalone Spark cluster on this machine's loopback: a master, and workers of one core and 1 GB each."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from pgcdc_cli.spark.java import java_settings
+from pgcdc_cli.spark.launch import find_spark_home
+
+PATIENCE = 120
+"""Seconds that a daemon has to start: there may be few cores for many processes."""
+
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a Java of few seconds: compiling well takes longer than it saves."""
+
+_MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
+_REGISTERED = re.compile("Successfully registered with master")
+
+
+class Cluster:
+    """Daemons in `folder`; each, and what it starts, is a process group of its own, which `stop` kills.
+
+    They run under a locale that knows nothing but ASCII, as some machines' services do.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._home = find_spark_home()
+        changed = java_settings(folder / "java") | {"SPARK_HOME": str(self._home), "LC_ALL": "C"}
+        changed |= {
+            "SPARK_DAEMON_JAVA_OPTS": QUICK,
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": None,
+        }
+        environment = {**os.environ, **changed}
+        self._environment = {name: value for name, value in environment.items() if value is not None}
+        self._running: list[subprocess.Popen[bytes]] = []
+        self.workers: list[subprocess.Popen[bytes]] = []
+        try:
+            self.url = self._start("master", "Master", _MASTER)
+        except BaseException:
+            self.stop()
+            raise
+
+    def add_worker(self) -> None:
+        name = f"worker{len(self._running)}"
+        room = ["--cores", "1", "--memory", "1g", "--work-dir", str(self._folder / name)]
+        self._start(name, "Worker", _REGISTERED, *room, self.url)
+        self.workers.append(self._running[-1])
+
+    def _start(self, name: str, kind: str, sign: re.Pattern[str], *arguments: str) -> str:
+        """Start a daemon on ports that are free; gives what its log says once it is up."""
+        line = [str(self._home / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind.lower()}.{kind}"]
+        line += ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0", *arguments]
+        log = self._folder / f"{name}.log"
+        with log.open("wb") as said:
+            process = subprocess.Popen(
+                line,
+                cwd=self._folder,
+                env=self._environment,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+        self._running.append(process)
+        until = time.monotonic() + PATIENCE
+        while (found := sign.search(log.read_text())) is None:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < until, log.read_text()
+            time.sleep(0.1)
+        return found[found.re.groups]
+
+    def kill_worker(self) -> None:
+        """End a worker and its executors at once."""
+        _kill(self.workers.pop(0))
+
+    def stop(self) -> None:
+        for process in self._running:
+            _kill(process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a daemon's group, unless that was done."""
+    if process.returncode is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
