@@ -60,7 +60,10 @@ def test_a_file_that_is_no_configuration_is_a_usage_error(tmp_path, text):
         ("table.include.list", "[[ab]c]", "regular expression"),
         ("topic.prefix", "my srv", "ASCII"),
         ("topic.delimiter", "/", "ASCII"),
-        ("skipped.operations", "c,x", "none of c, u, d, t, none"),
+        ("topic.transaction", "a b", "ASCII"),
+        ("topic.heartbeat.prefix", "a:b", "ASCII"),
+        ("skipped.operations", "c,x", "none of c, u, d, t, r, none"),
+        ("skipped.operations", "none,t", "beside none"),
         ("message.key.columns", "public.t", "TABLE:COLUMN"),
         ("column.mask.hash.ROT13.with.salt.x", "a", "ROT13"),
     ],
@@ -71,6 +74,17 @@ def test_a_wrong_value_is_a_usage_error_that_names_property_value_and_what_is_al
     assert error.value.kind is ErrorKind.USAGE
     assert name in error.value.message
     assert allowed in error.value.message
+
+
+def test_blanks_around_a_value_are_left_out_unless_they_may_be_meant():
+    kept = config(unavailable_value_placeholder=" n/a ", database_password="a ")
+    assert (kept.placeholder, kept.database_password) == (" n/a ", "a ")
+    assert config(time_precision_mode=" connect ").time_precision_mode == "connect"
+
+
+def test_no_row_of_a_snapshot_is_skipped():
+    assert config(skipped_operations="r").skipped_operations == ()
+    assert config(skipped_operations="d, r").skipped_operations == ("d",)
 
 
 def test_what_says_nothing_about_events_is_not_warned_of(caplog):

@@ -94,7 +94,7 @@ def connector_config(properties: Mapping[str, str]) -> ConnectorConfig:
     for name, text in properties.items():
         known = _BY_NAME.get(name)
         if known is not None:
-            values[known.attribute] = _value(known, text.strip())
+            values[known.attribute] = _value(known, text if known.kind == "verbatim" else text.strip())
         elif name.startswith(MASK_PREFIXES):
             masks.append((_mask_rule(name), _patterns(name, text)))
         else:
@@ -157,7 +157,10 @@ def _choice(known: Property, text: str) -> object:
         raise _wrong(known.name, wrong, f"is none of {', '.join(known.choices)}")
     if known.kind == "choice":
         return chosen[0]
-    return () if chosen == ["none"] else tuple(chosen)
+    if "none" in chosen and len(chosen) > 1:
+        raise _wrong(known.name, text, "has something beside none")
+    # The connector takes an r, and leaves nothing out for it.
+    return tuple(one for one in chosen if one not in {"none", "r"})
 
 
 def _patterns(name: str, text: str) -> Patterns:

@@ -3,12 +3,15 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["text", "topic", "flag", "number", "choice", "choices", "patterns", "keys"]
+Kind = Literal["text", "verbatim", "topic", "flag", "number", "choice", "choices", "patterns", "keys"]
 
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """One property. `choices` are the values that a choice (or a list of choices) may have."""
+    """One property. `choices` are the values that a choice (or a list of choices) may have.
+
+    Blanks around a value are left out, but for `verbatim` ones.
+    """
 
     name: str
     kind: Kind
@@ -28,7 +31,7 @@ _DECIMAL_FORMATS = ("base64", "numeric")
 PROPERTIES = (
     Property("topic.prefix", "topic", "Begins every topic's name, and is the name in `source`."),
     Property("topic.delimiter", "topic", "Stands between the parts of a topic's name.", "."),
-    Property("topic.transaction", "text", "What transaction records' topic is called.", "transaction"),
+    Property("topic.transaction", "topic", "What transaction records' topic is called.", "transaction"),
     Property("topic.heartbeat.prefix", "topic", "Begins the heartbeats' topic.", "__debezium-heartbeat"),
     Property("schema.include.list", "patterns", "Only tables in schemas like these."),
     Property("schema.exclude.list", "patterns", "No tables in schemas like these."),
@@ -67,7 +70,11 @@ PROPERTIES = (
     Property("money.fraction.digits", "number", "Digits of money behind the point.", "2"),
     Property("tombstones.on.delete", "flag", "Let a record without a value follow each delete.", "true"),
     Property(
-        "skipped.operations", "choices", "Operations that are left out.", "t", ("c", "u", "d", "t", "none")
+        "skipped.operations",
+        "choices",
+        "Operations that are left out. Rows of snapshots (r) are not.",
+        "t",
+        ("c", "u", "d", "t", "r", "none"),
     ),
     Property("provide.transaction.metadata", "flag", "Write BEGIN and END, and number events.", "false"),
     Property(
@@ -80,7 +87,7 @@ PROPERTIES = (
     ),
     Property(
         "unavailable.value.placeholder",
-        "text",
+        "verbatim",
         "Stands for a value that the server did not send.",
         "__debezium_unavailable_value",
     ),
@@ -138,12 +145,12 @@ PROPERTIES = (
     Property("database.hostname", "text", "The server's host; -h wins."),
     Property("database.port", "number", "The server's port; -p wins."),
     Property("database.user", "text", "The role to connect as; -U wins."),
-    Property("database.password", "text", "Its password."),
+    Property("database.password", "verbatim", "Its password."),
     Property("database.dbname", "text", "The database; -d wins."),
     Property("database.sslmode", "text", "libpq's sslmode."),
     Property("database.sslcert", "text", "File of the client's certificate."),
     Property("database.sslkey", "text", "File of the client's key."),
-    Property("database.sslpassword", "text", "Password of that key."),
+    Property("database.sslpassword", "verbatim", "Password of that key."),
     Property("database.sslrootcert", "text", "File of the root certificate."),
     Property(
         "debezium.version",

@@ -1,0 +1,4 @@
+UPDATE t SET v = 3 WHERE id = 1;
+INSERT INTO t VALUES (3, 'c', '\x01', 4);
+DELETE FROM t WHERE id = 3;
+TRUNCATE t;
