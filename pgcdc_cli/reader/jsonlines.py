@@ -1,9 +1,8 @@
 """JSON lines, as they stand."""
 
-import json
 from collections.abc import Iterator
-from typing import Any
 
+from pgcdc_cli.formats.prettyvalue import Change, parse_line
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.reader.record import Record, undecodable
 from pgcdc_cli.reader.stored import Stored, lines
@@ -19,13 +18,13 @@ def read_json_lines(path: str, file: Stored) -> Iterator[Record]:
     for number, line in enumerate(lines(file), 1):
         try:
             text = line.decode()
-            yield _record(json.loads(text), text)
+            yield _record(parse_line(text), text)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             reason = f"line {number} is no change of pgcdc: {error!r}"
             raise undecodable(path, reason) from error
 
 
-def _record(change: dict[str, Any], line: str) -> Record:
+def _record(change: Change, line: str) -> Record:
     operation = change["op"]
     if operation not in _OPERATIONS:
         raise ValueError(f"unknown op {operation!r}")

@@ -4,7 +4,8 @@ import json
 import re
 from collections.abc import Iterator
 
-_DECODER = json.JSONDecoder()
+# An int refuses thousands of digits.
+_DECODER = json.JSONDecoder(parse_int=float)
 _BLANKS = re.compile(r"[ \t\n\r]*")
 
 

@@ -32,6 +32,10 @@ def test_numbers_and_repeated_names_inside_of_a_value_stay():
     }
 
 
+def test_numbers_may_have_any_number_of_digits():
+    assert members('{"a":[%s]}' % ("9" * 5000)) == {"a": "[" + "9" * 5000 + "]"}
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "[]", "1", "{", '{"a"', '{"a":', '{"a":1', '{"a":1,', '{"a":1,}', '{"a":1}x', '{"a" :1}', "{1:1}"],

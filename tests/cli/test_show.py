@@ -32,6 +32,15 @@ def test_a_directory_of_arrow_files_is_the_same_stream(stream, lines, pgcdc, com
     assert show(pgcdc, "d") == lines
 
 
+def test_numbers_of_thousands_of_digits_come_again(shop, stream, pgcdc):
+    long = "9" * 5000
+    shop.execute("INSERT INTO orders (id, price, doc) VALUES (60, %s, %s)", (long, f"[{long}]"))
+    lines = stream("-f", "-", "--numeric", "number")
+    assert f'"price":{long},' in lines
+    stream("-D", "d", "--numeric", "number")
+    assert show(pgcdc, "d") == lines
+
+
 def test_several_segments_are_the_same_stream(shop, stream, lines, pgcdc, tmp_path):
     slot = shop.copy_slot(shop.slot)
     for _ in range(3):
