@@ -27,7 +27,7 @@ from pgcdc_cli.replication.frames import Keepalive, Received
 from pgcdc_cli.settings import Control, StreamSettings, Totals
 from pgcdc_cli.sinks.base import Sink
 from pgcdc_cli.sinks.checkpoint import Checkpoint, Source
-from pgcdc_cli.sinks.source import check_source
+from pgcdc_cli.sinks.source import check_gap, check_source
 from pgcdc_cli.slotcheck import check_slot
 from pgcdc_cli.snapshot import Snapshot
 from pgcdc_cli.table import TableSchema
@@ -214,6 +214,8 @@ class StreamRun:
                 accept_publications=settings.accept_publications,
                 history=connection.timeline_history(identity.timeline),
             )
+        elif self._sink.durable_lsn and not settings.accept_gap:
+            check_gap(settings.slot, position, self._sink.durable_lsn)
         if checkpoint is not None or not self._started:
             self._sink.start(source, self._start_lsn(position), checkpoint)
         self._started = True
@@ -255,12 +257,10 @@ class StreamRun:
         exists = self._catalog.slot(name) is not None
         if exists and self._settings.if_not_exists:
             return
-        if self._checkpoint is not None and not (exists or self._settings.accept_gap):
-            raise PgcdcError(
-                ErrorKind.SLOT_MISSING,
-                f'could not go on from {self._checkpoint.end_lsn}: slot "{name}" is gone',
-                hint="changes in between are lost for these files: --accept-gap goes on without them",
-            )
+        done = self._sink.durable_lsn
+        if done and not (exists or self._settings.accept_gap):
+            message = f'could not go on from {done}: slot "{name}" is gone'
+            raise PgcdcError(ErrorKind.SLOT_MISSING, message, hint=ErrorKind.GAP.rule.hint)
         self._check_publications()
         with self._control.interruptible():
             connection.create_slot(name, two_phase=self._settings.protocol.two_phase)

@@ -33,15 +33,19 @@ def check_source(
             hint="if that is meant: --accept-publications",
         )  # fmt: skip
     _check_timeline(checkpoint, source, history)
-    if slot_position <= checkpoint.end_lsn:
-        return replace(checkpoint, source=source)
-    if not accept_gap:
-        raise PgcdcError(
-            ErrorKind.GAP,
-            f'could not go on with slot "{source.slot}": '
-            f"it is at {slot_position}, the files end at {checkpoint.end_lsn}",
+    if accept_gap and slot_position > checkpoint.end_lsn:
+        return replace(checkpoint, source=source, stream_id=str(uuid.uuid4()), end_lsn=slot_position)
+    check_gap(source.slot, slot_position, checkpoint.end_lsn)
+    return replace(checkpoint, source=source)
+
+
+def check_gap(slot: str, slot_position: Lsn, end_lsn: Lsn) -> None:
+    """Raise GAP if the slot is beyond `end_lsn`, up to which there is output."""
+    if slot_position > end_lsn:
+        message = (
+            f'could not go on with slot "{slot}": it is at {slot_position}, the output ends at {end_lsn}'
         )
-    return replace(checkpoint, source=source, stream_id=str(uuid.uuid4()), end_lsn=slot_position)
+        raise PgcdcError(ErrorKind.GAP, message)
 
 
 def _check_identity(ours: Source, theirs: Source) -> None:

@@ -1,11 +1,13 @@
 """A source that is not the checkpoint's, or has lost what would come next: refused, and nothing lost."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import psycopg
+import pytest
 from stream_runs import (
     NOW,
     contents,
@@ -16,10 +18,11 @@ from stream_runs import (
     position,
     refused,
     stream,
+    wait_until,
 )
 
 OTHER_PLACE = "use another directory, or connect to the source that the checkpoint names"
-ACCEPT_GAP = "changes in between are lost for these files: --accept-gap goes on without them"
+ACCEPT_GAP = "changes in between are lost: --accept-gap goes on without them"
 RESTORE = "restore the file from a copy, or start over with an empty directory and a new slot"
 
 
@@ -104,7 +107,7 @@ def test_a_damaged_checkpoint(source, written):
 
 def gap(source, slot: str, out: Path) -> str:
     end = json.loads((out / "checkpoint.json").read_text())["end_lsn"]
-    return f'go on with slot "{slot}": it is at {position(source, slot)}, the files end at {end}'
+    return f'go on with slot "{slot}": it is at {position(source, slot)}, the output ends at {end}'
 
 
 def test_a_slot_beyond_the_checkpoint_is_a_gap(source, written):
@@ -143,3 +146,31 @@ def test_a_slot_that_is_gone_is_not_made_behind_the_checkpoints_back(source, wri
     )  # fmt: skip
     query = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s"
     assert source.execute(query, (slot,)).fetchone() == (0,)
+
+
+@pytest.mark.parametrize(
+    ("loss", "status", "reason"),
+    [
+        ("pg_replication_slot_advance(%s, pg_current_wal_lsn())", 6, "could not go on with slot"),
+        ("pg_drop_replication_slot(%s)", 5, "could not go on from"),
+    ],
+)
+def test_what_is_lost_between_two_connections_of_a_run_without_a_checkpoint(
+    source, tmp_path, follow, loss, status, reason
+):
+    slot = source.create_slot()
+    following = follow(
+        source.uri, slot, tmp_path / "raw", "--format", "raw", "--create-slot", "--if-not-exists"
+    )
+    reader = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s"
+    wait_until(lambda: source.execute(reader, (slot,)).fetchone()[0])
+    following.process.send_signal(signal.SIGSTOP)
+    source.execute(f"SELECT pg_terminate_backend(s.active_pid, 9000) FROM ({reader}) s", (slot,))
+    insert(source, 1, 1)
+    source.execute(f"SELECT {loss}", (slot,))
+    found, errors = following.stop(signal.SIGCONT)
+    assert found == status
+    lost, error, hint = errors.splitlines()
+    assert lost.endswith("; trying again")
+    assert error.startswith(f"pgcdc: error: {reason}")
+    assert hint == f"hint: {ACCEPT_GAP}"
