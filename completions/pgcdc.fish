@@ -40,7 +40,7 @@ complete -c pgcdc -n '__pgcdc_at pgcdc slot' -s v -l verbose -d 'Say more (twice
 complete -c pgcdc -n '__pgcdc_at pgcdc slot' -s q -l quiet -d 'Say nothing but errors'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot' -s '?' -l help -d 'Show help and exit'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot create' -l plugin -x -d 'Logical decoding plugin'
-complete -c pgcdc -n '__pgcdc_at pgcdc slot create' -l two-phase -d 'Refused: pgcdc can\'t read such a slot yet'
+complete -c pgcdc -n '__pgcdc_at pgcdc slot create' -l two-phase -d 'Let it send prepared transactions at their PREPARE'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot create' -l failover -d 'Keep the slot on standbys, too (PostgreSQL 17)'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot create' -l if-not-exists -d 'An existing slot of the same plugin will do'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot create' -l json -d 'Print JSON'

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgcdc_cli.cli.base import Command, examples, new_app
-from pgcdc_cli.cli.options import connecting, usage_error
+from pgcdc_cli.cli.options import connecting
 from pgcdc_cli.cli.printing import facts, hints, human_bytes, say, table, write
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
@@ -31,7 +31,7 @@ def create(  # noqa: PLR0913 - a command's options
     conninfo: str,
     plugin: Annotated[str, typer.Option(metavar="NAME", help="Logical decoding plugin.")] = "pgoutput",
     two_phase: Annotated[
-        bool, typer.Option("--two-phase", help="Refused: pgcdc can't read such a slot yet.")
+        bool, typer.Option("--two-phase", help="Let it send prepared transactions at their PREPARE.")
     ] = False,
     failover: Annotated[
         bool, typer.Option("--failover", help="Keep the slot on standbys, too (PostgreSQL 17).")
@@ -46,14 +46,12 @@ def create(  # noqa: PLR0913 - a command's options
     Prints its name and its consistent point: every transaction that commits after it will be streamed. Create
     the publication first: the slot looks for it at each point of the log that it reads.
     """
-    if two_phase:
-        raise usage_error("--two-phase: pgcdc doesn't decode prepared transactions yet")
     from pgcdc_cli.replication.connection import ReplicationConnection
 
     exists = f"drop it first with: pgcdc slot drop {name}, or add --if-not-exists"
     try:
         with hints({ErrorKind.SLOT_EXISTS: exists}), ReplicationConnection(conninfo) as connection:
-            created, position = connection.create_slot(name, plugin, failover=failover)
+            created, position = connection.create_slot(name, plugin, two_phase=two_phase, failover=failover)
     except PgcdcError as error:
         if not if_not_exists or error.kind is not ErrorKind.SLOT_EXISTS:
             raise

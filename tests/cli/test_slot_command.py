@@ -113,18 +113,9 @@ def _has_test_decoding(database):
     return True
 
 
-def test_two_phase_is_refused_before_the_server_is_asked(refused):
-    refused(
-        "slot",
-        "create",
-        "s",
-        "-h",
-        "/nowhere",
-        "--two-phase",
-        status=2,
-        error="could not read the command line: --two-phase: pgcdc doesn't decode prepared transactions yet",
-        hint="see pgcdc slot create --help",
-    )
+def test_a_two_phase_slot_says_so(database, pgcdc, name):
+    assert pgcdc("slot", "create", name, "-d", database.uri, "--two-phase").status == 0
+    assert json.loads(pgcdc("slot", "show", name, "-d", database.uri, "--json").out)["two_phase"] is True
 
 
 def test_failover_needs_postgresql_17(database, pgcdc, name):
