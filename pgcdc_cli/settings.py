@@ -88,9 +88,11 @@ class Control:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Wait for a server, which may take for ever."""
+        """Wait for a server, which may take for ever. KeyboardInterrupt if a stop was asked for before."""
         self.waiting = True
         try:
+            if self.stop:
+                raise KeyboardInterrupt
             yield
         finally:
             self.waiting = False

@@ -232,7 +232,9 @@ class StreamRun:
         if plan is None or self._snapshot_taken or not (plan.again or self._unread):
             return plan is None or not plan.only
         self._restart_format()
-        with closing(Snapshot(self._settings.conninfo, self._settings.publications)) as snapshot:
+        with self._control.interruptible():
+            exported = Snapshot(self._settings.conninfo, self._settings.publications)
+        with closing(exported) as snapshot:
             for part in snapshot.slices(plan.includes, self._describe):
                 if self._control.stop:
                     self._sink.rollback()

@@ -1,6 +1,7 @@
 """The rows before the stream: each once, however many are written meanwhile and whenever it is killed."""
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -97,3 +98,25 @@ def test_a_filtered_publication_has_what_the_filters_let_through(database18, tmp
     run(database18, tmp_path / "out", *filtered, "--endpos", "now")
     found = database18.execute("SELECT tablename FROM pg_publication_tables ORDER BY 1").fetchall()
     assert found == [("a",), ("c",)]
+
+
+def test_a_snapshot_that_cannot_begin_yet_does_not_outlast_a_signal(database18, tmp_path):
+    """The server waits with it for every transaction that is open."""
+    database18.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    database18.create_slot(f"s_{database18.name}")
+    waiting = "SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'pgcdc_snapshot_%'"
+    with psycopg.connect(database18.uri) as other:
+        other.execute("SELECT txid_current()")
+        process = subprocess.Popen(command(database18, tmp_path / "out"), stderr=subprocess.PIPE)
+        try:
+            deadline = time.monotonic() + 30
+            while database18.execute(waiting).fetchone() == (0,):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=10)[1] == b""
+        finally:
+            process.kill()
+            process.communicate()
+    assert process.returncode == 0
+    assert (tmp_path / "out").read_text() == ""
