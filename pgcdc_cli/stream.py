@@ -212,7 +212,7 @@ class StreamRun:
                 slot_position=Lsn(0) if self._unread else position,
                 accept_gap=settings.accept_gap,
                 accept_publications=settings.accept_publications,
-                history=connection.timeline_history(identity.timeline),
+                history=lambda: connection.timeline_history(identity.timeline),
             )
         elif self._sink.durable_lsn and not settings.accept_gap:
             check_gap(settings.slot, position, self._sink.durable_lsn)

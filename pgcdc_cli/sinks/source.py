@@ -1,7 +1,7 @@
 """May a stream go on from this checkpoint? Asked before START_REPLICATION."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -16,15 +16,15 @@ def check_source(
     slot_position: Lsn,
     accept_gap: bool = False,
     accept_publications: bool = False,
-    history: Sequence[tuple[int, Lsn]] = (),
+    history: Callable[[], Sequence[tuple[int, Lsn]]] = tuple,
 ) -> Checkpoint:
     """Return the checkpoint to go on with, which names `source` from now on.
 
-    `slot_position` is the slot's confirmed_flush_lsn; `history` the server's TIMELINE_HISTORY: earlier
-    timelines, each with the position at which it was left. Raises SOURCE_CHANGED for another server,
-    database, slot or set of publications, or a timeline that does not descend from ours at our position;
-    GAP if the slot is beyond the checkpoint, unless `accept_gap`: then the stream gets a new identity and
-    begins at the slot's position.
+    `slot_position` is the slot's confirmed_flush_lsn; `history`, called where the timelines differ, gives the
+    server's TIMELINE_HISTORY: earlier timelines, each with the position at which it was left. Raises
+    SOURCE_CHANGED for another server, database, slot or set of publications, or a timeline that does not
+    descend from ours at our position; GAP if the slot is beyond the checkpoint, unless `accept_gap`: then the
+    stream gets a new identity and begins at the slot's position.
     """
     _check_identity(checkpoint.source, source)
     if source.publications != checkpoint.source.publications and not accept_publications:
@@ -58,11 +58,13 @@ def _check_identity(ours: Source, theirs: Source) -> None:
             raise _changed(what, old, new)
 
 
-def _check_timeline(checkpoint: Checkpoint, source: Source, history: Sequence[tuple[int, Lsn]]) -> None:
+def _check_timeline(
+    checkpoint: Checkpoint, source: Source, history: Callable[[], Sequence[tuple[int, Lsn]]]
+) -> None:
     ours, theirs = checkpoint.source.timeline, source.timeline
     if ours == theirs:
         return
-    left_at = dict(history).get(ours)
+    left_at = dict(history()).get(ours)
     if theirs < ours or left_at is None:
         raise _changed("timeline", str(ours), f"{theirs}, which does not descend from it")
     if checkpoint.end_lsn > left_at:

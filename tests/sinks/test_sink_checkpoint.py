@@ -211,10 +211,10 @@ def test_the_order_of_publications_makes_no_difference():
 def test_a_later_timeline_must_descend_from_ours_after_our_position(history, fine):
     source = replace(SOURCE, timeline=3)
     if fine:
-        assert check_source(ONE, source, slot_position=Lsn(1), history=history).source == source
+        assert check_source(ONE, source, slot_position=Lsn(1), history=lambda: history).source == source
     else:
         with pytest.raises(PgcdcError) as caught:
-            check_source(ONE, source, slot_position=Lsn(1), history=history)
+            check_source(ONE, source, slot_position=Lsn(1), history=lambda: history)
         assert caught.value.kind is ErrorKind.SOURCE_CHANGED
 
 
