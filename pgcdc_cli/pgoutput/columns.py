@@ -31,7 +31,6 @@ SMALLEST_ROW = 8
 _COUNT_AT = 6
 _TEXT, _BINARY, _NULL, _UNCHANGED = b"tbnu"
 _NEW = ord("N")
-_INT32_MAX = 2**31 - 1
 
 
 class Shape(Enum):
