@@ -30,6 +30,7 @@ from pgcdc_cli.reader.stored import Stored
 from pgcdc_cli.reader.text import pg_texts
 from pgcdc_cli.table import TableSchema
 from pgcdc_cli.types import kernels
+from pgcdc_cli.types.convert import json_kind
 from pgcdc_cli.types.kernels import Column
 
 _ROWS = 1024
@@ -72,8 +73,9 @@ def _records(batch: pa.RecordBatch, table: TableSchema | None) -> Iterator[Recor
     stamps = rows.stamps
     snapshot = np.array([operation != "R" for operation in rows.operations], np.int64)
     places = zip(stamps.commit_lsn.tolist(), snapshot.tolist(), stamps.seq.tolist(), strict=True)
+    exact = isinstance(rows, _Messages) or not rows.has_line_breaks()
     for order, line in zip(places, text.split("\n"), strict=False):
-        yield Record(order, target, line)
+        yield Record(order, target, line, exact=exact)
 
 
 def _stamps(batch: pa.RecordBatch) -> Stamps:
@@ -125,6 +127,16 @@ class _Rows:
         changes = tuple(self._changes(*shape) for shape in shapes if len(shape[2]))
         truncates = tuple(self._truncate(int(row)) for row in np.flatnonzero(operations == "T"))
         return Slice(None, changes, truncates)
+
+    def has_line_breaks(self) -> bool:
+        """Say whether a json value has a line break, which its line can't have."""
+        texts = [
+            image
+            for index, column in enumerate(self._schema.columns)
+            if json_kind(column.type) == "json"
+            for image in (self._batch.column(column.name), self._old.field(index))
+        ]
+        return any(kernels.as_mask(kernels.matches(text, "[\n\r]")).any() for text in texts)
 
     def _old_kinds(self) -> Int64s:
         """Say what each row has of the old one: nothing, its key, or all, even outside of the identity."""

@@ -78,7 +78,7 @@ class _Source:
         try:
             line = members(record.line)
             if self._wanted(line):
-                lines.add(line, self._table(record, line))
+                lines.add(line, self._table(record, line), exact=record.exact)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             reason = f"{error!r} in {record.line[:200]}"
             raise undecodable(str(self._directory), reason) from error

@@ -67,8 +67,10 @@ class Lines:
     _messages: list[MessageChange] = field(default_factory=list)
     _marks: list[TransactionMark] = field(default_factory=list)
 
-    def add(self, line: dict[str, str], table: TableSchema | None) -> None:
+    def add(self, line: dict[str, str], table: TableSchema | None, *, exact: bool) -> None:
         """Add a line's members; `table` is None for what has none. A begin's place is not in its line.
+
+        `exact` says that blanks in json values were no line breaks.
 
         Raises USAGE where PostgreSQL's text can't be known, and KeyError, TypeError or ValueError where the
         line isn't one of pgcdc, or not one of this table.
@@ -82,7 +84,8 @@ class Lines:
             options = (json.loads(line[name]) for name in ("cascade", "restart_identity"))
             self._truncates.append(TruncateChange(table, self._stamp(line), *options))
         elif table is not None:
-            self._add_row(_ROWS[operation], line, table)
+            images = [self._texts(table, line, image, exact=exact) for image in ("new", "old")]
+            self._add_row(_ROWS[operation], line, table, *images)
         elif operation != "B":
             raise ValueError(f"a table is missing for op {operation!r}")
 
@@ -93,9 +96,15 @@ class Lines:
         )
         return Slice(None, changes, tuple(self._truncates), tuple(self._messages), tuple(self._marks))
 
-    def _add_row(self, operation: Operation, line: dict[str, str], table: TableSchema) -> None:
+    def _add_row(
+        self,
+        operation: Operation,
+        line: dict[str, str],
+        table: TableSchema,
+        new: Texts | None,
+        old: Texts | None,
+    ) -> None:
         unchanged = frozenset(json.loads(line.get("unchanged", "[]")))
-        new, old = (self._texts(table, line, image) for image in ("new", "old"))
         if (new is None) != (operation == "D") or (operation == "D" and old is None):
             raise ValueError("its images are not those of its op")
         key = f"{table.relation.oid}-{table.fingerprint}"
@@ -104,7 +113,7 @@ class Lines:
         rows = self._rows.setdefault((key, operation, shown), [])
         rows.append(_Row(self._stamp(line), new, old, unchanged))
 
-    def _texts(self, table: TableSchema, line: dict[str, str], image: str) -> Texts | None:
+    def _texts(self, table: TableSchema, line: dict[str, str], image: str, *, exact: bool) -> Texts | None:
         if image not in line:
             return None
         json_nulls = json.loads(line.get("json_null", "[]"))
@@ -112,7 +121,8 @@ class Lines:
         texts = {}
         for name, value in members(line[image]).items():
             text = _text(columns[name], value, json_null=f"{image}.{name}" in json_nulls)
-            if _may_have_had_line_breaks(columns[name], text) and self._includes(table, name):
+            lossy = not exact and _may_have_had_line_breaks(columns[name], text)
+            if lossy and self._includes(table, name):
                 raise _inexact(table, columns[name])
             texts[name] = text
         return texts

@@ -16,7 +16,8 @@ class Record(NamedTuple):
 
     `table` is `schema.table`, `_messages`, or empty for what has none; `line` is JSON, in one line without
     its line break. `capture` is the message itself, and the relations known before it. `schema` is the path
-    of the table's schema file in its directory, where that knows it.
+    of the table's schema file in its directory, where that knows it. `exact` says that no line break of a
+    json value became a blank in the line.
     """
 
     order: Order
@@ -24,6 +25,7 @@ class Record(NamedTuple):
     line: str
     capture: tuple[Message, Mapping[int, Relation]] | None = None
     schema: str | None = None
+    exact: bool = False
 
 
 def damaged(path: str, reason: str) -> PgcdcError:

@@ -137,6 +137,16 @@ def test_json_that_may_have_had_line_breaks_is_refused(stream, refused, stored):
     )
 
 
+def test_arrow_files_tell_where_json_has_no_line_break(shop, stream, pgcdc):
+    options = [*SERVER, "-c", r"table.include.list=public\.notes"]
+    shop.execute("CREATE TABLE notes (id int PRIMARY KEY, raw json)")
+    shop.execute("""INSERT INTO notes VALUES (1, '{"a": [1, 2.50] }'), (2, NULL), (3, ' null ')""")
+    expected = stream("-f", "-", "--format", "debezium", *options)
+    stream("-D", "d", "--format", "arrow")
+    assert '"raw":" null "' in expected
+    assert timeless(debezium(pgcdc, "d", *options)) == without_commits(expected)
+
+
 def test_transaction_metadata_is_refused(stream, refused):
     stream("-D", "d", "--layout", "stream", "--transactions")
     shown_refused(
