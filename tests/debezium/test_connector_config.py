@@ -41,6 +41,12 @@ def test_properties_files_are_read_as_java_does(tmp_path):
     }  # fmt: skip
 
 
+def test_a_comment_does_not_go_on_and_only_line_breaks_end_a_line(tmp_path):
+    file = tmp_path / "c.properties"
+    file.write_bytes("\ufeff# comment \\\r\na = x\u2028y\x0bz\rb=1\\\\\r\nc=2\\\r\n  , 3\\".encode())
+    assert read_properties(file) == {"a": "x\u2028y\x0bz", "b": "1\\", "c": "2, 3"}
+
+
 @pytest.mark.parametrize("text", ["{", '{"a": [1]}', '{"a": '])
 def test_a_file_that_is_no_configuration_is_a_usage_error(tmp_path, text):
     file = tmp_path / "c.json"

@@ -5,7 +5,7 @@ import json
 import logging
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ _BY_NAME = {known.name: known for known in PROPERTIES}
 _NOT_DONE = ("transforms.", "predicates.", "driver.", "signal.", "key.converter.", "value.converter.")
 _FLAGS = {"true": True, "false": False}
 _NOT_IN_TOPICS = re.compile(r"[^A-Za-z0-9._-]")
+_BLANKS = " \t\f"
+_ENTRY = re.compile(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 _NOT_IN_COMMAS = re.compile(r"(?<!\\),")
 
 
@@ -35,7 +37,7 @@ def read_properties(path: Path) -> dict[str, str]:
     Raises a USAGE error for a file that is neither.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise _unreadable(path, str(reason)) from error
@@ -67,15 +69,21 @@ def _from_json(path: Path, text: str) -> dict[str, str]:
 
 def _from_java(text: str) -> dict[str, str]:
     """Read `java.util.Properties`: comments, continued lines, escapes, and `=`, `:` or a blank between."""
-    joined = re.sub(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t\f]*", r"\1", text)
     found = {}
-    for line in joined.splitlines():
-        stripped = line.lstrip(" \t\f")
-        if stripped and stripped[0] not in "#!":
-            match = re.fullmatch(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*[=:]?[ \t\f]*(.*)", stripped)
+    lines = (line.lstrip(_BLANKS) for line in re.split(r"\r\n|\n|\r", text))
+    for line in lines:
+        if line and line[0] not in "#!":
+            match = _ENTRY.fullmatch(_continued(line, lines))
             if match is not None:
                 found[_unescaped(match[1])] = _unescaped(match[2])
     return found
+
+
+def _continued(line: str, following: Iterator[str]) -> str:
+    """Join what follows a line whose last backslash escapes its end."""
+    while (len(line) - len(line.rstrip("\\"))) % 2:
+        line = line[:-1] + next(following, "")
+    return line
 
 
 def _unescaped(text: str) -> str:
