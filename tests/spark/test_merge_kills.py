@@ -1,7 +1,7 @@
 """Exactly once under SIGKILL: whatever is killed when, tables and changelogs are as if nothing had happened.
 
 Kills are aimed at commits: a run is killed just after the n-th file of a table's log has appeared, so that
-every step of a run is met, or a moment later at random. `--kills 500` kills Delta's runs twenty times.
+every step of a run is met, or a moment later at random. `--kills 1000` kills twenty runs of each format.
 """
 
 import os
@@ -89,17 +89,23 @@ def run_and_kill(directory: Path, warehouse: Path, lake: str, pick: random.Rando
     kill(process.pid, victim)
     process.wait(timeout=120)
     kill(process.pid, "all")
+    while any(belongs(found, process.pid, "all") for found in processes()):
+        time.sleep(0.01)  # the last of them to die holds the warehouse's lock until then
 
 
 def commits(warehouse: Path, lake: str) -> list[Path]:
     return [path for path in warehouse.glob(COMMITS[lake]) if not path.name.startswith(".")]
 
 
+def processes() -> list[Path]:
+    return [path for path in Path("/proc").iterdir() if path.name.isdecimal()]
+
+
 def kill(group: int, victim: str) -> None:
     """Kill processes of a group: all, or those of Java or of the job's Python."""
     if victim != "all":
-        for process in Path("/proc").iterdir():
-            if process.name.isdecimal() and belongs(process, group, victim):
+        for process in processes():
+            if belongs(process, group, victim):
                 os.kill(int(process.name), signal.SIGKILL)
         return
     try:
@@ -109,12 +115,15 @@ def kill(group: int, victim: str) -> None:
 
 
 def belongs(process: Path, group: int, victim: str) -> bool:
+    """Say whether a process that isn't dead yet is such a one."""
     try:
-        fields = (process / "stat").read_text().rpartition(")")[2].split()
+        state, _, its_group = (process / "stat").read_text().rpartition(")")[2].split()[:3]
         line = (process / "cmdline").read_bytes()
     except OSError:
         return False
-    wanted = (
-        b"SparkSubmit" in line if victim == "java" else b"merge.py" in line and b"SparkSubmit" not in line
-    )
-    return int(fields[2]) == group and wanted
+    kinds = {
+        "all": True,
+        "java": b"SparkSubmit" in line,
+        "job": b"merge.py" in line and b"SparkSubmit" not in line,
+    }
+    return int(its_group) == group and state != "Z" and kinds[victim]

@@ -68,3 +68,23 @@ def test_a_range_is_cut_where_the_key_changes(
     expected = {**expected, ("51",): row(7, 51, "newer")}
     del expected["50",]
     assert merged_rows(spark, tmp_path / "wh", by_code) == expected
+
+
+def test_snapshot_rows_come_before_changes_at_their_lsn(spark: SparkSession, tmp_path: Path) -> None:
+    """Whatever their numbers; across segments in one run, too."""
+    table = table_schema("t", COLUMNS, ("id",))
+    snapshot = [Change("R", 10, 7 + n, row(n, n, "old")) for n in (1, 2, 3)]
+    changes = [
+        Change("U", 10, 0, row(1, 10, None), unchanged=frozenset({"note"})),
+        Change("D", 10, 1, old={"id": "2"}),
+        Change("U", 10, 2, row(30, 3, "moved"), {"id": "3"}),
+    ]
+    directory = Directory(tmp_path / "in", FORMATS["arrow"])
+    directory.segment([(table, snapshot)])
+    directory.encoding = FORMATS["jsonl"]
+    directory.segment([(table, changes)])
+    assert merge_into(spark, directory, tmp_path / "wh")["error"] is None
+    assert merged_rows(spark, tmp_path / "wh", table) == {
+        ("1",): row(1, 10, "old"),
+        ("30",): row(30, 3, "moved"),
+    }

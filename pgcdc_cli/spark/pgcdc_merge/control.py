@@ -23,6 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from .errors import MergeError
 from .files import Files, join
 from .lake import CONTROL, MERGE, Lake, is_conflict
+from .reasons import reason
 
 ALL = ""
 RECORD = f"{CONTROL}.json"
@@ -97,10 +98,14 @@ class Control:
         self.rows: dict[Key, ControlRow] = self._read()
 
     def _read(self) -> dict[Key, ControlRow]:
-        table = self._lake.open(self._spark, self._lake.control_place)
-        if not table.exists:
-            return {}
-        found = [ControlRow(**row.asDict()) for row in table.read().collect()]
+        try:
+            table = self._lake.open(self._spark, self._lake.control_place)
+            found = [_row(**row.asDict()) for row in table.read().collect()] if table.exists else []
+        except (PySparkException, Py4JJavaError, TypeError) as error:
+            raise MergeError(
+                f'could not read the control table "{self._lake.control_place}": {reason(error)}',
+                "restore it from a copy, or remove it: the tables know themselves what they have",
+            ) from error
         return {row.key: row for row in found}
 
     def progress(self, mode: str) -> Progress:
@@ -114,10 +119,15 @@ class Control:
     def finish(self, rows: Mapping[Key, ControlRow]) -> None:
         """Say what the run did."""
         self._write({**self.rows, **rows})
-        content = [row.to_json() for row in self.rows.values()]
-        Files(self._spark).write(
-            self._record, json.dumps({"format_version": 1, "rows": content}).encode() + b"\n"
-        )
+        self.keep_record()
+
+    def keep_record(self) -> None:
+        """Write the record, unless it is there and says what the control table says."""
+        rows = [row.to_json() for row in self.rows.values()]
+        content = json.dumps({"format_version": 1, "rows": rows}).encode() + b"\n"
+        files = Files(self._spark)
+        if rows and files.read(self._record) != content:
+            files.write(self._record, content)
 
     def _frame(self, rows: Mapping[Key, ControlRow]) -> DataFrame:
         """Make a data frame, by JSON: out of Python's own values it would need Python on the executors."""
@@ -137,6 +147,11 @@ class Control:
                 locked=True,
             ) from error
         self.rows = rows
+
+
+def _row(*, merged_at: dt.datetime | None, **values: Any) -> ControlRow:  # noqa: ANN401 - of several types
+    # PySpark gives the driver's local time, without a zone.
+    return ControlRow(**values, merged_at=merged_at and merged_at.astimezone(dt.UTC))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .errors import MergeError
 from .files import folder_name, join
-from .lake import CHANGELOG, CONTROL, Commit, Mark, literal, quoted
+from .lake import CHANGELOG, CONTROL, Commit, Mark, is_ours, literal, quoted
 
 EXTENSIONS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -31,6 +31,15 @@ _UNUSUAL = frozenset(" ,;{}()\n\t=")
 """Delta stores columns with these in their names only under other, physical names (column mapping)."""
 
 _RECENT_COMMITS = 20
+
+_HARMLESS = frozenset(
+    {
+        *("OPTIMIZE", "VACUUM START", "VACUUM END", "REORG", "COMPUTE STATS", "CLUSTER BY"),
+        *("SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "ADD COLUMNS", "CHANGE COLUMN", "CHANGE COLUMNS"),
+        *("UPGRADE PROTOCOL", "ADD CONSTRAINT", "DROP CONSTRAINT", "SET TABLE COMMENT"),
+    }
+)
+"""What leaves all rows as they are."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +100,22 @@ class DeltaTable:
 
     def was_set_back(self, version: int) -> bool:
         return self.version is None or self.version < version
+
+    def written_since(self, version: int) -> str | None:
+        if version == self.version:
+            return None
+        commits = self._session.sql(f"DESCRIBE HISTORY {self.name}").where(F.col("version") > version)
+        wanted = commits.select("version", "operation", "operationParameters", "userMetadata")
+        restored = self.version
+        for number, operation, parameters, metadata in wanted.orderBy(F.desc("version")).collect():
+            # What a RESTORE undid doesn't matter, but for a merge: its mark is still there.
+            undone = restored is not None and number > restored
+            harmless = undone or is_ours(metadata) or operation in _HARMLESS
+            if operation == "RESTORE" and not undone and int(parameters.get("version") or -1) >= version:
+                restored = int(parameters["version"])
+            elif not harmless or (undone and is_ours(metadata)):
+                return f"{operation} (version {number})"
+        return None
 
     def merged_segment(self, app_id: str) -> int:
         found = self._snapshot.transactions().get(app_id)

@@ -123,6 +123,14 @@ class IcebergTable:
             return self._table.properties().get(_ID) is None
         return all(int(snapshot.snapshotId()) != version for snapshot in self._ancestors())
 
+    def written_since(self, version: int) -> str | None:
+        for snapshot in self._ancestors():
+            if int(snapshot.snapshotId()) == version:
+                break
+            if snapshot.operation() != "replace" and snapshot.summary().get(_ID) is None:
+                return f"{snapshot.operation()} (snapshot {snapshot.snapshotId()})"
+        return None
+
     def merged_segment(self, app_id: str) -> int:
         for snapshot in self._ancestors():
             summary = snapshot.summary()

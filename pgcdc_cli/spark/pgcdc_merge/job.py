@@ -22,7 +22,7 @@ from .files import Files
 from .formats import open_lake
 from .lake import CHANGELOG, MERGE, LakeTable, Mark, is_conflict
 from .options import Options, parse_lsn
-from .plan import TableFiles, check_followed, check_source, check_versions, planned, table_files
+from .plan import TableFiles, check_followed, check_own, check_source, check_versions, planned, table_files
 from .reasons import hint, reason
 from .segments import Segment, read_manifest, read_schemas, verify
 from .sessions import AT_ONCE, new_session
@@ -52,7 +52,12 @@ def merge(spark: SparkSession, options: Options, report: Report = lambda _: None
 
     Raises a MergeError where nothing could be merged at all.
     """
-    return _Run(spark, options, report).run()
+    try:
+        return _Run(spark, options, report).run()
+    except (PySparkException, Py4JJavaError) as error:
+        why = reason(error)
+        told = f'could not merge "{options.input}" into "{options.warehouse}": {why}'
+        raise MergeError(told, hint(why)) from error
 
 
 class _Run:
@@ -77,6 +82,7 @@ class _Run:
                     wanted = [segment for segment in segments if segment.number <= last.number]
                     self._merge_range(wanted, control, stream_id, mode)
             if not self._options.dry_run:
+                control.keep_record()
                 maintain(Upkeep(self._spark, self._lake, self._options), control, self._summary)
             return self._summary.content(control.rows)
 
@@ -215,6 +221,7 @@ class _Run:
         if task.mode == MERGE:
             check_extras(work.table, target, extras)
         done = target.merged_segment(replace(mark, table=work.table, mode=task.mode).app_id)
+        check_own(work, target, done)
         return replace(work, files=[file for file in work.files if file.segment > done]), target
 
 

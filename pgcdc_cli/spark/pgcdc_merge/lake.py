@@ -72,6 +72,10 @@ class LakeTable(Protocol):
         """Say whether the table is no longer what followed from a version."""
         ...
 
+    def written_since(self, version: int) -> str | None:
+        """Say what others did to its rows since a version; None for nothing."""
+        ...
+
     def merged_segment(self, app_id: str) -> int:
         """Return the last segment that is merged into it; 0 for none."""
         ...
@@ -132,6 +136,11 @@ class Lake(Protocol):
 def is_conflict(error: Exception) -> bool:
     """Say whether a commit was refused since another had come before it."""
     return any(sign in str(error) for sign in _CONFLICTS)
+
+
+def is_ours(metadata: str | None) -> bool:
+    """Say whether a commit carries a mark."""
+    return metadata is not None and metadata.startswith('{"pgcdc"')
 
 
 def quoted(name: str) -> str:

@@ -157,6 +157,8 @@ def planned(work: TableFiles, target: LakeTable) -> TableFiles:
             " when it was merged last",
             f"restore it from a copy, or {_ANEW}",
         )
+    if merged_version is not None:
+        _check_untouched(work, target, merged_version)
     have = None
     if target.exists:
         have = {name: spark for name, spark in target.columns() if not name.lower().startswith(PREFIX)}
@@ -164,6 +166,25 @@ def planned(work: TableFiles, target: LakeTable) -> TableFiles:
     stored = {spark: target.stored_type(spark) for spark in types}
     rescales = target.name.startswith("delta.")
     return replace(work, planned=find_goal(work.history, have, stored, rescales=rescales))
+
+
+def check_own(work: TableFiles, target: LakeTable, done: int) -> None:
+    """Raise a MergeError if there is a table already that no merge of this stream made."""
+    if target.version is not None and done == 0 and (work.row is None or work.row.version is None):
+        raise MergeError(
+            f'could not merge "{work.table}": "{work.path}" is there already, and not from this stream',
+            f"remove it, or {_ANEW}",
+        )
+
+
+def _check_untouched(work: TableFiles, target: LakeTable, version: int) -> None:
+    others = target.written_since(version)
+    if others is not None:
+        raise MergeError(
+            f'could not merge "{work.table}": "{work.path}" was changed by another program since it'
+            f" was merged last, at version {version}: {others}",
+            f"set it back to version {version}, or {_ANEW}",
+        )
 
 
 def key_columns(version: TableVersion) -> list[Column]:
