@@ -331,17 +331,19 @@ def test_a_value_that_was_never_sent_stops_its_table(
 ) -> None:
     """Among the changes, through a changed key, and in the table: nowhere is it made NULL in silence."""
     toast = frozenset({"note"})
-    names = ["inserted", "moved", "orphan", "truncated", "found"]
+    names = ["inserted", "again", "moved", "orphan", "truncated", "found"]
     tables = {name: table_schema(name, COLUMNS, ("id",)) for name in names}
     directory.segment([(table, [insert(10, 1, "long")]) for table in tables.values()])
     merge_into(spark, directory, warehouse)
     lacking = Change("U", 40, 0, {"id": "2", "note": None}, unchanged=toast)
     arrival = Change("I", 30, 0, {"id": "2", "note": None}, unchanged=toast)
+    anew = Change("I", 40, 0, {"id": "1", "note": None}, unchanged=toast)
     moved = Change("U", 50, 0, {"id": "3", "note": None}, {"id": "2"}, unchanged=toast)
     back = Change("U", 60, 0, {"id": "5", "note": None}, {"id": "1"}, unchanged=toast)
     directory.segment(
         [
             (tables["inserted"], [arrival]),
+            (tables["again"], [delete(30, 1), anew]),
             (tables["moved"], [arrival, moved]),
             (tables["orphan"], [lacking]),
             (tables["truncated"], [Change("T", 20, 0), back]),
@@ -351,7 +353,7 @@ def test_a_value_that_was_never_sent_stops_its_table(
     summary = merge_into(spark, directory, warehouse)
     problems = {table["table"].removeprefix("public."): table["problem"] for table in summary["tables"]}
     assert problems.pop("found") is None
-    for name, key in {"inserted": 2, "moved": 3, "orphan": 2, "truncated": 5}.items():
+    for name, key in {"inserted": 2, "again": 1, "moved": 3, "orphan": 2, "truncated": 5}.items():
         assert problems[name] == (
             f'could not merge "public.{name}": column "note" of the row (id) = ({key}) was not sent'
             " (unchanged TOAST), and nothing before it has the value"
