@@ -1,13 +1,12 @@
 """Exactly once, whatever happens to a run; and nothing at all from a directory that isn't what it says."""
 
-import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from merge_directories import FORMATS, Directory, merge_into, merged_rows, read_table, table_path
+from merge_directories import FORMATS, Directory, merge_into, merged_rows, table_path
 from merge_histories import INT4, TEXT, pg_type, table_schema
 from merge_oracle import Change, fold
 from pyspark.sql import SparkSession
@@ -16,8 +15,6 @@ from pgcdc_cli.spark.pgcdc_merge import job
 from pgcdc_cli.spark.pgcdc_merge.control import Control, locked
 from pgcdc_cli.spark.pgcdc_merge.delta import DeltaLake
 from pgcdc_cli.spark.pgcdc_merge.errors import MergeError
-from pgcdc_cli.spark.warehouse import read_record
-from pgcdc_cli.status import as_of
 from pgcdc_cli.table import TableSchema
 
 COLUMNS = {"id": pg_type(INT4), "note": pg_type(TEXT)}
@@ -110,54 +107,12 @@ def test_a_run_that_died_between_tables_is_finished_first(
     assert control is not None
     assert (control.planned_segment, control.segment) == (1, 0)
     assert segments_of_commits(spark, warehouse, ONE) == [1]
-    assert recorded_ids(spark, warehouse) == {}
 
     directory.segment([(ONE, SECOND), (TWO, SECOND)])
     assert merge_into(spark, directory, warehouse)["error"] is None
     for table in (ONE, TWO):
         assert merged_rows(spark, warehouse, table) == fold(FIRST + SECOND, ("id",))
         assert segments_of_commits(spark, warehouse, table) == [1, 2]
-
-
-def recorded_ids(spark: SparkSession, warehouse: Path) -> dict[str, list[int]]:
-    """Query tables by their recorded versions, as the manual says."""
-    queries = {row.table: as_of(row) for row in read_record(str(warehouse)) or () if row.table}
-    return {
-        table: sorted(row["id"] for row in spark.sql(query).collect())
-        for table, query in queries.items()
-        if query
-    }
-
-
-@pytest.mark.parametrize("dies_in", ["merge_table", "finish"])
-def test_recorded_versions_never_show_half_a_run(
-    spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch, dies_in: str
-) -> None:
-    """A run that died after one table's commit, or after all of them, shows once another has ended."""
-    directory.segment([(ONE, FIRST), (TWO, FIRST)])
-    merge_into(spark, directory, warehouse)
-    directory.segment([(ONE, SECOND), (TWO, SECOND)])
-    merge_table = job.merge_table
-
-    def dying(session: Any, path: str, work: Any, *rest: Any) -> Any:
-        if work.table == "public.two":
-            raise KeyboardInterrupt
-        return merge_table(session, path, work, *rest)
-
-    def died(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(job, "AT_ONCE", 1)
-        patch.setattr(
-            job if dies_in == "merge_table" else Control, dies_in, dying if dies_in == "merge_table" else died
-        )
-        with pytest.raises(KeyboardInterrupt):
-            merge_into(spark, directory, warehouse)
-    assert set(merged_rows(spark, warehouse, ONE)) == {("2",), ("3",)}
-    assert recorded_ids(spark, warehouse) == {"public.one": [1, 2], "public.two": [1, 2]}
-    merge_into(spark, directory, warehouse)
-    assert recorded_ids(spark, warehouse) == {"public.one": [2, 3], "public.two": [2, 3]}
 
 
 def test_a_run_that_died_before_the_control_table_commits_nothing_twice(
@@ -331,7 +286,7 @@ def test_a_value_that_was_never_sent_stops_its_table(
 ) -> None:
     """Among the changes, through a changed key, and in the table: nowhere is it made NULL in silence."""
     toast = frozenset({"note"})
-    names = ["inserted", "again", "moved", "orphan", "truncated", "found"]
+    names = ["inserted", "again", "astray", "moved", "orphan", "truncated", "found"]
     tables = {name: table_schema(name, COLUMNS, ("id",)) for name in names}
     directory.segment([(table, [insert(10, 1, "long")]) for table in tables.values()])
     merge_into(spark, directory, warehouse)
@@ -339,11 +294,13 @@ def test_a_value_that_was_never_sent_stops_its_table(
     arrival = Change("I", 30, 0, {"id": "2", "note": None}, unchanged=toast)
     anew = Change("I", 40, 0, {"id": "1", "note": None}, unchanged=toast)
     moved = Change("U", 50, 0, {"id": "3", "note": None}, {"id": "2"}, unchanged=toast)
+    away = Change("U", 50, 0, {"id": "3", "note": None}, {"id": "1"}, unchanged=toast)
     back = Change("U", 60, 0, {"id": "5", "note": None}, {"id": "1"}, unchanged=toast)
     directory.segment(
         [
             (tables["inserted"], [arrival]),
             (tables["again"], [delete(30, 1), anew]),
+            (tables["astray"], [delete(30, 1), anew, away]),
             (tables["moved"], [arrival, moved]),
             (tables["orphan"], [lacking]),
             (tables["truncated"], [Change("T", 20, 0), back]),
@@ -353,44 +310,17 @@ def test_a_value_that_was_never_sent_stops_its_table(
     summary = merge_into(spark, directory, warehouse)
     problems = {table["table"].removeprefix("public."): table["problem"] for table in summary["tables"]}
     assert problems.pop("found") is None
-    for name, key in {"inserted": 2, "again": 1, "moved": 3, "orphan": 2, "truncated": 5}.items():
+    for name, key in {
+        "inserted": 2,
+        "again": 1,
+        "astray": 3,
+        "moved": 3,
+        "orphan": 2,
+        "truncated": 5,
+    }.items():
         assert problems[name] == (
             f'could not merge "public.{name}": column "note" of the row (id) = ({key}) was not sent'
             " (unchanged TOAST), and nothing before it has the value"
         )
         assert merged_rows(spark, warehouse, tables[name]) == {("1",): {"id": "1", "note": "long"}}
     assert merged_rows(spark, warehouse, tables["found"]) == {("5",): {"id": "5", "note": "long"}}
-
-
-@pytest.mark.parametrize(("step", "mode"), [("merge_table", "merge"), ("append_changes", "changelog")])
-def test_a_merge_that_is_overtaken_commits_nothing_twice(
-    spark: SparkSession,
-    directory: Directory,
-    warehouse: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    step: str,
-    mode: str,
-) -> None:
-    """As on a file system without locks: between its plan and its commit another merges more."""
-    directory.segment([(ONE, FIRST)])
-    merge_into(spark, directory, warehouse, mode=mode)
-    directory.segment([(ONE, SECOND)])
-    real, third = getattr(job, step), [insert(70, 1), delete(80, 2)]
-
-    def overtaken(*arguments: Any) -> Any:
-        monkeypatch.setattr(job, step, real)
-        directory.segment([(ONE, third)])
-        assert merge_into(spark, directory, warehouse, mode=mode)["error"] is None
-        return real(*arguments)
-
-    monkeypatch.setattr(job, "locked", lambda _: job.nullcontext())
-    monkeypatch.setattr(job, step, overtaken)
-    with contextlib.suppress(MergeError):
-        merge_into(spark, directory, warehouse, mode=mode)
-    assert merge_into(spark, directory, warehouse, mode=mode)["error"] is None
-    everything = FIRST + SECOND + third
-    if mode == "merge":
-        assert merged_rows(spark, warehouse, ONE) == fold(everything, ("id",))
-    else:
-        log = read_table(spark, warehouse, ONE, mode=mode).collect()
-        assert sorted(row["_pgcdc_lsn"] for row in log) == [change.commit_lsn for change in everything]

@@ -1,0 +1,118 @@
+"""Two merges at once, and readers while one is under way: nothing twice, and never half of a run."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from merge_directories import FORMATS, Directory, merge_into, merged_rows, read_table
+from merge_histories import INT4, TEXT, pg_type, table_schema
+from merge_oracle import Change, fold
+from pyspark.sql import SparkSession
+
+from pgcdc_cli.spark.pgcdc_merge import job
+from pgcdc_cli.spark.pgcdc_merge.control import Control
+from pgcdc_cli.spark.pgcdc_merge.errors import MergeError
+from pgcdc_cli.spark.warehouse import read_record
+from pgcdc_cli.status import as_of
+
+ONE, TWO = (
+    table_schema(name, {"id": pg_type(INT4), "note": pg_type(TEXT)}, ("id",)) for name in ("one", "two")
+)
+
+
+def insert(lsn: int, id_: int) -> Change:
+    return Change("I", lsn, 0, {"id": str(id_), "note": "new"})
+
+
+def delete(lsn: int, id_: int) -> Change:
+    return Change("D", lsn, 0, old={"id": str(id_)})
+
+
+FIRST = [insert(10, 1), insert(20, 2)]
+SECOND = [delete(40, 1), insert(50, 3)]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    return Directory(tmp_path / "in", FORMATS["jsonl"])
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Path:
+    return tmp_path / "wh"
+
+
+def recorded_ids(spark: SparkSession, warehouse: Path) -> dict[str, list[int]]:
+    """Query tables by their recorded versions, as the manual says."""
+    queries = {row.table: as_of(row) for row in read_record(str(warehouse)) or () if row.table}
+    return {
+        table: sorted(row["id"] for row in spark.sql(query).collect())
+        for table, query in queries.items()
+        if query
+    }
+
+
+@pytest.mark.parametrize("dies_in", ["merge_table", "finish"])
+def test_recorded_versions_never_show_half_a_run(
+    spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch, dies_in: str
+) -> None:
+    """A run that died after one table's commit, or after all of them, shows once another has ended."""
+    directory.segment([(ONE, FIRST), (TWO, FIRST)])
+    merge_into(spark, directory, warehouse)
+    directory.segment([(ONE, SECOND), (TWO, SECOND)])
+    merge_table = job.merge_table
+
+    def dying(session: Any, path: str, work: Any, *rest: Any) -> Any:
+        if work.table == "public.two":
+            raise KeyboardInterrupt
+        return merge_table(session, path, work, *rest)
+
+    def died(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "AT_ONCE", 1)
+        patch.setattr(
+            job if dies_in == "merge_table" else Control, dies_in, dying if dies_in == "merge_table" else died
+        )
+        with pytest.raises(KeyboardInterrupt):
+            merge_into(spark, directory, warehouse)
+    assert set(merged_rows(spark, warehouse, ONE)) == {("2",), ("3",)}
+    assert recorded_ids(spark, warehouse) == {"public.one": [1, 2], "public.two": [1, 2]}
+    merge_into(spark, directory, warehouse)
+    assert recorded_ids(spark, warehouse) == {"public.one": [2, 3], "public.two": [2, 3]}
+
+
+@pytest.mark.parametrize(("step", "mode"), [("merge_table", "merge"), ("append_changes", "changelog")])
+def test_a_merge_that_is_overtaken_commits_nothing_twice(
+    spark: SparkSession,
+    directory: Directory,
+    warehouse: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    mode: str,
+) -> None:
+    """As on a file system without locks: between its plan and its commit another merges more."""
+    directory.segment([(ONE, FIRST)])
+    merge_into(spark, directory, warehouse, mode=mode)
+    directory.segment([(ONE, SECOND)])
+    real, third = getattr(job, step), [insert(70, 1), delete(80, 2)]
+
+    def overtaken(*arguments: Any) -> Any:
+        monkeypatch.setattr(job, step, real)
+        directory.segment([(ONE, third)])
+        assert merge_into(spark, directory, warehouse, mode=mode)["error"] is None
+        return real(*arguments)
+
+    monkeypatch.setattr(job, "locked", lambda _: job.nullcontext())
+    monkeypatch.setattr(job, step, overtaken)
+    with contextlib.suppress(MergeError):
+        merge_into(spark, directory, warehouse, mode=mode)
+    assert merge_into(spark, directory, warehouse, mode=mode)["error"] is None
+    everything = FIRST + SECOND + third
+    if mode == "merge":
+        assert merged_rows(spark, warehouse, ONE) == fold(everything, ("id",))
+    else:
+        log = read_table(spark, warehouse, ONE, mode=mode).collect()
+        assert sorted(row["_pgcdc_lsn"] for row in log) == [change.commit_lsn for change in everything]
