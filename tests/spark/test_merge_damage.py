@@ -147,8 +147,8 @@ def problem_of(summary: dict[str, Any]) -> str:
     ("statement", "told"),
     [
         ("RESTORE TABLE {} TO VERSION AS OF 0", "RESTORE (version 2)"),
-        ("DELETE FROM {} WHERE id = 3", "DELETE (version 2)"),
-        ("INSERT INTO {} VALUES (7, 'foreign')", "WRITE (version 2)"),
+        pytest.param("DELETE FROM {} WHERE id = 3", "DELETE (version 2)", marks=pytest.mark.long),
+        pytest.param("INSERT INTO {} VALUES (7, 'foreign')", "WRITE (version 2)", marks=pytest.mark.long),
     ],
 )
 def test_a_table_that_another_program_wrote_is_left_alone(
@@ -191,7 +191,7 @@ def test_an_iceberg_table_that_another_program_wrote_is_left_alone(
     assert merged_rows(spark, warehouse, ONE, "iceberg") == fold(FIRST + SECOND + THIRD, ("id",))
 
 
-@pytest.mark.parametrize("lake", ["delta", "iceberg"])
+@pytest.mark.parametrize("lake", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
 def test_a_table_that_was_there_before_is_not_merged_into(
     spark: SparkSession, directory: Directory, warehouse: Path, lake: str
 ) -> None:
