@@ -87,7 +87,7 @@ class History:
 
     def _act(self) -> None:
         acts = [self.insert] * 3 + [self.update] * 4 + [self.move] * 4 + [self.delete] * 2 + [self.swap]
-        acts += [self.truncate] * (self.truncates and self.random.random() < 0.4)
+        acts += [self.truncate] * (self.truncates and self.random.random() < 0.15)
         self.random.choice(acts)()
 
     def add(
@@ -136,7 +136,7 @@ class History:
         return [row for row in self.rows.values() if int(row["a"] or 0) // _SPACE == self._space // _SPACE]
 
     def _unchanged(self, row: Row) -> frozenset[str]:
-        return frozenset(n for n in TOAST if row[n] is not None and self.random.random() < 0.4)
+        return frozenset(n for n in TOAST if row[n] is not None and self.random.random() < 0.6)
 
     def update(self, key: Row | None = None, row: Row | None = None) -> None:
         row = row or self._some_row()
@@ -188,5 +188,4 @@ def random_history(
         history.rows[tuple(row[name] for name in key)] = row
         history.changes.append(Change("R", history.lsn, number, row))
     history.grow(30)
-    assert truncates == any(change.op == "T" for change in history.changes)
     return history
