@@ -17,7 +17,7 @@ from pathlib import Path
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.spark.java import java_settings
-from pgcdc_cli.spark.output import Listener, Remark, Tell, failure
+from pgcdc_cli.spark.output import Listener, Remark, Tell, failure, lines_of
 from pgcdc_cli.spark.packages import (
     PACKAGES,
     artifact,
@@ -115,9 +115,10 @@ def submit(options: MergeOptions, tell: Tell | None = None, remark: Remark = ign
         environment = _environment(options, home, Path(scratch))
         command = [*_command(options, home), *(["--progress"] if tell is not None else [])]
         log = Path(scratch) / "log"
-        status, output = _run(command, environment, log, Listener(tell, remark, verbose=options.verbose))
+        listener = Listener(tell, remark, verbose=options.verbose)
+        status = _run(command, environment, log, listener)
         kept = None if options.dry_run else keep_log(log, options.warehouse)
-        summary = read_result(output)
+        summary = read_result(listener.result)
         if summary is None:
             raise failure(status, log, kept)
         return summary
@@ -207,21 +208,19 @@ def _check_extra(extra: Sequence[str]) -> None:
         )
 
 
-def _run(command: list[str], environment: dict[str, str], log: Path, listener: Listener) -> tuple[int, str]:
-    """Run a command; its standard error goes to the log, its standard output is returned with the status."""
-    output = log.with_name("output")
-    with output.open("wb") as stdout:
-        process = subprocess.Popen(  # noqa: S603 - the command is built here, and no shell reads it
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE
-        )
-        assert process.stderr is not None
-        try:
-            with process.stderr as lines:
-                listener.copy(lines, log)
-            status = process.wait()
-        finally:
-            _end(process)
-    return status, output.read_text(errors="replace")
+def _run(command: list[str], environment: dict[str, str], log: Path, listener: Listener) -> int:
+    """Run a command, all of whose output the listener reads; returns its status."""
+    process = subprocess.Popen(  # noqa: S603 - the command is built here, and no shell reads it
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        with process.stdout as stdout, process.stderr as stderr:
+            listener.copy(lines_of(stdout, stderr), log)
+        return process.wait()
+    finally:
+        _end(process)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

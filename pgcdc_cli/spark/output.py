@@ -1,12 +1,17 @@
-"""What Spark says on standard error: passed on while it runs, and searched for the reason when it failed."""
+"""What Spark says: passed on while it runs, and searched for the reason when it failed.
+
+Spark puts the job's standard error into its own standard output, beside the job's result (PythonRunner), so
+that both are read alike.
+"""
 
 import json
 import os
 import re
+import selectors
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +25,7 @@ Remark = Callable[[str], None]
 """Is told, in one line, of what keeps Spark waiting."""
 
 _PROGRESS = "pgcdc-progress "
+_RESULT = '{"format_version"'
 _WAITING = {
     re.compile("Initial job has not accepted any resources"): (
         "Spark waits for executors: see that the cluster has workers with free cores and memory, or ask for"
@@ -36,28 +42,51 @@ _TELLING = re.compile(r"Exception|Error|[Cc]annot|[Ff]ailed")
 _FRAME = re.compile(r"\s*at \S+\(.*\)$")
 
 
+def lines_of(*pipes: IO[bytes]) -> Iterator[bytes]:
+    """Give the lines of several pipes as they come, until all are closed at their other end."""
+    rest = dict.fromkeys(pipes, b"")
+    with selectors.DefaultSelector() as selector:
+        for pipe in pipes:
+            selector.register(pipe, selectors.EVENT_READ, pipe)
+        while rest:
+            for key, _ in selector.select():
+                data = os.read(key.fd, 1 << 16)
+                *lines, tail = (rest[key.data] + (data or b"\n")).split(b"\n")
+                yield from (line + b"\n" for line in lines if data or line)
+                rest[key.data] = tail
+                if not data:
+                    selector.unregister(key.data)
+                    del rest[key.data]
+
+
 class Listener:
-    """Reads what Spark says, line by line; `verbose` copies it to standard error."""
+    """Reads what Spark says, line by line; `verbose` copies it to standard error.
+
+    `result` is the job's result, a JSON object in a line, or nothing.
+    """
 
     def __init__(self, tell: Tell | None, remark: Remark, *, verbose: bool) -> None:
+        self.result = ""
         self._tell = tell
         self._remark = remark
         self._verbose = verbose
         self._remarked: set[str] = set()
 
-    def copy(self, lines: IO[bytes], log: Path) -> None:
+    def copy(self, lines: Iterable[bytes], log: Path) -> None:
         """Put what is Spark's own into the log; remark, once each, on what a user has to know by then."""
         with log.open("wb") as copy:
             for line in lines:
                 text = line.decode(errors="replace")
-                if text.startswith(_PROGRESS):
+                if text.startswith(_RESULT):
+                    self.result = text
+                elif text.startswith(_PROGRESS):
                     if self._tell is not None:
                         self._tell(json.loads(text.removeprefix(_PROGRESS)))
-                    continue
-                copy.write(line)
-                if self._verbose:
-                    sys.stderr.write(text)
-                self._remark_on(text)
+                else:
+                    copy.write(line)
+                    if self._verbose:
+                        sys.stderr.write(text)
+                    self._remark_on(text)
 
     def _remark_on(self, text: str) -> None:
         for sign, remark in _WAITING.items():

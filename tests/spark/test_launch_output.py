@@ -38,6 +38,16 @@ def test_a_failure_tells_its_reason_and_keeps_the_log(
     assert log.read_text() == "java.io.IOException: no space\nbye\n"
 
 
+def test_what_the_job_died_of_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    executable(tmp_path / "spark" / "bin" / "spark-submit", "echo 'OSError: no room'; printf bye; exit 1")
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
+    monkeypatch.setattr(output.tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(PgcdcError, match=r"ended with status 1: OSError: no room$"):
+        submit(MergeOptions("in", "wh"))
+    (log,) = tmp_path.glob("pgcdc-spark-*.log")
+    assert log.read_text() == "OSError: no room\nbye\n"
+
+
 def saying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> tuple[PgcdcError, list[str]]:
     """Run a Spark that says these lines and fails; returns the error, and what was remarked before."""
     (tmp_path / "said").write_text("".join(f"{line}\n" for line in lines))

@@ -51,14 +51,17 @@ DONE |= {"inserted": 1200, "updated": 30, "deleted": 4}
 
 @pytest.fixture
 def spark_home(tmp_path: Path) -> Path:
-    """A Spark that leaves a trace, tells of a table, makes noise, and prints a summary."""
+    """A Spark that leaves a trace, makes noise, tells of a table and prints a summary.
+
+    As in Spark's own PythonRunner, all that the job says comes by standard output.
+    """
     script = tmp_path / "spark" / "bin" / "spark-submit"
     script.parent.mkdir(parents=True)
     said = tmp_path / "summary"
     said.write_text(json.dumps(SUMMARY) + "\n")
     script.write_text(
         f"#!/bin/sh\necho started >> {tmp_path}/trace\necho noise >&2\n"
-        f"echo 'pgcdc-progress {json.dumps(DONE)}' >&2\ncat {said}\n"
+        f"echo 'pgcdc-progress {json.dumps(DONE)}'\ncat {said}\n"
     )
     script.chmod(0o755)
     return tmp_path / "spark"
