@@ -113,7 +113,7 @@ def submit(options: MergeOptions, tell: Tell | None = None, remark: Remark = ign
     with tempfile.TemporaryDirectory(prefix="pgcdc-spark-") as scratch:
         home = find_spark_home()
         environment = _environment(options, home, Path(scratch))
-        command = [*_command(options, home), *(["--progress"] if tell is not None else [])]
+        command = [*_command(options, home, Path(scratch)), *(["--progress"] if tell is not None else [])]
         log = Path(scratch) / "log"
         listener = Listener(tell, remark, verbose=options.verbose)
         status = _run(command, environment, log, listener)
@@ -163,8 +163,12 @@ def _environment(options: MergeOptions, home: Path, scratch: Path) -> dict[str, 
     return {name: value for name, value in environment.items() if value is not None}
 
 
-def _command(options: MergeOptions, home: Path) -> list[str]:
-    settings = _LOCAL_SETTINGS if options.master.startswith("local") else _CLUSTER_SETTINGS
+def _command(options: MergeOptions, home: Path, scratch: Path) -> list[str]:
+    local = options.master.startswith("local")
+    settings = dict(_LOCAL_SETTINGS if local else _CLUSTER_SETTINGS)
+    if local and options.catalog is None:
+        # Where no table has a name, all that Spark's own catalog does is make this directory.
+        settings["spark.sql.warehouse.dir"] = str(scratch / "catalog")
     return [
         str(home / "bin" / "spark-submit"),
         f"--master={options.master}",

@@ -41,9 +41,15 @@ def environment():
 def run_demo(keep, environment, file_format):
     options = ["--seconds", "5", "--rate", "300", "--format", file_format, "--keep", keep]
     ended = subprocess.run(
-        [*PGCDC, "demo", *options], capture_output=True, text=True, env=environment, check=False
+        [*PGCDC, "demo", *options],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=keep.parent,
+        check=False,
     )
     assert ended.returncode == 0, ended.stderr
+    assert list(keep.parent.iterdir()) == [keep]
     rows = re.findall(r"^shop\.(\w+) .* yes$", ended.stdout, re.MULTILINE)
     assert sorted(rows) == sorted(shop.TABLES)
     assert "killing the stream (SIGKILL)" in ended.stderr
