@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
+from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.base import EncodedSlice, Format
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.changes import LastCommit, Prepared
@@ -43,6 +44,7 @@ class StreamSink:
         self._fd: int | None = None
         self._regular = False
         self._unsynced = False
+        self._open = False
         self._reopening = False
         self._failed = False
         self._synced_at = 0.0
@@ -81,6 +83,7 @@ class StreamSink:
 
     def write(self, part: EncodedSlice) -> None:
         """Write a slice; raises BrokenPipeError when the reader went away."""
+        self._open = part.edge is None
         data = [piece.data for piece in part.pieces]
         if data:
             self._write(memoryview(self._encoding.frame(data)).cast("B"))
@@ -90,7 +93,7 @@ class StreamSink:
                 self.last_commit = LastCommit.after(self.last_commit, part.edge)
             if part.edge.prepared is not None:
                 self.prepared = part.edge.prepared
-            self._at_edge()
+            self._do_what_is_due()
 
     def _write(self, data: memoryview) -> None:
         assert self._fd is not None, "the sink is not open"
@@ -99,8 +102,8 @@ class StreamSink:
         self._failed = False
         self._unsynced = self._regular
 
-    def _at_edge(self) -> None:
-        if self._reopening:
+    def _do_what_is_due(self) -> None:
+        if self._reopening and not self._open:
             self._reopen()
         interval = self._settings.fsync_interval
         due = interval > 0 and self._clock() - self._synced_at >= interval
@@ -117,11 +120,11 @@ class StreamSink:
     def advance(self, lsn: Lsn) -> None:
         """Take over the position of a keepalive that came at a transaction edge."""
         self._edge_lsn = max(self._edge_lsn, lsn)
-        self._at_edge()
+        self._do_what_is_due()
 
     def tick(self) -> None:
         """Flush if the clock says so."""
-        self._at_edge()
+        self._do_what_is_due()
 
     def flush(self) -> None:
         """Make everything up to the last edge durable; only regular files need it."""
@@ -135,7 +138,14 @@ class StreamSink:
     def new_spools(self) -> SpoolFolder:
         """Put transactions aside in a temporary folder, anew for each connection."""
         self._drop_spools()
-        self._folder = tempfile.TemporaryDirectory(prefix="pgcdc-")
+        try:
+            self._folder = tempfile.TemporaryDirectory(prefix="pgcdc-")
+        except OSError as error:
+            raise PgcdcError(
+                ErrorKind.OUTPUT,
+                f"could not create a temporary folder: {error.strerror or error}",
+                hint="set TMPDIR to a folder that can be written",
+            ) from error
         self._spool_files = Files(self._disk, self._folder.name)
         return SpoolFolder(self._spool_files, "spool", self._settings.spool_limit)
 
@@ -146,7 +156,8 @@ class StreamSink:
             folder.cleanup()
 
     def rollback(self) -> None:
-        """Do nothing: what was written can't be taken back, and comes again."""
+        """Forget that a transaction is open; what was written of it can't be taken back, and comes again."""
+        self._open = False
 
     def reopen(self) -> None:
         """HUP: open the path anew at the next edge."""

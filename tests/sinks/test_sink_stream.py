@@ -119,6 +119,27 @@ def test_hup_opens_the_path_anew(tmp_path):
     assert (tmp_path / "out").read_bytes() == b"".join(expected(TXS[1:2]))
 
 
+def test_hup_in_the_midst_of_a_transaction_waits_for_its_end(tmp_path):
+    sink, parts = started(str(tmp_path / "out")), feed()
+    sink.write(parts.part(TXS[0], 0, 1))
+    (tmp_path / "out").rename(tmp_path / "out.1")
+    sink.reopen()
+    sink.tick()
+    sink.write(parts.part(TXS[0], 1, edge=True))
+    sink.close()
+    assert (tmp_path / "out.1").read_bytes() == b"".join(expected(TXS[:1]))
+    assert (tmp_path / "out").read_bytes() == b""
+
+
+def test_no_place_for_temporary_files_is_one_error(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    sink = started(str(tmp_path / "out"))
+    with pytest.raises(PgcdcError, match="could not create a temporary folder: No such file") as caught:
+        sink.new_spools()
+    assert caught.value.kind is ErrorKind.OUTPUT
+    sink.close()
+
+
 def test_a_failed_fsync_is_not_tried_again(tmp_path):
     counting = FailingDisk()
     started(str(tmp_path / "out"), counting)
