@@ -101,6 +101,7 @@ def connection_string(
     import psycopg
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+    _check_text(dbname, host, username, password)
     options = {"host": host, "port": port, "user": username, "fallback_application_name": "pgcdc"}
     try:
         if dbname is not None and _is_conninfo(dbname):
@@ -131,6 +132,13 @@ def _without_secrets(reason: str, conninfo: str) -> str:
         return reason
     pieces = reason.split('"')
     return '"'.join(piece if index % 2 == 0 or piece == "=" else "..." for index, piece in enumerate(pieces))
+
+
+def _check_text(*given: str | None) -> None:
+    try:
+        "".join(filter(None, given)).encode()
+    except UnicodeEncodeError as error:
+        raise usage_error("the connection options are not UTF-8") from error
 
 
 def _check_port(port: str | None) -> None:

@@ -102,6 +102,7 @@ def test_control_characters_are_shown_not_obeyed():
         (["slot", "list", "--nope"], "no such option: --nope", "slot list"),
         (["slot", "list", "-p", "5x"], '-p/--port: "5x" is no port number (1 to 65535)', "slot list"),
         (["slot", "list", "-p", "70000"], '-p/--port: "70000" is no port number (1 to 65535)', "slot list"),
+        (["slot", "list", "-h", "\udcff"], "the connection options are not UTF-8", "slot list"),
         (["slot", "list", "-d"], 'option "-d" requires an argument', "slot list"),
         (["slot", "list", "-w", "-W"], "-w and -W exclude each other", "slot list"),
         (["slot", "list", "more"], "got unexpected extra argument(s) (more)", "slot list"),
