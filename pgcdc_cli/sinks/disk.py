@@ -111,7 +111,9 @@ class Disk:
         try:
             return self._os(os.write, fd, data)
         except BlockingIOError:
-            select.select([], [fd], [])
+            room = select.poll()
+            room.register(fd, select.POLLOUT)
+            room.poll()
             return 0
 
     def fsync(self, fd: int, path: str) -> None:

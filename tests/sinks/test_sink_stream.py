@@ -1,6 +1,8 @@
 """Output that can't be taken back."""
 
+import fcntl
 import os
+import resource
 import threading
 
 import pytest
@@ -53,11 +55,22 @@ def test_a_reader_that_went_away_is_a_broken_pipe_and_confirms_nothing():
     os.close(writing)
 
 
-def test_a_slow_reader_of_a_non_blocking_pipe_is_waited_for():
-    reading, writing = os.pipe()
+@pytest.fixture(params=[0, 1024], ids=["", "of a process with many descriptors"])
+def pipe(request):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    reading, low = os.pipe()
+    writing = fcntl.fcntl(low, fcntl.F_DUPFD, request.param)
+    os.close(low)
+    yield reading, writing
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_slow_reader_of_a_non_blocking_pipe_is_waited_for(pipe):
+    reading, writing = pipe
     os.set_blocking(writing, False)
     sink = started(writing)
-    txs = transactions("a" * 5000)
+    txs = transactions("a" * 30_000)
     received = bytearray()
 
     def read() -> None:
