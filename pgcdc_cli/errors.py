@@ -55,7 +55,6 @@ class ErrorKind(Enum):
         13, False, "use another directory, or connect to the source that the checkpoint names"
     )
     SPARK = Rule(14, False, "see the output of spark-submit above; add --verbose")
-    DOCTOR = Rule(15, False, "mend what is listed above")
 
     @property
     def rule(self) -> Rule:
