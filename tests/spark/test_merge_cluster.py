@@ -169,11 +169,9 @@ def test_a_worker_that_is_killed(
 ) -> None:
     """Its tasks go to the other: the run, or if a step can't be done again, the next one, merges all."""
     write(tmp_path / "in", history, "jsonl")
-    ran = subprocess.Popen(
-        **command(cluster.url, tmp_path, "--format", lake, "--mode", "both", "--", "--name", "killed"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+    line = command(cluster.url, tmp_path, "--format", lake, "--mode", "both", "--")
+    with (tmp_path / "said").open("wb") as said:
+        ran = subprocess.Popen(**line, stdout=said, stderr=said)
     while ran.poll() is None and not list((tmp_path / "wh").glob("public/**/*.parquet")):
         time.sleep(0.01)
     assert ran.poll() is None

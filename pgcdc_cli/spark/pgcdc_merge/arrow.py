@@ -1,4 +1,7 @@
-"""Arrow segments: a Python data source that yields record batches.
+"""Arrow segments, read by Python on the executors: from a local file system by a data source that maps files.
+
+From others, Spark brings each file's bytes, by its own connectors and credentials, and a file has to fit
+into an executor's memory.
 
 Its columns: op, lsn, commit_lsn, seq, xid, commit_ts, unchanged (names), old (true where an old row was sent,
 else NULL), unfit (values that Arrow could not hold, as PostgreSQL's text), new0, new1, ... (the new row) and
@@ -10,18 +13,21 @@ The classes run in Spark's Python workers, which need pyarrow but nothing of pgc
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import fs
 from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
+from pyspark.sql.udf import UserDefinedFunction
+from pyspark.util import PythonEvalType
 
 from .columns import Column
+from .files import escaped
 
 # Workers get the classes themselves, not their module's name: they needn't have the module.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # it has no annotations
@@ -42,13 +48,33 @@ _META_COLUMNS = ("_op", "_lsn", "_commit_lsn", "_seq", "_xid", "_commit_ts", "_u
 _TRAILING = "old boolean, unfit map<string, string>"
 
 
-def arrow_options(paths: Sequence[str], columns: Sequence[Column], old: Sequence[int]) -> dict[str, str]:
-    """Options for the data source: files, the columns' Spark types, and which of the old row's to read."""
-    return {
-        "paths": json.dumps(list(paths)),
-        "types": json.dumps([column.spark for column in columns]),
-        "old": json.dumps(list(old)),
-    }
+def read_arrow(
+    session: SparkSession, paths: Sequence[str], columns: Sequence[Column], old: Sequence[int]
+) -> DataFrame:
+    """Read files of one table version; `old` lists which columns of the old row to read."""
+    options = {"paths": list(paths), "types": [column.spark for column in columns], "old": list(old)}
+    if all(path.startswith("file:") for path in paths):
+        session.dataSource.register(ArrowSegments)
+        texts = {name: json.dumps(value) for name, value in options.items()}
+        return session.read.format(ArrowSegments.name()).options(**texts).load()
+    schema = StructType.fromDDL(_fields(options))
+    assert isinstance(schema, StructType)
+    files = session.read.format("binaryFile").load(escaped(paths)).select("content")
+    return _map_in_arrow(files, ArrowReader(options, schema).read_contents, schema)
+
+
+def _map_in_arrow(rows: DataFrame, function: Callable[..., Any], schema: StructType) -> DataFrame:
+    """Do as `DataFrame.mapInArrow`, which insists on pandas on the driver, though nothing here needs it."""
+    wrapped: Any = UserDefinedFunction(function, schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+    columns = wrapped(*(rows[name] for name in rows.columns))
+    mapped = rows._jdf.mapInArrow(columns._jc, False, None)  # noqa: SLF001 - as mapInArrow itself
+    return DataFrame(mapped, rows.sparkSession)
+
+
+def _fields(options: dict[str, Any]) -> str:
+    fields = [f"new{place} {spark}" for place, spark in enumerate(options["types"])]
+    fields += [f"old{place} {options['types'][place]}" for place in options["old"]]
+    return ", ".join([_META, _TRAILING, *fields])
 
 
 class ArrowSegments(DataSource):
@@ -59,13 +85,13 @@ class ArrowSegments(DataSource):
         return "pgcdc_arrow"
 
     def schema(self) -> str:
-        types, old = json.loads(self.options["types"]), json.loads(self.options["old"])
-        fields = [f"new{place} {spark}" for place, spark in enumerate(types)]
-        fields += [f"old{place} {types[place]}" for place in old]
-        return ", ".join([_META, _TRAILING, *fields])
+        return _fields(self._options())
 
     def reader(self, schema: StructType) -> "ArrowReader":
-        return ArrowReader({name: json.loads(value) for name, value in self.options.items()}, schema)
+        return ArrowReader(self._options(), schema)
+
+    def _options(self) -> dict[str, Any]:
+        return {name: json.loads(value) for name, value in self.options.items()}
 
 
 class ArrowReader(DataSourceReader):
@@ -81,11 +107,21 @@ class ArrowReader(DataSourceReader):
         return [InputPartition(paths[at : at + size]) for at in range(0, len(paths), size)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        target = to_arrow_schema(self._schema)
         for path in partition.value:
-            with _open(path) as file, pa.ipc.open_stream(file) as stream:
-                for batch in stream:
-                    yield self._arrange(batch, target)
+            with pa.memory_map(path.removeprefix("file:")) as file:
+                yield from self._read_file(file)
+
+    def read_contents(self, files: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        """Read files whose bytes are the only column."""
+        for some in files:
+            for content in some.column(0):
+                yield from self._read_file(pa.BufferReader(content.as_buffer()))
+
+    def _read_file(self, file: pa.NativeFile) -> Iterator[pa.RecordBatch]:
+        target = to_arrow_schema(self._schema)
+        with pa.ipc.open_stream(file) as stream:
+            for batch in stream:
+                yield self._arrange(batch, target)
 
     def _arrange(self, batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
         old = batch.column("_old")
@@ -96,14 +132,6 @@ class ArrowReader(DataSourceReader):
         arrays = [*meta, sent, batch.column("_unfit"), *new, *before]
         converted = [_convert(array, field.type) for array, field in zip(arrays, target, strict=True)]
         return pa.RecordBatch.from_arrays(converted, schema=target)
-
-
-def _open(path: str) -> Any:  # noqa: ANN401 - pyarrow's files have no common type
-    scheme, colon, rest = path.partition(":")
-    if not colon or scheme == "file":
-        return pa.memory_map(rest or path)
-    system, place = fs.FileSystem.from_uri(path.replace("s3a:", "s3:", 1))
-    return system.open_input_file(place)
 
 
 def _convert(array: Values, target: pa.DataType) -> Values:

@@ -1,11 +1,14 @@
 """Files on any file system that Hadoop knows, through Spark's own JVM."""
 
+import re
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 _BUFFER = 1 << 20
+_GLOB = re.compile(r"([\\{}\[\]*?^])")
 
 
 class Files:
@@ -80,6 +83,11 @@ class Files:
 def join(directory: str, *names: str) -> str:
     """Append relative names to a path."""
     return "/".join([directory, *(str(PurePosixPath(name)) for name in names)])
+
+
+def escaped(paths: Sequence[str]) -> list[str]:
+    """Escape what Spark, unlike the file system, takes for a pattern."""
+    return [_GLOB.sub(r"\\\1", path) for path in paths]
 
 
 def folder_name(name: str) -> str:

@@ -14,7 +14,6 @@
 | o0, o3, ... | as the column's | the old row, of the columns that `old_columns` lists |
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 
@@ -25,6 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from . import debezium
 from .columns import Column, from_text, in_range
 from .evolve import conform
+from .files import escaped
 from .jsonstrings import read_json, with_json_strings
 from .segments import DataFile, TableVersion
 
@@ -35,7 +35,6 @@ _META = (
     "op string, lsn string, commit_lsn string, seq bigint, xid bigint, ts string, key string,"
     " unchanged array<string>, json_null array<string>"
 )
-_GLOB = re.compile(r"([\\{}\[\]*?^])")
 
 
 def read_rows(
@@ -67,9 +66,8 @@ def old_columns(version: TableVersion) -> list[int]:
 def _read_jsonl(session: SparkSession, paths: list[str], version: TableVersion) -> DataFrame:
     columns, old = version.columns, old_columns(version)
     images = f"new {_struct(columns)}, old {_struct([columns[place] for place in old])}"
-    # Unlike the file system, Spark takes some characters of a path for a pattern.
-    escaped = [_GLOB.sub(r"\\\1", path) for path in paths]
-    lines = with_json_strings(session, read_json(session, escaped, f"{_META}, {images}"), escaped, version)
+    places = escaped(paths)
+    lines = with_json_strings(session, read_json(session, places, f"{_META}, {images}"), places, version)
 
     def value(image: str, column: Column) -> Value:
         text = _json_text(image, column)
@@ -108,8 +106,7 @@ def _lsn(text: Expression) -> Expression:
 
 
 def _read_debezium(session: SparkSession, paths: list[str], version: TableVersion) -> DataFrame:
-    escaped = [_GLOB.sub(r"\\\1", path) for path in paths]
-    rows = debezium.read_events(session, escaped, version, old_columns(version))
+    rows = debezium.read_events(session, escaped(paths), version, old_columns(version))
     places = {column.name: place for place, column in enumerate(version.columns)}
 
     def value(image: str, column: Column) -> Value:
@@ -123,11 +120,9 @@ def _read_debezium(session: SparkSession, paths: list[str], version: TableVersio
 
 
 def _read_arrow(session: SparkSession, paths: list[str], version: TableVersion) -> DataFrame:
-    from .arrow import ArrowSegments, arrow_options  # noqa: PLC0415 - JSON lines do without pyarrow
+    from .arrow import read_arrow  # noqa: PLC0415 - JSON lines do without pyarrow
 
-    session.dataSource.register(ArrowSegments)
-    options = arrow_options(paths, version.columns, old_columns(version))
-    rows = session.read.format(ArrowSegments.name()).options(**options).load()
+    rows = read_arrow(session, paths, version.columns, old_columns(version))
     places = {column.name: place for place, column in enumerate(version.columns)}
 
     def value(image: str, column: Column) -> Value:
