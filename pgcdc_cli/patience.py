@@ -12,6 +12,9 @@ FIRST_TRIES = 4
 PATIENCE = 600.0
 """Seconds without a working connection after which a run that had one gives up."""
 
+STEADY = 1.0
+"""Seconds that a connection must last; after shorter ones the waits grow, so that no server is hammered."""
+
 
 class Patience:
     """May a failed connection be tried again, and when?"""
@@ -21,6 +24,7 @@ class Patience:
         self._backoff = Backoff()
         self._tries = 0
         self._lost_at: float | None = None
+        self._connected_at: float | None = None
         self._was_connected = False
 
     @property
@@ -29,7 +33,7 @@ class Patience:
         return logging.WARNING if self._was_connected else logging.INFO
 
     def connected(self) -> None:
-        self._backoff.reset()
+        self._connected_at = time.monotonic()
         self._lost_at = None
         self._was_connected = True
 
@@ -38,6 +42,9 @@ class Patience:
         self._tries += 1
         now = time.monotonic()
         self._lost_at = self._lost_at or now
+        if self._connected_at is not None and now - self._connected_at >= STEADY:
+            self._backoff.reset()
+        self._connected_at = None
         if not error.kind.rule.transient or not self._loop:
             return None
         if not self._was_connected and self._tries >= FIRST_TRIES:
