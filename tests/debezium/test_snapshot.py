@@ -6,9 +6,13 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 
 import psycopg
 import pytest
+
+from pgcdc_cli.catalog.tables import describe_alone
+from pgcdc_cli.snapshot import Snapshot
 
 
 def command(database, output, *more, mode="initial"):
@@ -120,3 +124,18 @@ def test_a_snapshot_that_cannot_begin_yet_does_not_outlast_a_signal(database18, 
             process.communicate()
     assert process.returncode == 0
     assert (tmp_path / "out").read_text() == ""
+
+
+def test_the_timeouts_of_other_sessions_do_not_cut_a_snapshot_short(database):
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    database.execute("INSERT INTO t SELECT n, repeat('x', 300) FROM generate_series(1, 40000) n")
+    database.execute("CREATE PUBLICATION p FOR TABLE t")
+    for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
+        database.execute(f"ALTER DATABASE {database.name} SET {name} = '500ms'")
+    with closing(Snapshot(database.uri, ["p"])) as snapshot:
+        time.sleep(1)
+        slices = snapshot.slices(lambda _schema, _table: True, describe_alone)
+        rows = sum(map(len, next(slices).changes))
+        time.sleep(1)
+        rows += sum(len(batch) for part in slices for batch in part.changes)
+    assert rows == 40000
