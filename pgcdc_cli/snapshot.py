@@ -55,7 +55,7 @@ _NO_TIMEOUTS = """
 SELECT set_config(name, '0', false) FROM pg_settings
 WHERE name IN ('statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')
 """
-"""A role's or a database's are meant for shorter work: pg_dump, too, goes without them. The last came with 17."""
+"""A role's or a database's are for shorter work: pg_dump, too, goes without. The last came with 17."""
 
 
 @dataclass(frozen=True, slots=True)
