@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from itertools import pairwise
+from statistics import median
 
 import psycopg
 import pytest
@@ -118,9 +119,8 @@ def test_no_update_is_sent_where_there_is_no_interval(connected):
 
 def test_updates_go_on_at_a_third_of_the_timeout_while_the_data_thread_is_busy(connected):
     server, _ = connected(status_interval=1000, wal_sender_timeout=600)
-    time.sleep(2)
-    times = [at for at, _, _ in server.statuses()]
-    assert 7 <= len(times) <= 11
+    times = [at for at, _, _ in server.wait_for(9)]
+    assert 0.19 < median(b - a for a, b in pairwise(times)) < 0.4
 
 
 def test_a_data_thread_that_never_lets_go_of_the_lock_for_long_sends_too(connected):
