@@ -32,7 +32,8 @@ class Reporter:
         now = time.monotonic()
         if not self._shown or now - self._shown_at < self._interval:
             return
-        rate = (totals.rows - self._rows) / (now - self._shown_at)
+        # Fewer than before are those that a lost connection took back.
+        rate = max(totals.rows - self._rows, 0) / (now - self._shown_at)
         self._shown_at, self._rows = now, totals.rows
         self._write(self._text(totals, rate))
 
