@@ -2,9 +2,10 @@
 
 import json as json_text
 import math
+import re
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,8 +21,18 @@ if TYPE_CHECKING:
     from pgcdc_cli.spark.launch import MergeOptions
     from pgcdc_cli.spark.result import MergeSummary, TableMerge
 
+_DECIMAL = re.compile(r"([0-9]{1,2}),([0-9]{1,2})")
+_WIDEST_DECIMAL = 38
+
 TABLES = "Tables"
 WORK = "Work"
+
+
+def digits(text: str) -> None:
+    """Refuse what is no precision and scale."""
+    match = _DECIMAL.fullmatch(text)
+    if match is None or not int(match[2]) <= int(match[1]) <= _WIDEST_DECIMAL or int(match[1]) == 0:
+        raise usage_error(f'"{text}" is no precision and scale, such as 38,18')
 
 
 def register(app: typer.Typer) -> None:
@@ -72,6 +83,28 @@ def spark_submit(  # noqa: PLR0913 - a command's options
         bool,
         typer.Option("--soft-delete", help="Keep deleted rows, with _pgcdc_deleted.", rich_help_panel=TABLES),
     ] = False,
+    infinity: Annotated[
+        Literal["null", "string"],
+        typer.Option(
+            help="Infinite dates are NULL; or all dates and timestamps text.", rich_help_panel=TABLES
+        ),
+    ] = "null",
+    decimal: Annotated[
+        str | None,
+        typer.Option(
+            metavar="P,S",
+            callback=checked(digits),
+            help="Type of numeric without precision, as in 38,18; else text.",
+            rich_help_panel=TABLES,
+        ),
+    ] = None,
+    variant: Annotated[
+        bool, typer.Option("--variant", help="json and jsonb become VARIANT.", rich_help_panel=TABLES)
+    ] = False,
+    missing_toast: Annotated[
+        Literal["error", "null"],
+        typer.Option(help="Unchanged TOAST values that nothing before them has.", rich_help_panel=TABLES),
+    ] = "error",
     compact: Annotated[
         bool,
         typer.Option(
@@ -129,6 +162,10 @@ def spark_submit(  # noqa: PLR0913 - a command's options
         dry_run=dry_run,
         metadata=metadata,
         soft_delete=soft_delete,
+        infinity=infinity,
+        decimal=decimal,
+        variant=variant,
+        missing_toast=missing_toast,
         compact=compact,
         retain=None if retain is None else math.ceil(duration(retain) / 3600),
         verbose=talk.verbosity > 0,
@@ -200,8 +237,10 @@ def _print(summary: "MergeSummary", *, dry_run: bool) -> None:
     if not sys.stdout.isatty():
         write(_one_line(summary))
         return
-    headings = ["table", "inserted", "updated", "deleted", "segment", "LSN", "version", "problem"]
-    for line in table(headings, map(_cells, summary.tables), headings[1:-1]):
+    nulls = [name for name in ("unfit", "missing") if any(getattr(one, name) for one in summary.tables)]
+    counted = ["inserted", "updated", "deleted", *nulls]
+    headings = ["table", *counted, "segment", "LSN", "version", "problem"]
+    for line in table(headings, (_cells(one, counted) for one in summary.tables), headings[1:-1]):
         write(line)
     write("")
     for line in facts([("merged up to", _position(summary)), ("took", f"{summary.seconds:.1f} s")]):
@@ -215,12 +254,9 @@ def _position(summary: "MergeSummary") -> str:
 def _one_line(summary: "MergeSummary") -> str:
     merged = [one for one in summary.tables if one.problem is None]
     tables = "1 table" if len(merged) == 1 else f"{len(merged)} tables"
-    inserted, updated, deleted = (
-        (sum(counts) for counts in zip(*((t.inserted, t.updated, t.deleted) for t in merged), strict=True))
-        if merged
-        else (0, 0, 0)
-    )
-    counts = f"{inserted} inserted, {updated} updated, {deleted} deleted"
+    names = ["inserted", "updated", "deleted", "unfit", "missing"]
+    found = [(sum(getattr(one, name) for one in merged), name) for name in names]
+    counts = ", ".join(f"{count} {name}" for place, (count, name) in enumerate(found) if count or place < 3)
     return f"merged {tables} up to {_position(summary)}: {counts}, in {summary.seconds:.1f} s"
 
 
@@ -244,7 +280,7 @@ def _plan_cells(merge: "TableMerge") -> list[str]:
     return [merge.name, segments, *sizes, plan.path, merge.problem or ""]
 
 
-def _cells(merge: "TableMerge") -> list[str]:
-    counts = [f"{count:,}" for count in (merge.inserted, merge.updated, merge.deleted)]
+def _cells(merge: "TableMerge", counted: Sequence[str]) -> list[str]:
+    counts = [f"{getattr(merge, name):,}" for name in counted]
     version = "-" if merge.version is None else str(merge.version)
     return [merge.name, *counts, str(merge.segment), str(merge.lsn), version, merge.problem or ""]

@@ -52,8 +52,9 @@ class MergeOptions:
     """What to merge where. `warehouse` is a directory or a URI of any file system that Hadoop knows.
 
     `format` is delta or iceberg; `catalog` names one in which the tables have names. `mode` is merge,
-    changelog or both; `tables` are patterns for `schema.table`, `retain` is in hours. `verbose` copies what
-    Spark says to standard error. `extra` goes to spark-submit as it is (`--packages`, `--conf`, ...).
+    changelog or both; `tables` are patterns for `schema.table`, `retain` is in hours. `infinity` is null or
+    string, `decimal` as 38,18, `missing_toast` error or null. `verbose` copies what Spark says to standard
+    error. `extra` goes to spark-submit as it is (`--packages`, `--conf`, ...).
     """
 
     input: str
@@ -69,6 +70,10 @@ class MergeOptions:
     soft_delete: bool = False
     compact: bool = False
     retain: int | None = None
+    infinity: str = "null"
+    decimal: str | None = None
+    variant: bool = False
+    missing_toast: str = "error"
     verbose: bool = False
     extra: Sequence[str] = ()
 
@@ -82,6 +87,9 @@ class MergeOptions:
             "--dry-run": self.dry_run,
             "--metadata": self.metadata,
             "--soft-delete": self.soft_delete,
+            "--variant": self.variant,
+            "--infinity=string": self.infinity == "string",
+            "--missing-toast=null": self.missing_toast == "null",
             "--compact": self.compact,
         }
         return [
@@ -93,6 +101,7 @@ class MergeOptions:
             *(f"--table={pattern}" for pattern in self.tables),
             *([] if self.until is None else [f"--until={self.until}"]),
             *([] if self.retain is None else [f"--retain={self.retain}"]),
+            *([] if self.decimal is None else [f"--decimal={self.decimal}"]),
             *(flag for flag, given in flags.items() if given),
         ]
 

@@ -26,8 +26,8 @@ class TableMerge:
     """One table after the run. `segment` and `lsn` say how far it is merged, `version` is the lake table's.
 
     `mode` says whether it is the table or its changelog. The counts are those of this run: rows inserted,
-    updated and deleted, and `unfit`: values that the table's type can't hold, which became NULL. `problem`
-    says why the table was left where it was. `plan` is a dry run's.
+    updated and deleted, and of values that are NULL: `unfit` that the table's type can't hold, `missing` that
+    were not sent, and nothing has. `problem` says why the table was left where it was. `plan` is a dry run's.
     """
 
     table: str
@@ -40,6 +40,7 @@ class TableMerge:
     updated: int
     deleted: int
     unfit: int
+    missing: int
     problem: str | None
     hint: str | None
     plan: Plan | None = None

@@ -98,7 +98,7 @@ def test_spark_submit_hands_over_what_stands_behind_the_dashes(tmp_path):
         from pgcdc_cli.lsn import Lsn
         def submit(options, tell, remark):
             print(options)
-            table = TableMerge("public.o", "merge", "p", 3, Lsn(16), 2, 1000, 0, 1, 0, None, None)
+            table = TableMerge("public.o", "merge", "p", 3, Lsn(16), 2, 1000, 0, 1, 0, 0, None, None)
             return MergeSummary(3, Lsn(16), [table], ["look out"], 1.25, None, {"a": 1})
         launch.submit = submit
         from pgcdc_cli.cli.main import main
@@ -125,7 +125,8 @@ def test_spark_submit_hands_over_what_stands_behind_the_dashes(tmp_path):
     assert options == (
         "MergeOptions(input='i', warehouse='w', master='local[1]', format='delta', catalog=None,"
         " mode='merge', tables=(), until=None, dry_run=False, metadata=False, soft_delete=False,"
-        " compact=False, retain=None, verbose=True, extra=('--conf', 'a=b'))"
+        " compact=False, retain=None, infinity='null', decimal=None, variant=False,"
+        " missing_toast='error', verbose=True, extra=('--conf', 'a=b'))"
     )
     assert merged == (
         "merged 1 table up to segment 3, LSN 0/10: 1000 inserted, 0 updated, 1 deleted, in 1.2 s"

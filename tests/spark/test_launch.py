@@ -14,6 +14,8 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.spark import launch, packages
 from pgcdc_cli.spark.java import java_settings
 from pgcdc_cli.spark.launch import MergeOptions, find_spark_home, submit
+from pgcdc_cli.spark.pgcdc_merge.main import parser
+from pgcdc_cli.spark.pgcdc_merge.options import parse_decimal
 
 
 def executable(path: Path, text: str) -> Path:
@@ -127,6 +129,20 @@ def test_what_spark_submit_is_given(recorded: Path) -> None:
     assert given[given.index("--conf") + 1] == "spark.x=a b"
     assert given[given.index("--packages") + 1] == packages.DELTA
     assert "--exclude-packages" in given[:script]
+
+
+def test_what_values_become_is_told(recorded: Path) -> None:
+    chosen = {"infinity": "string", "decimal": "38,18", "variant": True, "missing_toast": "null"}
+    with pytest.raises(PgcdcError):
+        submit(MergeOptions("in", "wh", **chosen))
+    given = recorded.read_text().splitlines()
+    parsed = vars(parser().parse_args(given[given.index(str(launch.SCRIPT)) + 1 :]))
+    assert {name: parsed[name] for name in chosen} == {**chosen, "decimal": "decimal(38,18)"}
+    usual = vars(parser().parse_args(["--input=in", "--warehouse=wh"]))
+    assert [usual[name] for name in chosen] == ["null", None, False, "error"]
+    for wrong in ("38", "39,2", "5,6", "0,0", "a,b", "5,-1"):
+        with pytest.raises(ValueError, match=r"."):
+            parse_decimal(wrong)
 
 
 def test_more_packages_come_along(recorded: Path) -> None:

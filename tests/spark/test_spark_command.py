@@ -32,6 +32,7 @@ TABLE = {
     "updated": 30,
     "deleted": 4,
     "unfit": 0,
+    "missing": 0,
     "problem": None,
     "hint": None,
 }
@@ -120,6 +121,15 @@ def test_progress_and_a_table_on_a_terminal(spark_home: Path) -> None:
     assert "[1/2]" not in on_a_terminal(spark_home, "--quiet")
 
 
+def test_values_that_became_null_are_counted_where_there_are_any(spark_home: Path) -> None:
+    said = {**SUMMARY, "tables": [{**TABLE, "unfit": 2}, {**TABLE, "missing": 1000}]}
+    (spark_home.parent / "summary").write_text(json.dumps(said) + "\n")
+    assert "8 deleted, 2 unfit, 1000 missing, in" in run(spark_home)[1]
+    shown = [line.split() for line in on_a_terminal(spark_home).splitlines()]
+    assert shown[1][4:7] == ["unfit", "missing", "segment"]
+    assert (shown[2][4:6], shown[3][4:6]) == (["2", "0"], ["0", "1,000"])
+
+
 def test_a_dry_run_leaves_not_even_a_log(spark_home: Path) -> None:
     (spark_home.parent / "wh").mkdir()
     plan = {"path": "file:/lake/public/one", "first_segment": 2, "last_segment": 5, "files": 3}
@@ -162,6 +172,10 @@ def test_the_jobs_own_word_of_another_merge_has_that_status_too(spark_home: Path
     [
         (["--until", "12"], 'read the command line: --until: "12" is no LSN, such as 0/1A2B3C8'),
         (["--table", "orders"], 'read the command line: --table: "orders" is not like schema.table'),
+        (
+            ["--decimal", "39,2"],
+            'read the command line: --decimal: "39,2" is no precision and scale, such as 38,18',
+        ),
         (["--mode", "history"], "read the command line: --mode:"),
     ],
 )

@@ -45,6 +45,10 @@ _META = (
     " unchanged array<string>"
 )
 _META_COLUMNS = ("_op", "_lsn", "_commit_lsn", "_seq", "_xid", "_commit_ts", "_unchanged")
+_DAY = 86_400_000_000
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+"""0001-01-01 and 9999-12-31, in days since 1970."""
+
 _TRAILING = "old boolean, unfit map<string, string>"
 
 
@@ -157,13 +161,55 @@ def _text(array: Values) -> Values:
         return pa.array(
             [None if item is None else f"\\x{item.hex()}" for item in array.to_pylist()], pa.string()
         )
-    if pa.types.is_time(kind) or pa.types.is_timestamp(kind):
-        text = array.cast(pa.timestamp("us") if pa.types.is_timestamp(kind) else kind).cast(pa.string())
-        zone = "+00" if pa.types.is_timestamp(kind) and kind.tz else ""
-        return pc.replace_substring_regex(text, r"(\.0+|(\.\d*[1-9])0+)?$", r"\2" + zone)
+    if pa.types.is_temporal(kind):
+        return _temporal_text(array)
     if pa.types.is_floating(kind):
         return pc.replace_substring_regex(array.cast(pa.string()), r"e-(\d)$", r"e-0\1")
     return array.cast(pa.string())
+
+
+def _temporal_text(array: Values) -> Values:
+    kind = array.type
+    if pa.types.is_date(kind):
+        return _with_era(array.cast(pa.string()), array.cast(pa.int32()).cast(pa.int64()), 1, "")
+    text = array.cast(pa.timestamp("us") if pa.types.is_timestamp(kind) else kind).cast(pa.string())
+    zone = "+00" if pa.types.is_timestamp(kind) and kind.tz else ""
+    text = pc.replace_substring_regex(text, r"(\.0+|(\.\d*[1-9])0+)?$", r"\2" + zone)
+    return _with_era(text, array.cast(pa.int64()), _DAY, zone) if pa.types.is_timestamp(kind) else text
+
+
+def _with_era(text: Values, counts: Values, per_day: int, zone: str) -> Values:
+    """Print years before 1 or after 9999 as PostgreSQL does; `counts` are days or microseconds since 1970."""
+    first, end = (pa.scalar(day * per_day, pa.int64()) for day in (_FIRST_DAY, _LAST_DAY + 1))
+    far: Values = pc.or_(pc.less(counts, first), pc.greater_equal(counts, end))
+    if not pc.any(far).as_py():
+        return text
+    triples: Any = zip(text.to_pylist(), counts.to_pylist(), far.to_pylist(), strict=True)
+    shown = [_far_text(count, per_day, zone) if odd else usual for usual, count, odd in triples]
+    return pa.array(shown, pa.string())
+
+
+def _far_text(count: int, per_day: int, zone: str) -> str:
+    days, micros = divmod(count, per_day)
+    year, month, day = _civil(days)
+    clock = ""
+    if per_day > 1:
+        seconds, fraction = divmod(micros, 1_000_000)
+        clock = f" {seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+        clock += f".{fraction:06}".rstrip("0") if fraction else ""
+    before = year <= 0
+    return f"{1 - year if before else year:04}-{month:02}-{day:02}{clock}{zone}{' BC' if before else ''}"
+
+
+def _civil(days: int) -> tuple[int, int, int]:
+    """Year, month and day in the proleptic Gregorian calendar, where 1 BC is year 0."""
+    # Years begin in March, so that the leap day comes last: 153 days in every five months.
+    cycle, day = divmod(days + 719_468, 146_097)
+    year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
+    day -= 365 * year + year // 4 - year // 100
+    month = (5 * day + 2) // 153
+    number = month + 3 if month < 10 else month - 9
+    return year + cycle * 400 + (number <= 2), number, day - (153 * month + 2) // 5 + 1
 
 
 def _array_text(values: Values) -> str:

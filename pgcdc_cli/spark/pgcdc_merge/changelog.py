@@ -23,6 +23,7 @@ from .plan import TableFiles
 from .rows import old_columns, read_rows
 from .segments import TableVersion
 from .table import Merged
+from .values import logged
 
 OLD = "_pgcdc_old"
 
@@ -36,8 +37,8 @@ def append_changes(
     work.goal.apply(session, target, OLD)
     goal = all_may_lack(work.goal.version)
     rows = read_rows(session, directory, work.files, versions, goal)
-    commit = target.append(_changes(rows, goal, mark.segment), mark)
-    return Merged(commit, 0)
+    commit = target.append(_changes(logged(session, rows, goal), goal, mark.segment), mark)
+    return Merged(commit)
 
 
 def _changes(rows: DataFrame, version: TableVersion, segment: int) -> DataFrame:
@@ -45,7 +46,7 @@ def _changes(rows: DataFrame, version: TableVersion, segment: int) -> DataFrame:
     olds = set(old_columns(version))
     deleted = F.col("op") == "D"
     before = {
-        place: F.col(f"o{place}") if place in olds else F.lit(None).cast(column.spark)
+        place: F.col(f"o{place}") if place in olds else F.lit(None).cast(column.lake)
         for place, column in enumerate(version.columns)
     }
     names = list(enumerate(column.name for column in version.columns))

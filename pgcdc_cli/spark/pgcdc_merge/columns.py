@@ -7,12 +7,14 @@ years beyond 0001 to 9999, arrays of several dimensions.
 |---|---|
 | bool, int2, int4, int8, float4, float8, bytea | boolean, smallint, int, bigint, float, double, binary |
 | numeric(p,s), p <= 38, 0 <= s <= p | decimal(p,s) |
-| date, timestamp, timestamptz | date, timestamp_ntz, timestamp |
+| other numeric | string, or with `--decimal P,S` decimal(P,S) |
+| date, timestamp, timestamptz | date, timestamp_ntz, timestamp; with `--infinity string` string |
+| json, jsonb | string, or with `--variant` variant |
 | arrays of built-in types and enums, declared with one dimension | array |
 | anything else | string, as PostgreSQL prints it |
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import Column as Expression
@@ -31,12 +33,13 @@ _SIMPLE = {
     1184: "timestamp",
 }
 _NUMERIC = 1700
+_TEMPORAL = frozenset({1082, 1114, 1184})
 _JSON = frozenset({114, 3802})
 _BOX = 603
 _LAST_BUILT_IN = 9999
 """`src/include/access/transam.h`: higher OIDs are not assigned by hand, so they differ between servers."""
 
-_WIDEST_DECIMAL = 38
+WIDEST_DECIMAL = 38
 
 # Types of fixed length are never stored out of line, so that their values are always sent:
 # bool, int8, int2, int4, oid, float4, float8, date, time, timestamp, timestamptz, interval, timetz, uuid.
@@ -45,33 +48,62 @@ _FIXED = frozenset({16, 20, 21, 23, 26, 700, 701, 1082, 1083, 1114, 1184, 1186, 
 # Their text can be more than the Spark type holds.
 _BOUNDED = ("decimal", "date", "timestamp", "array")
 
+INFINITY, DECIMAL, VARIANT = "--infinity", "--decimal", "--variant"
+
 # Stand for escapes while an array's text is split; PostgreSQL's text never has the character zero.
 _BACKSLASH, _QUOTE = "\x00b", "\x00q"
 
 
 @dataclass(frozen=True)
-class Column:
-    """A table's column. `spark` is its type in the lake table, as `DataType.simpleString` writes it.
+class Choices:
+    """The types that a run chooses: `infinity` makes dates and timestamps strings.
 
+    `decimal` is the type of numerics that are strings otherwise; `variant` is for json and jsonb.
+    """
+
+    infinity: bool = False
+    decimal: str = "string"
+    variant: bool = False
+
+
+DEFAULTS = Choices()
+_OPTIONS = {
+    INFINITY: Choices(infinity=True),
+    DECIMAL: Choices(decimal="decimal"),
+    VARIANT: Choices(variant=True),
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A table's column. Types are as `DataType.simpleString` writes them.
+
+    `lake` is its type in the lake table, `spark` that of its values until they are written: text where
+    whether it fits is only asked then (see values.py). `option` is the option that chooses its type.
     `in_old` says that the server sends it with every old row; `may_lack` that an update may come without its
     value (unchanged TOAST).
     """
 
     name: str
     spark: str
+    lake: str
+    option: str | None
     is_json: bool
     delimiter: str
     in_old: bool
     may_lack: bool
 
     @classmethod
-    def from_json(cls, data: dict[str, Any], *, full: bool) -> "Column":
+    def from_json(cls, data: dict[str, Any], choices: Choices, *, full: bool) -> "Column":
         """Read a schema file's column; `full` is replica identity FULL."""
         pg_type = data["type"]
         element = pg_type["element"]
+        until_written = replace(DEFAULTS, infinity=choices.infinity)
         return cls(
             data["name"],
-            spark_type(pg_type, data["dimensions"]),
+            spark_type(pg_type, data["dimensions"], until_written),
+            spark_type(pg_type, data["dimensions"], choices),
+            _option(pg_type, data["dimensions"]),
             pg_type["oid"] in _JSON,
             ";" if element is not None and element["oid"] == _BOX else ",",
             full or data["replica_identity"],
@@ -80,18 +112,35 @@ class Column:
 
     @property
     def bounded(self) -> bool:
-        """Whether there are values that don't fit."""
-        return self.spark.startswith(_BOUNDED)
+        """Whether there are values that don't fit; dates as strings, where events don't tell them."""
+        return self.spark.startswith(_BOUNDED) or self.option == INFINITY
+
+    @property
+    def late(self) -> bool:
+        """Whether its values get the lake table's type when they are written."""
+        return self.spark != self.lake
 
 
-def spark_type(pg_type: dict[str, Any], dimensions: int) -> str:
+def spark_type(pg_type: dict[str, Any], dimensions: int, choices: Choices = DEFAULTS) -> str:
     """Name the Spark type of a PostgreSQL type, given as in a schema file."""
     element = pg_type["element"]
     if element is not None and dimensions <= 1 and _is_splittable(element):
-        return f"array<{spark_type(element, 0)}>"
+        # Iceberg can't merge into tables that have arrays of variants.
+        return f"array<{spark_type(element, 0, replace(choices, variant=False))}>"
     if pg_type["oid"] == _NUMERIC:
-        return _decimal(pg_type["typmod"])
+        return _decimal(pg_type["typmod"]) or choices.decimal
+    if pg_type["oid"] in _JSON and choices.variant:
+        return "variant"
+    if pg_type["oid"] in _TEMPORAL and choices.infinity:
+        return "string"
     return _SIMPLE.get(pg_type["oid"], "string")
+
+
+def _option(pg_type: dict[str, Any], dimensions: int) -> str | None:
+    """Name the option that makes a difference to a type."""
+    usual = spark_type(pg_type, dimensions)
+    differing = (name for name, one in _OPTIONS.items() if spark_type(pg_type, dimensions, one) != usual)
+    return next(differing, None)
 
 
 def _is_splittable(element: dict[str, Any]) -> bool:
@@ -99,12 +148,12 @@ def _is_splittable(element: dict[str, Any]) -> bool:
     return bool(element["category"] == "enum" or element["oid"] <= _LAST_BUILT_IN)
 
 
-def _decimal(typmod: int) -> str:
+def _decimal(typmod: int) -> str | None:
     """`src/backend/utils/adt/numeric.c`: typmod = (precision << 16 | scale of 11 bits, signed) + 4."""
     if typmod < 0:
-        return "string"
+        return None
     precision, scale = (typmod - 4) >> 16, (((typmod - 4) & 0x7FF) ^ 1024) - 1024
-    return f"decimal({precision},{scale})" if 0 <= scale <= precision <= _WIDEST_DECIMAL else "string"
+    return f"decimal({precision},{scale})" if 0 <= scale <= precision <= WIDEST_DECIMAL else None
 
 
 def from_text(text: Expression, spark: str, delimiter: str = ",") -> Expression:
@@ -128,6 +177,11 @@ def _from_digits(text: Expression, spark: str) -> Expression:
     """Spark rounds excess digits without a word, so they are counted first."""
     scale = int(spark[:-1].partition(",")[2])
     return F.when(F.length(F.split_part(text, F.lit("."), F.lit(2))) <= scale, text.try_cast(spark))
+
+
+def without_zeros(text: Expression) -> Expression:
+    """Leave out a numeric's zeros at the end, so that equal ones are equal texts."""
+    return F.when(text.contains("."), F.rtrim(F.rtrim(text, F.lit("0")), F.lit("."))).otherwise(text)
 
 
 def _array(text: Expression, element: str, delimiter: str) -> Expression:

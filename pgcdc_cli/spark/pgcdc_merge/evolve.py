@@ -11,15 +11,19 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from .columns import Column
+from .columns import DECIMAL, INFINITY, VARIANT, Column
 from .errors import MergeError
 from .lake import LakeTable, quoted
 from .segments import TableVersion
+from .values import one_text
 
 ANEW = "merge into a new warehouse, from a directory that begins with a snapshot"
 
 UNUSUAL = frozenset(" ,;{}()\n\t=")
 """Delta stores columns with these in their names only under other, physical names (column mapping)."""
+
+_ICEBERG_MARK = "spark.sql.iceberg.snapshot-property.pgcdc.id"
+"""Says whose commit it is."""
 
 _WIDER = {"smallint": ("int", "bigint"), "int": ("bigint",), "float": ("double",)}
 
@@ -47,14 +51,14 @@ class Goal:
 
         With `struct`, that column's members are changed, too.
         """
+        session.conf.set(_ICEBERG_MARK, "pgcdc:columns")
         for statement in self._alterations(table.name, ["", *([f"{quoted(struct)}."] if struct else [])]):
             session.sql(statement)
+        session.conf.unset(_ICEBERG_MARK)
 
     def _alterations(self, table: str, prefixes: Sequence[str]) -> Iterator[str]:
-        properties = {"delta.enableTypeWidening": "true"} if self.widened else {}
-        if any(UNUSUAL & set(name) for name, _ in self.added):
-            properties["delta.columnMapping.mode"] = "name"
-        if properties and table.startswith("delta."):
+        properties = self._delta_properties() if table.startswith("delta.") else self._iceberg_properties()
+        if properties:
             pairs = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
             yield f"ALTER TABLE {table} SET TBLPROPERTIES ({pairs})"
         for prefix in prefixes:
@@ -63,6 +67,23 @@ class Goal:
                 yield f"ALTER TABLE {table} ADD COLUMNS ({columns})"
             for name, spark in self.widened:
                 yield f"ALTER TABLE {table} ALTER COLUMN {prefix}{quoted(name)} TYPE {spark}"
+        if self._variants and not table.startswith("delta."):
+            # Iceberg reads no variant that its newest snapshot doesn't know.
+            yield f"INSERT INTO {table} BY NAME SELECT {', '.join(self._variants)} WHERE false"
+
+    def _delta_properties(self) -> dict[str, str]:
+        properties = {"delta.enableTypeWidening": "true"} if self.widened else {}
+        if any(UNUSUAL & set(name) for name, _ in self.added):
+            properties["delta.columnMapping.mode"] = "name"
+        return properties
+
+    def _iceberg_properties(self) -> dict[str, str]:
+        return {"format-version": "3"} if self._variants else {}
+
+    @property
+    def _variants(self) -> list[str]:
+        added = [quoted(name) for name, spark in self.added if spark == "variant"]
+        return [f"CAST(NULL AS variant) AS {name}" for name in added]
 
 
 def find_goal(
@@ -89,16 +110,15 @@ def find_goal(
     now = frozenset(column.name for column in newest.columns)
     if have is None:
         return Goal(version, now)
-    added = [(column.name, column.spark) for column in columns if column.name not in have]
-    kept = [
-        (column.name, stored.get(column.spark, column.spark)) for column in columns if column.name in have
-    ]
-    widened = [(name, spark) for name, spark in kept if have[name] != spark]
-    for name, spark in widened:
-        _check_wider(newest, name, have[name], spark)
-        if not rescales and have[name].partition(",")[2] != spark.partition(",")[2]:
-            raise _unfollowed(newest, name, have[name], spark, "Iceberg can't follow")
-    return Goal(version, now, added, widened)
+    added = [(column.name, column.lake) for column in columns if column.name not in have]
+    kept = [(column, stored.get(column.lake, column.lake)) for column in columns if column.name in have]
+    widened = [(column, lake) for column, lake in kept if have[column.name] != lake]
+    for column, lake in widened:
+        _check_option(newest, column, have[column.name], lake)
+        _check_wider(newest, column.name, have[column.name], lake)
+        if not rescales and have[column.name].partition(",")[2] != lake.partition(",")[2]:
+            raise _unfollowed(newest, column.name, have[column.name], lake, "Iceberg can't follow")
+    return Goal(version, now, added, [(column.name, lake) for column, lake in widened])
 
 
 def _names(versions: Sequence[TableVersion], have: Mapping[str, str]) -> list[str]:
@@ -112,13 +132,15 @@ def _column(name: str, versions: Sequence[TableVersion], have: Mapping[str, str]
     found = [(version, column) for version in versions for column in version.columns if column.name == name]
     if not found:
         assert have is not None
-        return Column(name, have[name], is_json=False, delimiter=",", in_old=False, may_lack=False)
+        kind = have[name]
+        return Column(name, kind, kind, None, is_json=False, delimiter=",", in_old=False, may_lack=False)
     version, last = found[-1]
     for _, column in found:
-        if column.spark != last.spark:
-            _check_wider(version, name, column.spark, last.spark)
+        if column.lake != last.lake:
+            _check_wider(version, name, column.lake, last.lake)
     in_old, may_lack = (any(getattr(column, flag) for _, column in found) for flag in ("in_old", "may_lack"))
-    return replace(last, in_old=in_old, may_lack=may_lack)
+    late = next((column.spark for _, column in found if column.late), last.spark)
+    return replace(last, spark=late, in_old=in_old, may_lack=may_lack)
 
 
 def _check_case(version: TableVersion, columns: Sequence[Column]) -> None:
@@ -132,6 +154,28 @@ def _check_case(version: TableVersion, columns: Sequence[Column]) -> None:
             " only",
             f'ALTER TABLE {version.display} RENAME COLUMN "{twice[1]}" TO ..., since lake tables ignore case',
         )
+
+
+def _check_option(version: TableVersion, column: Column, have: str, lake: str) -> None:
+    """Raise a MergeError if the lake table's type is what another choice of the column's option makes."""
+    kinds = {INFINITY: ("date", "timestamp"), DECIMAL: ("decimal",), VARIANT: ("variant",)}
+    known = ("string", *kinds.get(column.option or "", ()))
+    chosen = all(kind.removeprefix("array<").startswith(known) for kind in (have, lake))
+    if column.option is None or not chosen or is_wider(have, lake):
+        return
+    raise MergeError(
+        f'could not merge "{version.display}": its column "{column.name}" is {have} in the table, and {lake}'
+        f' with these options, see "{version.path}"',
+        f"{_remedy(column.option, have)}, or {ANEW}",
+    )
+
+
+def _remedy(option: str, have: str) -> str:
+    text = have.removeprefix("array<").startswith("string")
+    if text != (option == INFINITY):
+        return f"leave out {option}"
+    digits = have.partition("(")[2].partition(")")[0]
+    return f"add {option}{ {INFINITY: ' string', DECIMAL: f' {digits}', VARIANT: ''}[option] }"
 
 
 def _check_wider(version: TableVersion, name: str, old: str, new: str) -> None:
@@ -171,7 +215,10 @@ def conform(
     values, flags, olds = [], [], []
     for place, (column, mine) in enumerate(zip(goal.columns, here, strict=True)):
         nothing = F.lit(None).cast(column.spark)
-        values.append((nothing if mine is None else F.col(f"n{mine}").cast(column.spark)).alias(f"n{place}"))
+        value = nothing if mine is None else F.col(f"n{mine}").cast(column.spark)
+        if place in (goal.key or ()):
+            value = one_text(value, column)
+        values.append(value.alias(f"n{place}"))
         if column.may_lack:
             lacks = mine is not None and version.columns[mine].may_lack
             flags.append((F.col(f"l{mine}") if lacks else F.lit(False)).alias(f"l{place}"))
@@ -179,7 +226,7 @@ def conform(
             known = mine is not None and mine in old[0]
             olds.append((F.col(f"o{mine}").cast(column.spark) if known else nothing).alias(f"o{place}"))
     keys = [
-        F.col(f"k{number}").cast(goal.columns[place].spark).alias(f"k{number}")
+        one_text(F.col(f"k{number}").cast(goal.columns[place].spark), goal.columns[place]).alias(f"k{number}")
         for number, place in enumerate(goal.key or ())
     ]
     rest = ("op", "pos", "moved", "unfit", "lsn", "xid", "commit_ts", "has_old")

@@ -28,10 +28,11 @@ LSN, COMMIT_TS, DELETED = "_pgcdc_lsn", "_pgcdc_commit_ts", "_pgcdc_deleted"
 
 @dataclass(frozen=True)
 class Extras:
-    """Which of them a merged table has."""
+    """Which of them a merged table has; `missing_is_null` is what becomes of a value that nothing has."""
 
     metadata: bool = False
     soft_delete: bool = False
+    missing_is_null: bool = False
 
     @property
     def columns(self) -> dict[str, str]:

@@ -113,19 +113,24 @@ def is_lost(version: TableVersion, *, has_target: bool) -> Expression:
 
 
 def with_lineage(
-    folded: DataFrame, rows: DataFrame, version: TableVersion, target: DataFrame | None
+    folded: DataFrame,
+    rows: DataFrame,
+    version: TableVersion,
+    target: DataFrame | None,
+    *,
+    null_is_missing: bool,
 ) -> DataFrame:
     """Fill what rows lack that came from another key: along their keys, then from the target.
 
-    `target` has the table's columns as n0, n1, ...; None if nothing of it counts. Rows that still lack a
-    value afterwards keep their origin.
+    `target` has the table's columns as n0, n1, ...; None if nothing of it counts. `null_is_missing` says that
+    only what is never NULL is not sent. Rows that still lack a value afterwards keep their origin.
     """
     need = needs_lineage(version)
     departures = _departures(events(rows, version), version)
     chased = folded.where(need).join(departures, F.col("origin.pos") == F.col("from.pos"), "left")
     filled = _filled(chased, version)
     if target is not None:
-        filled = _from_target(filled, version, target)
+        filled = _from_target(filled, version, target, null_is_missing=null_is_missing)
     return folded.where(~need).unionByName(filled.select(*folded.columns))
 
 
@@ -178,7 +183,9 @@ def _filled(chased: DataFrame, version: TableVersion) -> DataFrame:
     return chased.withColumns({**values, **lacks})
 
 
-def _from_target(filled: DataFrame, version: TableVersion, target: DataFrame) -> DataFrame:
+def _from_target(
+    filled: DataFrame, version: TableVersion, target: DataFrame, *, null_is_missing: bool
+) -> DataFrame:
     """Take what is still lacking from the target, under the key that the row had when the range began."""
     key = version.key or ()
     columns = [F.col(f"n{place}").alias(f"t{place}") for place in sorted({*key, *lacking(version)})]
@@ -186,11 +193,13 @@ def _from_target(filled: DataFrame, version: TableVersion, target: DataFrame) ->
     same = [F.col(f"from.s{number}") == F.col(f"t{place}") for number, place in enumerate(key)]
     from_there = F.col("from.origin").isNull()
     joined = filled.join(kept, reduce(Expression.__and__, same) & from_there, "left")
-    missed = F.col("found").isNull()
-    values = {
-        f"n{place}": F.when(F.col(f"l{place}") & ~missed, F.col(f"t{place}")).otherwise(F.col(f"n{place}"))
-        for place in lacking(version)
-    }
-    return joined.withColumns(
-        {**values, **{f"l{place}": F.col(f"l{place}") & missed for place in lacking(version)}}
-    )
+    values, lacks = {}, {}
+    for place in lacking(version):
+        missed = F.col("found").isNull()
+        if null_is_missing and not version.columns[place].bounded:
+            missed |= F.col(f"t{place}").isNull()
+        values[f"n{place}"] = F.when(F.col(f"l{place}") & ~missed, F.col(f"t{place}")).otherwise(
+            F.col(f"n{place}")
+        )
+        lacks[f"l{place}"] = F.col(f"l{place}") & missed
+    return joined.withColumns({**values, **lacks})

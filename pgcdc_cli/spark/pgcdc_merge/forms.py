@@ -36,6 +36,16 @@ _LIMB = 10**9
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """0001-01-01 and 9999-12-31, in days since 1970."""
 _DAY = 86_400
+_DAYS_OF_INFINITY = {
+    "-2147472692": "infinity",
+    "-2147472691": "-infinity",
+    "-622191234": "infinity",
+    "-625821272": "-infinity",
+}
+"""What Debezium makes of it; the latter two in snapshots."""
+_SECONDS_OF_INFINITY = {"infinity": "9223372036825.2", "-infinity": "-9223372036832.4"}
+_FIRST_SECOND, _END_SECOND = -210_866_803_200, 9_223_372_036_854
+"""4714-11-24 BC, PostgreSQL's first day; and where Debezium's count of microseconds ends."""
 _SHOWN_AS = {"NAN": "NaN", "POSITIVE_INFINITY": "Infinity", "NEGATIVE_INFINITY": "-Infinity"}
 
 
@@ -159,17 +169,38 @@ def _bits(text: Expression, _: str, form: Form) -> Expression:
     return F.right(F.concat(F.lit("0" * form["length"]), shown), F.lit(form["length"]))
 
 
-def _days(text: Expression, _spark: str, _: Form) -> Expression:
+def _days(text: Expression, spark: str, _: Form) -> Expression:
     days = text.cast("int")
+    if spark == "string":
+        shown = _with_era(F.date_from_unix_date(days).cast("string"))
+        return F.coalesce(one_of(_DAYS_OF_INFINITY, text), shown)
     return F.when(days.between(_FIRST_DAY, _LAST_DAY), F.date_from_unix_date(days))
 
 
 def _timestamp(text: Expression, spark: str, form: Form) -> Expression:
-    count, per_second = text.cast("bigint"), form["per_second"]
-    first, end = _FIRST_DAY * _DAY * per_second, (_LAST_DAY + 1) * _DAY * per_second
-    usual = F.when((count >= first) & (count < end), count)
+    count, per_second, shown = text.cast("bigint"), form["per_second"], spark == "string"
+    first, end = (_FIRST_SECOND, _END_SECOND) if shown else (_FIRST_DAY * _DAY, (_LAST_DAY + 1) * _DAY)
+    usual = F.when((count >= first * per_second) & (count < end * per_second), count)
     # The session's time zone is UTC.
-    return F.timestamp_micros(usual * (1_000_000 // per_second)).cast(spark)
+    converted = F.timestamp_micros(usual * (1_000_000 // per_second)).cast(spark)
+    if not shown:
+        return converted
+    infinite = {str(int(Decimal(count) * per_second)): name for name, count in _SECONDS_OF_INFINITY.items()}
+    return F.coalesce(one_of(infinite, text), _with_era(converted))
+
+
+def _with_era(text: Expression, zone: str = "") -> Expression:
+    """Print a year before 1 or after 9999 as PostgreSQL does, where Spark and ISO 8601 have a sign."""
+
+    def part(number: int) -> Expression:
+        return F.regexp_extract(text, r"^([+-]?)(\d+)(-.*)$", number)
+
+    before = (part(1) == "-") | (part(2) == "0000")
+    year = (part(2).try_cast("int") + F.when(before, 1).otherwise(0)).cast("string")
+    padded = F.lpad(year, F.greatest(F.length(year), F.lit(4)), "0")
+    usual = text.rlike("^[0-9]{4}-") & ~text.startswith("0000")
+    far = F.concat(padded, part(3), F.when(before, f"{zone} BC").otherwise(zone))
+    return F.when(usual, F.concat(text, F.lit(zone))).otherwise(far)
 
 
 def _time(text: Expression, _: str, form: Form) -> Expression:
@@ -188,6 +219,9 @@ def _fraction(digits: Expression) -> Expression:
 
 
 def _zoned(text: Expression, spark: str, _: Form) -> Expression:
+    if spark == "string":
+        clock = F.regexp_replace(F.translate(text, "TZ", " "), r"\.0*$|(\.[0-9]*[1-9])0+$", "$1")
+        return F.when(text.endswith("infinity"), text).otherwise(_with_era(clock, "+00"))
     return in_range(from_text(text, spark), spark)
 
 

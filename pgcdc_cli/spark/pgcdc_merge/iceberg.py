@@ -196,6 +196,8 @@ class IcebergTable:
         self._session.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
         writer = rows.writeTo(self.name).using("iceberg")
         properties = _PROPERTIES | ({} if mark is None else {_ID: mark.app_id})
+        if any(field.dataType.simpleString() == "variant" for field in rows.schema):
+            properties |= {"format-version": "3"}
         for name, value in properties.items():
             writer = writer.tableProperty(name, value)
         writer.create()

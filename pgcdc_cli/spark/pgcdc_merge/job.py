@@ -1,8 +1,6 @@
 """The run: from the directory's manifest to the control table."""
 
 import datetime as dt
-import json
-import re
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,15 +21,13 @@ from .formats import open_lake
 from .lake import CHANGELOG, MERGE, LakeTable, Mark, is_conflict
 from .options import Options, parse_lsn
 from .plan import TableFiles, check_followed, check_own, check_source, check_versions, planned, table_files
+from .raised import stopped_by
 from .reasons import hint, reason
 from .segments import Segment, read_manifest, read_schemas, verify
 from .sessions import AT_ONCE, new_session
-from .statements import MISSING_VALUE
 from .summary import Problem, Report, Summary
-from .table import Merged, Target, merge_table, missing_value
+from .table import Merged, Target, merge_table
 from .upkeep import Upkeep, maintain
-
-_MISSING = re.compile(rf'{MISSING_VALUE} ("(?:[^"\\]|\\.)*") \((.*?)\) {MISSING_VALUE}', re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -119,7 +115,7 @@ class _Run:
     def _tasks(self, segments: Sequence[Segment], control: Control, mode: str) -> list[Task]:
         """List the tables that have something to merge, the unselected ones too."""
         schemas = {file.schema for segment in segments for file in segment.files}
-        versions = read_schemas(self._files, self._input, schemas)
+        versions = read_schemas(self._files, self._input, schemas, self._options.choices)
 
         def works(mode: str) -> list[TableFiles]:
             def place(schema: str, name: str) -> str:
@@ -198,6 +194,7 @@ class _Run:
         if waiting.files:
             result = self._written(task, session, waiting, target, mark)
             row = replace(row, **asdict(result.commit), unfit=result.unfit)
+            self._summary.missing[task.key] = result.missing
         version = task.work.version
         self._lake.publish(session, version.schema, version.name, task.mode)
         return replace(row, merged_at=_now())
@@ -259,10 +256,8 @@ def _now() -> dt.datetime:
 
 
 def _explain(work: TableFiles, error: Exception) -> Problem:
-    text = str(error)
-    missing = _MISSING.search(text)
-    if missing is not None:
-        told = missing_value(work.version, json.loads(missing[1]), missing[2])
+    told = stopped_by(work.version, str(error))
+    if told is not None:
         return Problem(told.message, told.hint)
     if is_conflict(error):
         return Problem(

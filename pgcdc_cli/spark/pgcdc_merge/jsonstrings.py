@@ -36,9 +36,11 @@ def with_json_strings(
     )
     places = [_place_of_string(image, name) for image in ("new", "old") for name in names]
     found = images.where(_may_have("new", names) | _may_have("old", names)).select(
-        *_ROW, F.array_compact(F.array(*places)).alias("json_string")
+        F.struct(*_ROW).alias("row"), F.array_compact(F.array(*places)).alias("json_string")
     )
-    return lines.join(found.where(F.size("json_string") > 0), _ROW, "left")
+    # A table without a key has NULL for it.
+    same = F.col("row").eqNullSafe(F.struct(*_ROW))
+    return lines.join(found.where(F.size("json_string") > 0), same, "left").drop("row")
 
 
 def _may_have(text: str, names: list[str]) -> Expression:

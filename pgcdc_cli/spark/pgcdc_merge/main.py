@@ -13,7 +13,7 @@ from .errors import MergeError
 from .formats import FORMATS, TableFormat
 from .job import merge
 from .lake import CHANGELOG, MERGE
-from .options import Options, parse_lsn
+from .options import Options, parse_decimal, parse_lsn
 from .segments import FORMAT_VERSION
 from .sessions import SETTINGS
 
@@ -29,7 +29,7 @@ PROGRESS = "pgcdc-progress "
 
 def main(arguments: Sequence[str]) -> int:
     """Run a merge; returns the exit status."""
-    parsed = vars(_parser().parse_args(arguments))
+    parsed = vars(parser().parse_args(arguments))
     as_json, progress = parsed.pop("json"), parsed.pop("progress")
     try:
         summary = merge(
@@ -52,7 +52,7 @@ def _tell(done: Mapping[str, Any]) -> None:
     sys.stderr.flush()
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="merge.py", description="Merge pgcdc's segments into lake tables.")
     parser.add_argument("--input", required=True, metavar="DIR", help="what pgcdc stream -D wrote")
     parser.add_argument(
@@ -75,6 +75,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dry-run", action="store_true", help="say what would be done")
     parser.add_argument("--metadata", action="store_true", help="add _pgcdc_lsn and _pgcdc_commit_ts")
     parser.add_argument("--soft-delete", action="store_true", help="keep deleted rows, with _pgcdc_deleted")
+    parser.add_argument(
+        "--infinity", choices=["null", "string"], default="null", help="what infinite dates become, or all"
+    )
+    parser.add_argument("--decimal", type=parse_decimal, metavar="P,S", help="type of unlimited numerics")
+    parser.add_argument("--variant", action="store_true", help="json and jsonb become VARIANT")
+    parser.add_argument(
+        "--missing-toast", choices=["error", "null"], default="error", help="where nothing has a value"
+    )
     parser.add_argument("--compact", action="store_true", help="write small files together")
     parser.add_argument("--retain", type=int, metavar="HOURS", help="remove what only older versions need")
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
@@ -112,11 +120,12 @@ def has_class(spark: SparkSession, name: str) -> bool:
 def _report(summary: dict[str, Any]) -> str:
     if summary["segment"] is None:
         return "nothing was merged"
-    lines = [f"{'table':<40} {'inserted':>10} {'updated':>10} {'deleted':>10} {'unfit':>7}  segment"]
+    counted = ["inserted", "updated", "deleted", "unfit"]
+    counted += ["missing"] if any(table["missing"] for table in summary["tables"]) else []
+    lines = [f"{'table':<40}{''.join(f' {name:>10}' for name in counted)}  segment"]
     for table in summary["tables"]:
         name = table["table"] if table["mode"] == MERGE else f"{table['table']} ({table['mode']})"
-        counts = f"{table['inserted']:>10} {table['updated']:>10} {table['deleted']:>10} {table['unfit']:>7}"
-        lines.append(f"{name:<40} {counts}  {table['segment']}")
+        lines.append(f"{name:<40}{''.join(f' {table[count]:>10}' for count in counted)}  {table['segment']}")
     lines += [f"warning: {warning}" for warning in summary["warnings"]]
     lines.append(f"merged up to segment {summary['segment']}, {summary['lsn']}, in {summary['seconds']} s")
     return "\n".join(lines)

@@ -162,7 +162,7 @@ def planned(work: TableFiles, target: LakeTable) -> TableFiles:
     have = None
     if target.exists:
         have = {name: spark for name, spark in target.columns() if not name.lower().startswith(PREFIX)}
-    types = {column.spark for version in work.history for column in version.columns}
+    types = {column.lake for version in work.history for column in version.columns}
     stored = {spark: target.stored_type(spark) for spark in types}
     rescales = target.name.startswith("delta.")
     return replace(work, planned=find_goal(work.history, have, stored, rescales=rescales))

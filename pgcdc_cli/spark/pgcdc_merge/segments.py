@@ -7,11 +7,11 @@ without gaps, from 1.
 import json
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from .columns import Column
+from .columns import DEFAULTS, Choices, Column
 from .errors import MergeError
 from .files import Files, join
 
@@ -146,31 +146,42 @@ def _data_file(segment: int, item: dict[str, Any]) -> DataFile:
     )
 
 
-def read_schemas(files: Files, directory: str, paths: Iterable[str]) -> dict[str, TableVersion]:
+def read_schemas(
+    files: Files, directory: str, paths: Iterable[str], choices: Choices = DEFAULTS
+) -> dict[str, TableVersion]:
     """Read schema files, by their path in the directory."""
     wanted = sorted(set(paths))
     with ThreadPoolExecutor(_READERS) as pool:
         return dict(
-            zip(wanted, pool.map(lambda path: _read_schema(files, directory, path), wanted), strict=True)
+            zip(
+                wanted,
+                pool.map(lambda path: _read_schema(files, directory, path, choices), wanted),
+                strict=True,
+            )
         )
 
 
-def _read_schema(files: Files, directory: str, path: str) -> TableVersion:
+def _read_schema(files: Files, directory: str, path: str, choices: Choices) -> TableVersion:
     data = files.read(join(directory, path))
     if data is None:
         raise MergeError(f'could not read "{join(directory, path)}": there is no such file', _RESTORE)
     try:
-        return _table_version(json.loads(data), path)
+        return _table_version(json.loads(data), path, choices)
     except (ValueError, KeyError, TypeError) as error:
         raise MergeError(
             f'could not read "{join(directory, path)}": it is damaged: {error}', _RESTORE
         ) from error
 
 
-def _table_version(data: dict[str, Any], path: str) -> TableVersion:
+def _table_version(data: dict[str, Any], path: str, choices: Choices) -> TableVersion:
     full, told = data["replica_identity"] == "f", data.get("events")
     described = [c for c in data["columns"] if told is None or told["columns"][c["name"]] is not None]
-    columns = tuple(Column.from_json(column, full=full) for column in described)
+    # Variants can't be compared.
+    keyed = replace(choices, variant=False)
+    columns = tuple(
+        Column.from_json(column, keyed if column["name"] in (data["key"] or ()) else choices, full=full)
+        for column in described
+    )
     names = [column.name for column in columns]
     whole = data["key"] is not None and set(data["key"]) <= set(names)
     key = tuple(names.index(name) for name in data["key"]) if whole else None

@@ -1,21 +1,17 @@
 """Folded rows into a lake table, as SQL that Delta and Iceberg share."""
 
-import json
-
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .columns import Column
 from .extras import COMMIT_TS, DELETED, LSN, Extras
 from .fold import lacking
-from .lake import literal, quoted
+from .lake import quoted
+from .raised import raise_missing
 from .segments import TableVersion
 
 SOURCE = "folded"
 """The name of the view that a merge statement reads."""
-
-MISSING_VALUE = "pgcdc-missing-value"
-"""Begins and ends the message of the error that such a merge raises: column, key in parentheses."""
 
 
 def table_rows(folded: DataFrame, version: TableVersion, extras: Extras) -> DataFrame:
@@ -37,7 +33,7 @@ def merge_statement(target: str, version: TableVersion, extras: Extras, truncate
         for place, name in enumerate(names)
     }
     new = {
-        name: _checked(version, place) if place in may_lack else f"s.n{place}"
+        name: _checked(version, place, extras) if place in may_lack else f"s.n{place}"
         for place, name in enumerate(names)
     }
     more = {name: f"s.{value}" for name, value in extras.columns.items()}
@@ -59,7 +55,7 @@ def applied(before: DataFrame, folded: DataFrame, version: TableVersion, extras:
     found = f"t.{quoted(_key(version)[0].name)} IS NOT NULL"
     values = {column.name: f"s.n{place}" for place, column in enumerate(version.columns)}
     for place in lacking(version):
-        kept = f"IF({found}, {_kept(version, place, extras)}, {_error(version, place)})"
+        kept = f"IF({found}, {_kept(version, place, extras)}, {_missing(version, place, extras)})"
         values[version.columns[place].name] = f"IF(s.l{place}, {kept}, s.n{place})"
     values |= {name: f"s.{value}" for name, value in extras.columns.items()}
     left = joined.where("s.dead IS NULL OR NOT s.dead")
@@ -97,16 +93,17 @@ def _kept(version: TableVersion, place: int, extras: Extras) -> str:
     name = f"t.{quoted(version.columns[place].name)}"
     if version.columns[place].bounded or extras.soft_delete:
         return name
-    return f"coalesce({name}, {_error(version, place)})"
+    return f"coalesce({name}, {_missing(version, place, extras)})"
 
 
-def _checked(version: TableVersion, place: int) -> str:
+def _checked(version: TableVersion, place: int, extras: Extras) -> str:
     """Stop the merge where neither the changes nor the table have a value."""
-    return f"IF(s.l{place}, {_error(version, place)}, s.n{place})"
+    return f"IF(s.l{place}, {_missing(version, place, extras)}, s.n{place})"
 
 
-def _error(version: TableVersion, place: int) -> str:
-    keys = [f"CAST(s.k{number} AS STRING)" for number in range(len(version.key or ()))]
-    name = json.dumps(version.columns[place].name, ensure_ascii=False)
-    start, end = literal(f"{MISSING_VALUE} {name} ("), literal(f") {MISSING_VALUE}")
-    return f"raise_error(concat({start}, concat_ws(', ', {', '.join(keys)}), {end}))"
+def _missing(version: TableVersion, place: int, extras: Extras) -> str:
+    if extras.missing_is_null:
+        return "NULL"
+    return raise_missing(
+        version.columns[place].name, [f"s.k{number}" for number in range(len(version.key or ()))]
+    )

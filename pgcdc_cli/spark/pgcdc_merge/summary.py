@@ -25,13 +25,17 @@ class Problem:
 
 @dataclass
 class Summary:
-    """Gathers what becomes of each table and mode; `started` is `time.monotonic()`'s."""
+    """Gathers what becomes of each table and mode; `started` is `time.monotonic()`'s.
+
+    `missing` are values that nothing had, and that are NULL.
+    """
 
     options: Options
     started: float
     tell: Report
     changed: dict[Key, ControlRow] = field(default_factory=dict)
     problems: dict[Key, Problem] = field(default_factory=dict)
+    missing: dict[Key, int] = field(default_factory=dict)
     _planned: dict[Key, dict[str, Any]] = field(default_factory=dict)
     _warnings: dict[str, str] = field(default_factory=dict)
     _telling: threading.Lock = field(default_factory=threading.Lock)
@@ -117,6 +121,7 @@ class Summary:
             "updated": done.updated if done else 0,
             "deleted": done.deleted if done else 0,
             "unfit": done.unfit if done else 0,
+            "missing": self.missing.get(key, 0),
             "problem": None if problem is None else problem.message,
             "hint": None if problem is None else problem.hint,
         }

@@ -12,20 +12,25 @@ from .evolve import ANEW
 from .extras import Extras, fold_softly, forgiven, last_truncate
 from .fold import after, fold, is_lost, lacking, needs_lineage, with_lineage
 from .lake import Commit, LakeTable, Mark, quoted
+from .missing import as_null, count_missing
 from .plan import TableFiles, key_columns
+from .raised import missing_value
 from .rows import read_rows
 from .segments import TableVersion
 from .statements import SOURCE, applied, merge_statement, table_rows
-
-_HINT = "take a new snapshot into a new directory and warehouse"
+from .values import as_text, written
 
 
 @dataclass(frozen=True)
 class Merged:
-    """What became of a table: its commit, and how many of the values written did not fit their type."""
+    """What became of a table: its commit, and how many values are NULL for a reason of ours.
+
+    `unfit` did not fit their type; `missing` were neither sent nor there.
+    """
 
     commit: Commit
-    unfit: int
+    unfit: int = 0
+    missing: int = 0
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,7 @@ class _Folded:
     version: TableVersion
     has_target: bool
     unfit: int
+    missing: int
     truncate: Row | None
     persisted: Sequence[DataFrame]
 
@@ -63,7 +69,7 @@ def merge_table(session: SparkSession, directory: str, work: TableFiles, target:
         return _merge_spans(session, directory, spans, target)
     folded = _fold_range(session, directory, work, target.extras, before)
     try:
-        return Merged(_commit(folded, target), folded.unfit)
+        return Merged(_commit(folded, target), folded.unfit, folded.missing)
     finally:
         folded.release()
 
@@ -89,7 +95,7 @@ def _merge_spans(
             f"leave out --soft-delete, or {ANEW}",
         )
     state = target.table.read() if target.table.exists else None
-    unfit = 0
+    unfit = missing = 0
     for span in spans:
         folded = _fold_range(session, directory, span, target.extras, state)
         if state is None or not folded.has_target:
@@ -98,9 +104,9 @@ def _merge_spans(
             state = applied(state, folded.rows, folded.version, target.extras)
         state = state.localCheckpoint()
         folded.release()
-        unfit += folded.unfit
+        unfit, missing = unfit + folded.unfit, missing + folded.missing
     assert state is not None
-    return Merged(target.table.replace(state, target.mark), unfit)
+    return Merged(target.table.replace(state, target.mark), unfit, missing)
 
 
 def _fold_range(
@@ -121,20 +127,30 @@ def _fold_range(
         rows = after(rows, facts["truncate"])
         folded = fold(rows, version).persist()
         facts = _facts(folded, version, has_target=False)
-    _check(folded, version, facts, has_target=has_target)
-    complete = folded
+    _check(folded, version, facts, extras, has_target=has_target)
+    complete, missing = folded, 0
+    known = None if before is None or not has_target else _numbered(before, version)
     if facts["lineage"]:
-        known = None if before is None or not has_target else _numbered(before, version)
-        complete = with_lineage(folded, rows, version, known)
+        strict = not extras.soft_delete
+        complete = with_lineage(folded, rows, version, known, null_is_missing=strict)
         complete = (forgiven(complete, version) if extras.soft_delete else complete).persist()
-        _check_values(complete, version, has_target=has_target)
-    return _Folded(complete, version, has_target, facts["unfit"] or 0, truncate, (complete, folded))
+        if not extras.missing_is_null:
+            _check_values(complete, version, has_target=has_target)
+    persisted = (complete, folded)
+    if extras.missing_is_null:
+        missing = count_missing(complete, version, known, extras)
+        complete = as_null(complete, version)
+    complete = written(session, complete, version)
+    return _Folded(complete, version, has_target, facts["unfit"] or 0, missing, truncate, persisted)
 
 
 def _numbered(rows: DataFrame, version: TableVersion) -> DataFrame:
     """Name a table's columns n0, n1, ..."""
     return rows.select(
-        *(F.col(quoted(column.name)).alias(f"n{place}") for place, column in enumerate(version.columns))
+        *(
+            as_text(F.col(quoted(column.name)), column).alias(f"n{place}")
+            for place, column in enumerate(version.columns)
+        )
     )
 
 
@@ -154,14 +170,15 @@ def _facts(folded: DataFrame, version: TableVersion, *, has_target: bool) -> Row
     return found
 
 
-def _check(folded: DataFrame, version: TableVersion, facts: Row, *, has_target: bool) -> None:
+def _check(folded: DataFrame, version: TableVersion, facts: Row, extras: Extras, *, has_target: bool) -> None:
     if facts["no_key"]:
         names = ", ".join(column.name for column in key_columns(version))
         raise MergeError(
             f'could not merge "{version.display}": a value of its key ({names}) is NULL, or not in its type',
-            "a key can't hold infinity, NaN, or years before 1 or beyond 9999: change the row's key",
+            "a key can't hold infinity, NaN, or years before 1 or beyond 9999: change the row's key, or if it"
+            " isn't NaN, merge with --infinity string into a new warehouse",
         )
-    if facts["lost"]:
+    if facts["lost"] and not extras.missing_is_null:
         _check_values(folded.where(~needs_lineage(version)), version, has_target=has_target)
 
 
@@ -176,13 +193,3 @@ def _missing(version: TableVersion, row: Row) -> MergeError:
     column = next(place for place in lacking(version) if row[f"l{place}"])
     key = [row[f"k{number}"] for number in range(len(version.key or ()))]
     return missing_value(version, version.columns[column].name, ", ".join(map(str, key)))
-
-
-def missing_value(version: TableVersion, column: str, key: str) -> MergeError:
-    """Say that neither the changes nor the table have a value that an update did not send."""
-    names = ", ".join(column.name for column in key_columns(version))
-    return MergeError(
-        f'could not merge "{version.display}": column "{column}" of the row ({names}) ='
-        f" ({key}) was not sent (unchanged TOAST), and nothing before it has the value",
-        _HINT,
-    )
