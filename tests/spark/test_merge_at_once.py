@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from pgcdc_cli.spark.pgcdc_merge import job
 from pgcdc_cli.spark.pgcdc_merge.control import Control
 from pgcdc_cli.spark.pgcdc_merge.errors import MergeError
+from pgcdc_cli.spark.pgcdc_merge.lake import is_conflict
 from pgcdc_cli.spark.warehouse import read_record
 from pgcdc_cli.status import as_of
 
@@ -116,3 +117,9 @@ def test_a_merge_that_is_overtaken_commits_nothing_twice(
     else:
         log = read_table(spark, warehouse, ONE, mode=mode).collect()
         assert sorted(row["_pgcdc_lsn"] for row in log) == [change.commit_lsn for change in everything]
+
+
+def test_another_merge_is_blamed_for_conflicts_only() -> None:
+    conflicts = ["io.delta.exceptions.ConcurrentAppendException: ...", "[DELTA_CONCURRENT_WRITE] ..."]
+    others = ["OutOfMemoryError\n\tat java.util.concurrent.ConcurrentHashMap.computeIfAbsent", "ParseException"]
+    assert [is_conflict(RuntimeError(text)) for text in conflicts + others] == [True, True, False, False]

@@ -4,6 +4,7 @@ A commit carries its mark, in the same commit: whatever is killed when, a range 
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,7 +17,10 @@ MERGE, CHANGELOG = "merge", "changelog"
 CONTROL = "_pgcdc"
 """Where the control table is."""
 
-_CONFLICTS = ("Concurrent", "ValidationException", "CommitFailedException", "AlreadyExistsException")
+_CONFLICTS = re.compile(
+    r"\bConcurrent\w*Exception\b|DELTA_CONCURRENT_"
+    r"|ValidationException|CommitFailedException|AlreadyExistsException"
+)
 """What Delta and Iceberg raise where another has written the table."""
 
 
@@ -135,7 +139,7 @@ class Lake(Protocol):
 
 def is_conflict(error: Exception) -> bool:
     """Say whether a commit was refused since another had come before it."""
-    return any(sign in str(error) for sign in _CONFLICTS)
+    return _CONFLICTS.search(str(error)) is not None
 
 
 def is_ours(metadata: str | None) -> bool:
