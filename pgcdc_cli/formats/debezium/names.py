@@ -3,6 +3,7 @@
 import re
 import struct
 from collections.abc import Callable
+from functools import partial
 
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
 
@@ -29,21 +30,19 @@ def field_adjuster(config: ConnectorConfig) -> Adjust:
 def _adjuster(mode: str, *, dots: bool) -> Adjust:
     if mode == "none":
         return str
-    more = "." if dots else ""
-    if mode == "avro":
-        return lambda name: _adjusted(name, f"A-Za-z0-9_{more}", _underscores)
-    return lambda name: _adjusted(name, f"A-Za-z0-9{more}", _unicode)
+    allowed = "A-Za-z0-9." if dots else "A-Za-z0-9"
+    return partial(_with_underscores if mode == "avro" else _with_codes, allowed)
 
 
-def _adjusted(name: str, allowed: str, replace: Callable[[str], str]) -> str:
-    """Replace what Avro forbids; a digit may only follow something else."""
-    adjusted = re.sub(f"[^{allowed}]", lambda match: replace(match[0]), name)
-    first = name[:1]
-    if first.isascii() and first.isdigit():
-        return ("_" if replace("_") == "_" else _unicode(first)) + (
-            adjusted if replace("_") == "_" else adjusted[1:]
-        )
-    return adjusted
+def _with_underscores(allowed: str, name: str) -> str:
+    """Put underscores for what Avro forbids, and one before a digit at the beginning."""
+    adjusted = re.sub(f"[^{allowed}_]", lambda match: _underscores(match[0]), name)
+    return re.sub("^([0-9])", r"_\1", adjusted)
+
+
+def _with_codes(allowed: str, name: str) -> str:
+    """Put codes for what Avro forbids, for underscores, and for a digit at the beginning."""
+    return re.sub(f"^[0-9]|[^{allowed}]", lambda match: _unicode(match[0]), name)
 
 
 def _underscores(character: str) -> str:
