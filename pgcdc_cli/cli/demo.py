@@ -199,7 +199,8 @@ def _refuse_differences(result: "DemoResult") -> None:
         for difference in entry.differences:
             write_error(f"{printable(entry.table)}: {printable(difference)}")
     if result.differing:
-        raise _failure(result, f"could not get equal tables: {', '.join(result.differing)}")
+        names = ", ".join(result.differing)
+        raise _failure(result, f"could not get equal tables: {names} differ from the source")
     if result.orphans:
         raise _failure(result, f"could not get consistent versions: {result.orphans} rows refer to no row")
 

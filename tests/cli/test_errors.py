@@ -202,7 +202,7 @@ def test_a_demo_whose_tables_differ_fails():
     assert ran.returncode == 1
     assert ran.stderr.splitlines()[1:] == [
         "public.o: row 7 differs",
-        "pgcdc: error: could not get equal tables: public.o",
+        "pgcdc: error: could not get equal tables: public.o differ from the source",
         'hint: report this with the directory "d"',
     ]
     assert " NO\n" in ran.stdout
