@@ -19,6 +19,8 @@ from .lake import CHANGELOG, CONTROL, Commit, Mark, is_ours, literal, quoted
 EXTENSIONS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # One partition reads the log of a table of any size that such a merge meets; fifty cost seconds.
+    "spark.databricks.delta.snapshotPartitions": "1",
 }
 """What Delta needs from the beginning of the first session."""
 
@@ -63,8 +65,7 @@ class DeltaLake:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        # One partition reads the log of a table of any size that such a merge meets; fifty cost seconds.
-        return {"spark.databricks.delta.snapshotPartitions": "1"}
+        return {}
 
     def open(self, session: SparkSession, place: str) -> "DeltaTable":
         return DeltaTable(session, place)
@@ -131,7 +132,7 @@ class DeltaTable:
         return self._session.read.format("delta").load(self._path)
 
     def replace(self, rows: DataFrame, mark: Mark | None) -> Commit:
-        removed = self.read().count() if self.exists else 0
+        removed = self.read().count() if self.exists and mark is not None else 0
         found, metrics = self._write(rows, "overwrite", mark)
         return Commit(found, metrics.get("numOutputRows", 0), 0, removed)
 

@@ -1,0 +1,197 @@
+"""Directories for the Spark benchmark: a made-up history, in the files that `pgcdc stream -D` writes."""
+
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgcdc_cli.formats.arrow import ArrowFormat
+from pgcdc_cli.formats.base import Format
+from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.formats.debezium.format import DebeziumFormat
+from pgcdc_cli.formats.jsonl import JsonlFormat
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput.changes import (
+    ChangeBatch,
+    FullImage,
+    KeyImage,
+    LastCommit,
+    Slice,
+    Stamp,
+    Stamps,
+    TransactionMark,
+)
+from pgcdc_cli.pgoutput.messages import Relation, RelationColumn, ReplicaIdentity
+from pgcdc_cli.sinks.paths import file_name, table_folder
+from pgcdc_cli.table import TableColumn, TableSchema
+from pgcdc_cli.types.registry import builtin
+
+COLUMNS = {"id": (20, -1), "a": (23, -1), "b": (25, -1), "c": (1700, (12 << 16 | 2) + 4), "ts": (1184, -1)}
+"""id bigint PRIMARY KEY, a int, b text, c numeric(12,2), ts timestamptz: as in stream.py."""
+
+_EXACT = ConnectorConfig(
+    topic_prefix="pg",
+    skipped_operations=(),
+    decimal_handling_mode="string",
+    key_converter_schemas_enable=False,
+    value_converter_schemas_enable=False,
+)
+FORMATS = {
+    "jsonl": JsonlFormat,
+    "jsonl.zst": lambda: JsonlFormat(compression="zstd"),
+    "arrow": ArrowFormat,
+    "debezium": lambda: DebeziumFormat(_EXACT),
+}
+_TRANSACTION = 100
+_TO_COMMIT = 64 * _TRANSACTION - 64
+_SLICE = 100 * _TRANSACTION
+_DELETED = 0.1
+_EPOCH = np.datetime64("2024-01-01T00:00:00.000001")
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What happens to one table, in order: an operation and an id each."""
+
+    operations: np.ndarray
+    ids: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def part(self, number: int, of: int) -> "Changes":
+        """Take one of so many parts, at an edge of a transaction."""
+        first, last = (len(self) * n // of // _TRANSACTION * _TRANSACTION for n in (number, number + 1))
+        last = len(self) if number + 1 == of else last
+        return Changes(self.operations[first:last], self.ids[first:last])
+
+
+def rows(count: int) -> Changes:
+    """A snapshot's rows."""
+    return Changes(np.full(count, "R"), np.arange(count))
+
+
+def changes(count: int, keys: int, existing: int, seed: int = 1) -> Changes:
+    """Make inserts, updates and deletes of random keys, each as the row's state allows; one in ten deletes."""
+    random = np.random.default_rng(seed)
+    ids = random.integers(0, keys, count)
+    order = np.argsort(ids, kind="stable")
+    first = np.diff(ids[order], prepend=-1) != 0
+    born = first & (ids[order] >= existing)
+    wanted = (random.random(count) < _DELETED) & ~born
+    place = np.arange(count)
+    begins = wanted & (first | ~np.roll(wanted, 1))
+    deletes = wanted & ((place - np.maximum.accumulate(np.where(begins, place, 0))) % 2 == 0)
+    inserts = born | (np.roll(deletes, 1) & ~first)
+    operations = np.full(count, "U")
+    operations[order] = np.where(deletes, "D", np.where(inserts, "I", "U"))
+    return Changes(operations, ids)
+
+
+def table(name: str = "bench", oid: int = 16384) -> TableSchema:
+    """Describe a table as its schema file does."""
+    types = {column: builtin(*told) for column, told in COLUMNS.items()}
+    wire = tuple(RelationColumn(n, t.oid, t.typmod, n == "id") for n, t in types.items())
+    described = tuple(TableColumn(n, t, t.name, n == "id", None, 0) for n, t in types.items())
+    return TableSchema(Relation(oid, "public", name, ReplicaIdentity.DEFAULT, wire), described, ("id",))
+
+
+@dataclass
+class Directory:
+    """A directory to which `segment` adds the next segment."""
+
+    path: Path
+    encoding: Format
+    number: int = 0
+    lsn: int = 1 << 24
+    last: dict[str, LastCommit] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        (self.path / "schemas").mkdir(parents=True)
+
+    def segment(self, changed: Iterable[tuple[TableSchema, Changes]]) -> None:
+        """Write one file for each table, and the manifest's line."""
+        self.number += 1
+        files = [self._file(table, some) for table, some in changed]
+        line = {"segment": self.number, "stream_id": "5f1d", "files": files, "format_version": 1}
+        lsns = dict.fromkeys(("first_commit_lsn", "last_commit_lsn", "end_lsn"), str(Lsn(self.lsn)))
+        with (self.path / "manifest.jsonl").open("a") as manifest:
+            manifest.write(json.dumps(line | lsns) + "\n")
+
+    def _file(self, table: TableSchema, some: Changes) -> dict[str, object]:
+        path = f"{table_folder('public', table.relation.name)}/"
+        path += file_name(self.number, Lsn(self.lsn + _TO_COMMIT), 1, self.encoding.suffix)
+        schema = f"schemas/{table.relation.oid}-{table.fingerprint}.json"
+        (self.path / path).parent.mkdir(exist_ok=True)
+        size = checksum = 0
+        with (self.path / path).open("wb") as file:
+            for data in self._encoded(table, some):
+                size, checksum = size + len(data), zlib.crc32(data, checksum)
+                file.write(data)
+        content = {"format_version": 1, **table.to_json()}
+        (self.path / schema).write_text(json.dumps(content))
+        facts = {"table": table.display, "path": path, "format": self.encoding.name, "rows": len(some)}
+        return {**facts, "bytes": size, "crc32": checksum, "schema": schema}
+
+    def _encoded(self, table: TableSchema, some: Changes) -> Iterator[bytes]:
+        if isinstance(self.encoding, DebeziumFormat):
+            self.encoding.restart("pg", self.last.get(table.display))
+        for first in range(0, len(some), _SLICE):
+            part = Changes(some.operations[first : first + _SLICE], some.ids[first : first + _SLICE])
+            (piece,) = self.encoding.encode(self._slice(table, part)).pieces
+            if first == 0:
+                yield bytes(piece.head)
+            yield bytes(self.encoding.frame([piece.data]))
+        self.last[table.display] = LastCommit(Lsn(self.lsn), 0)
+        yield bytes(self.encoding.tail)
+
+    def _slice(self, table: TableSchema, part: Changes) -> Slice:
+        """Stamp whole transactions, each beyond the one before."""
+        place = np.arange(len(part))
+        begun = self.lsn + 64 * _TRANSACTION * (place // _TRANSACTION)
+        commits = begun + _TO_COMMIT
+        lsns = begun + 64 * (place % _TRANSACTION)
+        micros = _micros(commits)
+        stamps = (2 * place, lsns, commits, micros, begun >> 6, place % _TRANSACTION)
+        values = _values(part, self.lsn)
+        batches = tuple(_batch(table, part, values, stamps, op) for op in np.unique(part.operations))
+        ends = [min(end, len(part)) - 1 for end in range(_TRANSACTION, len(part) + _TRANSACTION, _TRANSACTION)]
+        marks = [TransactionMark("C", _end(2 * n + 1, int(commits[n]), int(micros[n]))) for n in ends]
+        self.lsn = int(commits[-1]) + 64
+        return Slice(None, batches, marks=tuple(marks))
+
+
+def _micros(lsns: np.ndarray) -> np.ndarray:
+    return _EPOCH.astype("int64") + lsns
+
+
+def _end(index: int, commit: int, micros: int) -> Stamp:
+    return Stamp(index, Lsn(commit + 32), Lsn(commit), micros, commit >> 6, _TRANSACTION)
+
+
+def _values(part: Changes, salt: int) -> list[pa.Array]:
+    """Give rows as PostgreSQL's text; `salt` makes each version another."""
+    ids = pa.array(part.ids).cast("string")
+    versions = pa.array(np.arange(salt, salt + len(part))).cast("string")
+    notes = pc.binary_join_element_wise("row number", ids, versions, " ")
+    cents = pa.array(part.ids % 100_000 / 100).cast("string")
+    times = pa.array(_EPOCH + part.ids * np.timedelta64(1_001_234, "us")).cast("string")
+    texts = [ids, pa.array(part.ids % 1000).cast("string"), notes, cents]
+    return [text.cast("binary") for text in (*texts, pc.binary_join_element_wise(times, "+00", ""))]
+
+
+def _batch(
+    table: TableSchema, part: Changes, values: list[pa.Array], stamps: tuple[np.ndarray, ...], op: str
+) -> ChangeBatch:
+    """Gather the rows of one operation."""
+    which = np.flatnonzero(part.operations == op)
+    columns = tuple(value.take(pa.array(which)) for value in values)
+    nothing = (None,) * len(columns)
+    new = None if op == "D" else FullImage(columns, nothing)
+    old = KeyImage((columns[0], *nothing[1:])) if op == "D" else None
+    return ChangeBatch(table, str(op), Stamps(*(stamp[which] for stamp in stamps)), new, old)
