@@ -77,7 +77,7 @@ def rows(count: int) -> Changes:
 
 
 def changes(count: int, keys: int, existing: int, seed: int = 1) -> Changes:
-    """Make inserts, updates and deletes of random keys, each as the row's state allows; one in ten deletes."""
+    """Make inserts, updates and deletes of random keys, as each row's state allows; one in ten deletes."""
     random = np.random.default_rng(seed)
     ids = random.integers(0, keys, count)
     order = np.argsort(ids, kind="stable")
@@ -160,7 +160,7 @@ class Directory:
         stamps = (2 * place, lsns, commits, micros, begun >> 6, place % _TRANSACTION)
         values = _values(part, self.lsn)
         batches = tuple(_batch(table, part, values, stamps, op) for op in np.unique(part.operations))
-        ends = [min(end, len(part)) - 1 for end in range(_TRANSACTION, len(part) + _TRANSACTION, _TRANSACTION)]
+        ends = [*np.flatnonzero(np.diff(commits)), len(part) - 1]
         marks = [TransactionMark("C", _end(2 * n + 1, int(commits[n]), int(micros[n]))) for n in ends]
         self.lsn = int(commits[-1]) + 64
         return Slice(None, batches, marks=tuple(marks))

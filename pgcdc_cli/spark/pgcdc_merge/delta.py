@@ -4,6 +4,7 @@ A commit carries its mark: the transaction identifier `pgcdc:<stream_id>:<table>
 segment as version, which Delta refuses to go back behind, and the position as the commit's user metadata.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,13 +14,14 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .errors import MergeError
-from .files import folder_name, join
+from .files import Files, folder_name, join
 from .lake import CHANGELOG, CONTROL, Commit, Mark, is_ours, literal, quoted
 
 EXTENSIONS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # One partition reads the log of a table of any size that such a merge meets; fifty cost seconds.
+    # One partition reads the log of a table of any size that such a merge meets; fifty cost seconds. It has
+    # to be every session's: what asks for a log directly does so in another.
     "spark.databricks.delta.snapshotPartitions": "1",
 }
 """What Delta needs from the beginning of the first session."""
@@ -31,6 +33,12 @@ _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _UNUSUAL = frozenset(" ,;{}()\n\t=")
 """Delta stores columns with these in their names only under other, physical names (column mapping)."""
+
+_MERGE = {
+    "spark.databricks.delta.merge.materializeSource": "none",
+    "spark.databricks.delta.merge.failSourceCachedAfterMaterialization": "false",
+}
+"""Folded rows are persisted, and come out the same should they be computed again: no second copy of them."""
 
 _RECENT_COMMITS = 20
 
@@ -65,7 +73,7 @@ class DeltaLake:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        return {}
+        return _MERGE
 
     def open(self, session: SparkSession, place: str) -> "DeltaTable":
         return DeltaTable(session, place)
@@ -89,11 +97,14 @@ class DeltaTable:
         self.name = f"delta.{quoted(path)}"
         # SQL has no way to a table's transaction marks.
         jvm: Any = session._jvm  # noqa: SLF001
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, path)  # noqa: SLF001
-        nothing = jvm.scala.Option.empty()
-        self._snapshot = log.update(False, nothing, nothing)
+        self._log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, path)  # noqa: SLF001
+        self._nothing = jvm.scala.Option.empty()
+        self._snapshot = self._update()
         found = int(self._snapshot.version())
         self.version: int | None = None if found < 0 else found
+
+    def _update(self) -> Any:  # noqa: ANN401 - Java's
+        return self._log.update(False, self._nothing, self._nothing)
 
     @property
     def exists(self) -> bool:
@@ -149,18 +160,13 @@ class DeltaTable:
 
     def compact(self) -> int:
         self._session.sql(f"OPTIMIZE {self.name}")
-        return self._newest()
+        return int(self._update().version())
 
     def expire(self, hours: int) -> None:
         self._session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
         # By default ten thousand tasks list the files, which takes minutes where there are few cores.
         self._session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "32")
         self._session.sql(f"VACUUM {self.name} RETAIN {hours} HOURS")
-
-    def _newest(self) -> int:
-        row = self._session.sql(f"DESCRIBE HISTORY {self.name} LIMIT 1").first()
-        assert row is not None
-        return int(row["version"])
 
     def _write(self, rows: DataFrame, how: str, mark: Mark | None) -> tuple[int, dict[str, int]]:
         writer: DataFrameWriter = rows.write.format("delta").mode(how)
@@ -185,12 +191,18 @@ class DeltaTable:
 
     def _commit(self, mark: Mark) -> tuple[int, dict[str, int]]:
         """Find the commit just made; others (OPTIMIZE, ...) may have followed."""
-        history = self._session.sql(f"DESCRIBE HISTORY {self.name} LIMIT {_RECENT_COMMITS}")
-        ours = history.where(F.col("userMetadata") == mark.metadata).orderBy(F.desc("version"))
-        row = ours.select("version", "operationMetrics").first()
-        if row is None:
-            raise MergeError(
-                f'could not merge "{mark.table}": its commit up to segment {mark.segment} is not there',
-                "another merge may have written it: run again",
-            )
-        return row[0], {name: int(value) for name, value in (row[1] or {}).items()}
+        newest = int(self._update().version())
+        for version in range(newest, max(newest - _RECENT_COMMITS, -1), -1):
+            told = self._told(version)
+            if told.get("userMetadata") == mark.metadata:
+                return version, {name: int(value) for name, value in told["operationMetrics"].items()}
+        raise MergeError(
+            f'could not merge "{mark.table}": its commit up to segment {mark.segment} is not there',
+            "another merge may have written it: run again",
+        )
+
+    def _told(self, version: int) -> dict[str, Any]:
+        """Read what a commit says of itself: in the log, since DESCRIBE HISTORY takes several Spark jobs."""
+        content = Files(self._session).read(join(self._path, "_delta_log", f"{version:020}.json")) or b""
+        infos = [line for line in content.splitlines() if line.startswith(b'{"commitInfo"')]
+        return dict(json.loads(infos[0])["commitInfo"]) if infos else {}
