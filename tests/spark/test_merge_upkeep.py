@@ -52,6 +52,24 @@ def test_compaction_and_retention_keep_what_is_recorded(
     assert read_table(spark, warehouse, ONE, lake).count() == SEGMENTS + 1
 
 
+def test_a_merge_of_few_rows_leaves_the_files_of_all_others(
+    spark: SparkSession, tmp_path: Path, directory: Directory
+) -> None:
+    """Delta marks the old rows; compaction writes files anew of which many rows are marked."""
+    warehouse = tmp_path / "wh"
+    directory.segment([(ONE, [insert(number) for number in range(50)])])
+    merge_into(spark, directory, warehouse)
+    whole = set(read_table(spark, warehouse, ONE).inputFiles())
+    directory.segment([(ONE, [Change("D", 1000 + n, 0, old={"id": str(n)}) for n in range(7)])])
+    merge_into(spark, directory, warehouse)
+    assert set(read_table(spark, warehouse, ONE).inputFiles()) == whole
+    directory.segment([(ONE, [insert(200)])])
+    merge_into(spark, directory, warehouse, compact=True)
+    merged = read_table(spark, warehouse, ONE)
+    assert whole.isdisjoint(merged.inputFiles())
+    assert sorted(row["id"] for row in merged.collect()) == [*range(7, 50), 200]
+
+
 def test_delta_tables_have_names_in_a_catalog(
     spark: SparkSession, tmp_path: Path, directory: Directory
 ) -> None:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .errors import MergeError
 from .files import Files, folder_name, join
-from .lake import CHANGELOG, CONTROL, Commit, Mark, is_ours, literal, quoted
+from .lake import CHANGELOG, CONTROL, MERGE, Commit, Mark, is_ours, literal, quoted
 
 EXTENSIONS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -39,6 +39,11 @@ _MERGE = {
     "spark.databricks.delta.merge.failSourceCachedAfterMaterialization": "false",
 }
 """Folded rows are persisted, and come out the same should they be computed again: no second copy of them."""
+
+_MERGED = {"delta.enableDeletionVectors": "true", "delta.autoOptimize.optimizeWrite": "true"}
+"""A merge of few rows into many writes these rows, in few files, and where the old ones are."""
+
+_MAPPED = {"delta.columnMapping.mode": "name"}
 
 _RECENT_COMMITS = 20
 
@@ -170,8 +175,10 @@ class DeltaTable:
 
     def _write(self, rows: DataFrame, how: str, mark: Mark | None) -> tuple[int, dict[str, int]]:
         writer: DataFrameWriter = rows.write.format("delta").mode(how)
-        if not self.exists and any(_UNUSUAL & set(name) for name in rows.columns):
-            writer = writer.option("delta.columnMapping.mode", "name")
+        if not self.exists:
+            merged = _MERGED if mark is not None and mark.mode == MERGE else {}
+            unusual = any(_UNUSUAL & set(name) for name in rows.columns)
+            writer = writer.options(**merged, **(_MAPPED if unusual else {}))
         with self._marked(mark):
             writer.save(self._path)
         return (0, {}) if mark is None else self._commit(mark)
