@@ -126,29 +126,31 @@ class Directory:
     def _file(self, table: TableSchema, some: Changes) -> dict[str, object]:
         path = f"{table_folder('public', table.relation.name)}/"
         path += file_name(self.number, Lsn(self.lsn + _TO_COMMIT), 1, self.encoding.suffix)
-        schema = f"schemas/{table.relation.oid}-{table.fingerprint}.json"
         (self.path / path).parent.mkdir(exist_ok=True)
         size = checksum = 0
+        described = table
         with (self.path / path).open("wb") as file:
-            for data in self._encoded(table, some):
+            for told, data in self._encoded(table, some):
+                described = told
                 size, checksum = size + len(data), zlib.crc32(data, checksum)
                 file.write(data)
-        content = {"format_version": 1, **table.to_json()}
-        (self.path / schema).write_text(json.dumps(content))
+        schema = f"schemas/{described.relation.oid}-{described.fingerprint}.json"
+        (self.path / schema).write_text(json.dumps({"format_version": 1, **described.to_json()}))
         facts = {"table": table.display, "path": path, "format": self.encoding.name, "rows": len(some)}
         return {**facts, "bytes": size, "crc32": checksum, "schema": schema}
 
-    def _encoded(self, table: TableSchema, some: Changes) -> Iterator[bytes]:
+    def _encoded(self, table: TableSchema, some: Changes) -> Iterator[tuple[TableSchema, bytes]]:
+        """Give the file's bytes, and the table as the format describes it."""
         if isinstance(self.encoding, DebeziumFormat):
             self.encoding.restart("pg", self.last.get(table.display))
         for first in range(0, len(some), _SLICE):
             part = Changes(some.operations[first : first + _SLICE], some.ids[first : first + _SLICE])
             (piece,) = self.encoding.encode(self._slice(table, part)).pieces
-            if first == 0:
-                yield bytes(piece.head)
-            yield bytes(self.encoding.frame([piece.data]))
+            head = bytes(piece.head) if first == 0 else b""
+            last = first + _SLICE >= len(some)
+            tail = bytes(self.encoding.tail) if last else b""
+            yield piece.table, head + bytes(self.encoding.frame([piece.data])) + tail
         self.last[table.display] = LastCommit(Lsn(self.lsn), 0)
-        yield bytes(self.encoding.tail)
 
     def _slice(self, table: TableSchema, part: Changes) -> Slice:
         """Stamp whole transactions, each beyond the one before."""
