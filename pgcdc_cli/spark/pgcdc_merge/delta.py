@@ -169,8 +169,6 @@ class DeltaTable:
 
     def expire(self, hours: int) -> None:
         self._session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-        # By default ten thousand tasks list the files, which takes minutes where there are few cores.
-        self._session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "32")
         self._session.sql(f"VACUUM {self.name} RETAIN {hours} HOURS")
 
     def _write(self, rows: DataFrame, how: str, mark: Mark | None) -> tuple[int, dict[str, int]]:

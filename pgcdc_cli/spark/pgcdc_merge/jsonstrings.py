@@ -28,8 +28,7 @@ def with_json_strings(
 ) -> DataFrame:
     """Add `json_string`: which values are strings, as `new.NAME` and `old.NAME`; NULL where none is."""
     names = [column.name for column in version.columns if column.is_json]
-    text = session.read.option("lineSep", "\n").text(paths)
-    if not names or text.where(_may_have("value", names)).isEmpty():
+    if not names or _texts(session, paths).where(_may_have("value", names)).isEmpty():
         return lines.withColumn("json_string", F.lit(None).cast("array<string>"))
     images = read_json(
         session, paths, "op string, commit_lsn string, seq bigint, key string, new string, old string"
@@ -41,6 +40,10 @@ def with_json_strings(
     # A table without a key has NULL for it.
     same = F.col("row").eqNullSafe(F.struct(*_ROW))
     return lines.join(found.where(F.size("json_string") > 0), same, "left").drop("row")
+
+
+def _texts(session: SparkSession, paths: list[str]) -> DataFrame:
+    return session.read.option("lineSep", "\n").text(paths)
 
 
 def _may_have(text: str, names: list[str]) -> Expression:

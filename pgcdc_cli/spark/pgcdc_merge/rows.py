@@ -99,10 +99,8 @@ def _json_text(image: str, column: Column) -> Expression:
 
 def _lsn(text: Expression) -> Expression:
     """Convert `XXXXXXXX/XXXXXXXX` to a number."""
-    high, low = (
-        F.conv(F.split_part(text, F.lit("/"), F.lit(part)), 16, 10).cast("bigint") for part in (1, 2)
-    )
-    return high * (1 << 32) + low
+    high, low = F.substring_index(text, "/", 1), F.substring_index(text, "/", -1)
+    return F.conv(F.concat(high, F.lpad(low, 8, "0")), 16, 10).cast("bigint")
 
 
 def _read_debezium(session: SparkSession, paths: list[str], version: TableVersion) -> DataFrame:

@@ -11,6 +11,8 @@ SETTINGS = {
     "spark.sql.json.enableExactStringParsing": "true",
     "spark.sql.variant.allowDuplicateKeys": "true",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    # By default ten thousand tasks list files, which takes minutes where there are few cores.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
 }
 """What every session has."""
 
