@@ -54,7 +54,7 @@ def recorded_ids(spark: SparkSession, warehouse: Path) -> dict[str, list[int]]:
     }
 
 
-@pytest.mark.parametrize("dies_in", ["merge_table", "finish"])
+@pytest.mark.parametrize("dies_in", [pytest.param("merge_table", marks=pytest.mark.long), "finish"])
 def test_recorded_versions_never_show_half_a_run(
     spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch, dies_in: str
 ) -> None:
@@ -85,7 +85,10 @@ def test_recorded_versions_never_show_half_a_run(
     assert recorded_ids(spark, warehouse) == {"public.one": [2, 3], "public.two": [2, 3]}
 
 
-@pytest.mark.parametrize(("step", "mode"), [("merge_table", "merge"), ("append_changes", "changelog")])
+@pytest.mark.parametrize(
+    ("step", "mode"),
+    [("merge_table", "merge"), pytest.param("append_changes", "changelog", marks=pytest.mark.long)],
+)
 def test_a_merge_that_is_overtaken_commits_nothing_twice(
     spark: SparkSession,
     directory: Directory,
