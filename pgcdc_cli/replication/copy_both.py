@@ -5,7 +5,6 @@ psycopg's.
 """
 
 import select
-import sys
 import time
 from fcntl import ioctl
 from termios import FIONREAD
@@ -23,8 +22,11 @@ BATCH_BYTES = 4 << 20
 _TRICKLE = 64
 """Frames of one read below which the next one can wait: a server that flushes each message wakes us often."""
 
-_AHEAD_BYTES = 4 << 20
-"""What may lie in libpq's buffer before it is taken."""
+_CHUNK = 256
+"""Frames between looks at how many bytes they have."""
+
+_FIRST_BUFFER, _LARGEST_BUFFER = 16 << 10, 4 << 20
+"""libpq's input buffer at first (`pqMakeEmptyPGconn`), and as far as reading ahead may grow it."""
 
 _PAUSE = 0.01
 """Seconds without reading: a walsender in mid-transaction then blocks, and only then looks at its mail."""
@@ -39,7 +41,8 @@ class CopyBoth:
         self._pgconn = pgconn
         self._finishing = False
         self._failure: psycopg.OperationalError | None = None
-        self._ahead = 0
+        self._buffer = _FIRST_BUFFER
+        self._may_be_full = False
         self._readable = select.poll()
         self._readable.register(pgconn.socket, select.POLLIN)
 
@@ -52,16 +55,17 @@ class CopyBoth:
         frames: list[bytes] = []
         append, get = frames.append, self._pgconn.get_copy_data
         size, consumed, room = 0, False, BATCH_BYTES
-        while room > 0:
+        while room > 0 and len(frames) < limit:
             before = len(frames)
-            for _ in range(limit - before):
+            for _ in range(min(limit - before, _CHUNK)):
                 size, data = get(1)
                 if size >= XLOGDATA_HEADER and data[0] == XLOGDATA:
                     append(bytes(data))
                 else:
                     break
             else:
-                break
+                room -= sum(map(len, frames[before:]))
+                continue
             if size < 0:
                 self._end()
                 return Received(frames, None, closed=True)
@@ -70,22 +74,31 @@ class CopyBoth:
             if consumed and len(frames) - before < _TRICKLE:
                 break
             room -= sum(map(len, frames[before:]))
-            self._ahead = 0
+            self._may_be_full = False
             self._consume()
             consumed = True
         return Received(frames, None)
 
     def read_ahead(self) -> bool:
-        """Read what has arrived into libpq's buffer; False if no more can be. A failure waits for `take`."""
+        """Read what has arrived into libpq's buffer; False if no more can be. A failure waits for `take`.
+
+        libpq reads until nothing is there or its buffer is full, and doubles a full one (`pqReadData` in
+        fe-misc.c). As it doesn't tell, one behind which more is waiting counts as full.
+        """
+        if self._may_be_full and self._buffer >= _LARGEST_BUFFER:
+            return False
         try:
-            arrived = int.from_bytes(ioctl(self._pgconn.socket, FIONREAD, bytes(4)), sys.byteorder)
-            if arrived:
-                self._ahead += arrived
+            if self._arrived():
+                self._buffer *= 2 if self._may_be_full else 1
                 self._pgconn.consume_input()
+                self._may_be_full = self._arrived()
         except psycopg.OperationalError as failure:
             self._failure = self._failure or failure
             return False
-        return self._ahead < _AHEAD_BYTES
+        return True
+
+    def _arrived(self) -> bool:
+        return any(ioctl(self._pgconn.socket, FIONREAD, bytes(4)))
 
     def _consume(self) -> None:
         try:
