@@ -183,7 +183,7 @@ class IcebergTable:
     def expire(self, hours: int) -> None:
         before = dt.datetime.now(dt.UTC) - dt.timedelta(hours=hours)
         self._call(
-            "expire_snapshots", f"older_than => TIMESTAMP '{before:%Y-%m-%d %H:%M:%S}'", "retain_last => 1"
+            "expire_snapshots", f"older_than => TIMESTAMP '{before:%Y-%m-%d %H:%M:%S.%f}'", "retain_last => 1"
         )
 
     def _call(self, procedure: str, *arguments: str) -> None:
