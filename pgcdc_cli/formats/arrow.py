@@ -85,7 +85,8 @@ def _groups(batches: Sequence[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]
 
 def _changes(batch: ChangeBatch) -> Encoded[pa.RecordBatch]:
     rows = batch_of_changes(batch, table_schema(batch.table))
-    return Encoded(batch.table.display, batch.table, batch.stamps.index, batch.stamps.commit_lsn, rows)
+    index, commit_lsn = batch.stamps.index, batch.stamps.commit_lsn
+    return Encoded(batch.table.display, batch.table, index, commit_lsn, rows, batch.lacks_any)
 
 
 def _truncate(event: TruncateChange) -> Encoded[pa.RecordBatch]:
@@ -99,4 +100,5 @@ def _message(event: MessageChange) -> Encoded[pa.RecordBatch]:
 
 def _piece(batch: Encoded[pa.RecordBatch]) -> Piece:
     head = batch.rows.schema.serialize().to_pybytes()
-    return Piece(batch.target, len(batch.index), *commit_range(batch), batch.rows, head, batch.table)
+    rows = len(batch.index)
+    return Piece(batch.target, rows, *commit_range(batch), batch.rows, head, batch.table, batch.unchanged)

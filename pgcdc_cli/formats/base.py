@@ -19,7 +19,8 @@ class Piece:
 
     `target` is the file's name in the directory's layout: `schema.table`, `_messages`, or "" where everything
     goes into one file. `head` begins every file of this kind (the Arrow schema): another head means another
-    part. `table` is None where a file holds several tables, or none.
+    part. `table` is None where a file holds several tables, or none. `unchanged` says that there are rows
+    with values that were not sent (unchanged TOAST).
     """
 
     target: str
@@ -29,6 +30,7 @@ class Piece:
     data: Data
     head: bytes = b""
     table: TableSchema | None = None
+    unchanged: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

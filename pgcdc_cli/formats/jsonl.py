@@ -67,7 +67,8 @@ class JsonlFormat:
     def _batch(self, batch: ChangeBatch, gid: str | None) -> Encoded[Column]:
         lines = joined(row_parts(batch, self.numeric, gid))
         stamps = batch.stamps
-        return Encoded(*self._place(batch.table), stamps.index, stamps.commit_lsn, lines)
+        place = self._place(batch.table)
+        return Encoded(*place, stamps.index, stamps.commit_lsn, lines, batch.lacks_any)
 
     def _event(self, event: Event, gid: str | None) -> Encoded[Column]:
         line = json.dumps(event_object(event, gid), ensure_ascii=False, separators=(",", ":")) + "\n"
@@ -82,4 +83,11 @@ class JsonlFormat:
 
 def _piece(lines: Encoded[Column]) -> Piece:
     data = kernels.contiguous(lines.rows)
-    return Piece(lines.target, len(lines.rows), *commit_range(lines), data, table=lines.table)
+    return Piece(
+        lines.target,
+        len(lines.rows),
+        *commit_range(lines),
+        data,
+        table=lines.table,
+        unchanged=lines.unchanged,
+    )

@@ -1,7 +1,7 @@
 """Rows of several batches, back in stream order."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -18,13 +18,17 @@ MESSAGES = "_messages"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded(Generic[RowsT]):
-    """Rows for one target, of one table or (None) of none; `index` is their place in the stream."""
+    """Rows for one target, of one table or (None) of none; `index` is their place in the stream.
+
+    `unchanged` says that there are rows with values that were not sent (unchanged TOAST).
+    """
 
     target: str
     table: TableSchema | None
     index: Int64s
     commit_lsn: Int64s
     rows: RowsT
+    unchanged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,8 @@ class Arrange(Generic[RowsT]):
         index = np.concatenate([part.index for part in parts])
         commit_lsn = np.concatenate([part.commit_lsn for part in parts])
         rows = self.concat([part.rows for part in parts])
-        return self._sorted(Encoded(parts[0].target, parts[0].table, index, commit_lsn, rows))
+        unchanged = any(part.unchanged for part in parts)
+        return self._sorted(Encoded(parts[0].target, parts[0].table, index, commit_lsn, rows, unchanged))
 
     def _sorted(self, part: Encoded[RowsT]) -> Encoded[RowsT]:
         if (part.index[1:] > part.index[:-1]).all():
@@ -62,7 +67,7 @@ class Arrange(Generic[RowsT]):
 
     def _pick(self, part: Encoded[RowsT], chosen: Int64s) -> Encoded[RowsT]:
         rows = self.take(part.rows, chosen)
-        return Encoded(part.target, part.table, part.index[chosen], part.commit_lsn[chosen], rows)
+        return replace(part, index=part.index[chosen], commit_lsn=part.commit_lsn[chosen], rows=rows)
 
     def _cut(self, versions: Sequence[Encoded[RowsT]]) -> list[Encoded[RowsT]]:
         """Interleave a table's versions (each sorted) in stream order, in as few pieces as that allows."""

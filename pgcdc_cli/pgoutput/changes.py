@@ -36,6 +36,11 @@ class FullImage:
     columns: tuple[pa.BinaryArray, ...]
     unchanged: tuple[Mask | None, ...]
 
+    @property
+    def lacks_any(self) -> bool:
+        """Whether there is a value that the server did not send."""
+        return any(mask is not None and bool(mask.any()) for mask in self.unchanged)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyImage:
@@ -90,6 +95,11 @@ class ChangeBatch:
     new: FullImage | None
     old: FullImage | KeyImage | None
     snapshot: SnapshotMark | None = None
+
+    @property
+    def lacks_any(self) -> bool:
+        """Whether there are rows with values that the server did not send."""
+        return self.new is not None and self.new.lacks_any
 
     def __len__(self) -> int:
         return len(self.stamps)

@@ -36,13 +36,17 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A file's state at one moment: bytes, their CRC-32, rows, and the commits that these are of."""
+    """A file's state at one moment: bytes, their CRC-32, rows, and the commits that these are of.
+
+    `unchanged` says that some rows have values that were not sent (unchanged TOAST).
+    """
 
     size: int = 0
     crc32: int = 0
     rows: int = 0
     first_commit_lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
     last_commit_lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
+    unchanged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +152,7 @@ def _encode_file(file: PartialFile) -> dict[str, object]:
         "rows": mark.rows,
         "first_commit_lsn": str(mark.first_commit_lsn),
         "last_commit_lsn": str(mark.last_commit_lsn),
+        "unchanged": mark.unchanged,
         "part": file.part,
         "table": file.table,
         "schema": file.schema,
@@ -240,6 +245,7 @@ def _decode_file(data: object) -> PartialFile:
             fields.count("rows"),
             fields.lsn("first_commit_lsn"),
             fields.lsn("last_commit_lsn"),
+            fields.flag("unchanged"),
         ),
         part=fields.count("part"),
         table=None if fields.null("table") else fields.text("table"),

@@ -21,7 +21,8 @@ class SegmentFile:
     """A finished file.
 
     `table` is `schema.table`, `_messages`, or None for one that holds all tables; `path` and `schema` are
-    relative to the directory; `bytes` and `crc32` are of what is stored.
+    relative to the directory; `bytes` and `crc32` are of what is stored; `unchanged` says that some rows have
+    values that were not sent (unchanged TOAST).
     """
 
     table: str | None
@@ -31,6 +32,7 @@ class SegmentFile:
     bytes: int
     crc32: int
     schema: str | None
+    unchanged: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ def encode_segment(segment: Segment) -> str:
             "bytes": file.bytes,
             "crc32": file.crc32,
             "schema": file.schema,
+            "unchanged": file.unchanged,
         }
         for file in segment.files
     ]
@@ -103,6 +106,7 @@ def _decode_file(data: object) -> SegmentFile:
         bytes=fields.count("bytes"),
         crc32=fields.count("crc32"),
         schema=None if fields.null("schema") else fields.path("schema"),
+        unchanged=fields.missing("unchanged") or fields.flag("unchanged"),
     )
     fields.end()
     return file

@@ -53,7 +53,7 @@ def _own(data: Data) -> Data:
 def _joined(mark: Mark, new: Mark, size: int, crc32: int) -> Mark:
     first = mark.first_commit_lsn if mark.rows else new.first_commit_lsn
     last = new.last_commit_lsn if new.rows else mark.last_commit_lsn
-    return Mark(size, crc32, mark.rows + new.rows, first, last)
+    return Mark(size, crc32, mark.rows + new.rows, first, last, mark.unchanged or new.unchanged)
 
 
 class OutputFile:
@@ -107,7 +107,8 @@ class OutputFile:
         size = _size(piece.data)
         full = self.held + size >= FRAME_SIZE
         data = piece.data if full else _own(piece.data)
-        held.add([data], Mark(size, 0, piece.rows, piece.first_commit_lsn, piece.last_commit_lsn))
+        commits = piece.first_commit_lsn, piece.last_commit_lsn
+        held.add([data], Mark(size, 0, piece.rows, *commits, piece.unchanged))
         if full:
             self.cut()
 

@@ -31,7 +31,9 @@ def plan(
 
 def _finished(file: PartialFile, kind: str) -> SegmentFile:
     path, mark = file.path.removesuffix(PARTIAL), file.mark
-    return SegmentFile(file.table, path, kind, mark.rows, mark.size, mark.crc32, file.schema)
+    return SegmentFile(
+        file.table, path, kind, mark.rows, mark.size, mark.crc32, file.schema, unchanged=mark.unchanged
+    )
 
 
 def check(files: Files, pending: Pending) -> None:

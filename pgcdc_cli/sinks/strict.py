@@ -40,6 +40,9 @@ class Fields:
             raise ValueError(f"{name} of {self._what} is negative")
         return value
 
+    def flag(self, name: str) -> bool:
+        return self._take(name, bool)
+
     def lsn(self, name: str) -> Lsn:
         return Lsn.parse(self._take(name, str))
 
@@ -72,6 +75,10 @@ class Fields:
         if found:
             del self._data[name]
         return found
+
+    def missing(self, name: str) -> bool:
+        """Say whether a field isn't there that others than pgcdc need not write."""
+        return name not in self._data
 
     def end(self) -> None:
         if self._data:

@@ -137,7 +137,7 @@ class Directory:
         schema = f"schemas/{described.relation.oid}-{described.fingerprint}.json"
         (self.path / schema).write_text(json.dumps({"format_version": 1, **described.to_json()}))
         facts = {"table": table.display, "path": path, "format": self.encoding.name, "rows": len(some)}
-        return {**facts, "bytes": size, "crc32": checksum, "schema": schema}
+        return {**facts, "bytes": size, "crc32": checksum, "schema": schema, "unchanged": False}
 
     def _encoded(self, table: TableSchema, some: Changes) -> Iterator[tuple[TableSchema, bytes]]:
         """Give the file's bytes, and the table as the format describes it."""

@@ -24,6 +24,8 @@ from pgcdc_cli.types.registry import builtin
 
 SOURCE = Source("7300000000000000001", 1, "shop", "s1", ("p1",))
 START = Lsn(100)
+LACKING = 1
+"""The place in its transaction of the row that has a value which was not sent."""
 
 
 class Clock:
@@ -148,6 +150,7 @@ class Feed:
             data=b"".join(tx.line(seq) for tx, seq in group),
             head=self.heads.get(name, self.encoding.head),
             table=TABLES.get(name),
+            unchanged=any(seq == LACKING for _, seq in group),
         )
 
     def whole(self, *txs: Tx) -> EncodedSlice:
@@ -221,6 +224,7 @@ class MemoryOrRealReader:
                 rows = encoding.read(data, finished=True)
                 assert (len(data), len(rows)) == (file.bytes, file.rows)
                 assert self.disk.crc32(f"{self.root}/{file.path}", len(data)) == file.crc32
+                assert file.unchanged == any(json.loads(row)["seq"] == LACKING for row in rows)
                 commits = [Lsn(json.loads(row)["commit"]) for row in rows]
                 assert segment.first_commit_lsn <= min(commits) <= max(commits) <= segment.last_commit_lsn
                 assert file.path.split("-")[1] == commits[0].hex16()

@@ -234,7 +234,10 @@ def test_a_slot_beyond_the_checkpoint_is_a_gap():
 
 def segment(number: int, files: int = 1) -> Segment:
     lsn = Lsn(number * 100)
-    listed = tuple(SegmentFile("public.a", f"public.a/{n}", "jsonl", 1, 2, 3, None) for n in range(files))
+    listed = tuple(
+        SegmentFile("public.a", f"public.a/{n}", "jsonl", 1, 2, 3, None, unchanged=False)
+        for n in range(files)
+    )
     return Segment(number, "id", lsn, Lsn(lsn + 10), Lsn(lsn + 20), listed)
 
 
@@ -247,6 +250,13 @@ def test_a_manifest_reads_as_written(tmp_path):
         path.write_text("".join(encode_segment(s) for s in segments[:count]))
         assert read_manifest(str(path)) == segments[:count]
         assert last_segment(Disk(), str(path)) == segments[count - 1]
+
+
+def test_a_manifest_of_another_program_may_not_know_what_was_sent(tmp_path):
+    path = tmp_path / "manifest.jsonl"
+    path.write_text(encode_segment(segment(1)).replace(',"unchanged":false', ""))
+    (found,) = read_manifest(str(path))
+    assert found.files[0].unchanged
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,7 @@ class Directory:
             "bytes": len(data),
             "crc32": zlib.crc32(data),
             "schema": None if table is None else self._schema_file(table),
+            "unchanged": any(piece.unchanged for piece in pieces),
         }
 
     def _schema_file(self, table: TableSchema) -> str:

@@ -64,6 +64,7 @@ class History:
     rows: dict[Key, Row] = field(default_factory=dict)
     spaces: int = 1
     truncates: bool = True
+    toasts: bool = True
     lsn: int = 1000
     seq: int = 0
     _space: int = 0
@@ -136,7 +137,8 @@ class History:
         return [row for row in self.rows.values() if int(row["a"] or 0) // _SPACE == self._space // _SPACE]
 
     def _unchanged(self, row: Row) -> frozenset[str]:
-        return frozenset(n for n in TOAST if row[n] is not None and self.random.random() < 0.6)
+        toast = TOAST if self.toasts else ()
+        return frozenset(n for n in toast if row[n] is not None and self.random.random() < 0.6)
 
     def update(self, key: Row | None = None, row: Row | None = None) -> None:
         row = row or self._some_row()
@@ -177,11 +179,17 @@ class History:
 
 
 def random_history(
-    name: str, key: tuple[str, ...], identity: ReplicaIdentity, *, spaces: int, truncates: bool = False
+    name: str,
+    key: tuple[str, ...],
+    identity: ReplicaIdentity,
+    *,
+    spaces: int,
+    truncates: bool = False,
+    toasts: bool = True,
 ) -> History:
     """Make a table with some snapshot rows, and changes to it; the same ones for the same name."""
-    pick = random.Random(name)
-    history = History(table_schema(name, COLUMNS, key, identity), pick, spaces=spaces, truncates=truncates)
+    table, pick = table_schema(name, COLUMNS, key, identity), random.Random(name)
+    history = History(table, pick, spaces=spaces, truncates=truncates, toasts=toasts)
     history.begin()
     for number in range(spaces * 4):
         row = {"a": str(number // 4 * _SPACE + number % 4), "b": "x", **history.values()}

@@ -23,6 +23,8 @@ def histories() -> list[History]:
         random_history("pair", ("b", "a"), index, spaces=SPACES),
         random_history("full", ("a", "b"), full, spaces=SPACES),
         random_history("truncated5", ("a", "b"), default, spaces=1, truncates=True),
+        random_history("sent", ("a", "b"), default, spaces=SPACES, toasts=False),
+        random_history("sent_truncated", ("a", "b"), full, spaces=1, truncates=True, toasts=False),
     ]
 
 
@@ -57,5 +59,7 @@ def test_merged_tables_are_what_the_oracle_says(
         if number % 2:
             summary = merge_into(spark, directory, tmp_path / "wh")
             assert summary["error"] is None
+    told = {(file["table"], file["unchanged"]) for line in directory.lines for file in line["files"]}
+    assert {(h.table.display, h.toasts) for h in histories} <= told
     for history in histories:
         assert merged_rows(spark, tmp_path / "wh", history.table) == fold(history.changes, history.key)

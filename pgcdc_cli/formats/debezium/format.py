@@ -110,7 +110,7 @@ class DebeziumFormat:
                 lines = lines.filter(pa.array(told))
             if len(lines):
                 index, commit = stamps.index[told], stamps.commit_lsn[told]
-                yield Encoded(*self._place(batch.table), index, commit, lines)
+                yield Encoded(*self._place(batch.table), index, commit, lines, batch.lacks_any)
             yield from _lost(losses, stamps)
 
     def _batch(
@@ -200,4 +200,5 @@ def _lost(losses: Losses | None, stamps: Stamps) -> Iterator[Encoded[Column]]:
 def _piece(lines: Encoded[Column]) -> Piece:
     data = kernels.contiguous(lines.rows)
     rows = int(np.count_nonzero(np.asarray(memoryview(data)).view(np.uint8) == _NEWLINE))
-    return Piece(lines.target, rows, *commit_range(lines), data, table=lines.table)
+    place = commit_range(lines)
+    return Piece(lines.target, rows, *place, data, table=lines.table, unchanged=lines.unchanged)

@@ -42,7 +42,23 @@ def after(rows: DataFrame, truncate: Row) -> DataFrame:
 
 def fold(rows: DataFrame, version: TableVersion) -> DataFrame:
     """Fold rows as `rows.read_rows` gives them."""
-    return events(rows, version).where("newest").drop("newest", "pos", "half", "moved")
+    found = events(rows, version).where("newest") if lacking(version) else _newest(rows, version)
+    return found.drop("newest", "pos", "half", "moved")
+
+
+def _newest(rows: DataFrame, version: TableVersion) -> DataFrame:
+    """Give each key's last event, where nothing is lacking and no other matters: Spark drops most early."""
+    keys = [f"k{number}" for number in range(len(version.key or ()))]
+    latest = Window.partitionBy(*keys).orderBy(F.desc("pos"), F.desc("half"))
+    halved = _halved(rows, version).withColumn("newest", F.row_number().over(latest)).where("newest = 1")
+    facts = {
+        "dead": F.col("half") == 0,
+        "origin": F.lit(None).cast(
+            f"struct<moved: boolean, pos: {halved.schema['pos'].dataType.simpleString()}>"
+        ),
+        "truncate": F.when(F.col("op") == "T", F.col("pos")),
+    }
+    return halved.withColumns(facts).drop("op")
 
 
 def events(rows: DataFrame, version: TableVersion) -> DataFrame:

@@ -12,7 +12,7 @@ from .evolve import ANEW as _ANEW
 from .evolve import Goal, find_goal
 from .extras import PREFIX
 from .lake import LakeTable
-from .segments import DataFile, Segment, TableVersion
+from .segments import DataFile, Segment, TableVersion, all_sent
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,8 @@ def table_files(
         waiting = [file for file in files if row is None or file.segment > row.segment]
         if waiting:
             used = {file.schema: versions[file.schema] for file in waiting}
+            if not any(file.unchanged for file in waiting):
+                used = {path: all_sent(version) for path, version in used.items()}
             merged = 0 if row is None else row.segment
             losses = [file for segment in segments for file in segment.losses if file.segment > merged]
             gathered.append(TableFiles(table, place(schema, name), row, waiting, used, losses))

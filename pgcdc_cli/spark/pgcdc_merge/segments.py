@@ -29,7 +29,8 @@ _READERS = 8
 class DataFile:
     """A finished file of one table: its place under the directory, and what it must be.
 
-    `schema` is the table's schema file; empty for a file that tells what is missing in others.
+    `schema` is the table's schema file; empty for a file that tells what is missing in others. `unchanged`
+    says that some rows may lack values (unchanged TOAST).
     """
 
     segment: int
@@ -40,6 +41,7 @@ class DataFile:
     bytes: int
     crc32: int
     schema: str
+    unchanged: bool = True
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,7 @@ def _data_file(segment: int, item: dict[str, Any]) -> DataFile:
         item["bytes"],
         item["crc32"],
         schema,
+        item.get("unchanged", True),
     )
 
 
@@ -195,6 +198,11 @@ def _table_version(data: dict[str, Any], path: str, choices: Choices) -> TableVe
         if not column["not_null"] and facts.get(column["name"], {"default": ""})["default"] is None
     )
     return TableVersion(data["oid"], data["schema"], data["table"], columns, key, path, events, plain)
+
+
+def all_sent(version: TableVersion) -> TableVersion:
+    """Describe a table none of whose values is missing in any row."""
+    return replace(version, columns=tuple(replace(column, may_lack=False) for column in version.columns))
 
 
 def verify(files: Files, directory: str, wanted: Sequence[DataFile]) -> None:
