@@ -25,22 +25,35 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-class ByFile(LoadScopeScheduling):
-    """A file's tests run in one process, and all that needs Spark in one: its start takes long."""
+def _scope(nodeid: str) -> str:
+    """Name the tests that run in one process.
+
+    That is a file's, but all that share a Spark, whose start takes long; and all that start one themselves, so
+    that there is one such at a time.
+    """
+    path = nodeid.partition("::")[0]
+    if path.startswith(("tests/demo/", "tests/spark/test_launch", "tests/spark/test_spark_command")):
+        return "own spark"
+    return "spark" if path.startswith("tests/spark/") else path
+
+
+class ByScope(LoadScopeScheduling):
+    """Gives each process a scope at a time."""
 
     def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.partition("::")[0]
-        return "spark" if path.startswith(("tests/spark/", "tests/demo/")) else path
+        return _scope(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByScope:
     """Divide the tests among processes (`-n`)."""
-    return ByFile(config, log)
+    return ByScope(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what takes long."""
+    """Leave out what takes long, and begin with the largest scopes."""
+    first = {"spark": 0, "own spark": 1}
+    items.sort(key=lambda item: first.get(_scope(item.nodeid), 2))
     for item in items:
         if item.get_closest_marker("long") and not config.getoption("--long"):
             reason = "takes long, and others are like it: --long runs it, too"

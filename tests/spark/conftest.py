@@ -26,6 +26,9 @@ _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
 }
 
+_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""For few rows, compiling a plan takes longest; with `--long` it is done, and always where the command runs."""
+
 
 def _catalog(warehouse: Path) -> dict[str, str]:
     """A catalog of Iceberg tables that is not the job's own: `shop`."""
@@ -35,7 +38,7 @@ def _catalog(warehouse: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     changed = java_settings(tmp_path_factory.mktemp("java"))
     changed |= {"PYSPARK_PYTHON": sys.executable, "LC_ALL": "C.UTF-8", "SPARK_HOME": None}
     with pytest.MonkeyPatch.context() as patch:
@@ -45,9 +48,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             else:
                 patch.setenv(name, value)
         builder = SparkSession.builder.master("local[2]")
-        for name, value in _SETTINGS.items():
-            builder = builder.config(name, value)
-        for name, value in _catalog(tmp_path_factory.mktemp("catalog")).items():
+        settings = _SETTINGS | _catalog(tmp_path_factory.mktemp("catalog"))
+        settings |= {} if request.config.getoption("--long") else _INTERPRETED
+        for name, value in settings.items():
             builder = builder.config(name, value)
         session = builder.getOrCreate()
     yield session

@@ -17,6 +17,7 @@ from merge_directories import FORMATS, Directory, merge_into, merged_rows, read_
 from merge_histories import INT4, TEXT, pg_type, table_schema
 from merge_oracle import Change, fold
 from pyspark.sql import SparkSession
+from spark_cluster import QUICK
 
 COMMITS = {"delta": "**/_delta_log/*.json", "iceberg": "**/metadata/*.metadata.json"}
 PER_RUN = 8
@@ -77,6 +78,7 @@ def run_and_kill(directory: Path, warehouse: Path, lake: str, pick: random.Rando
     """Start a merge, wait for one of its commits, and kill all of it, its Java or its Python."""
     line = [sys.executable, "-m", "pgcdc_cli", "spark-submit", "--master", "local[2]", "--format", lake]
     line += ["--input", str(directory), "--warehouse", str(warehouse), "--mode", "both"]
+    line += ["--", "--conf", f"spark.driver.extraJavaOptions={QUICK}"]
     target, victim = (
         len(commits(warehouse, lake)) + pick.randrange(PER_RUN + 1),
         pick.choice(["all", "java", "job"]),
