@@ -28,8 +28,8 @@ def pytest_configure() -> None:
 def _scope(nodeid: str) -> str:
     """Name the tests that run in one process.
 
-    That is a file's, but all that share a Spark, whose start takes long; and all that start one themselves, so
-    that there is one such at a time.
+    That is a file's, but all that share a Spark, whose start takes long; and all that start one themselves,
+    so that there is one such at a time.
     """
     path = nodeid.partition("::")[0]
     if path.startswith(("tests/demo/", "tests/spark/test_launch", "tests/spark/test_spark_command")):

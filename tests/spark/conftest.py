@@ -27,7 +27,7 @@ _SETTINGS = {
 }
 
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""For few rows, compiling a plan takes longest; with `--long` it is done, and always where the command runs."""
+"""For few rows, compiling a plan takes longest. It is done with `--long`, and where the command itself runs."""
 
 
 def _catalog(warehouse: Path) -> dict[str, str]:
