@@ -27,7 +27,7 @@ _SETTINGS = {
 }
 
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""For few rows, compiling a plan takes longest. It is done with `--long`, and where the command itself runs."""
+"""For few rows, compiling a plan takes longest: that is for `--long`, and for runs of the command itself."""
 
 
 def _catalog(warehouse: Path) -> dict[str, str]:
