@@ -143,6 +143,23 @@ def problem_of(summary: dict[str, Any]) -> str:
     return str(told)
 
 
+def test_a_table_whose_checksums_are_missing(
+    spark: SparkSession, directory: Directory, warehouse: Path
+) -> None:
+    """A run that is killed right after a commit leaves none of it; Delta then reads its last checkpoint."""
+    merge_into(spark, directory, warehouse, until=0x24)
+    delta(spark, warehouse, "ALTER TABLE {} SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
+    merge_into(spark, directory, warehouse)
+    log = table_path(warehouse, ONE) / "_delta_log"
+    assert list(log.glob("*.checkpoint.parquet"))
+    for path in log.glob("*.crc"):
+        path.unlink()
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]  # it is classic
+    directory.segment([(ONE, THIRD)])
+    assert merge_into(spark, directory, warehouse)["error"] is None
+    assert merged_rows(spark, warehouse, ONE) == fold(FIRST + SECOND + THIRD, ("id",))
+
+
 @pytest.mark.parametrize(
     ("statement", "told"),
     [
@@ -167,6 +184,7 @@ def test_a_table_that_another_program_wrote_is_left_alone(
     assert merged_rows(spark, warehouse, TWO) == fold(FIRST + THIRD, ("id",))
     delta(spark, warehouse, "RESTORE TABLE {} TO VERSION AS OF 1")
     delta(spark, warehouse, "OPTIMIZE {}")
+    delta(spark, warehouse, "ALTER TABLE {} DROP FEATURE deletionVectors")
     assert merge_into(spark, directory, warehouse)["error"] is None
     assert merged_rows(spark, warehouse, ONE) == fold(FIRST + SECOND + THIRD, ("id",))
 

@@ -241,6 +241,15 @@ def test_a_segment_that_is_being_written_is_none(
     assert (summary["segment"], summary["tables"], summary["error"]) == (0, [], None)
 
 
+def test_a_warehouse_that_cannot_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(MergeError, match=r'could not write to ".*/file/warehouse": Not a directory'),
+        locked(f"file:{tmp_path}/file/warehouse"),
+    ):
+        pass
+
+
 def test_a_second_merge_stops(spark: SparkSession, directory: Directory, warehouse: Path) -> None:
     directory.segment([(ONE, FIRST)])
     with (

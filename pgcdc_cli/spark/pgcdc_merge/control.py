@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no annotations
 from pyspark.errors import PySparkException
@@ -161,8 +161,7 @@ def locked(warehouse: str) -> Iterator[None]:
         yield
         return
     directory = Path(warehouse.removeprefix("file:"))
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / f"{CONTROL}.lock").open("w", encoding="utf-8") as lock:
+    with _lock_file(directory) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -172,3 +171,14 @@ def locked(warehouse: str) -> Iterator[None]:
                 locked=True,
             ) from error
         yield
+
+
+def _lock_file(directory: Path) -> TextIO:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return (directory / f"{CONTROL}.lock").open("w", encoding="utf-8")
+    except OSError as error:
+        raise MergeError(
+            f'could not write to "{directory}": {error.strerror}',
+            "give --warehouse a directory that this user can write to",
+        ) from error

@@ -52,6 +52,7 @@ _HARMLESS = frozenset(
         *("OPTIMIZE", "VACUUM START", "VACUUM END", "REORG", "COMPUTE STATS", "CLUSTER BY"),
         *("SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "ADD COLUMNS", "CHANGE COLUMN", "CHANGE COLUMNS"),
         *("UPGRADE PROTOCOL", "ADD CONSTRAINT", "DROP CONSTRAINT", "SET TABLE COMMENT"),
+        *("DROP FEATURE", "Deletion Vector Tombstones", "Empty Commit"),
     }
 )
 """What leaves all rows as they are."""
@@ -102,6 +103,8 @@ class DeltaTable:
         self.name = f"delta.{quoted(path)}"
         # SQL has no way to a table's transaction marks.
         jvm: Any = session._jvm  # noqa: SLF001
+        # Delta reads a log whose checksum is missing, as a killed run leaves it, with the thread's session.
+        jvm.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001
         self._log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, path)  # noqa: SLF001
         self._nothing = jvm.scala.Option.empty()
         self._snapshot = self._update()
