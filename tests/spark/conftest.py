@@ -6,17 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from merge_directories import FORMATS, Directory
 from pyspark.sql import SparkSession
 
 from pgcdc_cli.spark.java import java_settings
 from pgcdc_cli.spark.packages import DELTA, ICEBERG, NOT_NEEDED
-from pgcdc_cli.spark.pgcdc_merge.formats import FORMATS
+from pgcdc_cli.spark.pgcdc_merge.formats import FORMATS as LAKES
 from pgcdc_cli.spark.pgcdc_merge.sessions import SETTINGS
 
 _SETTINGS = {
-    **FORMATS["delta"].extensions,
+    **LAKES["delta"].extensions,
     **SETTINGS,
-    "spark.sql.extensions": ",".join(f.extensions["spark.sql.extensions"] for f in FORMATS.values()),
+    "spark.sql.extensions": ",".join(f.extensions["spark.sql.extensions"] for f in LAKES.values()),
     "spark.jars.packages": f"{DELTA},{ICEBERG}",
     "spark.jars.excludes": ",".join(NOT_NEEDED),
     "spark.driver.memory": "1g",
@@ -55,6 +56,17 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         session = builder.getOrCreate()
     yield session
     session.stop()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    """An empty directory of JSON lines."""
+    return Directory(tmp_path / "in", FORMATS["jsonl"])
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Path:
+    return tmp_path / "wh"
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

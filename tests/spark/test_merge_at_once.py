@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from merge_directories import FORMATS, Directory, merge_into, merged_rows, read_table
+from merge_directories import Directory, merge_into, merged_rows, read_table
 from merge_histories import INT4, TEXT, pg_type, table_schema
 from merge_oracle import Change, fold
 from pyspark.sql import SparkSession
@@ -32,16 +32,6 @@ def delete(lsn: int, id_: int) -> Change:
 
 FIRST = [insert(10, 1), insert(20, 2)]
 SECOND = [delete(40, 1), insert(50, 3)]
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Directory:
-    return Directory(tmp_path / "in", FORMATS["jsonl"])
-
-
-@pytest.fixture
-def warehouse(tmp_path: Path) -> Path:
-    return tmp_path / "wh"
 
 
 def recorded_ids(spark: SparkSession, warehouse: Path) -> dict[str, list[int]]:

@@ -36,11 +36,6 @@ def directory(tmp_path: Path) -> Directory:
     return directory
 
 
-@pytest.fixture
-def warehouse(tmp_path: Path) -> Path:
-    return tmp_path / "wh"
-
-
 def replace_line(directory: Directory, number: int, line: str) -> None:
     lines = (directory.path / "manifest.jsonl").read_text().splitlines(keepends=True)
     lines[number : number + 1] = [line]

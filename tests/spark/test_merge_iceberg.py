@@ -29,16 +29,6 @@ def delete(lsn: int, id_: int) -> Change:
     return Change("D", lsn, 0, old={"id": str(id_)})
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Directory:
-    return Directory(tmp_path / "in", FORMATS["jsonl"])
-
-
-@pytest.fixture
-def warehouse(tmp_path: Path) -> Path:
-    return tmp_path / "wh"
-
-
 def iceberg(spark: SparkSession, directory: Directory, warehouse: Path, **options: Any) -> dict[str, Any]:
     return merge_into(spark, directory, warehouse, format="iceberg", **options)
 

@@ -33,16 +33,6 @@ def delete(lsn: int, id_: int) -> Change:
     return Change("D", lsn, 0, old={"id": str(id_)})
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Directory:
-    return Directory(tmp_path / "in", FORMATS["jsonl"])
-
-
-@pytest.fixture
-def warehouse(tmp_path: Path) -> Path:
-    return tmp_path / "wh"
-
-
 def tables_of(summary: dict[str, Any]) -> dict[tuple[str, str], int]:
     return {(table["table"], table["mode"]): table["segment"] for table in summary["tables"]}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from merge_directories import FORMATS, Directory, merge_into, merged_rows, table_path
+from merge_directories import Directory, merge_into, merged_rows, table_path
 from merge_histories import INT4, TEXT, pg_type, table_schema
 from merge_oracle import Change, fold
 from pyspark.sql import SparkSession
@@ -36,16 +36,6 @@ def delete(lsn: int, id_: int) -> Change:
 
 FIRST = [insert(10, 1), insert(20, 2), update(30, 1, "changed")]
 SECOND = [delete(40, 1), insert(50, 3), update(60, 2, None)]
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Directory:
-    return Directory(tmp_path / "in", FORMATS["jsonl"])
-
-
-@pytest.fixture
-def warehouse(tmp_path: Path) -> Path:
-    return tmp_path / "wh"
 
 
 def segments_of_commits(spark: SparkSession, warehouse: Path, table: TableSchema) -> list[int]:

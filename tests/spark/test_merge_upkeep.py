@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from merge_directories import FORMATS, Directory, merge_into, read_table, table_path
+from merge_directories import Directory, merge_into, read_table, table_path
 from merge_histories import INT4, pg_type, table_schema
 from merge_oracle import Change
 from pyspark.sql import SparkSession
@@ -15,11 +15,6 @@ from pgcdc_cli.status import as_of
 
 ONE = table_schema("One", {"id": pg_type(INT4)}, ("id",), schema="Shop")
 SEGMENTS = 3
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Directory:
-    return Directory(tmp_path / "in", FORMATS["jsonl"])
 
 
 def insert(number: int) -> Change:

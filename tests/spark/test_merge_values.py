@@ -75,11 +75,6 @@ def count(summary: dict[str, Any], what: str) -> int:
     return sum(table[what] for table in summary["tables"])
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Directory:
-    return Directory(tmp_path / "in", FORMATS["jsonl"])
-
-
 DAYS = ["infinity", "-infinity", "0044-03-15 BC", "12345-01-01", "0001-12-31 BC", "2026-03-29", "1582-10-10"]
 
 
