@@ -32,7 +32,7 @@ def _scope(nodeid: str) -> str:
     so that there is one such at a time.
     """
     path = nodeid.partition("::")[0]
-    if path.startswith(("tests/demo/", "tests/spark/test_launch", "tests/spark/test_spark_command")):
+    if path.startswith(("tests/demo/", "tests/spark/test_launch")):
         return "own spark"
     return "spark" if path.startswith("tests/spark/") else path
 
