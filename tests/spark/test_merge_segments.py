@@ -17,11 +17,14 @@ def row(id_: int, code: int, note: str | None) -> Row:
 
 
 def test_many_small_segments_and_empty_ones(spark: SparkSession, tmp_path: Path) -> None:
+    """Some lack values that others have."""
     table = table_schema("t", COLUMNS, ("id",))
     directory = Directory(tmp_path / "in", FORMATS["jsonl"])
     everything: list[Change] = []
     for number in range(MANY):
-        some = [Change("I" if number < 9 else "U", number + 1, 0, row(number % 9, number, f"note {number}"))]
+        toast = frozenset({"note"} if number > 9 and number % 7 == 0 else ())
+        new = row(number % 9, number, None if toast else f"note {number}")
+        some = [Change("I" if number < 9 else "U", number + 1, 0, new, unchanged=toast)]
         directory.encoding = FORMATS[["jsonl", "arrow", "jsonl.zst", "debezium"][number % 4]]
         directory.segment([] if number % 10 == 9 else [(table, some)])
         everything += [] if number % 10 == 9 else some

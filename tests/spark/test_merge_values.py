@@ -336,3 +336,45 @@ def test_what_nothing_has_can_be_null(spark: SparkSession, tmp_path: Path, direc
         ("8", None, "b"),
         ("9", None, "c"),
     ]
+
+
+CHOSEN: dict[str, Any] = {"infinity": "string", "decimal": "decimal(20,6)", "variant": True}
+
+
+def test_deleted_rows_keep_such_values(spark: SparkSession, directory: Directory, warehouse: Path) -> None:
+    columns = {"day": pg_type(DATE), "n": pg_type(NUMERIC), "doc": pg_type(JSONB)}
+    table = table_schema("t", {**ID, **columns}, ("id",))
+    rows = {id_: {"day": "infinity", "n": "1.5", "doc": f'{{"a":{id_}}}'} for id_ in "123"}
+    directory.segment([(table, [insert(10 + n, id=id_, **row) for n, (id_, row) in enumerate(rows.items())])])
+    assert_merged(merge_into(spark, directory, warehouse, soft_delete=True, **CHOSEN))
+    changed = update(20, id="2", unsent="doc", day="-infinity", n="2")
+    moved = update(30, {"id": "3"}, id="4", unsent="doc", day=None, n="3.000001")
+    directory.segment([(table, [changed, moved, delete(40, id="1"), delete(50, id="4")])])
+    assert_merged(merge_into(spark, directory, warehouse, soft_delete=True, **CHOSEN))
+    assert rows_in(spark, warehouse, table) == [
+        ("1", "infinity", "1.500000", '{"a":1}'),
+        ("2", "-infinity", "2.000000", '{"a":2}'),
+        ("3", "infinity", "1.500000", '{"a":3}'),
+        ("4", None, "3.000001", '{"a":3}'),
+    ]
+    left = read_table(spark, warehouse, table).where("NOT _pgcdc_deleted").collect()
+    assert [row["id"] for row in left] == [2]
+
+
+def test_such_values_are_kept_where_the_key_changes(
+    spark: SparkSession, directory: Directory, warehouse: Path
+) -> None:
+    """From one column to two, of which one is a number and one a date, as text."""
+    columns = {**ID, "day": pg_type(DATE), "n": pg_type(NUMERIC), "doc": pg_type(JSONB)}
+    before, after = (table_schema("t", columns, key) for key in (("id",), ("n", "day")))
+    one, two = ({"id": id_, "day": "infinity", "n": f"{id_}.50", "doc": f'{{"a":{id_}}}'} for id_ in "12")
+    directory.segment([(before, [insert(10, **one), insert(20, **two)])])
+    assert_merged(merge_into(spark, directory, warehouse, **CHOSEN))
+    moved = update(40, {"day": "infinity", "n": "2.5"}, "doc", id="2", day="-infinity", n="2.500")
+    again = [update(30, None, "doc", id="3", day="infinity", n="1.5"), moved]
+    directory.segment([(before, [update(25, id="2", unsent="doc", day="infinity", n="2.5")]), (after, again)])
+    assert_merged(merge_into(spark, directory, warehouse, **CHOSEN))
+    assert rows_in(spark, warehouse, after) == [
+        ("2", "-infinity", "2.500000", '{"a":2}'),
+        ("3", "infinity", "1.500000", '{"a":1}'),
+    ]
