@@ -12,8 +12,9 @@ from pyspark.sql import SparkSession
 
 from pgcdc_cli.spark.pgcdc_merge import job
 from pgcdc_cli.spark.pgcdc_merge.control import Control
+from pgcdc_cli.spark.pgcdc_merge.delta import DeltaTable
 from pgcdc_cli.spark.pgcdc_merge.errors import MergeError
-from pgcdc_cli.spark.pgcdc_merge.lake import is_conflict
+from pgcdc_cli.spark.pgcdc_merge.lake import Mark, is_conflict
 from pgcdc_cli.spark.warehouse import read_record
 from pgcdc_cli.status import as_of
 
@@ -110,6 +111,24 @@ def test_a_merge_that_is_overtaken_commits_nothing_twice(
     else:
         log = read_table(spark, warehouse, ONE, mode=mode).collect()
         assert sorted(row["_pgcdc_lsn"] for row in log) == [change.commit_lsn for change in everything]
+
+
+def test_a_commit_right_after_ours_is_not_taken_for_it(
+    spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory.segment([(ONE, FIRST)])
+    merge_into(spark, directory, warehouse)
+    directory.segment([(ONE, SECOND)])
+    real = DeltaTable._commit
+
+    def late(table: DeltaTable, mark: Mark) -> Any:
+        spark.sql(f"OPTIMIZE {table.name}")
+        return real(table, mark)
+
+    monkeypatch.setattr(DeltaTable, "_commit", late)
+    (told,) = merge_into(spark, directory, warehouse)["tables"]
+    assert (told["version"], told["inserted"], told["deleted"]) == (1, 1, 1)
+    assert spark.sql(f"DESCRIBE HISTORY delta.`{told['path']}`").count() == 3
 
 
 def test_another_merge_is_blamed_for_conflicts_only() -> None:

@@ -12,6 +12,7 @@ from merge_histories import INT4, TEXT, pg_type, table_schema
 from merge_oracle import Change, fold
 from pyspark.sql import SparkSession
 
+from pgcdc_cli.spark.pgcdc_merge.control import Control
 from pgcdc_cli.spark.pgcdc_merge.errors import MergeError
 from pgcdc_cli.spark.pgcdc_merge.iceberg import IcebergLake
 
@@ -182,6 +183,37 @@ def test_a_table_that_another_program_wrote_is_left_alone(
     delta(spark, warehouse, "ALTER TABLE {} DROP FEATURE deletionVectors")
     assert merge_into(spark, directory, warehouse)["error"] is None
     assert merged_rows(spark, warehouse, ONE) == fold(FIRST + SECOND + THIRD, ("id",))
+
+
+def test_a_table_that_is_an_older_copy_is_left_alone(
+    spark: SparkSession, directory: Directory, warehouse: Path, tmp_path: Path
+) -> None:
+    merge_into(spark, directory, warehouse, until=0x24)
+    shutil.copytree(table_path(warehouse, ONE), tmp_path / "copy")
+    merge_into(spark, directory, warehouse)
+    shutil.rmtree(table_path(warehouse, ONE))
+    shutil.copytree(tmp_path / "copy", table_path(warehouse, ONE))
+    directory.segment([(ONE, THIRD)])
+    problem = problem_of(merge_into(spark, directory, warehouse))
+    assert problem.endswith("is at version 0, but was at version 1 when it was merged last")
+
+
+def test_a_merge_that_was_undone_before_it_was_recorded_is_not_taken_for_done(
+    spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Delta keeps its mark through a RESTORE."""
+
+    def died(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    merge_into(spark, directory, warehouse, until=0x24)
+    with monkeypatch.context() as patch:
+        patch.setattr(Control, "finish", died)
+        with pytest.raises(KeyboardInterrupt):
+            merge_into(spark, directory, warehouse)
+    delta(spark, warehouse, "RESTORE TABLE {} TO VERSION AS OF 0")
+    problem = problem_of(merge_into(spark, directory, warehouse))
+    assert problem.endswith("since it was merged last, at version 0: MERGE (version 1)")
 
 
 def test_an_iceberg_table_that_another_program_wrote_is_left_alone(
