@@ -232,6 +232,10 @@ def test_an_iceberg_table_that_another_program_wrote_is_left_alone(
     session.sql(
         f"CALL pgcdc.system.rewrite_data_files(table => '{name}', options => map('rewrite-all', 'true'))"
     )
+    session.sql(
+        f"CALL pgcdc.system.expire_snapshots(table => '{name}', older_than => now(), retain_last => 1)"
+    )
+    assert session.sql(f"SELECT * FROM {name}.snapshots").count() == 1
     assert merge_into(spark, directory, warehouse, format="iceberg")["error"] is None
     assert merged_rows(spark, warehouse, ONE, "iceberg") == fold(FIRST + SECOND + THIRD, ("id",))
 
