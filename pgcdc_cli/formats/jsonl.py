@@ -66,9 +66,8 @@ class JsonlFormat:
 
     def _batch(self, batch: ChangeBatch, gid: str | None) -> Encoded[Column]:
         lines = joined(row_parts(batch, self.numeric, gid))
-        stamps = batch.stamps
-        place = self._place(batch.table)
-        return Encoded(*place, stamps.index, stamps.commit_lsn, lines, batch.lacks_any)
+        target, stamps = self._place(batch.table), batch.stamps
+        return Encoded(*target, stamps.index, stamps.commit_lsn, lines, batch.lacks_any)
 
     def _event(self, event: Event, gid: str | None) -> Encoded[Column]:
         line = json.dumps(event_object(event, gid), ensure_ascii=False, separators=(",", ":")) + "\n"
@@ -83,11 +82,5 @@ class JsonlFormat:
 
 def _piece(lines: Encoded[Column]) -> Piece:
     data = kernels.contiguous(lines.rows)
-    return Piece(
-        lines.target,
-        len(lines.rows),
-        *commit_range(lines),
-        data,
-        table=lines.table,
-        unchanged=lines.unchanged,
-    )
+    rows, commits = len(lines.rows), commit_range(lines)
+    return Piece(lines.target, rows, *commits, data, table=lines.table, unchanged=lines.unchanged)

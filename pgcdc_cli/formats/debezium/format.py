@@ -200,5 +200,5 @@ def _lost(losses: Losses | None, stamps: Stamps) -> Iterator[Encoded[Column]]:
 def _piece(lines: Encoded[Column]) -> Piece:
     data = kernels.contiguous(lines.rows)
     rows = int(np.count_nonzero(np.asarray(memoryview(data)).view(np.uint8) == _NEWLINE))
-    place = commit_range(lines)
-    return Piece(lines.target, rows, *place, data, table=lines.table, unchanged=lines.unchanged)
+    commits = commit_range(lines)
+    return Piece(lines.target, rows, *commits, data, table=lines.table, unchanged=lines.unchanged)
