@@ -9,6 +9,7 @@ from merge_histories import INT4, pg_type, table_schema
 from merge_oracle import Change
 from pyspark.sql import SparkSession
 
+from pgcdc_cli.spark.pgcdc_merge import delta
 from pgcdc_cli.spark.pgcdc_merge.iceberg import IcebergLake
 from pgcdc_cli.spark.warehouse import read_record
 from pgcdc_cli.status import as_of
@@ -63,6 +64,25 @@ def test_a_merge_of_few_rows_leaves_the_files_of_all_others(
     merged = read_table(spark, warehouse, ONE)
     assert whole.isdisjoint(merged.inputFiles())
     assert sorted(row["id"] for row in merged.collect()) == [*range(7, 50), 200]
+
+
+def test_a_merge_of_most_rows_writes_the_files_anew(
+    spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those too of which rows were marked; a merge of few rows after it marks them again."""
+    monkeypatch.setattr(delta, "_MANY", 30)
+    directory.segment([(ONE, [insert(number) for number in range(50)])])
+    merge_into(spark, directory, warehouse)
+    marks = []
+    for first, last in ((0, 7), (7, 36), (36, 37)):
+        directory.segment([(ONE, [Change("D", 1000 + n, 0, old={"id": str(n)}) for n in range(first, last)])])
+        assert merge_into(spark, directory, warehouse)["tables"][0]["deleted"] == last - first
+        marks.append(len(list(table_path(warehouse, ONE).glob("*.bin"))))
+    directory.segment([(ONE, [Change("D", 2000 + n, 0, old={"id": str(n)}) for n in range(10, 49)])])
+    merge_into(spark, directory, warehouse)
+    marks.append(len(list(table_path(warehouse, ONE).glob("*.bin"))))
+    assert marks == [1, 2, 3, 3]
+    assert [row["id"] for row in read_table(spark, warehouse, ONE).collect()] == [49]
 
 
 def test_delta_tables_have_names_in_a_catalog(

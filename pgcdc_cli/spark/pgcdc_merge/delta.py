@@ -43,6 +43,13 @@ _MERGE = {
 _MERGED = {"delta.enableDeletionVectors": "true", "delta.autoOptimize.optimizeWrite": "true"}
 """A merge of few rows into many writes these rows, in few files, and where the old ones are."""
 
+_MANY = 100_000
+_COPYING = {
+    "spark.databricks.delta.merge.deletionVectors.persistent": "false",
+    "spark.databricks.delta.optimizeWrite.enabled": "false",
+}
+"""A merge of many rows, and of most that there are, writes the files anew, and at once."""
+
 _MAPPED = {"delta.columnMapping.mode": "name"}
 
 _RECENT_COMMITS = 20
@@ -159,7 +166,10 @@ class DeltaTable:
         found, metrics = self._write(rows, "append", mark)
         return Commit(found, metrics.get("numOutputRows", 0), 0, 0)
 
-    def merge(self, statement: str, mark: Mark) -> Commit:
+    def merge(self, statement: str, mark: Mark, changed: int) -> Commit:
+        if changed >= _MANY and 2 * changed >= self.read().count():
+            for name, value in _COPYING.items():
+                self._session.conf.set(name, value)
         with self._marked(mark):
             self._session.sql(statement)
         found, metrics = self._commit(mark)

@@ -167,7 +167,7 @@ class IcebergTable:
         found, summary = self._commit(mark)
         return Commit(found, int(summary.get("added-records", 0)), 0, 0)
 
-    def merge(self, statement: str, mark: Mark) -> Commit:
+    def merge(self, statement: str, mark: Mark, changed: int) -> Commit:  # noqa: ARG002 - a property says how
         with self._marked(mark):
             self._session.sql(statement)
         found, summary = self._commit(mark)

@@ -102,8 +102,8 @@ class LakeTable(Protocol):
         """Add rows; creates the table."""
         ...
 
-    def merge(self, statement: str, mark: Mark) -> Commit:
-        """Run a MERGE statement on it."""
+    def merge(self, statement: str, mark: Mark, changed: int) -> Commit:
+        """Run a MERGE statement on it, whose source has so many rows."""
         ...
 
     def compact(self) -> int:

@@ -44,9 +44,10 @@ class Target:
 
 @dataclass(frozen=True)
 class _Folded:
-    """A range as one row for each key; `has_target` says whether rows from before count."""
+    """A range as one row for each key, `keys` of them; `has_target` says whether rows from before count."""
 
     rows: DataFrame
+    keys: int
     version: TableVersion
     has_target: bool
     unfit: int
@@ -80,7 +81,7 @@ def _commit(folded: _Folded, target: Target) -> Commit:
         return target.table.replace(table_rows(folded.rows, folded.version, extras), target.mark)
     folded.rows.createOrReplaceTempView(SOURCE)
     statement = merge_statement(target.table.name, folded.version, extras, folded.truncate)
-    return target.table.merge(statement, target.mark)
+    return target.table.merge(statement, target.mark, folded.keys)
 
 
 def _merge_spans(
@@ -141,7 +142,8 @@ def _fold_range(
         missing = count_missing(complete, version, known, extras)
         complete = as_null(complete, version)
     complete = written(session, complete, version)
-    return _Folded(complete, version, has_target, facts["unfit"] or 0, missing, truncate, persisted)
+    unfit = facts["unfit"] or 0
+    return _Folded(complete, facts["keys"], version, has_target, unfit, missing, truncate, persisted)
 
 
 def _numbered(rows: DataFrame, version: TableVersion) -> DataFrame:
@@ -160,6 +162,7 @@ def _facts(folded: DataFrame, version: TableVersion, *, has_target: bool) -> Row
     row = F.col("truncate").isNull()
     lineage = needs_lineage(version)
     found = folded.agg(
+        F.count("*").alias("keys"),
         F.max("truncate").alias("truncate"),
         F.sum(F.when(row & ~F.col("dead"), F.col("unfit"))).alias("unfit"),
         F.bool_or(row & F.array_contains(keys, F.lit(True))).alias("no_key"),
