@@ -144,7 +144,7 @@ def test_tables_follow_their_columns(
 
 
 def test_a_new_column_that_has_no_default_is_exact(spark: SparkSession, tmp_path: Path) -> None:
-    """No warning then; and a changelog follows, too, with the old rows in it."""
+    """No warning then, as for one that may have been renamed; and a changelog follows with the old rows."""
     before, after = ({**ID, **NOTE}, {**ID, **NOTE, "more": pg_type(TEXT)})
     directory = Directory(tmp_path / "in", FORMATS["jsonl"])
     directory.segment([(table_schema("t", before, ("id",)), [insert(10, 1, note="a")])])
@@ -164,6 +164,11 @@ def test_a_new_column_that_has_no_default_is_exact(spark: SparkSession, tmp_path
         (2, "b", "c"),
     ]
     assert "more" in log.select("_pgcdc_old.*").columns
+    renamed = table_schema("t", {**before, "other": pg_type(TEXT)}, ("id",))
+    facts = TableFacts(("id",), None, {name: ColumnFacts() for name in (*before, "other")})
+    directory.segment([(replace(renamed, facts=facts), [insert(30, 3, note="c", other="d")])])
+    (warning,) = merge_into(spark, directory, tmp_path / "wh", mode="both")["warnings"]
+    assert '"public.t" has the new column "other": it is NULL in rows that have not changed' in warning
 
 
 def test_what_cannot_be_followed_stops_its_table(spark: SparkSession, tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
-from merge_directories import FORMATS, Directory, merge_into, merged_rows
+from merge_directories import FORMATS, Directory, merge_into, merged_rows, table_path
 from merge_histories import INT4, TEXT, pg_type, table_schema
 from merge_oracle import Change, Row, fold
 from pyspark.sql import SparkSession
 
+NUMERIC = 1700
 COLUMNS = {"id": pg_type(INT4), "code": pg_type(INT4), "note": pg_type(TEXT)}
 MANY = 150
 
@@ -71,6 +72,19 @@ def test_a_range_is_cut_where_the_key_changes(
     expected = {**expected, ("51",): row(7, 51, "newer")}
     del expected["50",]
     assert merged_rows(spark, tmp_path / "wh", by_code) == expected
+
+
+def test_a_value_that_nothing_has_stops_a_range_that_is_cut(spark: SparkSession, tmp_path: Path) -> None:
+    """Also of a type for which NULL may stand for a value."""
+    columns = {"id": pg_type(INT4), "code": pg_type(INT4), "amount": pg_type(NUMERIC, (5 << 16 | 2) + 4)}
+    by_id, by_code = (table_schema("t", columns, (key,)) for key in ("id", "code"))
+    directory = Directory(tmp_path / "in", FORMATS["jsonl"])
+    directory.segment([(by_id, [Change("I", 10, 0, {"id": "1", "code": "10", "amount": "1.5"})])])
+    unknown = {"id": "2", "code": "20", "amount": None}
+    directory.segment([(by_code, [Change("U", 20, 0, unknown, unchanged=frozenset({"amount"}))])])
+    (told,) = merge_into(spark, directory, tmp_path / "wh")["tables"]
+    assert '"amount" of the row (code) = (20) was not sent (unchanged TOAST)' in told["problem"]
+    assert not table_path(tmp_path / "wh", by_code).exists()
 
 
 def test_snapshot_rows_come_before_changes_at_their_lsn(spark: SparkSession, tmp_path: Path) -> None:
