@@ -5,6 +5,7 @@ psycopg's.
 """
 
 import select
+import sys
 import time
 from fcntl import ioctl
 from termios import FIONREAD
@@ -43,6 +44,7 @@ class CopyBoth:
         self._failure: psycopg.OperationalError | None = None
         self._buffer = _FIRST_BUFFER
         self._may_be_full = False
+        self._ahead = 0
         self._readable = select.poll()
         self._readable.register(pgconn.socket, select.POLLIN)
 
@@ -75,6 +77,7 @@ class CopyBoth:
                 break
             room -= sum(map(len, frames[before:]))
             self._may_be_full = False
+            self._ahead = 0
             self._consume()
             consumed = True
         return Received(frames, None)
@@ -83,22 +86,24 @@ class CopyBoth:
         """Read what has arrived into libpq's buffer; False if no more can be. A failure waits for `take`.
 
         libpq reads until nothing is there or its buffer is full, and doubles a full one (`pqReadData` in
-        fe-misc.c). As it doesn't tell, one behind which more is waiting counts as full.
+        fe-misc.c). As it doesn't tell, one behind which more is waiting counts as full; and where each read
+        takes all that is there, what was there is counted.
         """
-        if self._may_be_full and self._buffer >= _LARGEST_BUFFER:
+        if self._ahead >= _LARGEST_BUFFER or (self._may_be_full and self._buffer >= _LARGEST_BUFFER):
             return False
         try:
-            if self._arrived():
+            if arrived := self._arrived():
+                self._ahead += arrived
                 self._buffer *= 2 if self._may_be_full else 1
                 self._pgconn.consume_input()
-                self._may_be_full = self._arrived()
+                self._may_be_full = self._arrived() > 0
         except psycopg.OperationalError as failure:
             self._failure = self._failure or failure
             return False
         return True
 
-    def _arrived(self) -> bool:
-        return any(ioctl(self._pgconn.socket, FIONREAD, bytes(4)))
+    def _arrived(self) -> int:
+        return int.from_bytes(ioctl(self._pgconn.socket, FIONREAD, bytes(4)), sys.byteorder)
 
     def _consume(self) -> None:
         try:
