@@ -17,11 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .debezium import check_losses
-from .extras import all_may_lack
 from .lake import LakeTable, Mark
 from .plan import TableFiles
 from .rows import old_columns, read_rows
-from .segments import TableVersion
+from .segments import TableVersion, with_all
 from .table import Merged
 from .values import logged
 
@@ -32,10 +31,10 @@ def append_changes(
     session: SparkSession, directory: str, work: TableFiles, target: LakeTable, mark: Mark
 ) -> Merged:
     """Append a table's changes in one commit."""
-    versions = {path: all_may_lack(version) for path, version in work.versions.items()}
+    versions = {path: with_all(version, may_lack=True) for path, version in work.versions.items()}
     check_losses(session, directory, work.losses, work.version)
     work.goal.apply(session, target, OLD)
-    goal = all_may_lack(work.goal.version)
+    goal = with_all(work.goal.version, may_lack=True)
     rows = read_rows(session, directory, work.files, versions, goal)
     commit = target.append(_changes(logged(session, rows, goal), goal, mark.segment), mark)
     return Merged(commit)

@@ -10,7 +10,7 @@ Where deleted rows are kept, a delete is taken for an update that lacks all valu
 looked for as those of unchanged TOAST columns are.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Row
@@ -20,7 +20,7 @@ from .errors import MergeError
 from .fold import events, lacking, lacks_any
 from .lake import LakeTable
 from .rows import old_columns
-from .segments import TableVersion
+from .segments import TableVersion, with_all
 
 PREFIX = "_pgcdc_"
 LSN, COMMIT_TS, DELETED = "_pgcdc_lsn", "_pgcdc_commit_ts", "_pgcdc_deleted"
@@ -42,7 +42,7 @@ class Extras:
 
     def version(self, version: TableVersion) -> TableVersion:
         """Describe a table as the fold has to see it."""
-        return all_may_lack(version) if self.soft_delete else version
+        return with_all(version, may_lack=True) if self.soft_delete else version
 
     def prepared(self, rows: DataFrame, version: TableVersion) -> DataFrame:
         """Keep of the rows' metadata what the table gets."""
@@ -50,11 +50,6 @@ class Extras:
             rows = rows.withColumns({"change_lsn": F.col("pos.commit_lsn"), "change_ts": F.col("commit_ts")})
         olds = [f"o{place}" for place in old_columns(version)]
         return rows.drop("lsn", "xid", "commit_ts", "has_old", *olds)
-
-
-def all_may_lack(version: TableVersion) -> TableVersion:
-    """Describe a table any of whose values may be missing; whole old rows are read for it."""
-    return replace(version, columns=tuple(replace(column, may_lack=True) for column in version.columns))
 
 
 def check_names(table: str, version: TableVersion) -> None:

@@ -51,14 +51,14 @@ def _newest(rows: DataFrame, version: TableVersion) -> DataFrame:
     keys = [f"k{number}" for number in range(len(version.key or ()))]
     latest = Window.partitionBy(*keys).orderBy(F.desc("pos"), F.desc("half"))
     halved = _halved(rows, version).withColumn("newest", F.row_number().over(latest)).where("newest = 1")
-    facts = {
-        "dead": F.col("half") == 0,
-        "origin": F.lit(None).cast(
-            f"struct<moved: boolean, pos: {halved.schema['pos'].dataType.simpleString()}>"
-        ),
-        "truncate": F.when(F.col("op") == "T", F.col("pos")),
-    }
-    return halved.withColumns(facts).drop("op")
+    pos = halved.schema["pos"].dataType.simpleString()
+    origin = {"origin": F.lit(None).cast(f"struct<moved: boolean, pos: {pos}>")}
+    return halved.withColumns({**origin, **_outcome()}).drop("op")
+
+
+def _outcome() -> dict[str, Expression]:
+    """Say of an event whether it ends a row, or all."""
+    return {"dead": F.col("half") == 0, "truncate": F.when(F.col("op") == "T", F.col("pos"))}
 
 
 def events(rows: DataFrame, version: TableVersion) -> DataFrame:
@@ -71,11 +71,9 @@ def events(rows: DataFrame, version: TableVersion) -> DataFrame:
     arrives = F.col("moved") & (F.col("half") == 1)
     begins = F.col("op").isin("I", "R") | arrives
     origin = F.when(begins, F.struct(arrives.alias("moved"), "pos"))
-    truncate = F.when(F.col("op") == "T", F.col("pos"))
     known = {place: _known(place, begins) for place in lacking(version)}
     spelled = halved.select(
         *halved.columns,
-        truncate.alias("truncate"),
         F.last(origin, ignorenulls=True).over(so_far).alias("origin"),
         F.lead(F.lit(1)).over(by_key).isNull().alias("newest"),
         *(F.last(cell, ignorenulls=True).over(so_far).alias(f"c{place}") for place, cell in known.items()),
@@ -86,8 +84,9 @@ def events(rows: DataFrame, version: TableVersion) -> DataFrame:
         if not version.columns[place].bounded:
             # What was not sent is never NULL: a NULL before it is of a time when the column wasn't there.
             lacks[f"l{place}"] |= F.col(f"l{place}") & F.col(f"c{place}.value").isNull()
-    dead = {"dead": F.col("half") == 0}
-    return spelled.withColumns({**values, **lacks, **dead}).drop("op", *(f"c{place}" for place in known))
+    return spelled.withColumns({**values, **lacks, **_outcome()}).drop(
+        "op", *(f"c{place}" for place in known)
+    )
 
 
 def _halved(rows: DataFrame, version: TableVersion) -> DataFrame:

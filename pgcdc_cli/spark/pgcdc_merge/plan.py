@@ -12,7 +12,7 @@ from .evolve import ANEW as _ANEW
 from .evolve import Goal, find_goal
 from .extras import PREFIX
 from .lake import LakeTable
-from .segments import DataFile, Segment, TableVersion, all_sent
+from .segments import DataFile, Segment, TableVersion, with_all
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def table_files(
         if waiting:
             used = {file.schema: versions[file.schema] for file in waiting}
             if not any(file.unchanged for file in waiting):
-                used = {path: all_sent(version) for path, version in used.items()}
+                used = {path: with_all(version, may_lack=False) for path, version in used.items()}
             merged = 0 if row is None else row.segment
             losses = [file for segment in segments for file in segment.losses if file.segment > merged]
             gathered.append(TableFiles(table, place(schema, name), row, waiting, used, losses))

@@ -200,9 +200,9 @@ def _table_version(data: dict[str, Any], path: str, choices: Choices) -> TableVe
     return TableVersion(data["oid"], data["schema"], data["table"], columns, key, path, events, plain)
 
 
-def all_sent(version: TableVersion) -> TableVersion:
-    """Describe a table none of whose values is missing in any row."""
-    return replace(version, columns=tuple(replace(column, may_lack=False) for column in version.columns))
+def with_all(version: TableVersion, *, may_lack: bool) -> TableVersion:
+    """Describe a table any of whose values may be missing (whole old rows are read for it), or none."""
+    return replace(version, columns=tuple(replace(column, may_lack=may_lack) for column in version.columns))
 
 
 def verify(files: Files, directory: str, wanted: Sequence[DataFile]) -> None:
