@@ -6,24 +6,43 @@ from typing import Protocol
 from pgcdc_cli.formats.base import EncodedSlice, Format
 from pgcdc_cli.formats.raw import encode_frames
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput.messages import Tag
 from pgcdc_cli.pgoutput.streamed import Streams
-from pgcdc_cli.replication.frames import xlogdata_start
+from pgcdc_cli.replication.frames import XLOGDATA_HEADER, xlogdata_start
+
+_INSIDE = frozenset(
+    bytes([tag])
+    for tag in (
+        Tag.BEGIN,
+        Tag.BEGIN_PREPARE,
+        Tag.STREAM_START,
+        Tag.ORIGIN,
+        Tag.RELATION,
+        Tag.TYPE,
+        Tag.INSERT,
+        Tag.UPDATE,
+        Tag.DELETE,
+        Tag.TRUNCATE,
+    )
+)
+"""What is never the last message of a transaction or streamed block."""
 
 
 class Pipeline(Protocol):
     """Frames of one connection to encoded slices; `ended` once the end position or count is reached.
 
-    `in_transaction`: this is no edge. `in_block`: more comes at once that nobody waits for a part of.
+    `in_transaction`: this is no edge.
     """
 
     @property
     def in_transaction(self) -> bool: ...
 
     @property
-    def in_block(self) -> bool: ...
-
-    @property
     def ended(self) -> bool: ...
+
+    def awaits_more(self, frame: bytes) -> bool:
+        """Say whether what this frame belongs to goes on behind it."""
+        ...
 
     def encode(self, frames: Sequence[bytes]) -> Iterator[EncodedSlice]: ...
 
@@ -40,12 +59,12 @@ class ChangePipeline:
         return self._streams.in_transaction
 
     @property
-    def in_block(self) -> bool:
-        return self._streams.in_block or self._streams.in_transaction
-
-    @property
     def ended(self) -> bool:
         return self._streams.ended
+
+    def awaits_more(self, frame: bytes) -> bool:
+        """Say so of all that begins a transaction or a streamed block, or stands in one."""
+        return frame[XLOGDATA_HEADER : XLOGDATA_HEADER + 1] in _INSIDE
 
     def encode(self, frames: Sequence[bytes]) -> Iterator[EncodedSlice]:
         return map(self._encoding.encode, self._streams.slices(frames))
@@ -54,11 +73,15 @@ class ChangePipeline:
 class RawPipeline:
     """The plugin's messages as they are; a frame's start LSN tells whether it is beyond the end."""
 
-    in_transaction = in_block = False
+    in_transaction = False
 
     def __init__(self, until: Lsn | None) -> None:
         self._until = until
         self.ended = False
+
+    def awaits_more(self, frame: bytes) -> bool:  # noqa: ARG002 - the contract's
+        """Nobody knows, since the plugin may be any."""
+        return False
 
     def encode(self, frames: Sequence[bytes]) -> Iterator[EncodedSlice]:
         wanted = frames if self._until is None else self._up_to(frames, self._until)

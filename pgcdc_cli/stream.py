@@ -7,7 +7,7 @@ what the sink has made durable.
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 
 from pgcdc_cli.catalog import Catalog
@@ -39,6 +39,9 @@ BATCH = 8192
 
 BATCH_BYTES = 1 << 20
 """Bytes of a batch that is large enough, however few its frames."""
+
+FEW = 64
+"""Frames of a batch that is small: what it costs is what any batch costs, not what is in it."""
 
 GATHER = 0.005
 """Seconds to wait for more of an open transaction before what is there is decoded."""
@@ -81,6 +84,7 @@ class StreamRun:
         self._database = ""
         self._started = self._created = self._snapshot_taken = False
         self._began = self._last_data = self._beaten = time.monotonic()
+        self._taken = 0.0
 
     def run(self) -> Totals:
         """Stream until an end is reached or a signal asks for it; then all is durable and acknowledged.
@@ -311,7 +315,7 @@ class StreamRun:
         while not (pipeline.ended or self._must_end() or self._end_is_reached(pipeline)):
             received = self._receive(connection, pipeline)
             if received.frames:
-                with connection.reading_ahead():
+                with connection.reading_ahead() if len(received.frames) >= FEW else nullcontext():
                     self._write(pipeline.encode(received.frames))
             if received.keepalive is not None and not pipeline.ended:
                 self._keepalive(received.keepalive, pipeline)
@@ -335,20 +339,38 @@ class StreamRun:
             self._write([replace(self._encoding.heartbeat(at), edge=Edge(Lsn(0), at, 0))])
 
     def _receive(self, connection: ReplicationConnection, pipeline: Pipeline) -> Received:
-        """Take a batch; in the midst of a transaction, which nobody waits for a part of, not a small one."""
+        """Take a batch: what is there, but not too little of a busy stream, and no half transaction."""
         received = connection.receive(BATCH, TICK)
-        frames = received.frames
-        size = sum(map(len, frames))
-        while frames and pipeline.in_block and not (received.keepalive or received.closed):
-            if len(frames) >= BATCH or size >= BATCH_BYTES:
+        if 0 < len(received.frames) < FEW:
+            received = self._paced(connection, received)
+        if received.frames:
+            received = self._completed(connection, pipeline, received)
+            self._taken = time.monotonic()
+        return received
+
+    def _paced(self, connection: ReplicationConnection, received: Received) -> Received:
+        """Let a few changes that come right after the last ones wait for more: each batch has its price."""
+        wait = self._taken + self._sink.pace - time.monotonic()
+        if wait <= 0 or received.closed:
+            return received
+        time.sleep(wait)
+        return received.followed_by(connection.receive(BATCH, 0.0))
+
+    def _completed(
+        self, connection: ReplicationConnection, pipeline: Pipeline, received: Received
+    ) -> Received:
+        """Wait for the rest of a transaction, whose part nobody waits for, while it comes at once."""
+        size = sum(map(len, received.frames))
+        while pipeline.awaits_more(received.frames[-1]) and not received.closed:
+            if len(received.frames) >= BATCH or size >= BATCH_BYTES:
                 break
             time.sleep(NAP)
-            received = connection.receive(BATCH - len(frames), GATHER)
-            if received.empty:
+            more = connection.receive(BATCH - len(received.frames), GATHER)
+            if more.empty:
                 break
-            frames += received.frames
-            size += sum(map(len, received.frames))
-        return replace(received, frames=frames)
+            size += sum(map(len, more.frames))
+            received = received.followed_by(more)
+        return received
 
     def _acknowledge(self, connection: ReplicationConnection) -> None:
         connection.confirm(self._sink.edge_lsn, self._sink.durable_lsn)

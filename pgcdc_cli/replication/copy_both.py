@@ -15,7 +15,7 @@ from psycopg.errors import error_from_result
 from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
-from pgcdc_cli.replication.frames import XLOGDATA, XLOGDATA_HEADER, Received, read_keepalive
+from pgcdc_cli.replication.frames import XLOGDATA, XLOGDATA_HEADER, Keepalive, Received, read_keepalive
 
 BATCH_BYTES = 4 << 20
 """A batch ends here even if it has fewer frames than asked for, so that wide rows need no more memory."""
@@ -53,34 +53,42 @@ class CopyBoth:
         return bool(self._readable.poll(max(0.0, timeout) * 1000))
 
     def take(self, limit: int) -> Received:
-        """Take up to `limit` XLogData frames of what has arrived; a keepalive or the end comes last."""
+        """Take up to `limit` XLogData frames of what has arrived, and the last keepalive among them."""
         frames: list[bytes] = []
-        append, get = frames.append, self._pgconn.get_copy_data
-        size, consumed, room = 0, False, BATCH_BYTES
+        keepalive: Keepalive | None = None
+        consumed, room = False, BATCH_BYTES
         while room > 0 and len(frames) < limit:
             before = len(frames)
-            for _ in range(min(limit - before, _CHUNK)):
-                size, data = get(1)
-                if size >= XLOGDATA_HEADER and data[0] == XLOGDATA:
-                    append(bytes(data))
-                else:
-                    break
-            else:
-                room -= sum(map(len, frames[before:]))
-                continue
+            size, keepalive = self._take_some(frames, min(limit - before, _CHUNK), keepalive)
+            room -= sum(map(len, frames[before:]))
             if size < 0:
                 self._end()
-                return Received(frames, None, closed=True)
+                return Received(frames, keepalive, closed=True)
             if size > 0:
-                return Received(frames, read_keepalive(bytes(data)))
+                continue
             if consumed and len(frames) - before < _TRICKLE:
                 break
-            room -= sum(map(len, frames[before:]))
             self._may_be_full = False
             self._ahead = 0
             self._consume()
             consumed = True
-        return Received(frames, None)
+        return Received(frames, keepalive)
+
+    def _take_some(
+        self, frames: list[bytes], count: int, keepalive: Keepalive | None
+    ) -> tuple[int, Keepalive | None]:
+        """Append up to `count` frames. Gives libpq's last size (0: nothing is there, -1: the copy ended)."""
+        append, get = frames.append, self._pgconn.get_copy_data
+        size = 1
+        for _ in range(count):
+            size, data = get(1)
+            if size >= XLOGDATA_HEADER and data[0] == XLOGDATA:
+                append(bytes(data))
+            elif size > 0:
+                keepalive = read_keepalive(bytes(data)).after(keepalive)
+            else:
+                break
+        return size, keepalive
 
     def read_ahead(self) -> bool:
         """Read what has arrived into libpq's buffer; False if no more can be. A failure waits for `take`.

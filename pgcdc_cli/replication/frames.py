@@ -5,7 +5,7 @@ update. Timestamps on the wire are microseconds since 2000-01-01 UTC; here, sinc
 """
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.lsn import Lsn
@@ -28,19 +28,30 @@ class Keepalive:
     send_time: int
     reply_requested: bool
 
+    def after(self, earlier: "Keepalive | None") -> "Keepalive":
+        """Give the one that stands for both: the later one's position."""
+        asked = earlier is not None and earlier.reply_requested
+        return replace(self, reply_requested=True) if asked else self
+
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What had arrived: whole XLogData frames (header included) in order, then perhaps one keepalive.
+    """What had arrived: whole XLogData frames (header included) in order, and the last keepalive.
 
-    A keepalive ends a batch, so that its position is handled after the frames before it and before those
-    that follow.
+    A keepalive ends no batch: a walsender that has caught up sends one behind each commit
+    (`WalSndWaitForWal` in walsender.c). Everything before its position is in the frames, in earlier ones, or
+    in a transaction that is still open behind them. It asks for a reply if any that came with it did.
     """
 
     frames: list[bytes]
     keepalive: Keepalive | None
     closed: bool = False
     """The server sent CopyDone: nothing follows."""
+
+    def followed_by(self, later: "Received") -> "Received":
+        """Put together what came one after the other."""
+        keepalive = later.keepalive and later.keepalive.after(self.keepalive)
+        return Received([*self.frames, *later.frames], keepalive or self.keepalive, later.closed)
 
     @property
     def empty(self) -> bool:

@@ -27,6 +27,13 @@ class SinkSettings:
     spool_limit: int | None = None
 
 
+EAGER_PACE = 0.0015
+"""Where somebody may look on. Small batches come no faster, and each takes half a millisecond."""
+
+LAZY_PACE = 0.02
+"""Where rows are seen at the next flush only."""
+
+
 class Sink(Protocol):
     """Where encoded slices go.
 
@@ -34,7 +41,11 @@ class Sink(Protocol):
     `last_commit` is that transaction, None before the first.
     `prepared` are the transactions that are prepared and not ended there.
     `durable_lsn` is the position that is fsynced and in the checkpoint: the only one the server may be told.
+    `pace` is how many seconds a few rows may wait for others, so that they are handled together.
     """
+
+    @property
+    def pace(self) -> float: ...
 
     @property
     def edge_lsn(self) -> Lsn: ...

@@ -17,7 +17,7 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.base import EncodedSlice, Format, Piece
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.changes import Edge, LastCommit, Prepared
-from pgcdc_cli.sinks.base import SinkSettings
+from pgcdc_cli.sinks.base import LAZY_PACE, SinkSettings
 from pgcdc_cli.sinks.checkpoint import Checkpoint, Source, read_checkpoint, write_checkpoint
 from pgcdc_cli.sinks.disk import Disk
 from pgcdc_cli.sinks.files import Files
@@ -32,6 +32,7 @@ HELD_AT_MOST = 16 << 20
 class CheckpointedSink(ABC):
     """A sink with a checkpoint. Life: `open`, `start`, any number of writes, `close`."""
 
+    pace = LAZY_PACE
     _eager = False
     """Are whole transactions written as they come, for somebody who looks on?"""
 

@@ -10,7 +10,7 @@ from pathlib import PurePath
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.base import EncodedSlice, Format, Piece
-from pgcdc_cli.sinks.base import SinkSettings
+from pgcdc_cli.sinks.base import EAGER_PACE, SinkSettings
 from pgcdc_cli.sinks.checkpoint import Checkpoint, Mark, PartialFile
 from pgcdc_cli.sinks.core import CheckpointedSink
 from pgcdc_cli.sinks.disk import Disk, Stat
@@ -31,6 +31,7 @@ def takes_checkpoint(path: str, disk: Disk | None = None) -> bool:
 class FileSink(CheckpointedSink):
     """One file, each transaction once. Whole transactions are written as they come, for `tail -f`."""
 
+    pace = EAGER_PACE
     _eager = True
 
     def __init__(

@@ -13,7 +13,7 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.base import EncodedSlice, Format
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.changes import LastCommit, Prepared
-from pgcdc_cli.sinks.base import SinkSettings
+from pgcdc_cli.sinks.base import EAGER_PACE, SinkSettings
 from pgcdc_cli.sinks.checkpoint import Checkpoint, Source
 from pgcdc_cli.sinks.disk import Disk
 from pgcdc_cli.sinks.files import Files
@@ -24,6 +24,8 @@ STDOUT = 1
 
 class StreamSink:
     """Writes every slice as it comes to a path, or to a descriptor that stays open."""
+
+    pace = EAGER_PACE
 
     def __init__(
         self,

@@ -8,11 +8,15 @@ from pathlib import Path
 SCRIPT = Path(__file__).with_name("latency.py")
 
 
-def test_the_benchmark_measures_both_ways(tmp_path):
+def test_the_benchmark_measures_every_way_under_both_loads(tmp_path):
     report = tmp_path / "report.json"
-    command = [sys.executable, SCRIPT, "--rows", "2000", "--runs", "1", "--json", report]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    small = ["--seconds", "1", "--rates", "200", "--ways", "jsonl,arrow-directory", "--json", report]
+    ended = subprocess.run([sys.executable, SCRIPT, *small], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     results = json.loads(report.read_text())
-    assert results.keys() == {"first_byte", "last_row"}
-    assert all(result["streamed"] > 0 < result["whole"] for result in results.values())
+    ways = {"pg_recvlogical", "jsonl", "arrow-directory"}
+    for workload in ("one row", "TPC-B"):
+        rows = {result["way"]: result for result in results if result["workload"] == workload}
+        assert rows.keys() == ways
+        assert all(rows[way]["p99"] >= rows[way]["p50"] > 0 for way in ways - {"arrow-directory"})
+    assert {result["way"] for result in results if result["workload"] == "idle"} == ways

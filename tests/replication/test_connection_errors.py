@@ -243,7 +243,7 @@ def test_a_server_restart_is_worth_another_try(own_server, stream, version, mode
     with psycopg.connect(server.uri(), autocommit=True) as admin:
         admin.execute("INSERT INTO t VALUES (2)")
     again.read(commits=1)
-    assert again.tags.endswith("BRIC")
+    assert again.tags.startswith("BRIC"), "an immediate stop may have forgotten what was confirmed"
 
 
 def confirm_all(connection) -> None:

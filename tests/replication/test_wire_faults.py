@@ -49,16 +49,26 @@ def test_a_frame_that_is_none_is_a_protocol_error_with_its_bytes(connected, fram
     assert failure.data == frame
 
 
-def test_a_keepalive_ends_a_batch_so_that_it_is_handled_in_its_place(connected):
+def test_keepalives_end_no_batch_and_the_last_one_counts(connected):
     server, connection = connected()
-    server.send(xlogdata(1, b"B") + xlogdata(2, b"I") + keepalive(3) + xlogdata(4, b"C") + keepalive(5))
-    batches, ends = [], []
-    while len(ends) < 2:
-        received = connection.receive(8192, 1.0)
-        batches += [frame[25:] for frame in received.frames]
-        if received.keepalive is not None:
-            ends.append((received.keepalive.wal_end, len(batches)))
-    assert (batches, ends) == ([b"B", b"I", b"C"], [(3, 2), (5, 3)])
+    server.send(xlogdata(1, b"B") + keepalive(3) + xlogdata(4, b"I") + keepalive(5) + xlogdata(6, b"C"))
+    frames, last = receive_frames(connection, 3)
+    assert ([frame[25:] for frame in frames], last.wal_end) == ([b"B", b"I", b"C"], 5)
+
+
+def test_a_reply_that_a_keepalive_asks_for_is_not_forgotten_for_a_later_one(connected):
+    server, connection = connected()
+    server.send(keepalive(3, reply=True) + xlogdata(4, b"B") + keepalive(5) + xlogdata(6, b"C"))
+    _, last = receive_frames(connection, 2)
+    assert (last.wal_end, last.reply_requested) == (5, True)
+
+
+def receive_frames(connection, count):
+    """Receive until so many frames have come; with the keepalive that stands for all of them."""
+    received = connection.receive(8192, 1.0)
+    while len(received.frames) < count:
+        received = received.followed_by(connection.receive(8192, 1.0))
+    return received.frames, received.keepalive
 
 
 def test_a_message_may_come_byte_by_byte(connected):
