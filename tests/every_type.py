@@ -196,3 +196,49 @@ VALUES = {
     "tstzmultirange": ["{[2024-01-01,2024-01-02)}", "{}"],
     "datemultirange": ["{[2024-01-01,2024-01-02)}"],
 }  # fmt: skip
+
+# A number of 131,072 digits is more than Python turns into an integer, which Debezium's events need.
+STREAMED = {name: [value for value in values if value != "1e131071"] for name, values in VALUES.items()}
+VECTORS = {"int2vector", "oidvector"}
+
+
+def fill(database) -> None:
+    """A row for each value, all types beside one another, and in a second table as arrays."""
+    declared = ", ".join(f"c{place} {name}" for place, name in enumerate(STREAMED))
+    arrays = ", ".join(f"c{place} {name}[]" for place, name in enumerate(STREAMED) if name not in VECTORS)
+    database.execute(
+        "CREATE TYPE mood AS ENUM ('ok', 'so so');"
+        "CREATE DOMAIN tag AS varchar(9); CREATE DOMAIN tags AS tag[]; CREATE DOMAIN square AS box;"
+        f"CREATE TABLE single (id int PRIMARY KEY, {declared}, m mood, d tag);"
+        f"CREATE TABLE several (id int PRIMARY KEY, {arrays},"
+        " m mood[], d tag[], t tags, u tags[], s square[]);"
+        "ALTER TABLE single ALTER c14 SET STORAGE EXTERNAL; ALTER TABLE several REPLICA IDENTITY FULL;"
+        "CREATE PUBLICATION pub FOR TABLE single, several"
+    )
+
+
+def change(database) -> None:
+    """Inserts, updates of keys and of other columns, deletes, TOAST left alone, a changed table."""
+    rows = max(map(len, STREAMED.values()))
+    names = list(STREAMED)
+    for row in range(rows):
+        values = [STREAMED[name][row] if row < len(STREAMED[name]) else None for name in names]
+        casts = ", ".join(f"%s::{name}" for name in names)
+        database.execute(f"INSERT INTO single VALUES (%s, {casts}, 'so so', 'tag')", (row, *values))
+    lists = ", ".join(
+        f"(SELECT array_agg(c{place} ORDER BY id) FROM single WHERE id % 3 = g)"
+        for place, name in enumerate(names)
+        if name not in VECTORS
+    )
+    database.execute(
+        f"INSERT INTO several SELECT g, {lists}, '{{ok,\"so so\",NULL}}', '{{a,b}}', '{{c}}',"
+        r""" '{"{a,NULL}","{\"b c\"}"}', '{(1,1),(0,0);NULL}'"""
+        " FROM generate_series(0, 3) g"
+    )
+    database.execute("UPDATE single SET id = -id - 1, c1 = 5 WHERE id < 5")
+    database.execute("UPDATE single SET m = 'ok'")
+    database.execute("UPDATE several SET m = NULL WHERE id = 1")
+    database.execute("DELETE FROM several WHERE id = 0")
+    database.execute("ALTER TABLE single ADD extra numeric(9,3) DEFAULT 7")
+    database.execute("UPDATE single SET extra = id")
+    database.execute("DELETE FROM single WHERE id > 3")

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pgcdc_cli.formats.base import Data, EncodedSlice, Piece
 from pgcdc_cli.formats.compress import SUFFIXES, Compression, compress
 from pgcdc_cli.formats.events import Event, event_object
+from pgcdc_cli.formats.jsonfew import few_lines
 from pgcdc_cli.formats.jsonobject import joined
 from pgcdc_cli.formats.jsonrow import row_parts
 from pgcdc_cli.formats.ordered import MESSAGES, Arrange, Encoded, commit_range, place, tables_of
@@ -65,7 +66,8 @@ class JsonlFormat:
         return compress(data, self.compression)
 
     def _batch(self, batch: ChangeBatch, gid: str | None) -> Encoded[Column]:
-        lines = joined(row_parts(batch, self.numeric, gid))
+        few = few_lines(batch, self.numeric, gid)
+        lines = joined(row_parts(batch, self.numeric, gid)) if few is None else kernels.binary(few)
         target, stamps = self._place(batch.table), batch.stamps
         return Encoded(*target, stamps.index, stamps.commit_lsn, lines, batch.lacks_any)
 

@@ -10,8 +10,8 @@ from pgcdc_cli.types import kernels
 from pgcdc_cli.types.convert import JsonKind
 from pgcdc_cli.types.kernels import Mask, as_mask, as_text
 
-_NUMBER = r"^-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?$"
-_NULL = r"^[ \t\n\r]*null[ \t\n\r]*$"
+NUMBER = r"^-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?$"
+NULL = r"^[ \t\n\r]*null[ \t\n\r]*$"
 _PLAIN = np.zeros(256, np.bool_)
 _PLAIN[np.frombuffer(b"0123456789-", np.uint8)] = True
 _BLANKS = np.arange(256, dtype=np.uint8)
@@ -38,7 +38,7 @@ def json_value(kind: JsonKind, column: pa.BinaryArray) -> JsonValue:
 
 def json_null(column: pa.BinaryArray) -> Mask | None:
     """Mark the JSON values that are JSON's own null; None where there is none."""
-    mask = as_mask(kernels.matches(as_text(column), _NULL))
+    mask = as_mask(kernels.matches(as_text(column), NULL))
     return mask if mask.any() else None
 
 
@@ -65,5 +65,5 @@ def _number(column: pa.BinaryArray) -> JsonValue:
     _, data = kernels.value_bytes(column)
     if _PLAIN[data].all():
         return JsonValue(column, True)
-    finite = as_mask(kernels.matches(as_text(column), _NUMBER))
+    finite = as_mask(kernels.matches(as_text(column), NUMBER))
     return JsonValue(column, True) if finite.all() else JsonValue(escape(column), finite)

@@ -1,5 +1,8 @@
 """Positions, moments and transactions of changes as text, whole columns at once."""
 
+from datetime import datetime, timedelta
+from functools import lru_cache
+
 import numpy as np
 import pyarrow as pa
 
@@ -11,6 +14,7 @@ from pgcdc_cli.types.kernels import Part
 INVALID_XID = 0
 """`InvalidTransactionId` in access/transam.h: what snapshot rows have."""
 
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - all are UTC, and say so by their Z
 _DIGITS = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _DIGITS_MAX = 8
 _POWERS = 1 << np.arange(4, 32, 4)
@@ -46,6 +50,18 @@ def _hex(values: Int64s) -> pa.BinaryArray:
     else:
         shown = digits[np.arange(_DIGITS_MAX) >= _DIGITS_MAX - lengths[:, None]]
     return kernels.from_bytes(np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]), shown)
+
+
+def one_lsn(value: int) -> bytes:
+    """As `lsn_text`."""
+    return b"%X/%X" % (value >> 32, value & 0xFFFFFFFF)
+
+
+@lru_cache(64)
+def one_timestamp(micros: int) -> bytes:
+    """As `timestamp_text`; OverflowError for a year beyond 9999."""
+    moment = _EPOCH + timedelta(microseconds=micros)
+    return moment.isoformat(timespec="microseconds").encode() + b"Z"
 
 
 def timestamp_text(micros: Int64s) -> pa.BinaryArray:

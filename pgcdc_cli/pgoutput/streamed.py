@@ -17,6 +17,7 @@ from pgcdc_cli.pgoutput.changes import Slice
 from pgcdc_cli.pgoutput.messages import Tag
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy, PreparedTransactions
 from pgcdc_cli.pgoutput.replay import End, Replay
+from pgcdc_cli.pgoutput.small_batch import is_small
 from pgcdc_cli.pgoutput.spooling import Spools
 from pgcdc_cli.pgoutput.transactions import Assembler
 from pgcdc_cli.pgoutput.wire import HEADER, Wire, tag_mask
@@ -89,7 +90,12 @@ class Streams:
         Raises as the assembler does, GAP for the commit of a prepared transaction that was never seen, and
         what the spools raise.
         """
-        for wire in () if self.ended else Wire.join(self._hold_begin(frames)):
+        frames = [] if self.ended else self._hold_begin(frames)
+        small = self._assembler.assemble_small(frames) if self._block is None and is_small(frames) else None
+        if small is not None:
+            yield from small
+            return
+        for wire in Wire.join(frames):
             yield from self._read(wire)
 
     def _hold_begin(self, frames: Sequence[bytes]) -> Sequence[bytes]:

@@ -15,6 +15,7 @@ from pgcdc_cli.pgoutput.batch import Batch, Tables
 from pgcdc_cli.pgoutput.changes import Slice
 from pgcdc_cli.pgoutput.messages import Relation
 from pgcdc_cli.pgoutput.outline import Limits, OpenTransaction, Outline
+from pgcdc_cli.pgoutput.small_batch import SmallBatch
 from pgcdc_cli.pgoutput.wire import Wire
 from pgcdc_cli.table import TableSchema
 
@@ -70,6 +71,16 @@ class Assembler:
             if self.ended:
                 break
         return _merged(found)
+
+    def assemble_small(self, frames: Sequence[bytes]) -> list[Slice] | None:
+        """Decode what `is_small` takes, as `assemble` does; None for what only that can do."""
+        if self.ended or self._limits.transactions is not None:
+            return None
+        batch = SmallBatch(self._tables, self._open, self._limits, marks=self.marks)
+        found = batch.slices(frames)
+        if found is not None:
+            self._open = batch.open
+        return found
 
     def _read(self, wire: Wire, index: int) -> tuple[Batch, int]:
         """Take over a buffer's messages; their indexes count from `index`. Returns the next index, too."""

@@ -261,9 +261,8 @@ def main() -> None:
     (work / "out").mkdir()
     server = EmbeddedServer(work / "data", settings=SETTINGS)
     results = []
-    print(
-        f"{'workload':9}{'rate':>7}  {'way':20}{'reached':>9}{'busy':>8}{'p50 ms':>9}{'p99 ms':>9}{'grows':>9}"
-    )
+    headings = "".join(f"{heading:>9}" for heading in HEADINGS)
+    print(f"{'workload':9}{'rate':>7}  {'way':20}{headings}")
     try:
         with psycopg.connect(server.uri(), autocommit=True) as connection:
             connection.execute(TABLES)

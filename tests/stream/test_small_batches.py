@@ -1,0 +1,104 @@
+"""A stream that follows its server has batches of few rows, which are decoded and written one by one."""
+
+import re
+
+import pyarrow as pa
+import pytest
+from every_type import change, fill
+
+from pgcdc_cli.catalog import Catalog
+from pgcdc_cli.formats import jsonfew
+from pgcdc_cli.formats.arrow import ArrowFormat
+from pgcdc_cli.formats.debezium.format import DebeziumFormat
+from pgcdc_cli.formats.debezium.load import connector_config
+from pgcdc_cli.formats.jsonl import JsonlFormat
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput import small_batch
+from pgcdc_cli.pgoutput.transactions import Assembler
+from pgcdc_cli.pgoutput.wire import HEADER, Wire
+from pgcdc_cli.replication.connection import ReplicationConnection
+
+HANDLED = re.compile(rb'"ts_ms":\d+(,"transaction":(null|{[^}]*}))?}')
+CONNECTOR = {"topic.prefix": "srv", "provide.transaction.metadata": "true"}
+
+
+def received(uri: str, slot: str, end: Lsn) -> list[bytes]:
+    """All frames up to a position."""
+    frames = []
+    with ReplicationConnection(uri) as connection:
+        connection.start(slot, Lsn(0), {"proto_version": "1", "publication_names": "pub"})
+        position = Lsn(0)
+        while position < end:
+            some = connection.receive(8192, 10.0)
+            frames += some.frames
+            position = some.keepalive.wal_end if some.keepalive else position
+    return frames
+
+
+def transactions(frames: list[bytes]) -> list[list[bytes]]:
+    found: list[list[bytes]] = [[]]
+    for frame in frames:
+        found[-1].append(frame)
+        if frame[HEADER : HEADER + 1] == b"C":
+            found.append([])
+    return found[:-1]
+
+
+@pytest.fixture
+def sent(database):
+    """What the server sends of rows of every type, a transaction at a time; and the catalog."""
+    fill(database)
+    slot = database.create_slot()
+    change(database)
+    (end,) = database.execute("SELECT pg_current_wal_lsn()").fetchone()
+    with Catalog(database.uri) as catalog:
+        yield transactions(received(database.uri, slot, Lsn.parse(end))), catalog
+
+
+def slices(sent, *, marks: bool) -> list:
+    batches, catalog = sent
+    assembler = Assembler(catalog.describe, skip_before=Lsn(0), marks=marks)
+    found, small = [], 0
+    for frames in batches:
+        few = assembler.assemble_small(frames) if small_batch.is_small(frames) else None
+        small += few is not None
+        found += assembler.assemble(Wire.join(frames)) if few is None else few
+    assert not small_batch.MOST_MESSAGES or small > len(batches) // 2, "most batches are small"
+    return found
+
+
+def encoded(sent, form, *, marks: bool = False) -> list[tuple]:
+    return [
+        (piece.target, piece.rows, piece.unchanged, comparable(piece.data))
+        for part in slices(sent, marks=marks)
+        for piece in form.encode(part).pieces
+    ]
+
+
+def comparable(data) -> object:
+    if isinstance(data, pa.RecordBatch):
+        return data.schema, [column.to_string() for column in data.columns]
+    return HANDLED.sub(b"}", bytes(data))
+
+
+def connector_format() -> DebeziumFormat:
+    form = DebeziumFormat(connector_config(CONNECTOR), "stream")
+    form.restart("shop", None)
+    return form
+
+
+FORMATS = {
+    "jsonl": (lambda: JsonlFormat("stream"), False),
+    "jsonl-marks": (lambda: JsonlFormat("stream", transactions=True, numeric="number"), True),
+    "arrow": (ArrowFormat, False),
+    "debezium": (connector_format, True),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_few_rows_of_every_type_are_written_as_in_columns(sent, name, monkeypatch):
+    form, marks = FORMATS[name]
+    few = encoded(sent, form(), marks=marks)
+    monkeypatch.setattr(small_batch, "MOST_MESSAGES", 0)
+    monkeypatch.setattr(jsonfew, "MOST_ROWS", 0)
+    assert few == encoded(sent, form(), marks=marks)
