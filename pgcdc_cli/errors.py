@@ -75,8 +75,11 @@ class PgcdcError(Exception):
 
 
 class UndecodableError(PgcdcError):
-    """Bytes from the wire that are no message of the protocol: `data`, without the frame's header."""
+    """Bytes from the wire that are no message of the protocol: `data`, without the frame's header.
 
-    def __init__(self, message: str, data: bytes) -> None:
-        super().__init__(ErrorKind.PROTOCOL, message)
+    Of kind UNEXPECTED where they may well be one: an error of ours came up over them.
+    """
+
+    def __init__(self, message: str, data: bytes, kind: ErrorKind = ErrorKind.PROTOCOL) -> None:
+        super().__init__(kind, message)
         self.data = data

@@ -3,11 +3,14 @@
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.formats.base import EncodedSlice, Format
 from pgcdc_cli.formats.raw import encode_frames
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput.changes import Slice
 from pgcdc_cli.pgoutput.messages import Tag
 from pgcdc_cli.pgoutput.streamed import Streams
+from pgcdc_cli.pgoutput.wire import Wire
 from pgcdc_cli.replication.frames import XLOGDATA_HEADER, xlogdata_start
 
 _INSIDE = frozenset(
@@ -67,7 +70,41 @@ class ChangePipeline:
         return frame[XLOGDATA_HEADER : XLOGDATA_HEADER + 1] in _INSIDE
 
     def encode(self, frames: Sequence[bytes]) -> Iterator[EncodedSlice]:
-        return map(self._encoding.encode, self._streams.slices(frames))
+        """Give what the rooms give; an error that none of them means is an UndecodableError, too.
+
+        So that it can be reported: it comes again at every start.
+        """
+        try:
+            yield from map(self._encode, self._streams.slices(frames))
+        except PgcdcError:
+            raise
+        except Exception as error:
+            raise self._unexpected(error, "messages") from error
+
+    def _encode(self, part: Slice) -> EncodedSlice:
+        try:
+            return self._encoding.encode(part)
+        except PgcdcError:
+            raise
+        except Exception as error:
+            raise self._unexpected(error, self._place(part)) from error
+
+    def _unexpected(self, error: Exception, what: str) -> UndecodableError:
+        taken = self._streams.taken
+        wire = taken if isinstance(taken, Wire) else next(Wire.join(taken))
+        reason = f"could not handle {what}: unexpected {type(error).__name__}: {error}"
+        end = f" (LSN {Lsn(int(wire.lsn[0]))} to {Lsn(int(wire.lsn[-1]))})"
+        messages = b"".join(wire.message(number) + b"\n" for number in range(len(wire)))
+        return UndecodableError(reason + end, messages, ErrorKind.UNEXPECTED)
+
+    def _place(self, part: Slice) -> str:
+        """Name the table whose changes can't be encoded by themselves, either."""
+        for batch in part.changes:
+            try:
+                self._encoding.encode(Slice(None, (batch,)))
+            except Exception:  # noqa: BLE001 - whatever it is, this is the place
+                return f'changes of table "{batch.table.display}"'
+        return "a transaction"
 
 
 class RawPipeline:

@@ -84,6 +84,11 @@ class Streams:
     def ended(self) -> bool:
         return self._assembler.ended
 
+    @property
+    def taken(self) -> Wire | Sequence[bytes]:
+        """The messages, or frames, that the last slice came from."""
+        return self._assembler.taken
+
     def slices(self, frames: Sequence[bytes]) -> Iterator[Slice]:
         """Decode whole XLogData frames, header included; a transaction that was put aside piece by piece.
 

@@ -111,6 +111,47 @@ def test_an_undecodable_message_is_kept_and_not_confirmed(source, tampered, tmp_
     assert (in_directory(out) if where == "-D" else numbers(out.read_text())) == [1, 2, 3, 4, 5]
 
 
+BREAKING = """
+import sys
+from pgcdc_cli.cli.main import main
+from pgcdc_cli.formats import jsonl, jsonfew
+
+def broken(batch, numeric, gid):
+    if batch.table.name == "other":
+        raise RuntimeError("a bug")
+    return written(batch, numeric, gid)
+
+written, jsonl.few_lines, jsonl.row_parts = jsonfew.few_lines, broken, broken
+sys.argv[0] = "pgcdc"
+main()
+"""
+
+
+@pytest.mark.parametrize("streaming", ["off", "on"])
+def test_a_bug_of_ours_leaves_the_place_and_the_bytes(source, tmp_path, streaming):
+    """A format that fails at a table's rows, few of them or many in a streamed transaction."""
+    source.execute("ALTER PUBLICATION pub ADD TABLE other")
+    slot, out = source.create_slot(), tmp_path / "out"
+    insert(source, 1, 2)
+    count = 5000 if streaming == "on" else 1
+    uri = f"{source.uri}&options=-c%20logical_decoding_work_mem%3D64kB"
+    source.execute("INSERT INTO other SELECT 770 FROM generate_series(1, %s::int)", (count,))
+    before = position(source, slot)
+    broken = [sys.executable, "-c", BREAKING, *command(uri, slot, "-D", str(out))[3:]]
+    run = subprocess.run([*broken, "--streaming", streaming], capture_output=True, text=True, check=False)
+    error, hint = run.stderr.splitlines()
+    assert run.returncode == 1
+    assert re.fullmatch(
+        'pgcdc: error: could not handle changes of table "public.other": unexpected RuntimeError: a bug'
+        r" \(LSN [0-9A-F]+/[0-9A-F]+ to [0-9A-F]+/[0-9A-F]+\)",
+        error,
+    )
+    bad = out / f"{slot}.bad"
+    assert hint == f'hint: nothing of it was confirmed: report it with "{bad}"'
+    assert b"t\0\0\0\x03770" in bad.read_bytes()
+    assert position(source, slot) == before
+
+
 def test_an_undecodable_message_that_cannot_be_kept(source, tampered, tmp_path):
     slot = source.create_slot()
     source.execute("INSERT INTO t VALUES (1, 'marker')")
