@@ -3,9 +3,7 @@
 import base64
 from typing import Any
 
-import numpy as np
-
-from pgcdc_cli.formats.stamps import timestamp_text
+from pgcdc_cli.formats.stamps import one_timestamp
 from pgcdc_cli.pgoutput.changes import MessageChange, Stamp, TransactionMark, TruncateChange
 
 Event = TruncateChange | MessageChange | TransactionMark
@@ -81,6 +79,4 @@ def _stamp(stamp: Stamp, gid: str | None) -> dict[str, Any]:
 
 
 def _timestamp(micros: int | None) -> str | None:
-    if micros is None:
-        return None
-    return str(timestamp_text(np.array([micros], np.int64))[0].as_py(), "ascii")
+    return None if micros is None else one_timestamp(micros).decode()

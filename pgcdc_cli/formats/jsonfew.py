@@ -44,7 +44,7 @@ def few_lines(batch: ChangeBatch, numeric: JsonKind, gid: str | None) -> list[by
         return None
     try:
         return list(_lines(batch, numeric, gid))
-    except (_UnusualError, UnicodeDecodeError, OverflowError):
+    except (_UnusualError, UnicodeDecodeError):
         return None
 
 

@@ -59,8 +59,11 @@ def one_lsn(value: int) -> bytes:
 
 @lru_cache(64)
 def one_timestamp(micros: int) -> bytes:
-    """As `timestamp_text`; OverflowError for a year beyond 9999."""
-    moment = _EPOCH + timedelta(microseconds=micros)
+    """As `timestamp_text`."""
+    try:
+        moment = _EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        raise _no_year() from None
     return moment.isoformat(timespec="microseconds").encode() + b"Z"
 
 
@@ -72,9 +75,13 @@ def timestamp_text(micros: Int64s) -> pa.BinaryArray:
     text = pa.array(micros).cast(pa.timestamp("us")).cast(pa.string())
     offsets, data = kernels.value_bytes(text)
     if len(data) != _ISO_LENGTH * len(micros):
-        raise PgcdcError(ErrorKind.PROTOCOL, "could not print a commit's time: its year has no four digits")
+        raise _no_year()
     lines = np.empty((len(micros), _ISO_LENGTH + 1), np.uint8)
     lines[:, :-1] = data.reshape(-1, _ISO_LENGTH)
     lines[:, 10] = ord("T")
     lines[:, -1] = ord("Z")
     return kernels.from_bytes(offsets + np.arange(len(offsets)), lines.reshape(-1))
+
+
+def _no_year() -> PgcdcError:
+    return PgcdcError(ErrorKind.PROTOCOL, "could not print a commit's time: its year has no four digits")
