@@ -30,9 +30,9 @@ def connector(case: Path) -> dict[str, Any]:
 class GoldenRun:
     """One case on one server, from an empty database to the lines that pgcdc wrote."""
 
-    def __init__(self, server: Any, case: str, work: Path, folder: Path = CASES) -> None:
+    def __init__(self, server: Any, case: Path, work: Path) -> None:
         self._server = server
-        self._folder = folder / case
+        self._folder = case
         self.output = work / "events.jsonl"
         self.errors = work / "stderr"
 

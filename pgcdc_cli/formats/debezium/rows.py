@@ -39,7 +39,7 @@ def row_lines(
     operation = _OPERATIONS[batch.operation]
     plain = record.parts(operation, _key(table, new), before=before, after=_struct(table, new))
     written = _bytes(plain) if operation not in config.skipped_operations else _nothing(len(batch))
-    changed = None if old is None else _changed(table, old, new)
+    changed = None if old is None else _changed(table, old, new, len(batch))
     if old is None or changed is None or not changed.any():
         return written
     moved = _moved(table, record, old, new, config)
@@ -54,7 +54,7 @@ def event_counts(batch: ChangeBatch, table: EventTable, config: ConnectorConfig)
     if new is None or batch.operation != "U":
         return counts
     skipped = config.skipped_operations
-    changed = np.zeros(len(batch), np.bool_) if old is None else _changed(table, old, new)
+    changed = np.zeros(len(batch), np.bool_) if old is None else _changed(table, old, new, len(batch))
     return np.where(changed, ("d" not in skipped) + ("c" not in skipped), int("u" not in skipped))
 
 
@@ -140,8 +140,8 @@ def _object(members: list[tuple[bytes, Part]]) -> Sequence[Part]:
     return (*parts, b"}")
 
 
-def _changed(table: EventTable, old: Tokens, new: Tokens) -> Mask:
-    rows = next(len(part) for part in (*old, *new) if isinstance(part, pa.Array))
+def _changed(table: EventTable, old: Tokens, new: Tokens, rows: int) -> Mask:
+    """Tell where the key changes; there may be no array among the tokens, where all columns are left out."""
     changed = np.zeros(rows, np.bool_)
     for place in table.key or ():
         changed |= ~_equal(old[place], new[place], rows)
