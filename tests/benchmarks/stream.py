@@ -49,8 +49,23 @@ TYPES_INSERT = """INSERT INTO bench SELECT g, g % 100, g, g / 7.0, g / 3.0, g % 
     timestamp '2024-01-01' + g * interval '1 s', timestamptz '2024-01-01' + g * interval '1 s',
     g * interval '1 min', inet '10.0.0.0' + g % 255, ARRAY[g, NULL], ARRAY['a', 'b c'], int4range(g, g + 5)
     FROM generate_series({}, {}) AS g"""
-ROW = re.compile(rb'I\0\0(?:..N|.?\n)|\{"op":"I"', re.DOTALL)
-"""How a row's line begins: in raw output an insert, a small OID (in which a line may end) and a new tuple."""
+# The tables of pgbench with 100,000 accounts, and its transaction.
+TPCB_TABLE = """CREATE TABLE branches (bid int PRIMARY KEY, bbalance int, filler char(88));
+    CREATE TABLE tellers (tid int PRIMARY KEY, bid int, tbalance int, filler char(84));
+    CREATE TABLE accounts (aid int PRIMARY KEY, bid int, abalance int, filler char(84));
+    CREATE TABLE history (tid int, bid int, aid int, delta int, mtime timestamp, filler char(22));
+    INSERT INTO branches VALUES (1, 0);
+    INSERT INTO tellers SELECT g, 1, 0 FROM generate_series(1, 10) g;
+    INSERT INTO accounts SELECT g, 1, 0, '' FROM generate_series(1, 100000) g"""
+TPCB_TRANSACTIONS = """DO $$ BEGIN FOR g IN {} / 4 .. {} / 4 - 1 LOOP
+    UPDATE accounts SET abalance = abalance + g % 10000 - 5000 WHERE aid = 1 + g * 7919::bigint % 100000;
+    UPDATE tellers SET tbalance = tbalance + g % 10000 - 5000 WHERE tid = 1 + g % 10;
+    UPDATE branches SET bbalance = bbalance + g % 10000 - 5000 WHERE bid = 1;
+    INSERT INTO history
+        VALUES (1 + g % 10, 1, 1 + g * 7919::bigint % 100000, g % 10000 - 5000, clock_timestamp());
+    COMMIT; END LOOP; END $$"""
+ROW = re.compile(rb'[IU]\0\0(?:..N|.?\n)|\{"(?:op":"[IU]|topic)"', re.DOTALL)
+"""How a row's line begins: in raw output its tag, a small OID (in which a line may end) and a new tuple."""
 DEBEZIUM = ["--format", "debezium", "-c", "topic.prefix=pg", "-c", "snapshot.mode=never"]
 NO_SCHEMAS = ["-c", "key.converter.schemas.enable=false", "-c", "value.converter.schemas.enable=false"]
 PGCDC = {
@@ -62,24 +77,41 @@ PGCDC = {
     "arrow-binary": ["--binary", "--format", "arrow", "-D"],
     "raw": ["--format", "raw", "-f"],
     "debezium": [*DEBEZIUM, *NO_SCHEMAS, "-D"],
+    "debezium-file": [*DEBEZIUM, *NO_SCHEMAS, "-f"],
     "debezium-schemas": [*DEBEZIUM, "-D"],
 }
 
 
 @dataclass(frozen=True)
 class Workload:
-    """`share` of the rows that were asked for, in transactions of so many (0: one transaction)."""
+    """`share` of the rows that were asked for, in transactions of so many (0: one transaction).
+
+    `change` makes the rows from one number to another; with `commits` it ends the transactions by itself.
+    """
 
     table: str
-    insert: str
+    change: str
     rows_a_transaction: int
     share: float = 1.0
+    commits: bool = False
+
+    def transactions(self, rows: int) -> range:
+        """Give the number of each transaction's first row."""
+        return range(1, rows + 1, self.rows_a_transaction or rows)
+
+    def statements(self, rows: int) -> list[str]:
+        """Give what makes so many rows."""
+        if self.commits:
+            return [self.change.format(self.rows_a_transaction, rows + self.rows_a_transaction)]
+        starts = self.transactions(rows)
+        return [self.change.format(start, min(rows, start + starts.step - 1)) for start in starts]
 
 
 WORKLOADS = {
     "one": Workload(TABLE, INSERT, 0),
     "many": Workload(TABLE, INSERT, 100),
     "types": Workload(TYPES_TABLE, TYPES_INSERT, 0, 0.2),
+    "tpcb": Workload(TPCB_TABLE, TPCB_TRANSACTIONS, 4, 0.4, commits=True),
 }
 
 
@@ -125,19 +157,18 @@ def write_log(uris: Callable[[str, str], str], name: str, rows: int) -> Log:
     rows = int(rows * workload.share)
     with psycopg.connect(uris("postgres", "socket"), autocommit=True) as admin:
         admin.execute(f"CREATE DATABASE {name}")
-    size = workload.rows_a_transaction or rows
-    starts = range(1, rows + 1, size)
     with psycopg.connect(uris(name, "socket"), autocommit=True) as connection:
         connection.execute(workload.table)
-        connection.execute("CREATE PUBLICATION bench FOR TABLE bench")
+        connection.execute("CREATE PUBLICATION bench FOR ALL TABLES")
         connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (name,))
-        for start in starts:
-            connection.execute(workload.insert.format(start, min(rows, start + size - 1)))
+        for statement in workload.statements(rows):
+            connection.execute(statement)
         (end,) = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
         # A record at the end position counts as before it, so none of the next transaction may lie there.
         connection.execute("SELECT pg_logical_emit_message(false, 'bench', '')")
-        connection.execute(workload.insert.format(0, 0))
-    return Log(name, "socket", uris(name, "socket"), name, end, rows, len(starts))
+        connection.execute("CREATE TABLE beyond AS SELECT 1 AS id")
+    transactions = len(workload.transactions(rows))
+    return Log(name, "socket", uris(name, "socket"), name, end, rows, transactions)
 
 
 @contextmanager
@@ -231,7 +262,7 @@ def run(command: Callable[[str, Path], list[str]], log: Log, target: Path) -> Us
 
 def compare(server: EmbeddedServer, log: Log, format_: str, pairs: int, work: Path) -> dict[str, object]:
     """Measure `pairs` pairs, every other one in reverse order."""
-    suffix = ".jsonl" if format_ == "jsonl-file" else ""
+    suffix = ".jsonl" if format_.endswith("-file") else ""
 
     def ours() -> Usage:
         return run(lambda slot, target: pgcdc(format_, log, slot, target), log, work / f"ours{suffix}")
