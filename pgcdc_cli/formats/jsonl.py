@@ -11,6 +11,7 @@ looks like is in `types/convert.py`.
 import json
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from itertools import chain
 from typing import Literal
 
 import pyarrow as pa
@@ -54,7 +55,7 @@ class JsonlFormat:
 
     def encode(self, part: Slice) -> EncodedSlice:
         """Encode the rows of a slice; a PROTOCOL error where a value is no valid UTF-8."""
-        marks = part.marks if self.transactions else ()
+        marks = chain.from_iterable(part.marks if self.transactions else ())
         events: list[Event] = [*part.truncates, *part.messages, *marks]
         encoded = [self._batch(batch, part.gid) for batch in part.changes if len(batch)]
         encoded += [self._event(event, part.gid) for event in events]

@@ -13,11 +13,11 @@ from pgcdc_cli.pgoutput.changes import (
     ChangeBatch,
     Edge,
     Int64s,
+    Marks,
     MessageChange,
     Slice,
     Stamp,
     Stamps,
-    TransactionMark,
     TruncateChange,
 )
 from pgcdc_cli.pgoutput.columns import SMALLEST_ROW, Rows, Shape, decode_rows
@@ -285,10 +285,9 @@ class Batch:
                     stamp = replace(stamp, commit_ts=None, xid=None, seq=0, origin=None)
                 yield MessageChange(stamp, message.transactional, message.prefix, message.content)
 
-    def _transaction_marks(self, start: int, stop: int) -> Iterator[TransactionMark]:
-        for number in self._marks[slice(*np.searchsorted(self._marks, (start, stop)))].tolist():
-            stamp = self._stamp(number)
-            if self._tags[number] == Tag.BEGIN:
-                yield TransactionMark("B", stamp)
-            else:
-                yield TransactionMark("C", replace(stamp, lsn=Lsn(self._outline.end_lsn(number))))
+    def _transaction_marks(self, start: int, stop: int) -> Iterator[Marks]:
+        numbers = self._marks[slice(*np.searchsorted(self._marks, (start, stop)))]
+        if len(numbers):
+            begin, stamps = self._tags[numbers] == Tag.BEGIN, self._stamps(numbers)
+            stamps.lsn[~begin] = self._outline.ends_of_commits(numbers[~begin])
+            yield Marks(np.where(begin, "B", "C"), stamps)

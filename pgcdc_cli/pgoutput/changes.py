@@ -9,6 +9,7 @@ An image is full, key-only or absent, and its type says which: unchanged TOAST c
 a key image for a row.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -23,6 +24,7 @@ from pgcdc_cli.table import TableSchema
 Int64s = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Operation = Literal["I", "U", "D", "R"]
+MarkKind = Literal["B", "C", "P", "K", "r"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,8 +69,28 @@ class Stamps:
     origin: Int64s | None = None
     origins: tuple[Origin, ...] = ()
 
+    @classmethod
+    def of(cls, stamps: Sequence["Stamp"]) -> "Stamps":
+        """Put stamps together; what is None becomes 0."""
+        rows = [(s.index, s.lsn, s.commit_lsn, s.commit_ts or 0, s.xid or 0, s.seq) for s in stamps]
+        origins = tuple({s.origin: None for s in stamps if s.origin is not None})
+        numbers = [-1 if s.origin is None else origins.index(s.origin) for s in stamps]
+        index, lsn, commit_lsn, commit_ts, xid, seq = np.array(rows, np.int64).reshape(-1, 6).T
+        origin = np.array(numbers, np.int64) if origins else None
+        return cls(index, lsn, commit_lsn, commit_ts, xid, seq, origin, origins)
+
     def __len__(self) -> int:
         return len(self.index)
+
+    def __iter__(self) -> "Iterator[Stamp]":
+        """Give them one by one."""
+        origin = np.full(len(self), -1) if self.origin is None else self.origin
+        columns = (self.index, self.lsn, self.commit_lsn, self.commit_ts, self.xid, self.seq, origin)
+        known = (*self.origins, None)
+        for index, lsn, commit_lsn, commit_ts, xid, seq, number in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
+            yield Stamp(index, Lsn(lsn), Lsn(commit_lsn), commit_ts, xid, seq, known[number])
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +172,33 @@ class TransactionMark:
     `stamp.seq` is the number of changes before the mark. `gid` is there for prepared transactions only.
     """
 
-    kind: Literal["B", "C", "P", "K", "r"]
+    kind: MarkKind
     stamp: Stamp
     gid: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Marks:
+    """n marks as columns, in stream order; `kinds` are texts, and `gid` is the same for all."""
+
+    kinds: NDArray[np.str_]
+    stamps: Stamps
+    gid: str | None = None
+
+    @classmethod
+    def of(cls, marks: Sequence[TransactionMark]) -> "Marks":
+        """Put marks of one gid together."""
+        stamps = Stamps.of([mark.stamp for mark in marks])
+        kinds = np.array([mark.kind for mark in marks], np.str_)
+        return cls(kinds, stamps, marks[0].gid if marks else None)
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    def __iter__(self) -> Iterator[TransactionMark]:
+        """Give them one by one."""
+        for kind, stamp in zip(self.kinds.tolist(), self.stamps, strict=True):
+            yield TransactionMark(kind, stamp, self.gid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,5 +258,5 @@ class Slice:
     changes: tuple[ChangeBatch, ...] = ()
     truncates: tuple[TruncateChange, ...] = ()
     messages: tuple[MessageChange, ...] = ()
-    marks: tuple[TransactionMark, ...] = ()
+    marks: tuple[Marks, ...] = ()
     gid: str | None = None

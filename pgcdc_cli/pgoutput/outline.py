@@ -113,10 +113,14 @@ class Outline:
 
     def end_lsn(self, number: int) -> int:
         """Where the transaction ends that this message (one of `edges`) ends."""
-        i = int(np.searchsorted(self._commits.at, number))
         if self.tags[number] == Tag.COMMIT:
-            return int(self._commits.end_lsn[i])
+            return int(self.ends_of_commits(np.array([number]))[0])
         return int(self.commit_lsn[number])
+
+    def ends_of_commits(self, numbers: Int64s) -> Int64s:
+        """Where the transactions end that these Commit messages end."""
+        ends: Int64s = self._commits.end_lsn[np.searchsorted(self._commits.at, numbers)]
+        return ends
 
     def _place(self, before: OpenTransaction | None) -> None:
         """Say for each message which transaction it belongs to."""

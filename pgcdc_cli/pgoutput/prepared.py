@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.aside import Aside
-from pgcdc_cli.pgoutput.changes import Edge, Prepared, Slice, Stamp, TransactionMark
+from pgcdc_cli.pgoutput.changes import Edge, Marks, Prepared, Slice, Stamp, TransactionMark
 from pgcdc_cli.pgoutput.replay import End, Replay
 from pgcdc_cli.pgoutput.spooling import Spools
 
@@ -140,8 +142,8 @@ class PreparedTransactions:
         """Tell what became of a transaction whose changes were given out at its prepare."""
         stamp = Stamp(0, end.end_lsn, end.commit_lsn, end.time, xid, 0)
         mark = TransactionMark(kind, stamp, end.gid)
-        return Slice(self._edge(end.end_lsn), marks=(mark,))
+        return Slice(self._edge(end.end_lsn), marks=(Marks.of([mark]),))
 
 
-def _at_prepare(mark: TransactionMark) -> TransactionMark:
-    return replace(mark, kind="P") if mark.kind == "C" else mark
+def _at_prepare(marks: Marks) -> Marks:
+    return replace(marks, kinds=np.where(marks.kinds == "C", "P", marks.kinds))

@@ -85,7 +85,7 @@ class Replay:
         if first and _has_change(first[-1]):
             for part in self._decode(chain(_begin(aside, end, first), first, wires, _commit(end))):
                 edge = None if part.edge is None else replace(part.edge, prepared=prepared)
-                marks = tuple(replace(mark, gid=end.gid) for mark in part.marks)
+                marks = tuple(replace(some, gid=end.gid) for some in part.marks)
                 yield replace(part, edge=edge, marks=marks, gid=end.gid)
         else:
             yield from self._decode(first)

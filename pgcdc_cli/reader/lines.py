@@ -17,6 +17,7 @@ from pgcdc_cli.pgoutput.changes import (
     ChangeBatch,
     FullImage,
     KeyImage,
+    Marks,
     Mask,
     MessageChange,
     Operation,
@@ -94,7 +95,8 @@ class Lines:
         changes = tuple(
             _batch(self._tables[table], operation, rows) for (table, operation, _), rows in self._rows.items()
         )
-        return Slice(None, changes, tuple(self._truncates), tuple(self._messages), tuple(self._marks))
+        marks = (Marks.of(self._marks),) if self._marks else ()
+        return Slice(None, changes, tuple(self._truncates), tuple(self._messages), marks)
 
     def _add_row(
         self,

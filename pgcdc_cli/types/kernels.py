@@ -86,6 +86,12 @@ def lists(offsets: NDArray[np.int32], values: Column, absent: Mask) -> Column:
     return cast("Column", make(pa.array(offsets), values, mask=pa.array(absent)))
 
 
+def join_lists(offsets: NDArray[np.int64], values: Column, separator: bytes) -> Column:
+    """Join each of n lists of texts, which n + 1 offsets divide, with a separator."""
+    parts = lists(offsets.astype(np.int32), values, np.zeros(len(offsets) - 1, np.bool_))
+    return cast("Column", pc.call_function("binary_join", [parts, pa.scalar(separator, values.type)]))
+
+
 def maps(offsets: NDArray[np.int32], keys: Column, items: Column, absent: Mask) -> Column:
     """Divide keys and items into n maps by n + 1 offsets; null where `absent`."""
     # A null offset is a null map; the last one only ends the values.

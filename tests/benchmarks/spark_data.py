@@ -21,6 +21,7 @@ from pgcdc_cli.pgoutput.changes import (
     FullImage,
     KeyImage,
     LastCommit,
+    Marks,
     Slice,
     Stamp,
     Stamps,
@@ -165,7 +166,7 @@ class Directory:
         ends = [*np.flatnonzero(np.diff(commits)), len(part) - 1]
         marks = [TransactionMark("C", _end(2 * n + 1, int(commits[n]), int(micros[n]))) for n in ends]
         self.lsn = int(commits[-1]) + 64
-        return Slice(None, batches, marks=tuple(marks))
+        return Slice(None, batches, marks=(Marks.of(marks),))
 
 
 def _micros(lsns: np.ndarray) -> np.ndarray:

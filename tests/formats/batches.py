@@ -10,6 +10,7 @@ from pgcdc_cli.pgoutput.changes import (
     ChangeBatch,
     FullImage,
     KeyImage,
+    Marks,
     MessageChange,
     Slice,
     Stamp,
@@ -108,9 +109,8 @@ class Stream:
     marks: list[TransactionMark] = field(default_factory=list)
 
     def slice(self) -> Slice:
-        return Slice(
-            None, tuple(self.changes), tuple(self.truncates), tuple(self.messages), tuple(self.marks)
-        )
+        marks = (Marks.of(self.marks),) if self.marks else ()
+        return Slice(None, tuple(self.changes), tuple(self.truncates), tuple(self.messages), marks)
 
 
 def change(

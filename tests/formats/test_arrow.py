@@ -13,7 +13,14 @@ from rows import ITEMS, ORDERS, events, to_slice
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats import arrow
 from pgcdc_cli.formats.arrow import ArrowFormat
-from pgcdc_cli.pgoutput.changes import ChangeBatch, MessageChange, Slice, TransactionMark, TruncateChange
+from pgcdc_cli.pgoutput.changes import (
+    ChangeBatch,
+    Marks,
+    MessageChange,
+    Slice,
+    TransactionMark,
+    TruncateChange,
+)
 from pgcdc_cli.types.convert import to_arrow
 
 PRICES = table({"id": "int8", "price": "numeric(5,2)", "day": "date", "tags": "text[]"})
@@ -204,7 +211,7 @@ def test_another_version_of_the_table_has_another_head():
 
 
 def test_begins_and_commits_are_no_rows():
-    part = Slice(None, marks=(TransactionMark("B", stamp(0)), TransactionMark("C", stamp(1))))
+    part = Slice(None, marks=(Marks.of([TransactionMark("B", stamp(0)), TransactionMark("C", stamp(1))]),))
     assert ArrowFormat().encode(part).pieces == ()
 
 

@@ -16,7 +16,7 @@ from pgcdc_cli.formats.escape import escape
 from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.formats.stamps import lsn_text, timestamp_text
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.changes import ChangeBatch, MessageChange, Slice, Stamps, TransactionMark
+from pgcdc_cli.pgoutput.changes import ChangeBatch, Marks, MessageChange, Slice, Stamps, TransactionMark
 from pgcdc_cli.types import kernels
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -98,7 +98,7 @@ def test_an_empty_slice_gives_nothing():
 
 
 def test_begins_and_commits_only_if_asked():
-    part = Slice(None, marks=(TransactionMark("B", stamp(0)),))
+    part = Slice(None, marks=(Marks.of([TransactionMark("B", stamp(0))]),))
     assert JsonlFormat(layout="stream").encode(part).pieces == ()
     assert len(STREAM.encode(part).pieces) == 1
 

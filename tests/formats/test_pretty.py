@@ -11,7 +11,7 @@ from pgcdc_cli.formats.prettymessage import render_message
 from pgcdc_cli.formats.style import Style, safe, shorten
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
-from pgcdc_cli.pgoutput.changes import MessageChange, Slice, TransactionMark, TruncateChange
+from pgcdc_cli.pgoutput.changes import Marks, MessageChange, Slice, TransactionMark, TruncateChange
 
 ORDERS = table({"id": "int8", "state": "text", "total": "numeric(12,2)", "doc": "jsonb"})
 
@@ -41,7 +41,7 @@ def shop() -> Slice:
             MessageChange(stamp(8), True, "audit", "by é".encode()),
             MessageChange(stamp(9), False, "raw", b"\xff"),
         ),
-        (TransactionMark("B", stamp(0)), TransactionMark("C", stamp(10))),
+        (Marks.of([TransactionMark("B", stamp(0)), TransactionMark("C", stamp(10))]),),
     )
 
 

@@ -5,6 +5,7 @@ is a dictionary of its columns by position. `flat` turns slices into the same.
 """
 
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.lsn import Lsn
@@ -102,7 +103,7 @@ def _others(part):
     for change in part.messages:
         place = _place(change.stamp)
         yield change.stamp.index, ("M", place, change.transactional, change.prefix, change.content)
-    for mark in part.marks:
+    for mark in chain.from_iterable(part.marks):
         yield mark.stamp.index, (mark.kind, _place(mark.stamp))
 
 

@@ -1,5 +1,7 @@
 """Batches of frames become slices: the plain decoder's changes, however the stream is cut."""
 
+from itertools import chain
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -171,7 +173,10 @@ def test_a_message_outside_of_transactions_is_a_transaction_of_its_own():
 
 def test_marks_enclose_the_changes():
     part = one_slice(BEGIN, ORDERS, insert(b"1", b"x"), COMMIT, marks=True)
-    told = [(mark.kind, mark.stamp.lsn, mark.stamp.index, mark.stamp.seq) for mark in part.marks]
+    told = [
+        (mark.kind, mark.stamp.lsn, mark.stamp.index, mark.stamp.seq)
+        for mark in chain.from_iterable(part.marks)
+    ]
     assert told == [("B", Lsn(500), 0, 0), ("C", Lsn(1010), 2, 1)]
     assert part.changes[0].stamps.index.tolist() == [1]
 

@@ -23,6 +23,7 @@ from pgcdc_cli.pgoutput.changes import (
     FullImage,
     KeyImage,
     LastCommit,
+    Marks,
     Slice,
     Stamp,
     Stamps,
@@ -155,7 +156,7 @@ def _slice(table: TableSchema, changes: Sequence[Change], first: int, last: int)
         for i, c in some
         if i + 1 == len(changes) or changes[i + 1].commit_lsn != c.commit_lsn
     ]
-    return Slice(None, batches, truncates, marks=tuple(ends))
+    return Slice(None, batches, truncates, marks=(Marks.of(ends),))
 
 
 def _stamp(index: int, change: Change, lsn: Lsn | None = None) -> Stamp:

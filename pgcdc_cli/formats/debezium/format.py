@@ -17,10 +17,11 @@ from pgcdc_cli.formats.base import Data, EncodedSlice, Piece
 from pgcdc_cli.formats.compress import SUFFIXES, Compression, compress
 from pgcdc_cli.formats.debezium import singles
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.formats.debezium.counting import Changes, Orders, Sums
 from pgcdc_cli.formats.debezium.marker import snapshot_marker
-from pgcdc_cli.formats.debezium.progress import Changes, Progress, Timeline, one
+from pgcdc_cli.formats.debezium.progress import Progress, Timeline, one
 from pgcdc_cli.formats.debezium.readback import LOSSES, Losses, described
-from pgcdc_cli.formats.debezium.record import Context, Record
+from pgcdc_cli.formats.debezium.record import Context, Places, Record
 from pgcdc_cli.formats.debezium.rows import event_counts, row_lines
 from pgcdc_cli.formats.debezium.tables import EventTable, event_table
 from pgcdc_cli.formats.ordered import MESSAGES, Arrange, Encoded, commit_range, place, tables_of
@@ -29,10 +30,10 @@ from pgcdc_cli.pgoutput.changes import (
     ChangeBatch,
     Int64s,
     LastCommit,
-    MessageChange,
+    Marks,
     Slice,
     Stamps,
-    TransactionMark,
+    TruncateChange,
 )
 from pgcdc_cli.table import TableSchema
 from pgcdc_cli.types import kernels
@@ -83,9 +84,17 @@ class DebeziumFormat:
         """Encode a slice's events; a PROTOCOL error where a value is no valid UTF-8."""
         now = time.time_ns()
         timeline = Timeline(part, self._progress)
-        if self.config.provide_transaction_metadata:
-            timeline.count(self._changes(part))
-        encoded = [*self._rows(part, timeline, now), *self._singles(part, timeline, now)]
+        changes = list(self._wanted(part))
+        orders, sums = self._count(changes, timeline)
+        encoded: list[Encoded[Column]] = []
+        for change, order in zip(changes, orders, strict=True):
+            if isinstance(change, ChangeBatch):
+                encoded += self._rows(change, timeline, order, now)
+            else:
+                encoded.append(self._truncate(change, timeline.place(change.stamp, order), now))
+        encoded += self._messages(part, timeline, now)
+        if sums is not None:
+            encoded += self._transactions(timeline.marks, sums)
         encoded += self._skipped(part)
         self._progress = timeline.after
         pieces = tuple(_piece(lines) for lines in _LINES.in_order(encoded))
@@ -98,27 +107,44 @@ class DebeziumFormat:
     def heartbeat(self, commit_lsn: Lsn) -> EncodedSlice:
         """Build a heartbeat record, to be written at a transaction edge."""
         line = singles.heartbeat(self._context, time.time_ns() // 1_000_000)
-        target = HEARTBEATS if self.layout == "table" else ""
-        return EncodedSlice((Piece(target, 1, commit_lsn, commit_lsn, line),), None)
+        return EncodedSlice((Piece(self._target(HEARTBEATS), 1, commit_lsn, commit_lsn, line),), None)
 
-    def _rows(self, part: Slice, timeline: Timeline, now: int) -> Iterator[Encoded[Column]]:
-        for batch in self._wanted(part):
-            losses = self._losses(batch.table, batch.stamps.lsn)
-            lines = self._batch(batch, timeline, now, losses)
-            stamps, told = batch.stamps, ~kernels.as_mask(kernels.equal(lines, b""))
-            if not told.all():
-                lines = lines.filter(pa.array(told))
-            if len(lines):
-                index, commit = stamps.index[told], stamps.commit_lsn[told]
-                yield Encoded(*self._place(batch.table), index, commit, lines, batch.lacks_any)
-            yield from _lost(losses, stamps)
+    def _count(
+        self, changes: Sequence[ChangeBatch | TruncateChange], timeline: Timeline
+    ) -> tuple[Sequence[Orders | None], Sums | None]:
+        """Number the events of each change in its transaction, where that is told."""
+        if not self.config.provide_transaction_metadata:
+            return [None] * len(changes), None
+        return timeline.count([self._counts(change) for change in changes])
 
-    def _batch(
-        self, batch: ChangeBatch, timeline: Timeline, now: int, losses: Losses | None
-    ) -> pa.BinaryArray:
+    def _counts(self, change: ChangeBatch | TruncateChange) -> Changes:
+        name = change.table.display
+        if isinstance(change, TruncateChange):
+            return Changes(name, place(change.stamp)[0], np.ones(1, np.int64))
+        index = change.stamps.index
+        if change.operation == "R":
+            return Changes(name, index, np.zeros(len(index), np.int64))
+        return Changes(name, index, event_counts(change, self._layout(change.table), self.config))
+
+    def _rows(
+        self, batch: ChangeBatch, timeline: Timeline, orders: Orders | None, now: int
+    ) -> Iterator[Encoded[Column]]:
+        losses = self._losses(batch.table, batch.stamps.lsn)
+        # Rows of a snapshot are in no transaction.
+        orders = None if batch.operation == "R" else orders
+        places = timeline.places(batch.stamps, orders, snapshot=snapshot_marker(batch))
+        lines = self._batch(batch, places, now, losses)
+        stamps, told = batch.stamps, ~kernels.as_mask(kernels.equal(lines, b""))
+        if not told.all():
+            lines = lines.filter(pa.array(told))
+        if len(lines):
+            index, commit = stamps.index[told], stamps.commit_lsn[told]
+            yield Encoded(*self._place(batch.table), index, commit, lines, batch.lacks_any)
+        yield from _lost(losses, stamps)
+
+    def _batch(self, batch: ChangeBatch, places: Places, now: int, losses: Losses | None) -> pa.BinaryArray:
         table = batch.table
         layout = self._layout(table, snapshot=batch.operation == "R")
-        places = timeline.places(batch.stamps, snapshot=snapshot_marker(batch))
         record = Record(self._context, layout, (table.schema, table.name), places, now)
         return row_lines(batch, layout, record, self.config, losses)
 
@@ -139,24 +165,13 @@ class DebeziumFormat:
                 losses.tell(0, "skipped.operations")
             yield from _lost(losses, stamps)
 
-    def _changes(self, part: Slice) -> Iterator[Changes]:
-        """What counts in a transaction, truncates included."""
-        for batch in self._wanted(part):
-            if batch.operation == "R":
-                continue
-            counts = event_counts(batch, self._layout(batch.table), self.config)
-            yield Changes(batch.stamps.index, batch.table, counts)
-        for truncate in part.truncates:
-            if self._includes(truncate.table, "t"):
-                index, one_event = place(truncate.stamp)[0], np.ones(1, np.int64)
-                yield Changes(index, truncate.table, one_event, truncates=True)
-
-    def _wanted(self, part: Slice) -> Iterator[ChangeBatch]:
+    def _wanted(self, part: Slice) -> Iterator[ChangeBatch | TruncateChange]:
         """Give what makes events; rows of a table without columns make none."""
         for batch in part.changes:
             some = len(batch) and batch.table.columns
             if some and any(self._includes(batch.table, code) for code in _CODES[batch.operation]):
                 yield batch
+        yield from (truncate for truncate in part.truncates if self._includes(truncate.table, "t"))
 
     def _includes(self, table: TableSchema, operation: str) -> bool:
         skipped = operation in self.config.skipped_operations
@@ -165,22 +180,24 @@ class DebeziumFormat:
     def _layout(self, table: TableSchema, *, snapshot: bool = False) -> EventTable:
         return event_table(table, table.facts, self.config, snapshot=snapshot)
 
-    def _singles(self, part: Slice, timeline: Timeline, now: int) -> Iterator[Encoded[Column]]:
-        for truncate in part.truncates:
-            if self._includes(truncate.table, "t"):
-                table = self._layout(truncate.table)
-                line = singles.truncate(self._context, truncate, table, timeline, now)
-                yield Encoded(*self._place(truncate.table), *place(truncate.stamp), kernels.binary([line]))
+    def _truncate(self, change: TruncateChange, places: Places, now: int) -> Encoded[Column]:
+        line = singles.truncate(self._context, change, self._layout(change.table), places, now)
+        return Encoded(*self._place(change.table), *place(change.stamp), kernels.binary([line]))
+
+    def _messages(self, part: Slice, timeline: Timeline, now: int) -> Iterator[Encoded[Column]]:
         for message in part.messages:
             if self.config.includes_message(message.prefix):
-                yield self._single(message, singles.message(self._context, message, timeline, now), MESSAGES)
-        if self.config.provide_transaction_metadata:
-            for mark, line in singles.transactions(self._context, timeline):
-                yield self._single(mark, line, TRANSACTIONS)
+                line = singles.message(self._context, message, timeline.place(message.stamp), now)
+                stamp = place(message.stamp)
+                yield Encoded(self._target(MESSAGES), None, *stamp, kernels.binary([line]))
 
-    def _single(self, event: MessageChange | TransactionMark, line: bytes, target: str) -> Encoded[Column]:
-        target = target if self.layout == "table" else ""
-        return Encoded(target, None, *place(event.stamp), kernels.binary([line]))
+    def _transactions(self, marks: Marks, sums: Sums) -> Iterator[Encoded[Column]]:
+        index, commit_lsn = marks.stamps.index, marks.stamps.commit_lsn
+        for rows, lines in singles.transactions(self._context, marks, sums):
+            yield Encoded(self._target(TRANSACTIONS), None, index[rows], commit_lsn[rows], lines)
+
+    def _target(self, name: str) -> str:
+        return name if self.layout == "table" else ""
 
     def _place(self, table: TableSchema) -> tuple[str, TableSchema | None]:
         return (table.display, self._described(table)) if self.layout == "table" else ("", None)

@@ -1,19 +1,19 @@
 """What a record tells of the stream around it: the commit before it, and its number in its transaction."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 
+from pgcdc_cli.formats.debezium.counting import Changes, Orders, Sums, count
 from pgcdc_cli.formats.debezium.record import Places, RecordKind, previous_part
 from pgcdc_cli.formats.stamps import INVALID_XID, integer_text
-from pgcdc_cli.pgoutput.changes import Int64s, Slice, Stamp, Stamps, TransactionMark, TruncateChange
-from pgcdc_cli.table import TableSchema
+from pgcdc_cli.pgoutput.changes import Int64s, Marks, Slice, Stamp, Stamps
 from pgcdc_cli.types.kernels import Part
 
 NO_COMMIT = -1
-_NO_BLOCK = dict.fromkeys(RecordKind, (b"null",))
+_COLUMNS = ("index", "lsn", "commit_lsn", "commit_ts", "xid", "seq")
+_NO_BLOCK: dict[RecordKind, tuple[Part, ...]] = dict.fromkeys(RecordKind, (b"null",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,88 +29,54 @@ class Progress:
     events: dict[str, int] = field(default_factory=dict)
 
 
-class Orders(NamedTuple):
-    """A change's first event, counted from 1: in its transaction, and among its table's there."""
-
-    total: Int64s
-    table: Int64s
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Changes:
-    """n changes of one table in a slice, or its truncate; `counts` says how many events each is."""
-
-    index: Int64s
-    table: TableSchema
-    counts: Int64s
-    truncates: bool = False
-
-
 class Timeline:
-    """The order of commits and events in one slice."""
+    """The order of commits in one slice, and of events in its transactions."""
 
     def __init__(self, part: Slice, before: Progress) -> None:
+        self.marks = _marks(part)
+        stamps, commit = self.marks.stamps, self.marks.kinds == "C"
+        lone = Stamps.of([message.stamp for message in part.messages if not message.transactional])
+        index = np.append(stamps.index[commit], lone.index)
+        order = np.argsort(index)
+        self._commits = index[order]
+        self._ends = np.append(before.last_commit, np.append(stamps.lsn[commit], lone.lsn)[order])
         self._before = before
-        commits = [(mark.stamp.index, int(mark.stamp.lsn)) for mark in part.marks if mark.kind == "C"]
-        commits += [(m.stamp.index, int(m.stamp.lsn)) for m in part.messages if not m.transactional]
-        commits.sort()
-        self._commits = np.array([index for index, _ in commits], np.int64)
-        self._ends = np.array([before.last_commit, *(end for _, end in commits)], np.int64)
-        self._marks = part.marks
-        self._orders: dict[int, Orders] = {}
-        self._truncates: dict[tuple[int, str], Orders] = {}
-        self.finished: list[tuple[TransactionMark, dict[str, int]]] = []
-        last_time = part.marks[-1].stamp.commit_ts if part.marks else before.last_time
+        last_time = int(stamps.commit_ts[-1]) if len(stamps) else before.last_time
         self.after = Progress(int(self._ends[-1]), last_time, before.events)
 
-    def count(self, changes: Iterable[Changes]) -> None:
-        """Number the events of each transaction, for `transactions` and the rows' transaction blocks."""
-        parts = list(changes)
-        events = dict(self._before.events)
-        walk = sorted(
-            [(int(i), number, row) for number, part in enumerate(parts) for row, i in enumerate(part.index)]
-            + [(mark.stamp.index, -1, number) for number, mark in enumerate(self._marks)]
-        )
-        orders = [(np.zeros(len(p.index), np.int64), np.zeros(len(p.index), np.int64)) for p in parts]
-        for _, number, row in walk:
-            if number < 0:
-                mark = self._marks[row]
-                self.finished.append((mark, events))
-                events = {}
-                continue
-            name, count = parts[number].table.display, int(parts[number].counts[row])
-            orders[number][0][row] = sum(events.values()) + 1
-            orders[number][1][row] = events.get(name, 0) + 1
-            if count:
-                events[name] = events.get(name, 0) + count
-        for part, order in zip(parts, orders, strict=True):
-            self._orders[id(part.index)] = Orders(*order)
-            if part.truncates:
-                self._truncates[int(part.index[0]), part.table.display] = Orders(*order)
-        self.after = Progress(self.after.last_commit, self.after.last_time, events)
+    def count(self, changes: Sequence[Changes]) -> tuple[list[Orders], Sums]:
+        """Number the events of changes in their transactions, for each in turn, and sum them up."""
+        orders, sums = count(changes, self.marks.stamps.index, self._before.events)
+        self.after = replace(self.after, events=sums.of(len(self.marks)))
+        return orders, sums
 
-    def places(self, stamps: Stamps, *, snapshot: Part = b"false") -> Places:
+    def places(self, stamps: Stamps, orders: Orders | None, *, snapshot: Part = b"false") -> Places:
         """Say where rows stand."""
         ends = self._ends[np.searchsorted(self._commits, stamps.index, side="left")]
-        orders = self._orders.get(id(stamps.index))
-        block = _NO_BLOCK if orders is None else _blocks(stamps, orders)
-        return Places(stamps, previous_part(ends), block, snapshot)
+        return Places(stamps, previous_part(ends), _blocks(stamps, orders), snapshot)
 
-    def truncate(self, change: TruncateChange) -> Places:
-        """Say where a truncate stands."""
-        places = self.place(change.stamp)
-        orders = self._truncates.get((change.stamp.index, change.table.display))
-        return places if orders is None else replace(places, transaction=_blocks(places.stamps, orders))
-
-    def place(self, stamp: Stamp) -> Places:
+    def place(self, stamp: Stamp, orders: Orders | None = None) -> Places:
         """Say where a message or truncate stands; a message outside of transactions is a commit itself."""
         stamps = one(stamp, self._time_before(stamp))
         end = self._ends[np.searchsorted(self._commits, stamps.index, side="right")]
-        return Places(stamps, previous_part(end), _NO_BLOCK)
+        return Places(stamps, previous_part(end), _blocks(stamps, orders))
 
     def _time_before(self, stamp: Stamp) -> int:
-        times = [m.stamp.commit_ts for m in self._marks if m.stamp.index < stamp.index]
-        return (times[-1] if times else self._before.last_time) or 0
+        stamps = self.marks.stamps
+        marks_before = int(np.searchsorted(stamps.index, stamp.index))
+        return int(stamps.commit_ts[marks_before - 1]) if marks_before else self._before.last_time or 0
+
+
+def _marks(part: Slice) -> Marks:
+    """Put a slice's marks together; which servers they came from is not told."""
+    stamps = [marks.stamps for marks in part.marks]
+
+    def column(name: str) -> Int64s:
+        return np.concatenate([np.empty(0, np.int64), *(getattr(some, name) for some in stamps)])
+
+    index, lsn, commit_lsn, commit_ts, xid, seq = map(column, _COLUMNS)
+    kinds = np.concatenate([np.empty(0, "U1"), *(marks.kinds for marks in part.marks)])
+    return Marks(kinds, Stamps(index, lsn, commit_lsn, commit_ts, xid, seq))
 
 
 def one(stamp: Stamp, time: int) -> Stamps:
@@ -121,7 +87,9 @@ def one(stamp: Stamp, time: int) -> Stamps:
     return Stamps(index, lsn, commit_lsn, micros, xid, seq)
 
 
-def _blocks(stamps: Stamps, orders: Orders) -> dict[RecordKind, tuple[Part, ...]]:
+def _blocks(stamps: Stamps, orders: Orders | None) -> dict[RecordKind, tuple[Part, ...]]:
+    if orders is None:
+        return _NO_BLOCK
     ids: tuple[Part, ...] = (b'{"id":"', integer_text(stamps.xid), b":", integer_text(stamps.lsn))
     first = _block(ids, orders, 0)
     return {

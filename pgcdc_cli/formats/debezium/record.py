@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-import numpy as np
 import pyarrow as pa
 
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
@@ -182,6 +181,5 @@ def previous_part(ends: Int64s) -> Part:
     """Build the first part of `sequence`: the previous commit's end LSN in quotes, null where that is -1."""
     if (ends == ends[0]).all():
         return b"null" if ends[0] < 0 else b'\\"%d\\"' % ends[0]
-    known, choice = np.unique(ends, return_inverse=True)
-    texts = [b"null" if end < 0 else b'\\"%d\\"' % end for end in known.tolist()]
-    return kernels.take(kernels.binary(texts), choice)
+    texts = kernels.join([b'\\"', integer_text(ends), b'\\"'])
+    return kernels.replace_where(texts, ends < 0, b"null") if (ends < 0).any() else texts

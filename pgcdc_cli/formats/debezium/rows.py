@@ -3,7 +3,7 @@
 A delete is two lines (the event and its tombstone), a changed key three; they stay together as one text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -39,8 +39,10 @@ def row_lines(
     operation = _OPERATIONS[batch.operation]
     plain = record.parts(operation, _key(table, new), before=before, after=_struct(table, new))
     written = _bytes(plain) if operation not in config.skipped_operations else _nothing(len(batch))
-    changed = None if old is None else _changed(table, old, new, len(batch))
-    if old is None or changed is None or not changed.any():
+    if old is None:
+        return written
+    changed = _changed([(old[place], new[place]) for place in table.key or ()], len(batch))
+    if not changed.any():
         return written
     moved = _moved(table, record, old, new, config)
     told = _bytes(moved) if moved else _nothing(len(batch))
@@ -49,13 +51,19 @@ def row_lines(
 
 def event_counts(batch: ChangeBatch, table: EventTable, config: ConnectorConfig) -> Int64s:
     """Count each change's events: two where the key changes, none that is skipped, and no tombstones."""
-    counts = np.ones(len(batch), np.int64)
-    old, new = _image(table, batch.old), _image(table, batch.new, batch.old)
-    if new is None or batch.operation != "U":
-        return counts
+    if batch.operation != "U":
+        return np.ones(len(batch), np.int64)
     skipped = config.skipped_operations
-    changed = np.zeros(len(batch), np.bool_) if old is None else _changed(table, old, new, len(batch))
+    changed = _changed(_keys(batch, table), len(batch))
     return np.where(changed, ("d" not in skipped) + ("c" not in skipped), int("u" not in skipped))
+
+
+def _keys(batch: ChangeBatch, table: EventTable) -> Iterator[tuple[Part, Part]]:
+    """Give the tokens of each of the key's columns in the old and the new rows, where there are both."""
+    for place in table.key or ():
+        if batch.old is not None and batch.new is not None:
+            column = table.all_columns[place]
+            yield _tokens(column, batch.old, None, None), _tokens(column, batch.new, batch.old, None)
 
 
 def _nothing(rows: int) -> pa.BinaryArray:
@@ -140,11 +148,11 @@ def _object(members: list[tuple[bytes, Part]]) -> Sequence[Part]:
     return (*parts, b"}")
 
 
-def _changed(table: EventTable, old: Tokens, new: Tokens, rows: int) -> Mask:
-    """Tell where the key changes; there may be no array among the tokens, where all columns are left out."""
+def _changed(keys: Iterable[tuple[Part, Part]], rows: int) -> Mask:
+    """Tell where the key changes, by its columns' old and new tokens."""
     changed = np.zeros(rows, np.bool_)
-    for place in table.key or ():
-        changed |= ~_equal(old[place], new[place], rows)
+    for old, new in keys:
+        changed |= ~_equal(old, new, rows)
     return changed
 
 

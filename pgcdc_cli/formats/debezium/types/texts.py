@@ -4,12 +4,13 @@ import base64
 import binascii
 import re
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.formats.debezium.types.javamap import java_map_order
 from pgcdc_cli.formats.debezium.types.kind import (
     NULL,
     PLAIN,
@@ -172,26 +173,8 @@ def parse_hstore(text: str) -> dict[str, str | None]:
     return {key: pairs[key] for key in java_map_order(pairs)}
 
 
-def java_map_order(keys: Iterable[str]) -> list[str]:
-    """Put distinct keys in the order in which Java's HashMap gives them."""
-    keys = list(keys)
-    buckets = 16
-    while len(keys) > buckets * 3 // 4:
-        buckets *= 2
-    return sorted(keys, key=lambda key: _java_hash(key) & (buckets - 1))
-
-
 def _unescaped(text: str) -> str:
     return re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
-
-
-def _java_hash(text: str) -> int:
-    """`String.hashCode`, spread as `HashMap` does."""
-    units = text.encode("utf-16-be", "surrogatepass")
-    value = 0
-    for (unit,) in struct.iter_unpack(">H", units):
-        value = (value * 31 + unit) & 0xFFFFFFFF
-    return value ^ value >> 16
 
 
 def to_tokens(to_json: ToJson, texts: list[str | None]) -> list[bytes | None]:
