@@ -1,0 +1,174 @@
+"""Numbers of events, transaction records and sequences, against a plain loop over the events one by one."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from batches import COMMIT_TS, Stream, full, stamp, stamps, table
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgcdc_cli.formats.debezium.format import DebeziumFormat
+from pgcdc_cli.formats.debezium.load import connector_config
+from pgcdc_cli.pgoutput.changes import ChangeBatch, MessageChange, Stamp, TransactionMark, TruncateChange
+from pgcdc_cli.table import TableSchema
+
+TABLES = [table({"id": "int4", "v": "text"}, name=f"t{number}", oid=number + 1) for number in range(30)]
+TABLES.append(table({"id": "int4", "v": "text", "w": "text"}, name="t0", oid=1))
+"""The last is another version of the first."""
+OPERATIONS = {"I": "c", "U": "u", "K": "dc", "D": "d", "T": "t"}
+"""What events a change is; K is an update of the key."""
+BASE, FIRST_XID = 0x1A2B000, 700
+
+
+class Event(NamedTuple):
+    """A change of a table, a message (M, or L outside of transactions) or a mark, of a transaction."""
+
+    kind: str
+    transaction: int
+    table: TableSchema = TABLES[0]
+
+
+def xid(event: Event) -> int:
+    return FIRST_XID + event.transaction
+
+
+def moment(event: Event) -> int:
+    return COMMIT_TS + 1_234_567 * event.transaction
+
+
+def end_of(index: int) -> int:
+    return BASE + 16 * index + 8
+
+
+CHANGES = st.tuples(st.sampled_from([*OPERATIONS, "M"]), st.sampled_from([*TABLES[:3], TABLES[-1]]))
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[Event]:
+    events = []
+    for number in range(draw(st.integers(1, 6))):
+        events += [Event("L", number)] * draw(st.integers(0, 1))
+        changes = [Event(kind, number, changed) for kind, changed in draw(st.lists(CHANGES, max_size=8))]
+        events += [Event("B", number), *changes, Event(draw(st.sampled_from("CCP")), number)]
+    return events
+
+
+def expected(events: list[Event], skipped: str) -> Iterator[tuple[Any, ...]]:
+    """Tell of each event: its operation, sequence, milliseconds and transaction block."""
+    last, time = None, 0
+    counts: dict[str, int] = {}
+    for index, event in enumerate(events):
+        lsn = BASE + 16 * index
+        if event.kind == "B":
+            counts, time = {}, moment(event) // 1000
+            yield "BEGIN", f"{xid(event)}:{lsn}", time, None, None
+        elif event.kind in "CP":
+            last = str(end_of(index)) if event.kind == "C" else last
+            collections = [{"data_collection": n, "event_count": counts[n]} for n in in_java(counts)]
+            yield "END", f"{xid(event)}:{end_of(index)}", time, sum(counts.values()), collections
+        elif event.kind in "ML":
+            last = str(lsn) if event.kind == "L" else last
+            yield "m", [last, str(lsn)], time, None
+        else:
+            for operation in OPERATIONS[event.kind]:
+                if operation not in skipped:
+                    name = event.table.display
+                    counts[name] = counts.get(name, 0) + 1
+                    numbers = {"total_order": sum(counts.values()), "data_collection_order": counts[name]}
+                    block = {"id": f"{xid(event)}:{lsn}", **numbers}
+                    yield operation, [last, str(lsn)], time, block
+
+
+def in_java(names: dict[str, int]) -> list[str]:
+    """As a HashMap has them: by bucket, and twice as many of those whenever three quarters are in use."""
+    size = 16
+    for number in range(1, len(names) + 1):
+        size *= 2 if number > size * 3 // 4 else 1
+
+    def bucket(name: str) -> int:
+        value = 0
+        for character in name:
+            value = (31 * value + ord(character)) % 2**32
+        return (value ^ value >> 16) % size
+
+    return sorted(names, key=bucket)
+
+
+def told(lines: Iterator[bytes]) -> Iterator[tuple[Any, ...]]:
+    for line in lines:
+        value = json.loads(line)
+        if value and "op" in value:
+            sequence = json.loads(value["source"]["sequence"])
+            yield value["op"], sequence, value["source"]["ts_ms"], value.get("transaction")
+        elif value:
+            names = ("status", "id", "ts_ms", "event_count", "data_collections")
+            yield tuple(value[name] for name in names)
+
+
+def written(events: list[Event], cuts: list[int], skipped: str) -> Iterator[bytes]:
+    properties = {
+        "topic.prefix": "srv",
+        "provide.transaction.metadata": "true",
+        "skipped.operations": ",".join(skipped) or "none",
+        "value.converter.schemas.enable": "false",
+    }
+    encoding = DebeziumFormat(connector_config(properties), "stream", values_only=True)
+    encoding.restart("shop", None)
+    for start, stop in pairwise([0, *sorted(cuts), len(events)]):
+        for piece in encoding.encode(stream(list(enumerate(events))[start:stop]).slice()).pieces:
+            yield from bytes(piece.data).splitlines()
+
+
+def stream(events: list[tuple[int, Event]]) -> Stream:
+    """Put events together as the decoder does, those of one table and shape in a batch."""
+
+    def shape(pair: tuple[int, Event]) -> tuple[int, str]:
+        return TABLES.index(pair[1].table), pair[1].kind.replace("K", "U")
+
+    rows = sorted((pair for pair in events if pair[1].kind in "IUKD"), key=shape)
+    return Stream(
+        [batch(list(some)) for _, some in groupby(rows, shape)],
+        [TruncateChange(e.table, of(i, e), False, False) for i, e in events if e.kind == "T"],
+        [MessageChange(of(i, e), e.kind == "M", "p", b"x") for i, e in events if e.kind in "ML"],
+        [TransactionMark(e.kind, of(i, e)) for i, e in events if e.kind in "BCP"],
+    )
+
+
+def of(index: int, event: Event) -> Stamp:
+    if event.kind == "L":
+        return stamp(index, xid=None)
+    placed = stamp(index, xid=xid(event), lsn=end_of(index) if event.kind in "CP" else None)
+    return replace(placed, commit_ts=moment(event))
+
+
+def batch(rows: list[tuple[int, Event]]) -> ChangeBatch:
+    _, first = rows[0]
+    rest = ["x"] * (len(first.table.columns) - 1)
+    old = full([["1", *rest] for _ in rows])
+    new = full([["2" if event.kind == "K" else "1", *rest] for _, event in rows])
+    placed = replace(
+        stamps([index for index, _ in rows]),
+        xid=np.array([xid(event) for _, event in rows]),
+        commit_ts=np.array([moment(event) for _, event in rows]),
+    )
+    operation = first.kind.replace("K", "U")
+    return ChangeBatch(
+        first.table, operation, placed, None if operation == "D" else new, None if operation == "I" else old
+    )
+
+
+@given(st.data(), streams(), st.sets(st.sampled_from("cudt")))
+def test_any_cut_of_a_stream_numbers_events_as_one_by_one(data, events, skipped):
+    cuts = data.draw(st.lists(st.integers(0, len(events)), max_size=4))
+    wanted = "".join(sorted(skipped))
+    assert list(told(written(events, cuts, wanted))) == list(expected(events, wanted))
+
+
+def test_a_transaction_of_many_tables_lists_them_as_java_does():
+    events = [Event("B", 0), *(Event("I", 0, changed) for changed in reversed(TABLES)), Event("C", 0)]
+    events += [Event("B", 1), *(Event("I", 1, changed) for changed in TABLES[:13]), Event("C", 1)]
+    assert list(told(written(events, [], ""))) == list(expected(events, ""))
