@@ -21,6 +21,7 @@ from pgcdc_cli.pgoutput.changes import (
     Edge,
     FullImage,
     KeyImage,
+    Marks,
     Mask,
     Operation,
     Slice,
@@ -98,9 +99,8 @@ class SmallBatch:
         self._edge, self._rows, self._marks = None, {}, []
         for frame in frames:
             self._take(decode(frame[HEADER:]), int.from_bytes(frame[1:9], "big", signed=True))
-        return Slice(
-            self._edge, tuple(rows.batch() for rows in self._rows.values()), marks=tuple(self._marks)
-        )
+        changes = tuple(rows.batch() for rows in self._rows.values())
+        return Slice(self._edge, changes, marks=(Marks.of(self._marks),) if self._marks else ())
 
     def _take(self, message: m.Message, lsn: int) -> None:
         if lsn < 0:
