@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from rows import ITEMS, ORDERS, Event, events, lsn, reference, to_slice
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats import jsonfew
 from pgcdc_cli.formats.escape import escape
 from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.formats.stamps import lsn_text, timestamp_text
@@ -21,14 +20,6 @@ from pgcdc_cli.types import kernels
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 STREAM = JsonlFormat(layout="stream", transactions=True)
-
-
-@pytest.fixture(params=[0, jsonfew.MOST_ROWS], ids=["columns", "few"], autouse=True, scope="module")
-def _either_way(request):
-    """Every test here runs with columns, and with a few rows written one by one."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jsonfew, "MOST_ROWS", request.param)
-        yield
 
 
 def lines(form: JsonlFormat, part: Slice) -> dict[str, list[str]]:

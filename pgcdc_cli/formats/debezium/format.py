@@ -22,7 +22,7 @@ from pgcdc_cli.formats.debezium.marker import snapshot_marker
 from pgcdc_cli.formats.debezium.progress import Progress, Timeline, one
 from pgcdc_cli.formats.debezium.readback import LOSSES, Losses, described
 from pgcdc_cli.formats.debezium.record import Context, Places, Record
-from pgcdc_cli.formats.debezium.rows import event_counts, row_lines
+from pgcdc_cli.formats.debezium.rows import event_counts, is_few, row_lines
 from pgcdc_cli.formats.debezium.tables import EventTable, event_table
 from pgcdc_cli.formats.ordered import MESSAGES, Arrange, Encoded, commit_range, place, tables_of
 from pgcdc_cli.lsn import Lsn
@@ -132,7 +132,8 @@ class DebeziumFormat:
         losses = self._losses(batch.table, batch.stamps.lsn)
         # Rows of a snapshot are in no transaction.
         orders = None if batch.operation == "R" else orders
-        places = timeline.places(batch.stamps, orders, snapshot=snapshot_marker(batch))
+        few = is_few(batch, losses)
+        places = timeline.places(batch.stamps, orders, snapshot=snapshot_marker(batch), few=few)
         lines = self._batch(batch, places, now, losses)
         stamps, told = batch.stamps, ~kernels.as_mask(kernels.equal(lines, b""))
         if not told.all():

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pgcdc_cli.formats.debezium.counting import Changes, Orders, Sums, count
-from pgcdc_cli.formats.debezium.record import Places, RecordKind, previous_part
-from pgcdc_cli.formats.stamps import INVALID_XID, integer_text
+from pgcdc_cli.formats.debezium.record import Part, Places, RecordKind, digits, previous_part
+from pgcdc_cli.formats.stamps import INVALID_XID
 from pgcdc_cli.pgoutput.changes import Int64s, Marks, Slice, Stamp, Stamps
-from pgcdc_cli.types.kernels import Part
+from pgcdc_cli.types import kernels
 
 NO_COMMIT = -1
 _COLUMNS = ("index", "lsn", "commit_lsn", "commit_ts", "xid", "seq")
@@ -50,10 +50,13 @@ class Timeline:
         self.after = replace(self.after, events=sums.of(len(self.marks)))
         return orders, sums
 
-    def places(self, stamps: Stamps, orders: Orders | None, *, snapshot: Part = b"false") -> Places:
+    def places(
+        self, stamps: Stamps, orders: Orders | None, *, snapshot: kernels.Part = b"false", few: bool = False
+    ) -> Places:
         """Say where rows stand."""
         ends = self._ends[np.searchsorted(self._commits, stamps.index, side="left")]
-        return Places(stamps, previous_part(ends), _blocks(stamps, orders), snapshot)
+        blocks = _blocks(stamps, orders, few=few)
+        return Places(stamps, previous_part(ends, few=few), blocks, snapshot, few)
 
     def place(self, stamp: Stamp, orders: Orders | None = None) -> Places:
         """Say where a message or truncate stands; a message outside of transactions is a commit itself."""
@@ -87,18 +90,20 @@ def one(stamp: Stamp, time: int) -> Stamps:
     return Stamps(index, lsn, commit_lsn, micros, xid, seq)
 
 
-def _blocks(stamps: Stamps, orders: Orders | None) -> dict[RecordKind, tuple[Part, ...]]:
+def _blocks(
+    stamps: Stamps, orders: Orders | None, *, few: bool = False
+) -> dict[RecordKind, tuple[Part, ...]]:
     if orders is None:
         return _NO_BLOCK
-    ids: tuple[Part, ...] = (b'{"id":"', integer_text(stamps.xid), b":", integer_text(stamps.lsn))
-    first = _block(ids, orders, 0)
+    ids: tuple[Part, ...] = (b'{"id":"', digits(stamps.xid, few=few), b":", digits(stamps.lsn, few=few))
+    first = _block(ids, orders, 0, few=few)
     return {
         RecordKind.ONE: first,
         RecordKind.FIRST_OF_TWO: first,
-        RecordKind.SECOND_OF_TWO: _block(ids, orders, 1),
+        RecordKind.SECOND_OF_TWO: _block(ids, orders, 1, few=few),
     }
 
 
-def _block(ids: tuple[Part, ...], orders: Orders, more: int) -> tuple[Part, ...]:
-    total, table = integer_text(orders.total + more), integer_text(orders.table + more)
+def _block(ids: tuple[Part, ...], orders: Orders, more: int, *, few: bool) -> tuple[Part, ...]:
+    total, table = digits(orders.total + more, few=few), digits(orders.table + more, few=few)
     return (*ids, b'","total_order":', total, b',"data_collection_order":', table, b"}")

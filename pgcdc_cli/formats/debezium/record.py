@@ -3,16 +3,20 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
 from pgcdc_cli.formats.debezium.tables import EventTable
 from pgcdc_cli.formats.debezium.types.kind import token
-from pgcdc_cli.formats.stamps import INVALID_XID, integer_text
+from pgcdc_cli.formats.jsonobject import joined
+from pgcdc_cli.formats.stamps import integer_text
 from pgcdc_cli.pgoutput.changes import Int64s, Stamps
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import Part
+
+Part: TypeAlias = "kernels.Part | list[bytes]"
+"""What lines are put together from: a constant, or a text per row, as a column or, of a few, in a list."""
 
 VERSIONS = {"2.5": b"2.5.4.Final", "3.4": b"3.4.3.Final"}
 NONE: Sequence[Part] = (b"null",)
@@ -69,12 +73,16 @@ class Context:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """Where n changes stand: `previous` is the sequence's first part, `transaction` the block's parts."""
+    """Where n changes stand: `previous` is the sequence's first part, `transaction` the block's parts.
+
+    `few` says that what differs among rows is written one by one.
+    """
 
     stamps: Stamps
     previous: Part
     transaction: Mapping[RecordKind, Sequence[Part]]
-    snapshot: Part = b"false"
+    snapshot: kernels.Part = b"false"
+    few: bool = False
 
 
 class Record:
@@ -89,6 +97,11 @@ class Record:
         self._source = source_parts(context, names, places)
         self._places = places
         self._now = now
+
+    @property
+    def few(self) -> bool:
+        """Whether the rows are written one by one."""
+        return self._places.few
 
     def parts(
         self,
@@ -146,14 +159,10 @@ def envelope_end(context: Context, operation: str, transaction: Sequence[Part], 
 
 def source_parts(context: Context, names: tuple[str, str], places: Places) -> Sequence[Part]:
     """Give the source block of n changes."""
-    stamps = places.stamps
-    lsn = integer_text(stamps.lsn)
-    millis = _shared(stamps.commit_ts // 1000)
-    xid: Part = _shared(stamps.xid)
-    if isinstance(xid, pa.Array):
-        xid = kernels.null_where(xid, stamps.xid == INVALID_XID)
-    elif stamps.xid[0] == INVALID_XID:
-        xid = b"null"
+    stamps, few = places.stamps, places.few
+    lsn = digits(stamps.lsn, few=few)
+    millis = digits(stamps.commit_ts // 1000, few=few)
+    xid = digits(stamps.xid, few=few, zero=b"null")
     snapshot, database = places.snapshot, token(context.database)
     parts: list[Part] = [*context.source(), millis, b',"snapshot":']
     # "false" is the field's default: the connector leaves it null.
@@ -163,23 +172,43 @@ def source_parts(context: Context, names: tuple[str, str], places: Places) -> Se
     parts += [b',"db":' + database]
     parts += [b',"sequence":"[', places.previous, b',\\"', lsn, b'\\"]"']
     if context.newer:
-        micros = _shared(stamps.commit_ts)
+        micros = digits(stamps.commit_ts, few=few)
         parts += [b',"ts_us":', micros, b',"ts_ns":', micros, b"000"]
     schema, table = token(names[0]), token(names[1])
     parts += [b',"schema":%s,"table":%s,"txId":' % (schema, table), xid, b',"lsn":', lsn, b',"xmin":null}']
     return parts
 
 
-def _shared(values: Int64s) -> Part:
-    """Decimal digits: once where all rows share them."""
+def digits(values: Int64s, *, few: bool = False, zero: bytes = b"0") -> Part:
+    """Write decimal numbers: once where all rows share one, and one by one of a few."""
     if (values == values[0]).all():
-        return b"%d" % values[0]
-    return integer_text(values)
+        return b"%d" % values[0] if values[0] else zero
+    if few:
+        return [b"%d" % value if value else zero for value in values.tolist()]
+    texts = integer_text(values)
+    return texts if zero == b"0" else kernels.replace_where(texts, values == 0, zero)
 
 
-def previous_part(ends: Int64s) -> Part:
+def previous_part(ends: Int64s, *, few: bool = False) -> Part:
     """Build the first part of `sequence`: the previous commit's end LSN in quotes, null where that is -1."""
     if (ends == ends[0]).all():
-        return b"null" if ends[0] < 0 else b'\\"%d\\"' % ends[0]
+        return _previous(int(ends[0]))
+    if few:
+        return list(map(_previous, ends.tolist()))
     texts = kernels.join([b'\\"', integer_text(ends), b'\\"'])
     return kernels.replace_where(texts, ends < 0, b"null") if (ends < 0).any() else texts
+
+
+def _previous(end: int) -> bytes:
+    return b"null" if end < 0 else b'\\"%d\\"' % end
+
+
+def lines_of(parts: Sequence[Part], rows: int) -> pa.BinaryArray:
+    """Put lines together, row by row."""
+    columns = [part for part in parts if not isinstance(part, list)]
+    if any(isinstance(part, pa.Array) for part in columns):
+        return kernels.as_binary(joined(columns))
+    each = [
+        b"".join([part if isinstance(part, bytes) else part[row] for part in parts]) for row in range(rows)
+    ]
+    return kernels.binary(each)

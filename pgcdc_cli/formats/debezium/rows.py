@@ -10,12 +10,15 @@ import pyarrow as pa
 
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
 from pgcdc_cli.formats.debezium.readback import Cells, Losses
-from pgcdc_cli.formats.debezium.record import Record, RecordKind
+from pgcdc_cli.formats.debezium.record import Part, Record, RecordKind, lines_of
 from pgcdc_cli.formats.debezium.tables import Column, EventTable
-from pgcdc_cli.formats.jsonobject import joined
+from pgcdc_cli.formats.debezium.types.single import single_token
 from pgcdc_cli.pgoutput.changes import ChangeBatch, FullImage, Int64s, KeyImage
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import Mask, Part
+from pgcdc_cli.types.kernels import Mask
+
+MOST_ROWS = 24
+"""Rows from about which on columns are quicker than one after the other."""
 
 Tokens = tuple[Part, ...]
 """One JSON token a column: a constant or one per row."""
@@ -27,25 +30,26 @@ def row_lines(
     batch: ChangeBatch, table: EventTable, record: Record, config: ConnectorConfig, losses: Losses | None
 ) -> pa.BinaryArray:
     """Build the lines of a batch, one text a change; tells what they lose."""
-    old = _image(table, batch.old)
+    rows, few = len(batch), record.few
+    old = _image(table, batch.old, few=few)
     if batch.operation == "D":
         assert old is not None
         event = record.parts("d", _key(table, old), before=_struct(table, old))
         tail = record.tombstone(_key(table, old)) if config.tombstones_on_delete else ()
-        return _bytes([*event, *tail])
-    new = _image(table, batch.new, batch.old, losses)
+        return lines_of([*event, *tail], rows)
+    new = _image(table, batch.new, batch.old, losses, few=few)
     assert new is not None
     before = (_NULL,) if old is None else _struct(table, old)
     operation = _OPERATIONS[batch.operation]
     plain = record.parts(operation, _key(table, new), before=before, after=_struct(table, new))
-    written = _bytes(plain) if operation not in config.skipped_operations else _nothing(len(batch))
+    written = lines_of(plain, rows) if operation not in config.skipped_operations else _nothing(rows)
     if old is None:
         return written
-    changed = _changed([(old[place], new[place]) for place in table.key or ()], len(batch))
+    changed = _changed([(old[place], new[place]) for place in table.key or ()], rows)
     if not changed.any():
         return written
     moved = _moved(table, record, old, new, config)
-    told = _bytes(moved) if moved else _nothing(len(batch))
+    told = lines_of(moved, rows) if moved else _nothing(rows)
     return told if changed.all() else _choose(changed, told, written)
 
 
@@ -93,6 +97,8 @@ def _image(
     image: FullImage | KeyImage | None,
     old: FullImage | KeyImage | None = None,
     losses: Losses | None = None,
+    *,
+    few: bool = False,
 ) -> Tokens | None:
     """Every column's tokens, the key's own behind them.
 
@@ -100,6 +106,8 @@ def _image(
     """
     if image is None:
         return None
+    if few:
+        return tuple(_few_tokens(column, image) for column in table.all_columns)
     row = tuple(_tokens(column, image, old, losses) for column in table.columns)
     return row + tuple(_tokens(column, image, old, None) for column in table.key_only)
 
@@ -122,6 +130,29 @@ def _tokens(
     if unchanged is not None:
         tokens = kernels.replace_where(tokens, unchanged, field.unavailable)
     return tokens
+
+
+def is_few(batch: ChangeBatch, losses: Losses | None) -> bool:
+    """Say whether a batch's rows are written one by one: a few streamed ones, not compared with old ones."""
+    compared = batch.operation == "U" and batch.old is not None
+    return len(batch) <= MOST_ROWS and losses is None and batch.operation != "R" and not compared
+
+
+def _few_tokens(column: Column, image: FullImage | KeyImage) -> Part:
+    """Give the tokens of `_tokens`, one by one."""
+    values, field = image.columns[column.index], column.field
+    if values is None:
+        return field.absent
+    unchanged = image.unchanged[column.index] if isinstance(image, FullImage) else None
+    tokens = [
+        field.null if value is None else single_token(field.to_json, value) or field.null
+        for value in values.to_pylist()
+    ]
+    if unchanged is not None:
+        tokens = [
+            field.unavailable if lacks else one for lacks, one in zip(unchanged.tolist(), tokens, strict=True)
+        ]
+    return tokens if len(tokens) > 1 else tokens[0]
 
 
 def _choose(mask: Mask, one: pa.BinaryArray, other: pa.BinaryArray) -> pa.BinaryArray:
@@ -164,8 +195,5 @@ def _equal(one: Part, other: Part, rows: int) -> Mask:
     assert isinstance(one, pa.Array)
     if isinstance(other, bytes):
         return kernels.as_mask(kernels.equal(one, other))
+    assert isinstance(other, pa.Array)
     return kernels.as_mask(kernels.same(one, other))
-
-
-def _bytes(parts: Sequence[Part]) -> pa.BinaryArray:
-    return kernels.as_binary(joined(parts))

@@ -6,17 +6,24 @@ import numpy as np
 
 from pgcdc_cli.formats.debezium import names, schemas
 from pgcdc_cli.formats.debezium.counting import Sums
-from pgcdc_cli.formats.debezium.record import Context, Places, Record, record_line, source_parts
+from pgcdc_cli.formats.debezium.record import (
+    Context,
+    Part,
+    Places,
+    Record,
+    lines_of,
+    record_line,
+    source_parts,
+)
 from pgcdc_cli.formats.debezium.schemas import Schema
 from pgcdc_cli.formats.debezium.tables import EventTable, wrapping
 from pgcdc_cli.formats.debezium.types.javamap import buckets, java_hash
 from pgcdc_cli.formats.debezium.types.kind import token
 from pgcdc_cli.formats.debezium.types.texts import encoded
-from pgcdc_cli.formats.jsonobject import joined
 from pgcdc_cli.formats.stamps import integer_text
 from pgcdc_cli.pgoutput.changes import Int64s, Marks, MessageChange, Stamps, TruncateChange
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import Column, Part
+from pgcdc_cli.types.kernels import Column
 
 _BEGIN: Sequence[Part] = (b'"BEGIN"', b"null", b',"data_collections":null')
 
@@ -80,9 +87,8 @@ def _transactions(context: Context, stamps: Stamps, rows: Int64s, told: Sequence
     value = (*value, b',"ts_ms":', integer_text(stamps.commit_ts[rows] // 1000), b"}")
     topic = token(names.topic(context.config, context.config.topic_transaction))
     key = (b'{"id":', *identity, b"}")
-    return joined(
-        _control(context, topic, (schemas.TRANSACTION_KEY, key), (schemas.TRANSACTION_VALUE, value))
-    )
+    parts = _control(context, topic, (schemas.TRANSACTION_KEY, key), (schemas.TRANSACTION_VALUE, value))
+    return lines_of(parts, len(rows))
 
 
 def heartbeat(context: Context, millis: int) -> bytes:
@@ -110,5 +116,5 @@ def _wrapped(schema: Schema, payload: Sequence[Part], *, enabled: bool) -> Seque
 
 
 def _line(parts: Sequence[Part]) -> bytes:
-    line: bytes = joined(parts)[0].as_py()
+    line: bytes = lines_of(parts, 1)[0].as_py()
     return line

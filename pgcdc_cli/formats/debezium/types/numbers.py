@@ -53,10 +53,10 @@ _SIZES = 1 << np.arange(7, 63, 8)
 
 
 def integer(type_: str) -> Kind:
-    return Kind({"type": type_}, _integers, b"0", b"0", form=PLAIN)
+    return Kind({"type": type_}, integers, b"0", b"0", form=PLAIN)
 
 
-def _integers(column: pa.BinaryArray) -> pa.BinaryArray:
+def integers(column: pa.BinaryArray) -> pa.BinaryArray:
     """Take wire text for the token; ValueError for what is none (a default's expression)."""
     _, data = kernels.value_bytes(column)
     if not _INTEGER[data].all():

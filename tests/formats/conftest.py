@@ -1,0 +1,17 @@
+"""Every test of a format runs with columns, and with a few rows written one by one."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from pgcdc_cli.formats import jsonfew
+from pgcdc_cli.formats.debezium import rows
+
+
+@pytest.fixture(params=["columns", "few"], autouse=True, scope="module")
+def either_way(request: pytest.FixtureRequest) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "columns":
+            patch.setattr(jsonfew, "MOST_ROWS", 0)
+            patch.setattr(rows, "MOST_ROWS", 0)
+        yield
