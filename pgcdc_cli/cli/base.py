@@ -7,7 +7,9 @@ classes inherit: parameters with `opts`, `help`, `envvar`, `rich_help_panel`, an
 import copy
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -35,6 +37,9 @@ class Command(TyperCommand):
             vars(error).update(ctx=ctx)
             raise
 
+    def get_params(self, ctx: ClickContext) -> list[ClickParameter]:
+        return list(map(_quick, super().get_params(ctx)))
+
     def collect_usage_pieces(self, ctx: ClickContext) -> list[str]:
         pieces = [str(self.options_metavar)]
         for parameter in self.get_params(ctx):
@@ -55,6 +60,9 @@ class Group(TyperGroup):
             sys.stderr.write(ctx.get_help() + "\n")
             raise typer.Exit(2)
         return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: ClickContext) -> list[ClickParameter]:
+        return list(map(_quick, super().get_params(ctx)))
 
     def format_options(self, ctx: ClickContext, formatter: ClickFormatter) -> None:
         _format_parameters(self.get_params(ctx), ctx, formatter)
@@ -126,6 +134,42 @@ def build(app: typer.Typer, order: Sequence[str] = ()) -> ClickCommand:
         if len(path) > 1:
             command.params.extend(_behind_command(parameter) for parameter in anywhere)
     return root
+
+
+def _quick(parameter: ClickParameter) -> ClickParameter:
+    """Let a parameter ask Typer only where a value has to be converted: for that Typer imports Pydantic."""
+    parameter.process_value = partial(_process_value, parameter)
+    return parameter
+
+
+def _process_value(parameter: ClickParameter, ctx: ClickContext, value: object) -> object:
+    if _item_type(parameter) is Path:
+        value = _as_path(value)
+    if not _is_converted(parameter, value):
+        return type(parameter).process_value(parameter, ctx, value)
+    return value if parameter.callback is None else parameter.callback(ctx, parameter, value)
+
+
+def _item_type(parameter: ClickParameter) -> Any:  # noqa: ANN401 - a type or a form, such as Literal["a"]
+    annotation = parameter.type_descriptor.annotation
+    return get_args(annotation)[0] if parameter.type_descriptor.is_list else annotation
+
+
+def _as_path(value: object) -> object:
+    """Make paths of text and of several texts."""
+    if isinstance(value, str):
+        return Path(value)
+    return tuple(map(_as_path, value)) if isinstance(value, list | tuple) else value
+
+
+def _is_converted(parameter: ClickParameter, value: object) -> bool:
+    if value is None or value == ():
+        return not parameter.required
+    described = parameter.type_descriptor
+    if described.is_choice or described.parameter_info.parser is not None:
+        return not described.is_list and value in choices(parameter)
+    items = value if described.is_list and isinstance(value, list | tuple) else (value,)
+    return all(isinstance(item, _item_type(parameter)) for item in items)
 
 
 def walk(

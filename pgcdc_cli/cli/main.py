@@ -1,5 +1,6 @@
 """`pgcdc`: the commands in one tree, and the one place where errors become text and exit statuses."""
 
+import gc
 import os
 import re
 import sys
@@ -8,8 +9,6 @@ from typing import Annotated
 
 import typer
 
-from pgcdc_cli import __version__
-from pgcdc_cli.cli import config as config_file
 from pgcdc_cli.cli import demo, publication, show, slot, spark, status, stream
 from pgcdc_cli.cli.base import (
     ClickCommand,
@@ -29,6 +28,9 @@ READER_GONE = 141
 
 INTERRUPTED = 130
 """The same for SIGINT, 128 + 2."""
+
+GARBAGE = 20_000
+"""Objects, more than before, after which Python looks for cycles among them; by itself after 700."""
 
 app = new_app(
     summary="PostgreSQL's changes in files: a replication slot as JSON lines or Arrow, exactly once.",
@@ -52,27 +54,19 @@ _ORDER = ("demo", "slot", "publication", "stream", "show", "status", "spark-subm
 def _print_version(value: bool) -> None:
     if value:
         from pgcdc_cli.cli.printing import write
+        from pgcdc_cli.cli.version import version_line
 
         write(version_line())
         raise typer.Exit
 
 
-def version_line() -> str:
-    """Tell the versions that matter for a bug report."""
-    from psycopg import pq
-
-    libpq = pq.version()
-    return (
-        f"pgcdc {__version__} (libpq {libpq // 10000}.{libpq % 10000},"
-        f" Python {sys.version.split(maxsplit=1)[0]})"
-    )
-
-
 def _load_config(ctx: typer.Context, path: Path | None) -> None:
     if path is None or ctx.resilient_parsing:
         return
+    from pgcdc_cli.cli.config import read_defaults
+
     root = ctx.find_root()
-    defaults = config_file.read_defaults(path, root.command)
+    defaults = read_defaults(path, root.command)
     root.default_map = defaults
     for word in ctx.command_path.split()[1:]:
         defaults = defaults[word]
@@ -147,7 +141,12 @@ def main() -> None:
     """Be the console script."""
     # Before NumPy is imported: it would start threads for linear algebra, of which there is none here.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    sys.exit(run(sys.argv[1:]))
+    # What is imported stays: to search it for garbage, at first again and again and once more at exit, would
+    # take a quarter of a short run.
+    gc.set_threshold(GARBAGE)
+    status = run(sys.argv[1:])
+    gc.freeze()
+    sys.exit(status)
 
 
 def run(arguments: list[str]) -> int:

@@ -76,6 +76,9 @@ def say(text: str) -> None:
 def fail(error: PgcdcError) -> int:
     """Print an error and its hint; gives the exit status."""
     if talk.debug:
+        from pgcdc_cli.cli.version import version_line
+
+        write_error(version_line())
         write_error(mask("".join(traceback.format_exception(error)).rstrip()))
     red, plain = ("\x1b[1;31m", "\x1b[0m") if wants_colour(sys.stderr) else ("", "")
     write_error(f"pgcdc: {red}error:{plain} ", one_line(error.message))

@@ -194,7 +194,7 @@ true
 """
 
 
-def complete(shell, words, cwd):
+def complete(shell, words, cwd, **environment):
     names = {"bash": "pgcdc.bash", "zsh": "_pgcdc", "fish": "pgcdc.fish"}
     program = {"bash": BASH, "zsh": ZSH, "fish": FISH}[shell].format(
         script=PROJECT / "completions" / names[shell]
@@ -203,12 +203,12 @@ def complete(shell, words, cwd):
     if shell == "zsh":
         arguments = ["zsh", "-f", "-c", program, shell]
     ran = subprocess.run(
-        [*arguments, *words],
+        [shutil.which(shell), *arguments[1:], *words],
         capture_output=True,
         text=True,
         cwd=cwd,
         check=True,
-        env={**os.environ, "HOME": str(cwd)},
+        env={**os.environ, "HOME": str(cwd), **environment},
     )
     assert ran.stderr == ""
     return {word for word in ran.stdout.split("\n") if word}
@@ -257,15 +257,42 @@ def test_bash_completes_files_with_blanks_in_their_names(tmp_path):
     assert complete("bash", ["pgcdc", "demo", "--keep", "a"], tmp_path) == {"a b"}
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["slot", "--help"], ["stream", "--nope"]])
-def test_nothing_heavy_is_imported_for_help_and_usage_errors(arguments):
+def imported(*arguments):
+    """Run pgcdc, and name the slow packages that it imported."""
     program = (
         "import sys; from pgcdc_cli.cli.main import run; run(sys.argv[1:]);"
-        "print(sorted({'rich', 'pyarrow', 'numpy', 'psycopg'} & sys.modules.keys()))"
+        "print(*{name.partition('.')[0] for name in sys.modules})"
     )
     command = [sys.executable, "-c", program, *arguments]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert ran.stdout.endswith("[]\n")
+    slow = {"numpy", "psycopg", "pyarrow", "pydantic", "pyspark", "rich"}
+    return slow.intersection(ran.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["stream", "--nope"]])
+def test_help_version_and_usage_errors_import_nothing_slow(arguments):
+    assert imported(*arguments) == set()
+
+
+@EVERY_PATH
+def test_no_command_imports_anything_slow_for_its_help(path):
+    assert imported(*path[1:], "--help") == set()
+
+
+def test_commands_import_only_what_they_use(tmp_path):
+    nowhere = ["-h", str(tmp_path), "-d", "shop"]
+    assert imported("slot", "list", *nowhere) == {"psycopg"}
+    assert imported("publication", "create", "shop", "--table", "a", "--table", "b", *nowhere) == {"psycopg"}
+    assert imported("spark-submit", "--input", str(tmp_path), "--warehouse", "lake") == set()
+    to_directory = ["-D", str(tmp_path), "--format", "arrow", "--endpos", "now", "--no-loop"]
+    streamed = imported("stream", "-S", "shop", "--publication", "shop", *to_directory, *nowhere)
+    assert streamed == {"psycopg", "pyarrow", "numpy"}
+
+
+def test_bash_starts_no_program_to_complete(tmp_path):
+    empty = str(tmp_path)
+    assert complete("bash", ["pgcdc", "sl"], tmp_path, PATH=empty) == {"slot"}
+    assert complete("bash", ["pgcdc", "demo", "--format", ""], tmp_path, PATH=empty) == {"jsonl", "arrow"}
 
 
 def test_how_long_help_takes(pgcdc, record_property):
@@ -279,8 +306,16 @@ def test_how_long_help_takes(pgcdc, record_property):
 
 
 def test_version_names_what_a_report_needs(pgcdc):
-    libpq = f"{pq.version() // 10000}.{pq.version() % 10000}"
     python = ".".join(map(str, sys.version_info[:3]))
     for option in ("-V", "--version"):
         ran = pgcdc(option)
-        assert (ran.status, ran.out) == (0, f"pgcdc {__version__} (libpq {libpq}, Python {python})\n")
+        assert (ran.status, ran.out) == (0, f"pgcdc {__version__} (Python {python})\n")
+
+
+def test_debug_names_libpq_too_where_it_was_used(pgcdc, tmp_path):
+    libpq = f"{pq.version() // 10000}.{pq.version() % 10000}"
+    python = ".".join(map(str, sys.version_info[:3]))
+    ran = pgcdc("--debug", "slot", "list", "-h", str(tmp_path))
+    assert ran.err.startswith(f"pgcdc {__version__} (libpq {libpq}, Python {python})\nTraceback")
+    ran = pgcdc("--debug", "show", "nowhere")
+    assert ran.err.startswith(f"pgcdc {__version__} (Python {python})\nTraceback")
