@@ -59,13 +59,26 @@ def stopped(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
+def wait_until_the_server_waits(database, slot: str) -> None:
+    """Until it has had no room to write for half a second on end."""
+    query = (
+        "SELECT wait_event FROM pg_stat_activity JOIN pg_replication_slots ON pid = active_pid"
+        " WHERE slot_name = %s"
+    )
+    waited, deadline = 0, time.monotonic() + 60
+    while waited < 25:
+        assert time.monotonic() < deadline
+        waited = waited + 1 if database.execute(query, (slot,)).fetchone() == ("WalSenderWriteData",) else 0
+        time.sleep(0.02)
+
+
 @pytest.mark.usefixtures("slot")
 def test_a_server_goes_on_while_the_caller_is_busy_but_not_for_ever(database):
     slot = database.create_slot()
     database.execute("INSERT INTO t SELECT -g, repeat('x', 400000) FROM generate_series(1, 200) g")
     with stream(database.uri, slot) as connection:
         with connection.reading_ahead():
-            time.sleep(1.0)
+            wait_until_the_server_waits(database, slot)
         query = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s"
         with stopped(database.execute(query, (slot,)).fetchone()[0]):
             arrived = 0

