@@ -102,7 +102,8 @@ class Database:
         self.uri = server.uri(self.name)
         with psycopg.connect(server.uri(), autocommit=True) as admin:
             admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(self.name)))
-        self.connection = psycopg.connect(self.uri, autocommit=True)
+        # So that what a test writes does not depend on where it runs.
+        self.connection = psycopg.connect(self.uri, autocommit=True, options="-c TimeZone=UTC")
         self.execute = self.connection.execute
 
     def create_slot(self, name: str | None = None, plugin: str = "pgoutput") -> str:
