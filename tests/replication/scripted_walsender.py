@@ -76,7 +76,7 @@ class ScriptedWalsender:
         updates = [(at, body) for at, tag, body in list(self.heard) if tag == b"d" and body[:1] == b"r"]
         return [(at, *struct.unpack_from(">qq", body, 1)) for at, body in updates]
 
-    def wait_for(self, count: int, seconds: float = 10) -> list[tuple[float, int, int]]:
+    def wait_for(self, count: int, seconds: float = 30) -> list[tuple[float, int, int]]:
         deadline = time.monotonic() + seconds
         while len(self.statuses()) < count and time.monotonic() < deadline:
             time.sleep(0.01)

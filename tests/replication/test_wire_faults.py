@@ -216,7 +216,7 @@ def test_a_wire_that_stalls_is_given_up_and_one_that_resumes_in_time_is_not(
 
 def wait_until_free(database, slot) -> None:
     query = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while database.execute(query, (slot,)).fetchone() == (True,):
         assert time.monotonic() < deadline
         time.sleep(0.02)

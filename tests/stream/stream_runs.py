@@ -85,11 +85,11 @@ class Following:
         return self.wait()
 
     def wait(self) -> tuple[int, str]:
-        errors = self.process.communicate(timeout=30)[1]
+        errors = self.process.communicate(timeout=60)[1]
         return self.process.returncode, errors
 
 
-def wait_until(true, seconds: float = 20) -> None:
+def wait_until(true, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline
