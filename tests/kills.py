@@ -1,0 +1,113 @@
+"""SIGKILL at moments that can be seen, and what it hit: what is left there for the next run to put right."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+TO_CUT = "rows beyond the checkpoint"
+TO_REMOVE = "a file that the checkpoint doesn't know"
+TO_PUBLISH = "a rotation that has begun"
+SPOOLED = "a spool"
+MOVED = "the checkpoint moved"
+ANY = "at work"
+"""What a kill can hit; every one that counts hits a run that has changed something."""
+
+
+class Hits(Counter[str]):
+    """How often kills hit what; `aimed` counts what they were to hit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.aimed = Counter[str]()
+
+    def enough(self) -> bool:
+        """Say whether every kill hit a run at work, and at least half of them what they were aimed at."""
+        return self[ANY] == self.aimed.total() > 0 and all(
+            2 * self[aim] >= times for aim, times in self.aimed.items()
+        )
+
+
+def kill_when(process: subprocess.Popen[Any], seen: Callable[[], bool], dice: random.Random) -> None:
+    """Stop a process again and again until `seen` is true of what it has done, and kill it there.
+
+    A machine on which that is never seen kills it after a while, all the same: the hits will tell.
+    """
+    until = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < until:
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        if seen():
+            break
+        process.send_signal(signal.SIGCONT)
+        time.sleep(dice.uniform(0, 0.01))
+    process.send_signal(signal.SIGKILL)
+    errors = process.communicate()[1]
+    assert process.returncode == -signal.SIGKILL, f"it had ended before it was killed: {errors}"
+
+
+class Target:
+    """A directory or file that runs write, one after another, and how it was when the last one was killed.
+
+    It is there already; it is read only while nobody writes: they are stopped, or dead.
+    """
+
+    def __init__(self, output: Path) -> None:
+        self._folder = output if output.is_dir() else output.parent
+        self._file = None if output.is_dir() else output
+        self._checkpoint = output / "checkpoint.json" if output.is_dir() else Path(f"{output}.checkpoint")
+        self._before = self._sizes(), self._told()["end_lsn"]
+
+    def kill(self, process: subprocess.Popen[Any], aim: str, dice: random.Random, hits: Hits) -> None:
+        """Kill a run where what it did fits the aim; for `ANY`, some time after it began its work."""
+        later = dice.uniform(0, 0.3)
+        began: list[float] = []
+
+        def seen() -> bool:
+            found = self._found()
+            began.extend([time.monotonic()] if ANY in found else [])
+            return aim in found and (aim != ANY or time.monotonic() - began[0] >= later)
+
+        kill_when(process, seen, dice)
+        hits.aimed[aim] += 1
+        hits.update(self._found())
+        self._before = self._sizes(), self._told()["end_lsn"]
+
+    def _found(self) -> set[str]:
+        """Say what a run did, and what it would leave undone; nothing if it did nothing."""
+        before, end_lsn = self._before
+        sizes = self._sizes()
+        if sizes == before:
+            return set()
+        told = self._told()
+        return {ANY, *self._undone(sizes, told)} | ({MOVED} if told["end_lsn"] != end_lsn else set())
+
+    def _undone(self, sizes: Mapping[Path, tuple[int, int]], told: Mapping[str, Any]) -> Iterator[str]:
+        named = {self._folder / file["path"]: file["size"] for file in told["files"]}
+        pending = {self._folder / file["from"] for file in (told["pending"] or {"renames": ()})["renames"]}
+        unfinished = {path: sizes[path][0] for path in sizes if path in named or path.suffix == ".partial"}
+        if any(size > named.get(path, size) for path, size in unfinished.items()):
+            yield TO_CUT
+        if not unfinished.keys() <= named.keys() | pending:
+            yield TO_REMOVE
+        if pending:
+            yield TO_PUBLISH
+        if any(path.suffix == ".spool" for path in sizes):
+            yield SPOOLED
+
+    def _told(self) -> dict[str, Any]:
+        return json.loads(self._checkpoint.read_bytes())
+
+    def _sizes(self) -> dict[Path, tuple[int, int]]:
+        """Give sizes and inodes of what is unfinished, and of what speaks of it."""
+        paths = [self._checkpoint, self._folder / "manifest.jsonl", *self._folder.glob("_spool/*")]
+        partial = [*self._folder.glob("*.partial"), *self._folder.glob("*/*.partial")]
+        paths += partial if self._file is None else [self._file]
+        found = {path: path.stat() for path in paths if path.exists()}
+        return {path: (stat.st_size, stat.st_ino) for path, stat in found.items()}
