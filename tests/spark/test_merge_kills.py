@@ -1,119 +1,266 @@
 """Exactly once under SIGKILL: whatever is killed when, tables and changelogs are as if nothing had happened.
 
-Kills are aimed at commits: a run is killed just after the n-th file of a table's log has appeared, so that
-every step of a run is met, or a moment later at random. `--kills 1000` kills twenty runs of each format.
+Kills are aimed at steps of a run: one is killed when so many of its commits are there, or files of the next,
+or a moment later at random. What was hit is read from the warehouse afterwards. `--kills 1000` kills twenty
+runs of each kind.
 """
 
+import contextlib
+import itertools
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from kills import Hits
 from merge_directories import FORMATS, Directory, merge_into, merged_rows, read_table
-from merge_histories import INT4, TEXT, pg_type, table_schema
-from merge_oracle import Change, fold
+from merge_histories import History, random_history
+from merge_oracle import fold
 from pyspark.sql import SparkSession
 from spark_cluster import QUICK
 
-COMMITS = {"delta": "**/_delta_log/*.json", "iceberg": "**/metadata/*.metadata.json"}
-PER_RUN = 8
-"""Two tables, twice (merge and changelog), and the control table before and after each mode."""
+from pgcdc_cli.pgoutput.messages import ReplicaIdentity
+from pgcdc_cli.spark.pgcdc_merge.control import Control
+from pgcdc_cli.spark.pgcdc_merge.delta import DeltaLake
+from pgcdc_cli.spark.pgcdc_merge.iceberg import IcebergLake
+from pgcdc_cli.spark.pgcdc_merge.lake import CHANGELOG, MERGE, Mark
+from pgcdc_cli.spark.pgcdc_merge.sessions import new_session
+
+MODES = {"merge": [MERGE], "changelog": [CHANGELOG], "both": [MERGE, CHANGELOG]}
+LAKES = {"delta": DeltaLake, "iceberg": IcebergLake}
+COMMITS = {"delta": "_delta_log/*.json", "iceberg": "metadata/v*.metadata.json"}
+
+PLANNED, SOME, ALL = "planned, no table merged", "one table merged", "both tables merged, not recorded"
+WRITING, RECORDED = "files written, not committed", "recorded, not in the record for others"
+UNPLANNED, BETWEEN, DONE = "nothing planned", "one mode done", "all done"
+"""What a kill can hit. The record is `_pgcdc.json`, the control table in short."""
+
+WHOLE = 4
+"""Commits of a range in one mode: its plan, two tables, and what became of it."""
+
+TRIES = 3
+"""So often is a run killed for a step: two tables can be committed at almost the same time."""
 
 
-ONE, TWO = (
-    table_schema(name, {"id": pg_type(INT4), "note": pg_type(TEXT)}, ("id",)) for name in ("one", "two")
-)
+class Aim(NamedTuple):
+    """Kill when so much of a mode is committed; for `WRITING`, once the next one has files."""
+
+    step: str
+    commits: int
+    mode: int = 0
 
 
-def changes(number: int, pick: random.Random) -> list[Change]:
-    """Changes of one segment: new rows, and older ones updated or deleted."""
-    first = number * 10
-    row = {"id": str(pick.randrange(first + 1)), "note": f"changed in {number}"}
-    made = [Change("I", first + n + 1, 0, {"id": str(first + n), "note": "new"}) for n in range(8)]
-    return [
-        *made,
-        Change("U", first + 9, 0, row),
-        Change("D", first + 10, 0, old={"id": str(first + pick.randrange(8))}),
-    ]
+AIMS = [Aim(SOME, 2), Aim(ALL, 3), Aim(WRITING, 1), Aim(RECORDED, 4), Aim(PLANNED, 1)]
+"""The most delicate first."""
 
 
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("lake", ["delta", "iceberg"])
-def test_killed_at_any_moment_nothing_is_lost_or_twice(
-    spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest, lake: str
+def aims(modes: int) -> Iterator[Aim]:
+    """Go round through all steps of a run."""
+    every = [aim._replace(mode=mode) for aim in AIMS for mode in reversed(range(modes))]
+    return itertools.cycle(every)
+
+
+DEFAULT = [("delta", "both", "jsonl"), ("iceberg", "merge", "debezium")]
+KINDS = [
+    pytest.param(*kind, marks=[] if kind in DEFAULT else pytest.mark.long)
+    for kind in itertools.product(LAKES, MODES, ("jsonl", "debezium"))
+]
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(("lake", "mode", "encoding"), KINDS)
+def test_killed_at_any_moment_nothing_is_lost_or_twice(  # noqa: PLR0917 - fixtures and parameters
+    spark: SparkSession,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    record_property: Callable[[str, object], None],
+    lake: str,
+    mode: str,
+    encoding: str,
 ) -> None:
-    kills = max(request.config.getoption("--kills") // 50, 1)
-    pick = random.Random(f"{lake} {kills}")
-    directory, warehouse = Directory(tmp_path / "in", FORMATS["jsonl"]), tmp_path / "wh"
-    history: dict[str, list[Change]] = {ONE.name: [], TWO.name: []}
-    for number in range(kills + 1):
-        some = [(table, changes(number, pick)) for table in (ONE, TWO)]
-        for table, made in some:
-            history[table.name] += made
-        directory.segment(some)
-        if number < kills:
-            run_and_kill(directory.path, warehouse, lake, pick)
-        if number == kills or pick.random() < 0.3:
-            finish(spark, directory, warehouse, lake)
-    finish(spark, directory, warehouse, lake)
-    for table in (ONE, TWO):
-        made = history[table.name]
-        assert merged_rows(spark, warehouse, table, lake) == fold(made, ("id",))
-        logged = read_table(spark, warehouse, table, lake, "changelog")
-        places = [(row["_pgcdc_op"], row["_pgcdc_lsn"], row["_pgcdc_seq"]) for row in logged.collect()]
-        assert sorted(places) == sorted((c.op, c.commit_lsn, c.seq) for c in made)
+    kills, hits = max(request.config.getoption("--kills") // 50, 1), Hits()
+    pick = random.Random(f"{lake} {mode} {encoding} {kills}")
+    source = Source(tmp_path / "in", encoding)
+    warehouse = Warehouse(spark, tmp_path / "wh", lake, mode)
+    for aim in itertools.islice(aims(len(MODES[mode])), kills):
+        hits.aimed[aim.step] += 1
+        for _ in range(TRIES):
+            source.add_segment()
+            warehouse.run_and_kill(source, aim, pick)
+            found = warehouse.found(source)
+            hits.update(found)
+            if pick.random() < 0.3:
+                warehouse.finish(source)
+            if aim.step in found:
+                break
+    record_property("hits", dict(hits))
+    print(hits)
+    source.add_segment()
+    warehouse.finish(source)
+    warehouse.check(source)
+    assert hits.enough(), hits
 
 
-def finish(spark: SparkSession, directory: Directory, warehouse: Path, lake: str) -> None:
-    summary = merge_into(spark, directory, warehouse, format=lake, mode="both")
-    assert summary["error"] is None
-    assert summary["segment"] == len(directory.lines)
+class Source:
+    """What a stream writes of a simple table, and of one for whose rows older values are looked up.
+
+    So the second takes longer to merge; and to merge a range into it twice gives something else, or an error.
+    """
+
+    def __init__(self, path: Path, encoding: str) -> None:
+        self.directory = Directory(path, FORMATS[encoding])
+        self.tables = [
+            random_history(name, ("a", "b"), ReplicaIdentity.DEFAULT, spaces=1, toasts=toasts)
+            for name, toasts in (("one", False), ("two", True))
+        ]
+
+    def add_segment(self) -> None:
+        """Add what the tables' first transactions did, or what some more do."""
+        some = []
+        for history in self.tables:
+            before = len(history.changes) if self.directory.lines else 0
+            history.grow(4)
+            some.append((history.table, history.changes[before:]))
+        self.directory.segment(some)
+
+    @property
+    def last(self) -> int:
+        return len(self.directory.lines)
 
 
-def run_and_kill(directory: Path, warehouse: Path, lake: str, pick: random.Random) -> None:
-    """Start a merge, wait for one of its commits, and kill all of it, its Java or its Python."""
-    line = [sys.executable, "-m", "pgcdc_cli", "spark-submit", "--master", "local[2]", "--format", lake]
-    line += ["--input", str(directory), "--warehouse", str(warehouse), "--mode", "both"]
-    line += ["--", "--conf", f"spark.driver.extraJavaOptions={QUICK}"]
-    target, victim = (
-        len(commits(warehouse, lake)) + pick.randrange(PER_RUN + 1),
-        pick.choice(["all", "java", "job"]),
-    )
-    with (directory.parent / "said").open("ab") as said:
-        process = subprocess.Popen(line, start_new_session=True, stdout=said, stderr=said)
-    while process.poll() is None and len(commits(warehouse, lake)) < target:
-        time.sleep(0.002)
-    time.sleep(pick.choice([0, pick.random() * 0.2]))
-    kill(process.pid, victim)
-    process.wait(timeout=120)
-    kill(process.pid, "all")
-    while any(belongs(found, process.pid, "all") for found in processes()):
-        time.sleep(0.01)  # the last of them to die holds the warehouse's lock until then
+class Warehouse:
+    """A lake of tables, which runs that are killed write, and others that aren't."""
+
+    def __init__(self, spark: SparkSession, path: Path, lake: str, mode: str) -> None:
+        self._spark, self._path, self._format, self._mode = spark, path, lake, mode
+        self._modes = MODES[mode]
+        self._began = 0
+        self._unfinished = (0, 0)
+
+    def finish(self, source: Source) -> None:
+        summary = merge_into(self._spark, source.directory, self._path, format=self._format, mode=self._mode)
+        assert summary["error"] is None
+        assert summary["segment"] == source.last
+        self._unfinished = (0, 0)
+
+    def check(self, source: Source) -> None:
+        """Compare rows with the oracle's, and changelogs with those of a run that was not killed."""
+        assert self.found(source) == {DONE}
+        if MERGE in self._modes:
+            for history in source.tables:
+                found = merged_rows(self._spark, self._path, history.table, self._format)
+                assert found == fold(history.changes, history.key)
+        if CHANGELOG in self._modes:
+            whole = Warehouse(self._spark, self._path.with_name("whole"), self._format, CHANGELOG)
+            whole.finish(source)
+            for history in source.tables:
+                assert self._logged(history) == whole._logged(history)
+
+    def _logged(self, history: History) -> Counter[str]:
+        """Count the lines of a changelog, but for the range that brought them."""
+        frame = read_table(self._spark, self._path, history.table, self._format, CHANGELOG)
+        return Counter(map(str, frame.drop("_pgcdc_segment").collect()))
+
+    def run_and_kill(self, source: Source, aim: Aim, pick: random.Random) -> None:
+        """Start a merge, wait until it is at the aim, and kill all of it, its Java or its Python."""
+        line = [sys.executable, "-m", "pgcdc_cli", "spark-submit", "--master", "local[2]"]
+        line += ["--format", self._format, "--mode", self._mode]
+        line += ["--input", str(source.directory.path), "--warehouse", str(self._path)]
+        line += ["--", "--conf", f"spark.driver.extraJavaOptions={QUICK}"]
+        wanted, said = self._commits_at(aim), self._path.with_name("said")
+        self._began = time.time_ns()
+        with said.open("wb") as output:
+            process = subprocess.Popen(line, start_new_session=True, stdout=output, stderr=output)
+        while process.poll() is None and not self._is_at(aim, wanted):
+            time.sleep(0.002)
+        if aim.step != RECORDED:
+            time.sleep(pick.choice([0, 0, 0, pick.random() * 0.2]))
+        assert process.poll() is None, f"it had ended before it was killed: {said.read_text()}"
+        os.killpg(process.pid, signal.SIGSTOP)
+        assert kill(process.pid, pick.choice(["all", "java", "job"])), "nothing was left to kill"
+        os.killpg(process.pid, signal.SIGCONT)
+        process.wait(timeout=120)
+        kill(process.pid, "all")
+        while any(belongs(found, process.pid, "all") for found in processes()):
+            time.sleep(0.01)  # the last of them to die holds the warehouse's lock until then
+
+    def _commits_at(self, aim: Aim) -> int:
+        """Count the commits that will be there then: an unfinished range is finished before the new one."""
+        mode, left = self._unfinished
+        return len(self._commits()) + aim.mode * WHOLE + aim.commits + (left if mode <= aim.mode else 0)
+
+    def _commits(self) -> list[Path]:
+        names = COMMITS[self._format]
+        return [*self._path.glob(f"*/{names}"), *self._path.glob(f"*/*/{names}")]
+
+    def _is_at(self, aim: Aim, wanted: int) -> bool:
+        return len(self._commits()) >= wanted and (aim.step != WRITING or self._is_writing())
+
+    def _is_writing(self) -> bool:
+        """Say whether the run wrote a table's data after the table's last commit."""
+        for table in self._path.glob("public/*"):
+            commits = [path.stat().st_mtime_ns for path in table.glob(COMMITS[self._format])]
+            data = [path for path in table.rglob("*.parquet") if path.parent.name != "_delta_log"]
+            if any(path.stat().st_mtime_ns > max([self._began, *commits]) for path in data):
+                return True
+        return False
+
+    def found(self, source: Source) -> set[str]:
+        """Say in which step of the merge a run was killed, as the warehouse tells."""
+        place = f"file:{self._path}"
+        lake = LAKES[self._format](place)
+        session = new_session(self._spark, lake)
+        control = Control(session, lake, place)
+        rows = [control.progress(mode).all for mode in self._modes]
+        writing = {WRITING} if self._is_writing() else set()
+        for number, row in enumerate(rows):
+            if row is not None and row.planned_segment is not None:
+                segments = merged_segments(session, lake, source, self._modes[number])
+                merged = sum(segment >= row.planned_segment for segment in segments)
+                self._unfinished = number, WHOLE - merged
+                return writing | {(PLANNED, SOME, ALL)[merged]}
+        self._unfinished = (0, 0)
+        if self._record() != [row.to_json() for row in control.rows.values()]:
+            return {RECORDED}
+        behind = [row is None or row.segment < source.last for row in rows]
+        return {UNPLANNED if all(behind) else BETWEEN if any(behind) else DONE}
+
+    def _record(self) -> list[object]:
+        record = self._path / "_pgcdc.json"
+        return json.loads(record.read_bytes())["rows"] if record.exists() else []
 
 
-def commits(warehouse: Path, lake: str) -> list[Path]:
-    return [path for path in warehouse.glob(COMMITS[lake]) if not path.name.startswith(".")]
+def merged_segments(
+    session: SparkSession, lake: DeltaLake | IcebergLake, source: Source, mode: str
+) -> list[int]:
+    """Give the last segment that each table has, as its commits say."""
+    found = []
+    for table in (history.table for history in source.tables):
+        mark = Mark(source.directory.stream_id, table.display, mode, 0, "")
+        target = lake.open(session, lake.place(table.schema, table.name, mode))
+        found.append(target.merged_segment(mark.app_id))
+    return found
 
 
 def processes() -> list[Path]:
     return [path for path in Path("/proc").iterdir() if path.name.isdecimal()]
 
 
-def kill(group: int, victim: str) -> None:
-    """Kill processes of a group: all, or those of Java or of the job's Python."""
-    if victim != "all":
-        for process in processes():
-            if belongs(process, group, victim):
-                os.kill(int(process.name), signal.SIGKILL)
-        return
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+def kill(group: int, victim: str) -> int:
+    """Kill processes of a group: all, or those of Java or of the job's Python; gives how many there were."""
+    found = [process for process in processes() if belongs(process, group, victim)]
+    for process in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(process.name), signal.SIGKILL)
+    return len(found)
 
 
 def belongs(process: Path, group: int, victim: str) -> bool:

@@ -44,13 +44,20 @@ class KilledRuns:
         target, hits = Target(self._output), Hits()
         load = Load(self._database.uri, seed=times)
         load.start()
-        for aim in itertools.islice(itertools.cycle(aims), times):
-            process = subprocess.Popen(self._command, stderr=subprocess.PIPE, text=True)
-            target.kill(process, aim, self._random, hits)
-            check()
-        load.stop()
+        try:
+            for aim in itertools.islice(itertools.cycle(aims), times):
+                process = subprocess.Popen(self._command, stderr=subprocess.PIPE, text=True)
+                target.kill(process, aim, self._random, hits)
+                self._slot_is_not_beyond(target)
+                check()
+        finally:
+            load.stop()
         assert load.transactions > times
         return hits
+
+    def _slot_is_not_beyond(self, target: Target) -> None:
+        """What the server was told to be durable is in the files, whenever we were killed."""
+        assert Lsn.parse(position(self._database, self.slot)) <= Lsn.parse(target.end_lsn)
 
     def end(self) -> str:
         position = self._database.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()[0]
@@ -67,13 +74,6 @@ def test_a_directory_is_as_if_never_killed(database18, tmp_path: Path, pytestcon
     runs = KilledRuns(database18, killed, ["-D", str(killed), *DIRECTORY[form]], seed=kills)
     finished: dict[Path, tuple[int, int]] = {}
 
-    def the_slot_is_not_beyond_the_files() -> None:
-        """What the server was told to be durable is in the files, whenever we were killed."""
-        if (killed / "checkpoint.json").exists():
-            checkpoint = json.loads((killed / "checkpoint.json").read_text())
-            confirmed = position(database18, runs.slot)
-            assert Lsn.parse(confirmed) <= Lsn.parse(checkpoint["end_lsn"])
-
     def finished_files_stay() -> None:
         for path, before in finished.items():
             assert (path.stat().st_mtime_ns, path.stat().st_ino) == before
@@ -81,12 +81,8 @@ def test_a_directory_is_as_if_never_killed(database18, tmp_path: Path, pytestcon
             if path.suffix != ".partial":
                 finished[path] = (path.stat().st_mtime_ns, path.stat().st_ino)
 
-    def check() -> None:
-        the_slot_is_not_beyond_the_files()
-        finished_files_stay()
-
     times = kills if form == "jsonl-zstd" else max(kills // 7, 2)
-    hits = runs.kill(times, [TO_CUT, TO_PUBLISH, ANY, TO_REMOVE, MOVED], check)
+    hits = runs.kill(times, [TO_CUT, TO_PUBLISH, ANY, TO_REMOVE, MOVED], finished_files_stay)
     report(record_property, hits)
     end = runs.end()
     last = stream(database18.uri, runs.slot, "-D", str(killed), *DIRECTORY[form], "--endpos", end)
@@ -122,6 +118,7 @@ def report(record_property, hits: Hits) -> None:
     """Say what the kills hit; kills that hit too little prove nothing."""
     record_property("hits", dict(hits))
     print(hits)
+    assert hits[ANY] == hits.aimed.total(), hits
     assert hits.enough(), hits
 
 
