@@ -46,7 +46,7 @@ def kill_when(process: subprocess.Popen[Any], seen: Callable[[], bool], dice: ra
         process.send_signal(signal.SIGCONT)
         time.sleep(dice.uniform(0, 0.01))
     process.send_signal(signal.SIGKILL)
-    errors = process.communicate()[1]
+    errors = process.communicate(timeout=60)[1]
     assert process.returncode == -signal.SIGKILL, f"it had ended before it was killed: {errors}"
 
 

@@ -1,39 +1,46 @@
 """Killed while transactions come in pieces, or are given out at their prepare: as if it had never been."""
 
+import itertools
 import json
 import random
-import time
 
 import pytest
+from kills import ANY, MOVED, SPOOLED, TO_CUT, Hits, Target
 from protocol_runs import PROTOCOL_1, Running, contents, log_of
 from workloads import ROW_COUNT, TABLES, Stage, rows
 
 
-@pytest.mark.timeout(300)
-def test_killed_while_transactions_are_streamed(server18, tmp_path, pytestconfig):
+@pytest.mark.timeout(1200)
+def test_killed_while_transactions_are_streamed(server18, tmp_path, pytestconfig, record_property):
     """Three of them are open at each kill, which began before one or two others."""
     kills = max(pytestconfig.getoption("--kills") // 10, 2)
-    dice = random.Random(kills)
+    dice, hits = random.Random(kills), Hits()
     with log_of(server18, TABLES) as log, Stage(log.uri) as do:
         slot = log.slot()
         other = log.copy(slot)
         arguments = ("--layout", "stream", "--transactions")
-        for turn in range(kills):
+        log.read(slot, "-D", str(tmp_path / "out"), *arguments, "--endpos", log.end())
+        target = Target(tmp_path / "out")
+        for turn, aim in zip(range(kills), itertools.cycle([SPOOLED, MOVED, ANY]), strict=False):
             with Running(log, slot, "-D", str(tmp_path / "out"), *arguments) as reader:
                 reader.started()
                 _go_on(do, turn)
-                time.sleep(dice.uniform(0, 0.6))
-                reader.kill()
+                target.kill(reader.process, aim, dice, hits)
+        record_property("hits", dict(hits))
+        print(hits)
         do(0, "COMMIT")
         end = log.end()
         log.read(slot, "-D", str(tmp_path / "out"), *arguments, "--endpos", end)
         log.read(other, "-D", str(tmp_path / "whole"), *arguments, *PROTOCOL_1, "--endpos", end)
         assert contents(tmp_path / "out") == contents(tmp_path / "whole")
         assert not list(tmp_path.rglob("*.spool"))
+        assert hits[ANY] == kills, hits
+        assert hits.enough(), hits
 
 
 def _go_on(do: Stage, turn: int) -> None:
-    for number, table in enumerate(("accounts", "parts", "shapes")):
+    """Go on in all three, in one with rows that are put aside in a file at once."""
+    for number, table in enumerate(("accounts", "parts", "documents")):
         if turn % 3 == number and turn >= 3:
             do(number, "ROLLBACK" if turn % 2 else "COMMIT")
         if turn % 3 == number or turn == 0:
@@ -43,7 +50,10 @@ def _go_on(do: Stage, turn: int) -> None:
         do(5, rows("audit", low, 2))
 
 
-def test_killed_after_changes_were_given_out_at_their_prepare(server18, tmp_path):
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_killed_after_changes_were_given_out_at_their_prepare(server18, tmp_path, confirmed):
+    """When the server had been told, or when they were in the file but not in the checkpoint."""
+    dice, hits = random.Random("prepare"), Hits()
     with log_of(server18, TABLES) as log, Stage(log.uri) as do:
         slot, out = log.slot(two_phase=True), tmp_path / "out"
         arguments = ("-f", str(out), "--transactions", "--two-phase-at", "prepare")
@@ -53,13 +63,19 @@ def test_killed_after_changes_were_given_out_at_their_prepare(server18, tmp_path
             ("COMMIT PREPARED 'large'",),
             ("ROLLBACK PREPARED 'small'",),
         )
+        log.read(slot, *arguments, "--endpos", log.end())
+        target = Target(out)
         for step in steps:
             with Running(log, slot, *arguments) as reader:
                 reader.started()
                 do(0, *step)
-                reader.confirms(log.end())
-                reader.kill()
+                if confirmed:
+                    reader.confirms(log.end())
+                    reader.kill()
+                else:
+                    target.kill(reader.process, TO_CUT, dice, hits)
         log.read(slot, *arguments, "--endpos", log.end())
         found = [json.loads(line) for line in out.read_bytes().splitlines()]
         assert "".join(line["op"] for line in found) == "B" + "I" * ROW_COUNT + "P" + "BIP" + "Kr"
         assert [line["gid"] for line in found if line["op"] in "PKr"] == ["large", "small", "large", "small"]
+        assert confirmed or hits[TO_CUT] == len(steps), hits
