@@ -63,14 +63,15 @@ class Target:
         self._before, self.end_lsn = self._sizes(), self._told()["end_lsn"]
 
     def kill(self, process: subprocess.Popen[Any], aim: str, dice: random.Random, hits: Hits) -> None:
-        """Kill a run where what it did fits the aim; for `ANY`, some time after it began its work."""
+        """Kill a run where what it did fits the aim, a moment after that was so first."""
         later = dice.uniform(0, 0.3)
-        began: list[float] = []
+        times: list[float] = []
 
         def seen() -> bool:
-            found = self._found()
-            began.extend([time.monotonic()] if ANY in found else [])
-            return aim in found and (aim != ANY or time.monotonic() - began[0] >= later)
+            if aim not in self._found():
+                return False
+            times.append(time.monotonic())
+            return times[-1] - times[0] >= later
 
         kill_when(process, seen, dice)
         hits.aimed[aim] += 1

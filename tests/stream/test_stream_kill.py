@@ -102,10 +102,10 @@ def test_a_file_is_as_if_never_killed(database18, tmp_path: Path, pytestconfig, 
     database18.execute(TABLES)
     killed, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
     # The server hears from us several times between two checkpoints, and may not hear of what is not durable.
-    runs = KilledRuns(database18, killed, ["-f", str(killed), "-F", "0.4", "-s", "0.05"], seed=1)
+    runs = KilledRuns(database18, killed, ["-f", str(killed), "-F", "0.8", "-s", "0.05"], seed=1)
 
     times = max(pytestconfig.getoption("--kills") // 7, 2)
-    report(record_property, runs.kill(times, [TO_CUT, ANY, MOVED], lambda: None))
+    report(record_property, runs.kill(times, [TO_CUT, MOVED, TO_CUT, ANY], lambda: None))
     end = runs.end()
     for slot, path in ((runs.slot, killed), (runs.other, whole)):
         last = stream(database18.uri, slot, "-f", str(path), "--endpos", end)
