@@ -6,14 +6,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pgcdc_cli.formats.debezium.counting import Changes, Orders, Sums, count
-from pgcdc_cli.formats.debezium.record import Part, Places, RecordKind, digits, previous_part
+from pgcdc_cli.formats.debezium.record import Places, previous_part
 from pgcdc_cli.formats.stamps import INVALID_XID
 from pgcdc_cli.pgoutput.changes import Int64s, Marks, Slice, Stamp, Stamps
 from pgcdc_cli.types import kernels
 
 NO_COMMIT = -1
 _COLUMNS = ("index", "lsn", "commit_lsn", "commit_ts", "xid", "seq")
-_NO_BLOCK: dict[RecordKind, tuple[Part, ...]] = dict.fromkeys(RecordKind, (b"null",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +54,13 @@ class Timeline:
     ) -> Places:
         """Say where rows stand."""
         ends = self._ends[np.searchsorted(self._commits, stamps.index, side="left")]
-        blocks = _blocks(stamps, orders, few=few)
-        return Places(stamps, previous_part(ends, few=few), blocks, snapshot, few)
+        return Places(stamps, previous_part(ends, few=few), orders, snapshot, few)
 
     def place(self, stamp: Stamp, orders: Orders | None = None) -> Places:
         """Say where a message or truncate stands; a message outside of transactions is a commit itself."""
         stamps = one(stamp, self._time_before(stamp))
         end = self._ends[np.searchsorted(self._commits, stamps.index, side="right")]
-        return Places(stamps, previous_part(end), _blocks(stamps, orders))
+        return Places(stamps, previous_part(end), orders)
 
     def _time_before(self, stamp: Stamp) -> int:
         stamps = self.marks.stamps
@@ -88,22 +86,3 @@ def one(stamp: Stamp, time: int) -> Stamps:
     values = (stamp.index, stamp.lsn, stamp.commit_lsn, commit_ts, stamp.xid or INVALID_XID, stamp.seq)
     index, lsn, commit_lsn, micros, xid, seq = (np.array([value], np.int64) for value in values)
     return Stamps(index, lsn, commit_lsn, micros, xid, seq)
-
-
-def _blocks(
-    stamps: Stamps, orders: Orders | None, *, few: bool = False
-) -> dict[RecordKind, tuple[Part, ...]]:
-    if orders is None:
-        return _NO_BLOCK
-    ids: tuple[Part, ...] = (b'{"id":"', digits(stamps.xid, few=few), b":", digits(stamps.lsn, few=few))
-    first = _block(ids, orders, 0, few=few)
-    return {
-        RecordKind.ONE: first,
-        RecordKind.FIRST_OF_TWO: first,
-        RecordKind.SECOND_OF_TWO: _block(ids, orders, 1, few=few),
-    }
-
-
-def _block(ids: tuple[Part, ...], orders: Orders, more: int, *, few: bool) -> tuple[Part, ...]:
-    total, table = digits(orders.total + more, few=few), digits(orders.table + more, few=few)
-    return (*ids, b'","total_order":', total, b',"data_collection_order":', table, b"}")

@@ -1,6 +1,6 @@
 """One record: topic, key, value, headers; its source block and, on request, its transaction block."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
@@ -8,6 +8,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.formats.debezium.counting import Orders
 from pgcdc_cli.formats.debezium.tables import EventTable
 from pgcdc_cli.formats.debezium.types.kind import token
 from pgcdc_cli.formats.jsonobject import joined
@@ -73,16 +74,27 @@ class Context:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """Where n changes stand: `previous` is the sequence's first part, `transaction` the block's parts.
+    """Where n changes stand: `previous` is the sequence's first part; `orders` are there if they are told.
 
     `few` says that what differs among rows is written one by one.
     """
 
     stamps: Stamps
     previous: Part
-    transaction: Mapping[RecordKind, Sequence[Part]]
+    orders: Orders | None = None
     snapshot: kernels.Part = b"false"
     few: bool = False
+
+    def transaction(self, kind: RecordKind) -> Sequence[Part]:
+        """Give the transaction block."""
+        if self.orders is None:
+            return NONE
+        more = int(kind is RecordKind.SECOND_OF_TWO)
+        orders = (self.orders.total, self.orders.table)
+        total, table = (digits(order + more, few=self.few) for order in orders)
+        xid, lsn = (digits(column, few=self.few) for column in (self.stamps.xid, self.stamps.lsn))
+        identity = (b'{"id":"', xid, b":", lsn)
+        return (*identity, b'","total_order":', total, b',"data_collection_order":', table, b"}")
 
 
 class Record:
@@ -114,7 +126,7 @@ class Record:
         kind: RecordKind = RecordKind.ONE,
     ) -> Sequence[Part]:
         """Give what, joined row by row, is a record's line."""
-        table, transaction = self._table, self._places.transaction[kind]
+        table, transaction = self._table, self._places.transaction(kind)
         end = envelope_end(self._context, operation, transaction, self._now)
         value = [table.value_head, b'{"before":', *before, b',"after":', *after, b',"source":', *self._source]
         value += [b",", *end, b"}", table.value_tail]
