@@ -95,6 +95,10 @@ class TableSchema:
     facts: TableFacts | None = field(default=None, compare=False)
     events: dict[str, Any] | None = field(default=None, compare=False)
 
+    def __hash__(self) -> int:
+        """Hash quickly: tables are looked up for every batch."""
+        return hash((self.relation.oid, self.relation.name))
+
     @property
     def schema(self) -> str:
         return self.relation.namespace

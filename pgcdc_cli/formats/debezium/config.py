@@ -66,6 +66,10 @@ class ConnectorConfig:
     debezium_version: str = "2.5"
     masks: tuple[tuple[str, Patterns], ...] = ()
 
+    def __hash__(self) -> int:
+        """Hash quickly: a run has one or two of them, which are looked up for every batch."""
+        return hash(self.topic_prefix)
+
     @property
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits that differ when anything does that events depend on."""

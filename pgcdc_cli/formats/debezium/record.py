@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from pgcdc_cli.types import kernels
 Part: TypeAlias = "kernels.Part | list[bytes]"
 """What lines are put together from: a constant, or a text per row, as a column or, of a few, in a list."""
 
+_name = lru_cache(1024)(token)
 VERSIONS = {"2.5": b"2.5.4.Final", "3.4": b"3.4.3.Final"}
 NONE: Sequence[Part] = (b"null",)
 
@@ -47,7 +49,7 @@ class Context:
 
     def source(self) -> list[Part]:
         """Begin the source block, up to the commit's time."""
-        version, name = VERSIONS[self.config.debezium_version], token(self.config.topic_prefix)
+        version, name = VERSIONS[self.config.debezium_version], _name(self.config.topic_prefix)
         return [b'{"version":"%s","connector":"postgresql","name":%s,"ts_ms":' % (version, name)]
 
     def headers(self, more: Sequence[Part] = ()) -> Sequence[Part]:
@@ -175,7 +177,7 @@ def source_parts(context: Context, names: tuple[str, str], places: Places) -> Se
     lsn = digits(stamps.lsn, few=few)
     millis = digits(stamps.commit_ts // 1000, few=few)
     xid = digits(stamps.xid, few=few, zero=b"null")
-    snapshot, database = places.snapshot, token(context.database)
+    snapshot, database = places.snapshot, _name(context.database)
     parts: list[Part] = [*context.source(), millis, b',"snapshot":']
     # "false" is the field's default: the connector leaves it null.
     replaced = context.config.value_converter_replace_null_with_default
@@ -186,7 +188,7 @@ def source_parts(context: Context, names: tuple[str, str], places: Places) -> Se
     if context.newer:
         micros = digits(stamps.commit_ts, few=few)
         parts += [b',"ts_us":', micros, b',"ts_ns":', micros, b"000"]
-    schema, table = token(names[0]), token(names[1])
+    schema, table = map(_name, names)
     parts += [b',"schema":%s,"table":%s,"txId":' % (schema, table), xid, b',"lsn":', lsn, b',"xmin":null}']
     return parts
 

@@ -12,7 +12,7 @@ from pgcdc_cli.formats.debezium.config import ConnectorConfig
 from pgcdc_cli.formats.debezium.readback import Cells, Losses
 from pgcdc_cli.formats.debezium.record import Part, Record, RecordKind, lines_of
 from pgcdc_cli.formats.debezium.tables import Column, EventTable
-from pgcdc_cli.formats.debezium.types.single import single_token
+from pgcdc_cli.formats.debezium.types.kind import single_token
 from pgcdc_cli.pgoutput.changes import ChangeBatch, FullImage, Int64s, KeyImage
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Mask

@@ -4,6 +4,7 @@ import base64
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
@@ -14,6 +15,8 @@ from pgcdc_cli.formats.escape import escape
 from pgcdc_cli.types import kernels
 
 ToJson = Callable[[pa.BinaryArray], pa.BinaryArray]
+Each = Callable[[str], bytes | None]
+"""Wire text to a JSON token; None is null."""
 Form = dict[str, Any]
 """How tokens are read back, as schema files say it: `form` names the rule, with what else it needs.
 
@@ -79,14 +82,35 @@ def base64_token(data: bytes) -> bytes:
     return b'"' + base64.b64encode(data) + b'"'
 
 
-def per_value(convert: Callable[[str], bytes | None]) -> ToJson:
+@dataclass(frozen=True, slots=True, eq=False)
+class Converter:
+    """Converts all values of a column at once, or a single one, which gives the same token."""
+
+    column: ToJson
+    each: Each
+
+    def __call__(self, column: pa.BinaryArray) -> pa.BinaryArray:
+        return self.column(column)
+
+
+def single_token(to_json: ToJson, value: bytes) -> bytes | None:
+    """Convert one wire text; None is null."""
+    if isinstance(to_json, Converter):
+        # What is not UTF-8 is an error of the column's.
+        with suppress(UnicodeDecodeError):
+            return to_json.each(value.decode())
+    found: bytes | None = to_json(kernels.binary([value]))[0].as_py()
+    return found
+
+
+def per_value(convert: Each) -> Converter:
     """Convert one by one; None is null."""
 
     def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
         texts = kernels.as_text(column).to_pylist()
         return kernels.binary([None if text is None else convert(text) for text in texts])
 
-    return to_json
+    return Converter(to_json, convert)
 
 
 def quoted(column: pa.BinaryArray) -> pa.BinaryArray:
@@ -101,12 +125,19 @@ def quoted(column: pa.BinaryArray) -> pa.BinaryArray:
     return kernels.null_where(joined, kernels.as_mask(column.is_null())) if column.null_count else joined
 
 
-def string(column: pa.BinaryArray) -> pa.BinaryArray:
-    """Quote and escape text."""
+def _strings(column: pa.BinaryArray) -> pa.BinaryArray:
     _, data = kernels.value_bytes(column)
     if len(data) and (data.max() >= _FOUR_BYTES or ((data < 0x20) & ~_SHORT[data]).any()):
         return per_value(token)(column)
     return quoted(kernels.as_binary(escape(column)))
+
+
+def _string(text: str) -> bytes:
+    return token(text) if _SPECIAL.search(text) else b'"%b"' % text.encode()
+
+
+string = Converter(_strings, _string)
+"""Quote and escape text."""
 
 
 def _jackson(text: str) -> str:
@@ -125,6 +156,7 @@ def _escaped(found: str) -> str:
 
 _ESCAPES = re.compile(r"\\u[0-9a-f]{4}|\\.")
 _OTHERWISE = re.compile(r"\\u[0-9a-f]{4}|\\.|[\uD800-\uDFFF\U00010000-\U0010FFFF]")
+_SPECIAL = re.compile(r"[^ !#-\[\]-~]")
 _FOUR_BYTES = 0xF0
 _SHORT = np.zeros(256, np.bool_)
 _SHORT[np.frombuffer(b"\b\t\n\f\r", np.uint8)] = True

@@ -20,6 +20,7 @@ from pgcdc_cli.formats.debezium.config import ConnectorConfig
 from pgcdc_cli.formats.debezium.types.javafloat import DOUBLE, FLOAT, java_digits
 from pgcdc_cli.formats.debezium.types.kind import (
     PLAIN,
+    Converter,
     Form,
     Kind,
     Loss,
@@ -53,15 +54,18 @@ _SIZES = 1 << np.arange(7, 63, 8)
 
 
 def integer(type_: str) -> Kind:
-    return Kind({"type": type_}, integers, b"0", b"0", form=PLAIN)
+    return Kind({"type": type_}, _INTEGERS, b"0", b"0", form=PLAIN)
 
 
-def integers(column: pa.BinaryArray) -> pa.BinaryArray:
+def _integers(column: pa.BinaryArray) -> pa.BinaryArray:
     """Take wire text for the token; ValueError for what is none (a default's expression)."""
     _, data = kernels.value_bytes(column)
     if not _INTEGER[data].all():
         raise ValueError("no integer")
     return column
+
+
+_INTEGERS = Converter(_integers, str.encode)
 
 
 def boolean() -> Kind:
@@ -79,7 +83,8 @@ def booleans(column: pa.BinaryArray) -> pa.BinaryArray:
 
 def floating(type_: str) -> Kind:
     one = per_value(lambda text: java_float(text, np.float32 if type_ == "float" else np.float64))
-    return Kind({"type": type_}, lambda column: _floats(column, one), b"0.0", b"0.0", form=PLAIN)
+    to_json = Converter(lambda column: _floats(column, one), one.each)
+    return Kind({"type": type_}, to_json, b"0.0", b"0.0", form=PLAIN)
 
 
 def _floats(column: pa.BinaryArray, one: ToJson) -> pa.BinaryArray:
@@ -146,7 +151,7 @@ def numeric(typmod: int, config: ConnectorConfig) -> Kind:
     parameters = {"scale": str(scale), "connect.decimal.precision": str(declared.precision)}
     schema = named("bytes", _DECIMAL, **parameters)
     fits = declared.precision <= _LARGEST_INT64_PRECISION and scale <= declared.precision
-    to_json = _Precise(scale) if fits else per_value(_unscaled(scale))
+    to_json = _precise(scale) if fits else per_value(_unscaled(scale))
     form = _NEGATIVE_SCALE if scale != declared.scale else {"form": "unscaled", "scale": scale}
     return Kind(schema, to_json, b'"AA=="', b'"AA=="', form=form, loss=_precise_loss(declared))
 
@@ -250,20 +255,19 @@ def big_endian(value: int) -> bytes:
     return value.to_bytes((value + (value < 0)).bit_length() // 8 + 1, "big", signed=True)
 
 
-class _Precise:
-    """numeric(p, s) with p up to 18: all values of a column at once."""
+def _precise(scale: int) -> Converter:
+    """Convert numeric(p, s) with p up to 18."""
+    one_by_one = per_value(_unscaled(scale))
 
-    def __init__(self, scale: int) -> None:
-        self._scale = scale
-        self._one = per_value(_unscaled(scale))
-
-    def __call__(self, column: pa.BinaryArray) -> pa.BinaryArray:
-        if not _all_match(column, _with_scale(self._scale)):
-            return self._one(column)
+    def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
+        if not _all_match(column, _with_scale(scale)):
+            return one_by_one(column)
         digits = kernels.replace_substring(column, b".", b"")
         values = kernels.as_text(digits).cast(pa.int64()).fill_null(0).to_numpy()
         tokens = _base64_of(values)
         return kernels.null_where(tokens, kernels.as_mask(column.is_null())) if column.null_count else tokens
+
+    return Converter(to_json, one_by_one.each)
 
 
 def _base64_of(values: NDArray[np.int64]) -> pa.BinaryArray:

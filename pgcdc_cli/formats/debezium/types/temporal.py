@@ -6,7 +6,6 @@ JDBC driver and java.time make of it: large constants, not the same in snapshots
 
 import math
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from decimal import ROUND_DOWN, Decimal
@@ -17,6 +16,8 @@ from numpy.typing import NDArray
 
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
 from pgcdc_cli.formats.debezium.types.kind import (
+    Converter,
+    Each,
     Form,
     Kind,
     Loss,
@@ -55,8 +56,8 @@ _MONTH_DAYS = 365.25 / 12
 _NANO = Decimal("1e-9")
 
 
-def _unusual(convert: ToJson, pattern: str, rare: Callable[[str], bytes | None]) -> ToJson:
-    """Convert what matches the RE2 pattern at once, and the rest one by one."""
+def _unusual(convert: ToJson, pattern: str, each: Each) -> Converter:
+    """Convert what matches the RE2 pattern at once, and the rest, or a single value, one by one."""
 
     def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
         if pattern == _USUAL_TIMESTAMP and _all_long(column):
@@ -69,9 +70,9 @@ def _unusual(convert: ToJson, pattern: str, rare: Callable[[str], bytes | None])
         if not odd.any():
             return convert(column)
         tokens = convert(kernels.null_where(column, odd))
-        return kernels.replace_with_mask(tokens, odd, per_value(rare)(column.filter(pa.array(odd))))
+        return kernels.replace_with_mask(tokens, odd, per_value(each)(column.filter(pa.array(odd))))
 
-    return to_json
+    return Converter(to_json, each)
 
 
 def _all_long(column: pa.BinaryArray) -> bool:
@@ -91,7 +92,7 @@ def date(config: ConnectorConfig, *, snapshot: bool) -> Kind:
     def convert(column: pa.BinaryArray) -> pa.BinaryArray:
         return kernels.as_binary(kernels.as_text(column).cast(pa.date32()).cast(pa.int32()).cast(pa.string()))
 
-    def rare(text: str) -> bytes | None:
+    def each(text: str) -> bytes | None:
         # In snapshots the connector loses the era, and the days that the calendar reform left out are later.
         days = temporal.parse_days(text.removesuffix(" BC") if snapshot else text)
         if snapshot and days is not None and _JULIAN_END <= days < _GREGORIAN_BEGIN:
@@ -101,7 +102,7 @@ def date(config: ConnectorConfig, *, snapshot: bool) -> Kind:
     connect = config.time_precision_mode == "connect"
     name = "org.apache.kafka.connect.data.Date" if connect else "io.debezium.time.Date"
     usual = r"^\d{4}-\d\d-\d\d$"
-    to_json = _unusual(convert, _SINCE_1583 if snapshot else usual, rare)
+    to_json = _unusual(convert, _SINCE_1583 if snapshot else usual, each)
     loss = _OLD_DATES if snapshot else None
     return Kind(named("int32", name), to_json, b"0", b"0", form={"form": "days"}, loss=loss)
 
@@ -130,7 +131,7 @@ def time(typmod: int, config: ConnectorConfig) -> Kind:
         values = temporal.time()(column).values.cast(pa.int64()).fill_null(0).to_numpy()
         return _integers(values // divisor, column)
 
-    def rare(text: str) -> bytes | None:
+    def each(text: str) -> bytes | None:
         return b"%d" % (_clock_micros(text) // divisor) if _TIME.fullmatch(text) else None
 
     if mode == "connect":
@@ -141,7 +142,7 @@ def time(typmod: int, config: ConnectorConfig) -> Kind:
             if millis
             else named("int64", "io.debezium.time.MicroTime")
         )
-    to_json = _unusual(convert, r"^([01]\d|2[0-3]):\d\d:\d\d(\.\d+)?$", rare)
+    to_json = _unusual(convert, r"^([01]\d|2[0-3]):\d\d:\d\d(\.\d+)?$", each)
     return Kind(schema, to_json, b"0", b"0", form=_clock_form("time", typmod, millis=millis))
 
 
@@ -161,7 +162,7 @@ def timestamp(typmod: int, config: ConnectorConfig, *, snapshot: bool) -> Kind:
         values = kernels.as_text(column).cast(pa.timestamp("us")).cast(pa.int64()).fill_null(0).to_numpy()
         return _integers(values // 1000 if millis else values, column)
 
-    def rare(text: str) -> bytes | None:
+    def each(text: str) -> bytes | None:
         if text in infinite:
             return infinite[text]
         micros = _micros(text, julian=snapshot)
@@ -174,7 +175,7 @@ def timestamp(typmod: int, config: ConnectorConfig, *, snapshot: bool) -> Kind:
     else:
         name = "io.debezium.time.Timestamp" if millis else "io.debezium.time.MicroTimestamp"
     usual = _SINCE_1583 if snapshot else _USUAL_TIMESTAMP
-    to_json, loss = _unusual(convert, usual, rare), _OLD_TIMESTAMPS if snapshot else None
+    to_json, loss = _unusual(convert, usual, each), _OLD_TIMESTAMPS if snapshot else None
     form = _clock_form("timestamp", typmod, millis=millis)
     return Kind(named("int64", name), to_json, b"0", b"0", form=form, loss=loss)
 
@@ -219,7 +220,7 @@ def timestamptz(typmod: int, *, snapshot: bool) -> Kind:
         tokens = quoted(shown)
         return kernels.null_where(tokens, kernels.as_mask(column.is_null())) if column.null_count else tokens
 
-    def rare(text: str) -> bytes | None:
+    def each(text: str) -> bytes | None:
         if text in _INFINITE_MICROS:
             return token(text)
         match = _TIMESTAMP.fullmatch(text)
@@ -232,8 +233,8 @@ def timestamptz(typmod: int, *, snapshot: bool) -> Kind:
         year = 1 - int(match["year"]) if match["era"] else int(match["year"])
         return token(f"{_iso_year(year)}-{match['day']}T{clock}Z")
 
-    generated = rare("1970-01-01 00:00:00+00")
-    to_json = _unusual(convert, _SINCE_1583 if snapshot else _USUAL_TIMESTAMP, rare)
+    generated = each("1970-01-01 00:00:00+00")
+    to_json = _unusual(convert, _SINCE_1583 if snapshot else _USUAL_TIMESTAMP, each)
     schema = named("string", "io.debezium.time.ZonedTimestamp")
     loss = _OLD_TIMESTAMPS if snapshot else None
     return Kind(schema, to_json, b'"1970-01-01T00:00:00Z"', generated, form={"form": "zoned"}, loss=loss)
