@@ -181,11 +181,18 @@ class Streams:
         del self._open[message.xid]
 
     def _stream_abort(self, message: m.StreamAbort, _lsn: Lsn) -> Iterator[Slice]:
-        aside = self._find(message.xid)
-        if message.subxid == message.xid:
+        """Undo what came; of a transaction that never began, nothing did.
+
+        Since PostgreSQL 18 the server drops a transaction that it finds rolled back before its first block,
+        and then tells of the aborts of its subtransactions all the same
+        (`ReorderBufferCheckAndTruncateAbortedTXN`).
+        """
+        self._check_outside()
+        aside = self._open.get(message.xid)
+        if aside is not None and message.subxid == message.xid:
             aside.remove()
             del self._open[message.xid]
-        else:
+        elif aside is not None:
             aside.abort(message.subxid)
         yield from ()
 

@@ -122,6 +122,19 @@ def test_the_abort_of_a_subtransaction_that_sent_nothing(spools):
     assert values(slices) == [(b"1", b"a")]
 
 
+@pytest.mark.parametrize("subxid", [XID, 8], ids=["whole", "a subtransaction"])
+def test_the_abort_of_a_transaction_that_never_began(spools, subxid):
+    """PostgreSQL 18 sends it: nothing is there to be undone, and what follows is read as ever."""
+    streams = connection(spools)
+    other = block(in_stream(ORDERS, 9), in_stream(insert(b"1", b"a"), 9), xid=9)
+    assert taken(streams, *other, m.StreamAbort(XID, subxid)) == []
+    assert not streams.in_transaction
+    assert values(taken(streams, m.StreamCommit(9, *END))) == [(b"1", b"a")]
+    own = block(in_stream(ORDERS), in_stream(insert(b"2", b"b")))
+    end = m.StreamCommit(XID, Lsn(1100), Lsn(1110), TIME)
+    assert values(taken(streams, *own, end)) == [(b"2", b"b")]
+
+
 def test_what_a_rolled_back_subtransaction_told_of_a_table_counts_no_more(spools):
     streams = connection(spools)
     taken(streams, BEGIN, ORDERS, COMMIT)
@@ -284,7 +297,7 @@ def test_at_prepare_an_earlier_run_may_have_given_out_the_changes(spools, end, k
         ([m.StreamStart(XID, True), BEGIN, COMMIT], "it is inside of another transaction"),
         ([m.StreamStop()], "no streamed block is open"),
         ([m.StreamCommit(XID, *END)], "transaction 7 never began"),
-        ([m.StreamAbort(XID, XID)], "transaction 7 never began"),
+        ([m.StreamStart(XID, True), m.StreamAbort(XID, 8)], "it is inside of another transaction"),
         ([*PREPARED[:1], m.StreamStop()], "no streamed block is open"),
         ([m.Prepare(*PREPARE)], "no Begin Prepare of transaction 7 has come"),
         ([*PREPARED[:1], COMMITTED], "it is inside of another transaction"),

@@ -1,0 +1,72 @@
+"""What is rolled back before it is sent: PostgreSQL 18 notices, and tells of the aborts all the same."""
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from protocol_runs import PROTOCOL_1, Running, log_of
+from wire_capture import Sent, capture
+from workloads import TABLES, Stage, rows
+
+from pgcdc_cli.pgoutput.messages import StreamAbort, StreamStart
+
+STREAMED = {"proto_version": "4", "streaming": "parallel"}
+
+
+class Told(NamedTuple):
+    """The transactions that a server told of: those that it began to send, those that were rolled back."""
+
+    begun: set[int]
+    aborted: set[int]
+
+
+def told(sent: list[Sent]) -> Told:
+    found = [one.message for one in sent]
+    return Told(
+        {message.xid for message in found if isinstance(message, StreamStart)},
+        {message.xid for message in found if isinstance(message, StreamAbort)},
+    )
+
+
+def test_a_transaction_that_was_rolled_back_before_it_was_read(server):
+    """Its subtransactions' aborts come on 18, of a transaction that never began; 16 sends all of it."""
+    with log_of(server, TABLES) as log:
+        slot = log.slot()
+        with Stage(log.uri) as do:
+            do(0, "BEGIN", "SAVEPOINT a", rows("parts", 1), "SAVEPOINT b", rows("shapes", 1), "ROLLBACK")
+            do(0, rows("audit", 1, 3))
+            do(0, "BEGIN", rows("accounts", 1000), "COMMIT")
+        begun, aborted = told(capture(log.uri, log.copy(slot), **STREAMED))
+        assert len(aborted - begun) == (1 if server.version >= 18 else 0)
+        other, end = log.copy(slot), log.end()
+        assert log.read(slot, "--endpos", end) == log.read(other, *PROTOCOL_1, "--endpos", end)
+
+
+def test_read_while_transactions_are_rolled_back(server, tmp_path):
+    with log_of(server, TABLES) as log:
+        slot, out = log.slot(), tmp_path / "out"
+        other = log.copy(slot)
+        with Running(log, slot, "-f", str(out), "--transactions") as reader, Stage(log.uri) as do:
+            reader.started()
+            with ThreadPoolExecutor(4) as sessions:
+                for number in range(4):
+                    do.session(number)
+                for done in [sessions.submit(_load, do, number) for number in range(4)]:
+                    done.result()
+            end = log.end()
+            assert reader.ends(end) == (0, b"")
+        assert log.streamed(slot)
+        assert out.read_bytes() == log.read(other, *PROTOCOL_1, "--transactions", "--endpos", end)
+
+
+def _load(do: Stage, number: int) -> None:
+    """Transactions of one session; a third of the savepoints is rolled back, and so are some as a whole."""
+    dice = random.Random(number)
+    table = ("accounts", "parts", "audit", "shapes")[number]
+    for turn in range(25):
+        do(number, "BEGIN")
+        for step in range(dice.randrange(1, 4)):
+            low = turn * 10_000 + step * 1000
+            do(number, "SAVEPOINT a", rows(table, low, dice.choice([5, 450])))
+            do(number, dice.choice(["RELEASE a", "RELEASE a", "ROLLBACK TO a"]))
+        do(number, dice.choice(["COMMIT", "ROLLBACK"]))
