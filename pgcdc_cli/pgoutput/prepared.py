@@ -60,6 +60,7 @@ class PreparedTransactions:
         One from before the checkpoint that the checkpoint doesn't name has ended before it, too, or is one
         of the exceptions. Either way its end is still to come, and nothing has to last until then.
         """
+        yield from self._replay.share(aside)
         if aside.spool is None:
             return
         name = message.xid, message.gid

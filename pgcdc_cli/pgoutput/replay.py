@@ -3,7 +3,11 @@
 Beside it, the newest relation message of every table, inside and outside of such transactions. The server
 sends a table's definition once, and again after a change. In a streamed transaction it does so for that one
 alone: its definitions count outside of it from its commit on, unless newer ones came since
-(`get_schema_sent_in_streamed_txn`, `cleanup_rel_sync_cache` in `replication/pgoutput/pgoutput.c`).
+(`get_schema_sent_in_streamed_txn`, `cleanup_rel_sync_cache` in `replication/pgoutput/pgoutput.c`). Those
+of one that is prepared do so from its Stream Prepare on: PostgreSQL 15.20 doesn't tell them again, 16.14 and
+18.4 do.
+
+A spool has the definitions that its rows need, wherever they came: it may be read on another connection.
 """
 
 import struct
@@ -24,6 +28,7 @@ from pgcdc_cli.pgoutput.wire import PADDING, Wire, tag_mask
 
 _IS_CHANGE = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE, Tag.TRUNCATE, Tag.MESSAGE)
 _IS_ROW = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE)
+_NONE = Definition(-1, 0, 0, b"")
 _BEGIN = struct.Struct(">cQqI")
 _COMMIT = struct.Struct(">cBQQq")
 
@@ -51,25 +56,30 @@ class Replay:
         self._learn(self._definitions(wire))
         yield from self.assembler.assemble([wire])
 
-    def put_aside(self, wire: Wire, aside: Aside) -> Iterator[Slice]:
-        """Take messages of a transaction's block; what they define outside of it is learned at once."""
-        if aside.streamed:
-            chunk = Chunk.of_stream(wire)
-            aside.append(chunk, self._definitions(chunk.wire()), subtransactions(wire))
-        else:
-            self._complete(wire, aside)
-            told = self._definitions(wire)
-            aside.append(Chunk.of(wire), told)
-            if told:
-                self._learn(told)
-                yield from self.assembler.assemble([_messages(told)])
+    def put_aside(self, wire: Wire, aside: Aside) -> None:
+        """Take messages of a transaction's block, and what they need that came outside of it."""
+        chunk = Chunk.of_stream(wire) if aside.streamed else Chunk.of(wire)
+        plain = chunk.wire()
+        self._complete(plain, aside)
+        first = subtransactions(wire) if aside.streamed else {}
+        aside.append(chunk, self._definitions(plain), first)
 
     def _complete(self, wire: Wire, aside: Aside) -> None:
-        """Give a spool the definitions that were sent before it, since it may outlive the connection."""
-        missing = _tables(wire) - aside.defined.keys()
-        known = [self._outside[oid] for oid in sorted(missing & self._outside.keys())]
+        """Give a spool the definitions that were sent before it."""
+        own = {one.oid: one.place for one in reversed(definitions(wire, 0))}
+        missing = {oid for oid, place in _tables(wire).items() if place < own.get(oid, len(wire))}
+        missing -= aside.defined.keys()
+        oids = sorted(missing & self._outside.keys())
+        known = [self._outside[oid]._replace(place=place) for place, oid in enumerate(oids)]
         if known:
             aside.append(Chunk.of(_messages(known)), known)
+
+    def share(self, aside: Aside) -> Iterator[Slice]:
+        """Let a prepared transaction's definitions count outside of it, unless newer ones came since."""
+        newer = [one for oid, one in aside.defined.items() if one > self._outside.get(oid, _NONE)]
+        if newer:
+            self._learn(newer)
+            yield from self.assembler.assemble([_messages(newer)])
 
     def _learn(self, told: Iterable[Definition]) -> None:
         self._outside.update((one.oid, one) for one in told)
@@ -117,13 +127,15 @@ class Replay:
         return found
 
 
-def _tables(wire: Wire) -> set[int]:
-    """Give the OIDs of the tables that rows and truncates are of."""
-    found = set(np.unique(wire.head[_IS_ROW[wire.tags]] >> 24 & 0xFFFFFFFF).tolist())
+def _tables(wire: Wire) -> dict[int, int]:
+    """Give the OIDs of the tables that rows and truncates are of, and the number of each one's first."""
+    rows = np.flatnonzero(_IS_ROW[wire.tags])
+    oids, places = np.unique(wire.head[rows] >> 24 & 0xFFFFFFFF, return_index=True)
+    found: dict[int, int] = dict(zip(oids.tolist(), rows[places].tolist(), strict=True))
     for number in np.flatnonzero(wire.tags == Tag.TRUNCATE).tolist():
         message = wire.decode(number)
         assert isinstance(message, Truncate)
-        found |= set(message.relation_oids)
+        found |= {oid: min(number, found.get(oid, number)) for oid in message.relation_oids}
     return found
 
 

@@ -130,7 +130,7 @@ class Streams:
             yield from self._replay.pass_on(part)
         else:
             self._check_changes(part, streamed=self._block.streamed)
-            yield from self._replay.put_aside(part, self._block)
+            self._replay.put_aside(part, self._block)
 
     def _check_changes(self, wire: Wire, *, streamed: bool) -> None:
         good = _IS_CHANGE[wire.tags] & (wire.ends - wire.starts >= _TAG_AND_XID)

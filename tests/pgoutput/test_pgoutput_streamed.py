@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pgoutput_encoder import frame
-from pgoutput_orders import BEGIN, COMMIT, NARROW, ORDERS, TIME, frames_of, full, insert
+from pgoutput_orders import BEGIN, COMMIT, NARROW, ORDERS, PARTS, TIME, frames_of, full, insert
 from pgoutput_pieces import GID, as_sent, in_pieces
 from pgoutput_reference import describe, flat, reference
 from pgoutput_strategies import cuts, streams
@@ -226,6 +226,88 @@ def test_a_prepared_transaction_survives_the_connection(spools):
     assert values(slices) == [(b"1", b"a")]
     later = m.Begin(Lsn(1300), TIME, 9), insert(b"3"), m.Commit(Lsn(1300), Lsn(1310), TIME)
     assert values(taken(streams, *later)) == [(b"3",)], "a definition of this connection is the newer one"
+
+
+def _prepared(xid, lsn, *messages, streamed):
+    """Messages of a transaction up to its prepare, whose end LSN is `lsn`."""
+    prepare = (Lsn(lsn - 5), Lsn(lsn), TIME, xid, f"gid {xid}")
+    if streamed:
+        return [*block(*(in_stream(one, xid) for one in messages), xid=xid), m.StreamPrepare(*prepare)]
+    return [m.BeginPrepare(*prepare), *messages, m.Prepare(*prepare)]
+
+
+def _committed(xid, lsn):
+    return m.CommitPrepared(Lsn(lsn - 5), Lsn(lsn), TIME, xid, f"gid {xid}")
+
+
+TOLD = (ORDERS, insert(b"0", b"z"))
+STREAMED_FIRST = block(*(in_stream(one, 5) for one in TOLD), xid=5)
+TEACHERS = {
+    "a whole one": [m.Begin(Lsn(95), TIME, 5), *TOLD, m.Commit(Lsn(95), Lsn(100), TIME)],
+    "a prepared one": _prepared(5, 100, *TOLD, streamed=False),
+    "a streamed one": [*STREAMED_FIRST, m.StreamCommit(5, Lsn(95), Lsn(100), TIME)],
+    "a streamed and prepared one": _prepared(5, 100, *TOLD, streamed=True),
+    "one that was committed since": [*_prepared(5, 90, *TOLD, streamed=True), _committed(5, 100)],
+    "one that was rolled back since": [
+        *_prepared(5, 90, *TOLD, streamed=True),
+        m.RollbackPrepared(Lsn(90), Lsn(100), TIME, TIME, 5, "gid 5"),
+    ],
+}
+
+
+@pytest.mark.parametrize("before", TEACHERS.values(), ids=TEACHERS)
+def test_a_definition_that_came_in_another_transaction(spools, before):
+    """PostgreSQL 15.20 takes it as known from a Stream Prepare on, too."""
+    streams = connection(spools)
+    taken(streams, *before)
+    whole = m.Begin(Lsn(195), TIME, 6), insert(b"1", b"a"), m.Commit(Lsn(195), Lsn(200), TIME)
+    assert values(taken(streams, *whole)) == [(b"1", b"a")]
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("before", TEACHERS.values(), ids=TEACHERS)
+def test_a_spool_has_the_definitions_that_came_in_another_transaction(spools, before, streamed):
+    streams = connection(spools)
+    taken(streams, *before)
+    *_, part = taken(streams, *_prepared(6, 200, insert(b"1", b"a"), streamed=streamed))
+    known = part.edge.prepared
+    spools.clear(known)
+    spools.check(known)
+    streams = connection(spools, skip_before=200, known=known)
+    assert values(taken(streams, _committed(6, 300))) == [(b"1", b"a")]
+
+
+def test_a_spool_keeps_the_definitions_from_before_a_subtransaction_that_is_rolled_back(spools):
+    streams = connection(spools)
+    taken(streams, BEGIN, PARTS, ORDERS, COMMIT)
+    row = insert(b"1", b"a", oid=PARTS.oid)
+    first = block(in_stream(insert(b"1", b"a")), in_stream(row, 8))
+    rest = block(in_stream(insert(b"2", b"b")), in_stream(row), first=False)
+    prepare = m.StreamPrepare(Lsn(1090), Lsn(1095), TIME, XID, GID)
+    *_, part = taken(streams, *first, m.StreamAbort(XID, 8), *rest, prepare)
+    spools.clear(part.edge.prepared)
+    streams = connection(spools, skip_before=1095, known=part.edge.prepared)
+    end = m.CommitPrepared(Lsn(1200), Lsn(1210), TIME, XID, GID)
+    assert values(taken(streams, end)) == [(b"1", b"a"), (b"2", b"b"), (b"1", b"a")]
+
+
+def test_a_prepared_transaction_s_older_definition_doesn_t_replace_a_newer_one(spools):
+    streams = connection(spools)
+    first, prepare = _prepared(5, 100, *TOLD, streamed=True)[:-1], _prepared(5, 100, streamed=True)[-1]
+    taken(streams, *first)
+    taken(streams, m.Begin(Lsn(90), TIME, 8), NARROW, insert(b"2"), m.Commit(Lsn(90), Lsn(95), TIME))
+    taken(streams, prepare)
+    later = m.Begin(Lsn(195), TIME, 9), insert(b"3"), m.Commit(Lsn(195), Lsn(200), TIME)
+    assert values(taken(streams, *later)) == [(b"3",)]
+
+
+def test_a_prepared_transaction_that_is_known_already_tells_of_its_tables(spools):
+    (part,) = taken(connection(spools), *PREPARED)
+    spools.clear(part.edge.prepared)
+    streams = connection(spools, skip_before=995, known=part.edge.prepared)
+    taken(streams, *PREPARED)
+    later = m.Begin(Lsn(1100), TIME, 8), insert(b"2", b"b"), m.Commit(Lsn(1100), Lsn(1110), TIME)
+    assert values(taken(streams, *later)) == [(b"2", b"b")]
 
 
 def test_a_prepared_transaction_that_comes_again_is_kept_once(spools):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from protocol_runs import PROTOCOL_1, Log, Running, log_of
+from protocol_runs import PROTOCOL_1, Log, Running, contents, log_of
 from workloads import PLAYS, ROW_COUNT, TABLES, Stage, rows
 
 sys.path.append(str(Path(__file__).parents[1] / "debezium"))  # whose server it is
@@ -69,6 +69,31 @@ def test_prepared_transactions(server15, tmp_path):
         log.read(slot, "-f", str(out), "--two-phase", "--endpos", log.end())
         gids = [json.loads(line)["gid"] for line in out.read_bytes().splitlines()]
         assert gids == ["small", *["large"] * ROW_COUNT]
+
+
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+def test_tables_that_only_a_prepared_transaction_told_of(server15, tmp_path, end):
+    """From its Stream Prepare on they aren't told again, whatever becomes of it."""
+    with log_of(server15, TABLES) as log, Stage(log.uri) as do:
+        slot, other = log.slot(two_phase=True), log.slot()
+        arguments = ("-D", str(tmp_path / "out"), "--layout", "stream", "--two-phase")
+        with Running(log, slot, *arguments) as reader:
+            reader.started()
+            do(0, "BEGIN", rows("parts", 1))
+            do.catch_up()
+            do(0, "PREPARE TRANSACTION 'large'", rows("parts", 1000, 1))
+            do(0, "BEGIN", rows("parts", 2000, 1), "PREPARE TRANSACTION 'small'")
+            do(0, f"{end} PREPARED 'large'", rows("parts", 3000, 1))
+            do(0, "BEGIN", rows("parts", 4000), "PREPARE TRANSACTION 'large, too'")
+            reader.confirms(log.end())
+            reader.kill()
+        assert log.streamed(slot) == 2
+        do(0, "COMMIT PREPARED 'large, too'", "COMMIT PREPARED 'small'")
+        log.read(slot, *arguments, "--endpos", log.end())
+        found = [json.loads(line) for line in contents(tmp_path / "out")[None]]
+        bare = [{name: value for name, value in line.items() if name != "gid"} for line in found]
+        whole = log.read(other, *PROTOCOL_1, "--endpos", log.end()).splitlines()
+        assert bare == [json.loads(line) for line in whole]
 
 
 @pytest.mark.parametrize("option", ["--streaming parallel", "--origin none", "--proto-version 4"])
