@@ -54,6 +54,10 @@ class PreparedTransactions:
     def __contains__(self, name: Name) -> bool:
         return name in self._prepared
 
+    def has(self, xid: int) -> bool:
+        """Say whether this transaction is one of them."""
+        return any(known == xid for known, _ in self._prepared)
+
     def prepare(self, message: m.Prepare | m.StreamPrepare, aside: Aside) -> Iterator[Slice]:
         """Remember a transaction; one that is known already has no spool.
 

@@ -156,7 +156,8 @@ class Streams:
             known = "began already" if message.first_segment else "never began"
             raise _MisplacedError(f"transaction {message.xid} {known}")
         if message.first_segment:
-            spool = self._spools.create(message.xid, lsn)
+            known = self._prepared.has(message.xid)
+            spool = None if known else self._spools.create(message.xid, lsn)
             self._open[message.xid] = Aside(message.xid, spool, streamed=True)
         self._block = self._open[message.xid]
         yield from ()
@@ -220,11 +221,19 @@ class Streams:
 
     def _commit_prepared(self, message: m.CommitPrepared, _lsn: Lsn) -> Iterator[Slice]:
         self._check_outside()
+        self._forget(message.xid)
         yield from self._prepared.commit(message)
 
     def _rollback_prepared(self, message: m.RollbackPrepared, _lsn: Lsn) -> Iterator[Slice]:
         self._check_outside()
+        self._forget(message.xid)
         yield from self._prepared.roll_back(message)
+
+    def _forget(self, xid: int) -> None:
+        """Drop what was streamed of a transaction without a Stream Prepare: it was prepared earlier."""
+        aside = self._open.pop(xid, None)
+        if aside is not None:
+            aside.remove()
 
 
 class _MisplacedError(Exception):

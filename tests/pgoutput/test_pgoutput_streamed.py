@@ -318,6 +318,24 @@ def test_a_prepared_transaction_that_comes_again_is_kept_once(spools):
     assert values(taken(streams, COMMITTED)) == [(b"1", b"a")]
 
 
+@pytest.mark.parametrize("end", [COMMITTED, ROLLED_BACK], ids=["committed", "rolled back"])
+def test_a_prepared_transaction_that_is_streamed_after_a_restart(spools, tmp_path, end):
+    """The server does so, of what was prepared before, when another one takes too much of its memory.
+
+    No Stream Prepare follows, and its blocks begin where the whole one did.
+    """
+    (part,) = taken(connection(spools), *PREPARED)
+    spools.clear(part.edge.prepared)
+    streams = connection(spools, skip_before=995, known=part.edge.prepared)
+    again = block(*map(in_stream, ROWS)), block(in_stream(insert(b"2", b"b")), first=False)
+    assert taken(streams, *again[0]) + taken(streams, *again[1]) == []
+    assert values(taken(streams, end)) == ([(b"1", b"a")] if end is COMMITTED else [])
+    with pytest.raises(UndecodableError, match="transaction 7 never began"):
+        taken(streams, m.StreamCommit(XID, Lsn(1100), Lsn(1110), TIME))
+    spools.close(())
+    assert not list(tmp_path.glob("spool/*"))
+
+
 def test_a_prepared_transaction_that_is_rolled_back(spools):
     streams = connection(spools)
     taken(streams, *PREPARED)

@@ -252,6 +252,36 @@ def test_commit_of_what_nobody_kept(prepared18, tmp_path):
     assert operations(prepared18.found()) == "BICBIC"
 
 
+def test_prepared_ones_that_are_streamed_after_a_restart(prepared):
+    """To make room for others the server streams what it read again, though it was sent at its PREPARE.
+
+    Its blocks begin at the LSN of the Begin Prepare, and no Stream Prepare follows.
+    """
+    wide = (
+        "INSERT INTO shapes SELECT g, g, (SELECT string_agg(md5(random()::text || g || h), '')"
+        " FROM generate_series(1, 30) h) FROM generate_series({}, {}) g"
+    )
+    memory = {"PGOPTIONS": "-c logical_decoding_work_mem=2MB"}
+    log, streamed = prepared.log, prepared.log.streamed
+    with Stage(log.uri) as do:
+        with Running(log, prepared.slot, *prepared.arguments, environment=memory) as reader:
+            reader.started()
+            prepare(do, 0, "kept", wide.format(1, 1000))
+            prepare(do, 0, "dropped", wide.format(10_001, 10_800))
+            reader.confirms(log.end())
+            reader.kill()
+        assert (streamed(prepared.slot), len(prepared.spools())) == (0, 2)
+        with Running(log, prepared.slot, *prepared.arguments, environment=memory) as reader:
+            reader.started()
+            do(1, "BEGIN", wide.format(20_001, 20_700), "COMMIT")
+            do(0, "ROLLBACK PREPARED 'dropped'", "COMMIT PREPARED 'kept'", rows("parts", 1, 1))
+            assert reader.ends(log.end()) == (0, b"")
+    assert streamed(prepared.slot) > 0
+    assert [line.get("gid") for line in prepared.found() if line["op"] == "C"] == [None, "kept", None]
+    prepared.same_but_for_gids()
+    assert not prepared.spools()
+
+
 def test_a_spool_that_is_gone_or_changed(prepared18, tmp_path):
     """It was promised to the server: nothing else has it."""
     with Stage(prepared18.log.uri) as do:
