@@ -66,10 +66,13 @@ class Aside:
     def abort(self, subxid: int) -> None:
         """Cut off a subtransaction that was rolled back: all since its first message is of it.
 
-        That is so whatever xid it came under: a logical message always comes under the top-level one. What
-        the cut-off part told of tables is told again (`pgoutput_stream_abort`).
+        That is so whatever xid it came under: a logical message always comes under the top-level one, and a
+        released subtransaction is rolled back with its parent. What the cut-off part told of tables is told
+        again (`pgoutput_stream_abort`).
         """
-        first = self._first.pop(subxid, self._count)
+        first = self._first.get(subxid, self._count)
+        while self._first and next(reversed(self._first.values())) >= first:
+            self._first.popitem()
         if first < self._count and self.spool is not None:
             self.spool.cut(first)
         self._count = min(first, self._count)

@@ -65,11 +65,16 @@ class Chunk:
         return Wire.of(self.data, self.sizes, self.lsn, offset=self.offset)
 
 
+def subtransaction_of(wire: Wire) -> Int64s:
+    """Give the xid of each of a streamed block's messages; -1 for those that have none."""
+    return np.where(_HAS_NO_XID[wire.tags], -1, wire.head >> 24 & 0xFFFFFFFF)
+
+
 def subtransactions(wire: Wire) -> dict[int, int]:
-    """Give the xids of a streamed block's messages, and the number of the first one of each."""
-    xids = np.where(_HAS_NO_XID[wire.tags], 0, wire.head >> 24 & 0xFFFFFFFF)
-    found, places = np.unique(xids, return_index=True)
-    return dict(zip(found.tolist(), places.tolist(), strict=True))
+    """Give the xids of a streamed block's messages, and the number of the first one of each, in order."""
+    found, places = np.unique(subtransaction_of(wire), return_index=True)
+    order = np.argsort(places)
+    return dict(zip(found[order].tolist(), places[order].tolist(), strict=True))
 
 
 class Marked(NamedTuple):

@@ -3,6 +3,25 @@
 Protocol 2 streams large transactions in blocks, protocol 3 sends prepared ones at their PREPARE, protocol 4
 tells more about aborts. Whatever is not committed goes to a spool; at its commit a Begin, the spool and a
 Commit pass through the assembler, as protocol 1 would have sent them: everything behind it sees protocol 1.
+
+Messages that nothing before them explains are taken where nothing can be lost by it, and are errors else.
+PostgreSQL's apply worker (`replication/logical/worker.c`) and this one:
+
+    message                                      apply worker                           here
+    Stream Abort, transaction never began        nothing to undo (a subtransaction's)   nothing to undo
+    Stream Abort, unknown subtransaction         nothing to undo                        nothing to undo
+    Stream Start, first of one that began        begins anew, or error (parallel)       error
+    Stream Start, not first of one that didn't   error                                  error
+    Stream Commit, Stream Prepare of such        error                                  error
+    Stream Start of one prepared before          kept until the worker ends             dropped
+    Prepare without Begin Prepare                error                                  no changes
+    Commit Prepared of one never prepared        error                                  gap, if not on record
+    Rollback Prepared of one never prepared      nothing to undo                        nothing to undo
+    Relation, Type outside of a transaction      taken                                  taken
+    Origin there, or behind a change             error                                  taken
+    xid 0 in a block or its start                error                                  error
+    a transaction or block inside of another     error, or an assertion                 error
+    an empty block or transaction                taken                                  an edge, no change
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +37,7 @@ from pgcdc_cli.pgoutput.messages import Tag
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy, PreparedTransactions
 from pgcdc_cli.pgoutput.replay import End, Replay
 from pgcdc_cli.pgoutput.small_batch import is_small
-from pgcdc_cli.pgoutput.spooling import Spools
+from pgcdc_cli.pgoutput.spooling import Spools, subtransaction_of
 from pgcdc_cli.pgoutput.transactions import Assembler
 from pgcdc_cli.pgoutput.wire import HEADER, Wire, tag_mask
 
@@ -37,6 +56,7 @@ _IS_CHANGE = tag_mask(
     Tag.ORIGIN, Tag.RELATION, Tag.TYPE, Tag.INSERT, Tag.UPDATE, Tag.DELETE, Tag.TRUNCATE, Tag.MESSAGE
 )
 _TAG_AND_XID = 5
+_NO_XID = 0
 _LONG_ABORT = 25
 """Bytes of a Stream Abort that has LSN and time."""
 
@@ -56,6 +76,7 @@ class Streams:
         self._prepared = PreparedTransactions(self._replay, spools, policy, skip_before)
         self._open: dict[int, Aside] = {}
         self._block: Aside | None = None
+        self._preparing: m.BeginPrepare | None = None
         self._begin: list[bytes] = []
         self._readers: dict[type[m.Message], Callable[..., Iterator[Slice]]] = {
             m.StreamStart: self._stream_start,
@@ -134,9 +155,13 @@ class Streams:
 
     def _check_changes(self, wire: Wire, *, streamed: bool) -> None:
         good = _IS_CHANGE[wire.tags] & (wire.ends - wire.starts >= _TAG_AND_XID)
+        if streamed:
+            good &= subtransaction_of(wire) != _NO_XID
         for number in np.flatnonzero(~good)[:1].tolist():
-            wire.decode(number, in_stream=streamed)
-            raise _misplaced(wire, number, "it is inside of another transaction")
+            message = wire.decode(number, in_stream=streamed)
+            zero = getattr(message, "xid", None) == _NO_XID
+            reason = f"its xid is {_NO_XID}" if zero else "it is inside of another transaction"
+            raise _misplaced(wire, number, reason)
 
     def _control(self, wire: Wire, number: int) -> Iterator[Slice]:
         parallel = len(wire.message(number)) == _LONG_ABORT
@@ -152,9 +177,11 @@ class Streams:
 
     def _stream_start(self, message: m.StreamStart, lsn: Lsn) -> Iterator[Slice]:
         self._check_outside()
+        if message.xid == _NO_XID:
+            raise _MisplacedError(f"its xid is {_NO_XID}")
         if message.first_segment == (message.xid in self._open):
-            known = "began already" if message.first_segment else "never began"
-            raise _MisplacedError(f"transaction {message.xid} {known}")
+            state = "began already" if message.first_segment else "never began"
+            raise _MisplacedError(f"transaction {message.xid} {state}")
         if message.first_segment:
             known = self._prepared.has(message.xid)
             spool = None if known else self._spools.create(message.xid, lsn)
@@ -207,16 +234,27 @@ class Streams:
 
     def _begin_prepare(self, message: m.BeginPrepare, lsn: Lsn) -> Iterator[Slice]:
         self._check_outside()
-        known = (message.xid, message.gid) in self._prepared
-        spool = None if known else self._spools.create(message.xid, lsn)
-        self._block = Aside(message.xid, spool, streamed=False)
+        self._preparing = message
+        self._block = self._aside_of(message, lsn)
         yield from ()
 
-    def _prepare(self, message: m.Prepare, _lsn: Lsn) -> Iterator[Slice]:
-        block = self._block
-        if block is None or block.streamed or block.xid != message.xid:
-            raise _MisplacedError(f"no Begin Prepare of transaction {message.xid} has come")
-        self._block = None
+    def _aside_of(self, message: m.BeginPrepare | m.Prepare, lsn: Lsn) -> Aside:
+        known = (message.xid, message.gid) in self._prepared
+        spool = None if known else self._spools.create(message.xid, lsn)
+        return Aside(message.xid, spool, streamed=False)
+
+    def _prepare(self, message: m.Prepare, lsn: Lsn) -> Iterator[Slice]:
+        """End a prepared transaction; one without a Begin Prepare has no changes.
+
+        PostgreSQL 18.4 sends such for what only locked rows or tables (`ReorderBufferPrepare`).
+        """
+        begin, block = self._preparing, self._block
+        self._preparing = self._block = None
+        if block is None:
+            self._check_outside()
+            block = self._aside_of(message, lsn)
+        elif begin is None or _name(begin) != _name(message):
+            raise _MisplacedError("it is inside of another transaction")
         yield from self._prepared.prepare(message, block)
 
     def _commit_prepared(self, message: m.CommitPrepared, _lsn: Lsn) -> Iterator[Slice]:
@@ -234,6 +272,10 @@ class Streams:
         aside = self._open.pop(xid, None)
         if aside is not None:
             aside.remove()
+
+
+def _name(message: m.BeginPrepare | m.Prepare) -> tuple[int, str, Lsn]:
+    return message.xid, message.gid, message.prepare_lsn
 
 
 class _MisplacedError(Exception):

@@ -115,6 +115,17 @@ def test_a_rolled_back_subtransaction_is_cut_off_with_the_messages_in_it(spools)
     assert not any(part.messages for part in slices)
 
 
+def test_what_a_subtransaction_cuts_off_is_forgotten(spools):
+    """The abort of a child that began later has nothing left to cut off."""
+    streams = connection(spools)
+    first = block(in_stream(ORDERS), *(in_stream(insert(b"%d" % xid, b"a"), xid) for xid in (8, 9, 10)))
+    rows = [in_stream(insert(b"%d" % number, b"b")) for number in range(5)]
+    rest = block(in_stream(ORDERS), *rows, first=False)
+    aborts = [m.StreamAbort(XID, xid) for xid in (8, 9, 10)]
+    slices = taken(streams, *first, aborts[0], *rest, *aborts[1:], m.StreamCommit(XID, *END))
+    assert [key for key, _ in values(slices)] == [b"%d" % number for number in range(5)]
+
+
 def test_the_abort_of_a_subtransaction_that_sent_nothing(spools):
     streams = connection(spools)
     rows = block(in_stream(ORDERS), in_stream(insert(b"1", b"a")))
@@ -336,6 +347,20 @@ def test_a_prepared_transaction_that_is_streamed_after_a_restart(spools, tmp_pat
     assert not list(tmp_path.glob("spool/*"))
 
 
+def test_a_prepare_without_a_begin_has_no_changes(spools):
+    """PostgreSQL 18.4 sends it for what only locked rows."""
+    (part,) = taken(connection(spools), m.Prepare(*PREPARE))
+    known = part.edge.prepared
+    assert (part.edge.end_lsn, len(known)) == (995, 1)
+    spools.clear(known)
+    spools.check(known)
+    streams = connection(spools, skip_before=995, known=known)
+    assert taken(streams, m.Prepare(*PREPARE)) == [], "and once more"
+    (part,) = taken(streams, COMMITTED)
+    assert (part.edge.end_lsn, part.edge.transactions, part.edge.prepared) == (1010, 0, ())
+    assert not streams.in_transaction
+
+
 def test_a_prepared_transaction_that_is_rolled_back(spools):
     streams = connection(spools)
     taken(streams, *PREPARED)
@@ -399,8 +424,15 @@ def test_at_prepare_an_earlier_run_may_have_given_out_the_changes(spools, end, k
         ([m.StreamCommit(XID, *END)], "transaction 7 never began"),
         ([m.StreamStart(XID, True), m.StreamAbort(XID, 8)], "it is inside of another transaction"),
         ([*PREPARED[:1], m.StreamStop()], "no streamed block is open"),
-        ([m.Prepare(*PREPARE)], "no Begin Prepare of transaction 7 has come"),
         ([*PREPARED[:1], COMMITTED], "it is inside of another transaction"),
+        ([*PREPARED[:1], m.Prepare(*PREPARE[:3], 8, GID)], "it is inside of another transaction"),
+        ([*PREPARED[:1], m.Prepare(*PREPARE[:4], "other")], "it is inside of another transaction"),
+        ([*PREPARED[:1], m.Prepare(Lsn(991), *PREPARE[1:])], "it is inside of another transaction"),
+        ([BEGIN, m.Prepare(*PREPARE)], "it is inside of another transaction"),
+        ([m.StreamStart(XID, True), m.Prepare(*PREPARE)], "it is inside of another transaction"),
+        ([m.StreamPrepare(*PREPARE)], "transaction 7 never began"),
+        ([m.StreamStart(0, True)], "could not assemble Stream Start message: its xid is 0"),
+        (block(in_stream(ORDERS, 0)), "could not assemble Relation message: its xid is 0"),
         ([BEGIN, ROLLED_BACK], "it is inside of another transaction"),
     ],
 )

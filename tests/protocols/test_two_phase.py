@@ -164,6 +164,19 @@ def test_one_without_a_published_change(prepared18):
     assert operations(prepared18.read()) == "BIC"
 
 
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+def test_one_that_only_locked_rows(prepared18, end):
+    """18.4 sends its Prepare without a Begin Prepare."""
+    with Stage(prepared18.log.uri) as do:
+        do(0, rows("accounts", 1, 1))
+        prepare = "BEGIN", "SELECT FROM accounts FOR UPDATE", "PREPARE TRANSACTION 'locked'"
+        do(0, *prepare, rows("parts", 1, 1))
+        assert operations(prepared18.read()) == "BICBIC"
+        do(0, f"{end} PREPARED 'locked'", *prepare, f"{end} PREPARED 'locked'", rows("parts", 2, 1))
+    assert operations(prepared18.read()) == "BICBICBIC"
+    assert not prepared18.spools()
+
+
 def test_definitions_in_a_prepared_transaction(prepared18):
     with Stage(prepared18.log.uri) as do:
         do(0, rows("shapes", 1, 1))
