@@ -45,20 +45,37 @@ class Aside:
         self._reopened = reopened
         self._count = 0
         self._told: list[Definition] = []
+        self._lent: list[Definition] = []
         self._first: dict[int, int] = {}
 
     @property
     def defined(self) -> dict[int, Definition]:
-        """The last definition of each table, by its OID."""
+        """The last definition of each table that came in it, by OID."""
         return {one.oid: one for one in self._told}
+
+    @property
+    def lent(self) -> dict[int, Definition]:
+        """The last definition of each table that was put into the spool from elsewhere, by OID."""
+        return {one.oid: one for one in self._lent}
+
+    def lend(self, chunk: Chunk, known: Sequence[Definition]) -> None:
+        """Take over definitions that came elsewhere, for the messages that come next."""
+        self._lent += self._placed(known)
+        self._append(chunk)
 
     def append(
         self, chunk: Chunk, told: Sequence[Definition], first: Mapping[int, int] | None = None
     ) -> None:
         """Take over messages, the definitions among them, and where each subtransaction is first."""
-        self._told += [one._replace(place=self._count + one.place) for one in told]
+        self._told += self._placed(told)
         for xid, place in (first or {}).items():
             self._first.setdefault(xid, self._count + place)
+        self._append(chunk)
+
+    def _placed(self, some: Sequence[Definition]) -> list[Definition]:
+        return [one._replace(place=self._count + one.place) for one in some]
+
+    def _append(self, chunk: Chunk) -> None:
         self._count += len(chunk)
         if self.spool is not None:
             self.spool.append(chunk)
@@ -77,6 +94,7 @@ class Aside:
             self.spool.cut(first)
         self._count = min(first, self._count)
         self._told = [one for one in self._told if one.place < self._count]
+        self._lent = [one for one in self._lent if one.place < self._count]
 
     def wires(self) -> Iterator[Wire]:
         """Give the messages back."""

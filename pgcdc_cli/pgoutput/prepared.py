@@ -7,6 +7,7 @@ phases: they come whole right before their commit, with a prepare LSN from befor
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -52,11 +53,11 @@ class PreparedTransactions:
         self._asides: dict[Name, Aside] = {}
 
     def __contains__(self, name: Name) -> bool:
-        return name in self._prepared
+        return name in self._prepared or name in self._asides
 
     def has(self, xid: int) -> bool:
         """Say whether this transaction is one of them."""
-        return any(known == xid for known, _ in self._prepared)
+        return any(known == xid for known, _ in chain(self._prepared, self._asides))
 
     def prepare(self, message: m.Prepare | m.StreamPrepare, aside: Aside) -> Iterator[Slice]:
         """Remember a transaction; one that is known already has no spool.

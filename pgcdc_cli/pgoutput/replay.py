@@ -65,21 +65,32 @@ class Replay:
         aside.append(chunk, self._definitions(plain), first)
 
     def _complete(self, wire: Wire, aside: Aside) -> None:
-        """Give a spool the definitions that were sent before it."""
+        """Give a spool the definitions that its next messages need and that came outside of it."""
         own = {one.oid: one.place for one in reversed(definitions(wire, 0))}
-        missing = {oid for oid, place in _tables(wire).items() if place < own.get(oid, len(wire))}
-        missing -= aside.defined.keys()
-        oids = sorted(missing & self._outside.keys())
-        known = [self._outside[oid]._replace(place=place) for place, oid in enumerate(oids)]
-        if known:
-            aside.append(Chunk.of(_messages(known)), known)
+        needed = {oid for oid, place in _tables(wire).items() if place < own.get(oid, len(wire))}
+        lent = aside.lent
+        oids = sorted(
+            oid
+            for oid in (needed & self._outside.keys()) - aside.defined.keys()
+            if self._outside[oid].order != lent.get(oid, _NONE).order
+        )
+        if oids:
+            known = [self._outside[oid]._replace(place=place) for place, oid in enumerate(oids)]
+            aside.lend(Chunk.of(_messages(known)), known)
 
     def share(self, aside: Aside) -> Iterator[Slice]:
         """Let a prepared transaction's definitions count outside of it, unless newer ones came since."""
-        newer = [one for oid, one in aside.defined.items() if one > self._outside.get(oid, _NONE)]
+        newer = self._learn_newer(aside)
         if newer:
-            self._learn(newer)
             yield from self.assembler.assemble([_messages(newer)])
+
+    def _learn_newer(self, aside: Aside) -> list[Definition]:
+        newer = [one for oid, one in aside.defined.items() if one.order > self._order(oid)]
+        self._learn(newer)
+        return newer
+
+    def _order(self, oid: int) -> int:
+        return self._outside.get(oid, _NONE).order
 
     def _learn(self, told: Iterable[Definition]) -> None:
         self._outside.update((one.oid, one) for one in told)
@@ -111,12 +122,9 @@ class Replay:
 
     def _restore(self, aside: Aside) -> Iterator[Slice]:
         """Let the newest definitions count again, where some came while the transaction was put aside."""
-        newer: list[Definition] = []
-        for oid, own in aside.defined.items():
-            latest = self._outside.get(oid, own)
-            if latest.order > own.order:
-                newer.append(latest)
-            self._outside[oid] = max(latest, own)
+        self._learn_newer(aside)
+        spooled = aside.lent | aside.defined
+        newer = [self._outside[oid] for oid, one in spooled.items() if one.order < self._order(oid)]
         if newer:
             yield from self.assembler.assemble([_messages(newer)])
 

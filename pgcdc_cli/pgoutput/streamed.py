@@ -203,6 +203,8 @@ class Streams:
 
     def _stream_commit(self, message: m.StreamCommit, _lsn: Lsn) -> Iterator[Slice]:
         aside = self._find(message.xid)
+        if aside.spool is None:
+            raise _MisplacedError(f"transaction {message.xid} is prepared")
         yield from self._replay.whole(aside, End(message.commit_lsn, message.end_lsn, message.commit_time))
         if not self.ended:
             aside.remove()
@@ -227,7 +229,7 @@ class Streams:
     def _stream_prepare(self, message: m.StreamPrepare, _lsn: Lsn) -> Iterator[Slice]:
         aside = self._find(message.xid)
         del self._open[message.xid]
-        if (message.xid, message.gid) in self._prepared:
+        if self._is_known(message):
             aside.remove()
             aside.spool = None
         yield from self._prepared.prepare(message, aside)
@@ -239,9 +241,16 @@ class Streams:
         yield from ()
 
     def _aside_of(self, message: m.BeginPrepare | m.Prepare, lsn: Lsn) -> Aside:
-        known = (message.xid, message.gid) in self._prepared
+        known = self._is_known(message)
         spool = None if known else self._spools.create(message.xid, lsn)
         return Aside(message.xid, spool, streamed=False)
+
+    def _is_known(self, message: m.BeginPrepare | m.Prepare | m.StreamPrepare) -> bool:
+        """Say whether it is prepared already; no other one can have its xid."""
+        known = (message.xid, message.gid) in self._prepared
+        if message.xid in self._open or (self._prepared.has(message.xid) and not known):
+            raise _MisplacedError(f"transaction {message.xid} began already")
+        return known
 
     def _prepare(self, message: m.Prepare, lsn: Lsn) -> Iterator[Slice]:
         """End a prepared transaction; one without a Begin Prepare has no changes.
