@@ -70,7 +70,7 @@ def in_pieces(draw, frames):
     found = units(frames)
     xids = set()
     for unit in found:
-        if any(map(_is_change, unit.frames[1:-1])) and unit.begin.xid not in xids:
+        if any(map(_is_change, unit.frames[1:-1])) and _has_own_xids(unit, xids):
             unit.plan = draw(st.sampled_from(["plain", "streamed", "prepared", "both"]))
             xids |= {unit.begin.xid, unit.begin.xid ^ _ROLLED_BACK}
     slots = [[] for _ in found]
@@ -85,6 +85,11 @@ def in_pieces(draw, frames):
             stream += draw(_aborted(unit))
         stream += before + _end(unit)
     return stream
+
+
+def _has_own_xids(unit, taken):
+    """Whether all xids that are made of its own are valid and no other transaction's."""
+    return unit.begin.xid not in taken and unit.begin.xid % _CHILD != 0
 
 
 @st.composite
@@ -152,3 +157,33 @@ def _end(unit):
     else:
         end = m.CommitPrepared(commit.commit_lsn, commit.end_lsn, begin.commit_time, begin.xid, GID)
     return [frame(end)]
+
+
+@st.composite
+def rearranged(draw, frames):
+    """Parts of a stream repeated, moved, left out, cut off; and aborts where there were none."""
+    frames = list(frames)
+    for _ in range(draw(st.integers(1, 3))):
+        start, stop = sorted((draw(st.integers(0, len(frames))), draw(st.integers(0, len(frames)))))
+        at = draw(st.integers(0, len(frames)))
+        match draw(st.sampled_from(["repeat", "move", "leave out", "cut", "abort"])):
+            case "repeat":
+                frames[at:at] = frames[start:stop]
+            case "move":
+                part, frames = frames[start:stop], frames[:start] + frames[stop:]
+                frames[at:at] = part
+            case "leave out":
+                del frames[start:stop]
+            case "cut":
+                del frames[stop:]
+            case "abort":
+                xids = sorted({xid for one in frames for xid in _xids(one)})
+                if xids:
+                    abort = m.StreamAbort(draw(st.sampled_from(xids)), draw(st.sampled_from(xids)))
+                    frames.insert(at, frame(abort))
+    return frames
+
+
+def _xids(one):
+    """The xids that begin or may begin a block's message."""
+    return [int.from_bytes(one[HEADER + 1 : HEADER + 5])] if one[HEADER] in b"SIUDTR" else []

@@ -113,7 +113,7 @@ def _place(stamp):
 
 def reference(frames, *, skip_before=-1, until=None, max_transactions=None, marks=False, binary=False):
     """The same as `Assembler`, one message at a time."""
-    assembler = _Plain(skip_before, until, max_transactions, marks, binary)
+    assembler = Plain(skip_before, until, max_transactions, marks, binary)
     for frame in frames:
         if assembler.found.ended:
             break
@@ -122,7 +122,7 @@ def reference(frames, *, skip_before=-1, until=None, max_transactions=None, mark
     return assembler.found
 
 
-class _Plain:
+class Plain:
     def __init__(self, skip_before, until, max_transactions, marks, binary):
         self.found = Assembled()
         self.skip_before, self.until, self.max_transactions = skip_before, until, max_transactions

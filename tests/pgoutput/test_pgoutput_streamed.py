@@ -3,22 +3,17 @@
 from itertools import chain
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from pgoutput_connection import connection
 from pgoutput_encoder import frame
 from pgoutput_orders import BEGIN, COMMIT, NARROW, ORDERS, PARTS, TIME, frames_of, full, insert
-from pgoutput_pieces import GID, as_sent, in_pieces
-from pgoutput_reference import describe, flat, reference
-from pgoutput_strategies import cuts, streams
+from pgoutput_pieces import GID
+from pgoutput_reference import flat
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.changes import Prepared
 from pgcdc_cli.pgoutput.decode import decode
-from pgcdc_cli.pgoutput.prepared import PreparedPolicy
-from pgcdc_cli.pgoutput.streamed import Streams
-from pgcdc_cli.pgoutput.transactions import Assembler
 from pgcdc_cli.sinks import spool
 from pgcdc_cli.sinks.disk import Disk
 from pgcdc_cli.sinks.files import Files
@@ -38,16 +33,6 @@ def spools(request, tmp_path, monkeypatch):
     return SpoolFolder(Files(Disk(), str(tmp_path)), "spool")
 
 
-def connection(spools, *, skip_before=0, known=(), **policy):
-    """What one connection's messages go through."""
-    warnings = []
-    assembler = Assembler(describe, skip_before=Lsn(skip_before), marks=True)
-    given_policy = PreparedPolicy(known=known, warn=warnings.append, **policy)
-    streams = Streams(assembler, spools, given_policy, skip_before=Lsn(skip_before))
-    streams.warnings = warnings
-    return streams
-
-
 def in_stream(message, xid=XID):
     """A message inside of a block: behind its tag it has an xid."""
     data = frame(message)[25:]
@@ -65,21 +50,6 @@ def taken(streams, *messages):
 def values(slices):
     """The new rows, in stream order."""
     return [event[3] for event in flat(slices).events if event[0] in {"I", "U"}]
-
-
-@given(st.data(), streams())
-@settings(max_examples=200, deadline=None)
-def test_transactions_in_pieces_are_those_that_come_whole(tmp_path_factory, data, frames):
-    frames = as_sent(frames)
-    pieces = data.draw(in_pieces(frames))
-    folder = SpoolFolder(Files(Disk(), str(tmp_path_factory.mktemp("spools"))), "spool")
-    streams = connection(folder)
-    found = flat([part for batch in data.draw(cuts(pieces)) for part in streams.slices(batch)])
-    whole = reference(frames, skip_before=0, marks=True)
-    assert found.events == whole.events
-    if whole.last_edge is not None:
-        assert found.last_edge[1] >= whole.last_edge[1]
-    assert not streams.in_transaction
 
 
 def test_nothing_shows_before_the_commit(spools, tmp_path):

@@ -21,8 +21,6 @@ from pgcdc_cli.demo.server import EmbeddedServer
 from pgcdc_cli.lsn import Lsn
 
 PROTOCOL_1 = ("--streaming", "off", "--proto-version", "1")
-SCALE = int(os.environ.get("PGCDC_TEST_SCALE", "1"))
-"""How many times larger than need be some tests are."""
 
 IMMEDIATE = {"PGOPTIONS": "-c debug_logical_replication_streaming=immediate"}
 """Stream every single change: a server's setting for developers."""

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from made_up_scripts import Player, scripts
-from protocol_runs import IMMEDIATE, PROTOCOL_1, SCALE, Log, Running, contents, log_of
+from protocol_runs import IMMEDIATE, PROTOCOL_1, Log, Running, contents, log_of
+from size import SCALE
 from workloads import PLAYS, ROW_COUNT, TABLES, Stage, message, rows
 
 PUBLICATIONS = ("pub", "special")

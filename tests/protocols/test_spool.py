@@ -8,7 +8,6 @@ import pytest
 from protocol_runs import (
     IMMEDIATE,
     PROTOCOL_1,
-    SCALE,
     Log,
     Running,
     contents,
@@ -16,6 +15,7 @@ from protocol_runs import (
     peak_memory,
     wait_until,
 )
+from size import SCALE
 from wire_capture import capture
 from workloads import TABLES, Stage, rows
 
