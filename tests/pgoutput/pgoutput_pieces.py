@@ -3,11 +3,12 @@
 Every transaction tells of the tables that it uses, since where it stands among the others changes.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 from pgoutput_encoder import frame
 
+from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.decode import decode
@@ -33,6 +34,10 @@ class Unit:
     @property
     def commit(self):
         return decode(self.frames[-1][HEADER:])
+
+    @property
+    def end_lsn(self):
+        return getattr(self.commit, "end_lsn", self.lsn)
 
     @property
     def lsn(self):
@@ -78,7 +83,8 @@ def in_pieces(draw, frames):
         for piece in draw(_pieces(unit)):
             at = draw(st.integers(max([0, *unit.blocks]), number))
             unit.blocks.append(at)
-            slots[at] += piece
+            lsn = found[at - 1].end_lsn if at else Lsn(1)
+            slots[at] += [_prepared_at(one, lsn) for one in piece]
     stream = []
     for unit, before in zip(found, slots, strict=True):
         if unit.plan != "plain" and draw(st.booleans()):
@@ -99,16 +105,21 @@ def _pieces(draw, unit):
     if unit.plan == "plain":
         return []
     if unit.plan == "prepared":
-        middle = (Lsn(begin.final_lsn - 1), Lsn(begin.final_lsn), begin.commit_time, begin.xid, GID)
+        middle = (Lsn(0), Lsn(0), begin.commit_time, begin.xid, GID)
         head, tail = frame(m.BeginPrepare(*middle), unit.lsn), frame(m.Prepare(*middle))
         return [[*unit.needs, head, *rows, tail]]
     pieces = draw(_blocks(unit, begin.xid))
     if unit.plan == "both":
-        prepare = m.StreamPrepare(
-            Lsn(begin.final_lsn - 1), Lsn(begin.final_lsn), begin.commit_time, begin.xid, GID
-        )
-        pieces.append([frame(prepare)])
+        pieces.append([frame(m.StreamPrepare(Lsn(0), Lsn(0), begin.commit_time, begin.xid, GID))])
     return pieces
+
+
+def _prepared_at(one, lsn):
+    """The frame with this prepare LSN, and this end LSN, if it is of a prepare."""
+    if one[HEADER] not in b"bPp":
+        return one
+    prepare = replace(decode(one[HEADER:]), prepare_lsn=lsn, end_lsn=lsn)
+    return frame(prepare, int.from_bytes(one[1:9]))
 
 
 @st.composite
@@ -161,12 +172,12 @@ def _end(unit):
 
 @st.composite
 def rearranged(draw, frames):
-    """Parts of a stream repeated, moved, left out, cut off; and aborts where there were none."""
+    """Parts of a stream repeated, moved, left out, cut off; other definitions and more aborts."""
     frames = list(frames)
     for _ in range(draw(st.integers(1, 3))):
         start, stop = sorted((draw(st.integers(0, len(frames))), draw(st.integers(0, len(frames)))))
         at = draw(st.integers(0, len(frames)))
-        match draw(st.sampled_from(["repeat", "move", "leave out", "cut", "abort"])):
+        match draw(st.sampled_from(["repeat", "move", "leave out", "cut", "abort", "forget", "tell"])):
             case "repeat":
                 frames[at:at] = frames[start:stop]
             case "move":
@@ -177,13 +188,35 @@ def rearranged(draw, frames):
             case "cut":
                 del frames[stop:]
             case "abort":
-                xids = sorted({xid for one in frames for xid in _xids(one)})
-                if xids:
-                    abort = m.StreamAbort(draw(st.sampled_from(xids)), draw(st.sampled_from(xids)))
-                    frames.insert(at, frame(abort))
+                frames[at:at] = draw(_abort(frames))
+            case "forget":
+                frames = [one for one in frames if one[HEADER] != ord("R") or draw(st.booleans())]
+            case "tell":
+                frames[at:at] = draw(_definition(frames))
     return frames
 
 
-def _xids(one):
-    """The xids that begin or may begin a block's message."""
-    return [int.from_bytes(one[HEADER + 1 : HEADER + 5])] if one[HEADER] in b"SIUDTR" else []
+@st.composite
+def _abort(draw, frames):
+    """A Stream Abort of xids that occur, if there are any."""
+    xids = sorted({int.from_bytes(one[HEADER + 1 :][:4]) for one in frames if one[HEADER] in b"SIUDT"})
+    if not xids:
+        return []
+    return [frame(m.StreamAbort(draw(st.sampled_from(xids)), draw(st.sampled_from(xids))))]
+
+
+@st.composite
+def _definition(draw, frames):
+    """A Relation message that stands outside of blocks, of a table that occurs, maybe with fewer columns."""
+    told = [_relation(one) for one in frames if one[HEADER] == ord("R")]
+    if not told:
+        return []
+    relation = draw(st.sampled_from(told))
+    return [frame(replace(relation, columns=relation.columns[: draw(st.integers(0, 4))]))]
+
+
+def _relation(one):
+    try:
+        return decode(one[HEADER:])
+    except UndecodableError:
+        return replace(decode(one[HEADER:], in_stream=True), xid=None)

@@ -24,24 +24,45 @@ def folders(tmp_path_factory):
     return lambda: tmp_path_factory.mktemp("spools")
 
 
-def assembled(batches, folder, *, skip_before=0):
-    """All batches through one connection; where a checkpoint names a prepared one no more, its spool goes."""
-    spools = SpoolFolder(Files(Disk(), str(folder)), "spool")
-    streams = connection(spools, skip_before=skip_before)
-    parts, prepared = [], {}
-    for batch in batches:
-        for part in streams.slices(batch):
-            parts.append(part)
-            if part.edge is not None and part.edge.prepared is not None:
-                kept = {(one.xid, one.gid): one for one in part.edge.prepared}
-                for gone in prepared.keys() - kept.keys():
-                    spools.discard(prepared[gone])
-                prepared = kept
-    found = flat(parts)
-    found.in_transaction = streams.in_transaction
-    found.prepared = set(prepared)
-    found.pending = None
-    return found
+class Run:
+    """One connection's slices; where a checkpoint would name a prepared one no more, its spool goes."""
+
+    def __init__(self, folder, *, skip_before=0, known=()):
+        self.parts = []
+        self.prepared = {(one.xid, one.gid): one for one in known}
+        self._spools = SpoolFolder(Files(Disk(), str(folder)), "spool")
+        self._spools.clear(known)
+        self._spools.check(known)
+        self._streams = connection(self._spools, skip_before=skip_before, known=known)
+
+    def take(self, batches):
+        """Read on; stop behind each slice with an edge to say where."""
+        for batch in batches:
+            for part in self._streams.slices(batch):
+                self.parts.append(part)
+                if part.edge is not None:
+                    self._checkpoint(part.edge)
+                    yield part.edge.end_lsn
+
+    def _checkpoint(self, edge):
+        if edge.prepared is not None:
+            kept = {(one.xid, one.gid): one for one in edge.prepared}
+            for gone in self.prepared.keys() - kept.keys():
+                self._spools.discard(self.prepared[gone])
+            self.prepared = kept
+
+    def found(self):
+        found = flat(self.parts)
+        found.in_transaction = self._streams.in_transaction
+        found.prepared, found.pending = set(self.prepared), None
+        return found
+
+
+def assembled(batches, folder, **options):
+    run = Run(folder, **options)
+    for _ in run.take(batches):
+        pass
+    return run.found()
 
 
 @given(st.data(), streams())
@@ -65,6 +86,24 @@ def test_any_pieces_are_read_as_the_plain_reference_does(folders, data, frames):
     lsns = {int.from_bytes(one[1:9]) + near for one in pieces for near in (-1, 0, 1)}
     skip_before = Lsn(data.draw(st.sampled_from(sorted({0} | {lsn for lsn in lsns if lsn >= 0}))))
     check(pieces, data.draw(cuts(pieces)), folders, skip_before=skip_before)
+
+
+@given(st.data(), streams())
+@examples(60)
+def test_a_restart_behind_any_edge_gives_the_rest(folders, data, frames):
+    """The server sends all again that the checkpoint has not, and here even what it has."""
+    frames = as_sent(frames)
+    pieces, folder = data.draw(in_pieces(frames)), folders()
+    before, edges = Run(folder), data.draw(st.integers(0, 6))
+    ends = [end for _, end in zip(range(edges), before.take(data.draw(cuts(pieces))), strict=False)]
+    known = tuple(before.prepared.values())
+    after = Run(folder, skip_before=ends[-1] if ends else 0, known=known)
+    for _ in after.take(data.draw(cuts(pieces))):
+        pass
+    durable = before.parts if ends else []
+    whole = reference(frames, skip_before=0, marks=True)
+    assert flat(durable).events + after.found().events == whole.events
+    assert not list(folder.glob("spool/*"))
 
 
 @given(st.data(), streams(), st.sampled_from([1, 100, 1 << 30]))

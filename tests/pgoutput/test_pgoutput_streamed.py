@@ -85,6 +85,15 @@ def test_a_rolled_back_subtransaction_is_cut_off_with_the_messages_in_it(spools)
     assert not any(part.messages for part in slices)
 
 
+def test_a_definition_that_was_rolled_back_is_not_used(spools):
+    """No server leaves it at that: an abort makes it tell all tables again (`cleanup_rel_sync_cache`)."""
+    streams = connection(spools)
+    first = block(m.Origin(Lsn(0), "elsewhere"), in_stream(ORDERS, 8))
+    rest = block(in_stream(insert(b"1", b"a")), first=False)
+    with pytest.raises(UndecodableError, match="no Relation message has come for OID 16385"):
+        taken(streams, *first, m.StreamAbort(XID, 8), *rest, m.StreamCommit(XID, *END))
+
+
 def test_what_a_subtransaction_cuts_off_is_forgotten(spools):
     """The abort of a child that began later has nothing left to cut off."""
     streams = connection(spools)
