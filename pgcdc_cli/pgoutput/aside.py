@@ -1,6 +1,6 @@
 """A transaction that is put aside until it commits."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,49 +31,63 @@ def definitions(wire: Wire, order: int) -> list[Definition]:
     ]
 
 
+class Definitions:
+    """Relation messages of one spool: all of each table, since the last of them may be cut off."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, list[Definition]] = {}
+
+    def add(self, some: Iterable[Definition], before: int) -> None:
+        """Take over those among messages that come behind so many others."""
+        for one in some:
+            self._of.setdefault(one.oid, []).append(one._replace(place=before + one.place))
+
+    def cut(self, count: int) -> None:
+        """Keep those among the first `count` messages only."""
+        for oid, told in list(self._of.items()):
+            while told and told[-1].place >= count:
+                told.pop()
+            if not told:
+                del self._of[oid]
+
+    def order(self, oid: int) -> int:
+        """Give the order of a table's last one; -1 if it has none."""
+        return self._of[oid][-1].order if oid in self._of else -1
+
+    def last(self) -> dict[int, Definition]:
+        """Give the last one of each table, by its OID."""
+        return {oid: told[-1] for oid, told in self._of.items()}
+
+
 class Aside:
     """A transaction that is not committed yet.
 
-    Without a spool it is known already, and what comes is dropped. `reopened`: its spool is of an earlier
-    connection.
+    `defined` came in it, `lent` was put into its spool from elsewhere. Without a spool it is known already,
+    and what comes is dropped. `reopened`: its spool is of an earlier connection.
     """
 
     def __init__(self, xid: int, spool: Spool | None, *, streamed: bool, reopened: bool = False) -> None:
         self.xid = xid
         self.spool = spool
         self.streamed = streamed
+        self.defined, self.lent = Definitions(), Definitions()
         self._reopened = reopened
         self._count = 0
-        self._told: list[Definition] = []
-        self._lent: list[Definition] = []
         self._first: dict[int, int] = {}
-
-    @property
-    def defined(self) -> dict[int, Definition]:
-        """The last definition of each table that came in it, by OID."""
-        return {one.oid: one for one in self._told}
-
-    @property
-    def lent(self) -> dict[int, Definition]:
-        """The last definition of each table that was put into the spool from elsewhere, by OID."""
-        return {one.oid: one for one in self._lent}
 
     def lend(self, chunk: Chunk, known: Sequence[Definition]) -> None:
         """Take over definitions that came elsewhere, for the messages that come next."""
-        self._lent += self._placed(known)
+        self.lent.add(known, self._count)
         self._append(chunk)
 
     def append(
         self, chunk: Chunk, told: Sequence[Definition], first: Mapping[int, int] | None = None
     ) -> None:
         """Take over messages, the definitions among them, and where each subtransaction is first."""
-        self._told += self._placed(told)
+        self.defined.add(told, self._count)
         for xid, place in (first or {}).items():
             self._first.setdefault(xid, self._count + place)
         self._append(chunk)
-
-    def _placed(self, some: Sequence[Definition]) -> list[Definition]:
-        return [one._replace(place=self._count + one.place) for one in some]
 
     def _append(self, chunk: Chunk) -> None:
         self._count += len(chunk)
@@ -93,14 +107,14 @@ class Aside:
         if first < self._count and self.spool is not None:
             self.spool.cut(first)
         self._count = min(first, self._count)
-        self._told = [one for one in self._told if one.place < self._count]
-        self._lent = [one for one in self._lent if one.place < self._count]
+        self.defined.cut(self._count)
+        self.lent.cut(self._count)
 
     def wires(self) -> Iterator[Wire]:
         """Give the messages back."""
         for wire in () if self.spool is None else self.spool.wires():
             if self._reopened:
-                self._told += [one._replace(order=0) for one in definitions(wire, 0)]
+                self.defined.add((one._replace(order=0) for one in definitions(wire, 0)), 0)
             yield wire
 
     def remove(self) -> None:

@@ -28,7 +28,6 @@ from pgcdc_cli.pgoutput.wire import PADDING, Wire, tag_mask
 
 _IS_CHANGE = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE, Tag.TRUNCATE, Tag.MESSAGE)
 _IS_ROW = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE)
-_NONE = Definition(-1, 0, 0, b"")
 _BEGIN = struct.Struct(">cQqI")
 _COMMIT = struct.Struct(">cBQQq")
 
@@ -68,15 +67,14 @@ class Replay:
         """Give a spool the definitions that its next messages need and that came outside of it."""
         own = {one.oid: one.place for one in reversed(definitions(wire, 0))}
         needed = {oid for oid, place in _tables(wire).items() if place < own.get(oid, len(wire))}
-        lent = aside.lent
-        oids = sorted(
-            oid
-            for oid in (needed & self._outside.keys()) - aside.defined.keys()
-            if self._outside[oid].order != lent.get(oid, _NONE).order
-        )
+        oids = [oid for oid in sorted(needed & self._outside.keys()) if self._is_missing(oid, aside)]
         if oids:
             known = [self._outside[oid]._replace(place=place) for place, oid in enumerate(oids)]
             aside.lend(Chunk.of(_messages(known)), known)
+
+    def _is_missing(self, oid: int, aside: Aside) -> bool:
+        """Say whether a spool has neither a definition of its own nor the newest from elsewhere."""
+        return aside.defined.order(oid) < 0 and aside.lent.order(oid) != self._outside[oid].order
 
     def share(self, aside: Aside) -> Iterator[Slice]:
         """Let a prepared transaction's definitions count outside of it, unless newer ones came since."""
@@ -85,12 +83,12 @@ class Replay:
             yield from self.assembler.assemble([_messages(newer)])
 
     def _learn_newer(self, aside: Aside) -> list[Definition]:
-        newer = [one for oid, one in aside.defined.items() if one.order > self._order(oid)]
+        newer = [one for oid, one in aside.defined.last().items() if one.order > self._order(oid)]
         self._learn(newer)
         return newer
 
     def _order(self, oid: int) -> int:
-        return self._outside.get(oid, _NONE).order
+        return self._outside[oid].order if oid in self._outside else -1
 
     def _learn(self, told: Iterable[Definition]) -> None:
         self._outside.update((one.oid, one) for one in told)
@@ -123,7 +121,7 @@ class Replay:
     def _restore(self, aside: Aside) -> Iterator[Slice]:
         """Let the newest definitions count again, where some came while the transaction was put aside."""
         self._learn_newer(aside)
-        spooled = aside.lent | aside.defined
+        spooled = aside.lent.last() | aside.defined.last()
         newer = [self._outside[oid] for oid, one in spooled.items() if one.order < self._order(oid)]
         if newer:
             yield from self.assembler.assemble([_messages(newer)])
