@@ -120,7 +120,7 @@ class SmallBatch:
     def _begin(self, message: m.Begin, lsn: int) -> None:
         until = self._limits.until
         ends = until is not None and message.final_lsn >= until
-        if self.open is not None or ends or message.final_lsn < self._limits.skip_before:
+        if self.open is not None or ends or self._is_skipped(message.final_lsn):
             raise _UnusualError
         self.open = OpenTransaction(message.final_lsn, message.commit_time, message.xid, 0)
         self._mark("B", self.open, lsn)
@@ -136,9 +136,12 @@ class SmallBatch:
         self.open = None
 
     def _inside(self) -> OpenTransaction:
-        if self.open is None or self.open.origin is not None:
+        if self.open is None or self.open.origin is not None or self._is_skipped(self.open.commit_lsn):
             raise _UnusualError
         return self.open
+
+    def _is_skipped(self, commit_lsn: int) -> bool:
+        return commit_lsn < self._limits.skip_before
 
     def _mark(self, kind: Literal["B", "C"], transaction: OpenTransaction, lsn: int) -> None:
         if self._marked:

@@ -75,6 +75,14 @@ def test_a_transaction_that_is_skipped_is_left_to_the_columns():
     assert assembler.assemble_small(frames_of(BEGIN, insert(b"1", b"a"), COMMIT)) is None
 
 
+@pytest.mark.parametrize("rest", [[insert(b"1", b"a")], [COMMIT]], ids=["row", "commit"])
+def test_the_rest_of_one_that_is_skipped_is_left_to_the_columns(rest):
+    """It was written before: a row of it would be there twice."""
+    assembler = FrameAssembler(describe, skip_before=Lsn(1001))
+    assembler.assemble(frames_of(BEGIN, ORDERS))
+    assert assembler.assemble_small(frames_of(*rest)) is None
+
+
 def test_relations_and_larger_batches_are_not_small():
     assert not is_small(frames_of(BEGIN, ORDERS, insert(b"1", b"a"), COMMIT))
     assert is_small(frames_of(*[BEGIN] * MOST_MESSAGES))
