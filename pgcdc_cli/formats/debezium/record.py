@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import pyarrow as pa
 
@@ -219,10 +219,10 @@ def _previous(end: int) -> bytes:
 
 def lines_of(parts: Sequence[Part], rows: int) -> pa.BinaryArray:
     """Put lines together, row by row."""
-    columns = [part for part in parts if not isinstance(part, list)]
-    if any(isinstance(part, pa.Array) for part in columns):
-        return kernels.as_binary(joined(columns))
-    each = [
-        b"".join([part if isinstance(part, bytes) else part[row] for part in parts]) for row in range(rows)
-    ]
-    return kernels.binary(each)
+    kinds = set(map(type, parts))
+    if not kinds <= {bytes, list}:
+        return kernels.as_binary(joined(part for part in parts if not isinstance(part, list)))
+    if kinds == {bytes}:
+        return kernels.binary([b"".join(cast("Sequence[bytes]", parts))] * rows)
+    texts = [[part] * rows if isinstance(part, bytes) else part for part in parts]
+    return kernels.binary([b"".join(row) for row in zip(*texts, strict=True)])
