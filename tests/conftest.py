@@ -62,6 +62,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=50, help="SIGKILLs for each kill test (default: 50)")
+    parser.addoption(
+        "--soak",
+        type=float,
+        help="seconds for each combination of the soak test (default: 4 s, a few of them)",
+    )
+    parser.addoption("--soak-seed", type=int, help="seed of the soak test (default: another in each run)")
     parser.addoption("--long", action="store_true", help="run the variants that take long, too")
 
 

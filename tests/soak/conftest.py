@@ -1,0 +1,39 @@
+"""Servers that stream whatever is larger than 64 kB, of each version that can."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+sys.path += [str(Path(__file__).parents[1] / room) for room in ("debezium", "protocols")]  # whose helpers
+from debian_server import DebianServer
+
+SETTINGS = {"logical_decoding_work_mem": "64kB", "max_prepared_transactions": "20"}
+
+
+@pytest.fixture(scope="module")
+def server_of(own_server) -> Callable[[int], object]:
+    """Give the server of a major version; 15 is Debian's."""
+    started: dict[int, object] = {}
+
+    def give(version: int) -> object:
+        if version not in started:
+            started[version] = _debian() if version == 15 else own_server(version, SETTINGS)
+        return started[version]
+
+    yield give
+    if 15 in started:
+        started[15].stop()
+
+
+def _debian() -> DebianServer:
+    if reason := DebianServer.missing():
+        pytest.skip(reason)
+    server = DebianServer()
+    with psycopg.connect(server.uri(), autocommit=True) as admin:
+        for name, value in SETTINGS.items():
+            admin.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+    server._run("pg_ctl", "restart", "-w", "-s", "-l", "/dev/null")
+    return server
