@@ -42,6 +42,7 @@ _START_PROBLEM = (
     "SELECT slot_type, database, current_database() FROM pg_replication_slots WHERE slot_name = {}"
 )
 
+_STREAMING_HINT = "servers fail at some transactions only where they stream them: --streaming off"
 _PUBLICATION_HINT = "create the publication; then make the slot anew, or advance it past this point"
 
 
@@ -76,6 +77,7 @@ class ReplicationConnection:
         self._heard = 0.0
         self._slot = ""
         self._publications: tuple[str, ...] = ()
+        self._streams = False
         self._missing: PgcdcError | None = None
         self._logged: set[str] = set()
         self._connection.add_notice_handler(self._on_notice)
@@ -143,6 +145,7 @@ class ReplicationConnection:
         """Begin streaming at `lsn`, or where the slot is if that is later. `options` go to the plugin."""
         self._slot = slot
         self._publications = commands.split_names(options.get("publication_names", ""))
+        self._streams = options.get("streaming", "off") not in {"off", "false"}
         query = "SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'"
         timeout = int(self._row(query, "read the server's settings")[0]) / 1000
         position = max(lsn, self._confirmed_flush())
@@ -257,6 +260,8 @@ class ReplicationConnection:
         failure = failures.server_failure(f'receive from slot "{self._slot}"', error, _STREAM)
         if failure.kind is ErrorKind.PUBLICATION and error.sqlstate == failures.UNDEFINED_OBJECT:
             failure.hint = _PUBLICATION_HINT
+        if error.sqlstate == failures.INTERNAL_ERROR and self._streams:
+            failure.hint = _STREAMING_HINT
         return failure
 
     def _start_failure(self, error: psycopg.Error) -> PgcdcError:

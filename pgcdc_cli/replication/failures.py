@@ -13,6 +13,7 @@ from psycopg.pq import PGconn, Ping
 from pgcdc_cli.errors import ErrorKind, PgcdcError, mask
 
 UNDEFINED_OBJECT = "42704"
+INTERNAL_ERROR = "XX000"
 NOT_IN_PREREQUISITE_STATE = "55000"
 
 _KINDS = {

@@ -4,7 +4,7 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from protocol_runs import PROTOCOL_1, Running, log_of
+from protocol_runs import IMMEDIATE, PROTOCOL_1, Running, log_of
 from wire_capture import Sent, capture
 from workloads import TABLES, Stage, rows
 
@@ -70,3 +70,26 @@ def _load(do: Stage, number: int) -> None:
             do(number, "SAVEPOINT a", rows(table, low, dice.choice([5, 450])))
             do(number, dice.choice(["RELEASE a", "RELEASE a", "ROLLBACK TO a"]))
         do(number, dice.choice(["COMMIT", "ROLLBACK"]))
+
+
+def test_a_transaction_that_servers_read_only_whole_has_a_hint(server):
+    """It rolls back to a savepoint since which another session truncated a table."""
+    with log_of(
+        server, "CREATE TABLE t (id int); CREATE TABLE u (id int); CREATE PUBLICATION pub FOR TABLE t, u"
+    ) as log:
+        slot, fill = log.slot(), "INSERT INTO t SELECT generate_series(1, 500)"
+        with Stage(log.uri) as do:
+            do(0, "BEGIN", "SAVEPOINT a", "INSERT INTO t VALUES (1)")
+            do(1, "TRUNCATE u")
+            do(0, fill, "ROLLBACK TO a", "INSERT INTO u VALUES (7)", "COMMIT")
+        end, copy = log.end(), log.copy(slot)
+        run = log.stream(copy, "--streaming", "on", "--endpos", end, environment=IMMEDIATE)
+        whole = log.read(slot, "--streaming", "off", "--endpos", end)
+    assert whole.count(b'"new":{"id":7}') == 1
+    if run.returncode == 0:
+        assert run.stdout == whole, "a server that has learnt it"
+    else:
+        assert run.returncode == 1
+        assert run.stderr.endswith(
+            b"\nhint: servers fail at some transactions only where they stream them: --streaming off\n"
+        )
