@@ -114,7 +114,7 @@ def test_mutated_pieces_are_refused_or_read_as_the_plain_reference_does(folders,
         pieces = data.draw(mutations(pieces))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spool, "CHUNK_BYTES", chunk_bytes)
-        check(pieces, data.draw(cuts(pieces)), folders)
+        check(pieces, data.draw(cuts(pieces)), folders, skip_before=-1)  # what is skipped isn't decoded
 
 
 def check(pieces, batches, folders, **options):
