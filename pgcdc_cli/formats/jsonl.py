@@ -22,16 +22,13 @@ from pgcdc_cli.formats.events import Event, event_object
 from pgcdc_cli.formats.jsonfew import few_lines
 from pgcdc_cli.formats.jsonobject import joined
 from pgcdc_cli.formats.jsonrow import row_parts
-from pgcdc_cli.formats.ordered import MESSAGES, Arrange, Encoded, commit_range, place, tables_of
+from pgcdc_cli.formats.lines import LINES, EncodedLines, joined_lines
+from pgcdc_cli.formats.ordered import MESSAGES, Encoded, commit_range, place, tables_of
 from pgcdc_cli.pgoutput.changes import ChangeBatch, Slice, TruncateChange
 from pgcdc_cli.table import TableSchema
-from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import Column
 
 Layout = Literal["table", "stream"]
 Numeric = Literal["string", "number"]
-
-_LINES: Arrange[Column] = Arrange(kernels.concat_bytes, kernels.take)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +56,23 @@ class JsonlFormat:
         events: list[Event] = [*part.truncates, *part.messages, *marks]
         encoded = [self._batch(batch, part.gid) for batch in part.changes if len(batch)]
         encoded += [self._event(event, part.gid) for event in events]
-        pieces = tuple(_piece(lines) for lines in _LINES.in_order(encoded))
+        pieces = tuple(_piece(lines) for lines in LINES.in_order(encoded))
         return EncodedSlice(pieces, part.edge, tables_of(part))
 
     def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
         """Join lines; with a compression, into one frame."""
         return compress(data, self.compression)
 
-    def _batch(self, batch: ChangeBatch, gid: str | None) -> Encoded[Column]:
+    def _batch(self, batch: ChangeBatch, gid: str | None) -> EncodedLines:
         few = few_lines(batch, self.numeric, gid)
-        lines = joined(row_parts(batch, self.numeric, gid)) if few is None else kernels.binary(few)
+        lines = joined(row_parts(batch, self.numeric, gid)) if few is None else few
         target, stamps = self._place(batch.table), batch.stamps
         return Encoded(*target, stamps.index, stamps.commit_lsn, lines, batch.lacks_any)
 
-    def _event(self, event: Event, gid: str | None) -> Encoded[Column]:
+    def _event(self, event: Event, gid: str | None) -> EncodedLines:
         line = json.dumps(event_object(event, gid), ensure_ascii=False, separators=(",", ":")) + "\n"
         table = event.table if isinstance(event, TruncateChange) else None
-        return Encoded(*self._place(table), *place(event.stamp), kernels.binary([line]))
+        return Encoded(*self._place(table), *place(event.stamp), [line.encode()])
 
     def _place(self, table: TableSchema | None) -> tuple[str, TableSchema | None]:
         if self.layout == "stream":
@@ -83,7 +80,7 @@ class JsonlFormat:
         return (MESSAGES, None) if table is None else (table.display, table)
 
 
-def _piece(lines: Encoded[Column]) -> Piece:
-    data = kernels.contiguous(lines.rows)
+def _piece(lines: EncodedLines) -> Piece:
+    data = joined_lines(lines.rows)
     rows, commits = len(lines.rows), commit_range(lines)
     return Piece(lines.target, rows, *commits, data, table=lines.table, unchanged=lines.unchanged)

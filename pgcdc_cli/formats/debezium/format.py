@@ -24,7 +24,8 @@ from pgcdc_cli.formats.debezium.readback import LOSSES, Losses, described
 from pgcdc_cli.formats.debezium.record import Context, Places, Record
 from pgcdc_cli.formats.debezium.rows import event_counts, is_few, row_lines
 from pgcdc_cli.formats.debezium.tables import EventTable, event_table
-from pgcdc_cli.formats.ordered import MESSAGES, Arrange, Encoded, commit_range, place, tables_of
+from pgcdc_cli.formats.lines import LINES, EncodedLines, Lines, joined_lines, not_empty
+from pgcdc_cli.formats.ordered import MESSAGES, Encoded, commit_range, place, tables_of
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.changes import (
     ChangeBatch,
@@ -36,12 +37,9 @@ from pgcdc_cli.pgoutput.changes import (
     TruncateChange,
 )
 from pgcdc_cli.table import TableSchema
-from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import Column
 
 TRANSACTIONS = "_transaction"
 HEARTBEATS = "_heartbeat"
-_LINES: Arrange[Column] = Arrange(kernels.concat_bytes, kernels.take)
 _CODES = {"I": "c", "U": "udc", "D": "d", "R": "r"}
 """Operations that a change can be; an update of the key is a delete and a create."""
 _NEWLINE = 0x0A
@@ -86,7 +84,7 @@ class DebeziumFormat:
         timeline = Timeline(part, self._progress)
         changes = list(self._wanted(part))
         orders, sums = self._count(changes, timeline)
-        encoded: list[Encoded[Column]] = []
+        encoded: list[EncodedLines] = []
         for change, order in zip(changes, orders, strict=True):
             if isinstance(change, ChangeBatch):
                 encoded += self._rows(change, timeline, order, now)
@@ -97,7 +95,7 @@ class DebeziumFormat:
             encoded += self._transactions(timeline.marks, sums)
         encoded += self._skipped(part)
         self._progress = timeline.after
-        pieces = tuple(_piece(lines) for lines in _LINES.in_order(encoded))
+        pieces = tuple(_piece(lines) for lines in LINES.in_order(encoded))
         return EncodedSlice(pieces, part.edge, tuple(map(self._described, tables_of(part))))
 
     def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
@@ -128,22 +126,22 @@ class DebeziumFormat:
 
     def _rows(
         self, batch: ChangeBatch, timeline: Timeline, orders: Orders | None, now: int
-    ) -> Iterator[Encoded[Column]]:
+    ) -> Iterator[EncodedLines]:
         losses = self._losses(batch.table, batch.stamps.lsn)
         # Rows of a snapshot are in no transaction.
         orders = None if batch.operation == "R" else orders
         few = is_few(batch, losses)
         places = timeline.places(batch.stamps, orders, snapshot=snapshot_marker(batch), few=few)
         lines = self._batch(batch, places, now, losses)
-        stamps, told = batch.stamps, np.diff(kernels.value_bytes(lines)[0]) > 0
+        stamps, told = batch.stamps, not_empty(lines)
         if not told.all():
-            lines = lines.filter(pa.array(told))
+            lines = LINES.take(lines, np.flatnonzero(told))
         if len(lines):
             index, commit = stamps.index[told], stamps.commit_lsn[told]
             yield Encoded(*self._place(batch.table), index, commit, lines, batch.lacks_any)
         yield from _lost(losses, stamps)
 
-    def _batch(self, batch: ChangeBatch, places: Places, now: int, losses: Losses | None) -> pa.BinaryArray:
+    def _batch(self, batch: ChangeBatch, places: Places, now: int, losses: Losses | None) -> Lines:
         table = batch.table
         layout = self._layout(table, snapshot=batch.operation == "R")
         record = Record(self._context, layout, (table.schema, table.name), places, now)
@@ -153,7 +151,7 @@ class DebeziumFormat:
         """Look for losses in directories only, which tables are made of."""
         return Losses(table, lsn, self._told) if self.layout == "table" else None
 
-    def _skipped(self, part: Slice) -> Iterator[Encoded[Column]]:
+    def _skipped(self, part: Slice) -> Iterator[EncodedLines]:
         """Tell of operations that are left out."""
         skipped = self.config.skipped_operations
         left_out = [
@@ -181,18 +179,18 @@ class DebeziumFormat:
     def _layout(self, table: TableSchema, *, snapshot: bool = False) -> EventTable:
         return event_table(table, table.facts, self.config, snapshot=snapshot)
 
-    def _truncate(self, change: TruncateChange, places: Places, now: int) -> Encoded[Column]:
+    def _truncate(self, change: TruncateChange, places: Places, now: int) -> EncodedLines:
         line = singles.truncate(self._context, change, self._layout(change.table), places, now)
-        return Encoded(*self._place(change.table), *place(change.stamp), kernels.binary([line]))
+        return Encoded(*self._place(change.table), *place(change.stamp), [line])
 
-    def _messages(self, part: Slice, timeline: Timeline, now: int) -> Iterator[Encoded[Column]]:
+    def _messages(self, part: Slice, timeline: Timeline, now: int) -> Iterator[EncodedLines]:
         for message in part.messages:
             if self.config.includes_message(message.prefix):
                 line = singles.message(self._context, message, timeline.place(message.stamp), now)
                 stamp = place(message.stamp)
-                yield Encoded(self._target(MESSAGES), None, *stamp, kernels.binary([line]))
+                yield Encoded(self._target(MESSAGES), None, *stamp, [line])
 
-    def _transactions(self, marks: Marks, sums: Sums) -> Iterator[Encoded[Column]]:
+    def _transactions(self, marks: Marks, sums: Sums) -> Iterator[EncodedLines]:
         index, commit_lsn = marks.stamps.index, marks.stamps.commit_lsn
         for rows, lines in singles.transactions(self._context, marks, sums):
             yield Encoded(self._target(TRANSACTIONS), None, index[rows], commit_lsn[rows], lines)
@@ -209,14 +207,13 @@ class DebeziumFormat:
         return described(table, table.facts, self.config, values_only=self.values_only)
 
 
-def _lost(losses: Losses | None, stamps: Stamps) -> Iterator[Encoded[Column]]:
+def _lost(losses: Losses | None, stamps: Stamps) -> Iterator[EncodedLines]:
     if losses is not None and losses.lines:
-        lines = kernels.binary([b"".join(losses.lines)])
-        yield Encoded(LOSSES, None, stamps.index[:1], stamps.commit_lsn[:1], lines)
+        yield Encoded(LOSSES, None, stamps.index[:1], stamps.commit_lsn[:1], [b"".join(losses.lines)])
 
 
-def _piece(lines: Encoded[Column]) -> Piece:
-    data = kernels.contiguous(lines.rows)
+def _piece(lines: EncodedLines) -> Piece:
+    data = joined_lines(lines.rows)
     rows = int(np.count_nonzero(np.asarray(memoryview(data)).view(np.uint8) == _NEWLINE))
     commits = commit_range(lines)
     return Piece(lines.target, rows, *commits, data, table=lines.table, unchanged=lines.unchanged)

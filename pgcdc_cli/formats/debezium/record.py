@@ -6,13 +6,12 @@ from enum import Enum
 from functools import lru_cache
 from typing import TypeAlias, cast
 
-import pyarrow as pa
-
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
 from pgcdc_cli.formats.debezium.counting import Orders
 from pgcdc_cli.formats.debezium.tables import EventTable
 from pgcdc_cli.formats.debezium.types.kind import token
 from pgcdc_cli.formats.jsonobject import joined
+from pgcdc_cli.formats.lines import Lines
 from pgcdc_cli.formats.stamps import integer_text
 from pgcdc_cli.pgoutput.changes import Int64s, Stamps
 from pgcdc_cli.types import kernels
@@ -217,12 +216,12 @@ def _previous(end: int) -> bytes:
     return b"null" if end < 0 else b'\\"%d\\"' % end
 
 
-def lines_of(parts: Sequence[Part], rows: int) -> pa.BinaryArray:
+def lines_of(parts: Sequence[Part], rows: int) -> Lines:
     """Put lines together, row by row."""
     kinds = set(map(type, parts))
     if not kinds <= {bytes, list}:
         return kernels.as_binary(joined(part for part in parts if not isinstance(part, list)))
     if kinds == {bytes}:
-        return kernels.binary([b"".join(cast("Sequence[bytes]", parts))] * rows)
+        return [b"".join(cast("Sequence[bytes]", parts))] * rows
     texts = [[part] * rows if isinstance(part, bytes) else part for part in parts]
-    return kernels.binary([b"".join(row) for row in zip(*texts, strict=True)])
+    return [b"".join(row) for row in zip(*texts, strict=True)]

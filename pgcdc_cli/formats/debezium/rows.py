@@ -13,6 +13,7 @@ from pgcdc_cli.formats.debezium.readback import Cells, Losses
 from pgcdc_cli.formats.debezium.record import Part, Record, RecordKind, lines_of
 from pgcdc_cli.formats.debezium.tables import Column, EventTable
 from pgcdc_cli.formats.debezium.types.kind import single_token
+from pgcdc_cli.formats.lines import LINES, Lines
 from pgcdc_cli.pgoutput.changes import ChangeBatch, FullImage, Int64s, KeyImage
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Mask
@@ -28,7 +29,7 @@ _NULL = b"null"
 
 def row_lines(
     batch: ChangeBatch, table: EventTable, record: Record, config: ConnectorConfig, losses: Losses | None
-) -> pa.BinaryArray:
+) -> Lines:
     """Build the lines of a batch, one text a change; tells what they lose."""
     rows, few = len(batch), record.few
     old = _image(table, batch.old, few=few)
@@ -50,7 +51,8 @@ def row_lines(
         return written
     moved = _moved(table, record, old, new, config)
     told = lines_of(moved, rows) if moved else _nothing(rows)
-    return told if changed.all() else _choose(changed, told, written)
+    either = np.arange(rows) + np.where(changed, 0, rows)
+    return told if changed.all() else LINES.take(LINES.concat([told, written]), either)
 
 
 def event_counts(batch: ChangeBatch, table: EventTable, config: ConnectorConfig) -> Int64s:
@@ -70,8 +72,8 @@ def _keys(batch: ChangeBatch, table: EventTable) -> Iterator[tuple[Part, Part]]:
             yield _tokens(column, batch.old, None, None), _tokens(column, batch.new, batch.old, None)
 
 
-def _nothing(rows: int) -> pa.BinaryArray:
-    return kernels.binary([b""] * rows)
+def _nothing(rows: int) -> Lines:
+    return [b""] * rows
 
 
 def _moved(

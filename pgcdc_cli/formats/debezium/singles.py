@@ -20,6 +20,7 @@ from pgcdc_cli.formats.debezium.tables import EventTable, wrapping
 from pgcdc_cli.formats.debezium.types.javamap import buckets, java_hash
 from pgcdc_cli.formats.debezium.types.kind import token
 from pgcdc_cli.formats.debezium.types.texts import encoded
+from pgcdc_cli.formats.lines import Lines, joined_lines
 from pgcdc_cli.formats.stamps import integer_text
 from pgcdc_cli.pgoutput.changes import Int64s, Marks, MessageChange, Stamps, TruncateChange
 from pgcdc_cli.types import kernels
@@ -54,7 +55,7 @@ def message(context: Context, change: MessageChange, places: Places, now: int) -
     return _line(record_line(context, topic, key, (head, *value, tail)))
 
 
-def transactions(context: Context, marks: Marks, sums: Sums) -> Iterator[tuple[Int64s, Column]]:
+def transactions(context: Context, marks: Marks, sums: Sums) -> Iterator[tuple[Int64s, Lines]]:
     """Build the BEGIN and END records of a slice: which of the marks they are, and their lines."""
     begins, ends = np.flatnonzero(marks.kinds == "B"), np.flatnonzero(marks.kinds != "B")
     if len(begins):
@@ -79,7 +80,7 @@ def _sums(sums: Sums, transactions: int) -> tuple[Column, Column]:
     return integer_text(np.diff(total[offsets])), kernels.join_lists(offsets, members, b",")
 
 
-def _transactions(context: Context, stamps: Stamps, rows: Int64s, told: Sequence[Part]) -> Column:
+def _transactions(context: Context, stamps: Stamps, rows: Int64s, told: Sequence[Part]) -> Lines:
     """Write records of which `told` begins with the status and ends with the tables."""
     identity = (b'"', integer_text(stamps.xid[rows]), b":", integer_text(stamps.lsn[rows]), b'"')
     status, *counts = told
@@ -116,5 +117,4 @@ def _wrapped(schema: Schema, payload: Sequence[Part], *, enabled: bool) -> Seque
 
 
 def _line(parts: Sequence[Part]) -> bytes:
-    line: bytes = lines_of(parts, 1)[0].as_py()
-    return line
+    return bytes(joined_lines(lines_of(parts, 1)))
