@@ -167,6 +167,17 @@ class _Cursor:
         offset = self._advance(size, what)
         return self.data[offset : offset + size]
 
+    def whole_text(self) -> m.Text | None:
+        """Read a column's text if there is a whole one: the usual value, for which no error is worded."""
+        data, start = self.data, self.offset + 5
+        if start > len(data) or data[self.offset] != _TEXT:
+            return None
+        end = start + int.from_bytes(data[start - 4 : start], "big")
+        if end > len(data):
+            return None
+        self.offset = end
+        return m.Text(data[start:end])
+
     def check_count(self, count: int, size: int, what: str) -> int:
         """Hold the count just read against what is left, at `size` bytes or more for each."""
         if count * size > self.left:
@@ -279,6 +290,9 @@ def _read_key_value(c: _Cursor, number: int) -> m.Null | m.Text | m.Binary:
 
 
 def _read_value(c: _Cursor, number: int) -> m.Value:
+    usual = c.whole_text()
+    if usual is not None:
+        return usual
     kind = c.uint8(f"column {number} kind")
     if kind == _TEXT:
         return m.Text(c.sized(f"column {number}"))

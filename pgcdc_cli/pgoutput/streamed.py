@@ -97,11 +97,6 @@ class Streams:
         return self._assembler.in_transaction or is_prepare or bool(self._begin)
 
     @property
-    def in_block(self) -> bool:
-        """More of what is being put aside comes at once."""
-        return self._block is not None
-
-    @property
     def ended(self) -> bool:
         return self._assembler.ended
 

@@ -70,7 +70,6 @@ def test_a_transaction_that_is_rolled_back_leaves_nothing(spools, tmp_path):
         == []
     )
     assert not list(tmp_path.glob("spool/*"))
-    assert not streams.in_block
 
 
 def test_a_rolled_back_subtransaction_is_cut_off_with_the_messages_in_it(spools):
