@@ -10,10 +10,9 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.changes import Slice
 from pgcdc_cli.pgoutput.messages import Tag
 from pgcdc_cli.pgoutput.streamed import Streams
-from pgcdc_cli.pgoutput.wire import Wire
 from pgcdc_cli.replication.frames import XLOGDATA_HEADER, xlogdata_start
 
-_INSIDE = frozenset(
+_GOES_ON = frozenset(
     bytes([tag])
     for tag in (
         Tag.BEGIN,
@@ -67,7 +66,7 @@ class ChangePipeline:
 
     def awaits_more(self, frame: bytes) -> bool:
         """Say so of all that begins a transaction or a streamed block, or stands in one."""
-        return frame[XLOGDATA_HEADER : XLOGDATA_HEADER + 1] in _INSIDE
+        return frame[XLOGDATA_HEADER : XLOGDATA_HEADER + 1] in _GOES_ON
 
     def encode(self, frames: Sequence[bytes]) -> Iterator[EncodedSlice]:
         """Give what the rooms give; an error that none of them means is an UndecodableError, too.
@@ -75,27 +74,33 @@ class ChangePipeline:
         So that it can be reported: it comes again at every start.
         """
         try:
-            yield from map(self._encode, self._streams.slices(frames))
-        except PgcdcError:
+            for part in self._streams.slices(frames):
+                yield self._encode(part, frames)
+        except (PgcdcError, MemoryError):
             raise
         except Exception as error:
-            raise self._unexpected(error, "messages") from error
+            raise self._unexpected(error, "messages", frames) from error
 
-    def _encode(self, part: Slice) -> EncodedSlice:
+    def _encode(self, part: Slice, frames: Sequence[bytes]) -> EncodedSlice:
         try:
             return self._encoding.encode(part)
-        except PgcdcError:
+        except (PgcdcError, MemoryError):
             raise
         except Exception as error:
-            raise self._unexpected(error, self._place(part)) from error
+            raise self._unexpected(error, self._place(part), frames) from error
 
-    def _unexpected(self, error: Exception, what: str) -> UndecodableError:
-        taken = self._streams.taken
-        wire = taken if isinstance(taken, Wire) else next(Wire.join(taken))
-        reason = f"could not handle {what}: unexpected {type(error).__name__}: {error}"
-        end = f" (LSN {Lsn(int(wire.lsn[0]))} to {Lsn(int(wire.lsn[-1]))})"
-        messages = b"".join(wire.message(number) + b"\n" for number in range(len(wire)))
-        return UndecodableError(reason + end, messages, ErrorKind.UNEXPECTED)
+    def _unexpected(self, error: Exception, what: str, frames: Sequence[bytes]) -> UndecodableError:
+        wire = self._streams.replayed
+        if wire is None:
+            messages = [frame[XLOGDATA_HEADER:] for frame in frames]
+            first, last = xlogdata_start(frames[0]), xlogdata_start(frames[-1])
+        else:
+            messages = [wire.message(number) for number in range(len(wire))]
+            first, last = Lsn(int(wire.lsn[0])), Lsn(int(wire.lsn[-1]))
+        reason = (
+            f"could not handle {what}: unexpected {type(error).__name__}: {error} (LSN {first} to {last})"
+        )
+        return UndecodableError(reason, b"".join(one + b"\n" for one in messages), ErrorKind.UNEXPECTED)
 
     def _place(self, part: Slice) -> str:
         """Name the table whose changes can't be encoded by themselves, either."""

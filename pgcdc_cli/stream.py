@@ -6,7 +6,7 @@ what the sink has made durable.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 
@@ -40,8 +40,8 @@ BATCH = 8192
 BATCH_BYTES = 1 << 20
 """Bytes of a batch that is large enough, however few its frames."""
 
-FEW = 64
-"""Frames of a batch that is small: what it costs is what any batch costs, not what is in it."""
+FEW, FEW_BYTES = 64, 1 << 16
+"""Frames and bytes of less than which a batch is small: it costs what any batch does, whatever is in it."""
 
 GATHER = 0.005
 """Seconds to wait for more of an open transaction before what is there is decoded."""
@@ -51,6 +51,14 @@ NAP = 0.0002
 
 TICK = 0.25
 """Seconds after which an idle loop looks at signals and clocks."""
+
+
+NOWHERE = Lsn(2**64 - 1)
+"""No position of a log reaches this one."""
+
+
+def _is_small(frames: Sequence[bytes]) -> bool:
+    return len(frames) < FEW and sum(map(len, frames)) < FEW_BYTES
 
 
 class StreamRun:
@@ -85,6 +93,7 @@ class StreamRun:
         self._started = self._created = self._snapshot_taken = False
         self._began = self._last_data = self._beaten = time.monotonic()
         self._taken = 0.0
+        self._failure: PgcdcError | None = None
 
     def run(self) -> Totals:
         """Stream until an end is reached or a signal asks for it; then all is durable and acknowledged.
@@ -99,6 +108,8 @@ class StreamRun:
                 self._connect_until_done()
             except UndecodableError as error:
                 error.hint = self._keep(error.data)
+                if error.kind is ErrorKind.UNEXPECTED:
+                    error.hint += ", and the traceback that --debug shows"
                 raise
             finally:
                 self._sink.close()
@@ -311,11 +322,12 @@ class StreamRun:
 
     def _pump(self, connection: ReplicationConnection) -> None:
         pipeline = self._new_pipeline()
+        self._failure = None
         self._last_data = time.monotonic()
         while not (pipeline.ended or self._must_end() or self._end_is_reached(pipeline)):
             received = self._receive(connection, pipeline)
             if received.frames:
-                with connection.reading_ahead() if len(received.frames) >= FEW else nullcontext():
+                with nullcontext() if _is_small(received.frames) else connection.reading_ahead():
                     self._write(pipeline.encode(received.frames))
             if received.keepalive is not None and not pipeline.ended:
                 self._keepalive(received.keepalive, pipeline)
@@ -340,37 +352,56 @@ class StreamRun:
 
     def _receive(self, connection: ReplicationConnection, pipeline: Pipeline) -> Received:
         """Take a batch: what is there, but not too little of a busy stream, and no half transaction."""
+        if self._failure is not None:
+            raise self._failure
         received = connection.receive(BATCH, TICK)
-        if 0 < len(received.frames) < FEW:
-            received = self._paced(connection, received)
         if received.frames:
-            received = self._completed(connection, pipeline, received)
+            received = self._completed(connection, pipeline, self._paced(connection, pipeline, received))
             self._taken = time.monotonic()
         return received
 
-    def _paced(self, connection: ReplicationConnection, received: Received) -> Received:
+    def _paced(self, connection: ReplicationConnection, pipeline: Pipeline, received: Received) -> Received:
         """Let a few changes that come right after the last ones wait for more: each batch has its price."""
         wait = self._taken + self._sink.pace - time.monotonic()
-        if wait <= 0 or received.closed:
+        if wait <= 0 or not _is_small(received.frames) or pipeline.awaits_more(received.frames[-1]):
+            return received
+        if self._ends_with(received):
             return received
         time.sleep(wait)
-        return received.followed_by(connection.receive(BATCH, 0.0))
+        return self._more(connection, received, 0.0) or received
 
     def _completed(
         self, connection: ReplicationConnection, pipeline: Pipeline, received: Received
     ) -> Received:
         """Wait for the rest of a transaction, whose part nobody waits for, while it comes at once."""
+        until = time.monotonic() + TICK
         size = sum(map(len, received.frames))
-        while pipeline.awaits_more(received.frames[-1]) and not received.closed:
-            if len(received.frames) >= BATCH or size >= BATCH_BYTES:
+        while pipeline.awaits_more(received.frames[-1]) and not (
+            self._ends_with(received) or self._must_end()
+        ):
+            if len(received.frames) >= BATCH or size >= BATCH_BYTES or time.monotonic() >= until:
                 break
             time.sleep(NAP)
-            more = connection.receive(BATCH - len(received.frames), GATHER)
-            if more.empty:
+            more = self._more(connection, received, GATHER)
+            if more is None:
                 break
-            size += sum(map(len, more.frames))
-            received = received.followed_by(more)
+            size += sum(map(len, more.frames[len(received.frames) :]))
+            received = more
         return received
+
+    def _more(self, connection: ReplicationConnection, received: Received, timeout: float) -> Received | None:
+        """Add what comes by then; None for nothing. An error waits until what came before it is written."""
+        try:
+            later = connection.receive(BATCH - len(received.frames), timeout)
+        except PgcdcError as error:
+            self._failure = error
+            return None
+        return None if later.empty else received.followed_by(later)
+
+    def _ends_with(self, received: Received) -> bool:
+        """Say whether nothing behind this is wanted: the server has ended, or is beyond the end position."""
+        reached = received.keepalive is not None and received.keepalive.wal_end >= (self._end_lsn or NOWHERE)
+        return received.closed or reached
 
     def _acknowledge(self, connection: ReplicationConnection) -> None:
         connection.confirm(self._sink.edge_lsn, self._sink.durable_lsn)

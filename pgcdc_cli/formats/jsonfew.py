@@ -1,7 +1,7 @@
 """The lines of a few rows, written one by one: the bytes that `jsonrow.py` makes of columns.
 
 Columns cost a fifth of a millisecond for each table and shape, however few the rows. What is not usual
-(changes from another server, values that their types don't print) is left to them.
+(changes from another server, text that isn't UTF-8, a boolean that is none) is left to them.
 """
 
 import json

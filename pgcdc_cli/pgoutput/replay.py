@@ -43,10 +43,14 @@ class End:
 
 
 class Replay:
-    """What reaches the assembler: messages as they come, and transactions that were put aside."""
+    """What reaches the assembler: messages as they come, and transactions that were put aside.
+
+    `wire` is the part of a spool that is being decoded.
+    """
 
     def __init__(self, assembler: Assembler) -> None:
         self.assembler = assembler
+        self.wire: Wire | None = None
         self._count = 0
         self._outside: dict[int, Definition] = {}
 
@@ -114,9 +118,11 @@ class Replay:
 
     def _decode(self, wires: Iterable[Wire]) -> Iterator[Slice]:
         for wire in wires:
+            self.wire = wire
             yield from self.assembler.assemble([wire])
             if self.assembler.ended:
-                return
+                break
+        self.wire = None
 
     def _restore(self, aside: Aside) -> Iterator[Slice]:
         """Let the newest definitions count again, where some came while the transaction was put aside."""

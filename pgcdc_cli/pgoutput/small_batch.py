@@ -34,7 +34,7 @@ from pgcdc_cli.pgoutput.outline import Limits, OpenTransaction
 from pgcdc_cli.pgoutput.wire import HEADER
 from pgcdc_cli.table import TableSchema
 
-MOST_MESSAGES = 64
+MOST_MESSAGES, MOST_BYTES = 64, 1 << 16
 """From about here on columns are quicker."""
 
 Tuple = m.FullTuple | m.KeyTuple
@@ -50,7 +50,9 @@ class _UnusualError(Exception):
 
 def is_small(frames: Sequence[bytes]) -> bool:
     """Say whether these XLogData frames are few, and of kinds that are taken here."""
-    return len(frames) <= MOST_MESSAGES and all(frame[HEADER : HEADER + 1] in _TAKEN for frame in frames)
+    if len(frames) > MOST_MESSAGES or sum(map(len, frames)) > MOST_BYTES:
+        return False
+    return all(frame[HEADER : HEADER + 1] in _TAKEN for frame in frames)
 
 
 @dataclass(slots=True)
@@ -160,7 +162,8 @@ class SmallBatch:
         if number < 0:
             raise _UnusualError
         table = self._tables[number]
-        rows = self._rows.setdefault((number, operation, type(old)), _Rows(table, operation))
+        kind = number, operation, type(old)
+        rows = self._rows.get(kind) or self._rows.setdefault(kind, _Rows(table, operation))
         commit_lsn, commit_ts, xid, seq, _ = transaction
         rows.stamps.append((self._next_index(), lsn, commit_lsn, commit_ts, xid, seq))
         if new is not None:

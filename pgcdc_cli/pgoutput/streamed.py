@@ -101,9 +101,9 @@ class Streams:
         return self._assembler.ended
 
     @property
-    def taken(self) -> Wire | Sequence[bytes]:
-        """The messages, or frames, that the last slice came from."""
-        return self._assembler.taken
+    def replayed(self) -> Wire | None:
+        """The part of a spool that is being decoded; None while messages are decoded as they come."""
+        return self._replay.wire
 
     def slices(self, frames: Sequence[bytes]) -> Iterator[Slice]:
         """Decode whole XLogData frames, header included; a transaction that was put aside piece by piece.

@@ -29,8 +29,7 @@ class Assembler:
     dropped whole. `ended`: the end position `until` is reached, or `max_transactions` (1 or more) have ended;
     what follows is not looked at. A transaction is wanted when its final LSN is before `until`, a
     non-transactional message when its LSN is not beyond it. `binary`: it was asked for, and each type
-    must have a reader for it. `taken` is what was looked at last, messages or frames. After an error the
-    assembler is useless.
+    must have a reader for it. After an error the assembler is useless.
     """
 
     def __init__(
@@ -45,7 +44,6 @@ class Assembler:
     ) -> None:
         self.ended = False
         self.marks = marks
-        self.taken: Wire | Sequence[bytes] = ()
         self._limits = Limits(skip_before, until, max_transactions)
         self._open: OpenTransaction | None = None
         self._tables = Tables(describe, binary=binary)
@@ -68,7 +66,6 @@ class Assembler:
         found: list[Slice] = []
         index = 0
         for wire in () if self.ended else wires:
-            self.taken = wire
             batch, index = self._read(wire, index)
             found += batch.slices()
             if self.ended:
@@ -79,7 +76,6 @@ class Assembler:
         """Decode what `is_small` takes, as `assemble` does; None for what only that can do."""
         if self.ended or self._limits.transactions is not None:
             return None
-        self.taken = frames
         batch = SmallBatch(self._tables, self._open, self._limits, marks=self.marks)
         found = batch.slices(frames)
         if found is not None:

@@ -42,7 +42,7 @@ _START_PROBLEM = (
     "SELECT slot_type, database, current_database() FROM pg_replication_slots WHERE slot_name = {}"
 )
 
-_STREAMING_HINT = "servers fail at some transactions only where they stream them: --streaming off"
+_STREAMING_HINT = "servers fail so at some transactions only where they stream them: --streaming off"
 _PUBLICATION_HINT = "create the publication; then make the slot anew, or advance it past this point"
 
 
@@ -260,7 +260,7 @@ class ReplicationConnection:
         failure = failures.server_failure(f'receive from slot "{self._slot}"', error, _STREAM)
         if failure.kind is ErrorKind.PUBLICATION and error.sqlstate == failures.UNDEFINED_OBJECT:
             failure.hint = _PUBLICATION_HINT
-        if error.sqlstate == failures.INTERNAL_ERROR and self._streams:
+        if self._streams and error.sqlstate == failures.INTERNAL_ERROR and "could not map file" in str(error):
             failure.hint = _STREAMING_HINT
         return failure
 

@@ -117,39 +117,55 @@ BREAKING = """
 import sys
 from pgcdc_cli.cli.main import main
 from pgcdc_cli.formats import jsonl, jsonfew
+from pgcdc_cli.pgoutput.spooling import Chunk
 
 def broken(batch, numeric, gid):
     if batch.table.name == "other":
         raise RuntimeError("a bug")
     return written(batch, numeric, gid)
 
-written, jsonl.few_lines, jsonl.row_parts = jsonfew.few_lines, broken, broken
+def broken_spool(wire):
+    raise RuntimeError("a bug")
+
+written = jsonfew.few_lines
+if sys.argv.pop(1) == "format":
+    jsonl.few_lines = jsonl.row_parts = broken
+else:
+    Chunk.of_stream = broken_spool
 sys.argv[0] = "pgcdc"
 main()
 """
 
 
-@pytest.mark.parametrize("streaming", ["off", "on"])
-def test_a_bug_of_ours_leaves_the_place_and_the_bytes(source, tmp_path, streaming):
-    """A format that fails at a table's rows, few of them or many in a streamed transaction."""
+@pytest.mark.parametrize(
+    ("bug", "streaming", "place"),
+    [
+        ("format", "off", 'changes of table "public.other"'),
+        ("format", "on", 'changes of table "public.other"'),
+        ("spool", "on", "messages"),
+    ],
+)
+def test_a_bug_of_ours_leaves_the_place_and_the_bytes(source, tmp_path, bug, streaming, place):
+    """In a format, at rows that come as they are or in a streamed transaction; or before any is written."""
     source.execute("ALTER PUBLICATION pub ADD TABLE other")
     slot, out = source.create_slot(), tmp_path / "out"
-    insert(source, 1, 2)
-    count = 5000 if streaming == "on" else 1
     uri = f"{source.uri}&options=-c%20logical_decoding_work_mem%3D64kB"
+    count = 5000 if streaming == "on" else 1
     source.execute("INSERT INTO other SELECT 770 FROM generate_series(1, %s::int)", (count,))
     before = position(source, slot)
-    broken = [sys.executable, "-c", BREAKING, *command(uri, slot, "-D", str(out))[3:]]
+    broken = [sys.executable, "-c", BREAKING, bug, *command(uri, slot, "-D", str(out))[3:]]
     run = subprocess.run([*broken, "--streaming", streaming], capture_output=True, text=True, check=False)
     error, hint = run.stderr.splitlines()
     assert run.returncode == 1
     assert re.fullmatch(
-        'pgcdc: error: could not handle changes of table "public.other": unexpected RuntimeError: a bug'
+        f"pgcdc: error: could not handle {place}: unexpected RuntimeError: a bug"
         r" \(LSN [0-9A-F]+/[0-9A-F]+ to [0-9A-F]+/[0-9A-F]+\)",
         error,
     )
     bad = out / f"{slot}.bad"
-    assert hint == f'hint: nothing of it was confirmed: report it with "{bad}"'
+    assert hint == (
+        f'hint: nothing of it was confirmed: report it with "{bad}", and the traceback that --debug shows'
+    )
     assert b"t\0\0\0\x03770" in bad.read_bytes()
     assert position(source, slot) == before
 

@@ -220,7 +220,8 @@ def lines_of(parts: Sequence[Part], rows: int) -> Lines:
     """Put lines together, row by row."""
     kinds = set(map(type, parts))
     if not kinds <= {bytes, list}:
-        return kernels.as_binary(joined(part for part in parts if not isinstance(part, list)))
+        assert list not in kinds, "all rows are written one by one, or none"
+        return kernels.as_binary(joined(cast("Sequence[kernels.Part]", parts)))
     if kinds == {bytes}:
         return [b"".join(cast("Sequence[bytes]", parts))] * rows
     texts = [[part] * rows if isinstance(part, bytes) else part for part in parts]

@@ -4,9 +4,8 @@ import struct
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
-Int64s = NDArray[np.int64]
+from pgcdc_cli.pgoutput.changes import Int64s
 
 _FEWEST_BUCKETS = 16
 _FULL = _FEWEST_BUCKETS * 3 // 4 << np.arange(32)
