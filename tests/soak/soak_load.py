@@ -370,7 +370,9 @@ def alter_identity(dice: random.Random) -> list[str]:
 
 
 def message(dice: random.Random) -> list[str]:
-    return [f"SELECT pg_logical_emit_message(true, 'soak', 'number {dice.randrange(1000)}')"]
+    """Its LSN is that of the next record, too: of two (sub)transactions, either may come first."""
+    emit = f"SELECT pg_logical_emit_message(true, 'soak', 'number {dice.randrange(1000)}')"
+    return [emit, CHANGE_SOMETHING]
 
 
 RESHAPING: tuple[Action, ...] = (

@@ -20,7 +20,7 @@ def test_the_output_is_that_of_text(database, tmp_path):
             written(database, slot, tmp_path / f"{form}{len(option)}", "--format", form, *more, *option)
             for option in ((), ("--binary",))
         )
-        assert list(binary) == list(text)
+        assert binary.keys() == text.keys()
         for table, lines in text.items():
             assert [same_time(line) for line in binary[table]] == [same_time(line) for line in lines]
         assert sum(map(len, text.values())) > 100
