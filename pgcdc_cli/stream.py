@@ -16,11 +16,11 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.formats.base import EncodedSlice, Format, Restartable
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.patience import Patience
+from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.changes import Edge
 from pgcdc_cli.pgoutput.messages import Relation
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy
 from pgcdc_cli.pgoutput.streamed import Streams
-from pgcdc_cli.pgoutput.transactions import Assembler
 from pgcdc_cli.pipeline import ChangePipeline, Pipeline, RawPipeline
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.replication.frames import Keepalive, Received

@@ -19,11 +19,11 @@ import numpy as np
 
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.aside import Aside, Definition, definitions
+from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.changes import Edge, Prepared, Slice
 from pgcdc_cli.pgoutput.decode import POSTGRES_EPOCH
 from pgcdc_cli.pgoutput.messages import Tag, Truncate
 from pgcdc_cli.pgoutput.spooling import Chunk, subtransactions
-from pgcdc_cli.pgoutput.transactions import Assembler
 from pgcdc_cli.pgoutput.wire import PADDING, Wire, tag_mask
 
 _IS_CHANGE = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE, Tag.TRUNCATE, Tag.MESSAGE)
@@ -57,7 +57,7 @@ class Replay:
     def pass_on(self, wire: Wire) -> Iterator[Slice]:
         """Take messages that stand outside of all that is put aside."""
         self._learn(self._definitions(wire))
-        yield from self.assembler.assemble([wire])
+        yield from self.assembler.assemble(wire)
 
     def put_aside(self, wire: Wire, aside: Aside) -> None:
         """Take messages of a transaction's block, and what they need that came outside of it."""
@@ -84,7 +84,7 @@ class Replay:
         """Let a prepared transaction's definitions count outside of it, unless newer ones came since."""
         newer = self._learn_newer(aside)
         if newer:
-            yield from self.assembler.assemble([_messages(newer)])
+            yield from self.assembler.assemble(_messages(newer))
 
     def _learn_newer(self, aside: Aside) -> list[Definition]:
         newer = [one for oid, one in aside.defined.last().items() if one.order > self._order(oid)]
@@ -119,7 +119,7 @@ class Replay:
     def _decode(self, wires: Iterable[Wire]) -> Iterator[Slice]:
         for wire in wires:
             self.wire = wire
-            yield from self.assembler.assemble([wire])
+            yield from self.assembler.assemble(wire)
             if self.assembler.ended:
                 break
         self.wire = None
@@ -130,7 +130,7 @@ class Replay:
         spooled = aside.lent.last() | aside.defined.last()
         newer = [self._outside[oid] for oid, one in spooled.items() if one.order < self._order(oid)]
         if newer:
-            yield from self.assembler.assemble([_messages(newer)])
+            yield from self.assembler.assemble(_messages(newer))
 
     def _definitions(self, wire: Wire) -> list[Definition]:
         """Find the tables that these messages define, and number them."""

@@ -1,8 +1,8 @@
 """A small batch: a few rows of tables that are known, decoded one by one.
 
 As columns a batch takes half a millisecond, whatever is in it, and a stream that follows its server has one
-for every few rows. This gives the slices that `batch.py` gives for the same messages. It takes begins,
-commits and rows only; what is not usual, or not right, it leaves to the columns.
+for every few rows. This takes the state and gives the slices and state that `assemble.py` does for the same
+messages. It takes begins, commits and rows only; what is not usual, or not right, it leaves to the columns.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,6 @@ import pyarrow as pa
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
-from pgcdc_cli.pgoutput.batch import Tables
 from pgcdc_cli.pgoutput.changes import (
     ChangeBatch,
     Edge,
@@ -30,7 +29,8 @@ from pgcdc_cli.pgoutput.changes import (
     TransactionMark,
 )
 from pgcdc_cli.pgoutput.decode import decode
-from pgcdc_cli.pgoutput.outline import Limits, OpenTransaction
+from pgcdc_cli.pgoutput.relations import Tables
+from pgcdc_cli.pgoutput.transactions import Limits, OpenTransaction, State
 from pgcdc_cli.pgoutput.wire import HEADER
 from pgcdc_cli.table import TableSchema
 
@@ -72,37 +72,48 @@ class _Rows:
         return ChangeBatch(self.table, self.operation, Stamps(*stamps), new, old)
 
 
-class SmallBatch:
-    """The changes of a small batch; `open` is the transaction that is open behind it."""
+def assemble(
+    frames: Sequence[bytes], state: State, tables: Tables, *, marks: bool
+) -> tuple[list[Slice], State] | None:
+    """Decode what `is_small` takes, as `assemble.assemble` does; None for anything unusual."""
+    if state.ended or state.limits.transactions is not None:
+        return None
+    commits = [at for at, frame in enumerate(frames) if frame[HEADER : HEADER + 1] == _COMMIT]
+    cut = commits[-1] + 1 if commits else 0
+    whole = _SliceBuilder(tables, state.limits, marks, state.open)
+    try:
+        whole.take(frames[:cut])
+        rest = _SliceBuilder(tables, state.limits, marks, whole.open, whole.index)
+        rest.take(frames[cut:])
+    except (UndecodableError, _UnusualError):
+        return None
+    found = [whole.slice(), rest.slice()]
+    filled = [part for part in found if part.edge or part.changes or part.marks]
+    return filled, state._replace(open=rest.open)
 
-    def __init__(
-        self, tables: Tables, before: OpenTransaction | None, limits: Limits, *, marks: bool
-    ) -> None:
-        self.open = before
-        self._tables = tables
-        self._limits = limits
-        self._marked = marks
-        self._index = 0
-        self._edge: Edge | None = None
-        self._rows: dict[tuple[int, str, type], _Rows] = {}
-        self._marks: list[TransactionMark] = []
 
-    def slices(self, frames: Sequence[bytes]) -> list[Slice] | None:
-        """Decode what `is_small` takes: up to the last commit, and the rest. None for anything unusual."""
-        commits = [at for at, frame in enumerate(frames) if frame[HEADER : HEADER + 1] == _COMMIT]
-        cut = commits[-1] + 1 if commits else 0
-        try:
-            found = [self._slice(frames[:cut]), self._slice(frames[cut:])]
-        except (UndecodableError, _UnusualError):
-            return None
-        return [part for part in found if part.edge or part.changes or part.marks]
+@dataclass(slots=True)
+class _SliceBuilder:
+    """Gathers one slice; `open` is the transaction that is open behind it, `index` the next event's."""
 
-    def _slice(self, frames: Sequence[bytes]) -> Slice:
-        self._edge, self._rows, self._marks = None, {}, []
+    tables: Tables
+    limits: Limits
+    marked: bool
+    open: OpenTransaction | None
+    index: int = 0
+    edge: Edge | None = None
+    rows: dict[tuple[int, str, type], _Rows] = field(default_factory=dict)
+    marks: list[TransactionMark] = field(default_factory=list)
+
+    def take(self, frames: Sequence[bytes]) -> None:
+        """Decode frames; UndecodableError or _UnusualError for what is left to the columns."""
         for frame in frames:
             self._take(decode(frame[HEADER:]), int.from_bytes(frame[1:9], "big", signed=True))
-        changes = tuple(rows.batch() for rows in self._rows.values())
-        return Slice(self._edge, changes, marks=(Marks.of(self._marks),) if self._marks else ())
+
+    def slice(self) -> Slice:
+        """Put together what was taken."""
+        changes = tuple(rows.batch() for rows in self.rows.values())
+        return Slice(self.edge, changes, marks=(Marks.of(self.marks),) if self.marks else ())
 
     def _take(self, message: m.Message, lsn: int) -> None:
         if lsn < 0:
@@ -120,7 +131,7 @@ class SmallBatch:
                 self._row(message.relation_oid, "D", lsn, None, message.old)
 
     def _begin(self, message: m.Begin, lsn: int) -> None:
-        until = self._limits.until
+        until = self.limits.until
         ends = until is not None and message.final_lsn >= until
         if self.open is not None or ends or self._is_skipped(message.final_lsn):
             raise _UnusualError
@@ -128,13 +139,13 @@ class SmallBatch:
         self._mark("B", self.open, lsn)
 
     def _commit(self, message: m.Commit) -> None:
-        until, transaction = self._limits.until, self._inside()
+        until, transaction = self.limits.until, self._inside()
         ends = until is not None and message.end_lsn >= until
         if ends or message.commit_lsn != transaction.commit_lsn:
             raise _UnusualError
         self._mark("C", transaction, message.end_lsn)
-        count = 1 if self._edge is None else self._edge.transactions + 1
-        self._edge = Edge(message.commit_lsn, message.end_lsn, count, transaction.commit_ts)
+        count = 1 if self.edge is None else self.edge.transactions + 1
+        self.edge = Edge(message.commit_lsn, message.end_lsn, count, transaction.commit_ts)
         self.open = None
 
     def _inside(self) -> OpenTransaction:
@@ -143,27 +154,27 @@ class SmallBatch:
         return self.open
 
     def _is_skipped(self, commit_lsn: int) -> bool:
-        return commit_lsn < self._limits.skip_before
+        return commit_lsn < self.limits.skip_before
 
     def _mark(self, kind: Literal["B", "C"], transaction: OpenTransaction, lsn: int) -> None:
-        if self._marked:
+        if self.marked:
             commit_lsn, commit_ts, xid, seq, _ = transaction
             stamp = Stamp(self._next_index(), Lsn(lsn), Lsn(commit_lsn), commit_ts, xid, seq)
-            self._marks.append(TransactionMark(kind, stamp))
+            self.marks.append(TransactionMark(kind, stamp))
 
     def _next_index(self) -> int:
-        self._index += 1
-        return self._index - 1
+        self.index += 1
+        return self.index - 1
 
     def _row(
         self, oid: int, operation: Operation, lsn: int, new: m.FullTuple | None, old: Tuple | None
     ) -> None:
-        transaction, number = self._inside(), self._tables.current(oid)
+        transaction, number = self._inside(), self.tables.current(oid)
         if number < 0:
             raise _UnusualError
-        table = self._tables[number]
+        table = self.tables[number]
         kind = number, operation, type(old)
-        rows = self._rows.get(kind) or self._rows.setdefault(kind, _Rows(table, operation))
+        rows = self.rows.get(kind) or self.rows.setdefault(kind, _Rows(table, operation))
         commit_lsn, commit_ts, xid, seq, _ = transaction
         rows.stamps.append((self._next_index(), lsn, commit_lsn, commit_ts, xid, seq))
         if new is not None:

@@ -32,13 +32,13 @@ from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.aside import Aside
+from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.changes import Slice
 from pgcdc_cli.pgoutput.messages import Tag
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy, PreparedTransactions
 from pgcdc_cli.pgoutput.replay import End, Replay
 from pgcdc_cli.pgoutput.small_batch import is_small
 from pgcdc_cli.pgoutput.spooling import Spools, subtransaction_of
-from pgcdc_cli.pgoutput.transactions import Assembler
 from pgcdc_cli.pgoutput.wire import HEADER, Wire, tag_mask
 
 _IS_CONTROL = tag_mask(

@@ -1,116 +1,288 @@
-"""Messages to transactions: those of a batch in, slices of changes out.
+"""Which transaction each message of a batch belongs to, where transactions end, and how far they are wanted.
 
-Everything is decided for all messages of a batch at once: the transaction each belongs to and whether it may
-stand there (`outline.py`), the version of its table and its number (`batch.py`), its values (`columns.py`).
-Only what is no row (relations, truncates, logical messages) is looked at one by one. This is protocol 1: what
-is streamed or prepared comes here in its form, once it commits (`streamed.py`).
+All of it is computed for all messages at once. Transaction t of a batch is the one after its t-th Begin;
+number 0 is the one that was open before the batch, if any. This is protocol 1: what is streamed or prepared
+comes here in its form, once it commits (`streamed.py`).
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from itertools import chain
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
+
+from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.batch import Batch, Tables
-from pgcdc_cli.pgoutput.changes import Slice
-from pgcdc_cli.pgoutput.messages import Relation
-from pgcdc_cli.pgoutput.outline import Limits, OpenTransaction, Outline
-from pgcdc_cli.pgoutput.small_batch import SmallBatch
+from pgcdc_cli.pgoutput.changes import Int64s, Mask
+from pgcdc_cli.pgoutput.decode import LATEST_WIRE_TIME, POSTGRES_EPOCH
+from pgcdc_cli.pgoutput.messages import Commit, Origin, Tag
 from pgcdc_cli.pgoutput.wire import Wire
-from pgcdc_cli.table import TableSchema
+
+_BEGIN_SIZE = 21
+_COMMIT_SIZE = 26
+_SMALLEST_MESSAGE = 15
+_INSIDE, _OUTSIDE = 1, 2
+
+_ALLOWED = np.zeros(256, np.int8)
+"""By tag: may it stand inside of a transaction, outside, both or (0) neither."""
+_ALLOWED[[Tag.COMMIT, Tag.INSERT, Tag.UPDATE, Tag.DELETE, Tag.TRUNCATE, Tag.MESSAGE]] = _INSIDE
+_ALLOWED[Tag.BEGIN] = _OUTSIDE
+_ALLOWED[[Tag.RELATION, Tag.TYPE, Tag.ORIGIN]] = _INSIDE | _OUTSIDE
 
 
-class Assembler:
-    """What is known between the batches of one connection: relations, the open transaction, what is wanted.
+class OpenTransaction(NamedTuple):
+    """A transaction whose Commit has not come yet; `seq` is its next change's."""
 
-    `describe` gives a relation message its catalog facts. It is asked for each one, since the server sends
-    another whenever something about the table may have changed, be it only a default.
+    commit_lsn: int
+    commit_ts: int
+    xid: int
+    seq: int
+    origin: Origin | None = None
+
+
+class Limits(NamedTuple):
+    """What of the stream is wanted; `transactions` is how many more.
+
     Transactions with a commit LSN below `skip_before`, and non-transactional messages not beyond it, are
-    dropped whole. `ended`: the end position `until` is reached, or `max_transactions` (1 or more) have ended;
-    what follows is not looked at. A transaction is wanted when its final LSN is before `until`, a
-    non-transactional message when its LSN is not beyond it. `binary`: it was asked for, and each type
-    must have a reader for it. After an error the assembler is useless.
+    dropped whole. A transaction is wanted when its final LSN is before `until`, a non-transactional message
+    when its LSN is not beyond it.
     """
 
-    def __init__(
-        self,
-        describe: Callable[[Relation], TableSchema],
-        *,
-        skip_before: Lsn,
-        marks: bool = False,
-        until: Lsn | None = None,
-        max_transactions: int | None = None,
-        binary: bool = False,
-    ) -> None:
-        self.ended = False
-        self.marks = marks
-        self._limits = Limits(skip_before, until, max_transactions)
-        self._open: OpenTransaction | None = None
-        self._tables = Tables(describe, binary=binary)
+    skip_before: Lsn
+    until: Lsn | None = None
+    transactions: int | None = None
 
-    @property
-    def in_transaction(self) -> bool:
-        """A transaction's Begin has come, its Commit has not."""
-        return self._open is not None
+    def less(self, transactions: int) -> "Limits":
+        """Count transactions that have ended."""
+        if self.transactions is None:
+            return self
+        return self._replace(transactions=self.transactions - transactions)
 
-    def assemble(self, wires: Iterable[Wire]) -> list[Slice]:
-        """Decode messages to at most two slices.
 
-        The first ends at the last transaction edge among them, the second is the open remainder; where there
-        is no edge, or no change after it, that slice is left out.
+class State(NamedTuple):
+    """What a batch leaves for the next one; `ended`: a limit is reached, and no more is wanted."""
 
-        UndecodableError, with nothing of the batch returned, for bytes that are no message, a message out of
-        place or not asked for, a row of an unknown relation or with other columns than its relation. What
-        `describe` raises passes through.
-        """
-        found: list[Slice] = []
-        index = 0
-        for wire in () if self.ended else wires:
-            batch, index = self._read(wire, index)
-            found += batch.slices()
-            if self.ended:
-                break
-        return _merged(found)
+    limits: Limits
+    open: OpenTransaction | None = None
+    ended: bool = False
 
-    def assemble_small(self, frames: Sequence[bytes]) -> list[Slice] | None:
-        """Decode what `is_small` takes, as `assemble` does; None for what only that can do."""
-        if self.ended or self._limits.transactions is not None:
-            return None
-        batch = SmallBatch(self._tables, self._open, self._limits, marks=self.marks)
-        found = batch.slices(frames)
-        if found is not None:
-            self._open = batch.open
+
+class _Begins(NamedTuple):
+    """All Begin messages of a batch: their numbers, what they say, and which are well formed."""
+
+    at: Int64s
+    final_lsn: Int64s
+    time: Int64s
+    xid: Int64s
+    valid: Mask
+
+
+class _Commits(NamedTuple):
+    """All Commit messages of a batch."""
+
+    at: Int64s
+    commit_lsn: Int64s
+    end_lsn: Int64s
+    valid: Mask
+
+
+class _Nontransactional(NamedTuple):
+    """All non-transactional logical messages of a batch: each a transaction of its own."""
+
+    at: Int64s
+    lsn: Int64s
+    valid: Mask
+
+
+class _Boundaries(NamedTuple):
+    """Every message that begins or ends a transaction."""
+
+    begins: _Begins
+    commits: _Commits
+    nontransactional: _Nontransactional
+
+
+class _Membership(NamedTuple):
+    """The transaction of each message, as in `Transactions`; `inside` has one element more than messages.
+
+    `inside[i]` says whether a transaction is open before message i.
+    """
+
+    inside: Mask
+    number: Int64s
+    commit_lsn: Int64s
+    commit_ts: Int64s
+    xid: Int64s
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transactions:
+    """The messages of a batch up to the end of what is wanted; what follows it is not looked at.
+
+    The first six arrays have one element a message. `number` is that of its transaction, and `commit_lsn`,
+    `commit_ts` and `xid` are that one's (for a non-transactional message its own LSN, 0 and 0; outside of
+    transactions they mean nothing). `wanted` is false in transactions that are skipped. `begins` are the
+    Begin messages, `ends` those that end a wanted transaction, by their numbers. `open`: a transaction is
+    open behind the last message.
+    """
+
+    tags: Int64s
+    number: Int64s
+    commit_lsn: Int64s
+    commit_ts: Int64s
+    xid: Int64s
+    wanted: Mask
+    begins: Int64s
+    ends: Int64s
+    commits: _Commits
+    open: bool
+    ended: bool
+
+    def __len__(self) -> int:
+        return len(self.tags)
+
+    def end_lsn(self, ends: Int64s) -> Int64s:
+        """Where the transactions end that these messages end."""
+        found = self.commit_lsn[ends]
+        is_commit = self.tags[ends] == Tag.COMMIT
+        found[is_commit] = self.commits.end_lsn[np.searchsorted(self.commits.at, ends[is_commit])]
         return found
 
-    def _read(self, wire: Wire, index: int) -> tuple[Batch, int]:
-        """Take over a buffer's messages; their indexes count from `index`. Returns the next index, too."""
-        outline = Outline(wire, self._open, self._limits)
-        batch = Batch(wire, outline, self._tables, None if self._open is None else self._open.origin)
-        first_seq = 0 if self._open is None else self._open.seq
-        index = batch.number(first_index=index, first_seq=first_seq, marks=self.marks)
-        self._open = batch.open_transaction(self._open)
-        self.ended = outline.ended
-        if self._limits.transactions is not None:
-            left = self._limits.transactions - len(outline.edges)
-            self._limits = self._limits._replace(transactions=left)
-        return batch, index
+    def next_state(self, before: State, next_seq: int, origins: Mapping[int, Origin]) -> State:
+        """Give the state behind the batch.
+
+        `next_seq` is that of the next change of the transaction that is open there; `origins` are by number.
+        """
+        limits = before.limits.less(len(self.ends))
+        return State(limits, self._left_open(before.open, next_seq, origins), self.ended)
+
+    def _left_open(
+        self, before: OpenTransaction | None, next_seq: int, origins: Mapping[int, Origin]
+    ) -> OpenTransaction | None:
+        if not self.open:
+            return None
+        if not len(self):
+            return before
+        commit_lsn, commit_ts, xid, number = (
+            int(column[-1]) for column in (self.commit_lsn, self.commit_ts, self.xid, self.number)
+        )
+        return OpenTransaction(commit_lsn, commit_ts, xid, next_seq, origins.get(number))
 
 
-def _merged(found: Sequence[Slice]) -> list[Slice]:
-    """At most two slices of any number: up to the last edge, and the rest."""
-    edges = [number for number, part in enumerate(found) if part.edge]
-    cut = edges[-1] + 1 if edges else 0
-    return [_joined(some) for some in (found[:cut], found[cut:]) if some]
+def find_transactions(wire: Wire, state: State) -> Transactions:
+    """Say for each message which transaction it belongs to, up to the end of what is wanted.
 
-
-def _joined(parts: Sequence[Slice]) -> Slice:
-    edge = parts[-1].edge
-    if edge is not None:
-        edge = replace(edge, transactions=sum(part.edge.transactions for part in parts if part.edge))
-    return Slice(
-        edge,
-        tuple(chain.from_iterable(part.changes for part in parts)),
-        tuple(chain.from_iterable(part.truncates for part in parts)),
-        tuple(chain.from_iterable(part.messages for part in parts)),
-        tuple(chain.from_iterable(part.marks for part in parts)),
+    Raise UndecodableError for a message before that which is malformed or out of place.
+    """
+    tags, limits = wire.tags, state.limits
+    bounds = _Boundaries(_begins(wire, tags), _commits(wire, tags), _nontransactional(wire, tags))
+    member = _membership(tags, bounds, state.open)
+    valid = _valid(tags, bounds, member)
+    wanted = _wanted(bounds, member, limits.skip_before)
+    ends = np.sort(np.append(bounds.commits.at, bounds.nontransactional.at))
+    ends = ends[valid[ends] & wanted[ends]]
+    stops = _stops(bounds, valid, ends, limits)
+    stop = int(stops.min()) if len(stops) else len(wire)
+    for number in np.flatnonzero(~valid[:stop])[:1].tolist():
+        raise _misplaced(wire, number, inside=bool(member.inside[number]))
+    return Transactions(
+        tags=tags[:stop],
+        number=member.number[:stop],
+        commit_lsn=member.commit_lsn[:stop],
+        commit_ts=member.commit_ts[:stop],
+        xid=member.xid[:stop],
+        wanted=wanted[:stop],
+        begins=bounds.begins.at[bounds.begins.at < stop],
+        ends=ends[ends < stop],
+        commits=bounds.commits,
+        open=bool(member.inside[stop]),
+        ended=len(stops) > 0,
     )
+
+
+def _begins(wire: Wire, tags: Int64s) -> _Begins:
+    at = np.flatnonzero(tags == Tag.BEGIN)
+    final_lsn, time = wire.field(at, 1), wire.field(at, 9)
+    xid = wire.field(at, 17) >> 32 & 0xFFFFFFFF
+    valid = (wire.sizes(at) == _BEGIN_SIZE) & (final_lsn >= 0) & (time <= LATEST_WIRE_TIME)
+    return _Begins(at, final_lsn, time, xid, valid)
+
+
+def _commits(wire: Wire, tags: Int64s) -> _Commits:
+    at = np.flatnonzero(tags == Tag.COMMIT)
+    commit_lsn, end_lsn = wire.field(at, 2), wire.field(at, 10)
+    valid = (wire.sizes(at) == _COMMIT_SIZE) & (end_lsn >= 0)
+    valid &= (wire.head[at] >> 48 & 0xFF == 0) & (wire.field(at, 18) <= LATEST_WIRE_TIME)
+    return _Commits(at, commit_lsn, end_lsn, valid)
+
+
+def _nontransactional(wire: Wire, tags: Int64s) -> _Nontransactional:
+    at = np.flatnonzero((tags == Tag.MESSAGE) & (wire.head >> 48 & 1 == 0))
+    lsn = wire.field(at, 2)
+    return _Nontransactional(at, lsn, (wire.sizes(at) >= _SMALLEST_MESSAGE) & (lsn >= 0))
+
+
+def _membership(tags: Int64s, bounds: _Boundaries, before: OpenTransaction | None) -> _Membership:
+    """Say for each message which transaction it belongs to."""
+    first = before or OpenTransaction(0, 0, 0, 0)
+    begins, alone = bounds.begins, bounds.nontransactional
+    number = np.cumsum(tags == Tag.BEGIN)
+    opened = number - np.cumsum(tags == Tag.COMMIT)
+    inside = np.append(0, opened) + (before is not None) == 1
+    commit_lsn = np.append(first.commit_lsn, begins.final_lsn)[number]
+    commit_ts = np.append(first.commit_ts, begins.time + POSTGRES_EPOCH)[number]
+    xid = np.append(first.xid, begins.xid)[number]
+    commit_lsn[alone.at], commit_ts[alone.at], xid[alone.at] = alone.lsn, 0, 0
+    return _Membership(inside, number, commit_lsn, commit_ts, xid)
+
+
+def _valid(tags: Int64s, bounds: _Boundaries, member: _Membership) -> Mask:
+    """Tell the messages that are well formed and in place; right up to the first that is not."""
+    begins, commits, alone = bounds
+    allowed = _ALLOWED[tags]
+    allowed[alone.at] = _OUTSIDE
+    valid: Mask = allowed & np.where(member.inside[:-1], _INSIDE, _OUTSIDE) != 0
+    valid[begins.at] &= begins.valid
+    valid[commits.at] &= commits.valid & (commits.commit_lsn == member.commit_lsn[commits.at])
+    valid[alone.at] &= alone.valid
+    return valid
+
+
+def _wanted(bounds: _Boundaries, member: _Membership, skip_before: Lsn) -> Mask:
+    """Tell the messages that are not skipped."""
+    wanted: Mask = member.commit_lsn >= skip_before
+    alone = bounds.nontransactional
+    wanted[alone.at] = alone.lsn > skip_before
+    return wanted
+
+
+def _stops(bounds: _Boundaries, valid: Mask, ends: Int64s, limits: Limits) -> Int64s:
+    """Find the messages before any of which to stop."""
+    stops = np.empty(0, np.int64)
+    if limits.until is not None:
+        stops = _stops_at(bounds, valid, limits.until)
+    if limits.transactions is not None:
+        stops = np.append(stops, ends[limits.transactions - 1 :][:1] + 1)
+    return stops
+
+
+def _stops_at(bounds: _Boundaries, valid: Mask, until: Lsn) -> Int64s:
+    """Stop before each transaction that ends beyond `until`, and behind each that reaches it."""
+    begins, commits, alone = bounds
+    before = np.append(begins.at[begins.final_lsn >= until], alone.at[alone.lsn > until])
+    behind = np.append(commits.at[commits.end_lsn >= until], alone.at[alone.lsn == until])
+    return np.append(before[valid[before]], behind[valid[behind]] + 1)
+
+
+def _misplaced(wire: Wire, number: int, *, inside: bool) -> UndecodableError:
+    message = wire.decode(number)
+    tag = Tag(wire.message(number)[0])
+    if not _ALLOWED[tag]:
+        reason = "it belongs to a streamed or prepared transaction"
+    elif isinstance(message, Commit) and inside:
+        reason = f"its commit LSN {message.commit_lsn} is not the final LSN of the transaction's Begin"
+    elif inside:
+        reason = "it is inside of another transaction"
+    else:
+        reason = "it is outside of any transaction"
+    return wire.error(number, f"could not assemble {tag.title} message: {reason}")

@@ -3,9 +3,9 @@
 from pgoutput_reference import describe
 
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy
 from pgcdc_cli.pgoutput.streamed import Streams
-from pgcdc_cli.pgoutput.transactions import Assembler
 
 
 def connection(spools, *, skip_before=0, known=(), **policy):

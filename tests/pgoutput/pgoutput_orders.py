@@ -4,7 +4,7 @@ from pgoutput_encoder import frame
 
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
-from pgcdc_cli.pgoutput.transactions import Assembler
+from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.wire import Wire
 
 TIME = 1_700_000_000_000_000
@@ -28,7 +28,10 @@ def frames_of(*messages, lsn=500):
 
 
 class FrameAssembler(Assembler):
-    """The assembler over whole frames."""
+    """The assembler over whole frames, buffer by buffer."""
 
     def assemble(self, frames):
-        return super().assemble(Wire.join(frames))
+        found = []
+        for wire in [] if self.ended else Wire.join(frames):
+            found += super().assemble(wire)
+        return found

@@ -10,7 +10,12 @@ from pgoutput_strategies import cuts, mutations, streams
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
+from pgcdc_cli.pgoutput import small_batch
+from pgcdc_cli.pgoutput.assemble import assemble
+from pgcdc_cli.pgoutput.relations import Tables
 from pgcdc_cli.pgoutput.small_batch import MOST_MESSAGES, is_small
+from pgcdc_cli.pgoutput.transactions import Limits, State
+from pgcdc_cli.pgoutput.wire import Wire
 
 KEY = m.KeyTuple((m.Text(b"1"), m.Null()))
 ROWS = {
@@ -50,6 +55,20 @@ def test_each_shape_is_taken_as_the_columns_take_it(name):
     assert [part.edge for part in found] == [part.edge for part in expected]
     assert small.in_transaction
     assert columns.in_transaction
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_each_shape_leaves_the_state_that_the_columns_leave(name):
+    tables = Tables(describe)
+    tables.learn(ORDERS)
+    tables.learn(PARTS)
+    small = columns = State(Limits(Lsn(0), until=Lsn(2000)))
+    for messages in ([BEGIN, ROWS[name]], [ROWS[name], ROWS[name]], [ROWS[name], COMMIT], [BEGIN, COMMIT]):
+        frames = frames_of(*messages)
+        (wire,) = Wire.join(frames)
+        _, small = small_batch.assemble(frames, small, tables, marks=True)
+        _, columns = assemble(wire, columns, tables, marks=True)
+        assert small == columns
 
 
 @pytest.mark.parametrize("name", LEFT)

@@ -15,7 +15,7 @@ from pgcdc_cli.formats.debezium.load import connector_config
 from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import small_batch
-from pgcdc_cli.pgoutput.transactions import Assembler
+from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.wire import HEADER, Wire
 from pgcdc_cli.replication.connection import ReplicationConnection
 
@@ -63,7 +63,7 @@ def slices(sent, *, marks: bool) -> list:
     for frames in batches:
         few = assembler.assemble_small(frames) if small_batch.is_small(frames) else None
         small += few is not None
-        found += assembler.assemble(Wire.join(frames)) if few is None else few
+        found += assembler.assemble(*Wire.join(frames)) if few is None else few
     assert not small_batch.MOST_MESSAGES or small > len(batches) // 2, "most batches are small"
     return found
 

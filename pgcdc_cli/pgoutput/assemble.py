@@ -1,0 +1,334 @@
+"""Messages to slices of changes: a batch and the state before it in, slices and the state behind it out.
+
+Everything is decided for all messages of a batch at once: the transaction each belongs to and whether it may
+stand there (`transactions.py`), the version of its table (`relations.py`), its number and its values
+(`columns.py`). Only what is no row (relations, truncates, logical messages) is looked at one by one. A few
+rows have a quicker way, with the same state and the same slices (`small_batch.py`).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from pgcdc_cli.errors import UndecodableError
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput import small_batch
+from pgcdc_cli.pgoutput.changes import (
+    ChangeBatch,
+    Edge,
+    Int64s,
+    Marks,
+    MessageChange,
+    Slice,
+    Stamp,
+    Stamps,
+    TruncateChange,
+)
+from pgcdc_cli.pgoutput.columns import SMALLEST_ROW, Rows, Shape, decode_rows
+from pgcdc_cli.pgoutput.messages import LogicalMessage, Origin, Relation, Tag, Truncate
+from pgcdc_cli.pgoutput.relations import Tables
+from pgcdc_cli.pgoutput.transactions import Limits, State, Transactions, find_transactions
+from pgcdc_cli.pgoutput.wire import Wire, tag_mask
+from pgcdc_cli.table import TableSchema
+
+_SHAPES = tuple(Shape)
+_SHAPE_OF = np.full(1 << 16, -1, np.int64)
+"""By tag and marker: the shape's number."""
+for _number, _shape in enumerate(_SHAPES):
+    _SHAPE_OF[ord(_shape.operation) << 8 | ord(_shape.marker)] = _number
+
+
+_IS_ROW = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE)
+_IS_DEFINITION = tag_mask(Tag.RELATION, Tag.TYPE, Tag.ORIGIN)
+_IS_SINGLE = tag_mask(Tag.TRUNCATE, Tag.MESSAGE)
+_IS_BOUNDARY = tag_mask(Tag.BEGIN, Tag.COMMIT)
+
+
+class Assembler:
+    """What is known between the batches of one connection: its tables, and the state behind the last batch.
+
+    `describe` gives a relation message its catalog facts. It is asked for each one, since the server sends
+    another whenever something about the table may have changed, be it only a default. `skip_before`, `until`
+    and `max_transactions` (1 or more) are `Limits`. `marks`: slices tell of begins and commits, too.
+    `binary`: it was asked for, and each type must have a reader for it. After an error the assembler is
+    useless.
+    """
+
+    def __init__(
+        self,
+        describe: Callable[[Relation], TableSchema],
+        *,
+        skip_before: Lsn,
+        marks: bool = False,
+        until: Lsn | None = None,
+        max_transactions: int | None = None,
+        binary: bool = False,
+    ) -> None:
+        self._marks = marks
+        self._tables = Tables(describe, binary=binary)
+        self._state = State(Limits(skip_before, until, max_transactions))
+
+    @property
+    def in_transaction(self) -> bool:
+        """A transaction's Begin has come, its Commit has not."""
+        return self._state.open is not None
+
+    @property
+    def ended(self) -> bool:
+        """A limit is reached; what follows is not looked at."""
+        return self._state.ended
+
+    def assemble(self, wire: Wire) -> list[Slice]:
+        """Decode messages, as `assemble` does. What `describe` raises passes through."""
+        found, self._state = assemble(wire, self._state, self._tables, marks=self._marks)
+        return found
+
+    def assemble_small(self, frames: Sequence[bytes]) -> list[Slice] | None:
+        """Decode what `is_small` takes, as `assemble` does; None for what only that can do."""
+        taken = small_batch.assemble(frames, self._state, self._tables, marks=self._marks)
+        if taken is None:
+            return None
+        found, self._state = taken
+        return found
+
+
+def assemble(wire: Wire, state: State, tables: Tables, *, marks: bool) -> tuple[list[Slice], State]:
+    """Decode messages to at most two slices, and give the state behind them.
+
+    The first slice ends at the last transaction edge among them, the second is the open remainder; where
+    there is no edge, or no change after it, that slice is left out. `tables` learn what the messages define.
+
+    UndecodableError, with nothing of the batch returned, for bytes that are no message, a message out of
+    place or not asked for, a row of an unknown relation or with other columns than its relation.
+    """
+    if state.ended:
+        return [], state
+    transactions = find_transactions(wire, state)
+    contents = _read(wire, transactions, tables, None if state.open is None else state.open.origin)
+    marked = np.flatnonzero(_IS_BOUNDARY[transactions.tags] & transactions.wanted & marks)
+    numbers = _numbers(transactions, contents, marked, 0 if state.open is None else state.open.seq)
+    batch = _Batch(wire, transactions, tables, contents, marked, numbers)
+    return batch.slices(), transactions.next_state(state, numbers.next_seq, contents.origins)
+
+
+class _Contents(NamedTuple):
+    """What the wanted messages of a batch hold.
+
+    `rows` are the numbers of its rows, and `kinds` their tables and shapes, as one number. What is no row is
+    decoded, with the message's number; `origins` are by the transaction's.
+    """
+
+    rows: Int64s
+    kinds: Int64s
+    truncates: list[tuple[int, Truncate, list[TableSchema]]]
+    messages: list[tuple[int, LogicalMessage]]
+    origins: dict[int, Origin]
+
+
+def _read(wire: Wire, transactions: Transactions, tables: Tables, origin: Origin | None) -> _Contents:
+    """Read all that is no row, and find each row's table: what its OID meant where the row stood.
+
+    `origin` is that of the transaction that was open before. Raises UndecodableError for a row or truncate of
+    an unknown relation, and for what is no message.
+    """
+    rows = np.flatnonzero(_IS_ROW[transactions.tags] & transactions.wanted)
+    shapes = _shapes(wire, rows)
+    oids = wire.head[rows] >> 24 & 0xFFFFFFFF
+    versions = _current(tables, oids)
+    found = _Contents(rows, shapes, [], [], {} if origin is None else {0: origin})
+    others = _IS_DEFINITION[transactions.tags] | (_IS_SINGLE[transactions.tags] & transactions.wanted)
+    for number in np.flatnonzero(others).tolist():
+        message = wire.decode(number)
+        if isinstance(message, Relation):
+            tables.learn(message)
+            behind = int(np.searchsorted(rows, number))
+            versions[behind:][oids[behind:] == message.oid] = tables.current(message.oid)
+        elif isinstance(message, Truncate):
+            truncated = [_known(wire, number, tables, oid) for oid in message.relation_oids]
+            found.truncates.append((number, message, truncated))
+        elif isinstance(message, LogicalMessage):
+            found.messages.append((number, message))
+        elif isinstance(message, Origin):
+            found.origins.setdefault(int(transactions.number[number]), message)
+    for unknown in np.flatnonzero(versions < 0)[:1].tolist():
+        raise _unknown(wire, int(rows[unknown]), int(oids[unknown]))
+    return found._replace(kinds=versions * len(_SHAPES) + shapes)
+
+
+def _shapes(wire: Wire, rows: Int64s) -> Int64s:
+    head = wire.head[rows]
+    shapes: Int64s = _SHAPE_OF[head >> 48 & 0xFF00 | head >> 16 & 0xFF]
+    wrong = rows[(shapes < 0) | (wire.sizes(rows) < SMALLEST_ROW)]
+    for number in wrong[:1].tolist():
+        message = wire.decode(number)
+        raise AssertionError(f"the decoders disagree on {message}")
+    return shapes
+
+
+def _current(tables: Tables, oids: Int64s) -> Int64s:
+    """Give the numbers of the tables that have these OIDs by now."""
+    known, which = np.unique(oids, return_inverse=True)
+    found: Int64s = np.array([tables.current(oid) for oid in known.tolist()], np.int64)[which]
+    return found
+
+
+def _known(wire: Wire, number: int, tables: Tables, oid: int) -> TableSchema:
+    table = tables.current(oid)
+    if table < 0:
+        raise _unknown(wire, number, oid)
+    return tables[table]
+
+
+def _unknown(wire: Wire, number: int, oid: int) -> UndecodableError:
+    title = Tag(wire.message(number)[0]).title
+    reason = f"no Relation message has come for OID {oid}"
+    return wire.error(number, f"could not assemble {title} message: {reason}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Numbers:
+    """By message: its change's index in the batch, and number in its transaction; the first one's of several.
+
+    `next_seq` is the number of the next change of the transaction that is open behind the batch.
+    """
+
+    index: Int64s
+    seq: Int64s
+    next_seq: int
+
+
+def _numbers(transactions: Transactions, contents: _Contents, marked: Int64s, first_seq: int) -> _Numbers:
+    """Count the changes; `first_seq` is that of the transaction that was open before."""
+    changes = _counts(len(transactions), contents)
+    before = np.cumsum(changes) - changes
+    seq = before - np.append(-first_seq, before[transactions.begins])[transactions.number]
+    next_seq = int(seq[-1] + changes[-1]) if len(changes) else first_seq
+    changes[marked] = 1
+    return _Numbers(np.cumsum(changes) - changes, seq, next_seq)
+
+
+def _counts(messages: int, contents: _Contents) -> Int64s:
+    """How many changes each message makes."""
+    counts = np.zeros(messages, np.int64)
+    counts[contents.rows] = 1
+    for number, message, _ in contents.truncates:
+        counts[number] = len(message.relation_oids)
+    for number, _ in contents.messages:
+        counts[number] = 1
+    return counts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Batch:
+    """All that is known of a batch; `marked` are the Begin and Commit messages that its slices tell of."""
+
+    wire: Wire
+    transactions: Transactions
+    tables: Tables
+    contents: _Contents
+    marked: Int64s
+    numbers: _Numbers
+
+    def slices(self) -> list[Slice]:
+        """Up to the last edge, then the open remainder; without those in which nothing is."""
+        ends = self.transactions.ends
+        cut = int(ends[-1]) + 1 if len(ends) else 0
+        found = [self._slice(0, cut, self._edge())] if cut else []
+        rest = self._slice(cut, len(self.transactions), None)
+        if rest.changes or rest.truncates or rest.messages or rest.marks:
+            found.append(rest)
+        return found
+
+    def _edge(self) -> Edge:
+        transactions = self.transactions
+        ends = transactions.ends
+        commit_lsn, end_lsn = int(transactions.commit_lsn[ends[-1]]), int(transactions.end_lsn(ends[-1:])[0])
+        commits = ends[transactions.tags[ends] == Tag.COMMIT]
+        commit_ts = int(transactions.commit_ts[commits[-1]]) if len(commits) else 0
+        return Edge(Lsn(commit_lsn), Lsn(end_lsn), len(ends), commit_ts)
+
+    def _slice(self, start: int, stop: int, edge: Edge | None) -> Slice:
+        return Slice(
+            edge,
+            tuple(self._changes(start, stop)),
+            tuple(self._truncates(start, stop)),
+            tuple(self._messages(start, stop)),
+            tuple(self._boundaries(start, stop)),
+        )
+
+    def _changes(self, start: int, stop: int) -> Iterator[ChangeBatch]:
+        """Decode the rows of some messages, those of one table and shape together."""
+        first, last = np.searchsorted(self.contents.rows, (start, stop)).tolist()
+        if first == last:
+            return
+        rows, kinds = self.contents.rows[first:last], self.contents.kinds[first:last]
+        order = np.argsort(kinds, kind="stable")
+        firsts = np.flatnonzero(np.diff(kinds[order], prepend=-1))
+        tables, groups = [], []
+        for some in np.split(order, firsts[1:]):
+            number, shape = divmod(int(kinds[some[0]]), len(_SHAPES))
+            tables.append(self.tables[number])
+            groups.append(Rows(rows[some], tables[-1].relation, _SHAPES[shape], self.tables.reader(number)))
+        for images in decode_rows(self.wire, groups):
+            operation = groups[images.group].shape.operation
+            yield ChangeBatch(
+                tables[images.group], operation, self._stamps(images.numbers), images.new, images.old
+            )
+
+    def _truncates(self, start: int, stop: int) -> Iterator[TruncateChange]:
+        for number, message, tables in self.contents.truncates:
+            if start <= number < stop:
+                for position, table in enumerate(tables):
+                    stamp = self._stamp(number, position)
+                    yield TruncateChange(table, stamp, message.cascade, message.restart_identity)
+
+    def _messages(self, start: int, stop: int) -> Iterator[MessageChange]:
+        for number, message in self.contents.messages:
+            if start <= number < stop:
+                stamp = self._stamp(number)
+                if not message.transactional:
+                    stamp = replace(stamp, commit_ts=None, xid=None, seq=0, origin=None)
+                yield MessageChange(stamp, message.transactional, message.prefix, message.content)
+
+    def _boundaries(self, start: int, stop: int) -> Iterator[Marks]:
+        numbers = self.marked[slice(*np.searchsorted(self.marked, (start, stop)))]
+        if len(numbers):
+            begin, stamps = self.transactions.tags[numbers] == Tag.BEGIN, self._stamps(numbers)
+            stamps.lsn[~begin] = self.transactions.end_lsn(numbers[~begin])
+            yield Marks(np.where(begin, "B", "C"), stamps)
+
+    def _stamps(self, numbers: Int64s) -> Stamps:
+        transactions = self.transactions
+        return Stamps(
+            self.numbers.index[numbers],
+            self.wire.lsn[numbers],
+            transactions.commit_lsn[numbers],
+            transactions.commit_ts[numbers],
+            transactions.xid[numbers],
+            self.numbers.seq[numbers],
+            *self._origins(transactions.number[numbers]),
+        )
+
+    def _origins(self, transactions: Int64s) -> tuple[Int64s | None, tuple[Origin, ...]]:
+        origins = self.contents.origins
+        if not origins:
+            return None, ()
+        known = np.array(list(origins), np.int64)
+        found = np.full(int(max(known.max(), transactions.max())) + 1, -1, np.int64)
+        found[known] = np.arange(len(known))
+        return found[transactions], tuple(origins.values())
+
+    def _stamp(self, number: int, position: int = 0) -> Stamp:
+        """Stamp one message that is no row, or the change at a position in it."""
+        transactions = self.transactions
+        return Stamp(
+            int(self.numbers.index[number]) + position,
+            Lsn(int(self.wire.lsn[number])),
+            Lsn(int(transactions.commit_lsn[number])),
+            int(transactions.commit_ts[number]),
+            int(transactions.xid[number]),
+            int(self.numbers.seq[number]) + position,
+            self.contents.origins.get(int(transactions.number[number])),
+        )

@@ -1,0 +1,62 @@
+"""The tables that relation messages defined, and which of a table's versions counts by now."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pyarrow as pa
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.pgoutput.messages import Relation
+from pgcdc_cli.table import TableSchema
+from pgcdc_cli.types.send import has_reader, sends_binary, text_of
+
+
+class Tables:
+    """The tables that relation messages defined, numbered: one number for each distinct version.
+
+    With `binary` each table's types must have a binary reader.
+    """
+
+    def __init__(self, describe: Callable[[Relation], TableSchema], *, binary: bool = False) -> None:
+        self._binary = binary
+        self._describe = describe
+        self._numbers: dict[Relation, int] = {}
+        self._tables: list[TableSchema] = []
+        self._current: dict[int, int] = {}
+
+    def __getitem__(self, number: int) -> TableSchema:
+        return self._tables[number]
+
+    def current(self, oid: int) -> int:
+        """Return the number of the table that has this OID by now, or -1."""
+        return self._current.get(oid, -1)
+
+    def learn(self, relation: Relation) -> None:
+        """Take over a relation message: it counts from here on."""
+        table = self._describe(relation)
+        if self._binary:
+            _check_readers(table)
+        known = self._numbers.get(relation)
+        if known is None or (self._tables[known], self._tables[known].facts) != (table, table.facts):
+            self._tables.append(table)
+            self._numbers[relation] = len(self._tables) - 1
+        self._current[relation.oid] = self._numbers[relation]
+
+    def reader(self, number: int) -> Callable[[int, pa.BinaryArray], pa.BinaryArray] | None:
+        """Give what reads binary values of a column; None where binary was not asked for."""
+        return partial(_read, self._tables[number]) if self._binary else None
+
+
+def _check_readers(table: TableSchema) -> None:
+    for column in table.columns:
+        if sends_binary(column.type) and not has_reader(column.type):
+            raise PgcdcError(
+                ErrorKind.PROTOCOL,
+                f'could not read column "{column.name}" of table "{table.display}" in binary:'
+                f" type {column.declared} has no binary reader",
+                hint="leave out --binary",
+            )
+
+
+def _read(table: TableSchema, column: int, values: pa.BinaryArray) -> pa.BinaryArray:
+    return text_of(table.columns[column].type, values)
