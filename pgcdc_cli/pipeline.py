@@ -10,7 +10,7 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.changes import Slice
 from pgcdc_cli.pgoutput.messages import Tag
 from pgcdc_cli.pgoutput.streamed import Streams
-from pgcdc_cli.replication.frames import XLOGDATA_HEADER, xlogdata_start
+from pgcdc_cli.xlogdata import MESSAGE_TAG, XLOGDATA_HEADER, xlogdata_start
 
 _GOES_ON = frozenset(
     bytes([tag])
@@ -66,7 +66,7 @@ class ChangePipeline:
 
     def awaits_more(self, frame: bytes) -> bool:
         """Say so of all that begins a transaction or a streamed block, or stands in one."""
-        return frame[XLOGDATA_HEADER : XLOGDATA_HEADER + 1] in _GOES_ON
+        return frame[MESSAGE_TAG] in _GOES_ON
 
     def encode(self, frames: Sequence[bytes]) -> Iterator[EncodedSlice]:
         """Give what the rooms give; an error that none of them means is an UndecodableError, too.

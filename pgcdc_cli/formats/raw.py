@@ -7,11 +7,8 @@ import pyarrow as pa
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.base import Data, EncodedSlice, Piece
 from pgcdc_cli.formats.compress import join_bytes
-from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.changes import Edge, Slice
-
-_HEADER = 25
-"""Bytes of an XLogData frame before the plugin's message; its start LSN are those from 1 to 8."""
+from pgcdc_cli.xlogdata import XLOGDATA_HEADER, xlogdata_start
 
 
 def encode_frames(frames: Sequence[bytes]) -> EncodedSlice:
@@ -19,8 +16,8 @@ def encode_frames(frames: Sequence[bytes]) -> EncodedSlice:
 
     A plugin's message doesn't say where a transaction ends, so the edge is the last message's start LSN.
     """
-    lines = b"".join([part for frame in frames for part in (frame[_HEADER:], b"\n")])
-    first, last = (Lsn.from_bytes(frame[1:9], "big") for frame in (frames[0], frames[-1]))
+    lines = b"".join([part for frame in frames for part in (frame[XLOGDATA_HEADER:], b"\n")])
+    first, last = xlogdata_start(frames[0]), xlogdata_start(frames[-1])
     return EncodedSlice((Piece("", len(frames), first, last, lines),), Edge(last, last, 0))
 
 

@@ -13,12 +13,16 @@ from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.messages import Message, Tag
-
-POSTGRES_EPOCH = 946_684_800_000_000
-"""2000-01-01 in microseconds since 1970-01-01."""
+from pgcdc_cli.xlogdata import POSTGRES_EPOCH
 
 LATEST_WIRE_TIME = 2**63 - 1 - POSTGRES_EPOCH
 """A later one would not fit 64 bits once it counts from 1970."""
+
+BEGIN = struct.Struct(">cQqI")
+"""A whole Begin message: tag, final LSN, time, xid."""
+
+COMMIT = struct.Struct(">cBQQq")
+"""A whole Commit message: tag, flags, commit LSN, end LSN, time."""
 
 _UINT16 = struct.Struct(">H")
 _INT32 = struct.Struct(">i")

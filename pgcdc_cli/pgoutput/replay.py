@@ -10,7 +10,6 @@ of one that is prepared do so from its Stream Prepare on: PostgreSQL 15.20 doesn
 A spool has the definitions that its rows need, wherever they came: it may be read on another connection.
 """
 
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -21,15 +20,14 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.aside import Aside, Definition, definitions
 from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.changes import Edge, Prepared, Slice
-from pgcdc_cli.pgoutput.decode import POSTGRES_EPOCH
+from pgcdc_cli.pgoutput.decode import BEGIN, COMMIT
 from pgcdc_cli.pgoutput.messages import Tag, Truncate
 from pgcdc_cli.pgoutput.spooling import Chunk, subtransactions
 from pgcdc_cli.pgoutput.wire import PADDING, Wire, tag_mask
+from pgcdc_cli.xlogdata import POSTGRES_EPOCH
 
 _IS_CHANGE = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE, Tag.TRUNCATE, Tag.MESSAGE)
 _IS_ROW = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE)
-_BEGIN = struct.Struct(">cQqI")
-_COMMIT = struct.Struct(">cBQQq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +194,11 @@ def _begin(aside: Aside, end: End, first: Sequence[Wire]) -> list[Wire]:
 
     As protocol 1's, its frame starts where that of the first change does.
     """
-    begin = _BEGIN.pack(b"B", end.commit_lsn, end.time - POSTGRES_EPOCH, aside.xid)
+    begin = BEGIN.pack(b"B", end.commit_lsn, end.time - POSTGRES_EPOCH, aside.xid)
     origins = [w.message(n) for w in first for n in np.flatnonzero(w.tags == Tag.ORIGIN)[:1].tolist()]
     return [_wire([begin, *origins[:1]], first[-1].lsn[_IS_CHANGE[first[-1].tags]][0])]
 
 
 def _commit(end: End) -> list[Wire]:
-    message = _COMMIT.pack(b"C", 0, end.commit_lsn, end.end_lsn, end.time - POSTGRES_EPOCH)
+    message = COMMIT.pack(b"C", 0, end.commit_lsn, end.end_lsn, end.time - POSTGRES_EPOCH)
     return [_wire([message], end.end_lsn)]

@@ -31,8 +31,8 @@ from pgcdc_cli.pgoutput.changes import (
 from pgcdc_cli.pgoutput.decode import decode
 from pgcdc_cli.pgoutput.relations import Tables
 from pgcdc_cli.pgoutput.transactions import Limits, OpenTransaction, State
-from pgcdc_cli.pgoutput.wire import HEADER
 from pgcdc_cli.table import TableSchema
+from pgcdc_cli.xlogdata import MESSAGE_TAG, START_LSN, XLOGDATA_HEADER
 
 MOST_MESSAGES, MOST_BYTES = 64, 1 << 16
 """From about here on columns are quicker."""
@@ -52,7 +52,7 @@ def is_small(frames: Sequence[bytes]) -> bool:
     """Say whether these XLogData frames are few, and of kinds that are taken here."""
     if len(frames) > MOST_MESSAGES or sum(map(len, frames)) > MOST_BYTES:
         return False
-    return all(frame[HEADER : HEADER + 1] in _TAKEN for frame in frames)
+    return all(frame[MESSAGE_TAG] in _TAKEN for frame in frames)
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ def assemble(
     """Decode what `is_small` takes, as `assemble.assemble` does; None for anything unusual."""
     if state.ended or state.limits.transactions is not None:
         return None
-    commits = [at for at, frame in enumerate(frames) if frame[HEADER : HEADER + 1] == _COMMIT]
+    commits = [at for at, frame in enumerate(frames) if frame[MESSAGE_TAG] == _COMMIT]
     cut = commits[-1] + 1 if commits else 0
     whole = _SliceBuilder(tables, state.limits, marks, state.open)
     try:
@@ -108,7 +108,7 @@ class _SliceBuilder:
     def take(self, frames: Sequence[bytes]) -> None:
         """Decode frames; UndecodableError or _UnusualError for what is left to the columns."""
         for frame in frames:
-            self._take(decode(frame[HEADER:]), int.from_bytes(frame[1:9], "big", signed=True))
+            self._take(decode(frame[XLOGDATA_HEADER:]), int.from_bytes(frame[START_LSN], "big", signed=True))
 
     def slice(self) -> Slice:
         """Put together what was taken."""

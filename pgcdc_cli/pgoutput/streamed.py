@@ -39,7 +39,8 @@ from pgcdc_cli.pgoutput.prepared import PreparedPolicy, PreparedTransactions
 from pgcdc_cli.pgoutput.replay import End, Replay
 from pgcdc_cli.pgoutput.small_batch import is_small
 from pgcdc_cli.pgoutput.spooling import Spools, subtransaction_of
-from pgcdc_cli.pgoutput.wire import HEADER, Wire, tag_mask
+from pgcdc_cli.pgoutput.wire import Wire, tag_mask
+from pgcdc_cli.xlogdata import MESSAGE_TAG
 
 _IS_CONTROL = tag_mask(
     Tag.STREAM_START,
@@ -122,7 +123,7 @@ class Streams:
     def _hold_begin(self, frames: Sequence[bytes]) -> Sequence[bytes]:
         """Keep a Begin for what follows it: that says where the transaction came from."""
         frames, self._begin = [*self._begin, *frames], []
-        if frames and frames[-1][HEADER : HEADER + 1] == b"B":
+        if frames and frames[-1][MESSAGE_TAG] == b"B":
             self._begin.append(frames.pop())
         return frames
 

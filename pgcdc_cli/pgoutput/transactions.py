@@ -14,12 +14,11 @@ import numpy as np
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.changes import Int64s, Mask
-from pgcdc_cli.pgoutput.decode import LATEST_WIRE_TIME, POSTGRES_EPOCH
+from pgcdc_cli.pgoutput.decode import BEGIN, COMMIT, LATEST_WIRE_TIME
 from pgcdc_cli.pgoutput.messages import Commit, Origin, Tag
 from pgcdc_cli.pgoutput.wire import Wire
+from pgcdc_cli.xlogdata import POSTGRES_EPOCH
 
-_BEGIN_SIZE = 21
-_COMMIT_SIZE = 26
 _SMALLEST_MESSAGE = 15
 _INSIDE, _OUTSIDE = 1, 2
 
@@ -204,14 +203,14 @@ def _begins(wire: Wire, tags: Int64s) -> _Begins:
     at = np.flatnonzero(tags == Tag.BEGIN)
     final_lsn, time = wire.field(at, 1), wire.field(at, 9)
     xid = wire.field(at, 17) >> 32 & 0xFFFFFFFF
-    valid = (wire.sizes(at) == _BEGIN_SIZE) & (final_lsn >= 0) & (time <= LATEST_WIRE_TIME)
+    valid = (wire.sizes(at) == BEGIN.size) & (final_lsn >= 0) & (time <= LATEST_WIRE_TIME)
     return _Begins(at, final_lsn, time, xid, valid)
 
 
 def _commits(wire: Wire, tags: Int64s) -> _Commits:
     at = np.flatnonzero(tags == Tag.COMMIT)
     commit_lsn, end_lsn = wire.field(at, 2), wire.field(at, 10)
-    valid = (wire.sizes(at) == _COMMIT_SIZE) & (end_lsn >= 0)
+    valid = (wire.sizes(at) == COMMIT.size) & (end_lsn >= 0)
     valid &= (wire.head[at] >> 48 & 0xFF == 0) & (wire.field(at, 18) <= LATEST_WIRE_TIME)
     return _Commits(at, commit_lsn, end_lsn, valid)
 

@@ -1,8 +1,4 @@
-"""A batch of XLogData frames in one buffer, and big-endian integers gathered from it for all frames at once.
-
-PostgreSQL manual, "Streaming Replication Protocol": an XLogData frame is `w`, start LSN, end LSN, send time
-(25 bytes), then one message of the plugin.
-"""
+"""A batch of XLogData frames in one buffer, and big-endian integers gathered from it for all at once."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,15 +12,14 @@ from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.decode import decode
 from pgcdc_cli.pgoutput.messages import Message, Tag
+from pgcdc_cli.xlogdata import START_LSN, XLOGDATA_HEADER
 
 Int64s = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-HEADER = 25
 LARGEST = 2**31 - 1
 """Bytes in one buffer: Arrow's binary offsets have 32 bits. A frame is smaller: so is CopyData's length."""
 
-_START_LSN = 1
 PADDING = bytes(8)
 """So that eight bytes can be gathered at any position of a message, whatever is done with them."""
 
@@ -61,18 +56,18 @@ class Wire:
 
     @classmethod
     def _join(cls, frames: Sequence[bytes], sizes: Int64s) -> "Wire":
-        if int(sizes.min()) <= HEADER:
+        if int(sizes.min()) <= XLOGDATA_HEADER:
             short = frames[int(np.argmin(sizes))]
+            wanted = XLOGDATA_HEADER + 1
             raise UndecodableError(
-                f"could not decode XLogData frame: it wants {HEADER + 1} bytes or more, has {len(short)}",
-                short,
+                f"could not decode XLogData frame: it wants {wanted} bytes or more, has {len(short)}", short
             )
         data = b"".join([*frames, PADDING])
         words = _words(data)
         ends = np.cumsum(sizes)
         starts = ends - sizes
-        lsn = _checked(native(words[starts + _START_LSN]), frames)
-        starts += HEADER
+        lsn = _checked(native(words[starts + START_LSN.start]), frames)
+        starts += XLOGDATA_HEADER
         return cls(data, pa.py_buffer(data), words, starts, ends, lsn, native(words[starts]))
 
     @classmethod

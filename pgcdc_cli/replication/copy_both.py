@@ -15,7 +15,8 @@ from psycopg.errors import error_from_result
 from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
-from pgcdc_cli.replication.frames import XLOGDATA, XLOGDATA_HEADER, Keepalive, Received, read_keepalive
+from pgcdc_cli.replication.frames import XLOGDATA, Keepalive, Received, read_keepalive
+from pgcdc_cli.xlogdata import XLOGDATA_HEADER
 
 BATCH_BYTES = 4 << 20
 """A batch ends here even if it has fewer frames than asked for, so that wide rows need no more memory."""

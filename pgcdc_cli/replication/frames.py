@@ -9,14 +9,10 @@ from dataclasses import dataclass, replace
 
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.lsn import Lsn
-
-XLOGDATA_HEADER = 25
-"""Bytes before the plugin's message: `w`, start LSN, end LSN, send time."""
+from pgcdc_cli.xlogdata import POSTGRES_EPOCH, XLOGDATA_HEADER
 
 XLOGDATA = ord("w")
 KEEPALIVE = ord("k")
-POSTGRES_EPOCH = 946_684_800_000_000
-"""2000-01-01 00:00 UTC in microseconds since 1970-01-01."""
 
 _KEEPALIVE = struct.Struct(">cqqB")
 _STANDBY_STATUS = struct.Struct(">cqqqqB")
@@ -57,11 +53,6 @@ class Received:
     def empty(self) -> bool:
         """Nothing had arrived."""
         return not self.frames and self.keepalive is None and not self.closed
-
-
-def xlogdata_start(frame: bytes) -> Lsn:
-    """Read where the log record of an XLogData frame begins."""
-    return Lsn.from_bytes(frame[1:9], "big")
 
 
 def read_keepalive(frame: bytes) -> Keepalive:

@@ -16,8 +16,9 @@ from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import small_batch
 from pgcdc_cli.pgoutput.assemble import Assembler
-from pgcdc_cli.pgoutput.wire import HEADER, Wire
+from pgcdc_cli.pgoutput.wire import Wire
 from pgcdc_cli.replication.connection import ReplicationConnection
+from pgcdc_cli.xlogdata import XLOGDATA_HEADER
 
 HANDLED = re.compile(rb'"ts_ms":\d+(,"transaction":(null|{[^}]*}))?}')
 CONNECTOR = {"topic.prefix": "srv", "provide.transaction.metadata": "true"}
@@ -40,7 +41,7 @@ def transactions(frames: list[bytes]) -> list[list[bytes]]:
     found: list[list[bytes]] = [[]]
     for frame in frames:
         found[-1].append(frame)
-        if frame[HEADER : HEADER + 1] == b"C":
+        if frame[XLOGDATA_HEADER : XLOGDATA_HEADER + 1] == b"C":
             found.append([])
     return found[:-1]
 
