@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from pgcdc_cli.catalog import Catalog
     from pgcdc_cli.formats.debezium.config import ConnectorConfig
-    from pgcdc_cli.settings import SnapshotPlan
+    from pgcdc_cli.stream.settings import SnapshotPlan
 
 _CONNECTION = {
     "host": "database_hostname",
@@ -67,7 +67,7 @@ def source_of(
 
 def snapshot_plan(config: "ConnectorConfig | None") -> "SnapshotPlan | None":
     """Give what `snapshot.mode` asks for."""
-    from pgcdc_cli.settings import SnapshotPlan
+    from pgcdc_cli.stream.settings import SnapshotPlan
 
     if config is None or config.snapshot_mode in {"never", "no_data"}:
         return None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pgcdc_cli.cli.printing import human_bytes, talk, write_error
 
 if TYPE_CHECKING:
-    from pgcdc_cli.settings import Totals
+    from pgcdc_cli.stream.settings import Totals
 
 INTERVAL = 0.5
 """Seconds between two looks of the line."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from pgcdc_cli.formats.base import Format
-    from pgcdc_cli.settings import Control, StreamSettings
+    from pgcdc_cli.stream.settings import Control, StreamSettings
 
 
 def register(app: typer.Typer) -> None:
@@ -121,7 +121,7 @@ def stream(  # noqa: PLR0913 - a command's options
     if target.format == "raw" and max_transactions is not None:
         raise usage_error("--max-transactions: raw output doesn't know where a transaction ends")
     from pgcdc_cli.replication.protocol import Protocol
-    from pgcdc_cli.settings import Limits, StreamSettings
+    from pgcdc_cli.stream.settings import Limits, StreamSettings
 
     settings = StreamSettings(
         conninfo=source.conninfo,
@@ -169,8 +169,8 @@ def _shows_progress(target: Target) -> bool:
 
 
 def _run(settings: "StreamSettings", target: Target, encoding: "Format", reporter: Reporter) -> None:
-    from pgcdc_cli.settings import Control
-    from pgcdc_cli.stream import StreamRun
+    from pgcdc_cli.stream.run import StreamRun
+    from pgcdc_cli.stream.settings import Control
 
     control = Control()
     run = StreamRun(

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from pgcdc_cli.catalog.tables import describe_alone
-from pgcdc_cli.snapshot import Snapshot
+from pgcdc_cli.stream.snapshot import Snapshot
 
 
 def command(database, output, *more, mode="initial"):

@@ -260,7 +260,8 @@ def test_a_directory_that_may_not_be_written(source):
             "sys.path[:] = sys.path; os.setresuid(65534, 65534, 65534); sys.exit(run(sys.argv[1:]))"
         )
         preloaded = (
-            "import pgcdc_cli.stream, pgcdc_cli.sinks.directory, pgcdc_cli.sinks.file, pgcdc_cli.cli.stream; "
+            "import pgcdc_cli.stream.run, pgcdc_cli.cli.stream; "
+            "import pgcdc_cli.sinks.directory, pgcdc_cli.sinks.file; "
         )
         line = command(source.uri, slot, "-D", str(place / "out"), "--endpos", "now")
         run = subprocess.run(

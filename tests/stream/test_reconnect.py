@@ -3,8 +3,8 @@
 import pytest
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.patience import FIRST_TRIES, PATIENCE, STEADY, Patience
 from pgcdc_cli.replication.retry import CAP, FIRST
+from pgcdc_cli.stream.reconnect import FIRST_TRIES, PATIENCE, STEADY, Patience
 
 LOST = PgcdcError(ErrorKind.CONNECTION, "lost")
 
@@ -20,7 +20,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr("pgcdc_cli.patience.time", clock)
+    monkeypatch.setattr("pgcdc_cli.stream.reconnect.time", clock)
     return clock
 
 

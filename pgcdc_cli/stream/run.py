@@ -15,21 +15,21 @@ from pgcdc_cli.catalog.tables import describe_alone
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.formats.base import EncodedSlice, Format, Restartable
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.patience import Patience
 from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.changes import Edge
 from pgcdc_cli.pgoutput.messages import Relation
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy
 from pgcdc_cli.pgoutput.streamed import Streams
-from pgcdc_cli.pipeline import ChangePipeline, Pipeline, RawPipeline
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.replication.frames import Keepalive, Received
-from pgcdc_cli.settings import Control, StreamSettings, Totals
 from pgcdc_cli.sinks.base import Sink
 from pgcdc_cli.sinks.checkpoint import Checkpoint, Source
 from pgcdc_cli.sinks.source import check_gap, check_source
-from pgcdc_cli.slotcheck import check_slot
-from pgcdc_cli.snapshot import Snapshot
+from pgcdc_cli.stream.pipeline import ChangePipeline, Pipeline, RawPipeline
+from pgcdc_cli.stream.reconnect import Patience
+from pgcdc_cli.stream.settings import Control, StreamSettings, Totals
+from pgcdc_cli.stream.snapshot import Snapshot
+from pgcdc_cli.stream.start import check_slot
 from pgcdc_cli.table import TableSchema
 
 log = logging.getLogger("pgcdc")
