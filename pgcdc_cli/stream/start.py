@@ -1,10 +1,123 @@
-"""May this slot be streamed? Asked before START_REPLICATION, whose refusals say less."""
+"""Where a stream begins, and whether it may: publication, slot, source and position.
+
+Looked at before START_REPLICATION, whose refusals say less.
+"""
+
+import logging
 
 from pgcdc_cli.catalog import Catalog, Slot
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.replication.connection import ReplicationConnection, SystemIdentity
+from pgcdc_cli.sinks.base import Sink
+from pgcdc_cli.sinks.checkpoint import Checkpoint, Source
+from pgcdc_cli.sinks.source import check_gap, check_source
+from pgcdc_cli.stream.settings import Control, StreamSettings
+
+log = logging.getLogger("pgcdc")
 
 _OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
+
+
+class Start:
+    """What is made and checked on every connection of a run before the stream begins on it.
+
+    `decodes` is false for raw output. Methods raise PgcdcError.
+    """
+
+    def __init__(
+        self, settings: StreamSettings, sink: Sink, catalog: Catalog, control: Control, *, decodes: bool
+    ) -> None:
+        self._settings = settings
+        self._sink = sink
+        self._catalog = catalog
+        self._control = control
+        self._decodes = decodes
+        self._started = self._created = False
+
+    @property
+    def unread(self) -> bool:
+        """Is there a snapshot to be read whose end no checkpoint has seen?"""
+        checkpoint = self._sink.checkpoint
+        return self._settings.snapshot is not None and (checkpoint is None or not checkpoint.end_lsn)
+
+    def check_position(self) -> None:
+        """Refuse a position for what has a checkpoint: USAGE."""
+        start, checkpoint = self._settings.start_lsn, self._sink.checkpoint
+        if start is not None and checkpoint is not None:
+            raise PgcdcError(
+                ErrorKind.USAGE,
+                f"could not start at {start}: there is a checkpoint, at {checkpoint.end_lsn}",
+                hint="leave out -I/--startpos, or write to another place",
+            )
+
+    def prepare(self, connection: ReplicationConnection, identity: SystemIdentity) -> None:
+        """Is this still the source that we know? Where the stream is new, here it begins."""
+        settings = self._settings
+        if settings.make_publication is not None and self._sink.checkpoint is None:
+            settings.make_publication(self._catalog)
+        if settings.create_slot and not self._created:
+            self._create_slot(connection)
+        position = check_slot(
+            self._catalog,
+            settings.slot,
+            identity.database,
+            decodes=self._decodes,
+            keeps_prepared=settings.keeps_prepared,
+        )
+        self._check_publications()
+        source = Source(
+            identity.system_id, identity.timeline, identity.database, settings.slot, settings.publications
+        )
+        checkpoint = self._checked(source, position, connection)
+        if checkpoint is not None or not self._started:
+            self._sink.start(source, self._start_lsn(position), checkpoint)
+        self._started = True
+
+    def _create_slot(self, connection: ReplicationConnection) -> None:
+        """Make the slot, when the publications are there: it sees none that come after it."""
+        name = self._settings.slot
+        exists = self._catalog.slot(name) is not None
+        if exists and self._settings.if_not_exists:
+            return
+        done = self._sink.durable_lsn
+        if done and not (exists or self._settings.accept_gap):
+            message = f'could not go on from {done}: slot "{name}" is gone'
+            raise PgcdcError(ErrorKind.SLOT_MISSING, message, hint=ErrorKind.GAP.rule.hint)
+        self._check_publications()
+        with self._control.interruptible():
+            connection.create_slot(name, two_phase=self._settings.protocol.two_phase)
+        self._created = True
+
+    def _check_publications(self) -> None:
+        if self._decodes:
+            self._catalog.check_publications(self._settings.publications)
+
+    def _checked(self, source: Source, position: Lsn, connection: ReplicationConnection) -> Checkpoint | None:
+        """Give the checkpoint to go on with; None where there is none."""
+        settings, checkpoint = self._settings, self._sink.checkpoint
+        if checkpoint is not None:
+            return check_source(
+                checkpoint,
+                source,
+                slot_position=Lsn(0) if self.unread else position,
+                accept_gap=settings.accept_gap,
+                accept_publications=settings.accept_publications,
+                history=lambda: connection.timeline_history(source.timeline),
+            )
+        if self._sink.durable_lsn and not settings.accept_gap:
+            check_gap(settings.slot, position, self._sink.durable_lsn)
+        return None
+
+    def _start_lsn(self, position: Lsn) -> Lsn:
+        wanted = self._settings.start_lsn
+        if self.unread:
+            return Lsn(0)
+        if wanted is None or wanted == position:
+            return position
+        if wanted < position:
+            log.warning("could not start at %s: the slot is at %s already", wanted, position)
+        return max(wanted, position)
 
 
 def check_slot(catalog: Catalog, name: str, database: str, *, decodes: bool, keeps_prepared: bool) -> Lsn:

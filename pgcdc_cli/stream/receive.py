@@ -1,0 +1,104 @@
+"""What the server sent, in batches of a size that is worth its price."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from pgcdc_cli.errors import PgcdcError
+from pgcdc_cli.replication.connection import ReplicationConnection
+from pgcdc_cli.replication.frames import Received
+from pgcdc_cli.stream.ends import Ends
+from pgcdc_cli.stream.pipeline import Pipeline
+
+BATCH = 8192
+"""Frames decoded at once, at most: the cost per batch vanishes, and they stay in cache."""
+
+BATCH_BYTES = 1 << 20
+"""Bytes of a batch that is large enough, however few its frames."""
+
+FEW, FEW_BYTES = 64, 1 << 16
+"""Frames and bytes of less than which a batch is small: it costs what any batch does, whatever is in it."""
+
+GATHER = 0.005
+"""Seconds to wait for more of an open transaction before what is there is decoded."""
+
+NAP = 0.0002
+"""Seconds left to a server that flushes every message: one wake-up then brings many rows, not a dozen."""
+
+TICK = 0.25
+"""Seconds after which an idle loop looks at signals and clocks."""
+
+
+def is_small(frames: Sequence[bytes]) -> bool:
+    """Say whether a batch costs more than what is in it."""
+    return len(frames) < FEW and sum(map(len, frames)) < FEW_BYTES
+
+
+class Receiver:
+    """Takes batches from one connection; `pace` is the sink's. `must_end`: is there to be no more waiting?"""
+
+    def __init__(
+        self,
+        connection: ReplicationConnection,
+        pipeline: Pipeline,
+        ends: Ends,
+        must_end: Callable[[], bool],
+        pace: float,
+    ) -> None:
+        self._connection = connection
+        self._pipeline = pipeline
+        self._ends = ends
+        self._must_end = must_end
+        self._pace = pace
+        self._taken = 0.0
+        self._failure: PgcdcError | None = None
+
+    def receive(self) -> Received:
+        """Take a batch: what is there, but not too little of a busy stream, and no half transaction."""
+        if self._failure is not None:
+            raise self._failure
+        received = self._connection.receive(BATCH, TICK)
+        if received.frames:
+            received = self._completed(self._paced(received))
+            self._taken = time.monotonic()
+        return received
+
+    def _paced(self, received: Received) -> Received:
+        """Let a few changes that come right after the last ones wait for more: each batch has its price."""
+        wait = self._taken + self._pace - time.monotonic()
+        if wait <= 0 or not is_small(received.frames) or self._pipeline.awaits_more(received.frames[-1]):
+            return received
+        if self._ends_with(received):
+            return received
+        time.sleep(wait)
+        return self._more(received, 0.0) or received
+
+    def _completed(self, received: Received) -> Received:
+        """Wait for the rest of a transaction, whose part nobody waits for, while it comes at once."""
+        until = time.monotonic() + TICK
+        size = sum(map(len, received.frames))
+        while self._pipeline.awaits_more(received.frames[-1]) and not (
+            self._ends_with(received) or self._must_end()
+        ):
+            if len(received.frames) >= BATCH or size >= BATCH_BYTES or time.monotonic() >= until:
+                break
+            time.sleep(NAP)
+            more = self._more(received, GATHER)
+            if more is None:
+                break
+            size += sum(map(len, more.frames[len(received.frames) :]))
+            received = more
+        return received
+
+    def _more(self, received: Received, timeout: float) -> Received | None:
+        """Add what comes by then; None for nothing. An error waits until what came before it is written."""
+        try:
+            later = self._connection.receive(BATCH - len(received.frames), timeout)
+        except PgcdcError as error:
+            self._failure = error
+            return None
+        return None if later.empty else received.followed_by(later)
+
+    def _ends_with(self, received: Received) -> bool:
+        """Say whether nothing behind this is wanted: the server has ended, or is beyond the end position."""
+        keepalive = received.keepalive
+        return received.closed or (keepalive is not None and self._ends.is_reached(keepalive.wal_end))
