@@ -1,12 +1,16 @@
 """What the server's plugin is asked for: the options, and what of them goes together."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from pgcdc_cli.cli import units
 from pgcdc_cli.cli.options import usage_error
+
+if TYPE_CHECKING:
+    from pgcdc_cli.formats.base import Format
+    from pgcdc_cli.formats.raw import RawFormat
 
 SERVER = "What the server sends"
 
@@ -88,13 +92,13 @@ def plugin_options(publications: list[str], given: list[str], *, raw: bool) -> M
     return options | {"publication_names": publication_names(publications)}
 
 
-def check_two_phase(file_format: str, *, at_prepare: bool, two_phase: bool, keeps: bool) -> None:
+def check_two_phase(
+    form: "type[Format | RawFormat]", *, at_prepare: bool, two_phase: bool, keeps: bool
+) -> None:
     """Refuse what can't be done about prepared transactions; `keeps`: the output has a checkpoint."""
-    if at_prepare and file_format not in {"jsonl", "pretty"}:
-        raise usage_error(
-            f"--two-phase-at prepare: --format {file_format} can't tell how a transaction ended"
-        )
-    if two_phase and not at_prepare and not keeps and file_format != "raw":
+    if at_prepare and not form.capabilities.transactions:
+        raise usage_error(f"--two-phase-at prepare: --format {form.name} can't tell how a transaction ended")
+    if two_phase and not at_prepare and not keeps and form.decodes:
         raise usage_error(
             "--two-phase: nothing keeps a prepared transaction until it commits;"
             " use -f or -D, or --two-phase-at prepare"

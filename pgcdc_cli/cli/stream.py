@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from pgcdc_cli.formats.base import Format
+    from pgcdc_cli.formats.raw import RawFormat
     from pgcdc_cli.stream.settings import Control, StreamSettings
 
 
@@ -113,12 +114,14 @@ def stream(  # noqa: PLR0913 - a command's options
         values_only=record == "value",
     )
     check(target)
-    keeps = keeps_checkpoint(target)
-    plugin.check_two_phase(target.format, at_prepare=target.at_prepare, two_phase=two_phase, keeps=keeps)
+    keeps, decodes = keeps_checkpoint(target), target.format_class.decodes
+    plugin.check_two_phase(
+        target.format_class, at_prepare=target.at_prepare, two_phase=two_phase, keeps=keeps
+    )
     source = source_of(config, conninfo, slot, publication or [])
     if if_not_exists and not create_slot:
         raise usage_error("--if-not-exists goes with --create-slot")
-    if target.format == "raw" and max_transactions is not None:
+    if not decodes and max_transactions is not None:
         raise usage_error("--max-transactions: raw output doesn't know where a transaction ends")
     from pgcdc_cli.replication.protocol import Protocol
     from pgcdc_cli.stream.settings import Limits, StreamSettings
@@ -127,7 +130,7 @@ def stream(  # noqa: PLR0913 - a command's options
         conninfo=source.conninfo,
         slot=source.slot,
         publications=tuple(source.publications),
-        options=plugin.plugin_options(source.publications, option or [], raw=target.format == "raw"),
+        options=plugin.plugin_options(source.publications, option or [], raw=not decodes),
         protocol=Protocol(
             version=proto_version,
             streaming=streaming,
@@ -135,7 +138,7 @@ def stream(  # noqa: PLR0913 - a command's options
             binary=binary,
             messages=messages or config is not None,
             origin=origin,
-            newest=target.format != "raw",
+            newest=decodes,
         ),
         at_prepare=target.at_prepare,
         keeps_prepared=keeps or target.at_prepare,
@@ -168,19 +171,14 @@ def _shows_progress(target: Target) -> bool:
     return sys.stderr.isatty() and not (target.stdout and sys.stdout.isatty())
 
 
-def _run(settings: "StreamSettings", target: Target, encoding: "Format", reporter: Reporter) -> None:
+def _run(
+    settings: "StreamSettings", target: Target, encoding: "Format | RawFormat", reporter: Reporter
+) -> None:
     from pgcdc_cli.stream.run import StreamRun
     from pgcdc_cli.stream.settings import Control
 
     control = Control()
-    run = StreamRun(
-        settings,
-        sink_for(target, encoding),
-        encoding,
-        control,
-        reporter,
-        marks=target.format in {"pretty", "debezium"} or target.marks,
-    )
+    run = StreamRun(settings, sink_for(target, encoding), encoding, control, reporter)
     with _signals(control):
         try:
             run.run()

@@ -7,10 +7,10 @@ import typer
 
 from pgcdc_cli.cli import units
 from pgcdc_cli.cli.options import whole_number
-from pgcdc_cli.cli.target import Compression as CompressionName
 from pgcdc_cli.cli.target import FormatName
-from pgcdc_cli.cli.target import Layout as LayoutName
-from pgcdc_cli.cli.target import Numeric as NumericName
+from pgcdc_cli.formats.capabilities import Compression as CompressionName
+from pgcdc_cli.formats.capabilities import Layout as LayoutName
+from pgcdc_cli.formats.capabilities import Numeric as NumericName
 
 OUTPUT, DEBEZIUM, END = "Output", "Debezium", "Where it ends"
 

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Literal
 
 from pgcdc_cli.cli.options import usage_error
 from pgcdc_cli.cli.printing import wants_colour
+from pgcdc_cli.formats.capabilities import Compression, Layout, Numeric
 
 if TYPE_CHECKING:
     from pgcdc_cli.formats.base import Format
     from pgcdc_cli.formats.debezium.config import ConnectorConfig
+    from pgcdc_cli.formats.raw import RawFormat
     from pgcdc_cli.sinks.base import Sink
 
 FormatName = Literal["jsonl", "arrow", "debezium", "pretty", "raw"]
-Layout = Literal["table", "stream"]
-Compression = Literal["none", "gzip", "zstd"]
-Numeric = Literal["string", "number"]
 
 STDOUT = "-"
 
@@ -42,6 +41,17 @@ class Target:
     spool_limit: int | None = None
 
     @property
+    def format_class(self) -> "type[Format | RawFormat]":
+        """The format's class, which declares what can be asked of it."""
+        if self.format == "debezium":
+            from pgcdc_cli.formats.debezium.format import DebeziumFormat
+
+            return DebeziumFormat
+        from pgcdc_cli.formats.select import FORMATS
+
+        return FORMATS[self.format]
+
+    @property
     def marks(self) -> bool:
         """Are begins and commits written? Without them nobody could tell how a prepared one ended."""
         return self.transactions or self.at_prepare
@@ -65,7 +75,7 @@ def keeps_checkpoint(target: Target) -> bool:
     """Say whether the output has a checkpoint."""
     from pgcdc_cli.sinks.file import takes_checkpoint
 
-    return target.format != "raw" and (
+    return target.format_class.decodes and (
         target.directory is not None or (not target.stdout and takes_checkpoint(str(target.file)))
     )
 
@@ -82,13 +92,14 @@ def check(target: Target) -> None:
         raise usage_error("-f and -D exclude each other")
     if target.file == "":
         raise usage_error("-f/--file: the name is empty")
-    if target.format in {"pretty", "raw"} and target.directory is not None:
+    layouts = target.format_class.capabilities.layouts
+    if "table" not in layouts and target.directory is not None:
         raise usage_error(f"--format {target.format} goes into one file (-f) or to standard output")
-    if target.format == "arrow" and target.directory is None:
-        raise usage_error("--format arrow needs a directory (-D): a file holds one table")
+    if "stream" not in layouts and target.directory is None:
+        raise usage_error(f"--format {target.format} needs a directory (-D): a file holds one table")
 
 
-def encoding_for(target: Target) -> "Format":
+def encoding_for(target: Target) -> "Format | RawFormat":
     """Make the format; raises PgcdcError USAGE for options that exclude each other."""
     if target.connector is not None:
         return _debezium(target, target.connector)
@@ -111,7 +122,7 @@ def _debezium(target: Target, config: "ConnectorConfig") -> "Format":
     return DebeziumFormat(config, layout, target.compression, target.values_only)
 
 
-def sink_for(target: Target, encoding: "Format") -> "Sink":
+def sink_for(target: Target, encoding: "Format | RawFormat") -> "Sink":
     """Make the sink, as yet unopened."""
     from pgcdc_cli.sinks.base import SinkSettings
     from pgcdc_cli.sinks.directory import DirectorySettings, DirectorySink

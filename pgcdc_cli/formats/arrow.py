@@ -1,14 +1,15 @@
 """Arrow IPC streams, one schema a file (`arrowschema.py`): typed columns, a record batch message a frame."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import pyarrow as pa
 
 from pgcdc_cli.formats.arrowrow import batch_of_changes, batch_of_message, batch_of_truncate
 from pgcdc_cli.formats.arrowschema import table_schema
 from pgcdc_cli.formats.base import Data, EncodedSlice, Piece
+from pgcdc_cli.formats.capabilities import Capabilities
 from pgcdc_cli.formats.ordered import MESSAGES, Arrange, Encoded, commit_range, place, tables_of
 from pgcdc_cli.pgoutput.changes import ChangeBatch, Int64s, MessageChange, Slice, TruncateChange
 
@@ -36,11 +37,15 @@ _BATCHES: Arrange[pa.RecordBatch] = Arrange(_concat, _take)
 class ArrowFormat:
     """One target a table, and one for logical messages. `compression` is that of record batch bodies."""
 
+    name: ClassVar[str] = "arrow"
+    suffix: ClassVar[str] = ".arrow"
+    tail: ClassVar[bytes] = END_OF_STREAM
+    capabilities: ClassVar[Capabilities] = Capabilities(("table",), ("none", "zstd"))
+    decodes: ClassVar[Literal[True]] = True
+    wants_marks: ClassVar[bool] = False
+    restartable: ClassVar[None] = None
+
     compression: ArrowCompression = "none"
-    _: KW_ONLY
-    name: str = field(default="arrow", init=False)
-    suffix: str = field(default=".arrow", init=False)
-    tail: bytes = field(default=END_OF_STREAM, init=False)
 
     def encode(self, part: Slice) -> EncodedSlice:
         """Encode the rows of a slice.

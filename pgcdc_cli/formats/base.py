@@ -1,11 +1,12 @@
-"""What every format gives to the sinks."""
+"""What every format gives to the sinks, and declares to a run of the stream."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import ClassVar, Literal, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from pgcdc_cli.formats.capabilities import Capabilities
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.changes import Edge, LastCommit, Slice
 from pgcdc_cli.table import TableSchema
@@ -42,35 +43,47 @@ class EncodedSlice:
     tables: tuple[TableSchema, ...] = ()
 
 
-class Format(Protocol):
-    """Slices to bytes."""
+class FileFormat(Protocol):
+    """How files are named and put together, which is all that sinks ask.
 
-    @property
-    def name(self) -> str:
-        """What the manifest calls it."""
+    `name` is what the manifest calls it, `tail` what ends a file.
+    """
+
+    name: ClassVar[str]
+    tail: ClassVar[bytes]
 
     @property
     def suffix(self) -> str:
         """What ends a file's name."""
 
-    @property
-    def tail(self) -> bytes:
-        """What ends a file."""
-
-    def encode(self, part: Slice) -> EncodedSlice:
-        """Encode the rows of a slice, each file's in stream order."""
-        ...
-
     def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
-        """Join what `encode` gave for one file into bytes that can be appended to it, and cut off again.
+        """Join what was encoded for one file into bytes that can be appended to it, and cut off again.
 
         That is a compressed frame, an Arrow record batch message, or the bytes themselves.
         """
         ...
 
 
-@runtime_checkable
-class Restartable(Format, Protocol):
+class Format(FileFormat, Protocol):
+    """Slices to bytes. `decodes` says so, where `RawFormat` takes the plugin's messages as they are."""
+
+    capabilities: ClassVar[Capabilities]
+    decodes: ClassVar[Literal[True]]
+
+    @property
+    def wants_marks(self) -> bool:
+        """Are the marks of begins and commits to be in its slices?"""
+
+    @property
+    def restartable(self) -> "Restartable | None":
+        """The format itself, where its lines tell of what came before them."""
+
+    def encode(self, part: Slice) -> EncodedSlice:
+        """Encode the rows of a slice, each file's in stream order."""
+        ...
+
+
+class Restartable(Protocol):
     """A format whose lines tell of what came before them, and of an idle stream."""
 
     def restart(self, database: str, last_commit: LastCommit | None) -> None:

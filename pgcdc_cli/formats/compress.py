@@ -1,13 +1,11 @@
 """Independent frames: files of them can be appended to, and cut off between two."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 import pyarrow as pa
 
 from pgcdc_cli.formats.base import Data
-
-Compression = Literal["none", "gzip", "zstd"]
+from pgcdc_cli.formats.capabilities import Compression
 
 SUFFIXES: dict[Compression, str] = {"none": "", "gzip": ".gz", "zstd": ".zst"}
 _LEVELS = {"gzip": 6, "zstd": 3}

@@ -10,14 +10,15 @@ looks like is in `types/convert.py`.
 
 import json
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pyarrow as pa
 
 from pgcdc_cli.formats.base import Data, EncodedSlice, Piece
-from pgcdc_cli.formats.compress import SUFFIXES, Compression, compress
+from pgcdc_cli.formats.capabilities import Capabilities, Compression, Layout, Numeric
+from pgcdc_cli.formats.compress import SUFFIXES, compress
 from pgcdc_cli.formats.events import Event, event_object
 from pgcdc_cli.formats.jsonfew import few_lines
 from pgcdc_cli.formats.jsonobject import joined
@@ -27,9 +28,6 @@ from pgcdc_cli.formats.ordered import MESSAGES, Encoded, commit_range, place, ta
 from pgcdc_cli.pgoutput.changes import ChangeBatch, Slice, TruncateChange
 from pgcdc_cli.table import TableSchema
 
-Layout = Literal["table", "stream"]
-Numeric = Literal["string", "number"]
-
 
 @dataclass(frozen=True, slots=True)
 class JsonlFormat:
@@ -38,17 +36,26 @@ class JsonlFormat:
     `transactions` adds a line for each begin and commit; it needs the stream layout.
     """
 
+    name: ClassVar[str] = "jsonl"
+    tail: ClassVar[bytes] = b""
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        ("table", "stream"), ("none", "gzip", "zstd"), numeric=True, transactions=True
+    )
+    decodes: ClassVar[Literal[True]] = True
+    restartable: ClassVar[None] = None
+
     layout: Layout = "table"
     compression: Compression = "none"
     numeric: Numeric = "string"
     transactions: bool = False
-    _: KW_ONLY
-    name: str = field(default="jsonl", init=False)
-    tail: bytes = field(default=b"", init=False)
 
     @property
     def suffix(self) -> str:
         return ".jsonl" + SUFFIXES[self.compression]
+
+    @property
+    def wants_marks(self) -> bool:
+        return self.transactions
 
     def encode(self, part: Slice) -> EncodedSlice:
         """Encode the rows of a slice; a PROTOCOL error where a value is no valid UTF-8."""

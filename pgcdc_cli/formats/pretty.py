@@ -1,12 +1,14 @@
 """Changes for a person at a terminal, made from the objects of JSON lines, fresh or read from files."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from shutil import get_terminal_size
+from typing import ClassVar, Literal
 
 import pyarrow as pa
 
 from pgcdc_cli.formats.base import Data, EncodedSlice, Piece
+from pgcdc_cli.formats.capabilities import Capabilities
 from pgcdc_cli.formats.compress import join_bytes
 from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.formats.prettyvalue import UNCHANGED, Change, image, parse_line, shown
@@ -153,12 +155,16 @@ def _values(values: Mapping[str, str], style: Style, paint: Paint) -> Iterator[s
 class PrettyFormat:
     """Everything into one stream, with transaction brackets; values are cut so that lines fit `width`."""
 
+    name: ClassVar[str] = "pretty"
+    suffix: ClassVar[str] = ".txt"
+    tail: ClassVar[bytes] = b""
+    capabilities: ClassVar[Capabilities] = Capabilities(("stream",), transactions=True)
+    decodes: ClassVar[Literal[True]] = True
+    wants_marks: ClassVar[bool] = True
+    restartable: ClassVar[None] = None
+
     colour: bool = False
     width: int = field(default_factory=lambda: get_terminal_size().columns)
-    _: KW_ONLY
-    name: str = field(default="pretty", init=False)
-    suffix: str = field(default=".txt", init=False)
-    tail: bytes = field(default=b"", init=False)
 
     def encode(self, part: Slice) -> EncodedSlice:
         """Encode the rows of a slice; a PROTOCOL error where a value is no valid UTF-8."""

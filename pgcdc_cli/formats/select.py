@@ -3,12 +3,16 @@
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.arrow import ArrowFormat
 from pgcdc_cli.formats.base import Format
-from pgcdc_cli.formats.compress import Compression
-from pgcdc_cli.formats.jsonl import JsonlFormat, Layout, Numeric
+from pgcdc_cli.formats.capabilities import Compression, Layout, Numeric
+from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.formats.pretty import PrettyFormat
 from pgcdc_cli.formats.raw import RawFormat
 
-FORMATS = ("jsonl", "arrow", "pretty", "raw")
+FORMATS: dict[str, type[Format] | type[RawFormat]] = {
+    form.name: form for form in (JsonlFormat, ArrowFormat, PrettyFormat, RawFormat)
+}
+
+_LAYOUT_REFUSED: dict[Layout, str] = {"stream": "a file has one schema", "table": "it is one stream"}
 
 
 def select_format(
@@ -19,7 +23,7 @@ def select_format(
     numeric: Numeric = "string",
     transactions: bool = False,
     colour: bool = False,
-) -> Format:
+) -> Format | RawFormat:
     """Make the format called `name`; `layout` is "stream" wherever there is one file.
 
     Raises a USAGE error for an unknown name and for options that exclude each other.
@@ -36,18 +40,25 @@ def _check_options(
     name: str, layout: Layout, compression: Compression, numeric: Numeric, *, transactions: bool
 ) -> None:
     _refuse(name not in FORMATS, f'could not use format "{name}": there is none', f"use {', '.join(FORMATS)}")
-    arrow, lines, one_stream = name == "arrow", name == "jsonl", name in {"pretty", "raw"}
-    with_format = f'with format "{name}"'
+    can, with_format = FORMATS[name].capabilities, f'with format "{name}"'
     _refuse(
-        arrow and layout == "stream", f"could not use --layout stream {with_format}: a file has one schema"
+        layout not in can.layouts,
+        f"could not use --layout {layout} {with_format}: {_LAYOUT_REFUSED[layout]}",
     )
-    _refuse(arrow and compression == "gzip", f"could not use gzip {with_format}: Arrow has none", "use zstd")
-    _refuse(one_stream and layout == "table", f"could not use --layout table {with_format}: it is one stream")
-    _refuse(one_stream and compression != "none", f"could not use --compression {with_format}")
-    _refuse(not lines and numeric != "string", f"could not use --numeric {with_format}: it is for JSON lines")
-    _refuse(name in {"arrow", "raw"} and transactions, f"could not use --transactions {with_format}")
+    others, wrong = can.compressions[1:], compression not in can.compressions
+    _refuse(wrong and not others, f"could not use --compression {with_format}")
     _refuse(
-        lines and transactions and layout == "table",
+        wrong,
+        f"could not use {compression} {with_format}: {name.capitalize()} has none",
+        f"use {', '.join(others)}",
+    )
+    _refuse(
+        not can.numeric and numeric != "string",
+        f"could not use --numeric {with_format}: it is for JSON lines",
+    )
+    _refuse(transactions and not can.transactions, f"could not use --transactions {with_format}")
+    _refuse(
+        transactions and layout == "table",
         "could not write begins and commits into the tables' files",
         "use --layout stream, or -f",
     )

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.base import EncodedSlice, Format, Piece
+from pgcdc_cli.formats.base import EncodedSlice, FileFormat, Piece
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.changes import Edge, LastCommit, Prepared
 from pgcdc_cli.sinks.base import LAZY_PACE, SinkSettings
@@ -40,7 +40,7 @@ class CheckpointedSink(ABC):
         self,
         root: str,
         spool: str,
-        encoding: Format,
+        encoding: FileFormat,
         settings: SinkSettings,
         disk: Disk,
         clock: Callable[[], float] | None,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.base import EncodedSlice, Format, Piece
+from pgcdc_cli.formats.base import EncodedSlice, FileFormat, Piece
 from pgcdc_cli.sinks import recovery, rotation
 from pgcdc_cli.sinks.base import SinkSettings
 from pgcdc_cli.sinks.checkpoint import Checkpoint, Mark, PartialFile
@@ -39,7 +39,7 @@ class DirectorySink(CheckpointedSink):
     def __init__(
         self,
         path: str,
-        encoding: Format,
+        encoding: FileFormat,
         settings: DirectorySettings,
         disk: Disk | None = None,
         clock: Callable[[], float] | None = None,

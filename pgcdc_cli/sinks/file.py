@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.base import EncodedSlice, Format, Piece
+from pgcdc_cli.formats.base import EncodedSlice, FileFormat, Piece
 from pgcdc_cli.sinks.base import EAGER_PACE, SinkSettings
 from pgcdc_cli.sinks.checkpoint import Checkpoint, Mark, PartialFile
 from pgcdc_cli.sinks.core import CheckpointedSink
@@ -37,7 +37,7 @@ class FileSink(CheckpointedSink):
     def __init__(
         self,
         path: str,
-        encoding: Format,
+        encoding: FileFormat,
         settings: SinkSettings,
         disk: Disk | None = None,
         clock: Callable[[], float] | None = None,

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from pgcdc_cli.formats.base import Data, Format, Piece
+from pgcdc_cli.formats.base import Data, FileFormat, Piece
 from pgcdc_cli.sinks.checkpoint import Mark, PartialFile
 from pgcdc_cli.sinks.files import Files
 
@@ -64,7 +64,7 @@ class OutputFile:
     """
 
     def __init__(
-        self, files: Files, encoding: Format, entry: PartialFile, head: bytes, *, exists: bool
+        self, files: Files, encoding: FileFormat, entry: PartialFile, head: bytes, *, exists: bool
     ) -> None:
         self.head = head
         self.path = entry.path

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.base import EncodedSlice, Format
+from pgcdc_cli.formats.base import EncodedSlice, FileFormat
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.changes import LastCommit, Prepared
 from pgcdc_cli.sinks.base import EAGER_PACE, SinkSettings
@@ -30,7 +30,7 @@ class StreamSink:
     def __init__(
         self,
         target: str | int,
-        encoding: Format,
+        encoding: FileFormat,
         settings: SinkSettings,
         disk: Disk | None = None,
         clock: Callable[[], float] | None = None,

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.formats.base import EncodedSlice, Format
-from pgcdc_cli.formats.raw import encode_frames
+from pgcdc_cli.formats.raw import RawFormat
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.changes import Slice
 from pgcdc_cli.pgoutput.messages import Tag
@@ -117,7 +117,8 @@ class RawPipeline:
 
     in_transaction = False
 
-    def __init__(self, until: Lsn | None) -> None:
+    def __init__(self, encoding: RawFormat, until: Lsn | None) -> None:
+        self._encoding = encoding
         self._until = until
         self.ended = False
 
@@ -128,7 +129,7 @@ class RawPipeline:
     def encode(self, frames: Sequence[bytes]) -> Iterator[EncodedSlice]:
         wanted = frames if self._until is None else self._up_to(frames, self._until)
         if wanted:
-            yield encode_frames(wanted)
+            yield self._encoding.encode_frames(wanted)
 
     def _up_to(self, frames: Sequence[bytes], until: Lsn) -> Sequence[bytes]:
         for number, frame in enumerate(frames):

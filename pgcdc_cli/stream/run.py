@@ -8,7 +8,8 @@ from contextlib import closing
 from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.catalog.tables import describe_alone
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
-from pgcdc_cli.formats.base import Format, Restartable
+from pgcdc_cli.formats.base import Format
+from pgcdc_cli.formats.raw import RawFormat
 from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.messages import Relation
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy
@@ -31,33 +32,26 @@ log = logging.getLogger("pgcdc")
 
 
 class StreamRun:
-    """One run from its start to its end, over as many connections as it takes.
-
-    With `marks` the encoding is given begins and commits, too.
-    """
+    """One run from its start to its end, over as many connections as it takes."""
 
     def __init__(
         self,
         settings: StreamSettings,
         sink: Sink,
-        encoding: Format,
+        encoding: Format | RawFormat,
         control: Control,
         report: Callable[[Totals], None],
-        *,
-        marks: bool = False,
     ) -> None:
         self._settings = settings
         self._sink = sink
         self._encoding = encoding
-        self._decodes = encoding.name != "raw"
         self._control = control
         self._report = report
-        self._marks = marks
         self._catalog = Catalog(settings.conninfo)
         self._ends = Ends(settings.limits)
         self._writer = Writer(sink, control)
-        self._start = Start(settings, sink, self._catalog, control, decodes=self._decodes)
-        heartbeats = Heartbeats(encoding, settings.heartbeat_interval)
+        self._start = Start(settings, sink, self._catalog, control, decodes=encoding.decodes)
+        heartbeats = Heartbeats(encoding.restartable, settings.heartbeat_interval)
         self._pump = Pump(sink, self._writer, self._ends, heartbeats, control, report)
         self._snapshot_taken = False
 
@@ -154,9 +148,10 @@ class StreamRun:
 
     def _take_snapshot(self, database: str) -> bool:
         """Write the rows that are there before the stream, if any are wanted; false ends the run."""
-        plan = self._settings.snapshot
+        plan, encoding = self._settings.snapshot, self._encoding
         if plan is None or self._snapshot_taken or not (plan.again or self._start.unread):
             return plan is None or not plan.only
+        assert encoding.decodes, "what isn't decoded has no rows"
         self._restart_format(database)
         with self._control.interruptible():
             exported = Snapshot(self._settings.conninfo, self._settings.publications)
@@ -165,7 +160,7 @@ class StreamRun:
                 if self._control.stop:
                     self._sink.rollback()
                     return False
-                self._writer.write([self._encoding.encode(part)])
+                self._writer.write([encoding.encode(part)])
                 self._report(self.totals)
         self._sink.flush()
         self._snapshot_taken = True
@@ -176,18 +171,19 @@ class StreamRun:
         return self._catalog.describe if self._settings.use_catalog else describe_alone
 
     def _restart_format(self, database: str) -> None:
-        if isinstance(self._encoding, Restartable):
-            self._encoding.restart(database, self._sink.last_commit)
+        if self._encoding.restartable is not None:
+            self._encoding.restartable.restart(database, self._sink.last_commit)
 
     def _pipeline(self, database: str) -> Pipeline:
         """Make what encodes the frames of a new connection, which come again from the last edge on."""
-        if not self._decodes:
-            return RawPipeline(self._ends.lsn)
+        encoding = self._encoding
+        if not encoding.decodes:
+            return RawPipeline(encoding, self._ends.lsn)
         self._restart_format(database)
         assembler = Assembler(
             self._describe,
             skip_before=self._sink.edge_lsn,
-            marks=self._marks,
+            marks=encoding.wants_marks,
             until=self._ends.lsn,
             max_transactions=self._ends.transactions_left(self.totals.transactions),
             binary=self._settings.protocol.binary,
@@ -200,4 +196,4 @@ class StreamRun:
         )
         spools = self._sink.new_spools()
         streams = Streams(assembler, spools, policy, skip_before=self._sink.edge_lsn)
-        return ChangePipeline(streams, self._encoding)
+        return ChangePipeline(streams, encoding)

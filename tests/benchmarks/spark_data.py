@@ -142,8 +142,8 @@ class Directory:
 
     def _encoded(self, table: TableSchema, some: Changes) -> Iterator[tuple[TableSchema, bytes]]:
         """Give the file's bytes, and the table as the format describes it."""
-        if isinstance(self.encoding, DebeziumFormat):
-            self.encoding.restart("pg", self.last.get(table.display))
+        if self.encoding.restartable is not None:
+            self.encoding.restartable.restart("pg", self.last.get(table.display))
         for first in range(0, len(some), _SLICE):
             part = Changes(some.operations[first : first + _SLICE], some.ids[first : first + _SLICE])
             (piece,) = self.encoding.encode(self._slice(table, part)).pieces

@@ -1,11 +1,8 @@
 import struct
 
-import pytest
-
-from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.raw import RawFormat, encode_frames
+from pgcdc_cli.formats.raw import RawFormat
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.changes import Edge, Slice
+from pgcdc_cli.pgoutput.changes import Edge
 
 
 def frame(start: int, payload: bytes) -> bytes:
@@ -13,7 +10,7 @@ def frame(start: int, payload: bytes) -> bytes:
 
 
 def test_each_payload_is_followed_by_a_line_break_whatever_is_in_it():
-    encoded = encode_frames([frame(0x10, b"B\0\n"), frame(0x20, b""), frame(0x20, b"text")])
+    encoded = RawFormat().encode_frames([frame(0x10, b"B\0\n"), frame(0x20, b""), frame(0x20, b"text")])
     (piece,) = encoded.pieces
     assert bytes(RawFormat().frame([piece.data])) == b"B\0\n\n\ntext\n"
     assert (piece.rows, piece.target) == (3, "")
@@ -21,10 +18,5 @@ def test_each_payload_is_followed_by_a_line_break_whatever_is_in_it():
 
 
 def test_the_edge_is_where_the_last_frame_begins():
-    assert encode_frames([frame(1, b"a"), frame(2**40, b"b")]).edge == Edge(Lsn(2**40), Lsn(2**40), 0)
-
-
-def test_decoded_changes_are_refused():
-    with pytest.raises(PgcdcError) as error:
-        RawFormat().encode(Slice(None))
-    assert error.value.kind is ErrorKind.UNEXPECTED
+    encoded = RawFormat().encode_frames([frame(1, b"a"), frame(2**40, b"b")])
+    assert encoded.edge == Edge(Lsn(2**40), Lsn(2**40), 0)

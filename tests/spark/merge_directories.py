@@ -137,8 +137,8 @@ class Directory:
 
     def _pieces(self, table: TableSchema, changes: Sequence[Change]) -> Iterator[Piece]:
         """Encode in two slices, which may divide a transaction."""
-        if isinstance(self.encoding, DebeziumFormat):
-            self.encoding.restart("shop", self.last_commits.get(table.display))
+        if self.encoding.restartable is not None:
+            self.encoding.restartable.restart("shop", self.last_commits.get(table.display))
         self.last_commits[table.display] = LastCommit(Lsn(changes[-1].commit_lsn), 0)
         half = len(changes) // 2
         for first, last in ((0, half), (half, len(changes))):

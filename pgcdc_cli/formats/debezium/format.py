@@ -7,14 +7,15 @@ The reference is Debezium 2.5.4's PostgreSQL connector with pgoutput and Kafka's
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import pyarrow as pa
 
 from pgcdc_cli.formats.base import Data, EncodedSlice, Piece
-from pgcdc_cli.formats.compress import SUFFIXES, Compression, compress
+from pgcdc_cli.formats.capabilities import Capabilities, Compression, Layout
+from pgcdc_cli.formats.compress import SUFFIXES, compress
 from pgcdc_cli.formats.debezium import singles
 from pgcdc_cli.formats.debezium.config import ConnectorConfig
 from pgcdc_cli.formats.debezium.counting import Changes, Orders, Sums
@@ -49,13 +50,16 @@ _NEWLINE = 0x0A
 class DebeziumFormat:
     """Needs the marks of begins and commits in its slices, and to be told where it starts (`restart`)."""
 
+    name: ClassVar[str] = "debezium"
+    tail: ClassVar[bytes] = b""
+    capabilities: ClassVar[Capabilities] = Capabilities(("table", "stream"), ("none", "gzip", "zstd"))
+    decodes: ClassVar[Literal[True]] = True
+    wants_marks: ClassVar[bool] = True
+
     config: ConnectorConfig
-    layout: Literal["table", "stream"] = "table"
+    layout: Layout = "table"
     compression: Compression = "none"
     values_only: bool = False
-    _: KW_ONLY
-    name: str = field(default="debezium", init=False)
-    tail: bytes = field(default=b"", init=False)
     _progress: Progress = field(default_factory=Progress, init=False)
     _run_id: str = field(default_factory=lambda: str(uuid.uuid4()), init=False)
     _database: str = field(default="", init=False)
@@ -68,6 +72,10 @@ class DebeziumFormat:
     @property
     def suffix(self) -> str:
         return ".jsonl" + SUFFIXES[self.compression]
+
+    @property
+    def restartable(self) -> Self:
+        return self
 
     def restart(self, database: str, last_commit: LastCommit | None) -> None:
         """Forget what came after the last edge; `last_commit` is the transaction before it, if any.
