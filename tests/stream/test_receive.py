@@ -1,0 +1,128 @@
+"""How frames become batches: what goes together waits for the rest of it, and nothing waits for long."""
+
+import struct
+import time
+from collections.abc import Callable
+
+import pytest
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.replication.frames import Keepalive, Received
+from pgcdc_cli.stream import receive
+from pgcdc_cli.stream.ends import Ends
+from pgcdc_cli.stream.pipeline import ChangePipeline, RawPipeline
+from pgcdc_cli.stream.receive import FEW, FEW_BYTES, Receiver, is_small
+from pgcdc_cli.stream.settings import Limits
+
+NOTHING = Received([], None)
+FAILURE = PgcdcError(ErrorKind.PUBLICATION, "could not go on")
+
+
+def sent(tags: str) -> list[bytes]:
+    return [b"w" + struct.pack(">QQq", 1, 1, 0) + tag.encode() for tag in tags]
+
+
+def came(tags: str, keepalive: int | None = None) -> Received:
+    return Received(sent(tags), None if keepalive is None else Keepalive(Lsn(keepalive), 0, False))
+
+
+class Wire:
+    """A connection on which this arrives, one after the other; then nothing, or always the last."""
+
+    def __init__(self, *arriving: Received | PgcdcError, forever: bool = False) -> None:
+        self._arriving = list(arriving)
+        self._forever = forever
+        self.looks = 0
+
+    def receive(self, limit: int, timeout: float) -> Received:
+        del limit, timeout
+        self.looks += 1
+        if self._forever and len(self._arriving) == 1:
+            return self._arriving[0]
+        found = self._arriving.pop(0) if self._arriving else NOTHING
+        if isinstance(found, PgcdcError):
+            raise found
+        return found
+
+
+def receiver(
+    wire: Wire,
+    *,
+    end: int | None = None,
+    pace: float = 0.0,
+    must_end: Callable[[], bool] = lambda: False,
+    raw: bool = False,
+) -> Receiver:
+    pipeline = RawPipeline(None, None) if raw else ChangePipeline(None, None)
+    ends = Ends(Limits(end_lsn=None if end is None else Lsn(end)))
+    return Receiver(wire, pipeline, ends, must_end, pace)
+
+
+def tags(received: Received) -> str:
+    return "".join(frame[25:].decode() for frame in received.frames)
+
+
+@pytest.mark.parametrize("pieces", [("B", "I", "IC"), ("BI", "C"), ("S", "I", "E"), ("BRI", "UDC")])
+def test_a_transaction_that_comes_in_pieces_is_one_batch(pieces):
+    batches = receiver(Wire(*map(came, pieces), came("BIC")))
+    assert tags(batches.receive()) == "".join(pieces)
+    assert tags(batches.receive()) == "BIC"
+
+
+def test_a_whole_transaction_waits_for_nothing():
+    wire = Wire(came("BIC"), came("BIC"))
+    assert tags(receiver(wire).receive()) == "BIC"
+    assert wire.looks == 1
+
+
+def test_a_small_batch_that_follows_closely_waits_for_more():
+    batches = receiver(Wire(came("BIC"), came("BIC"), came("BUC")), pace=60.0)
+    batches._pace = 0.05
+    assert tags(batches.receive()) == "BIC"
+    assert tags(batches.receive()) == "BICBUC"
+
+
+def test_a_batch_of_many_or_of_large_rows_is_not_small():
+    assert is_small(sent("I" * (FEW - 1)))
+    assert not is_small(sent("I" * FEW))
+    assert not is_small([b"w" * FEW_BYTES])
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_beyond_the_end_position_nothing_more_is_gathered(raw):
+    batches = receiver(Wire(came("BIC", 500), came("BI")), end=500, pace=60.0, raw=raw)
+    batches._taken = time.monotonic()
+    assert tags(batches.receive()) == "BIC"
+
+
+def test_an_error_waits_until_what_came_before_it_is_taken():
+    batches = receiver(Wire(came("BIC"), came("BIC"), FAILURE, came("never")), pace=0.05)
+    assert tags(batches.receive()) == "BIC"
+    assert tags(batches.receive()) == "BIC"
+    for _ in range(2):
+        with pytest.raises(PgcdcError, match="could not go on"):
+            batches.receive()
+
+
+def test_half_a_transaction_that_trickles_in_is_taken_after_a_while(monkeypatch):
+    monkeypatch.setattr(receive, "TICK", 0.05)
+    wire = Wire(came("B"), came("I"), forever=True)
+    assert set(tags(receiver(wire).receive())) == {"B", "I"}
+    assert wire.looks < receive.BATCH
+
+
+def test_keepalives_alone_are_no_reason_to_wait_on(monkeypatch):
+    monkeypatch.setattr(receive, "TICK", 0.05)
+    received = receiver(Wire(came("BI"), came("", 7), forever=True)).receive()
+    assert (tags(received), received.keepalive.wal_end) == ("BI", 7)
+
+
+def test_a_signal_or_the_clock_ends_the_wait_for_the_rest():
+    wire = Wire(came("B"), came("I"), forever=True)
+    assert tags(receiver(wire, must_end=lambda: wire.looks > 3).receive()) == "BIII"
+
+
+def test_what_the_server_sent_last_comes_at_once():
+    received = receiver(Wire(Received(sent("BI"), None, closed=True)), pace=60.0).receive()
+    assert (tags(received), received.closed) == ("BI", True)
