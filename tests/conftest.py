@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import psycopg
 import pytest
 from psycopg import sql
@@ -20,7 +21,12 @@ from pgcdc_cli.demo.server import EmbeddedServer
 
 
 def pytest_configure() -> None:
-    """Take no signal as ignored: whoever starts us in the background hands that down, to our children too."""
+    """Take no signal as ignored: whoever starts us in the background hands that down, to our children too.
+
+    And let no made-up example have a deadline: on a busy machine any may take long.
+    """
+    hypothesis.settings.register_profile("untimed", deadline=None)
+    hypothesis.settings.load_profile("untimed")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 

@@ -124,15 +124,20 @@ def log_of(
 
 
 class Running:
-    """`pgcdc stream` in the background."""
+    """`pgcdc stream` in the background; `fsync` is in seconds."""
 
     def __init__(
-        self, log: Log, slot: str, *arguments: str, environment: dict[str, str] | None = None
+        self,
+        log: Log,
+        slot: str,
+        *arguments: str,
+        environment: dict[str, str] | None = None,
+        fsync: float = 0.2,
     ) -> None:
         self._log = log
         self._slot = slot
         self.process = subprocess.Popen(
-            log.command(slot, *arguments, "-s", "0.2", "-F", "0.2"),
+            log.command(slot, *arguments, "-s", "0.2", "-F", str(fsync)),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             env=os.environ | (environment or {}),

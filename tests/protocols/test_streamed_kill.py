@@ -66,7 +66,7 @@ def test_killed_after_changes_were_given_out_at_their_prepare(server18, tmp_path
         log.read(slot, *arguments, "--endpos", log.end())
         target = Target(out)
         for step in steps:
-            with Running(log, slot, *arguments) as reader:
+            with Running(log, slot, *arguments, fsync=0.2 if confirmed else 600) as reader:
                 reader.started()
                 do(0, *step)
                 if confirmed:
