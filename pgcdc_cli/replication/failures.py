@@ -56,6 +56,7 @@ _REFUSED = (
     (r"database .* does not exist", ErrorKind.USAGE, _HINTS["3D000"]),
     (r"authentication|pg_hba\.conf|password|role .* does not exist|log in", ErrorKind.AUTHENTICATION, None),
     (r"certificate|does not support SSL", ErrorKind.USAGE, "check sslmode, sslrootcert and sslcert"),
+    (r"closed the connection unexpectedly|Connection reset|Broken pipe", ErrorKind.CONNECTION, None),
 )
 _PINGS = {Ping.OK: ErrorKind.AUTHENTICATION, Ping.NO_ATTEMPT: ErrorKind.USAGE}
 

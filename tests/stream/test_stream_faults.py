@@ -193,7 +193,7 @@ def test_a_frame_that_is_none_of_the_protocol(source, tampered, tmp_path):
     )
 
 
-@pytest.mark.parametrize(("refusals", "status"), [(2, 0), (100, 3)])
+@pytest.mark.parametrize(("refusals", "status"), [(1, 0), (2, 0), (3, 0), (100, 3)])
 def test_a_server_that_is_just_starting_is_waited_for(source, tampered, refusals, status):
     slot = source.create_slot()
     insert(source, 1, 1)
