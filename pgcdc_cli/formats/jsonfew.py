@@ -11,13 +11,11 @@ from dataclasses import dataclass, field
 
 from pgcdc_cli.formats.escape import quote
 from pgcdc_cli.formats.jsonvalue import NULL, NUMBER
+from pgcdc_cli.formats.lines import are_few
 from pgcdc_cli.formats.stamps import INVALID_XID, one_lsn, one_timestamp
 from pgcdc_cli.pgoutput.changes import ChangeBatch, FullImage, KeyImage
 from pgcdc_cli.table import TableSchema
 from pgcdc_cli.types.convert import JsonKind, json_kind
-
-MOST_ROWS = 24
-"""From about here on columns are quicker."""
 
 _SPECIAL = re.compile(rb'[\x00-\x1f"\\\x80-\xff]')
 _NUMBER = re.compile(NUMBER.encode())
@@ -40,7 +38,7 @@ class _Image:
 
 def few_lines(batch: ChangeBatch, numeric: JsonKind, gid: str | None) -> list[bytes] | None:
     """Write a batch's lines; None for what is left to the columns. The arguments are those of `row_parts`."""
-    if len(batch) > MOST_ROWS or batch.stamps.origin is not None:
+    if not are_few(len(batch)) or batch.stamps.origin is not None:
         return None
     try:
         return list(_lines(batch, numeric, gid))

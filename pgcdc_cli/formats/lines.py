@@ -15,6 +15,14 @@ from pgcdc_cli.types.kernels import Column, Mask
 Lines: TypeAlias = "Column | list[bytes]"
 EncodedLines: TypeAlias = "Encoded[Lines]"
 
+MOST_ROWS = 24
+"""Rows from about which on columns are quicker than one after the other."""
+
+
+def are_few(rows: int) -> bool:
+    """Say whether so many rows of a table and shape are quicker written one by one."""
+    return rows <= MOST_ROWS
+
 
 def _concat(parts: Sequence[Lines]) -> Lines:
     if all(isinstance(part, list) for part in parts):

@@ -4,14 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from pgcdc_cli.formats import jsonfew
-from pgcdc_cli.formats.debezium import rows
+from pgcdc_cli.formats import lines
 
 
 @pytest.fixture(params=["columns", "few"], autouse=True, scope="module")
 def either_way(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "columns":
-            patch.setattr(jsonfew, "MOST_ROWS", 0)
-            patch.setattr(rows, "MOST_ROWS", 0)
+            patch.setattr(lines, "MOST_ROWS", 0)
         yield

@@ -7,9 +7,8 @@ import pytest
 from every_type import change, fill
 
 from pgcdc_cli.catalog import Catalog
-from pgcdc_cli.formats import jsonfew
+from pgcdc_cli.formats import lines
 from pgcdc_cli.formats.arrow import ArrowFormat
-from pgcdc_cli.formats.debezium import rows
 from pgcdc_cli.formats.debezium.format import DebeziumFormat
 from pgcdc_cli.formats.debezium.load import connector_config
 from pgcdc_cli.formats.jsonl import JsonlFormat
@@ -102,6 +101,5 @@ def test_a_few_rows_of_every_type_are_written_as_in_columns(sent, name, monkeypa
     form, marks = FORMATS[name]
     few = encoded(sent, form(), marks=marks)
     monkeypatch.setattr(small_batch, "MOST_MESSAGES", 0)
-    monkeypatch.setattr(jsonfew, "MOST_ROWS", 0)
-    monkeypatch.setattr(rows, "MOST_ROWS", 0)
+    monkeypatch.setattr(lines, "MOST_ROWS", 0)
     assert few == encoded(sent, form(), marks=marks)

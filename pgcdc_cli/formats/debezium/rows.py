@@ -13,13 +13,10 @@ from pgcdc_cli.formats.debezium.readback import Cells, Losses
 from pgcdc_cli.formats.debezium.record import Part, Record, RecordKind, lines_of
 from pgcdc_cli.formats.debezium.tables import Column, EventTable
 from pgcdc_cli.formats.debezium.types.kind import single_token
-from pgcdc_cli.formats.lines import LINES, Lines
+from pgcdc_cli.formats.lines import LINES, Lines, are_few
 from pgcdc_cli.pgoutput.changes import ChangeBatch, FullImage, Int64s, KeyImage
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Mask
-
-MOST_ROWS = 24
-"""Rows from about which on columns are quicker than one after the other."""
 
 Tokens = tuple[Part, ...]
 """One JSON token a column: a constant or one per row."""
@@ -137,7 +134,7 @@ def _tokens(
 def is_few(batch: ChangeBatch, losses: Losses | None) -> bool:
     """Say whether a batch's rows are written one by one: a few streamed ones, not compared with old ones."""
     compared = batch.operation == "U" and batch.old is not None
-    return len(batch) <= MOST_ROWS and losses is None and batch.operation != "R" and not compared
+    return are_few(len(batch)) and losses is None and batch.operation != "R" and not compared
 
 
 def _few_tokens(column: Column, image: FullImage | KeyImage) -> Part:
