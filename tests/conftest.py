@@ -17,7 +17,7 @@ from psycopg import sql
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from pgcdc_cli.demo.server import EmbeddedServer
+from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
 
 def pytest_configure() -> None:

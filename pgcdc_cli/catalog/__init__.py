@@ -14,13 +14,12 @@ from pgcdc_cli.catalog.publications import (
     read_tables,
     set_statement,
 )
-from pgcdc_cli.catalog.server import ServerFacts, read_facts
-from pgcdc_cli.catalog.session import Session
+from pgcdc_cli.catalog.server import ServerFacts, Session, read_facts
 from pgcdc_cli.catalog.slots import Slot, read_slots
-from pgcdc_cli.catalog.tables import describe
+from pgcdc_cli.catalog.table_facts import describe
+from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.pgoutput.messages import Relation
-from pgcdc_cli.table import TableSchema
 
 __all__ = ["OPERATIONS", "Catalog", "Publication", "PublishedTable", "ServerFacts", "Slot"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from psycopg import sql
 
-from pgcdc_cli.catalog.session import Session
+from pgcdc_cli.catalog.server import Session
 
 OPERATIONS = ("insert", "update", "delete", "truncate")
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pgcdc_cli.catalog.session import Session
+from pgcdc_cli.catalog.server import Session
 from pgcdc_cli.lsn import Lsn
 
 # In recovery the end of the log is what has been replayed: nothing beyond can be decoded.

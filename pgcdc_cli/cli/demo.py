@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from pgcdc_cli.cli.base import Command, examples
-from pgcdc_cli.cli.extras import missing_extra
+from pgcdc_cli.cli.base import Command, examples, missing_extra
 from pgcdc_cli.cli.printing import (
     facts,
     human_bytes,
@@ -57,8 +56,8 @@ def demo(
     kills the stream once, merges the files into Delta tables, and compares every table with its source.
     """
     try:
+        from pgcdc_cli.demo.demonstrate import run_demo
         from pgcdc_cli.demo.report import DemoSettings
-        from pgcdc_cli.demo.run import run_demo
     except ModuleNotFoundError as error:
         raise missing_extra(error, "demo", "run the demo") from error
     settings = DemoSettings(keep=keep, seconds=seconds, rate=rate, format=file_format)

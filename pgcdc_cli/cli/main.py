@@ -1,6 +1,7 @@
 """`pgcdc`: the commands in one tree, and the one place where errors become text and exit statuses."""
 
 import gc
+import logging
 import os
 import re
 import sys
@@ -9,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from pgcdc_cli.cli import demo, publication, show, slot, spark, status, stream
+from pgcdc_cli.cli import demo, publication, show, slot, spark_submit, status, stream
 from pgcdc_cli.cli.base import (
     ClickCommand,
     ClickError,
@@ -20,8 +21,21 @@ from pgcdc_cli.cli.base import (
     long_name,
     new_app,
 )
-from pgcdc_cli.cli.printing import fail, flush, talk
+from pgcdc_cli.cli.printing import fail, flush, one_line, talk, write_error
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+
+LEVELS = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO, 2: logging.DEBUG}
+"""The least level that is shown, by verbosity."""
+
+
+class LineHandler(logging.Handler):
+    """`pgcdc: warning: ...`, one line each, without passwords."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= LEVELS[min(talk.verbosity, 2)]:
+            level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
+            write_error(f"pgcdc: {level}{one_line(record.getMessage())}")
+
 
 READER_GONE = 141
 """What a shell reports for a program that SIGPIPE ended: 128 + 13."""
@@ -41,7 +55,7 @@ app.add_typer(publication.app, name="publication")
 stream.register(app)
 show.register(app)
 status.register(app)
-spark.register(app)
+spark_submit.register(app)
 demo.register(app)
 
 
@@ -53,8 +67,7 @@ _ORDER = ("demo", "slot", "publication", "stream", "show", "status", "spark-subm
 
 def _print_version(value: bool) -> None:
     if value:
-        from pgcdc_cli.cli.printing import write
-        from pgcdc_cli.cli.version import version_line
+        from pgcdc_cli.cli.printing import version_line, write
 
         write(version_line())
         raise typer.Exit
@@ -63,7 +76,7 @@ def _print_version(value: bool) -> None:
 def _load_config(ctx: typer.Context, path: Path | None) -> None:
     if path is None or ctx.resilient_parsing:
         return
-    from pgcdc_cli.cli.config import read_defaults
+    from pgcdc_cli.cli.config_file import read_defaults
 
     root = ctx.find_root()
     defaults = read_defaults(path, root.command)
@@ -89,8 +102,6 @@ def _set_quiet(value: bool | None) -> None:
 
 def _log_to_stderr() -> None:
     import logging
-
-    from pgcdc_cli.cli.logs import LineHandler
 
     log = logging.getLogger("pgcdc")
     log.handlers = [LineHandler()]

@@ -11,7 +11,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TextIO
 
+from pgcdc_cli import __version__
 from pgcdc_cli.errors import ErrorKind, PgcdcError, mask
+
+
+def version_line() -> str:
+    """Tell the versions that matter for a bug report; libpq's where it was used, for it is slow to import."""
+    libraries = []
+    if "psycopg" in sys.modules:
+        from psycopg import pq
+
+        libpq = pq.version()
+        libraries.append(f"libpq {libpq // 10000}.{libpq % 10000}")
+    libraries.append(f"Python {sys.version.split(maxsplit=1)[0]}")
+    return f"pgcdc {__version__} ({', '.join(libraries)})"
 
 
 @dataclass(slots=True)
@@ -76,8 +89,6 @@ def say(text: str) -> None:
 def fail(error: PgcdcError) -> int:
     """Print an error and its hint; gives the exit status."""
     if talk.debug:
-        from pgcdc_cli.cli.version import version_line
-
         write_error(version_line())
         write_error(mask("".join(traceback.format_exception(error)).rstrip()))
     red, plain = ("\x1b[1;31m", "\x1b[0m") if wants_colour(sys.stderr) else ("", "")

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from pgcdc_cli.cli.base import Command, examples
-from pgcdc_cli.cli.connector import read_config
 from pgcdc_cli.cli.options import usage_error, whole_number
 from pgcdc_cli.cli.printing import wants_colour, write
+from pgcdc_cli.cli.target import read_config
 
 if TYPE_CHECKING:
-    from pgcdc_cli.formats.debezium.config import ConnectorConfig
-    from pgcdc_cli.reader.record import Record, TableFilter
+    from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
+    from pgcdc_cli.reader.stored_file import Record, TableFilter
 
 
 def register(app: typer.Typer) -> None:
@@ -85,7 +85,7 @@ def show(  # noqa: PLR0913 - a command's options
 def _lines(
     paths: list[Path], form: Literal["pretty", "jsonl"] | None, tables: list[str], *, partial: bool
 ) -> Iterator[str]:
-    from pgcdc_cli.reader.record import TableFilter
+    from pgcdc_cli.reader.stored_file import TableFilter
 
     keep = TableFilter(tuple(tables))
     records = chain.from_iterable(_records(path, keep, partial=partial) for path in paths)
@@ -97,7 +97,7 @@ def _events(
     paths: list[Path], config: "ConnectorConfig", *, values_only: bool, partial: bool
 ) -> Iterator[str]:
     from pgcdc_cli.formats.debezium.format import DebeziumFormat
-    from pgcdc_cli.reader.events import read_events
+    from pgcdc_cli.reader.debezium_events import read_events
 
     for path in paths:
         if not path.is_dir():
@@ -108,8 +108,7 @@ def _events(
 
 
 def _records(path: Path, keep: "TableFilter", *, partial: bool) -> Iterator["Record"]:
-    from pgcdc_cli.reader.directory import read_directory
-    from pgcdc_cli.reader.files import read_file
+    from pgcdc_cli.reader.directory_reader import read_directory, read_file
 
     if path.is_dir():
         return read_directory(path, keep, partial=partial)
@@ -124,10 +123,9 @@ def _printer(form: str) -> Callable[["Record"], str]:
 
 
 def _pretty_printer() -> Callable[["Record"], str]:
-    from pgcdc_cli.formats.pretty import render_line
-    from pgcdc_cli.formats.prettymessage import render_message
-    from pgcdc_cli.formats.style import Style
-    from pgcdc_cli.reader.record import undecodable
+    from pgcdc_cli.formats.pretty import render_line, render_message
+    from pgcdc_cli.formats.terminal import Style
+    from pgcdc_cli.reader.stored_file import undecodable
 
     style = Style(colour=wants_colour(sys.stdout), width=get_terminal_size().columns)
 

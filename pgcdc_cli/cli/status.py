@@ -16,9 +16,9 @@ from pgcdc_cli.errors import PgcdcError
 
 if TYPE_CHECKING:
     from pgcdc_cli.catalog import Slot
-    from pgcdc_cli.sinks.checkpoint import Checkpoint
+    from pgcdc_cli.directory.checkpoint import Checkpoint
     from pgcdc_cli.spark.warehouse import MergedTable
-    from pgcdc_cli.status import Files, Merged
+    from pgcdc_cli.stream_status import Files, Merged
 
 _SERVER = ("PGHOST", "PGHOSTADDR", "PGDATABASE", "PGSERVICE")
 
@@ -48,7 +48,7 @@ def status(
     holds back, "lag" what of that isn't confirmed. Tables read at their VERSION are as of one moment: SELECT
     ... VERSION AS OF; --json has the queries.
     """
-    from pgcdc_cli.status import read_local, read_merged, read_slot
+    from pgcdc_cli.stream_status import read_local, read_merged, read_slot
 
     checkpoint, files = read_local(directory)
     merged = None if warehouse is None else read_merged(warehouse, files)
@@ -106,7 +106,7 @@ def _slot_content(slot: "Slot") -> dict[str, Any]:
 
 
 def _merged_content(merged: "Merged") -> dict[str, Any]:
-    from pgcdc_cli.status import as_of
+    from pgcdc_cli.stream_status import as_of
 
     tables = [{**asdict(one), "lsn": str(one.lsn), "query": as_of(one)} for one in merged.tables]
     return {"warehouse": merged.warehouse, "waiting_segments": merged.waiting, "tables": tables}
@@ -131,7 +131,7 @@ def _checkpoint_facts(checkpoint: "Checkpoint | None") -> Iterator[tuple[str, st
     if checkpoint is None:
         yield "checkpoint", "- (a copy of finished files)"
         return
-    from pgcdc_cli.formats.style import safe
+    from pgcdc_cli.formats.terminal import safe
 
     source = checkpoint.source
     yield "slot", f"{source.slot}, database {source.database}"

@@ -1,18 +1,19 @@
 """`pgcdc stream`: from options to one run of the loop."""
 
+import shutil
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import typer
 
-from pgcdc_cli.cli import plugin, streamoptions, units
+from pgcdc_cli.cli import stream_options, units
 from pgcdc_cli.cli.base import Command, examples
-from pgcdc_cli.cli.connector import publication_maker, read_config, snapshot_plan, source_of
 from pgcdc_cli.cli.options import connecting, usage_error, whole_number
-from pgcdc_cli.cli.progress import Reporter
+from pgcdc_cli.cli.printing import human_bytes, talk, write_error
 from pgcdc_cli.cli.target import (
     STDOUT,
     Target,
@@ -21,7 +22,11 @@ from pgcdc_cli.cli.target import (
     encoding_for,
     keeps_checkpoint,
     place_of,
+    publication_maker,
+    read_config,
     sink_for,
+    snapshot_plan,
+    source_of,
 )
 
 if TYPE_CHECKING:
@@ -29,7 +34,60 @@ if TYPE_CHECKING:
 
     from pgcdc_cli.formats.base import Format
     from pgcdc_cli.formats.raw import RawFormat
-    from pgcdc_cli.stream.settings import Control, StreamSettings
+    from pgcdc_cli.stream.settings import Control, StreamSettings, Totals
+
+INTERVAL = 0.5
+"""Seconds between two looks of the line."""
+
+
+class Reporter:
+    """Rewrites one line on standard error; where that is no terminal, writes a line every ten seconds.
+
+    With `shown` false it says nothing.
+    """
+
+    def __init__(self, *, shown: bool) -> None:
+        self._shown = shown
+        self._live = sys.stderr.isatty()
+        self._interval = INTERVAL if self._live else 10.0
+        self._shown_at = self._began = time.monotonic()
+        self._rows = 0
+
+    def __call__(self, totals: "Totals") -> None:
+        """Show the totals if it is time to."""
+        now = time.monotonic()
+        if not self._shown or now - self._shown_at < self._interval:
+            return
+        # Fewer than before are those that a lost connection took back.
+        rate = max(totals.rows - self._rows, 0) / (now - self._shown_at)
+        self._shown_at, self._rows = now, totals.rows
+        self._write(self._text(totals, rate))
+
+    def end(self, totals: "Totals") -> None:
+        """The whole run in one line, if there was one."""
+        if not self._shown or not totals.durable_lsn:
+            return
+        rate = totals.rows / max(time.monotonic() - self._began, 0.001)
+        write_error(f"pgcdc: {self._text(totals, rate)}")
+
+    def _text(self, totals: "Totals", rate: float) -> str:
+        lag = human_bytes(max(totals.wal_end - totals.durable_lsn, 0))
+        transactions = (
+            "1 transaction" if totals.transactions == 1 else f"{totals.transactions:,} transactions"
+        )
+        return (
+            f"{rate:,.0f} rows/s, lag {lag}, durable to {totals.durable_lsn};"
+            f" {totals.rows:,} rows in {transactions}"
+        )
+
+    def _write(self, text: str) -> None:
+        if not self._live:
+            write_error(f"pgcdc: {text}")
+            return
+        width = shutil.get_terminal_size().columns
+        sys.stderr.write(f"\r\x1b[K{text[: width - 1]}")
+        sys.stderr.flush()
+        talk.live = True
 
 
 def register(app: typer.Typer) -> None:
@@ -48,43 +106,43 @@ def register(app: typer.Typer) -> None:
 def stream(  # noqa: PLR0913 - a command's options
     *,
     conninfo: str,
-    slot: streamoptions.Slot = None,
-    publication: streamoptions.Publication = None,
-    create_slot: streamoptions.CreateSlot = False,
-    if_not_exists: streamoptions.IfNotExists = False,
-    startpos: streamoptions.Startpos = None,
-    no_loop: streamoptions.NoLoop = False,
-    status_interval: streamoptions.StatusInterval = "10s",
-    accept_gap: streamoptions.AcceptGap = False,
-    accept_publications: streamoptions.AcceptPublications = False,
-    file: streamoptions.File = None,
-    directory: streamoptions.Directory = None,
-    file_format: streamoptions.FileFormat = None,
-    layout: streamoptions.Layout = "table",
-    compression: streamoptions.Compression = "none",
-    rotate_size: streamoptions.RotateSize = "128MB",
-    rotate_interval: streamoptions.RotateInterval = "5min",
-    fsync_interval: streamoptions.FsyncInterval = "10s",
-    transactions: streamoptions.Transactions = False,
-    numeric: streamoptions.Numeric = "string",
-    connector_config: streamoptions.ConnectorConfig = None,
-    connector_property: streamoptions.ConnectorProperty = None,
-    record: streamoptions.Record = "full",
-    no_catalog: streamoptions.NoCatalog = False,
-    endpos: streamoptions.Endpos = None,
-    max_time: streamoptions.MaxTime = None,
-    max_transactions: streamoptions.MaxTransactions = None,
-    idle_timeout: streamoptions.IdleTimeout = None,
-    proto_version: plugin.ProtoVersion = None,
-    streaming: plugin.Streaming = None,
-    two_phase: plugin.TwoPhase = False,
-    two_phase_at: plugin.TwoPhaseAt = "commit",
-    binary: plugin.Binary = False,
-    messages: plugin.Messages = False,
-    origin: plugin.Origin = None,
-    spool_limit: plugin.SpoolLimit = None,
-    option: plugin.PluginOption = None,
-    progress: streamoptions.Progress = None,
+    slot: stream_options.Slot = None,
+    publication: stream_options.Publication = None,
+    create_slot: stream_options.CreateSlot = False,
+    if_not_exists: stream_options.IfNotExists = False,
+    startpos: stream_options.Startpos = None,
+    no_loop: stream_options.NoLoop = False,
+    status_interval: stream_options.StatusInterval = "10s",
+    accept_gap: stream_options.AcceptGap = False,
+    accept_publications: stream_options.AcceptPublications = False,
+    file: stream_options.File = None,
+    directory: stream_options.Directory = None,
+    file_format: stream_options.FileFormat = None,
+    layout: stream_options.Layout = "table",
+    compression: stream_options.Compression = "none",
+    rotate_size: stream_options.RotateSize = "128MB",
+    rotate_interval: stream_options.RotateInterval = "5min",
+    fsync_interval: stream_options.FsyncInterval = "10s",
+    transactions: stream_options.Transactions = False,
+    numeric: stream_options.Numeric = "string",
+    connector_config: stream_options.ConnectorConfig = None,
+    connector_property: stream_options.ConnectorProperty = None,
+    record: stream_options.Record = "full",
+    no_catalog: stream_options.NoCatalog = False,
+    endpos: stream_options.Endpos = None,
+    max_time: stream_options.MaxTime = None,
+    max_transactions: stream_options.MaxTransactions = None,
+    idle_timeout: stream_options.IdleTimeout = None,
+    proto_version: stream_options.ProtoVersion = None,
+    streaming: stream_options.Streaming = None,
+    two_phase: stream_options.TwoPhase = False,
+    two_phase_at: stream_options.TwoPhaseAt = "commit",
+    binary: stream_options.Binary = False,
+    messages: stream_options.Messages = False,
+    origin: stream_options.Origin = None,
+    spool_limit: stream_options.SpoolLimit = None,
+    option: stream_options.PluginOption = None,
+    progress: stream_options.Progress = None,
 ) -> None:
     """Stream the changes of a slot into files, each transaction exactly once.
 
@@ -115,7 +173,7 @@ def stream(  # noqa: PLR0913 - a command's options
     )
     check(target)
     keeps, decodes = keeps_checkpoint(target), target.format_class.decodes
-    plugin.check_two_phase(
+    stream_options.check_two_phase(
         target.format_class, at_prepare=target.at_prepare, two_phase=two_phase, keeps=keeps
     )
     source = source_of(config, conninfo, slot, publication or [])
@@ -123,14 +181,14 @@ def stream(  # noqa: PLR0913 - a command's options
         raise usage_error("--if-not-exists goes with --create-slot")
     if not decodes and max_transactions is not None:
         raise usage_error("--max-transactions: raw output doesn't know where a transaction ends")
-    from pgcdc_cli.replication.protocol import Protocol
+    from pgcdc_cli.replication.commands import Protocol
     from pgcdc_cli.stream.settings import Limits, StreamSettings
 
     settings = StreamSettings(
         conninfo=source.conninfo,
         slot=source.slot,
         publications=tuple(source.publications),
-        options=plugin.plugin_options(source.publications, option or [], raw=not decodes),
+        options=stream_options.plugin_options(source.publications, option or [], raw=not decodes),
         protocol=Protocol(
             version=proto_version,
             streaming=streaming,

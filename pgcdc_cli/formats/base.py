@@ -6,10 +6,10 @@ from typing import ClassVar, Literal, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from pgcdc_cli.formats.capabilities import Capabilities
+from pgcdc_cli.changes.slice import Edge, LastCommit, Slice
+from pgcdc_cli.changes.table import TableSchema
+from pgcdc_cli.formats.capabilities import Capabilities, Compression
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.changes import Edge, LastCommit, Slice
-from pgcdc_cli.table import TableSchema
 
 Data: TypeAlias = "bytes | memoryview | pa.Buffer | pa.RecordBatch"
 
@@ -93,3 +93,22 @@ class Restartable(Protocol):
     def heartbeat(self, commit_lsn: Lsn) -> EncodedSlice:
         """Say, at a transaction edge, that the stream lives."""
         ...
+
+
+SUFFIXES: dict[Compression, str] = {"none": "", "gzip": ".gz", "zstd": ".zst"}
+_LEVELS = {"gzip": 6, "zstd": 3}
+
+
+def join_bytes(data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
+    """Join buffers; a single one stays as it is."""
+    if len(data) == 1 and not isinstance(data[0], pa.RecordBatch):
+        return data[0]
+    return b"".join(memoryview(part) for part in data if not isinstance(part, pa.RecordBatch))
+
+
+def compress(data: Sequence[Data], compression: Compression) -> bytes | memoryview | pa.Buffer:
+    """Make one frame (a gzip member, a zstd frame) that holds all of `data`."""
+    joined = join_bytes(data)
+    if compression == "none":
+        return joined
+    return pa.Codec(compression, _LEVELS[compression]).compress(joined)

@@ -1,19 +1,79 @@
-"""Changes for a person at a terminal, made from the objects of JSON lines, fresh or read from files."""
+"""Changes for a person at a terminal, made from the objects of JSON lines or from pgoutput's messages."""
 
+import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime, timedelta
 from shutil import get_terminal_size
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import pyarrow as pa
 
-from pgcdc_cli.formats.base import Data, EncodedSlice, Piece
+from pgcdc_cli.changes.slice import Slice
+from pgcdc_cli.formats.base import Data, EncodedSlice, Piece, join_bytes
 from pgcdc_cli.formats.capabilities import Capabilities
-from pgcdc_cli.formats.compress import join_bytes
 from pgcdc_cli.formats.jsonl import JsonlFormat
-from pgcdc_cli.formats.prettyvalue import UNCHANGED, Change, image, parse_line, shown
-from pgcdc_cli.formats.style import Style, safe, shorten
-from pgcdc_cli.pgoutput.changes import Slice
+from pgcdc_cli.formats.terminal import ELLIPSIS, Style, safe, shorten
+from pgcdc_cli.pgoutput import messages as m
+
+Change: TypeAlias = dict[str, Any]
+
+NULL = "NULL"
+UNCHANGED = "(unchanged)"
+_QUOTED = frozenset(["", UNCHANGED])
+
+
+class Number(str):
+    """A number as it was written: a float would round it, and an int refuses thousands of digits."""
+
+    __slots__ = ()
+
+
+def parse_line(line: str | bytes) -> Change:
+    """Read a JSON line, its numbers digit for digit.
+
+    Raises ValueError, or RecursionError where JSON is nested too deeply.
+    """
+    change: Change = json.loads(line, parse_int=Number, parse_float=Number)
+    return change
+
+
+def image(change: Change, label: str) -> dict[str, str]:
+    """Say what the values of the `old` or `new` image look like, by column.
+
+    NULL is SQL's, null is JSON's; a text that could be taken for something else is quoted.
+    """
+    json_null = change.get("json_null", [])
+    values = change.get(label, {})
+    return {
+        name: "null" if value is None and f"{label}.{name}" in json_null else shown(value)
+        for name, value in values.items()
+    }
+
+
+def shown(value: object) -> str:
+    """Write one value."""
+    if value is None:
+        return NULL
+    if isinstance(value, str) and not isinstance(value, Number):
+        return f'"{value}"' if _is_ambiguous(value) else value
+    return _json(value)
+
+
+def _is_ambiguous(text: str) -> bool:
+    return text in _QUOTED or text[0] == " " or text[-1] == " " or text.upper() == NULL
+
+
+def _json(value: object) -> str:
+    if isinstance(value, Number):
+        return str(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_json(name)}: {_json(member)}" for name, member in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_json, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
 
 _JSONL = JsonlFormat(layout="stream", transactions=True)
 _ARROW = " -> "
@@ -180,3 +240,99 @@ class PrettyFormat:
         lines = bytes(_JSONL.frame([piece.data])).removesuffix(b"\n").split(b"\n")
         text = "".join(render_line(line, style) for line in lines).encode()
         return Piece(piece.target, piece.rows, piece.first_commit_lsn, piece.last_commit_lsn, text)
+
+
+Relations = Mapping[int, m.Relation]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LONGEST = 60
+"""Bytes of a value that are shown."""
+
+_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+def render_message(message: m.Message, relations: Relations, style: Style) -> str:
+    """Render a message as one line, without its end. `relations`, by OID, are those seen before it."""
+    name = "Message" if isinstance(message, m.LogicalMessage) else _WORDS.sub(" ", type(message).__name__)
+    text = " ".join(_details(message, relations))
+    return f"{style.bold(name)} {shorten(text, style.room(len(name) + 1))}" if text else style.bold(name)
+
+
+def _details(message: m.Message, relations: Relations) -> Iterator[str]:
+    if isinstance(message, m.Insert | m.Update | m.Delete):
+        yield from _row(message, relations)
+    elif isinstance(message, m.Truncate):
+        yield " ".join(_table(oid, relations) for oid in message.relation_oids)
+        yield from _fields(message, "cascade", "restart_identity", "xid")
+    elif isinstance(message, m.Relation):
+        yield f"{message.namespace}.{message.name} ({', '.join(map(_column, message.columns))})"
+        yield f"replica_identity={message.replica_identity.name.lower()}"
+        yield from _fields(message, "oid", "xid")
+    elif isinstance(message, m.Type):
+        yield f"{message.namespace}.{message.name}"
+        yield from _fields(message, "oid", "xid")
+    else:
+        yield from _fields(message, *(entry.name for entry in fields(message)))
+
+
+def _fields(message: m.Message, *names: str) -> Iterator[str]:
+    for name in names:
+        value = getattr(message, name)
+        if value is not None:
+            yield f"{name}={_time(value) if name.endswith('_time') else _plain(value)}"
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, bytes):
+        return shown(value.decode(errors="backslashreplace"))
+    return shown(value) if isinstance(value, str) else str(value)
+
+
+def _time(micros: int) -> str:
+    try:
+        return (_EPOCH + timedelta(microseconds=micros)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    except OverflowError:
+        return f"{micros} us"
+
+
+def _column(column: m.RelationColumn) -> str:
+    return f"{column.name}*" if column.key else column.name
+
+
+def _table(oid: int, relations: Relations) -> str:
+    relation = relations.get(oid)
+    return f"relation {oid}" if relation is None else f"{relation.namespace}.{relation.name}"
+
+
+def _row(message: m.Insert | m.Update | m.Delete, relations: Relations) -> Iterator[str]:
+    relation = relations.get(message.relation_oid)
+    yield _table(message.relation_oid, relations)
+    old = None if isinstance(message, m.Insert) else message.old
+    if old is not None:
+        yield "key:" if isinstance(old, m.KeyTuple) else "old:"
+        yield from _tuple_values(old, relation)
+    if not isinstance(message, m.Delete):
+        yield from () if old is None else ("new:",)
+        yield from _tuple_values(message.new, relation)
+    yield from _fields(message, "xid")
+
+
+def _tuple_values(image: m.FullTuple | m.KeyTuple, relation: m.Relation | None) -> Iterator[str]:
+    names = [column.name for column in relation.columns] if relation else []
+    for number, value in enumerate(image.values):
+        # In a key image the columns outside of the key are null, which says nothing of them.
+        if not (isinstance(image, m.KeyTuple) and isinstance(value, m.Null)):
+            name = names[number] if number < len(names) else f"#{number + 1}"
+            yield f"{name}={_value(value)}"
+
+
+def _value(value: m.Value) -> str:
+    if isinstance(value, m.Null):
+        return NULL
+    if isinstance(value, m.UnchangedToast):
+        return UNCHANGED
+    start = value.data[:_LONGEST]
+    text = shown(start.decode(errors="replace")) if isinstance(value, m.Text) else f"\\x{start.hex()}"
+    return text if len(value.data) <= _LONGEST else text + ELLIPSIS

@@ -5,11 +5,10 @@ from typing import ClassVar, Literal
 
 import pyarrow as pa
 
-from pgcdc_cli.formats.base import Data, EncodedSlice, Piece
+from pgcdc_cli.changes.slice import Edge
+from pgcdc_cli.formats.base import Data, EncodedSlice, Piece, join_bytes
 from pgcdc_cli.formats.capabilities import Capabilities
-from pgcdc_cli.formats.compress import join_bytes
-from pgcdc_cli.pgoutput.changes import Edge
-from pgcdc_cli.xlogdata import XLOGDATA_HEADER, xlogdata_start
+from pgcdc_cli.frames import XLOGDATA_HEADER, xlogdata_start
 
 
 class RawFormat:

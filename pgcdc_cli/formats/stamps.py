@@ -6,8 +6,8 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 
+from pgcdc_cli.changes.slice import Int64s
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.pgoutput.changes import Int64s
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Part
 

@@ -12,10 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pgcdc_cli.errors import UndecodableError
-from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput import small_batch
-from pgcdc_cli.pgoutput.changes import (
+from pgcdc_cli.changes.slice import (
     ChangeBatch,
     Edge,
     Int64s,
@@ -26,12 +23,15 @@ from pgcdc_cli.pgoutput.changes import (
     Stamps,
     TruncateChange,
 )
+from pgcdc_cli.changes.table import TableSchema
+from pgcdc_cli.errors import UndecodableError
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput import small_batch
 from pgcdc_cli.pgoutput.columns import SMALLEST_ROW, Rows, Shape, decode_rows
 from pgcdc_cli.pgoutput.messages import LogicalMessage, Origin, Relation, Tag, Truncate
 from pgcdc_cli.pgoutput.relations import Tables
 from pgcdc_cli.pgoutput.transactions import Limits, State, Transactions, find_transactions
 from pgcdc_cli.pgoutput.wire import Wire, tag_mask
-from pgcdc_cli.table import TableSchema
 
 _SHAPES = tuple(Shape)
 _SHAPE_OF = np.full(1 << 16, -1, np.int64)

@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pgcdc_cli.changes.slice import FullImage, Int64s, KeyImage, Mask, Operation
 from pgcdc_cli.errors import UndecodableError
-from pgcdc_cli.pgoutput.changes import FullImage, Int64s, KeyImage, Mask, Operation
 from pgcdc_cli.pgoutput.messages import Binary, Delete, Insert, Relation, Tag, Update
 from pgcdc_cli.pgoutput.wire import Wire, as_buffer
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.send import MalformedError
+from pgcdc_cli.types.binary import MalformedError
 
 SMALLEST_ROW = 8
 """Bytes of a message whose tuple has no columns: tag, relation OID, marker, column count."""

@@ -10,10 +10,10 @@ import struct
 from collections.abc import Callable
 
 from pgcdc_cli.errors import UndecodableError
+from pgcdc_cli.frames import POSTGRES_EPOCH
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.messages import Message, Tag
-from pgcdc_cli.xlogdata import POSTGRES_EPOCH
 
 LATEST_WIRE_TIME = 2**63 - 1 - POSTGRES_EPOCH
 """A later one would not fit 64 bits once it counts from 1970."""

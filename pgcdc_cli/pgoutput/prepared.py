@@ -12,13 +12,11 @@ from typing import Literal
 
 import numpy as np
 
+from pgcdc_cli.changes.slice import Edge, Marks, Prepared, Slice, Stamp, TransactionMark
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
-from pgcdc_cli.pgoutput.aside import Aside
-from pgcdc_cli.pgoutput.changes import Edge, Marks, Prepared, Slice, Stamp, TransactionMark
-from pgcdc_cli.pgoutput.replay import End, Replay
-from pgcdc_cli.pgoutput.spooling import Spools
+from pgcdc_cli.pgoutput.spool import Aside, End, Replay, Spools
 
 Name = tuple[int, str]
 """A prepared transaction: xid and gid."""

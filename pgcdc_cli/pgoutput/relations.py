@@ -5,10 +5,10 @@ from functools import partial
 
 import pyarrow as pa
 
+from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.pgoutput.messages import Relation
-from pgcdc_cli.table import TableSchema
-from pgcdc_cli.types.send import has_reader, sends_binary, text_of
+from pgcdc_cli.types.binary import has_reader, sends_binary, text_of
 
 
 class Tables:

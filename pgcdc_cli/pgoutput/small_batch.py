@@ -12,10 +12,7 @@ from typing import Literal, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from pgcdc_cli.errors import UndecodableError
-from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput import messages as m
-from pgcdc_cli.pgoutput.changes import (
+from pgcdc_cli.changes.slice import (
     ChangeBatch,
     Edge,
     FullImage,
@@ -28,11 +25,14 @@ from pgcdc_cli.pgoutput.changes import (
     Stamps,
     TransactionMark,
 )
+from pgcdc_cli.changes.table import TableSchema
+from pgcdc_cli.errors import UndecodableError
+from pgcdc_cli.frames import MESSAGE_TAG, START_LSN, XLOGDATA_HEADER
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.decode import decode
 from pgcdc_cli.pgoutput.relations import Tables
 from pgcdc_cli.pgoutput.transactions import Limits, OpenTransaction, State
-from pgcdc_cli.table import TableSchema
-from pgcdc_cli.xlogdata import MESSAGE_TAG, START_LSN, XLOGDATA_HEADER
 
 MOST_MESSAGES, MOST_BYTES = 64, 1 << 16
 """From about here on columns are quicker."""

@@ -28,19 +28,17 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from pgcdc_cli.changes.slice import Slice
 from pgcdc_cli.errors import UndecodableError
+from pgcdc_cli.frames import MESSAGE_TAG
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
-from pgcdc_cli.pgoutput.aside import Aside
 from pgcdc_cli.pgoutput.assemble import Assembler
-from pgcdc_cli.pgoutput.changes import Slice
 from pgcdc_cli.pgoutput.messages import Tag
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy, PreparedTransactions
-from pgcdc_cli.pgoutput.replay import End, Replay
 from pgcdc_cli.pgoutput.small_batch import is_small
-from pgcdc_cli.pgoutput.spooling import Spools, subtransaction_of
+from pgcdc_cli.pgoutput.spool import Aside, End, Replay, Spools, subtransaction_of
 from pgcdc_cli.pgoutput.wire import Wire, tag_mask
-from pgcdc_cli.xlogdata import MESSAGE_TAG
 
 _IS_CONTROL = tag_mask(
     Tag.STREAM_START,

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pgcdc_cli.changes.slice import Int64s, Mask
 from pgcdc_cli.errors import UndecodableError
+from pgcdc_cli.frames import POSTGRES_EPOCH
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.changes import Int64s, Mask
 from pgcdc_cli.pgoutput.decode import BEGIN, COMMIT, LATEST_WIRE_TIME
 from pgcdc_cli.pgoutput.messages import Commit, Origin, Tag
 from pgcdc_cli.pgoutput.wire import Wire
-from pgcdc_cli.xlogdata import POSTGRES_EPOCH
 
 _SMALLEST_MESSAGE = 15
 _INSIDE, _OUTSIDE = 1, 2

@@ -9,10 +9,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pgcdc_cli.errors import UndecodableError
+from pgcdc_cli.frames import START_LSN, XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.decode import decode
 from pgcdc_cli.pgoutput.messages import Message, Tag
-from pgcdc_cli.xlogdata import START_LSN, XLOGDATA_HEADER
 
 Int64s = NDArray[np.int64]
 Mask = NDArray[np.bool_]

@@ -1,11 +1,15 @@
-"""The text of replication commands.
+"""Replication commands, and pgoutput's options: what is asked for, and what a server of some version can do.
 
 PostgreSQL manual, "Streaming Replication Protocol"; quoting as in `src/backend/replication/repl_scanner.l`:
 quotes are doubled, a backslash means itself.
+
+PostgreSQL manual, "Logical Streaming Replication Parameters".
 """
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
@@ -55,3 +59,90 @@ def start_replication(slot: str, lsn: Lsn, options: Mapping[str, str]) -> str:
     pairs = ", ".join(f"{quote_identifier(name)} {quote_literal(value)}" for name, value in options.items())
     tail = f" ({pairs})" if pairs else ""
     return f"START_REPLICATION SLOT {quote_identifier(slot)} LOGICAL {lsn}{tail}"
+
+
+Streaming = Literal["off", "on", "parallel"]
+Origin = Literal["any", "none"]
+
+_PROTOCOLS = {1: 10, 2: 14, 3: 15, 4: 16}
+"""Protocol version: the first major version of the server that knows it."""
+
+_STREAMING_PROTOCOL = {"off": 1, "on": 2, "parallel": 4}
+_TWO_PHASE_PROTOCOL = 3
+_BINARY_SINCE = _MESSAGES_SINCE = 14
+_ORIGIN_SINCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """What is asked of pgoutput; None stands for the best that the server knows.
+
+    `newest` is what None stands for: protocol 1 where it is false.
+    """
+
+    version: int | None = None
+    streaming: Streaming | None = None
+    two_phase: bool = False
+    binary: bool = False
+    messages: bool = False
+    origin: Origin | None = None
+    newest: bool = True
+
+    def __post_init__(self) -> None:
+        """Raise USAGE for a version that is too low for the rest."""
+        if self.version is not None and self.version < self._needed:
+            what = "--two-phase" if self.two_phase else f"--streaming {self.streaming}"
+            raise PgcdcError(
+                ErrorKind.USAGE,
+                f"could not use --proto-version {self.version}: {what} needs {self._needed}",
+                hint="leave out --proto-version: the server's newest is the default",
+            )
+
+    def options(self, server_version: int) -> Mapping[str, str]:
+        """Give START_REPLICATION's options; USAGE for what this server (180004 for 18.4) doesn't know."""
+        major = server_version // 10000
+        version = self._version(major)
+        streaming = self.streaming or self._best_streaming(version)
+        self._check(streaming, major, version)
+        found = {"proto_version": str(version)}
+        if streaming != "off":
+            found["streaming"] = streaming
+        wanted = {"two_phase": self.two_phase, "binary": self.binary, "messages": self.messages}
+        found |= {name: "true" for name, on in wanted.items() if on}
+        return found if self.origin is None else found | {"origin": self.origin}
+
+    def _version(self, major: int) -> int:
+        if self.version is not None:
+            return self.version
+        newest = max(version for version, since in _PROTOCOLS.items() if since <= major)
+        return newest if self.newest else self._needed
+
+    @property
+    def _needed(self) -> int:
+        return max(_STREAMING_PROTOCOL[self.streaming or "off"], _TWO_PHASE_PROTOCOL if self.two_phase else 1)
+
+    def _best_streaming(self, version: int) -> Streaming:
+        """Choose. Not with messages: one at the start of a savepoint that is rolled back would stay.
+
+        It comes under the top-level xid, so that nobody can tell whose it is (`pgoutput_message`).
+        """
+        if not self.newest or self.messages or version < _STREAMING_PROTOCOL["on"]:
+            return "off"
+        return "parallel" if version >= _STREAMING_PROTOCOL["parallel"] else "on"
+
+    def _check(self, streaming: Streaming, major: int, version: int) -> None:
+        needs = (
+            (f"--proto-version {version}", _PROTOCOLS[version], True),
+            (f"--streaming {streaming}", _PROTOCOLS[_STREAMING_PROTOCOL[streaming]], True),
+            ("--two-phase", _PROTOCOLS[_TWO_PHASE_PROTOCOL], self.two_phase),
+            ("--binary", _BINARY_SINCE, self.binary),
+            ("--messages", _MESSAGES_SINCE, self.messages),
+            ("--origin", _ORIGIN_SINCE, self.origin is not None),
+        )
+        wanted = [(what, since) for what, since, asked in needs if asked and since > major]
+        for what, since in sorted(wanted, key=lambda need: -need[1])[:1]:
+            raise PgcdcError(
+                ErrorKind.USAGE,
+                f"could not use {what}: the server is PostgreSQL {major}, {since} was the first to know it",
+                hint="leave it out: the default is the best that the server knows",
+            )

@@ -19,12 +19,11 @@ from psycopg import sql
 from psycopg.errors import Diagnostic
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.frames import Received
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.replication import commands, failures
-from pgcdc_cli.replication.copy_both import CopyBoth
-from pgcdc_cli.replication.drain import Drain
+from pgcdc_cli.replication import commands, session
+from pgcdc_cli.replication.copy_both import CopyBoth, Drain
 from pgcdc_cli.replication.feedback import NEVER, Feedback, update_interval
-from pgcdc_cli.replication.frames import Received
 from pgcdc_cli.replication.session import connect
 
 log = logging.getLogger("pgcdc")
@@ -246,7 +245,7 @@ class ReplicationConnection:
         """Take a notice; libpq calls this between the frames before it and those after it."""
         message = diagnostic.message_primary or ""
         name = next((name for name in self._publications if _names(message, name)), None)
-        if diagnostic.sqlstate == failures.NOT_IN_PREREQUISITE_STATE and name is not None:
+        if diagnostic.sqlstate == session.NOT_IN_PREREQUISITE_STATE and name is not None:
             self._missing = self._missing or PgcdcError(
                 ErrorKind.PUBLICATION,
                 f'could not stream publication "{name}": it does not exist at this point of the log',
@@ -257,15 +256,15 @@ class ReplicationConnection:
             log.warning("server: %s", message)
 
     def _stream_failure(self, error: psycopg.Error) -> PgcdcError:
-        failure = failures.server_failure(f'receive from slot "{self._slot}"', error, _STREAM)
-        if failure.kind is ErrorKind.PUBLICATION and error.sqlstate == failures.UNDEFINED_OBJECT:
+        failure = session.server_failure(f'receive from slot "{self._slot}"', error, _STREAM)
+        if failure.kind is ErrorKind.PUBLICATION and error.sqlstate == session.UNDEFINED_OBJECT:
             failure.hint = _PUBLICATION_HINT
-        if self._streams and error.sqlstate == failures.INTERNAL_ERROR and "could not map file" in str(error):
+        if self._streams and error.sqlstate == session.INTERNAL_ERROR and "could not map file" in str(error):
             failure.hint = _STREAMING_HINT
         return failure
 
     def _start_failure(self, error: psycopg.Error) -> PgcdcError:
-        failure = failures.server_failure(f'start streaming from slot "{self._slot}"', error, _START)
+        failure = session.server_failure(f'start streaming from slot "{self._slot}"', error, _START)
         if failure.kind is not ErrorKind.SLOT_INVALIDATED:
             return failure
         query = sql.SQL(_START_PROBLEM).format(sql.Literal(self._slot))
@@ -283,21 +282,21 @@ class ReplicationConnection:
         try:
             row = self._connection.execute(query.format(sql.Literal(self._slot))).fetchone()
         except psycopg.Error as error:
-            raise failures.server_failure(f'look at slot "{self._slot}"', error) from error
+            raise session.server_failure(f'look at slot "{self._slot}"', error) from error
         return Lsn.parse(str(row[0])) if row and row[0] else Lsn(0)
 
-    def _row(self, command: str, doing: str, kinds: failures.Kinds | None = None) -> tuple[Any, ...]:
+    def _row(self, command: str, doing: str, kinds: session.Kinds | None = None) -> tuple[Any, ...]:
         row = self._execute(command, doing, kinds).fetchone()
         assert row is not None
         return row
 
     def _execute(
-        self, command: str, doing: str, kinds: failures.Kinds | None = None
+        self, command: str, doing: str, kinds: session.Kinds | None = None
     ) -> psycopg.Cursor[tuple[Any, ...]]:
         try:
             return self._connection.execute(command.encode())
         except psycopg.Error as error:
-            raise failures.server_failure(doing, error, kinds) from error
+            raise session.server_failure(doing, error, kinds) from error
 
 
 def _names(message: str, name: str) -> bool:

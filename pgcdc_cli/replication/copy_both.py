@@ -6,7 +6,10 @@ psycopg's.
 
 import select
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from fcntl import ioctl
 from termios import FIONREAD
 
@@ -15,8 +18,7 @@ from psycopg.errors import error_from_result
 from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
-from pgcdc_cli.replication.frames import XLOGDATA, Keepalive, Received, read_keepalive
-from pgcdc_cli.xlogdata import XLOGDATA_HEADER
+from pgcdc_cli.frames import XLOGDATA, XLOGDATA_HEADER, Keepalive, Received, read_keepalive
 
 BATCH_BYTES = 4 << 20
 """A batch ends here even if it has fewer frames than asked for, so that wide rows need no more memory."""
@@ -175,3 +177,47 @@ def _error(result: PGresult) -> psycopg.Error:
     if result.error_field(DiagnosticField.SQLSTATE) is None:
         return psycopg.OperationalError(result.get_error_message())
     return error_from_result(result)
+
+
+_NAP = 0.0001
+"""Seconds between reads: less than it takes a server to fill the buffer."""
+
+
+class Drain:
+    """A thread that reads ahead while `running`, under the lock of the connection."""
+
+    def __init__(self, copy: CopyBoth, lock: threading.Lock) -> None:
+        self._copy = copy
+        self._lock = lock
+        self._busy = threading.Event()
+        self._rounds = threading.Semaphore(0)
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="pgcdc-drain", daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Read ahead while the caller does something else."""
+        self._busy.set()
+        self._rounds.release()
+        try:
+            yield
+        finally:
+            self._busy.clear()
+
+    def stop(self) -> None:
+        self._closed = True
+        self._rounds.release()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self._rounds.acquire()
+            if self._closed:
+                return
+            while self._step():
+                time.sleep(_NAP)
+
+    def _step(self) -> bool:
+        with self._lock:
+            return self._busy.is_set() and self._copy.read_ahead()

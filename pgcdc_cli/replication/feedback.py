@@ -15,9 +15,9 @@ import time
 import psycopg
 from psycopg.pq.abc import PGconn
 
+from pgcdc_cli.frames import standby_status
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.replication.failures import server_failure
-from pgcdc_cli.replication.frames import standby_status
+from pgcdc_cli.replication.session import server_failure
 
 NEVER = float("inf")
 

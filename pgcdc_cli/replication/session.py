@@ -1,9 +1,123 @@
-"""A session with the server whose values print the same everywhere."""
+"""A session with the server, and what its errors mean, the same whatever language they come in.
+
+SQLSTATEs are those of the PostgreSQL manual, "PostgreSQL Error Codes". libpq gives none for a connection that
+was refused: there its text is looked at, which is English unless the server's `lc_messages` is another
+language, and then `PQping` tells a server that refuses us from one that isn't there or isn't ready.
+"""
+
+import re
 
 import psycopg
 from psycopg.conninfo import make_conninfo
+from psycopg.pq import PGconn, Ping
 
-from pgcdc_cli.replication.failures import connect_failure, server_failure
+from pgcdc_cli.errors import ErrorKind, PgcdcError, mask
+
+UNDEFINED_OBJECT = "42704"
+INTERNAL_ERROR = "XX000"
+NOT_IN_PREREQUISITE_STATE = "55000"
+
+_KINDS = {
+    "3D000": ErrorKind.USAGE,
+    "25006": ErrorKind.USAGE,
+    "0A000": ErrorKind.USAGE,
+    "42501": ErrorKind.RIGHTS,
+    "42710": ErrorKind.SLOT_EXISTS,
+    UNDEFINED_OBJECT: ErrorKind.SLOT_MISSING,
+    NOT_IN_PREREQUISITE_STATE: ErrorKind.SLOT_INVALIDATED,
+    "55006": ErrorKind.SLOT_ACTIVE,
+    "58P01": ErrorKind.SLOT_INVALIDATED,
+    "53300": ErrorKind.CONNECTION,
+    "53400": ErrorKind.USAGE,
+    "57P01": ErrorKind.CONNECTION,
+    "57P02": ErrorKind.CONNECTION,
+    "57P03": ErrorKind.CONNECTION,
+    "57P05": ErrorKind.CONNECTION,
+}
+_CLASSES = {
+    "08": ErrorKind.CONNECTION,
+    "22": ErrorKind.USAGE,
+    "28": ErrorKind.AUTHENTICATION,
+    "42": ErrorKind.USAGE,
+}
+_HINTS = {
+    "3D000": "check -d",
+    "25006": "connect to the primary: a standby is read only",
+    "53300": "raise max_connections or max_wal_senders, or end other sessions",
+    "53400": "raise max_replication_slots, or drop a slot that nobody reads: pgcdc slot list",
+}
+
+Kinds = dict[str, ErrorKind]
+
+_REFUSED = (
+    (r"Is the server running|timeout expired|translate host|resolve host", ErrorKind.CONNECTION, None),
+    (r"starting up|shutting down|not yet accepting|recovery mode", ErrorKind.CONNECTION, None),
+    (r"too many|remaining connection slots|max_wal_senders", ErrorKind.CONNECTION, _HINTS["53300"]),
+    (r"WAL sender|walsender|permission denied", ErrorKind.RIGHTS, None),
+    (r"database .* does not exist", ErrorKind.USAGE, _HINTS["3D000"]),
+    (r"authentication|pg_hba\.conf|password|role .* does not exist|log in", ErrorKind.AUTHENTICATION, None),
+    (r"certificate|does not support SSL", ErrorKind.USAGE, "check sslmode, sslrootcert and sslcert"),
+    (r"closed the connection unexpectedly|Connection reset|Broken pipe", ErrorKind.CONNECTION, None),
+)
+_PINGS = {Ping.OK: ErrorKind.AUTHENTICATION, Ping.NO_ATTEMPT: ErrorKind.USAGE}
+
+
+def kind_of(sqlstate: str | None, kinds: Kinds | None = None) -> ErrorKind:
+    """Look up a SQLSTATE, None being a lost connection; `kinds` are a caller's own, by code or class."""
+    if sqlstate is None:
+        return ErrorKind.CONNECTION
+    for table in (kinds or {}, _KINDS, _CLASSES):
+        for code in (sqlstate, sqlstate[:2]):
+            if code in table:
+                return table[code]
+    return ErrorKind.UNEXPECTED
+
+
+def server_failure(doing: str, error: psycopg.Error, kinds: Kinds | None = None) -> PgcdcError:
+    """`could not {doing}: reason`, for a command that the server refused or a connection that was lost."""
+    kind = kind_of(error.sqlstate, kinds)
+    if error.sqlstate is None and not isinstance(error, psycopg.OperationalError):
+        kind = ErrorKind.UNEXPECTED
+    hint = _HINTS.get(error.sqlstate or "")
+    if error.sqlstate == NOT_IN_PREREQUISITE_STATE and "wal_level" in str(error):
+        kind, hint = ErrorKind.USAGE, "set wal_level = logical in postgresql.conf and restart the server"
+    return PgcdcError(kind, f"could not {doing}: {reason(error)}", hint=hint)
+
+
+def reason(error: psycopg.Error) -> str:
+    """Join the server's message and detail (or take libpq's text) to one line without passwords."""
+    primary = error.diag.message_primary
+    if primary is None:
+        return _one_line(str(error))
+    detail = error.diag.message_detail
+    return _one_line(f"{primary} ({detail})" if detail else primary)
+
+
+def _one_line(text: str) -> str:
+    lines = (line.strip() for line in text.splitlines())
+    return mask(" ".join(line for line in lines if line))
+
+
+def connect_failure(conninfo: str, error: psycopg.Error) -> PgcdcError:
+    """Why no connection could be made."""
+    if isinstance(error, psycopg.ProgrammingError):
+        # libpq quotes the piece it stumbled over, and that may be half of a password.
+        text = re.sub(r'"[^"]*"', '"..."', _one_line(str(error)))
+        return PgcdcError(ErrorKind.USAGE, f"could not read the connection string: {text}", hint="check -d")
+    text = _one_line(str(error)).removeprefix("connection failed: ").removeprefix("connection is bad: ")
+    kind, hint = _refusal(conninfo, text)
+    if error.pgconn is not None and error.pgconn.needs_password:
+        kind, hint = ErrorKind.AUTHENTICATION, None
+    return PgcdcError(kind, f"could not connect to the server: {text}", hint=hint)
+
+
+def _refusal(conninfo: str, text: str) -> tuple[ErrorKind, str | None]:
+    for pattern, kind, hint in _REFUSED:
+        if re.search(pattern, text):
+            return kind, hint
+    ping = Ping(PGconn.ping(conninfo.encode()))
+    return _PINGS.get(ping, ErrorKind.CONNECTION), None
+
 
 SETTINGS = {
     "TimeZone": "UTC",

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from pgcdc_cli.changes.slice import LastCommit, Prepared
+from pgcdc_cli.directory.checkpoint import Checkpoint, Source
 from pgcdc_cli.formats.base import EncodedSlice
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.changes import LastCommit, Prepared
-from pgcdc_cli.pgoutput.spooling import Spools
-from pgcdc_cli.sinks.checkpoint import Checkpoint, Source
+from pgcdc_cli.pgoutput.spool import Spools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,17 +13,22 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from pgcdc_cli.changes.slice import Edge, LastCommit, Prepared
+from pgcdc_cli.directory.checkpoint import (
+    Checkpoint,
+    Source,
+    check_options,
+    read_checkpoint,
+    write_checkpoint,
+)
+from pgcdc_cli.directory.disk import Disk
+from pgcdc_cli.directory.open_files import Files
+from pgcdc_cli.directory.spool_file import SpoolFolder
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.base import EncodedSlice, FileFormat, Piece
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.changes import Edge, LastCommit, Prepared
 from pgcdc_cli.sinks.base import LAZY_PACE, SinkSettings
-from pgcdc_cli.sinks.checkpoint import Checkpoint, Source, read_checkpoint, write_checkpoint
-from pgcdc_cli.sinks.disk import Disk
-from pgcdc_cli.sinks.files import Files
-from pgcdc_cli.sinks.output import OutputFile
-from pgcdc_cli.sinks.source import check_options
-from pgcdc_cli.sinks.spool import SpoolFolder
+from pgcdc_cli.sinks.output_file import OutputFile
 
 HELD_AT_MOST = 16 << 20
 """Bytes of rows in memory, over all files, at which all of them are written."""

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.spark.java import java_settings
-from pgcdc_cli.spark.output import Listener, Remark, Tell, failure, lines_of
+from pgcdc_cli.spark.jvm import java_settings
+from pgcdc_cli.spark.output import Listener, MergeSummary, Remark, Tell, failure, lines_of, read_result
 from pgcdc_cli.spark.packages import (
     PACKAGES,
     artifact,
@@ -26,7 +26,6 @@ from pgcdc_cli.spark.packages import (
     spark_settings,
     values_of,
 )
-from pgcdc_cli.spark.result import MergeSummary, read_result
 from pgcdc_cli.spark.warehouse import keep_log, refuse_if_locked
 
 SCRIPT = Path(__file__).with_name("merge.py")

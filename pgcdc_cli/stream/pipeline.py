@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from pgcdc_cli.changes.slice import Slice
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.formats.base import EncodedSlice, Format
 from pgcdc_cli.formats.raw import RawFormat
+from pgcdc_cli.frames import MESSAGE_TAG, XLOGDATA_HEADER, xlogdata_start
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.changes import Slice
 from pgcdc_cli.pgoutput.messages import Tag
 from pgcdc_cli.pgoutput.streamed import Streams
-from pgcdc_cli.xlogdata import MESSAGE_TAG, XLOGDATA_HEADER, xlogdata_start
 
 _GOES_ON = frozenset(
     bytes([tag])

@@ -5,19 +5,70 @@ what the sink has made durable.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from dataclasses import replace
 
+from pgcdc_cli.changes.slice import Edge
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.formats.base import EncodedSlice, Restartable
+from pgcdc_cli.frames import Keepalive, Received
+from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import ReplicationConnection
-from pgcdc_cli.replication.frames import Keepalive, Received
 from pgcdc_cli.sinks.base import Sink
-from pgcdc_cli.stream.ends import Ends
-from pgcdc_cli.stream.heartbeat import Heartbeats
 from pgcdc_cli.stream.pipeline import Pipeline
 from pgcdc_cli.stream.receive import Receiver, is_small
-from pgcdc_cli.stream.settings import Control, Totals
-from pgcdc_cli.stream.write import Writer
+from pgcdc_cli.stream.settings import Control, Ends, Totals
+
+
+class Heartbeats:
+    """Those of one run, where the format has any; `interval` is in seconds, 0 for none."""
+
+    def __init__(self, encoding: Restartable | None, interval: float) -> None:
+        self._encoding = encoding
+        self._interval = interval
+        self._beaten = time.monotonic()
+
+    def due(self, edge_lsn: Lsn) -> EncodedSlice | None:
+        """Give one if it is time to, which is to be written at this edge."""
+        now = time.monotonic()
+        due = self._interval > 0 and now - self._beaten >= self._interval
+        if not due or self._encoding is None:
+            return None
+        self._beaten = now
+        return replace(self._encoding.heartbeat(edge_lsn), edge=Edge(Lsn(0), edge_lsn, 0))
+
+
+class Writer:
+    """Writes for one run. `last_data` is when something last came, by the monotonic clock."""
+
+    def __init__(self, sink: Sink, control: Control) -> None:
+        self._sink = sink
+        self._control = control
+        self._rows_at_edge = 0
+        self.totals = Totals()
+        self.last_data = time.monotonic()
+
+    def write(self, parts: Iterable[EncodedSlice]) -> None:
+        """Write slices; a transaction that takes long may be left in its midst, and comes again."""
+        self.last_data = time.monotonic()
+        for part in parts:
+            self.last_data = time.monotonic()
+            if self._control.stop and part.edge is None:
+                return
+            self._sink.write(part)
+            self.totals.rows += sum(piece.rows for piece in part.pieces)
+            if part.edge is not None:
+                self.totals.transactions += part.edge.transactions
+                self.totals.edge_lsn = part.edge.end_lsn
+                self._rows_at_edge = self.totals.rows
+        self.totals.wal_end = max(self.totals.wal_end, self.totals.edge_lsn)
+
+    def back_to_edge(self) -> None:
+        """Forget what came after the last edge, and make durable what came before."""
+        self._sink.rollback()
+        self._sink.flush()
+        self.totals.rows = self._rows_at_edge
 
 
 class Pump:

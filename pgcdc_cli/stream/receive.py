@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from pgcdc_cli.errors import PgcdcError
+from pgcdc_cli.frames import Received
 from pgcdc_cli.replication.connection import ReplicationConnection
-from pgcdc_cli.replication.frames import Received
-from pgcdc_cli.stream.ends import Ends
 from pgcdc_cli.stream.pipeline import Pipeline
+from pgcdc_cli.stream.settings import Ends
 
 BATCH = 8192
 """Frames decoded at once, at most: the cost per batch vanishes, and they stay in cache."""

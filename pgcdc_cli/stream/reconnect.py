@@ -1,10 +1,36 @@
 """How long a run waits for a server that isn't there."""
 
 import logging
+import random
 import time
+from collections.abc import Iterator
 
 from pgcdc_cli.errors import PgcdcError
-from pgcdc_cli.replication.retry import Backoff
+
+FIRST = 0.1
+"""Seconds: a walsender that was terminated lets go of its slot within that time."""
+
+CAP = 30.0
+"""Seconds: a server that comes back after hours is noticed soon enough."""
+
+
+class Backoff(Iterator[float]):
+    """Seconds to wait, doubling from `FIRST` up to `CAP`; `reset` after progress.
+
+    Half of each wait is random, so that many streams which lost one server don't come back at one instant.
+    """
+
+    def __init__(self) -> None:
+        self._ceiling = FIRST
+
+    def __next__(self) -> float:
+        ceiling = self._ceiling
+        self._ceiling = min(ceiling * 2, CAP)
+        return random.uniform(ceiling / 2, ceiling)  # noqa: S311 -- spreads load, guards no secret
+
+    def reset(self) -> None:
+        self._ceiling = FIRST
+
 
 FIRST_TRIES = 4
 """Attempts to make the first connection: about a second, enough for a server that is just starting."""

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 
 from pgcdc_cli.catalog import Catalog
-from pgcdc_cli.catalog.tables import describe_alone
+from pgcdc_cli.catalog.table_facts import describe_alone
+from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.formats.base import Format
 from pgcdc_cli.formats.raw import RawFormat
@@ -16,17 +17,13 @@ from pgcdc_cli.pgoutput.prepared import PreparedPolicy
 from pgcdc_cli.pgoutput.streamed import Streams
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.sinks.base import Sink
-from pgcdc_cli.stream.ends import Ends
-from pgcdc_cli.stream.heartbeat import Heartbeats
 from pgcdc_cli.stream.pipeline import ChangePipeline, Pipeline, RawPipeline
-from pgcdc_cli.stream.pump import Pump
+from pgcdc_cli.stream.pump import Heartbeats, Pump, Writer
 from pgcdc_cli.stream.receive import TICK
 from pgcdc_cli.stream.reconnect import Patience
-from pgcdc_cli.stream.settings import Control, StreamSettings, Totals
+from pgcdc_cli.stream.settings import Control, Ends, StreamSettings, Totals
 from pgcdc_cli.stream.snapshot import Snapshot
 from pgcdc_cli.stream.start import Start
-from pgcdc_cli.stream.write import Writer
-from pgcdc_cli.table import TableSchema
 
 log = logging.getLogger("pgcdc")
 

@@ -16,13 +16,12 @@ import numpy as np
 import psycopg
 from psycopg import sql
 
+from pgcdc_cli.changes.slice import ChangeBatch, Edge, FullImage, Slice, SnapshotMark, Stamps
+from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.changes import ChangeBatch, Edge, FullImage, Slice, SnapshotMark, Stamps
 from pgcdc_cli.pgoutput.messages import Relation, RelationColumn, ReplicaIdentity
 from pgcdc_cli.replication.connection import ReplicationConnection
-from pgcdc_cli.replication.failures import server_failure
-from pgcdc_cli.replication.session import connect
-from pgcdc_cli.table import TableSchema
+from pgcdc_cli.replication.session import connect, server_failure
 from pgcdc_cli.types import kernels
 
 ROWS = 8192

@@ -6,12 +6,11 @@ Looked at before START_REPLICATION, whose refusals say less.
 import logging
 
 from pgcdc_cli.catalog import Catalog, Slot
+from pgcdc_cli.directory.checkpoint import Checkpoint, Source, check_gap, check_source
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import ReplicationConnection, SystemIdentity
 from pgcdc_cli.sinks.base import Sink
-from pgcdc_cli.sinks.checkpoint import Checkpoint, Source
-from pgcdc_cli.sinks.source import check_gap, check_source
 from pgcdc_cli.stream.settings import Control, StreamSettings
 
 log = logging.getLogger("pgcdc")

@@ -42,7 +42,7 @@ from stream import (
     write_log,
 )
 
-from pgcdc_cli.demo.server import EmbeddedServer
+from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
 VERSION = "2.5.4.Final"
 IVY = """<ivy-module version="2.0"><info organisation="pgcdc" module="benchmark"/>

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import psycopg
 
-from pgcdc_cli.demo.server import EmbeddedServer
+from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
 TIME_LIMIT = 600.0
 WAYS = {"streamed": [], "whole": ["--proto-version", "1"]}

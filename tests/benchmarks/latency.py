@@ -29,7 +29,7 @@ from pathlib import Path
 
 import psycopg
 
-from pgcdc_cli.demo.server import EmbeddedServer
+from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
 SETTINGS = {"max_wal_size": "8GB", "checkpoint_timeout": "1h", "autovacuum": "off"}
 STAMP = "'@' || (extract(epoch FROM clock_timestamp()) * 1000000)::bigint || '@'"

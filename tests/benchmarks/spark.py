@@ -29,14 +29,14 @@ from spark_data import FORMATS, Changes, Directory, changes, rows, table
 from spark_plain import rewrite
 
 import pgcdc_cli
-from pgcdc_cli.spark.java import java_settings
+from pgcdc_cli.spark.jvm import java_settings
 from pgcdc_cli.spark.packages import DELTA, ICEBERG, NOT_NEEDED
-from pgcdc_cli.spark.pgcdc_merge.files import Files
-from pgcdc_cli.spark.pgcdc_merge.formats import FORMATS as LAKES
-from pgcdc_cli.spark.pgcdc_merge.formats import open_lake
 from pgcdc_cli.spark.pgcdc_merge.job import merge
 from pgcdc_cli.spark.pgcdc_merge.options import Options
+from pgcdc_cli.spark.pgcdc_merge.segments import Files
 from pgcdc_cli.spark.pgcdc_merge.sessions import SETTINGS, new_session
+from pgcdc_cli.spark.pgcdc_merge.table_formats import FORMATS as LAKES
+from pgcdc_cli.spark.pgcdc_merge.table_formats import open_lake
 
 COPYING = {
     "delta": "'delta.enableDeletionVectors' = 'false', 'delta.autoOptimize.optimizeWrite' = 'false'",

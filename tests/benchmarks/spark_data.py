@@ -10,13 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgcdc_cli.formats.arrow import ArrowFormat
-from pgcdc_cli.formats.base import Format
-from pgcdc_cli.formats.debezium.config import ConnectorConfig
-from pgcdc_cli.formats.debezium.format import DebeziumFormat
-from pgcdc_cli.formats.jsonl import JsonlFormat
-from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.changes import (
+from pgcdc_cli.changes.slice import (
     ChangeBatch,
     FullImage,
     KeyImage,
@@ -27,10 +21,16 @@ from pgcdc_cli.pgoutput.changes import (
     Stamps,
     TransactionMark,
 )
+from pgcdc_cli.changes.table import TableColumn, TableSchema
+from pgcdc_cli.directory.paths import file_name, table_folder
+from pgcdc_cli.formats.arrow import ArrowFormat
+from pgcdc_cli.formats.base import Format
+from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
+from pgcdc_cli.formats.debezium.format import DebeziumFormat
+from pgcdc_cli.formats.jsonl import JsonlFormat
+from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.messages import Relation, RelationColumn, ReplicaIdentity
-from pgcdc_cli.sinks.paths import file_name, table_folder
-from pgcdc_cli.table import TableColumn, TableSchema
-from pgcdc_cli.types.registry import builtin
+from pgcdc_cli.types.pg_type import builtin
 
 COLUMNS = {"id": (20, -1), "a": (23, -1), "b": (25, -1), "c": (1700, (12 << 16 | 2) + 4), "ts": (1184, -1)}
 """id bigint PRIMARY KEY, a int, b text, c numeric(12,2), ts timestamptz: as in stream.py."""

@@ -33,7 +33,7 @@ from pathlib import Path
 import psycopg
 
 import pgcdc_cli
-from pgcdc_cli.demo.server import EmbeddedServer
+from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
 TIME_LIMIT = 600.0
 SETTINGS = {"max_wal_size": "16GB", "checkpoint_timeout": "1h", "autovacuum": "off"}

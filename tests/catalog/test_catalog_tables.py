@@ -3,13 +3,13 @@
 import pytest
 
 from pgcdc_cli.catalog import Catalog
+from pgcdc_cli.changes.table import TableSchema
+from pgcdc_cli.frames import XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.decode import decode
 from pgcdc_cli.pgoutput.messages import Relation, RelationColumn, ReplicaIdentity
 from pgcdc_cli.replication.connection import ReplicationConnection
-from pgcdc_cli.table import TableSchema
-from pgcdc_cli.types.registry import PgType
-from pgcdc_cli.xlogdata import XLOGDATA_HEADER
+from pgcdc_cli.types.pg_type import PgType
 
 
 @pytest.fixture

@@ -150,9 +150,9 @@ def run_demo(settings, reporter):
     reporter.progress(Progress(1.6, 11, 1300, 3, Lsn(16), 2048))
     reporter.output("words of a command")
     {ending}
-module = ModuleType("pgcdc_cli.demo.run")
+module = ModuleType("pgcdc_cli.demo.demonstrate")
 module.run_demo = run_demo
-sys.modules["pgcdc_cli.demo.run"] = module
+sys.modules["pgcdc_cli.demo.demonstrate"] = module
 from pgcdc_cli.cli.main import main
 main()
 """

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgcdc_cli.catalog import PublishedTable
-from pgcdc_cli.cli.tables import published_table, quoted
+from pgcdc_cli.cli.publication import published_table, quoted
 
 ALL = ["insert", "update", "delete", "truncate"]
 

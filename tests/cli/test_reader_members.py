@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgcdc_cli.reader.members import members
+from pgcdc_cli.reader.jsonl_reader import members
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=8)
 SCALARS = st.none() | st.booleans() | st.integers() | NAMES

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pgcdc_cli.reader.text import pg_texts
-from pgcdc_cli.types.convert import arrow_type, to_arrow
-from pgcdc_cli.types.registry import builtin
+from pgcdc_cli.reader.arrow_reader import pg_texts
+from pgcdc_cli.types.pg_type import builtin
+from pgcdc_cli.types.to_arrow import arrow_type, to_arrow
 
 OIDS = {
     "bool": 16,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from debian_server import DebianServer
 
-from pgcdc_cli.demo.server import EmbeddedServer
+from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,8 @@ import logging
 import pytest
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.debezium.config import ConnectorConfig
-from pgcdc_cli.formats.debezium.load import connector_config, read_properties
-from pgcdc_cli.formats.debezium.properties import PROPERTIES
+from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
+from pgcdc_cli.formats.debezium.properties import PROPERTIES, connector_config, read_properties
 
 
 def config(**properties):

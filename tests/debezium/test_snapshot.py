@@ -11,7 +11,7 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from pgcdc_cli.catalog.tables import describe_alone
+from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.stream.snapshot import Snapshot
 
 

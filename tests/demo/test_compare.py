@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from pgcdc_cli.demo.compare import compare
+from pgcdc_cli.demo.comparison import compare
 
 COLUMNS = [
     # name, declaration, value in SQL, Arrow type and value in the copy, a wrong value

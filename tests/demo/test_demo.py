@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from pgcdc_cli.cli.main import run
-from pgcdc_cli.demo import run as demo_run
+from pgcdc_cli.demo import demonstrate as demo_run
 from pgcdc_cli.demo import shop
 from pgcdc_cli.demo.report import DemoResult, LakeView, Moment, OrderView, TableResult
 from pgcdc_cli.lsn import Lsn

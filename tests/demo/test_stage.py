@@ -2,8 +2,8 @@
 
 import pytest
 
-from pgcdc_cli.demo import shop, witness
-from pgcdc_cli.demo.stage import new_directory, running_server
+from pgcdc_cli.demo import demonstrate, shop
+from pgcdc_cli.demo.demonstrate import new_directory, running_server
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 
@@ -46,8 +46,8 @@ def test_the_witness_counts_what_has_changed_since(database):
     database.execute("CREATE PUBLICATION shop FOR TABLES IN SCHEMA shop")
     slot = database.create_slot()
     copy = f"{slot}_w"
-    witness.create(database.connection, slot, copy)
-    assert witness.count_changes(database.connection, copy, "shop") == {}
+    demonstrate.create(database.connection, slot, copy)
+    assert demonstrate.count_changes(database.connection, copy, "shop") == {}
     database.execute("INSERT INTO shop.promotions SELECT i::text FROM generate_series(1, 10) i")
     database.execute("UPDATE shop.promotions SET code = 'x' || code WHERE code < '3'")
     database.execute("DELETE FROM shop.promotions WHERE code = '7'")
@@ -56,4 +56,4 @@ def test_the_witness_counts_what_has_changed_since(database):
     with database.connection.transaction(force_rollback=True):
         database.execute("INSERT INTO shop.products (id, title) VALUES (2, 'two')")
     expected = {"shop.promotions": 10 + 3 + 1 + 1, "shop.products": 1}
-    assert witness.count_changes(database.connection, copy, "shop") == expected
+    assert demonstrate.count_changes(database.connection, copy, "shop") == expected

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from pgcdc_cli.demo import shop, travel
+from pgcdc_cli.demo import comparison, shop
 from pgcdc_cli.demo.report import Moment, OrderView
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.lsn import Lsn
@@ -44,24 +44,24 @@ def lake(tmp_path):
 
 
 def test_each_moment_has_its_own_rows(lake):
-    earlier = travel.view(lake, moment(1, 0))
+    earlier = comparison.view(lake, moment(1, 0))
     assert earlier.rows == {**dict.fromkeys(shop.TABLES, 1), "customers": 2, "orders": 3, "order_lines": 3}
     assert earlier.orphans == 0
 
 
 def test_rows_that_refer_to_no_row_are_counted(lake):
-    assert travel.view(lake, moment(2, 1)).orphans == 2
+    assert comparison.view(lake, moment(2, 1)).orphans == 2
     mixed = Moment(Lsn(2), {**dict.fromkeys(shop.TABLES, 1), "orders": 0})
-    assert travel.view(lake, mixed).orphans == 0
+    assert comparison.view(lake, mixed).orphans == 0
 
 
 def test_orders_are_shown_then_and_now(lake):
-    assert travel.changed_orders(lake, moment(1, 0), moment(2, 1)) == [
+    assert comparison.changed_orders(lake, moment(1, 0), moment(2, 1)) == [
         OrderView(1, "new, 9.50", "paid, 9.60"),
         OrderView(3, "paid, no total", None),
         OrderView(4, None, "new, no total"),
     ]
-    assert travel.changed_orders(lake, moment(1, 1), moment(2, 1)) == []
+    assert comparison.changed_orders(lake, moment(1, 1), moment(2, 1)) == []
 
 
 def record(lake, names):
@@ -77,12 +77,12 @@ def record(lake, names):
 
 def test_versions_are_those_of_the_warehouses_record(tmp_path):
     record(tmp_path, shop.TABLES)
-    assert travel.take_down(tmp_path) == moment(0x2A, 7)
+    assert comparison.take_down(tmp_path) == moment(0x2A, 7)
 
 
 def test_a_warehouse_without_all_tables_is_refused(tmp_path):
     with pytest.raises(PgcdcError, match="could not find all tables"):
-        travel.take_down(tmp_path)
+        comparison.take_down(tmp_path)
     record(tmp_path, ["customers", "products", "orders", "stock", "promotions"])
     with pytest.raises(PgcdcError, match="no order_lines"):
-        travel.take_down(tmp_path)
+        comparison.take_down(tmp_path)

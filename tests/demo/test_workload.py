@@ -6,9 +6,8 @@ from collections import Counter
 import psycopg
 import pytest
 
-from pgcdc_cli.demo import shop, workload
-from pgcdc_cli.demo.actions import Kind
-from pgcdc_cli.demo.workload import Workload
+from pgcdc_cli.demo import load, shop
+from pgcdc_cli.demo.load import Kind, Workload
 
 
 @pytest.fixture
@@ -27,18 +26,18 @@ def contents(database):
 def test_a_few_seconds_bring_every_kind_of_change(filled):
     promised = set(Kind) - {Kind.RETRY}
     deadline = time.monotonic() + 60
-    with Workload(filled.uri, seed=1) as load:
-        while promised - load.counts.keys() and time.monotonic() < deadline:
-            load.check()
+    with Workload(filled.uri, seed=1) as running:
+        while promised - running.counts.keys() and time.monotonic() < deadline:
+            running.check()
             time.sleep(0.1)
-        assert promised - load.stop().keys() == set()
+        assert promised - running.stop().keys() == set()
 
 
 def test_every_kind_of_change_is_on_the_wire(filled):
     slot = filled.create_slot()
     filled.execute("CREATE PUBLICATION shop FOR TABLES IN SCHEMA shop")
-    with Workload(filled.uri, seed=1, clients=2, limit=1000) as load:
-        counts = load.wait()
+    with Workload(filled.uri, seed=1, clients=2, limit=1000) as running:
+        counts = running.wait()
     rows = filled.execute(
         "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL,"
         " 'proto_version', '1', 'publication_names', 'shop')",
@@ -64,21 +63,21 @@ def test_long_texts_stay_out_of_line(filled):
 def test_one_client_does_the_same_again(database18):
     shop.create(database18.uri)
     shop.fill(database18.uri, seed=5)
-    with Workload(database18.uri, seed=5, clients=1, limit=400) as load:
-        first_counts = load.wait()
+    with Workload(database18.uri, seed=5, clients=1, limit=400) as running:
+        first_counts = running.wait()
     first = contents(database18)
     database18.execute("DROP SCHEMA shop CASCADE")
     shop.create(database18.uri)
     shop.fill(database18.uri, seed=5)
-    with Workload(database18.uri, seed=5, clients=1, limit=400) as load:
-        assert load.wait() == first_counts
+    with Workload(database18.uri, seed=5, clients=1, limit=400) as running:
+        assert running.wait() == first_counts
     assert contents(database18) == first
 
 
 def test_the_rate_is_kept(filled):
     start = time.monotonic()
-    with Workload(filled.uri, rate=100, limit=50, clients=4) as load:
-        counts = load.wait()
+    with Workload(filled.uri, rate=100, limit=50, clients=4) as running:
+        counts = running.wait()
     assert counts[Kind.TRANSACTION] + counts[Kind.ROLLBACK] == 200
     assert time.monotonic() - start >= 1.9
 
@@ -93,15 +92,15 @@ def test_a_conflict_is_retried_and_what_was_undone_does_not_count(database18, mo
         if len(tries) < 3:
             scene.connection.execute(f"DO $$ BEGIN RAISE EXCEPTION USING errcode = '{state}'; END $$")
 
-    monkeypatch.setattr(workload, "ACTIONS", {conflict: 1})
-    with Workload(database18.uri, clients=1, limit=1) as load:
-        assert load.wait() == {Kind.TRANSACTION: 1, Kind.RETRY: 2, Kind.INSERT: 1}
+    monkeypatch.setattr(load, "ACTIONS", {conflict: 1})
+    with Workload(database18.uri, clients=1, limit=1) as running:
+        assert running.wait() == {Kind.TRANSACTION: 1, Kind.RETRY: 2, Kind.INSERT: 1}
 
 
 def test_any_other_error_surfaces(database18, monkeypatch):
-    monkeypatch.setattr(workload, "ACTIONS", {lambda scene: scene.connection.execute("SELECT 1/0"): 1})
-    with Workload(database18.uri, clients=2) as load:
+    monkeypatch.setattr(load, "ACTIONS", {lambda scene: scene.connection.execute("SELECT 1/0"): 1})
+    with Workload(database18.uri, clients=2) as running:
         with pytest.raises(psycopg.errors.DivisionByZero):
-            load.wait()
+            running.wait()
         with pytest.raises(psycopg.errors.DivisionByZero):
-            load.check()
+            running.check()

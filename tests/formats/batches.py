@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.changes import (
+from pgcdc_cli.changes.slice import (
     ChangeBatch,
     FullImage,
     KeyImage,
@@ -18,10 +17,10 @@ from pgcdc_cli.pgoutput.changes import (
     TransactionMark,
     TruncateChange,
 )
+from pgcdc_cli.changes.table import TableColumn, TableSchema
+from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.messages import Relation, RelationColumn, ReplicaIdentity
-from pgcdc_cli.table import TableColumn, TableSchema
-from pgcdc_cli.types.oids import TYPES
-from pgcdc_cli.types.registry import PgType, builtin
+from pgcdc_cli.types.pg_type import TYPES, PgType, builtin
 
 UNCHANGED = object()
 """A value that the server did not send."""

@@ -7,14 +7,7 @@ from itertools import groupby
 from batches import COMMIT_TEXT, UNCHANGED, full, key_only, stamp, stamps, table
 from hypothesis import strategies as st
 
-from pgcdc_cli.pgoutput.changes import (
-    ChangeBatch,
-    Marks,
-    MessageChange,
-    Slice,
-    TransactionMark,
-    TruncateChange,
-)
+from pgcdc_cli.changes.slice import ChangeBatch, Marks, MessageChange, Slice, TransactionMark, TruncateChange
 
 ORDERS = table(
     {

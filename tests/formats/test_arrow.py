@@ -10,18 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rows import ITEMS, ORDERS, events, to_slice
 
+from pgcdc_cli.changes.slice import ChangeBatch, Marks, MessageChange, Slice, TransactionMark, TruncateChange
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats import arrow
 from pgcdc_cli.formats.arrow import ArrowFormat
-from pgcdc_cli.pgoutput.changes import (
-    ChangeBatch,
-    Marks,
-    MessageChange,
-    Slice,
-    TransactionMark,
-    TruncateChange,
-)
-from pgcdc_cli.types.convert import to_arrow
+from pgcdc_cli.types.to_arrow import to_arrow
 
 PRICES = table({"id": "int8", "price": "numeric(5,2)", "day": "date", "tags": "text[]"})
 TS = datetime.fromtimestamp(COMMIT_TS // 1_000_000, UTC).replace(microsecond=678901)

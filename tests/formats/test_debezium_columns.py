@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from batches import Stream, change, full, key_only, stamp, table
 
+from pgcdc_cli.changes.slice import MessageChange, TransactionMark, TruncateChange
+from pgcdc_cli.changes.table import ColumnFacts, TableFacts, TableSchema
 from pgcdc_cli.errors import PgcdcError
-from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.format import DebeziumFormat
-from pgcdc_cli.formats.debezium.load import connector_config
-from pgcdc_cli.pgoutput.changes import MessageChange, TransactionMark, TruncateChange
-from pgcdc_cli.table import ColumnFacts, TableFacts, TableSchema
+from pgcdc_cli.formats.debezium.properties import connector_config
 
 TYPES = {"id": "text", "name": "text", "note": "text", "number": "int4"}
 

@@ -5,11 +5,10 @@ The expressions are spelled as `pg_get_expr` prints them; what is expected was t
 
 import pytest
 
-from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.changes.table import ColumnFacts, TableColumn
+from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.types.registry import field_for
-from pgcdc_cli.table import ColumnFacts, TableColumn
-from pgcdc_cli.types.oids import TYPES
-from pgcdc_cli.types.registry import PgType, builtin
+from pgcdc_cli.types.pg_type import TYPES, PgType, builtin
 
 UUID = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
 OIDS = {name: oid for name, _, oid, _ in TYPES}

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from batches import UNCHANGED, Stream, change, full, key_only, stamp, table
 
+from pgcdc_cli.changes.slice import LastCommit, MessageChange, TransactionMark, TruncateChange
+from pgcdc_cli.changes.table import ColumnFacts, TableFacts, TableSchema
 from pgcdc_cli.formats.base import EncodedSlice
-from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.format import DebeziumFormat
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.changes import LastCommit, MessageChange, TransactionMark, TruncateChange
-from pgcdc_cli.table import ColumnFacts, TableFacts, TableSchema
 
 PLAIN = ConnectorConfig(
     topic_prefix="srv", key_converter_schemas_enable=False, value_converter_schemas_enable=False

@@ -6,14 +6,13 @@ import json
 import pytest
 from batches import Stream, change, table
 
-from pgcdc_cli.formats.debezium.config import ConnectorConfig
-from pgcdc_cli.formats.debezium.field import Field
+from pgcdc_cli.changes.table import ColumnFacts, TableColumn
+from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.format import DebeziumFormat
+from pgcdc_cli.formats.debezium.types.kind import Field
 from pgcdc_cli.formats.debezium.types.registry import field_for
-from pgcdc_cli.table import ColumnFacts, TableColumn
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.oids import TYPES
-from pgcdc_cli.types.registry import PgType, builtin
+from pgcdc_cli.types.pg_type import TYPES, PgType, builtin
 
 OIDS = {name: oid for name, _, oid, _ in TYPES} | {f"{name}[]": array for name, _, _, array in TYPES}
 HSTORE = PgType(20001, -1, "hstore", "other")

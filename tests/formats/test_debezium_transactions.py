@@ -11,10 +11,10 @@ from batches import COMMIT_TS, Stream, full, stamp, stamps, table
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pgcdc_cli.changes.slice import ChangeBatch, MessageChange, Stamp, TransactionMark, TruncateChange
+from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.formats.debezium.format import DebeziumFormat
-from pgcdc_cli.formats.debezium.load import connector_config
-from pgcdc_cli.pgoutput.changes import ChangeBatch, MessageChange, Stamp, TransactionMark, TruncateChange
-from pgcdc_cli.table import TableSchema
+from pgcdc_cli.formats.debezium.properties import connector_config
 
 TABLES = [table({"id": "int4", "v": "text"}, name=f"t{number}", oid=number + 1) for number in range(30)]
 TABLES.append(table({"id": "int4", "v": "text", "w": "text"}, name="t0", oid=1))

@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.changes.table import ColumnFacts, TableColumn
+from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.types.registry import field_for
-from pgcdc_cli.table import ColumnFacts, TableColumn
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.oids import TYPES
-from pgcdc_cli.types.registry import builtin
+from pgcdc_cli.types.pg_type import TYPES, builtin
 
 OIDS = {name: oid for name, _, oid, _ in TYPES} | {f"{name}[]": array for name, _, _, array in TYPES}
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

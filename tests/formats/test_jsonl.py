@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rows import ITEMS, ORDERS, Event, events, lsn, reference, to_slice
 
+from pgcdc_cli.changes.slice import ChangeBatch, Marks, MessageChange, Slice, Stamps, TransactionMark
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.escape import escape
+from pgcdc_cli.formats.json_object import escape
 from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.formats.stamps import lsn_text, timestamp_text
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.changes import ChangeBatch, Marks, MessageChange, Slice, Stamps, TransactionMark
 from pgcdc_cli.types import kernels
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -6,12 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rows import events, to_slice
 
-from pgcdc_cli.formats.pretty import PrettyFormat, render_line
-from pgcdc_cli.formats.prettymessage import render_message
-from pgcdc_cli.formats.style import Style, safe, shorten
+from pgcdc_cli.changes.slice import Marks, MessageChange, Slice, TransactionMark, TruncateChange
+from pgcdc_cli.formats.pretty import PrettyFormat, render_line, render_message
+from pgcdc_cli.formats.terminal import Style, safe, shorten
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
-from pgcdc_cli.pgoutput.changes import Marks, MessageChange, Slice, TransactionMark, TruncateChange
 
 ORDERS = table({"id": "int8", "state": "text", "total": "numeric(12,2)", "doc": "jsonb"})
 

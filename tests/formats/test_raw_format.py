@@ -1,8 +1,8 @@
 import struct
 
+from pgcdc_cli.changes.slice import Edge
 from pgcdc_cli.formats.raw import RawFormat
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.changes import Edge
 
 
 def frame(start: int, payload: bytes) -> bytes:

@@ -3,12 +3,12 @@
 import pytest
 from batches import UNCHANGED, change, key_only, table
 
+from pgcdc_cli.changes.slice import Slice
 from pgcdc_cli.formats.arrow import ArrowFormat
 from pgcdc_cli.formats.base import Format
-from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.format import DebeziumFormat
 from pgcdc_cli.formats.jsonl import JsonlFormat
-from pgcdc_cli.pgoutput.changes import Slice
 
 NOTES = table({"id": "int8", "note": "text"}, name="notes", oid=16401)
 ITEMS = table({"id": "int8", "note": "text"}, name="items", oid=16402)

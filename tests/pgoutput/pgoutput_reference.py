@@ -7,13 +7,13 @@ is a dictionary of its columns by position. `flat` turns slices into the same.
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
+from pgcdc_cli.changes.slice import KeyImage
+from pgcdc_cli.changes.table import TableColumn, TableSchema
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
-from pgcdc_cli.pgoutput.changes import KeyImage
 from pgcdc_cli.pgoutput.decode import decode
-from pgcdc_cli.table import TableColumn, TableSchema
-from pgcdc_cli.types.registry import PgType
+from pgcdc_cli.types.pg_type import PgType
 
 UNCHANGED = "unchanged TOAST"
 BYTEA, INT4, TEXT = 17, 23, 25

@@ -12,7 +12,7 @@ from pgoutput_reference import describe, flat, reference
 from pgoutput_strategies import binaries, cuts, mutations, streams
 from test_pgoutput_transactions import Assembler, assemble
 
-from pgcdc_cli.catalog.tables import describe_alone
+from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from pgoutput_encoder import frame
 
+from pgcdc_cli.changes.slice import FullImage, KeyImage
 from pgcdc_cli.pgoutput import messages as m
-from pgcdc_cli.pgoutput.changes import FullImage, KeyImage
 from pgcdc_cli.pgoutput.columns import Rows, Shape, decode_rows
 from pgcdc_cli.pgoutput.wire import Wire
 

@@ -10,12 +10,12 @@ from pgoutput_reference_pieces import reference_of_pieces
 from pgoutput_strategies import cuts, mutations, streams
 from size import examples
 
+from pgcdc_cli.directory import spool_file
+from pgcdc_cli.directory.disk import Disk
+from pgcdc_cli.directory.open_files import Files
+from pgcdc_cli.directory.spool_file import SpoolFolder
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.sinks import spool
-from pgcdc_cli.sinks.disk import Disk
-from pgcdc_cli.sinks.files import Files
-from pgcdc_cli.sinks.spool import SpoolFolder
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def test_mutated_pieces_are_refused_or_read_as_the_plain_reference_does(folders,
     if pieces and data.draw(st.booleans()):
         pieces = data.draw(mutations(pieces))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spool, "CHUNK_BYTES", chunk_bytes)
+        patch.setattr(spool_file, "CHUNK_BYTES", chunk_bytes)
         check(pieces, data.draw(cuts(pieces)), folders, skip_before=-1)  # what is skipped isn't decoded
 
 

@@ -9,15 +9,15 @@ from pgoutput_orders import BEGIN, COMMIT, NARROW, ORDERS, PARTS, TIME, frames_o
 from pgoutput_pieces import GID
 from pgoutput_reference import flat
 
+from pgcdc_cli.changes.slice import Prepared
+from pgcdc_cli.directory import spool_file
+from pgcdc_cli.directory.disk import Disk
+from pgcdc_cli.directory.open_files import Files
+from pgcdc_cli.directory.spool_file import SpoolFolder
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
-from pgcdc_cli.pgoutput.changes import Prepared
 from pgcdc_cli.pgoutput.decode import decode
-from pgcdc_cli.sinks import spool
-from pgcdc_cli.sinks.disk import Disk
-from pgcdc_cli.sinks.files import Files
-from pgcdc_cli.sinks.spool import SpoolFolder
 
 XID = 7
 END = (Lsn(1000), Lsn(1010), TIME)
@@ -28,8 +28,8 @@ END = (Lsn(1000), Lsn(1010), TIME)
     ids=["on-disk", "both", "on-disk-together", "in-memory"],
 )
 def spools(request, tmp_path, monkeypatch):
-    monkeypatch.setattr(spool, "CHUNK_BYTES", request.param[0])
-    monkeypatch.setattr(spool, "HELD_AT_MOST", request.param[1])
+    monkeypatch.setattr(spool_file, "CHUNK_BYTES", request.param[0])
+    monkeypatch.setattr(spool_file, "HELD_AT_MOST", request.param[1])
     return SpoolFolder(Files(Disk(), str(tmp_path)), "spool")
 
 
@@ -429,7 +429,7 @@ def test_every_cut_of_a_message_in_a_block_is_an_error_at_once_or_at_the_commit(
 
 
 def test_a_limit_stops_before_anything_is_written_beyond_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(spool, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(spool_file, "CHUNK_BYTES", 1)
     spools = SpoolFolder(Files(Disk(), str(tmp_path)), "spool", limit=2000)
     streams = connection(spools)
     rows = [in_stream(insert(b"%d" % number, b"a")) for number in range(1000)]
@@ -442,8 +442,8 @@ def test_a_limit_stops_before_anything_is_written_beyond_it(tmp_path, monkeypatc
 
 def test_many_transactions_at_once_share_the_memory(spools, monkeypatch):
     """Also if the first of them has nothing in memory by then."""
-    monkeypatch.setattr(spool, "CHUNK_BYTES", 400)
-    monkeypatch.setattr(spool, "HELD_AT_MOST", 1000)
+    monkeypatch.setattr(spool_file, "CHUNK_BYTES", 400)
+    monkeypatch.setattr(spool_file, "HELD_AT_MOST", 1000)
     streams, xids = connection(spools), range(1, 40)
     for xid in xids:
         row = in_stream(insert(b"%d" % xid, b"a" * (400 if xid == 1 else 100)), xid)

@@ -10,11 +10,11 @@ from pgoutput_orders import FrameAssembler as Assembler
 from pgoutput_reference import describe, flat, merged, reference
 from pgoutput_strategies import cuts, mutations, streams
 
+from pgcdc_cli.changes.slice import Edge
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput import wire
-from pgcdc_cli.pgoutput.changes import Edge
 from pgcdc_cli.pgoutput.decode import decode
 
 

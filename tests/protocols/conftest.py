@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pgcdc_cli.demo.server import EmbeddedServer
+from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
 SETTINGS = {
     "logical_decoding_work_mem": "64kB",

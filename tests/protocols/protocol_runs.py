@@ -17,7 +17,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from pgcdc_cli.demo.server import EmbeddedServer
+from pgcdc_cli.demo.embedded_server import EmbeddedServer
 from pgcdc_cli.lsn import Lsn
 
 PROTOCOL_1 = ("--streaming", "off", "--proto-version", "1")

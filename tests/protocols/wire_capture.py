@@ -9,12 +9,11 @@ from typing import NamedTuple
 import psycopg
 from psycopg import pq
 
+from pgcdc_cli.frames import XLOGDATA, XLOGDATA_HEADER, read_keepalive, standby_status
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.decode import decode
 from pgcdc_cli.pgoutput.messages import Message, StreamStart, StreamStop
 from pgcdc_cli.replication.commands import start_replication
-from pgcdc_cli.replication.frames import XLOGDATA, read_keepalive, standby_status
-from pgcdc_cli.xlogdata import XLOGDATA_HEADER
 
 
 class Sent(NamedTuple):

@@ -68,7 +68,7 @@ def test_a_role_without_replication_lacks_rights(strict_server):
 
 
 def test_a_refusal_in_another_language_is_no_reason_to_try_again(strict_server, monkeypatch):
-    monkeypatch.setattr("pgcdc_cli.replication.failures._REFUSED", ())
+    monkeypatch.setattr("pgcdc_cli.replication.session._REFUSED", ())
     conninfo = make_conninfo(strict_server.uri(user="pw"), password="wrong")
     assert refused(conninfo).kind is ErrorKind.AUTHENTICATION
     assert refused("host=/nowhere user=u").kind is ErrorKind.CONNECTION

@@ -4,8 +4,7 @@ from hypothesis import strategies as st
 from psycopg.conninfo import make_conninfo
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError, mask
-from pgcdc_cli.replication.failures import kind_of
-from pgcdc_cli.replication.session import connect
+from pgcdc_cli.replication.session import connect, kind_of
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 from itertools import islice
 
-from pgcdc_cli.replication.retry import CAP, FIRST, Backoff
+from pgcdc_cli.stream.reconnect import CAP, FIRST, Backoff
 
 
 def test_waits_double_from_a_tenth_of_a_second_to_the_cap_and_half_of_each_is_random():

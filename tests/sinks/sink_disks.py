@@ -11,7 +11,7 @@ from pathlib import PurePath
 from types import SimpleNamespace
 from typing import Any
 
-from pgcdc_cli.sinks.disk import Disk
+from pgcdc_cli.directory.disk import Disk
 
 
 class Crash(BaseException):

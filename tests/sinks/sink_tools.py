@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
+from pgcdc_cli.changes.slice import Edge
+from pgcdc_cli.changes.table import TableColumn, TableSchema
+from pgcdc_cli.directory.checkpoint import Source
+from pgcdc_cli.directory.disk import Disk
+from pgcdc_cli.directory.manifest import Segment, read_manifest
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.formats.base import EncodedSlice, Format, Piece
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.changes import Edge
 from pgcdc_cli.pgoutput.messages import Relation, RelationColumn, ReplicaIdentity
-from pgcdc_cli.sinks.checkpoint import Source
 from pgcdc_cli.sinks.core import CheckpointedSink
-from pgcdc_cli.sinks.directory import DirectorySettings, DirectorySink
-from pgcdc_cli.sinks.disk import Disk
-from pgcdc_cli.sinks.manifest import Segment, read_manifest
-from pgcdc_cli.table import TableColumn, TableSchema
-from pgcdc_cli.types.registry import builtin
+from pgcdc_cli.sinks.directory_sink import DirectorySettings, DirectorySink
+from pgcdc_cli.types.pg_type import builtin
 
 SOURCE = Source("7300000000000000001", 1, "shop", "s1", ("p1",))
 START = Lsn(100)

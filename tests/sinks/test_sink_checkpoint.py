@@ -7,22 +7,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sink_tools import SOURCE
 
-from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.sinks.checkpoint import (
+from pgcdc_cli.directory.checkpoint import (
     Checkpoint,
     Mark,
     PartialFile,
     Pending,
     Source,
+    check_source,
     decode,
     encode,
     read_checkpoint,
     write_checkpoint,
 )
-from pgcdc_cli.sinks.disk import Disk
-from pgcdc_cli.sinks.manifest import Segment, SegmentFile, encode_segment, last_segment, read_manifest
-from pgcdc_cli.sinks.source import check_source
+from pgcdc_cli.directory.disk import Disk
+from pgcdc_cli.directory.manifest import Segment, SegmentFile, encode_segment, last_segment, read_manifest
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.lsn import Lsn
 
 LSNS = st.integers(0, 2**64 - 1).map(Lsn)
 COUNTS = st.integers(0, 2**63)

@@ -26,11 +26,11 @@ from sink_tools import (
     transactions,
 )
 
+from pgcdc_cli.changes.table import TableSchema
+from pgcdc_cli.directory.checkpoint import check_source
 from pgcdc_cli.errors import ErrorKind
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.sinks import output
-from pgcdc_cli.sinks.source import check_source
-from pgcdc_cli.table import TableSchema
+from pgcdc_cli.sinks import output_file
 
 TXS = transactions("ab", "a", "b", "ac", "b", "a")
 
@@ -127,7 +127,7 @@ def test_hup_rotates_at_the_next_edge(tmp_path):
 
 
 def test_a_lost_connection_takes_the_open_transaction_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(output, "FRAME_SIZE", 60)
+    monkeypatch.setattr(output_file, "FRAME_SIZE", 60)
     sink, feed = started(tmp_path / "d", Framed()), Feed(Framed())
     sink.write(feed.whole(TXS[0]))
     sink.write(feed.part(TXS[3], 0))

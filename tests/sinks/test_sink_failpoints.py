@@ -18,9 +18,9 @@ from sink_tools import (
     transactions,
 )
 
+from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.sinks import output
-from pgcdc_cli.sinks.disk import Disk
+from pgcdc_cli.sinks import output_file
 
 SOURCE_ROWS = ("ab", "a", "aacb", "bc", "aaaaaaaaabbbbbb" * 3, "c", "ad", "b", "abcd", "d", "a", "bb")
 TXS = transactions(*SOURCE_ROWS)
@@ -29,7 +29,7 @@ SETTINGS = {"rotate_size": 1200, "rotate_interval": 60.0, "fsync_interval": 5.0,
 
 @pytest.fixture(autouse=True)
 def small_frames(monkeypatch):
-    monkeypatch.setattr(output, "FRAME_SIZE", 150)
+    monkeypatch.setattr(output_file, "FRAME_SIZE", 150)
 
 
 @pytest.fixture(params=[Lines, Framed], ids=["lines", "framed"])

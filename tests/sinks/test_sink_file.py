@@ -8,12 +8,12 @@ import pytest
 from sink_disks import Crash, FailingDisk, PowerDisk
 from sink_tools import SOURCE, START, Clock, Feed, Framed, Lines, expected, go_on, transactions
 
+from pgcdc_cli.directory.checkpoint import read_checkpoint
+from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.sinks import output
+from pgcdc_cli.sinks import output_file
 from pgcdc_cli.sinks.base import SinkSettings
-from pgcdc_cli.sinks.checkpoint import read_checkpoint
-from pgcdc_cli.sinks.disk import Disk
-from pgcdc_cli.sinks.file import FileSink, takes_checkpoint
+from pgcdc_cli.sinks.file_sink import FileSink, takes_checkpoint
 
 TXS = transactions("ab", "a", "aacb", "bc", "abcabcabc", "c", "ad")
 
@@ -31,7 +31,7 @@ class Plain(Lines):
 
 @pytest.fixture(autouse=True)
 def small_frames(monkeypatch):
-    monkeypatch.setattr(output, "FRAME_SIZE", 100)
+    monkeypatch.setattr(output_file, "FRAME_SIZE", 100)
 
 
 def make_sink(path, disk: Disk | None = None, clock: Clock | None = None) -> FileSink:

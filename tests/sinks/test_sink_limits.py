@@ -21,7 +21,7 @@ from sink_tools import (
 )
 
 from pgcdc_cli.errors import ErrorKind
-from pgcdc_cli.sinks import output
+from pgcdc_cli.sinks import output_file
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_two_thousand_tables_need_few_descriptors(tmp_path, monkeypatch):
     names = [f"t{n}" for n in range(2000)]
     monkeypatch.setattr(sink_tools, "TABLES", {name: make_table(name, oid=n) for n, name in enumerate(names)})
     txs = transactions(tuple(names), tuple(names[::3]), tuple(names))
-    monkeypatch.setattr(output, "FRAME_SIZE", 1)
+    monkeypatch.setattr(output_file, "FRAME_SIZE", 1)
     go_on(open_sink(tmp_path / "d"), Feed(Lines()), txs, START)
     check_complete(reader(tmp_path / "d"), Lines(), txs)
 
@@ -50,7 +50,7 @@ def test_held_rows_are_bounded_over_all_tables(tmp_path, monkeypatch):
     txs = transactions(*["abcd"] * 50)
     for tx in txs:
         sink.write(feed.part(tx, 0, 2))
-        assert sink._held == sum(output.held for output in sink.outputs) < 2000
+        assert sink._held == sum(output_file.held for output_file in sink.outputs) < 2000
         sink.write(feed.part(tx, 2, edge=True))
     sink.close()
     check_complete(reader(tmp_path / "d"), Lines(), txs)

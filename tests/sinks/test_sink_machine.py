@@ -21,7 +21,7 @@ from sink_tools import (
 )
 
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.sinks import output
+from pgcdc_cli.sinks import output_file
 
 ROOT = "/data/d"
 TABLES = st.text("abcd", min_size=0, max_size=8)
@@ -42,7 +42,7 @@ class SinkMachine(RuleBasedStateMachine):
         self.confirmed = START
         self.open: tuple[Tx, int] | None = None
         self.finished: dict[str, bytes] = {}
-        self.frame_size, output.FRAME_SIZE = output.FRAME_SIZE, 120
+        self.frame_size, output_file.FRAME_SIZE = output_file.FRAME_SIZE, 120
         self.connect()
 
     def teardown(self):
@@ -57,7 +57,7 @@ class SinkMachine(RuleBasedStateMachine):
         lines = self.reader.lines(self.encoding)
         wanted = {f"public.{t}": expected(self.log, t) for t in "abcd" if expected(self.log, t)}
         assert lines == wanted
-        output.FRAME_SIZE = self.frame_size
+        output_file.FRAME_SIZE = self.frame_size
 
     @property
     def reader(self):

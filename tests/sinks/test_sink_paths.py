@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pgcdc_cli.directory.paths import LONGEST, MESSAGES, SCHEMAS, file_name, parse_file_name, table_folder
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.sinks.paths import LONGEST, MESSAGES, SCHEMAS, file_name, parse_file_name, table_folder
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=63)
 SIMILAR = st.text(

@@ -17,13 +17,13 @@ from sink_tools import (
     transactions,
 )
 
+from pgcdc_cli.changes.slice import Edge, Prepared
+from pgcdc_cli.directory import spool_file
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.base import EncodedSlice
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.changes import Edge, Prepared
-from pgcdc_cli.pgoutput.spooling import Chunk
+from pgcdc_cli.pgoutput.spool import Chunk
 from pgcdc_cli.pgoutput.wire import PADDING
-from pgcdc_cli.sinks import spool
 
 TXS = transactions("ab", "a", "bc", "c", "abc", "a")
 SETTINGS = {"rotate_size": 300, "rotate_interval": None, "fsync_interval": 5.0, "status_interval": 5.0}
@@ -34,7 +34,7 @@ ROLLBACK = Lsn(TXS[3].end_lsn + 1)
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(spool, "CHUNK_BYTES", 40)
+    monkeypatch.setattr(spool_file, "CHUNK_BYTES", 40)
 
 
 def chunk(text):

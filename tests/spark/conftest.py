@@ -9,10 +9,10 @@ import pytest
 from merge_directories import FORMATS, Directory
 from pyspark.sql import SparkSession
 
-from pgcdc_cli.spark.java import java_settings
+from pgcdc_cli.spark.jvm import java_settings
 from pgcdc_cli.spark.packages import DELTA, ICEBERG, NOT_NEEDED
-from pgcdc_cli.spark.pgcdc_merge.formats import FORMATS as LAKES
 from pgcdc_cli.spark.pgcdc_merge.sessions import SETTINGS
+from pgcdc_cli.spark.pgcdc_merge.table_formats import FORMATS as LAKES
 
 _SETTINGS = {
     **LAKES["delta"].extensions,

@@ -12,13 +12,7 @@ import pyarrow as pa
 from merge_oracle import Change, Key, Row
 from pyspark.sql import DataFrame, SparkSession
 
-from pgcdc_cli.formats.arrow import ArrowFormat
-from pgcdc_cli.formats.base import Format, Piece
-from pgcdc_cli.formats.debezium.config import ConnectorConfig
-from pgcdc_cli.formats.debezium.format import DebeziumFormat
-from pgcdc_cli.formats.jsonl import JsonlFormat
-from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.changes import (
+from pgcdc_cli.changes.slice import (
     ChangeBatch,
     FullImage,
     KeyImage,
@@ -30,13 +24,19 @@ from pgcdc_cli.pgoutput.changes import (
     TransactionMark,
     TruncateChange,
 )
-from pgcdc_cli.sinks.paths import file_name, table_folder
+from pgcdc_cli.changes.table import TableSchema
+from pgcdc_cli.directory.paths import file_name, table_folder
+from pgcdc_cli.formats.arrow import ArrowFormat
+from pgcdc_cli.formats.base import Format, Piece
+from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
+from pgcdc_cli.formats.debezium.format import DebeziumFormat
+from pgcdc_cli.formats.jsonl import JsonlFormat
+from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.spark.pgcdc_merge.delta import DeltaLake
-from pgcdc_cli.spark.pgcdc_merge.files import folder_name
 from pgcdc_cli.spark.pgcdc_merge.iceberg import IcebergLake
 from pgcdc_cli.spark.pgcdc_merge.job import merge
 from pgcdc_cli.spark.pgcdc_merge.options import Options
-from pgcdc_cli.table import TableSchema
+from pgcdc_cli.spark.pgcdc_merge.segments import folder_name
 
 EXACT = ConnectorConfig(
     topic_prefix="shop",

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from merge_oracle import Change, Key, Row
 
+from pgcdc_cli.changes.table import TableColumn, TableSchema
 from pgcdc_cli.pgoutput.messages import Relation, RelationColumn, ReplicaIdentity
-from pgcdc_cli.table import TableColumn, TableSchema
-from pgcdc_cli.types.registry import PgType, builtin
+from pgcdc_cli.types.pg_type import PgType, builtin
 
 INT4, TEXT, JSONB, NUMERIC_10_2 = 23, 25, 3802, (10 << 16 | 2) + 4
 

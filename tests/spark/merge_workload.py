@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from pgcdc_cli.table import TableSchema
+from pgcdc_cli.changes.table import TableSchema
 
 LONG = "repeat(md5(random()::text), 100)"
 KEYS = 9

@@ -7,7 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from pgcdc_cli.spark.java import java_settings
+from pgcdc_cli.spark.jvm import java_settings
 from pgcdc_cli.spark.launch import find_spark_home
 
 PATIENCE = 120

@@ -12,7 +12,7 @@ from merge_oracle import Change
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.spark import launch, packages
-from pgcdc_cli.spark.java import java_settings
+from pgcdc_cli.spark.jvm import java_settings
 from pgcdc_cli.spark.launch import MergeOptions, find_spark_home, submit
 from pgcdc_cli.spark.pgcdc_merge.main import parser
 from pgcdc_cli.spark.pgcdc_merge.options import parse_decimal

@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 from pgcdc_cli.spark.pgcdc_merge import job
 from pgcdc_cli.spark.pgcdc_merge.control import Control
 from pgcdc_cli.spark.pgcdc_merge.delta import DeltaTable
-from pgcdc_cli.spark.pgcdc_merge.errors import MergeError
 from pgcdc_cli.spark.pgcdc_merge.lake import Mark, is_conflict
+from pgcdc_cli.spark.pgcdc_merge.merge_errors import MergeError
 from pgcdc_cli.spark.warehouse import read_record
-from pgcdc_cli.status import as_of
+from pgcdc_cli.stream_status import as_of
 
 ONE, TWO = (
     table_schema(name, {"id": pg_type(INT4), "note": pg_type(TEXT)}, ("id",)) for name in ("one", "two")

@@ -13,8 +13,8 @@ from merge_oracle import Change, fold
 from pyspark.sql import SparkSession
 
 from pgcdc_cli.spark.pgcdc_merge.control import Control
-from pgcdc_cli.spark.pgcdc_merge.errors import MergeError
 from pgcdc_cli.spark.pgcdc_merge.iceberg import IcebergLake
+from pgcdc_cli.spark.pgcdc_merge.merge_errors import MergeError
 
 ONE, TWO = (
     table_schema(name, {"id": pg_type(INT4), "note": pg_type(TEXT)}, ("id",)) for name in ("one", "two")

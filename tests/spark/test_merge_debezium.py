@@ -19,10 +19,10 @@ from merge_histories import pg_type, table_schema
 from merge_oracle import Change
 from pyspark.sql import SparkSession
 
+from pgcdc_cli.changes.table import ColumnFacts, TableFacts, TableSchema
 from pgcdc_cli.formats.debezium.format import DebeziumFormat
 from pgcdc_cli.spark.pgcdc_merge.job import Options, merge
-from pgcdc_cli.table import ColumnFacts, TableFacts, TableSchema
-from pgcdc_cli.types.registry import PgType
+from pgcdc_cli.types.pg_type import PgType
 
 SETUP = """
 CREATE TYPE mood AS ENUM ('sad', 'so "so"');

@@ -10,8 +10,8 @@ from merge_histories import INT4, TEXT, pg_type, table_schema
 from merge_oracle import Change, Row
 from pyspark.sql import SparkSession
 
-from pgcdc_cli.table import ColumnFacts, TableFacts, TableSchema
-from pgcdc_cli.types.registry import PgType
+from pgcdc_cli.changes.table import ColumnFacts, TableFacts, TableSchema
+from pgcdc_cli.types.pg_type import PgType
 
 INT2, INT8, FLOAT4, FLOAT8, NUMERIC = 21, 20, 700, 701, 1700
 ID = {"id": pg_type(INT4)}

@@ -8,13 +8,13 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.changes.table import ColumnFacts, TableColumn
+from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.types.registry import field_for
-from pgcdc_cli.spark.pgcdc_merge.columns import from_text, in_range, spark_type
-from pgcdc_cli.spark.pgcdc_merge.forms import decoded
-from pgcdc_cli.table import ColumnFacts, TableColumn
+from pgcdc_cli.spark.pgcdc_merge.column_types import from_text, in_range, spark_type
+from pgcdc_cli.spark.pgcdc_merge.debezium_segments import decoded
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.registry import PgType
+from pgcdc_cli.types.pg_type import PgType
 
 BOOL, BYTEA, INT8, INT2, INT4, TEXT, OID, FLOAT4, FLOAT8 = 16, 17, 20, 21, 23, 25, 26, 700, 701
 DATE, TIME, TIMESTAMP, TIMESTAMPTZ, INTERVAL, BIT, NUMERIC = 1082, 1083, 1114, 1184, 1186, 1560, 1700

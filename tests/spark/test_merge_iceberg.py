@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from pgcdc_cli.pgoutput.messages import ReplicaIdentity
 from pgcdc_cli.spark.pgcdc_merge import job
 from pgcdc_cli.spark.pgcdc_merge.control import Control
-from pgcdc_cli.spark.pgcdc_merge.errors import MergeError
 from pgcdc_cli.spark.pgcdc_merge.iceberg import IcebergLake
+from pgcdc_cli.spark.pgcdc_merge.merge_errors import MergeError
 
 COLUMNS = {"id": pg_type(INT4), "note": pg_type(TEXT)}
 ONE = table_schema("One ä`x", COLUMNS, ("id",), schema="Shop.1")

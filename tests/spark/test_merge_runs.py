@@ -11,11 +11,11 @@ from merge_histories import INT4, TEXT, pg_type, table_schema
 from merge_oracle import Change, fold
 from pyspark.sql import SparkSession
 
+from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.spark.pgcdc_merge import job
 from pgcdc_cli.spark.pgcdc_merge.control import Control, locked
 from pgcdc_cli.spark.pgcdc_merge.delta import DeltaLake
-from pgcdc_cli.spark.pgcdc_merge.errors import MergeError
-from pgcdc_cli.table import TableSchema
+from pgcdc_cli.spark.pgcdc_merge.merge_errors import MergeError
 
 COLUMNS = {"id": pg_type(INT4), "note": pg_type(TEXT)}
 ONE = table_schema("one", COLUMNS, ("id",))

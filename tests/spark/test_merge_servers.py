@@ -22,11 +22,11 @@ from merge_workload import (
 )
 from pyspark.sql import DataFrame, SparkSession
 
-from pgcdc_cli.spark.pgcdc_merge.errors import MergeError
+from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.spark.pgcdc_merge.job import Options, merge
+from pgcdc_cli.spark.pgcdc_merge.merge_errors import MergeError
 from pgcdc_cli.spark.warehouse import read_record
-from pgcdc_cli.status import as_of
-from pgcdc_cli.table import TableSchema
+from pgcdc_cli.stream_status import as_of
 
 Rows = Counter[tuple[str | None, ...]]
 

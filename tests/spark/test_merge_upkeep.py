@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pgcdc_cli.spark.pgcdc_merge import delta
 from pgcdc_cli.spark.pgcdc_merge.iceberg import IcebergLake
 from pgcdc_cli.spark.warehouse import read_record
-from pgcdc_cli.status import as_of
+from pgcdc_cli.stream_status import as_of
 
 ONE = table_schema("One", {"id": pg_type(INT4)}, ("id",), schema="Shop")
 SEGMENTS = 3

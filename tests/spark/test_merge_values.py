@@ -10,8 +10,8 @@ from merge_histories import INT4, JSONB, TEXT, pg_type, table_schema
 from merge_oracle import Change, Row
 from pyspark.sql import SparkSession
 
-from pgcdc_cli.table import TableSchema
-from pgcdc_cli.types.registry import PgType
+from pgcdc_cli.changes.table import TableSchema
+from pgcdc_cli.types.pg_type import PgType
 
 DATE, TIMESTAMP, TIMESTAMPTZ, DATES, NUMERIC, NUMERICS, JSON, TEXTS = (
     1082,

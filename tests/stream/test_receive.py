@@ -7,13 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.frames import Keepalive, Received
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.replication.frames import Keepalive, Received
 from pgcdc_cli.stream import receive
-from pgcdc_cli.stream.ends import Ends
 from pgcdc_cli.stream.pipeline import ChangePipeline, RawPipeline
 from pgcdc_cli.stream.receive import FEW, FEW_BYTES, Receiver, is_small
-from pgcdc_cli.stream.settings import Limits
+from pgcdc_cli.stream.settings import Ends, Limits
 
 NOTHING = Received([], None)
 FAILURE = PgcdcError(ErrorKind.PUBLICATION, "could not go on")

@@ -3,8 +3,7 @@
 import pytest
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.replication.retry import CAP, FIRST
-from pgcdc_cli.stream.reconnect import FIRST_TRIES, PATIENCE, STEADY, Patience
+from pgcdc_cli.stream.reconnect import CAP, FIRST, FIRST_TRIES, PATIENCE, STEADY, Patience
 
 LOST = PgcdcError(ErrorKind.CONNECTION, "lost")
 

@@ -10,14 +10,14 @@ from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.formats import lines
 from pgcdc_cli.formats.arrow import ArrowFormat
 from pgcdc_cli.formats.debezium.format import DebeziumFormat
-from pgcdc_cli.formats.debezium.load import connector_config
+from pgcdc_cli.formats.debezium.properties import connector_config
 from pgcdc_cli.formats.jsonl import JsonlFormat
+from pgcdc_cli.frames import XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import small_batch
 from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.wire import Wire
 from pgcdc_cli.replication.connection import ReplicationConnection
-from pgcdc_cli.xlogdata import XLOGDATA_HEADER
 
 HANDLED = re.compile(rb'"ts_ms":\d+(,"transaction":(null|{[^}]*}))?}')
 CONNECTOR = {"topic.prefix": "srv", "provide.transaction.metadata": "true"}

@@ -4,8 +4,8 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from pgcdc_cli.types.convert import to_arrow
-from pgcdc_cli.types.registry import PgType, builtin
+from pgcdc_cli.types.pg_type import PgType, builtin
+from pgcdc_cli.types.to_arrow import to_arrow
 
 SESSION = "SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres';"
 

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgcdc_cli.types.arrays import parse_array
-from pgcdc_cli.types.convert import arrow_type
-from pgcdc_cli.types.registry import PgType, builtin
+from pgcdc_cli.types.pg_type import PgType, builtin
+from pgcdc_cli.types.to_arrow import arrow_type, parse_array
 
 ARRAYS = [
     ("int4[]", pa.int32(), ["{}", "{1,NULL,-3}"]),

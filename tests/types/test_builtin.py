@@ -1,7 +1,7 @@
 import pytest
 from update_oids import committed, table
 
-from pgcdc_cli.types.registry import PgType, builtin
+from pgcdc_cli.types.pg_type import PgType, builtin
 
 
 def test_the_table_of_built_in_types_is_the_servers_own(database):

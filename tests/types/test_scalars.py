@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgcdc_cli.types.convert import arrow_type, json_kind, to_arrow
-from pgcdc_cli.types.numeric import numeric_precision
-from pgcdc_cli.types.registry import PgType, builtin
+from pgcdc_cli.types.pg_type import PgType, builtin
+from pgcdc_cli.types.to_arrow import arrow_type, json_kind, numeric_precision, to_arrow
 
 EPOCH = "extract(epoch FROM v) * 1000000"
 MICROS = pa.timestamp("us")

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from pgcdc_cli.replication.session import SETTINGS
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.oids import TYPES
-from pgcdc_cli.types.registry import PgType, builtin
-from pgcdc_cli.types.send import MalformedError, has_reader, sends_binary, text_of
+from pgcdc_cli.types.binary import MalformedError, has_reader, sends_binary, text_of
+from pgcdc_cli.types.pg_type import TYPES, PgType, builtin
 
 
 class Both:

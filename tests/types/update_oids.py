@@ -1,4 +1,4 @@
-"""Rewrite the table of built-in types in pgcdc_cli/types/oids.py: `python update_oids.py CONNINFO`."""
+"""Rewrite the table of built-in types in pgcdc_cli/types/pg_type.py: `python update_oids.py CONNINFO`."""
 
 import re
 import sys
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import psycopg
 
-from pgcdc_cli.types import oids
+from pgcdc_cli.types import pg_type
 
-SOURCE = Path(oids.__file__)
+SOURCE = Path(pg_type.__file__)
 BEGIN = "# --- generated table ---\n"
 END = "# --- end of generated table ---\n"
 

@@ -13,31 +13,61 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 import pyarrow as pa
 
-from pgcdc_cli.formats.base import Data, EncodedSlice, Piece
+from pgcdc_cli.changes.slice import ChangeBatch, Int64s, LastCommit, Marks, Slice, Stamps, TruncateChange
+from pgcdc_cli.changes.table import TableSchema
+from pgcdc_cli.formats.base import SUFFIXES, Data, EncodedSlice, Piece, compress
 from pgcdc_cli.formats.capabilities import Capabilities, Compression, Layout
-from pgcdc_cli.formats.compress import SUFFIXES, compress
-from pgcdc_cli.formats.debezium import singles
-from pgcdc_cli.formats.debezium.config import ConnectorConfig
-from pgcdc_cli.formats.debezium.counting import Changes, Orders, Sums
-from pgcdc_cli.formats.debezium.marker import snapshot_marker
-from pgcdc_cli.formats.debezium.progress import Progress, Timeline, one
-from pgcdc_cli.formats.debezium.readback import LOSSES, Losses, described
-from pgcdc_cli.formats.debezium.record import Context, Places, Record
-from pgcdc_cli.formats.debezium.rows import event_counts, is_few, row_lines
-from pgcdc_cli.formats.debezium.tables import EventTable, event_table
-from pgcdc_cli.formats.lines import LINES, EncodedLines, Lines, joined_lines, not_empty
-from pgcdc_cli.formats.ordered import MESSAGES, Encoded, commit_range, place, tables_of
-from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.changes import (
-    ChangeBatch,
-    Int64s,
-    LastCommit,
-    Marks,
-    Slice,
-    Stamps,
-    TruncateChange,
+from pgcdc_cli.formats.debezium import events
+from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
+from pgcdc_cli.formats.debezium.event_table import LOSSES, EventTable, Losses, described, event_table
+from pgcdc_cli.formats.debezium.events import event_counts, is_few, row_lines
+from pgcdc_cli.formats.debezium.record import (
+    Changes,
+    Context,
+    Orders,
+    Places,
+    Progress,
+    Record,
+    Sums,
+    Timeline,
+    one,
 )
-from pgcdc_cli.table import TableSchema
+from pgcdc_cli.formats.lines import (
+    LINES,
+    MESSAGES,
+    Encoded,
+    EncodedLines,
+    Lines,
+    commit_range,
+    joined_lines,
+    not_empty,
+    place,
+    tables_of,
+)
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.types import kernels
+from pgcdc_cli.types.kernels import Part
+
+
+def snapshot_marker(batch: ChangeBatch) -> Part:
+    """Give `false` for a streamed batch.
+
+    A row that is several of these is, in this order: the last of all, the first of all, its table's last.
+    """
+    place = batch.snapshot
+    if place is None:
+        return b"false"
+    markers = [b"true"] * len(batch)
+    if place.begins:
+        markers[0] = b"first_in_data_collection"
+    if place.ends:
+        markers[-1] = b"last_in_data_collection"
+    if place.begins and place.first_table:
+        markers[0] = b"first"
+    if place.ends and place.last_table:
+        markers[-1] = b"last"
+    return kernels.binary(markers)
+
 
 TRANSACTIONS = "_transaction"
 HEARTBEATS = "_heartbeat"
@@ -112,7 +142,7 @@ class DebeziumFormat:
 
     def heartbeat(self, commit_lsn: Lsn) -> EncodedSlice:
         """Build a heartbeat record, to be written at a transaction edge."""
-        line = singles.heartbeat(self._context, time.time_ns() // 1_000_000)
+        line = events.heartbeat(self._context, time.time_ns() // 1_000_000)
         return EncodedSlice((Piece(self._target(HEARTBEATS), 1, commit_lsn, commit_lsn, line),), None)
 
     def _count(
@@ -188,19 +218,19 @@ class DebeziumFormat:
         return event_table(table, table.facts, self.config, snapshot=snapshot)
 
     def _truncate(self, change: TruncateChange, places: Places, now: int) -> EncodedLines:
-        line = singles.truncate(self._context, change, self._layout(change.table), places, now)
+        line = events.truncate(self._context, change, self._layout(change.table), places, now)
         return Encoded(*self._place(change.table), *place(change.stamp), [line])
 
     def _messages(self, part: Slice, timeline: Timeline, now: int) -> Iterator[EncodedLines]:
         for message in part.messages:
             if self.config.includes_message(message.prefix):
-                line = singles.message(self._context, message, timeline.place(message.stamp), now)
+                line = events.message(self._context, message, timeline.place(message.stamp), now)
                 stamp = place(message.stamp)
                 yield Encoded(self._target(MESSAGES), None, *stamp, [line])
 
     def _transactions(self, marks: Marks, sums: Sums) -> Iterator[EncodedLines]:
         index, commit_lsn = marks.stamps.index, marks.stamps.commit_lsn
-        for rows, lines in singles.transactions(self._context, marks, sums):
+        for rows, lines in events.transactions(self._context, marks, sums):
             yield Encoded(self._target(TRANSACTIONS), None, index[rows], commit_lsn[rows], lines)
 
     def _target(self, name: str) -> str:

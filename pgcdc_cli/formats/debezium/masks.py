@@ -14,11 +14,10 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from pgcdc_cli.formats.debezium.field import Field
-from pgcdc_cli.formats.debezium.schemas import in_order
-from pgcdc_cli.formats.debezium.types.kind import inexact, token
+from pgcdc_cli.formats.debezium.connect_schemas import in_order
+from pgcdc_cli.formats.debezium.types.kind import Field, inexact, token
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.registry import PgType
+from pgcdc_cli.types.pg_type import PgType
 
 Change = Callable[[str], str]
 _RULE = re.compile(

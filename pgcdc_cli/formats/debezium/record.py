@@ -1,20 +1,112 @@
 """One record: topic, key, value, headers; its source block and, on request, its transaction block."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import lru_cache
-from typing import TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
-from pgcdc_cli.formats.debezium.config import ConnectorConfig
-from pgcdc_cli.formats.debezium.counting import Orders
-from pgcdc_cli.formats.debezium.tables import EventTable
+import numpy as np
+
+from pgcdc_cli.changes.slice import Int64s, Marks, Slice, Stamp, Stamps
+from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
+from pgcdc_cli.formats.debezium.event_table import EventTable
 from pgcdc_cli.formats.debezium.types.kind import token
-from pgcdc_cli.formats.jsonobject import joined
+from pgcdc_cli.formats.json_object import joined
 from pgcdc_cli.formats.lines import Lines
-from pgcdc_cli.formats.stamps import integer_text
-from pgcdc_cli.pgoutput.changes import Int64s, Stamps
+from pgcdc_cli.formats.stamps import INVALID_XID, integer_text
 from pgcdc_cli.types import kernels
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Changes:
+    """n changes of one table, by its name: where they stand in the stream, and how many events each is."""
+
+    table: str
+    index: Int64s
+    counts: Int64s
+
+
+class Orders(NamedTuple):
+    """A change's first event, counted from 1: in its transaction, and among its table's there."""
+
+    total: Int64s
+    table: Int64s
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sums:
+    """How many events of which table each transaction has, in the order of the tables' first events there.
+
+    The arrays have an element for each transaction and table with an event: the transaction's number (a
+    transaction is what stands before a mark and behind the one before), the table's in `names`, the events.
+    """
+
+    names: Sequence[str]
+    transaction: Int64s
+    table: Int64s
+    events: Int64s
+
+    def of(self, transaction: int) -> dict[str, int]:
+        """Give one transaction's by the tables' names."""
+        chosen = self.transaction == transaction
+        tables = [self.names[table] for table in self.table[chosen].tolist()]
+        return dict(zip(tables, self.events[chosen].tolist(), strict=True))
+
+
+def count(changes: Sequence[Changes], marks: Int64s, before: Mapping[str, int]) -> tuple[list[Orders], Sums]:
+    """Number the events of changes, for each in turn, and sum them up.
+
+    `marks` are where transactions begin and end, ascending, and `before` are the events by table that the
+    first one had before the slice.
+    """
+    parts = [_before(table, events) for table, events in before.items()] + list(changes)
+    names = list(dict.fromkeys(part.table for part in parts))
+    sizes = [len(part.index) for part in parts]
+    tables = np.repeat(np.array([names.index(part.table) for part in parts], np.int64), sizes)
+    index, counts = _joined([part.index for part in parts]), _joined([part.counts for part in parts])
+    order = np.argsort(index, kind="stable")
+    transaction = np.searchsorted(marks, index[order])
+    group = transaction * len(names) + tables[order]
+    by_group = np.argsort(group, kind="stable")
+    grouped = order[by_group]
+    total, of_table = np.empty_like(counts), np.empty_like(counts)
+    total[order] = _numbers(counts[order], transaction)
+    of_table[grouped] = _numbers(counts[grouped], group[by_group])
+    cuts = np.cumsum(sizes)
+    orders = list(map(Orders, np.split(total, cuts), np.split(of_table, cuts)))
+    return orders[len(before) : -1], _sums(names, group[by_group], counts[grouped], by_group)
+
+
+def _before(table: str, events: int) -> Changes:
+    return Changes(table, np.array([-1], np.int64), np.array([events], np.int64))
+
+
+def _joined(columns: Sequence[Int64s]) -> Int64s:
+    return np.concatenate([np.empty(0, np.int64), *columns])
+
+
+def _numbers(counts: Int64s, groups: Int64s) -> Int64s:
+    """Number each row's first event in its group, where the rows of a group stand together."""
+    before = np.cumsum(counts) - counts
+    first = _firsts(groups)
+    numbers: Int64s = before - np.repeat(before[first], np.diff(first, append=len(groups))) + 1
+    return numbers
+
+
+def _firsts(groups: Int64s) -> Int64s:
+    return np.flatnonzero(np.diff(groups, prepend=-1))
+
+
+def _sums(names: Sequence[str], groups: Int64s, counts: Int64s, places: Int64s) -> Sums:
+    """Sum up the rows of each group, which stand together; `places` are theirs in the stream."""
+    some = counts > 0
+    groups, counts, places = groups[some], counts[some], places[some]
+    first = _firsts(groups)
+    order = np.argsort(places[first])
+    transaction, table = np.divmod(groups[first][order], len(names) or 1)
+    return Sums(names, transaction, table, np.add.reduceat(counts, first)[order] if len(first) else counts)
+
 
 Part: TypeAlias = "kernels.Part | list[bytes]"
 """What lines are put together from: a constant, or a text per row, as a column or, of a few, in a list."""
@@ -226,3 +318,80 @@ def lines_of(parts: Sequence[Part], rows: int) -> Lines:
         return [b"".join(cast("Sequence[bytes]", parts))] * rows
     texts = [[part] * rows if isinstance(part, bytes) else part for part in parts]
     return [b"".join(row) for row in zip(*texts, strict=True)]
+
+
+NO_COMMIT = -1
+_COLUMNS = ("index", "lsn", "commit_lsn", "commit_ts", "xid", "seq")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What is known at the end of a slice.
+
+    `last_commit` is the end LSN of the last commit (or -1), `last_time` the last transaction's commit time in
+    microseconds; `events` are the open transaction's so far, by table.
+    """
+
+    last_commit: int = NO_COMMIT
+    last_time: int | None = None
+    events: dict[str, int] = field(default_factory=dict)
+
+
+class Timeline:
+    """The order of commits in one slice, and of events in its transactions."""
+
+    def __init__(self, part: Slice, before: Progress) -> None:
+        self.marks = _marks(part)
+        stamps, commit = self.marks.stamps, self.marks.kinds == "C"
+        lone = Stamps.of([message.stamp for message in part.messages if not message.transactional])
+        index = np.append(stamps.index[commit], lone.index)
+        order = np.argsort(index)
+        self._commits = index[order]
+        self._ends = np.append(before.last_commit, np.append(stamps.lsn[commit], lone.lsn)[order])
+        self._before = before
+        last_time = int(stamps.commit_ts[-1]) if len(stamps) else before.last_time
+        self.after = Progress(int(self._ends[-1]), last_time, before.events)
+
+    def count(self, changes: Sequence[Changes]) -> tuple[list[Orders], Sums]:
+        """Number the events of changes in their transactions, for each in turn, and sum them up."""
+        orders, sums = count(changes, self.marks.stamps.index, self._before.events)
+        self.after = replace(self.after, events=sums.of(len(self.marks)))
+        return orders, sums
+
+    def places(
+        self, stamps: Stamps, orders: Orders | None, *, snapshot: kernels.Part = b"false", few: bool = False
+    ) -> Places:
+        """Say where rows stand."""
+        ends = self._ends[np.searchsorted(self._commits, stamps.index, side="left")]
+        return Places(stamps, previous_part(ends, few=few), orders, snapshot, few)
+
+    def place(self, stamp: Stamp, orders: Orders | None = None) -> Places:
+        """Say where a message or truncate stands; a message outside of transactions is a commit itself."""
+        stamps = one(stamp, self._time_before(stamp))
+        end = self._ends[np.searchsorted(self._commits, stamps.index, side="right")]
+        return Places(stamps, previous_part(end), orders)
+
+    def _time_before(self, stamp: Stamp) -> int:
+        stamps = self.marks.stamps
+        marks_before = int(np.searchsorted(stamps.index, stamp.index))
+        return int(stamps.commit_ts[marks_before - 1]) if marks_before else self._before.last_time or 0
+
+
+def _marks(part: Slice) -> Marks:
+    """Put a slice's marks together; which servers they came from is not told."""
+    stamps = [marks.stamps for marks in part.marks]
+
+    def column(name: str) -> Int64s:
+        return np.concatenate([np.empty(0, np.int64), *(getattr(some, name) for some in stamps)])
+
+    index, lsn, commit_lsn, commit_ts, xid, seq = map(column, _COLUMNS)
+    kinds = np.concatenate([np.empty(0, "U1"), *(marks.kinds for marks in part.marks)])
+    return Marks(kinds, Stamps(index, lsn, commit_lsn, commit_ts, xid, seq))
+
+
+def one(stamp: Stamp, time: int) -> Stamps:
+    """Make arrays of one element; `time` stands in for a commit time that isn't there."""
+    commit_ts = time if stamp.commit_ts is None else stamp.commit_ts
+    values = (stamp.index, stamp.lsn, stamp.commit_lsn, commit_ts, stamp.xid or INVALID_XID, stamp.seq)
+    index, lsn, commit_lsn, micros, xid, seq = (np.array([value], np.int64) for value in values)
+    return Stamps(index, lsn, commit_lsn, micros, xid, seq)

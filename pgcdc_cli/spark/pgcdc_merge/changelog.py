@@ -16,12 +16,12 @@
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from .debezium import check_losses
+from .debezium_segments import check_losses
 from .lake import LakeTable, Mark
+from .merge_table import Merged
 from .plan import TableFiles
 from .rows import old_columns, read_rows
 from .segments import TableVersion, with_all
-from .table import Merged
 from .values import logged
 
 OLD = "_pgcdc_old"

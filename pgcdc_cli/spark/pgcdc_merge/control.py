@@ -20,10 +20,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from .errors import MergeError
-from .files import Files, join
 from .lake import CONTROL, MERGE, Lake, is_conflict
-from .reasons import reason
+from .merge_errors import MergeError, reason
+from .segments import Files, join
 
 ALL = ""
 RECORD = f"{CONTROL}.json"

@@ -13,9 +13,9 @@ from typing import Any
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from .errors import MergeError
-from .files import Files, folder_name, join
 from .lake import CHANGELOG, CONTROL, MERGE, Commit, Mark, is_ours, literal, quoted
+from .merge_errors import MergeError
+from .segments import Files, folder_name, join
 
 EXTENSIONS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

@@ -16,9 +16,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from .errors import MergeError
-from .files import folder_name
 from .lake import CHANGELOG, CONTROL, Commit, Mark, literal, quoted
+from .merge_errors import MergeError
+from .segments import folder_name
 
 EXTENSIONS = {"spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"}
 """What Iceberg needs from the beginning of the first session."""

@@ -1,12 +1,17 @@
-"""The run: from the directory's manifest to the control table."""
+"""The run: from the directory's manifest to the control table, upkeep after it, and what it says of itself.
+
+It follows the control table's last word, which then holds what the marks of removed versions said. The
+versions after compaction are recorded before anything is removed, so that recorded ones can always be read.
+"""
 
 import datetime as dt
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeVar
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no annotations
 from pyspark.errors import PySparkException
@@ -14,20 +19,194 @@ from pyspark.sql import SparkSession
 
 from .changelog import append_changes
 from .control import ALL, Control, ControlRow, Key, locked
-from .errors import MergeError
-from .extras import check_extras, check_names
-from .files import Files
-from .formats import open_lake
-from .lake import CHANGELOG, MERGE, LakeTable, Mark, is_conflict
+from .fold import check_extras, check_names
+from .lake import CHANGELOG, MERGE, Lake, LakeTable, Mark, is_conflict
+from .merge_errors import MergeError, hint, reason
+from .merge_table import Merged, Target, merge_table
 from .options import Options, parse_lsn
 from .plan import TableFiles, check_followed, check_own, check_source, check_versions, planned, table_files
-from .raised import stopped_by
-from .reasons import hint, reason
-from .segments import Segment, read_manifest, read_schemas, verify
+from .segments import FORMAT_VERSION, Files, Segment, read_manifest, read_schemas, verify
 from .sessions import AT_ONCE, new_session
-from .summary import Problem, Report, Summary
-from .table import Merged, Target, merge_table
-from .upkeep import Upkeep, maintain
+from .table_formats import open_lake
+from .values import stopped_by
+
+Report = Callable[[Mapping[str, Any]], None]
+"""Is told of each table that is done."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a table was left where it was."""
+
+    message: str
+    hint: str
+
+
+@dataclass
+class Summary:
+    """Gathers what becomes of each table and mode; `started` is `time.monotonic()`'s.
+
+    `missing` are values that nothing had, and that are NULL.
+    """
+
+    options: Options
+    started: float
+    tell: Report
+    changed: dict[Key, ControlRow] = field(default_factory=dict)
+    problems: dict[Key, Problem] = field(default_factory=dict)
+    missing: dict[Key, int] = field(default_factory=dict)
+    _planned: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    _warnings: dict[str, str] = field(default_factory=dict)
+    _telling: threading.Lock = field(default_factory=threading.Lock)
+    _finished: int = 0
+    _of: int = 0
+
+    def begin(self, tables: int) -> None:
+        """Begin to count the tables of a range."""
+        self._finished, self._of = 0, tables
+
+    def done(self, key: Key, row: ControlRow | None, problem: Problem | None) -> None:
+        """Tell of a table; called by each table's thread."""
+        with self._telling:
+            self._finished += 1
+            counts = (row.inserted, row.updated, row.deleted) if row else (0, 0, 0)
+            content = dict(zip(("inserted", "updated", "deleted"), counts, strict=True))
+            place = {"table": key[0], "mode": key[1], "done": self._finished, "of": self._of}
+            self.tell({**place, **content, "problem": None if problem is None else problem.message})
+
+    def warn_of_keyless(self, table: str) -> None:
+        self._warnings[table] = (
+            f'"{table}" has no key, so that it can\'t be merged: it gets a changelog;'
+            f" ALTER TABLE {table} ADD PRIMARY KEY (...) for more"
+        )
+
+    def warn(self, warning: str) -> None:
+        self._warnings[warning] = warning
+
+    def plan(self, key: Key, path: str, segment: int, work: TableFiles) -> None:
+        """Note what a run would merge."""
+        numbers = [file.segment for file in work.files]
+        self._planned[key] = {
+            "path": path,
+            "first_segment": min(numbers, default=segment),
+            "last_segment": segment,
+            "files": len(numbers),
+            "rows": sum(file.rows for file in work.files),
+            "bytes": sum(file.bytes for file in work.files),
+        }
+
+    def warn_of_new_columns(self, work: TableFiles) -> None:
+        """Tell of columns that are not NULL everywhere where the lake table has nothing else."""
+        for name in work.goal.unknown:
+            self._warnings[f"{work.table}.{name}"] = (
+                f'"{work.table}" has the new column "{name}": it is NULL in rows that have not changed since,'
+                " also where the source has a value (a default, or that of a renamed column)"
+            )
+
+    def content(self, rows: Mapping[Key, ControlRow]) -> dict[str, Any]:
+        """Put it all together, with the control table's rows."""
+        options, first_mode = self.options, self.options.modes[0]
+        everything = rows.get((ALL, first_mode))
+        keys = {row.key for row in rows.values() if row.mode in options.modes or row.keyless}
+        keys |= {*self._planned, *self.problems}
+        tables = [key for key in sorted(keys) if key[0] != ALL and options.selects(key[0])]
+        failed = list(self.problems.values())
+        told = [f"{problem.message}; {problem.hint}" for problem in failed if len(failed) > 1]
+        content = {
+            "format_version": FORMAT_VERSION,
+            "mode": options.mode,
+            "segment": 0 if everything is None else everything.segment,
+            "lsn": "0/0" if everything is None else everything.lsn,
+            "tables": [self._table(key, rows.get(key)) for key in tables],
+            "warnings": [*self._warnings.values(), *self._unmatched(tables), *told],
+            "error": _error(failed),
+            "seconds": round(time.monotonic() - self.started, 3),
+        }
+        return content | ({"dry_run": True} if options.dry_run else {})
+
+    def _unmatched(self, tables: Sequence[Key]) -> list[str]:
+        return ["no table that has changes fits --table"] if self.options.tables and not tables else []
+
+    def _table(self, key: Key, row: ControlRow | None) -> dict[str, Any]:
+        done, problem, planned = self.changed.get(key), self.problems.get(key), self._planned.get(key)
+        content = {
+            "table": key[0],
+            "mode": key[1],
+            "path": planned["path"] if row is None and planned else row and row.path,
+            "segment": row.segment if row else 0,
+            "lsn": row.lsn if row else "0/0",
+            "version": row and row.version,
+            "inserted": done.inserted if done else 0,
+            "updated": done.updated if done else 0,
+            "deleted": done.deleted if done else 0,
+            "unfit": done.unfit if done else 0,
+            "missing": self.missing.get(key, 0),
+            "problem": None if problem is None else problem.message,
+            "hint": None if problem is None else problem.hint,
+        }
+        return content | ({"plan": planned} if self.options.dry_run else {})
+
+
+def _error(failed: Sequence[Problem]) -> dict[str, Any] | None:
+    if not failed:
+        return None
+    if len(failed) == 1:
+        return {"message": failed[0].message, "hint": failed[0].hint, "locked": False}
+    return {
+        "message": f"could not merge {len(failed)} tables: the warnings say why",
+        "hint": "all other tables are merged; these wait where they were for another run",
+        "locked": False,
+    }
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Upkeep:
+    """What it works with."""
+
+    spark: SparkSession
+    lake: Lake
+    options: Options
+
+    def open(self, place: str) -> LakeTable:
+        return self.lake.open(new_session(self.spark, self.lake), place)
+
+
+def maintain(upkeep: Upkeep, control: Control, summary: Summary) -> None:
+    """Keep up the tables that the run changed, if asked; what can't be done is a warning."""
+    rows = [row for row in summary.changed.values() if row.path is not None]
+    if upkeep.options.compact and rows:
+        found = _each(rows, lambda row: _compacted(upkeep, row, summary))
+        compacted = {row.key: row for row in found}
+        control.finish(compacted)
+        summary.changed |= compacted
+    hours = upkeep.options.retain
+    if hours is not None and rows:
+        places = [upkeep.lake.control_place, *(str(row.path) for row in rows)]
+        _each(places, lambda place: _expired(upkeep, place, hours, summary))
+
+
+def _each(items: Sequence[Item], work: Callable[[Item], Result]) -> list[Result]:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(work, items))
+
+
+def _compacted(upkeep: Upkeep, row: ControlRow, summary: Summary) -> ControlRow:
+    try:
+        return replace(row, version=upkeep.open(str(row.path)).compact())
+    except (PySparkException, Py4JJavaError) as error:
+        summary.warn(f'could not compact "{row.table}": {reason(error)}')
+        return row
+
+
+def _expired(upkeep: Upkeep, place: str, hours: int, summary: Summary) -> None:
+    try:
+        upkeep.open(place).expire(hours)
+    except (PySparkException, Py4JJavaError) as error:
+        summary.warn(f'could not remove old versions of "{place}": {reason(error)}')
 
 
 @dataclass(frozen=True)

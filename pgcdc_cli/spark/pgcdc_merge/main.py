@@ -9,13 +9,13 @@ from typing import Any
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
-from .errors import MergeError
-from .formats import FORMATS, TableFormat
 from .job import merge
 from .lake import CHANGELOG, MERGE
+from .merge_errors import MergeError
 from .options import Options, parse_decimal, parse_lsn
 from .segments import FORMAT_VERSION
 from .sessions import SETTINGS
+from .table_formats import FORMATS, TableFormat
 
 FAILED = 14
 """Exit status, as pgcdc's own for a failed merge."""

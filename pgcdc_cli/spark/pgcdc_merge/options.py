@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from .columns import WIDEST_DECIMAL, Choices
-from .extras import Extras
+from .column_types import WIDEST_DECIMAL, Choices
+from .fold import Extras
 from .lake import CHANGELOG, MERGE
 
 

@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from .columns import Column
+from .column_types import Column
 from .control import ControlRow, Progress
-from .debezium import check_exact
-from .errors import MergeError
-from .evolve import ANEW as _ANEW
-from .evolve import Goal, find_goal
-from .extras import PREFIX
+from .debezium_segments import check_exact
+from .fold import PREFIX
 from .lake import LakeTable
+from .merge_errors import MergeError
+from .schema_evolution import ANEW as _ANEW
+from .schema_evolution import Goal, find_goal
 from .segments import DataFile, Segment, TableVersion, with_all
 
 

@@ -21,12 +21,11 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from . import debezium
-from .columns import Column, from_text, in_range
-from .evolve import conform
-from .files import escaped
-from .jsonstrings import read_json, with_json_strings
-from .segments import DataFile, TableVersion
+from . import debezium_segments
+from .column_types import Column, from_text, in_range
+from .json_strings import read_json, with_json_strings
+from .schema_evolution import conform
+from .segments import DataFile, TableVersion, escaped
 
 Value = tuple[Expression, Expression]
 """A value of a lake table's type, and whether there was one (or NULL because it doesn't fit)."""
@@ -104,21 +103,23 @@ def _lsn(text: Expression) -> Expression:
 
 
 def _read_debezium(session: SparkSession, paths: list[str], version: TableVersion) -> DataFrame:
-    rows = debezium.read_events(session, escaped(paths), version, old_columns(version))
+    rows = debezium_segments.read_events(session, escaped(paths), version, old_columns(version))
     places = {column.name: place for place, column in enumerate(version.columns)}
 
     def value(image: str, column: Column) -> Value:
         place = places[column.name]
-        return debezium.value(version, image, place), debezium.text(version, image, place).isNotNull()
+        return debezium_segments.value(version, image, place), debezium_segments.text(
+            version, image, place
+        ).isNotNull()
 
     def unsent(column: Column) -> Expression:
-        return debezium.unsent(version, places[column.name])
+        return debezium_segments.unsent(version, places[column.name])
 
-    return debezium.halves_of_moves(_shape(rows, version, value, unsent), version.columns)
+    return debezium_segments.halves_of_moves(_shape(rows, version, value, unsent), version.columns)
 
 
 def _read_arrow(session: SparkSession, paths: list[str], version: TableVersion) -> DataFrame:
-    from .arrow import read_arrow  # noqa: PLC0415 - JSON lines do without pyarrow
+    from .arrow_segments import read_arrow  # noqa: PLC0415 - JSON lines do without pyarrow
 
     rows = read_arrow(session, paths, version.columns, old_columns(version))
     places = {column.name: place for place, column in enumerate(version.columns)}

@@ -12,8 +12,8 @@ from itertools import islice
 
 import pyarrow as pa
 
-from pgcdc_cli.formats.debezium.config import ConnectorConfig
-from pgcdc_cli.formats.debezium.schemas import in_order
+from pgcdc_cli.formats.debezium.connect_schemas import in_order
+from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.types.kind import (
     NULL,
     Form,
@@ -26,8 +26,8 @@ from pgcdc_cli.formats.debezium.types.kind import (
 )
 from pgcdc_cli.formats.debezium.types.texts import to_tokens
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.arrays import parse_array
-from pgcdc_cli.types.registry import PgType
+from pgcdc_cli.types.pg_type import PgType
+from pgcdc_cli.types.to_arrow import parse_array
 
 _TEXTS = frozenset(["text", "varchar", "bpchar", "char", "json", "jsonb", "xml", "citext"])
 _NOT_FINITE = frozenset(["NaN", "Infinity", "-Infinity"])

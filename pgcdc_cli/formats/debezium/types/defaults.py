@@ -16,8 +16,8 @@ from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.formats.debezium.types.kind import Kind
 from pgcdc_cli.formats.debezium.types.temporal import timestamptz
 from pgcdc_cli.formats.debezium.types.texts import to_tokens
-from pgcdc_cli.types.numeric import numeric_precision
-from pgcdc_cli.types.registry import PgType
+from pgcdc_cli.types.pg_type import PgType
+from pgcdc_cli.types.to_arrow import numeric_precision
 
 # Java's "." ends at any of these.
 _LITERAL = re.compile("'([^\n\r\x85\u2028\u2029]*?)'")

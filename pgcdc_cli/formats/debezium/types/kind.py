@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pgcdc_cli.formats.escape import escape
+from pgcdc_cli.formats.json_object import escape
 from pgcdc_cli.types import kernels
 
 ToJson = Callable[[pa.BinaryArray], pa.BinaryArray]
@@ -161,3 +161,24 @@ _FOUR_BYTES = 0xF0
 _SHORT = np.zeros(256, np.bool_)
 _SHORT[np.frombuffer(b"\b\t\n\f\r", np.uint8)] = True
 """Control characters that have a short escape."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Field:
+    """A column's place in the row struct.
+
+    `schema` is the Connect schema in JsonConverter's order of keys, its "default" a JSON token, without
+    "field". `to_json` turns wire text into JSON tokens, one per value; null stays null. The others are single
+    JSON tokens: `null` for an SQL NULL, `absent` for a value that the server did not send (null, or the
+    default or zero value of a field that is not optional), `unavailable` for an unchanged TOAST value.
+    `form` and `loss` say how tokens are read back, and which values can't be.
+    """
+
+    name: str
+    schema: dict[str, Any]
+    to_json: Callable[[pa.BinaryArray], pa.BinaryArray]
+    null: bytes
+    absent: bytes
+    unavailable: bytes
+    form: Form
+    loss: Loss | None

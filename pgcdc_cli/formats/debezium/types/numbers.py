@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pgcdc_cli.formats.debezium.config import ConnectorConfig
-from pgcdc_cli.formats.debezium.types.javafloat import DOUBLE, FLOAT, java_digits
+from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
+from pgcdc_cli.formats.debezium.types.java import DOUBLE, FLOAT, java_digits
 from pgcdc_cli.formats.debezium.types.kind import (
     PLAIN,
     Converter,
@@ -33,7 +33,7 @@ from pgcdc_cli.formats.debezium.types.kind import (
     token,
 )
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.numeric import MAX_DECIMAL_PRECISION, Precision, numeric_precision
+from pgcdc_cli.types.to_arrow import MAX_DECIMAL_PRECISION, Precision, numeric_precision
 
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _NOT_FINITE = {"NaN": "NaN", "Infinity": "Infinity", "-Infinity": "-Infinity"}

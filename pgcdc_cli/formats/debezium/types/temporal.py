@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pgcdc_cli.formats.debezium.config import ConnectorConfig
+from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.types.kind import (
     Converter,
     Each,
@@ -30,7 +30,7 @@ from pgcdc_cli.formats.debezium.types.kind import (
 )
 from pgcdc_cli.formats.debezium.types.numbers import java_number
 from pgcdc_cli.formats.stamps import integer_text, timestamp_text
-from pgcdc_cli.types import kernels, temporal
+from pgcdc_cli.types import kernels, to_arrow
 
 _INT64_MAX = 2**63 - 1
 _MICROS = 6
@@ -94,7 +94,7 @@ def date(config: ConnectorConfig, *, snapshot: bool) -> Kind:
 
     def each(text: str) -> bytes | None:
         # In snapshots the connector loses the era, and the days that the calendar reform left out are later.
-        days = temporal.parse_days(text.removesuffix(" BC") if snapshot else text)
+        days = to_arrow.parse_days(text.removesuffix(" BC") if snapshot else text)
         if snapshot and days is not None and _JULIAN_END <= days < _GREGORIAN_BEGIN:
             days += _GREGORIAN_BEGIN - _JULIAN_END
         return infinite.get(text, str(days).encode() if days is not None else None)
@@ -128,7 +128,7 @@ def time(typmod: int, config: ConnectorConfig) -> Kind:
     divisor = 1000 if millis else 1
 
     def convert(column: pa.BinaryArray) -> pa.BinaryArray:
-        values = temporal.time()(column).values.cast(pa.int64()).fill_null(0).to_numpy()
+        values = to_arrow.time()(column).values.cast(pa.int64()).fill_null(0).to_numpy()
         return _integers(values // divisor, column)
 
     def each(text: str) -> bytes | None:
@@ -187,7 +187,7 @@ def _micros(text: str, *, julian: bool) -> int | None:
         return None
     month, day = (int(part) for part in match["day"].split("-"))
     year = 1 - int(match["year"]) if match["era"] else int(match["year"])
-    days = temporal.days_from_civil(year, month, day)
+    days = to_arrow.days_from_civil(year, month, day)
     if julian and days < _GREGORIAN_BEGIN:
         days += _julian_lag(year - (month <= 2))
     clock = match["clock"] + (f".{match['fraction']}" if match["fraction"] else "")

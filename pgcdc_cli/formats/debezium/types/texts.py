@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgcdc_cli.formats.debezium.config import ConnectorConfig
-from pgcdc_cli.formats.debezium.types.javamap import java_map_order
+from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
+from pgcdc_cli.formats.debezium.types.java import java_map_order
 from pgcdc_cli.formats.debezium.types.kind import (
     NULL,
     PLAIN,

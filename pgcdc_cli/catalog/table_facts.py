@@ -1,0 +1,169 @@
+"""Relation messages completed from the catalog, which may already be newer than the message.
+
+Where the table, a column or a type is gone, what the message says is all there is.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pgcdc_cli.catalog.server import Session
+from pgcdc_cli.changes.table import ColumnFacts, TableColumn, TableFacts, TableSchema
+from pgcdc_cli.pgoutput.messages import Relation, RelationColumn, ReplicaIdentity
+from pgcdc_cli.types.pg_type import PgType, builtin
+
+# One round trip: the message's types as declared; the columns as they are now; the columns of the primary key
+# (unless deferrable) and of the replica identity, each with "may be kept from the publication"; all types
+# behind those that are not built in, with an enum's labels and what they send in binary; and the primary key
+# and all unique indexes.
+_FACTS = """
+SELECT ARRAY(SELECT format_type(t, m) FROM unnest(%(types)s::oid[], %(typmods)s::int[])
+                    WITH ORDINALITY AS c (t, m, n) ORDER BY n),
+       (SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint, a.attnotnull OR t.typnotnull,
+                                         a.attndims, pg_get_expr(adbin, adrelid)))
+        FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+        LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+        WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped),
+       (SELECT json_agg(json_build_array(a.attname, i.indisprimary, i.indisreplident,
+                                         a.attgenerated <> '' OR has_list) ORDER BY k.n)
+        FROM pg_index i CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k (attnum, n)
+        JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum,
+        LATERAL (SELECT EXISTS (SELECT FROM pg_publication_rel r
+                                WHERE r.prrelid = i.indrelid AND r.prattrs IS NOT NULL) AS has_list) l
+        WHERE i.indrelid = %(oid)s AND i.indimmediate AND i.indisvalid AND k.n <= i.indnkeyatts
+              AND (i.indisprimary OR i.indisreplident)),
+       (WITH RECURSIVE behind AS (
+            SELECT t.* FROM pg_type t WHERE t.oid = ANY (%(unknown)s::oid[])
+            UNION
+            SELECT t.* FROM behind b JOIN pg_type t ON t.oid IN (b.typbasetype, b.typelem))
+        SELECT json_agg(json_build_array(oid::bigint, typname, typtype, typbasetype::bigint, typtypmod,
+                                         CASE WHEN typcategory = 'A' THEN typelem::bigint ELSE 0 END,
+                                         ARRAY(SELECT enumlabel FROM pg_enum WHERE enumtypid = behind.oid
+                                               ORDER BY enumsortorder),
+                                         CASE WHEN typsend = 0 THEN 'nothing'
+                                              WHEN ARRAY(SELECT prosrc FROM pg_proc p JOIN pg_language l
+                                                         ON l.oid = prolang AND lanname = 'internal'
+                                                         WHERE p.oid IN (typoutput, typsend) ORDER BY 1)
+                                                   = '{textout,textsend}' AND typdelim = ','
+                                              THEN 'text' ELSE 'own' END))
+        FROM behind),
+       (SELECT json_agg(json_build_array(i.indisprimary, columns) ORDER BY i.indisclustered DESC, c.relname)
+        FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid,
+        LATERAL (SELECT array_agg(a.attname ORDER BY k.n) AS columns
+                 FROM unnest(i.indkey) WITH ORDINALITY AS k (attnum, n)
+                 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum) k
+        WHERE i.indrelid = %(oid)s AND i.indisunique AND i.indexprs IS NULL)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _TypeFacts:
+    """A row of pg_type; `element` is 0 for what is no array."""
+
+    name: str
+    kind: str
+    base: int
+    typmod: int
+    element: int
+    labels: list[str]
+    sends: Literal["own", "text", "nothing"]
+
+
+_Types = dict[int, _TypeFacts]
+
+
+def describe(session: Session, relation: Relation) -> TableSchema:
+    """Give the table of a relation message; PgcdcError if the catalog can't be asked."""
+    columns = relation.columns
+    unknown = [c.type_oid for c in columns if builtin(c.type_oid, c.typmod) is None]
+    parameters = {
+        "oid": relation.oid,
+        "types": [c.type_oid for c in columns],
+        "typmods": [c.typmod for c in columns],
+        "unknown": unknown,
+    }
+    doing = f'describe table "{relation.namespace}.{relation.name}"'
+    [(declared, now, keys, behind, unique)] = session.ask(_FACTS, parameters, doing)
+    types = {oid: _TypeFacts(*facts) for oid, *facts in behind or ()}
+    present = {(name, type_oid): facts for name, type_oid, *facts in now or ()}
+    return TableSchema(
+        relation,
+        tuple(
+            _column(column, resolve(types, column.type_oid, column.typmod), text, present)
+            for column, text in zip(columns, declared, strict=True)
+        ),
+        _key(relation, keys or []),
+        _facts(relation, present, types, unique or []),
+    )
+
+
+def describe_alone(relation: Relation) -> TableSchema:
+    """Give the table of a relation message without asking anybody."""
+    columns = tuple(
+        TableColumn(column.name, type_, type_.name, column.key)
+        for column in relation.columns
+        for type_ in (resolve({}, column.type_oid, column.typmod),)
+    )
+    return TableSchema(relation, columns, _key(relation, []))
+
+
+def _facts(
+    relation: Relation,
+    present: dict[tuple[str, int], list[Any]],
+    types: _Types,
+    unique: list[tuple[bool, list[str]]],
+) -> TableFacts:
+    keys = {is_primary: tuple(columns) for is_primary, columns in reversed(unique)}
+    columns = {
+        column.name: ColumnFacts(
+            present.get((column.name, column.type_oid), [None] * 3)[2], _labels(types, column.type_oid)
+        )
+        for column in relation.columns
+    }
+    return TableFacts(keys.get(True), keys.get(False), columns)
+
+
+def _labels(types: _Types, oid: int) -> tuple[str, ...] | None:
+    """List the labels of an enum, of a domain over one or of an array of them."""
+    facts = types.get(oid)
+    if facts is None:
+        return None
+    return tuple(facts.labels) if facts.kind == "e" else _labels(types, facts.base or facts.element)
+
+
+def _column(
+    column: RelationColumn, type_: PgType, declared: str, present: dict[tuple[str, int], list[Any]]
+) -> TableColumn:
+    not_null, dimensions, _ = present.get((column.name, column.type_oid), (None, 0, None))
+    if declared == "???":
+        declared = type_.name
+    return TableColumn(column.name, type_, declared, column.key, not_null, dimensions)
+
+
+def resolve(types: _Types, oid: int, typmod: int) -> PgType:
+    """Find the type behind domains; `types` are the facts about those that are not built in."""
+    known = builtin(oid, typmod)
+    if known is not None:
+        return known
+    facts = types.get(oid)
+    if facts is None:
+        return PgType(oid, typmod, "unknown", "other")
+    if facts.kind == "d":
+        return resolve(types, facts.base, facts.typmod)
+    if facts.element:
+        element = resolve(types, facts.element, typmod)
+        return PgType(oid, typmod, f"{element.name}[]", "array", element)
+    category = "enum" if facts.kind == "e" else "other"
+    return PgType(oid, typmod, facts.name, category, sends=facts.sends)
+
+
+def _key(relation: Relation, keys: list[list[Any]]) -> tuple[str, ...] | None:
+    """Name the columns that identify a row on the wire, if all of them are published."""
+    published = {column.name for column in relation.columns}
+    identity = relation.replica_identity
+    if identity is ReplicaIdentity.FULL:
+        primary = tuple(name for name, is_primary, _, _ in keys if is_primary)
+        return primary if primary and published.issuperset(primary) else None
+    in_identity = 1 if identity is ReplicaIdentity.DEFAULT else 2
+    flagged = tuple(column.name for column in relation.columns if column.key)
+    hidden = any(row[in_identity] and row[3] and row[0] not in published for row in keys)
+    return flagged if flagged and not hidden else None

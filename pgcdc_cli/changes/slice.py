@@ -1,0 +1,262 @@
+"""What passes from assemble to format: the changes of whole or partial transactions, as columns.
+
+A batch of frames becomes at most two slices: up to the last transaction edge in it, and the beginning of a
+transaction that is still open. Inside a slice, rows of one table and one shape (operation, kind of old image)
+stand together in one `ChangeBatch`, so that formats build each shape from one template. `index` says where
+every row stood in the stream; no two events of a slice share one.
+
+An image is full, key-only or absent, and its type says which: unchanged TOAST can't be mistaken for NULL, nor
+a key image for a row.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pgcdc_cli.changes.table import TableSchema
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput.messages import Origin
+
+Int64s = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+Operation = Literal["I", "U", "D", "R"]
+MarkKind = Literal["B", "C", "P", "K", "r"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FullImage:
+    """Whole rows: `columns[i]` has one wire-text value per row for the table's column i.
+
+    A value is null where it is SQL NULL, and where the server did not send it (unchanged TOAST): there
+    `unchanged[i]` is true. `unchanged[i]` is None for a column with no such row.
+    """
+
+    columns: tuple[pa.BinaryArray, ...]
+    unchanged: tuple[Mask | None, ...]
+
+    @property
+    def lacks_any(self) -> bool:
+        """Whether there is a value that the server did not send."""
+        return any(mask is not None and bool(mask.any()) for mask in self.unchanged)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyImage:
+    """Replica identity only: `columns[i]` is None for a column outside of it."""
+
+    columns: tuple[pa.BinaryArray | None, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stamps:
+    """Where n changes stand in the stream and in history; every array has n elements.
+
+    `lsn` is the start of the message's XLogData, `commit_lsn` the Begin's final LSN, `commit_ts` in
+    microseconds since 1970-01-01 UTC, `seq` the change's number in its transaction. `origin` says by its
+    number in `origins` where a change came from, -1 for this server; None where all are of this server.
+    """
+
+    index: Int64s
+    lsn: Int64s
+    commit_lsn: Int64s
+    commit_ts: Int64s
+    xid: Int64s
+    seq: Int64s
+    origin: Int64s | None = None
+    origins: tuple[Origin, ...] = ()
+
+    @classmethod
+    def of(cls, stamps: Sequence["Stamp"]) -> "Stamps":
+        """Put stamps together; what is None becomes 0."""
+        rows = [(s.index, s.lsn, s.commit_lsn, s.commit_ts or 0, s.xid or 0, s.seq) for s in stamps]
+        origins = tuple({s.origin: None for s in stamps if s.origin is not None})
+        numbers = [-1 if s.origin is None else origins.index(s.origin) for s in stamps]
+        index, lsn, commit_lsn, commit_ts, xid, seq = np.array(rows, np.int64).reshape(-1, 6).T
+        origin = np.array(numbers, np.int64) if origins else None
+        return cls(index, lsn, commit_lsn, commit_ts, xid, seq, origin, origins)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __iter__(self) -> "Iterator[Stamp]":
+        """Give them one by one."""
+        origin = np.full(len(self), -1) if self.origin is None else self.origin
+        columns = (self.index, self.lsn, self.commit_lsn, self.commit_ts, self.xid, self.seq, origin)
+        known = (*self.origins, None)
+        for index, lsn, commit_lsn, commit_ts, xid, seq, number in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
+            yield Stamp(index, Lsn(lsn), Lsn(commit_lsn), commit_ts, xid, seq, known[number])
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotMark:
+    """Where a batch of snapshot rows stands: in which table, and whether it begins or ends that."""
+
+    first_table: bool
+    last_table: bool
+    begins: bool
+    ends: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChangeBatch:
+    """n changes of one table and one shape.
+
+    Insert and snapshot rows have `new`, deletes `old`, updates `new` and sometimes `old`; a delete under
+    replica identity NOTHING does not happen. `snapshot` is there for snapshot rows ("R") only.
+    """
+
+    table: TableSchema
+    operation: Operation
+    stamps: Stamps
+    new: FullImage | None
+    old: FullImage | KeyImage | None
+    snapshot: SnapshotMark | None = None
+
+    @property
+    def lacks_any(self) -> bool:
+        """Whether there are rows with values that the server did not send."""
+        return self.new is not None and self.new.lacks_any
+
+    def __len__(self) -> int:
+        return len(self.stamps)
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """One change's place, as in `Stamps`; `origin` is None for this server.
+
+    `xid` and `commit_ts` are None for a message outside any transaction: the server gives it none.
+    """
+
+    index: int
+    lsn: Lsn
+    commit_lsn: Lsn
+    commit_ts: int | None
+    xid: int | None
+    seq: int
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateChange:
+    """One table of a TRUNCATE."""
+
+    table: TableSchema
+    stamp: Stamp
+    cascade: bool
+    restart_identity: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MessageChange:
+    """A logical decoding message (`pg_logical_emit_message`)."""
+
+    stamp: Stamp
+    transactional: bool
+    prefix: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionMark:
+    """A transaction's begin ("B"), commit ("C"), or what became of a prepared one.
+
+    That is its prepare ("P"), and later its commit ("K") or rollback ("r"), where its changes were given out
+    at the prepare. `stamp.lsn` is the start of the Begin's XLogData for "B", else the end LSN of the record;
+    `stamp.seq` is the number of changes before the mark. `gid` is there for prepared transactions only.
+    """
+
+    kind: MarkKind
+    stamp: Stamp
+    gid: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Marks:
+    """n marks as columns, in stream order; `kinds` are texts, and `gid` is the same for all."""
+
+    kinds: NDArray[np.str_]
+    stamps: Stamps
+    gid: str | None = None
+
+    @classmethod
+    def of(cls, marks: Sequence[TransactionMark]) -> "Marks":
+        """Put marks of one gid together."""
+        stamps = Stamps.of([mark.stamp for mark in marks])
+        kinds = np.array([mark.kind for mark in marks], np.str_)
+        return cls(kinds, stamps, marks[0].gid if marks else None)
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    def __iter__(self) -> Iterator[TransactionMark]:
+        """Give them one by one."""
+        for kind, stamp in zip(self.kinds.tolist(), self.stamps, strict=True):
+            yield TransactionMark(kind, stamp, self.gid)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A prepared transaction whose outcome is not known yet.
+
+    Its messages are in the spool at `path` (relative, of `size` bytes with this CRC-32), which has to be
+    durable before the server hears of the prepare's position; `path` is None where its changes were given out
+    at the prepare.
+    """
+
+    xid: int
+    gid: str
+    prepare_lsn: Lsn
+    path: str | None = None
+    size: int = 0
+    crc32: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A place between two transactions: everything before it is whole.
+
+    `commit_lsn` and `end_lsn` are those of the last transaction before it (0 and its own position where there
+    is none, as at the end of a snapshot or a prepare); `transactions` counts those that ended in the slice,
+    empty ones included; `commit_ts` is when the last of them committed (0 where all were messages outside of
+    any). `prepared` are the transactions that are prepared here; None says that nothing changed.
+    """
+
+    commit_lsn: Lsn
+    end_lsn: Lsn
+    transactions: int
+    commit_ts: int = field(default=0, compare=False)
+    prepared: tuple[Prepared, ...] | None = None
+
+
+class LastCommit(NamedTuple):
+    """The last transaction before a position; `commit_ts` is in microseconds since 1970, 0 for none."""
+
+    end_lsn: Lsn
+    commit_ts: int
+
+    @classmethod
+    def after(cls, before: "LastCommit | None", edge: Edge) -> "LastCommit":
+        """Go on to an edge; a message outside of transactions has no time of its own."""
+        return cls(edge.end_lsn, edge.commit_ts or (0 if before is None else before.commit_ts))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slice:
+    """Changes in stream order by `index`; `edge` is None while the last transaction is open.
+
+    `gid` is there where all of it is one transaction that was prepared under this name.
+    """
+
+    edge: Edge | None
+    changes: tuple[ChangeBatch, ...] = ()
+    truncates: tuple[TruncateChange, ...] = ()
+    messages: tuple[MessageChange, ...] = ()
+    marks: tuple[Marks, ...] = ()
+    gid: str | None = None

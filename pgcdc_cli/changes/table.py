@@ -1,0 +1,174 @@
+"""A table as it is decoded: the relation message, and the catalog facts first used with it.
+
+Passes from the assembler (which gets it from `catalog.py`) to formats and sinks; its JSON form is what the
+schema files of a directory hold.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from pgcdc_cli.pgoutput.messages import Relation, RelationColumn, ReplicaIdentity
+from pgcdc_cli.types.pg_type import PgType
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """A column; `declared` is its type as the table declares it, `type` the same with domains resolved."""
+
+    name: str
+    type: PgType
+    declared: str
+    replica_identity: bool
+    not_null: bool | None = None
+    dimensions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFacts:
+    """What the catalog says of a column beyond its type.
+
+    `default` is its default expression as `pg_get_expr` prints it; `labels` are the labels, in their order,
+    of an enum (or an array of one).
+    """
+
+    default: str | None = None
+    labels: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """What the catalog says of a table beyond its columns' types; names are columns'.
+
+    `primary_key` is in the order of the key. `unique` is that of the unique index which stands in for a
+    primary key where there is none.
+    """
+
+    primary_key: tuple[str, ...] | None
+    unique: tuple[str, ...] | None
+    columns: dict[str, ColumnFacts] = field(hash=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """What the schema file says of it."""
+        return {
+            "primary_key": None if self.primary_key is None else list(self.primary_key),
+            "unique": None if self.unique is None else list(self.unique),
+            "columns": {
+                name: {
+                    "default": facts.default,
+                    "labels": None if facts.labels is None else list(facts.labels),
+                }
+                for name, facts in self.columns.items()
+            },
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "TableFacts":
+        """Read what `to_json` gave; KeyError or TypeError if it is something else."""
+        columns = {
+            name: ColumnFacts(facts["default"], _names(facts["labels"]))
+            for name, facts in data["columns"].items()
+        }
+        return cls(_names(data["primary_key"]), _names(data["unique"]), columns)
+
+
+def _names(names: list[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(names)
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """One version of one table.
+
+    `key` names the columns that identify a row on the wire as the merge understands it: the relation
+    message's key columns under replica identity DEFAULT and INDEX, the primary key (unless deferrable) under
+    FULL; None for a table without one. `facts` are None where the catalog was not asked; they make no
+    difference between versions. `events` tells a reader of Debezium's events how they hold the table; it is
+    there for schema files only.
+    """
+
+    relation: Relation
+    columns: tuple[TableColumn, ...]
+    key: tuple[str, ...] | None
+    facts: TableFacts | None = field(default=None, compare=False)
+    events: dict[str, Any] | None = field(default=None, compare=False)
+
+    def __hash__(self) -> int:
+        """Hash quickly: tables are looked up for every batch."""
+        return hash((self.relation.oid, self.relation.name))
+
+    @property
+    def schema(self) -> str:
+        return self.relation.namespace
+
+    @property
+    def name(self) -> str:
+        return self.relation.name
+
+    @property
+    def display(self) -> str:
+        """`schema.table`, for messages and the manifest."""
+        return f"{self.schema}.{self.name}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The schema file's content, without its fingerprint and version."""
+        return {
+            "oid": self.relation.oid,
+            "schema": self.schema,
+            "table": self.name,
+            "replica_identity": self.relation.replica_identity.value,
+            "key": None if self.key is None else list(self.key),
+            "columns": [
+                {
+                    "name": column.name,
+                    "type_oid": wire.type_oid,
+                    "typmod": wire.typmod,
+                    "type": column.type.to_json(),
+                    "declared": column.declared,
+                    "replica_identity": column.replica_identity,
+                    "not_null": column.not_null,
+                    "dimensions": column.dimensions,
+                }
+                for column, wire in zip(self.columns, self.relation.columns, strict=True)
+            ],
+            **({} if self.events is None else {"events": self.events}),
+            **({} if self.facts is None else {"facts": self.facts.to_json()}),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "TableSchema":
+        """Read what `to_json` gave; KeyError, TypeError or ValueError if it is something else."""
+        columns = tuple(
+            TableColumn(
+                c["name"],
+                PgType.from_json(c["type"]),
+                c["declared"],
+                c["replica_identity"],
+                c["not_null"],
+                c["dimensions"],
+            )
+            for c in data["columns"]
+        )
+        wire = tuple(
+            RelationColumn(c["name"], c["type_oid"], c["typmod"], c["replica_identity"])
+            for c in data["columns"]
+        )
+        identity = ReplicaIdentity(data["replica_identity"])
+        relation = Relation(data["oid"], data["schema"], data["table"], identity, wire)
+        facts = data.get("facts")
+        return cls(
+            relation,
+            columns,
+            _names(data["key"]),
+            None if facts is None else TableFacts.from_json(facts),
+            data.get("events"),
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Sixteen hexadecimal digits that differ when anything of `to_json` but the facts does."""
+        content = {name: value for name, value in self.to_json().items() if name != "facts"}
+        text = json.dumps(content, sort_keys=True, ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]

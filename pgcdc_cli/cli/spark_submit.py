@@ -1,0 +1,286 @@
+"""`pgcdc spark-submit`: merges finished segments into tables, by the bundled Spark job."""
+
+import json as json_text
+import math
+import re
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from pgcdc_cli.cli.base import Command, examples
+from pgcdc_cli.cli.options import usage_error
+from pgcdc_cli.cli.printing import facts, human_bytes, say, table, talk, write
+from pgcdc_cli.cli.units import checked, duration, lsn
+
+if TYPE_CHECKING:
+    from pgcdc_cli.spark.launch import MergeOptions
+    from pgcdc_cli.spark.output import MergeSummary, TableMerge
+
+_DECIMAL = re.compile(r"([0-9]{1,2}),([0-9]{1,2})")
+_WIDEST_DECIMAL = 38
+
+TABLES = "Tables"
+WORK = "Work"
+
+
+def digits(text: str) -> None:
+    """Refuse what is no precision and scale."""
+    match = _DECIMAL.fullmatch(text)
+    if match is None or not int(match[2]) <= int(match[1]) <= _WIDEST_DECIMAL or int(match[1]) == 0:
+        raise usage_error(f'"{text}" is no precision and scale, such as 38,18')
+
+
+def register(app: typer.Typer) -> None:
+    """Add `spark-submit`."""
+    app.command(
+        "spark-submit",
+        cls=Command,
+        epilog=examples(
+            "pgcdc spark-submit --input changes --warehouse lake",
+            "pgcdc spark-submit --input changes --warehouse lake --mode both --if-new",
+            "pgcdc spark-submit --input changes --warehouse s3a://lake/shop --master yarn",
+        ),
+    )(spark_submit)
+
+
+def spark_submit(  # noqa: PLR0913 - a command's options
+    *,
+    directory: Annotated[
+        str, typer.Option("--input", metavar="DIR", help="Directory that `pgcdc stream -D` writes.")
+    ],
+    warehouse: Annotated[str, typer.Option(metavar="DIR", help="Directory or URI that holds the tables.")],
+    master: Annotated[str, typer.Option(metavar="URL", help="Where Spark runs.")] = "local[*]",
+    table_format: Annotated[
+        Literal["delta", "iceberg"],
+        typer.Option("--format", help="The tables' format.", rich_help_panel=TABLES),
+    ] = "delta",
+    catalog: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Name the tables in this catalog of Spark's.", rich_help_panel=TABLES
+        ),
+    ] = None,
+    mode: Annotated[
+        Literal["merge", "changelog", "both"],
+        typer.Option(help="Tables as they are, every change to them, or both.", rich_help_panel=TABLES),
+    ] = "merge",
+    tables: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--table", metavar="PATTERN", help="Only these (schema.table, * and ?).", rich_help_panel=TABLES
+        ),
+    ] = None,
+    metadata: Annotated[
+        bool,
+        typer.Option("--metadata", help="Add _pgcdc_lsn and _pgcdc_commit_ts.", rich_help_panel=TABLES),
+    ] = False,
+    soft_delete: Annotated[
+        bool,
+        typer.Option("--soft-delete", help="Keep deleted rows, with _pgcdc_deleted.", rich_help_panel=TABLES),
+    ] = False,
+    infinity: Annotated[
+        Literal["null", "string"],
+        typer.Option(
+            help="Infinite dates are NULL; or all dates and timestamps text.", rich_help_panel=TABLES
+        ),
+    ] = "null",
+    decimal: Annotated[
+        str | None,
+        typer.Option(
+            metavar="P,S",
+            callback=checked(digits),
+            help="Type of numeric without precision, as in 38,18; else text.",
+            rich_help_panel=TABLES,
+        ),
+    ] = None,
+    variant: Annotated[
+        bool, typer.Option("--variant", help="json and jsonb become VARIANT.", rich_help_panel=TABLES)
+    ] = False,
+    missing_toast: Annotated[
+        Literal["error", "null"],
+        typer.Option(help="Unchanged TOAST values that nothing before them has.", rich_help_panel=TABLES),
+    ] = "error",
+    compact: Annotated[
+        bool,
+        typer.Option(
+            "--compact", help="Then write the small files of merged tables together.", rich_help_panel=WORK
+        ),
+    ] = False,
+    retain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            callback=checked(duration),
+            help="Then remove what only older versions of them need, as in 7d.",
+            rich_help_panel=WORK,
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LSN",
+            callback=checked(lsn),
+            help="Only segments that end there or before.",
+            rich_help_panel=WORK,
+        ),
+    ] = None,
+    if_new: Annotated[
+        bool,
+        typer.Option("--if-new", help="End at once, without Spark, if nothing is new.", rich_help_panel=WORK),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done; write nothing.", rich_help_panel=WORK)
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    extra: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- ARGS]", help="Behind --: anything that spark-submit takes."),
+    ] = None,
+) -> None:
+    """Merge the changes in a directory into Delta or Iceberg tables.
+
+    Every finished segment is merged exactly once, however often the command is run and wherever it was
+    interrupted. A table without a key gets a changelog. What Spark says is in DIR/_pgcdc.log; --verbose shows
+    it, too.
+    """
+    from pgcdc_cli.spark.launch import MergeOptions, submit
+
+    options = MergeOptions(
+        input=directory,
+        warehouse=warehouse,
+        master=master,
+        format=table_format,
+        catalog=catalog,
+        mode=mode,
+        tables=tuple(map(_pattern, tables or ())),
+        until=None if until is None else lsn(until),
+        dry_run=dry_run,
+        metadata=metadata,
+        soft_delete=soft_delete,
+        infinity=infinity,
+        decimal=decimal,
+        variant=variant,
+        missing_toast=missing_toast,
+        compact=compact,
+        retain=None if retain is None else math.ceil(duration(retain) / 3600),
+        verbose=talk.verbosity > 0,
+        extra=tuple(extra or ()),
+    )
+    if if_new and _is_up_to_date(options, json=json):
+        return
+    shows_progress = sys.stderr.isatty() and talk.verbosity >= 0
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+    summary = submit(options, _tell if shows_progress else None, say)
+    if json:
+        write(json_text.dumps(summary.data))
+    else:
+        _print(summary, dry_run=dry_run)
+    for warning in summary.warnings:
+        say(f"warning: {warning}")
+    if summary.failure is not None:
+        raise summary.failure
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    """End as by Ctrl-C, and Spark with it."""
+    raise KeyboardInterrupt
+
+
+def _pattern(text: str) -> str:
+    if "." not in text:
+        raise usage_error(f'--table: "{text}" is not like schema.table')
+    return text
+
+
+def _is_up_to_date(options: "MergeOptions", *, json: bool) -> bool:
+    """Say so if all is merged; where that can't be told without Spark, say that."""
+    from pgcdc_cli.spark.warehouse import Question, last_merged, local_path
+
+    if local_path(options.warehouse) is None or local_path(options.input) is None:
+        say("can't tell without Spark whether anything is new: not all is on this machine")
+        return False
+
+    def selects(name: str) -> bool:
+        return not options.tables or any(fnmatchcase(name, pattern) for pattern in options.tables)
+
+    question = Question(options.input, options.warehouse, options.modes, selects, options.until)
+    merged = last_merged(question)
+    if merged is None:
+        return False
+    segment, position = merged
+    if json:
+        content = {"format_version": 1, "mode": options.mode, "segment": segment, "lsn": str(position)}
+        write(json_text.dumps({**content, "tables": [], "warnings": [], "error": None, "seconds": 0.0}))
+    elif sys.stdout.isatty() or talk.verbosity > 0:
+        write(f"nothing new: merged up to segment {segment}, LSN {position}")
+    return True
+
+
+def _tell(done: Mapping[str, Any]) -> None:
+    name = done["table"] if done["mode"] == "merge" else f"{done['table']} (changelog)"
+    counts = f"{done['inserted']:,} inserted, {done['updated']:,} updated, {done['deleted']:,} deleted"
+    say(f"[{done['done']}/{done['of']}] {name}: {done['problem'] or counts}")
+
+
+def _print(summary: "MergeSummary", *, dry_run: bool) -> None:
+    """A table for people; one line where nobody looks."""
+    if dry_run:
+        _print_plan(summary)
+        return
+    if not sys.stdout.isatty():
+        write(_one_line(summary))
+        return
+    nulls = [name for name in ("unfit", "missing") if any(getattr(one, name) for one in summary.tables)]
+    counted = ["inserted", "updated", "deleted", *nulls]
+    headings = ["table", *counted, "segment", "LSN", "version", "problem"]
+    for line in table(headings, (_cells(one, counted) for one in summary.tables), headings[1:-1]):
+        write(line)
+    write("")
+    for line in facts([("merged up to", _position(summary)), ("took", f"{summary.seconds:.1f} s")]):
+        write(line)
+
+
+def _position(summary: "MergeSummary") -> str:
+    return f"segment {summary.segment}, LSN {summary.lsn}"
+
+
+def _one_line(summary: "MergeSummary") -> str:
+    merged = [one for one in summary.tables if one.problem is None]
+    tables = "1 table" if len(merged) == 1 else f"{len(merged)} tables"
+    names = ["inserted", "updated", "deleted", "unfit", "missing"]
+    found = [(sum(getattr(one, name) for one in merged), name) for name in names]
+    counts = ", ".join(f"{count} {name}" for place, (count, name) in enumerate(found) if count or place < 3)
+    return f"merged {tables} up to {_position(summary)}: {counts}, in {summary.seconds:.1f} s"
+
+
+def _print_plan(summary: "MergeSummary") -> None:
+    headings = ["table", "segments", "files", "changes", "size", "into", "problem"]
+    planned = [one for one in summary.tables if one.plan is not None or one.problem is not None]
+    if not planned:
+        write(f"nothing to merge beyond {_position(summary)}")
+        return
+    for line in table(headings, map(_plan_cells, planned), headings[1:5]):
+        write(line)
+
+
+def _plan_cells(merge: "TableMerge") -> list[str]:
+    plan = merge.plan
+    if plan is None:
+        return [merge.name, "-", "-", "-", "-", merge.path or "-", merge.problem or ""]
+    first, last = plan.first_segment, plan.last_segment
+    segments = str(last) if first == last else f"{first}-{last}"
+    sizes = [f"{plan.files:,}", f"{plan.rows:,}", human_bytes(plan.bytes)]
+    return [merge.name, segments, *sizes, plan.path, merge.problem or ""]
+
+
+def _cells(merge: "TableMerge", counted: Sequence[str]) -> list[str]:
+    counts = [f"{getattr(merge, name):,}" for name in counted]
+    version = "-" if merge.version is None else str(merge.version)
+    return [merge.name, *counts, str(merge.segment), str(merge.lsn), version, merge.problem or ""]

@@ -1,0 +1,280 @@
+"""What the server's plugin is asked for: the options, and what of them goes together."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from pgcdc_cli.cli import units
+from pgcdc_cli.cli.options import usage_error, whole_number
+from pgcdc_cli.cli.target import FormatName
+from pgcdc_cli.formats.capabilities import Compression as CompressionName
+from pgcdc_cli.formats.capabilities import Layout as LayoutName
+from pgcdc_cli.formats.capabilities import Numeric as NumericName
+
+if TYPE_CHECKING:
+    from pgcdc_cli.formats.base import Format
+    from pgcdc_cli.formats.raw import RawFormat
+
+SERVER = "What the server sends"
+
+ProtoVersion = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=4, metavar="N", help="pgoutput's protocol. Default: the newest.", rich_help_panel=SERVER
+    ),
+]
+Streaming = Annotated[
+    Literal["off", "on", "parallel"] | None,
+    typer.Option(
+        help="Large transactions before they commit. Default: the server's best.", rich_help_panel=SERVER
+    ),
+]
+TwoPhase = Annotated[
+    bool,
+    typer.Option("-t", "--two-phase", help="Prepared transactions at PREPARE.", rich_help_panel=SERVER),
+]
+TwoPhaseAt = Annotated[
+    Literal["commit", "prepare"],
+    typer.Option(
+        help="Write their changes at COMMIT PREPARED, or at PREPARE (implies -t).", rich_help_panel=SERVER
+    ),
+]
+Binary = Annotated[
+    bool, typer.Option("--binary", help="Values in binary on the wire; same output.", rich_help_panel=SERVER)
+]
+Messages = Annotated[
+    bool, typer.Option("--messages", help="Logical decoding messages, too.", rich_help_panel=SERVER)
+]
+Origin = Annotated[
+    Literal["any", "none"] | None,
+    typer.Option(help="none: only changes made on this server.", rich_help_panel=SERVER),
+]
+SpoolLimit = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        callback=units.checked(units.size),
+        help="Stop where uncommitted transactions take more.",
+        rich_help_panel=SERVER,
+    ),
+]
+PluginOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-o", "--option", metavar="NAME=VALUE", help="For the server's plugin.", rich_help_panel=SERVER
+    ),
+]
+
+OWN_OPTIONS = {
+    "proto_version": "use --proto-version",
+    "publication_names": "use --publication",
+    "streaming": "use --streaming",
+    "two_phase": "use --two-phase",
+    "binary": "use --binary",
+    "messages": "use --messages",
+    "origin": "use --origin",
+}
+"""pgoutput's options that are options of pgcdc."""
+
+
+def plugin_options(publications: list[str], given: list[str], *, raw: bool) -> Mapping[str, str]:
+    """Options of START_REPLICATION that are the same for every server.
+
+    Without publications only a raw stream of another plugin can be meant; it takes any option.
+    """
+    options = dict(_name_and_value(item) for item in given)
+    if raw and not publications:
+        return options
+    if not publications:
+        raise usage_error("--publication is missing")
+    for name in options:
+        if name in OWN_OPTIONS:
+            raise usage_error(f"-o {name}: {OWN_OPTIONS[name]}")
+    from pgcdc_cli.replication.commands import publication_names
+
+    return options | {"publication_names": publication_names(publications)}
+
+
+def check_two_phase(
+    form: "type[Format | RawFormat]", *, at_prepare: bool, two_phase: bool, keeps: bool
+) -> None:
+    """Refuse what can't be done about prepared transactions; `keeps`: the output has a checkpoint."""
+    if at_prepare and not form.capabilities.transactions:
+        raise usage_error(f"--two-phase-at prepare: --format {form.name} can't tell how a transaction ended")
+    if two_phase and not at_prepare and not keeps and form.decodes:
+        raise usage_error(
+            "--two-phase: nothing keeps a prepared transaction until it commits;"
+            " use -f or -D, or --two-phase-at prepare"
+        )
+
+
+def _name_and_value(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise usage_error(f'-o: "{text}" is not NAME=VALUE')
+    return name, value
+
+
+OUTPUT, DEBEZIUM, END = "Output", "Debezium", "Where it ends"
+
+Slot = Annotated[str | None, typer.Option("-S", "--slot", metavar="NAME", help="Replication slot to read.")]
+Publication = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Publication to read.")]
+CreateSlot = Annotated[bool, typer.Option("--create-slot", help="First create the slot.")]
+IfNotExists = Annotated[
+    bool, typer.Option("--if-not-exists", help="With --create-slot: an existing one will do.")
+]
+Startpos = Annotated[
+    str | None,
+    typer.Option(
+        "-I",
+        "--startpos",
+        metavar="LSN",
+        callback=units.checked(units.lsn),
+        help="Begin here, if the slot is not yet beyond.",
+    ),
+]
+NoLoop = Annotated[
+    bool, typer.Option("-n", "--no-loop", help="Don't connect again when the connection is lost.")
+]
+StatusInterval = Annotated[
+    str,
+    typer.Option(
+        "-s",
+        "--status-interval",
+        metavar="TIME",
+        callback=units.checked(units.duration),
+        help="Time between status updates; 0: none but what the server needs.",
+    ),
+]
+AcceptGap = Annotated[
+    bool, typer.Option("--accept-gap", help="Start over, as a new stream, where changes were lost.")
+]
+AcceptPublications = Annotated[
+    bool, typer.Option("--accept-publications", help="Go on with another set of publications.")
+]
+File = Annotated[
+    str | None,
+    typer.Option(
+        "-f", "--file", metavar="FILE", help="One file; - for standard output.", rich_help_panel=OUTPUT
+    ),
+]
+Directory = Annotated[
+    Path | None,
+    typer.Option(
+        "-D",
+        "--directory",
+        metavar="DIR",
+        help="Rotating files, with a checkpoint.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+FileFormat = Annotated[
+    FormatName | None,
+    typer.Option("--format", help="Default: pretty on a terminal, else jsonl.", rich_help_panel=OUTPUT),
+]
+Layout = Annotated[
+    LayoutName, typer.Option(help="With -D: a folder per table, or all in one file.", rich_help_panel=OUTPUT)
+]
+Compression = Annotated[CompressionName, typer.Option(help="What compresses files.", rich_help_panel=OUTPUT)]
+RotateSize = Annotated[
+    str,
+    typer.Option(
+        metavar="SIZE",
+        callback=units.checked(units.size),
+        help="Finish a segment at this size.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+RotateInterval = Annotated[
+    str,
+    typer.Option(
+        metavar="TIME",
+        callback=units.checked(units.duration),
+        help="Finish a segment at this age; 0 for never.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+FsyncInterval = Annotated[
+    str,
+    typer.Option(
+        "-F",
+        "--fsync-interval",
+        metavar="TIME",
+        callback=units.checked(units.duration),
+        help="Time between fsyncs; 0: only at rotation and exit.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Transactions = Annotated[
+    bool,
+    typer.Option(
+        "--transactions", help="Write begin and commit, too; one file only.", rich_help_panel=OUTPUT
+    ),
+]
+Numeric = Annotated[NumericName, typer.Option(help="How jsonl writes numeric.", rich_help_panel=OUTPUT)]
+ConnectorConfig = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="A Debezium connector's configuration.", rich_help_panel=DEBEZIUM),
+]
+ConnectorProperty = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-c",
+        "--connector-property",
+        metavar="NAME=VALUE",
+        help="One property of it.",
+        rich_help_panel=DEBEZIUM,
+    ),
+]
+Record = Annotated[
+    Literal["full", "value"],
+    typer.Option(help="Topic, key, value and headers, or the value alone.", rich_help_panel=DEBEZIUM),
+]
+NoCatalog = Annotated[
+    bool,
+    typer.Option("--no-catalog", help="Don't ask the server for keys, defaults and labels."),
+]
+Endpos = Annotated[
+    str | None,
+    typer.Option(
+        "-E",
+        "--endpos",
+        metavar="LSN|now",
+        callback=units.checked(units.end_position),
+        help="Exit once all up to here is written.",
+        rich_help_panel=END,
+    ),
+]
+MaxTime = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        callback=units.checked(units.positive_duration),
+        help="Exit after this time.",
+        rich_help_panel=END,
+    ),
+]
+MaxTransactions = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N",
+        callback=units.checked(whole_number),
+        help="Exit after N transactions.",
+        rich_help_panel=END,
+    ),
+]
+IdleTimeout = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        callback=units.checked(units.positive_duration),
+        help="Exit when nothing came for this long.",
+        rich_help_panel=END,
+    ),
+]
+Progress = Annotated[
+    bool | None,
+    typer.Option("--progress/--no-progress", help="Show rows/s, lag and LSN. Default: on a terminal."),
+]

@@ -1,0 +1,173 @@
+"""The manifest: one line per finished segment, and nothing that isn't finished.
+
+Readers take whole segments from it: each is complete for all tables up to its `end_lsn`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pgcdc_cli.directory.disk import Disk
+from pgcdc_cli.directory.strict_json import Fields, damaged, dump, load
+from pgcdc_cli.lsn import Lsn
+
+FORMAT_VERSION = 1
+NAME = "manifest.jsonl"
+
+_TAIL = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """A finished file.
+
+    `table` is `schema.table`, `_messages`, or None for one that holds all tables; `path` and `schema` are
+    relative to the directory; `bytes` and `crc32` are of what is stored; `unchanged` says that some rows have
+    values that were not sent (unchanged TOAST).
+    """
+
+    table: str | None
+    path: str
+    format: str
+    rows: int
+    bytes: int
+    crc32: int
+    schema: str | None
+    unchanged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A range of whole transactions across all tables, up to `end_lsn`."""
+
+    segment: int
+    stream_id: str
+    first_commit_lsn: Lsn
+    last_commit_lsn: Lsn
+    end_lsn: Lsn
+    files: tuple[SegmentFile, ...]
+
+
+def encode_segment(segment: Segment) -> str:
+    """Write a segment as the manifest's line, with its line break."""
+    files: list[object] = [
+        {
+            "table": file.table,
+            "path": file.path,
+            "format": file.format,
+            "rows": file.rows,
+            "bytes": file.bytes,
+            "crc32": file.crc32,
+            "schema": file.schema,
+            "unchanged": file.unchanged,
+        }
+        for file in segment.files
+    ]
+    line = dump(
+        {
+            "segment": segment.segment,
+            "stream_id": segment.stream_id,
+            "first_commit_lsn": str(segment.first_commit_lsn),
+            "last_commit_lsn": str(segment.last_commit_lsn),
+            "end_lsn": str(segment.end_lsn),
+            "files": files,
+            "format_version": FORMAT_VERSION,
+        }
+    )
+    return line.decode() + "\n"
+
+
+def decode_segment(line: bytes) -> Segment:
+    """Read one line, without its line break; ValueError says what is wrong with it."""
+    content = load(line)
+    version = content.get("format_version") if isinstance(content, dict) else None
+    if type(version) is int and version != FORMAT_VERSION:
+        raise ValueError(f"it is of format version {version}, this pgcdc reads {FORMAT_VERSION}")
+    fields = Fields(content, "a segment")
+    fields.count("format_version")
+    segment = Segment(
+        fields.count("segment"),
+        fields.text("stream_id"),
+        fields.lsn("first_commit_lsn"),
+        fields.lsn("last_commit_lsn"),
+        fields.lsn("end_lsn"),
+        tuple(_decode_file(item) for item in fields.items("files")),
+    )
+    fields.end()
+    return segment
+
+
+def _decode_file(data: object) -> SegmentFile:
+    fields = Fields(data, "a file")
+    file = SegmentFile(
+        table=None if fields.null("table") else fields.text("table"),
+        path=fields.path("path"),
+        format=fields.text("format"),
+        rows=fields.count("rows"),
+        bytes=fields.count("bytes"),
+        crc32=fields.count("crc32"),
+        schema=None if fields.null("schema") else fields.path("schema"),
+        unchanged=fields.missing("unchanged") or fields.flag("unchanged"),
+    )
+    fields.end()
+    return file
+
+
+def read_manifest(path: str, disk: Disk | None = None) -> list[Segment]:
+    """Read all finished segments of a directory; none if there is no manifest yet.
+
+    Raises CHECKPOINT for a line that is torn or damaged, and for segments that don't follow one another.
+    """
+    disk = disk or Disk()
+    if disk.stat(path) is None:
+        return []
+    data = disk.read(path)
+    try:
+        return _in_order(_decode_lines(data))
+    except ValueError as error:
+        raise damaged(path, str(error)) from error
+
+
+def last_segment(disk: Disk, path: str) -> Segment | None:
+    """Read only the last finished segment, however long the manifest has grown; None if there is none."""
+    found = disk.stat(path)
+    if found is None or not found.size:
+        return None
+    try:
+        return decode_segment(_last_line(disk, path, found.size))
+    except ValueError as error:
+        raise damaged(path, f"the last line: {error}") from error
+
+
+def _last_line(disk: Disk, path: str, size: int) -> bytes:
+    length = _TAIL
+    while True:
+        start = max(0, size - length)
+        tail = disk.read(path, start, length)
+        if not tail.endswith(b"\n"):
+            raise ValueError("it is cut off")
+        lines = tail.split(b"\n")
+        if len(lines) > 2 or not start:
+            return lines[-2]
+        length *= 4
+
+
+def _decode_lines(data: bytes) -> Iterable[Segment]:
+    lines = data.split(b"\n")
+    if lines.pop():
+        raise ValueError(f"line {len(lines) + 1}: it is cut off")
+    for number, line in enumerate(lines, 1):
+        try:
+            yield decode_segment(line)
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from error
+
+
+def _in_order(segments: Iterable[Segment]) -> list[Segment]:
+    found: list[Segment] = []
+    for segment in segments:
+        if found and segment.segment != found[-1].segment + 1:
+            raise ValueError(f"segment {segment.segment} follows segment {found[-1].segment}")
+        if found and segment.end_lsn < found[-1].end_lsn:
+            raise ValueError(f"segment {segment.segment} ends before the one before it")
+        found.append(segment)
+    return found

@@ -1,0 +1,271 @@
+"""Spool files: what was received of transactions that are not committed yet, one file each.
+
+A file is a row of chunks: 20 bytes with the number of messages, the size of the content and the size of that
+as it is stored (compressed with LZ4 where that makes it smaller), then the content: lengths, differences of
+LSNs, and the messages.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from pgcdc_cli.changes.slice import Int64s, Prepared
+from pgcdc_cli.directory.open_files import Files
+from pgcdc_cli.directory.strict_json import damaged
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput.spool import Chunk, Marked
+from pgcdc_cli.pgoutput.wire import PADDING, Wire
+
+SUFFIX = ".spool"
+
+CHUNK_BYTES = 1 << 19
+"""Bytes of one transaction's messages in memory at which they are written."""
+
+HELD_AT_MOST = 32 << 20
+"""The same over all transactions."""
+
+_HEADER = struct.Struct("<IQQ")
+_PER_MESSAGE = 12
+_LARGEST_COMPRESSED = 1 << 30
+
+
+class SpoolFolder:
+    """All spools of one output, in a folder of its own; `limit` is in bytes, None for none."""
+
+    def __init__(self, files: Files, folder: str, limit: int | None = None) -> None:
+        self._files = files
+        self._folder = folder
+        self._limit = limit
+        self._written = self._held = 0
+        self._live: dict[str, SpoolFile] = {}
+
+    def create(self, xid: int, first_lsn: Lsn) -> "SpoolFile":
+        """Begin the spool of a transaction; its file is made when there is something to write."""
+        path = f"{self._folder}/{xid}-{first_lsn:016X}{SUFFIX}"
+        self._live[path] = SpoolFile(self, path)
+        return self._live[path]
+
+    def reopen(self, prepared: Prepared) -> "SpoolFile":
+        """Find the spool of a prepared transaction again, as `clear` left it."""
+        assert prepared.path is not None
+        return SpoolFile(self, prepared.path, prepared.size)
+
+    def check(self, prepared: Iterable[Prepared]) -> None:
+        """Check the spools that a checkpoint names: CHECKPOINT where one isn't as it says."""
+        for one in prepared:
+            if one.path is not None:
+                self._check(one)
+
+    def clear(self, keep: Iterable[Prepared]) -> None:
+        """Remove what an earlier connection or run left, but for the spools of prepared transactions."""
+        kept = {one.path: one.size for one in keep if one.path is not None}
+        folder = self._files.stat(self._folder)
+        names = self._files.disk.names(self._files.full(self._folder)) if folder is not None else []
+        for path in (f"{self._folder}/{name}" for name in names if name.endswith(SUFFIX)):
+            if path not in kept:
+                self._files.remove(path)
+        self._live.clear()
+        self._held = 0
+        self._written = sum(kept.values())
+
+    def close(self, keep: Sequence[Prepared]) -> None:
+        """As `clear`; and the folder goes, too, if it is empty."""
+        self.clear(keep)
+        full = self._files.full(self._folder)
+        if self._files.stat(self._folder) is not None and not self._files.disk.names(full):
+            self._files.disk.rmdir(full)
+
+    def discard(self, prepared: Prepared) -> None:
+        """Delete the spool of a transaction that is prepared no more."""
+        if prepared.path is not None:
+            self.remove(prepared.path, prepared.size, exists=True)
+
+    def _check(self, prepared: Prepared) -> None:
+        path = self._files.full(str(prepared.path))
+        found = self._files.stat(str(prepared.path))
+        if found is None:
+            raise damaged(path, f'it is missing, and has the prepared transaction "{prepared.gid}"')
+        if found.size < prepared.size:
+            raise damaged(path, f"it has {found.size} bytes, {prepared.size} were durable")
+        if self._files.disk.crc32(path, prepared.size) != prepared.crc32:
+            raise damaged(path, "it was changed")
+
+    def hold(self, size: int) -> None:
+        """Count bytes in memory; write all of them if that is too much."""
+        self._held += size
+        if self._held >= HELD_AT_MOST:
+            for spool in self._live.values():
+                spool.write()
+
+    def release(self, size: int) -> None:
+        """Count bytes that are in memory no more."""
+        self._held -= size
+
+    def append(self, path: str, data: list[bytes], *, exists: bool) -> None:
+        """Append to a file; OUTPUT beyond the limit, with nothing written."""
+        size = sum(map(len, data))
+        if self._limit is not None and self._written + size > self._limit:
+            raise PgcdcError(
+                ErrorKind.OUTPUT,
+                f'could not put a transaction aside in "{self._files.full(path)}":'
+                f" the spool would grow beyond {self._limit} bytes",
+                hint="raise --spool-limit, or let the server keep what is not committed: --streaming off",
+            )
+        if not exists:
+            self._files.create(path)
+        for part in data:
+            self._files.append(path, part)
+        self._written += size
+
+    def read(self, path: str, offset: int) -> tuple[Chunk, int]:
+        """Read a chunk, and say where the next one is."""
+        full = self._files.full(path)
+        count, size, stored = _HEADER.unpack(self._files.disk.read(full, offset, _HEADER.size))
+        offset += _HEADER.size
+        content = self._files.disk.read(full, offset, stored)
+        return _decode(count, size, content), offset + stored
+
+    def truncate(self, path: str, size: int, before: int) -> None:
+        """Cut a file that had `before` bytes."""
+        self._files.truncate(path, size)
+        self._written -= before - size
+
+    def remove(self, path: str, size: int, *, exists: bool) -> None:
+        """Forget a spool, and its file if there is one."""
+        self._live.pop(path, None)
+        self._written -= size
+        if exists:
+            self._files.remove(path)
+
+
+class _Written(NamedTuple):
+    """A chunk in the file: where it is, and the CRC-32 of what is before it."""
+
+    offset: int
+    crc32: int
+
+
+class SpoolFile:
+    """One transaction's messages."""
+
+    def __init__(self, folder: SpoolFolder, path: str, size: int = 0) -> None:
+        self._folder = folder
+        self._path = path
+        self._size = size
+        self._exists = size > 0
+        self._crc32 = 0
+        self._written: list[_Written] = []
+        self._pending: list[Chunk] = []
+        self._count = self._held = 0
+
+    def append(self, chunk: Chunk) -> None:
+        """Take over messages; they are written when there are enough of them."""
+        self._pending.append(chunk)
+        self._count += len(chunk)
+        self._held += _size(chunk)
+        self._folder.hold(_size(chunk))
+        if self._held >= CHUNK_BYTES:
+            self.write()
+
+    def cut(self, count: int) -> None:
+        """Keep the first `count` messages only."""
+        while self._count > count:
+            last = self._pop()
+            self._count -= len(last)
+            if self._count < count:
+                self.append(last.first(count - self._count))
+
+    def _pop(self) -> Chunk:
+        """Take the last chunk out of memory, or else off the file."""
+        if self._pending:
+            last = self._pending.pop()
+            self._release(_size(last))
+            return last
+        written = self._written.pop()
+        last, _ = self._folder.read(self._path, written.offset)
+        self._folder.truncate(self._path, written.offset, self._size)
+        self._size, self._crc32 = written
+        return last
+
+    def _release(self, size: int) -> None:
+        self._held -= size
+        self._folder.release(size)
+
+    def write(self) -> None:
+        """Write what is in memory."""
+        pending, self._pending = self._pending, []
+        self._release(self._held)
+        if not pending:
+            return
+        data = _encode(_joined(pending))
+        self._folder.append(self._path, data, exists=self._exists)
+        self._exists = True
+        self._written.append(_Written(self._size, self._crc32))
+        for part in data:
+            self._size += len(part)
+            self._crc32 = zlib.crc32(part, self._crc32)
+
+    def finish(self) -> Marked:
+        """Write all of it, for the checkpoint to name; nothing is appended any more."""
+        self.write()
+        if not self._exists:
+            self._folder.append(self._path, [], exists=False)
+            self._exists = True
+        return Marked(self._path, self._size, self._crc32)
+
+    def wires(self) -> Iterator[Wire]:
+        """Read what is left, from the beginning."""
+        offset = 0
+        while offset < self._size:
+            chunk, offset = self._folder.read(self._path, offset)
+            yield chunk.wire()
+        for chunk in self._pending:
+            yield chunk.wire()
+
+    def remove(self) -> None:
+        """Delete it."""
+        self._release(self._held)
+        self._folder.remove(self._path, self._size, exists=self._exists)
+
+
+def _size(chunk: Chunk) -> int:
+    return len(chunk.data) + _PER_MESSAGE * len(chunk)
+
+
+def _joined(chunks: list[Chunk]) -> Chunk:
+    if len(chunks) == 1:
+        return chunks[0]
+    bodies = [memoryview(chunk.data)[chunk.offset : -len(PADDING)] for chunk in chunks]
+    return Chunk(
+        b"".join([*bodies, PADDING]),
+        np.concatenate([chunk.sizes for chunk in chunks]),
+        np.concatenate([chunk.lsn for chunk in chunks]),
+    )
+
+
+def _encode(chunk: Chunk) -> list[bytes]:
+    parts: list[bytes | memoryview] = [
+        chunk.sizes.astype("<u4").tobytes(),
+        np.diff(chunk.lsn, prepend=0).astype("<i8").tobytes(),
+        memoryview(chunk.data)[chunk.offset :],
+    ]
+    content = b"".join(parts)
+    size = len(content)
+    if size < _LARGEST_COMPRESSED:
+        compressed: bytes = pa.compress(content, "lz4_raw", asbytes=True)
+        content = compressed if len(compressed) < size else content
+    return [_HEADER.pack(len(chunk), size, len(content)), content]
+
+
+def _decode(count: int, size: int, stored: bytes) -> Chunk:
+    content: bytes = stored
+    if len(stored) < size:
+        content = pa.decompress(stored, size, "lz4_raw", asbytes=True)
+    sizes = np.frombuffer(content, "<u4", count).astype(np.int64)
+    lsn: Int64s = np.cumsum(np.frombuffer(content, "<i8", count, 4 * count))
+    return Chunk(content, sizes, lsn, _PER_MESSAGE * count)

@@ -1,0 +1,295 @@
+"""One version of one table as its events show it, and what it takes to make rows of them again.
+
+Schema files say how each column is written, so that a reader needs no connector configuration. Where an event
+says less than the change, a line in a file of its own says so: whoever reads the events as Debezium's misses
+nothing, and whoever makes tables of them knows where they would be wrong.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pgcdc_cli.changes.slice import Int64s
+from pgcdc_cli.changes.table import ColumnFacts, TableFacts, TableSchema
+from pgcdc_cli.formats.debezium import connect_schemas
+from pgcdc_cli.formats.debezium.connect_schemas import Schema, render
+from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
+from pgcdc_cli.formats.debezium.masks import masked, parse_mask, with_parameters
+from pgcdc_cli.formats.debezium.types import texts
+from pgcdc_cli.formats.debezium.types.kind import NULL, Field, inexact, token
+from pgcdc_cli.formats.debezium.types.registry import field_for, source_type
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.types import kernels
+from pgcdc_cli.types.kernels import Mask
+
+
+@dataclass(frozen=True, slots=True)
+class EventColumn:
+    """A field, and where its values stand in the table's columns."""
+
+    index: int
+    field: Field
+    label: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class EventTable:
+    """The fields of a row, and further ones that only the key has: masks and filters leave keys alone.
+
+    `key` counts into both; it is None without a key, and empty where all of its types are left out.
+    `key_head` and `value_head` begin the record's key and value, schema included, and `_tail` ends them.
+    """
+
+    topic: bytes
+    columns: tuple[EventColumn, ...]
+    key_only: tuple[EventColumn, ...]
+    key: tuple[int, ...] | None
+    key_head: bytes
+    key_tail: bytes
+    value_head: bytes
+    value_tail: bytes
+
+    @property
+    def all_columns(self) -> tuple[EventColumn, ...]:
+        return self.columns + self.key_only
+
+
+@lru_cache(4096)
+def event_table(
+    table: TableSchema, facts: TableFacts | None, config: ConnectorConfig, *, snapshot: bool
+) -> EventTable:
+    """Lay a table out. `facts` are the table's, which make no difference between versions otherwise."""
+    plain = _plain(table, config, snapshot=snapshot)
+    columns = tuple(
+        replace(column, field=_mapped(table, column, config, snapshot=snapshot))
+        for name, column in plain.items()
+        if config.includes_column(table.schema, table.name, name)
+    )
+    wanted = config.key_columns(table.schema, table.name, tuple(plain)) or _key(table, facts)
+    key_config = _of_key(config)
+    of_key = plain if key_config == config else _plain(table, key_config, snapshot=snapshot)
+    keys = [of_key[name] for name in wanted if name in of_key]
+    key_only, key = _places(columns, keys)
+    adjust = connect_schemas.schema_adjuster(config)
+    full_name = connect_schemas.topic(config, table.schema, table.name)
+    row = connect_schemas.struct(_fields(columns), adjust(f"{full_name}.Value"), optional=True)
+    value = connect_schemas.envelope(row, adjust(f"{full_name}.Envelope"), config)
+    key_schema = connect_schemas.struct(_fields(keys), adjust(f"{full_name}.Key"))
+    return EventTable(
+        token(full_name),
+        columns,
+        key_only,
+        key if any(column.name in wanted for column in table.columns) else None,
+        *wrapping(key_schema, enabled=config.key_converter_schemas_enable),
+        *wrapping(value, enabled=config.value_converter_schemas_enable),
+    )
+
+
+def _of_key(config: ConnectorConfig) -> ConnectorConfig:
+    """Give the configuration whose value converter is the key's."""
+    return replace(
+        config,
+        value_converter_replace_null_with_default=config.key_converter_replace_null_with_default,
+        value_converter_decimal_format=config.key_converter_decimal_format,
+    )
+
+
+def wrapping(schema: Schema, *, enabled: bool) -> tuple[bytes, bytes]:
+    """Give what stands before and behind a payload."""
+    return (b'{"schema":' + render(schema) + b',"payload":', b"}") if enabled else (b"", b"")
+
+
+def _key(table: TableSchema, facts: TableFacts | None) -> tuple[str, ...]:
+    if facts is None:
+        return table.key or ()
+    return facts.primary_key or facts.unique or ()
+
+
+def _places(
+    columns: tuple[EventColumn, ...], keys: list[EventColumn]
+) -> tuple[tuple[EventColumn, ...], tuple[int, ...]]:
+    """Find the key's values among the row's; those that are not there as they are stand behind them."""
+    found = {
+        column.index: place
+        for place, column in enumerate(columns)
+        for key in keys
+        if key.index == column.index and _alike(key.field, column.field)
+    }
+    key_only = tuple(key for key in keys if key.index not in found)
+    behind = {key.index: len(columns) + place for place, key in enumerate(key_only)}
+    return key_only, tuple((found | behind)[key.index] for key in keys)
+
+
+def _alike(one: Field, other: Field) -> bool:
+    """Whether two fields write the same tokens."""
+    stand_ins = (one.null, one.absent, one.unavailable) == (other.null, other.absent, other.unavailable)
+    return one.to_json is other.to_json and stand_ins
+
+
+def _fields(columns: Iterable[EventColumn]) -> list[Schema]:
+    return [connect_schemas.field(column.field.schema, column.field.name) for column in columns]
+
+
+def _plain(table: TableSchema, config: ConnectorConfig, *, snapshot: bool) -> dict[str, EventColumn]:
+    """Find every column's field, by name, before any mask; left-out ones may be part of the key."""
+    adjust = connect_schemas.field_adjuster(config)
+    columns = {}
+    for index, column in enumerate(table.columns):
+        if config.includes_column(table.schema, table.name, column.name):
+            field = _included(table, index, config, snapshot=snapshot)
+        else:
+            field = _left_out(table, index, config, snapshot=snapshot)
+        if field is not None:
+            name = adjust(column.name)
+            columns[column.name] = EventColumn(index, replace(field, name=name), token(name) + b":")
+    return columns
+
+
+def _included(table: TableSchema, index: int, config: ConnectorConfig, *, snapshot: bool) -> Field | None:
+    """Find a column's field. What stands for an unchanged array goes by the name of its type."""
+    column = table.columns[index]
+    field = field_for(column, _column_facts(table, index), config, snapshot=snapshot)
+    unknown = column.type.element is not None and _is_domain(table, index)
+    return replace(field, unavailable=NULL) if field is not None and unknown else field
+
+
+def _is_domain(table: TableSchema, index: int) -> bool:
+    return table.relation.columns[index].type_oid != table.columns[index].type.oid
+
+
+def _left_out(table: TableSchema, index: int, config: ConnectorConfig, *, snapshot: bool) -> Field | None:
+    """Find the field of a column that is left out, but may be part of the key.
+
+    Debezium does not look it up for the stream, and takes it for optional; in snapshots it doesn't read it,
+    unless all columns are left out: where it selects none, it selects all.
+    """
+    column, facts = table.columns[index], _column_facts(table, index)
+    if snapshot:
+        field = field_for(column, facts, config, snapshot=snapshot)
+        read = not any(config.includes_column(table.schema, table.name, one.name) for one in table.columns)
+        return field if read else field and replace(field, to_json=texts.nothing().to_json, null=field.absent)
+    return field_for(replace(column, not_null=None), replace(facts, default=None), config)
+
+
+def _column_facts(table: TableSchema, index: int) -> ColumnFacts:
+    """Find a column's facts; defaults are not read where the type is a domain."""
+    column = table.columns[index]
+    facts = None if table.facts is None else table.facts.columns.get(column.name)
+    facts = facts or ColumnFacts()
+    return replace(facts, default=None) if _is_domain(table, index) else facts
+
+
+def _mapped(table: TableSchema, column: EventColumn, config: ConnectorConfig, *, snapshot: bool) -> Field:
+    """Follow the one rule that masks the column or tells its type."""
+    described, wire = table.columns[column.index], table.relation.columns[column.index]
+    default = _column_facts(table, column.index).default
+    source = source_type(described, wire.type_oid, default, snapshot=snapshot)
+    full_name = (table.schema, table.name, described.name)
+    rule = config.mask_rule(*full_name)
+    mask = None if rule is None else parse_mask(rule)
+    rank = config.source_type_rank(*full_name, source.kind)
+    if mask is not None and (rank is None or mask.rank < rank):
+        return masked(column.field, mask, described.type, source.length)
+    return column.field if rank is None else with_parameters(column.field, source.parameters)
+
+
+LOSSES = "_losses"
+"""The target of the lines that say what events don't."""
+
+
+@lru_cache(4096)
+def described(
+    table: TableSchema, facts: TableFacts | None, config: ConnectorConfig, *, values_only: bool
+) -> TableSchema:
+    """Add to a table how its events are to be read; `facts` are its own."""
+    layout = event_table(table, facts, config, snapshot=False)
+    events = {
+        "record": "value" if values_only else "full",
+        "schemas": config.value_converter_schemas_enable,
+        "columns": _columns(table, layout, config),
+    }
+    return replace(table, facts=facts, events=events)
+
+
+def _columns(table: TableSchema, layout: EventTable, config: ConnectorConfig) -> dict[str, Any]:
+    """Describe each column by name; null for one that the configuration leaves out."""
+    fields = {table.columns[column.index].name: column.field for column in layout.columns}
+    names = [field.name for field in fields.values()]
+    columns: dict[str, Any] = {}
+    for column in table.columns:
+        if not config.includes_column(table.schema, table.name, column.name):
+            columns[column.name] = None
+        elif column.name not in fields:
+            columns[column.name] = inexact(
+                f"Debezium leaves out {column.type.name}: include.unknown.datatypes"
+            )
+        elif names.count(fields[column.name].name) > 1:
+            columns[column.name] = inexact("field.name.adjustment.mode")
+        else:
+            columns[column.name] = _column(fields[column.name])
+    return columns
+
+
+def _column(field: Field) -> dict[str, Any]:
+    unavailable = json.loads(field.unavailable)
+    if unavailable is not None and not isinstance(unavailable, str):
+        # A reader gets the text of what is no string as it stands in the line.
+        unavailable = field.unavailable.decode()
+    return {"field": field.name, **field.form, "unavailable": unavailable}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cells:
+    """A column's wire texts and tokens; `unchanged` are those that the server did not send."""
+
+    values: pa.BinaryArray
+    tokens: pa.BinaryArray
+    unchanged: Mask | None
+
+
+@dataclass(slots=True)
+class Losses:
+    """Finds what events of one table lose; `lines` tells each kind of loss once.
+
+    `lsn` are the changes' places in the WAL; `told` are the losses that were told before, and is added to.
+    """
+
+    table: TableSchema
+    lsn: Int64s
+    told: set[tuple[str, ...]]
+    lines: list[bytes] = field(default_factory=list)
+
+    def tell(self, row: int, why: str, column: str | None = None) -> None:
+        """Say that a change is not, or not all, in its event."""
+        loss = (self.table.schema, self.table.name, column or "", why)
+        if loss in self.told:
+            return
+        self.told.add(loss)
+        lsn = str(Lsn(self.lsn[row]))
+        told = {"schema": loss[0], "table": loss[1], "column": column, "lsn": lsn, "why": why}
+        self.lines.append(json.dumps(told, ensure_ascii=False).encode() + b"\n")
+
+    def look(self, index: int, field: Field, cells: Cells) -> None:
+        """Look at the table's column at this index."""
+        for why, lost in _losses(field, cells):
+            if lost.any():
+                self.tell(int(np.argmax(lost)), why, self.table.columns[index].name)
+
+
+def _losses(field: Field, cells: Cells) -> Iterator[tuple[str, Mask]]:
+    values, unchanged = cells.values, cells.unchanged
+    if values.null_count and field.null != b"null":
+        null = kernels.as_mask(values.is_null())
+        yield "value.converter.replace.null.with.default", null if unchanged is None else null & ~unchanged
+    if field.loss is not None:
+        yield field.loss.why, kernels.as_mask(kernels.matches(kernels.as_text(values), field.loss.pattern))
+    if unchanged is not None and field.unavailable == b"null":
+        yield "Debezium writes null for an unchanged TOAST value of this type", unchanged
+    if field.unavailable != b"null":
+        alike = kernels.as_mask(kernels.equal(cells.tokens, field.unavailable))
+        yield "unavailable.value.placeholder", alike if unchanged is None else alike & ~unchanged

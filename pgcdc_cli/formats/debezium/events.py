@@ -1,0 +1,319 @@
+"""Debezium's events: rows, truncates, logical decoding messages, transactions and heartbeats.
+
+A delete is two lines (the event and its tombstone), a changed key three; they stay together as one text.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from pgcdc_cli.changes.slice import (
+    ChangeBatch,
+    FullImage,
+    Int64s,
+    KeyImage,
+    Marks,
+    MessageChange,
+    Stamps,
+    TruncateChange,
+)
+from pgcdc_cli.formats.debezium import connect_schemas
+from pgcdc_cli.formats.debezium.connect_schemas import Schema
+from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
+from pgcdc_cli.formats.debezium.event_table import Cells, EventColumn, EventTable, Losses, wrapping
+from pgcdc_cli.formats.debezium.record import (
+    Context,
+    Part,
+    Places,
+    Record,
+    RecordKind,
+    Sums,
+    lines_of,
+    record_line,
+    source_parts,
+)
+from pgcdc_cli.formats.debezium.types.java import buckets, java_hash
+from pgcdc_cli.formats.debezium.types.kind import single_token, token
+from pgcdc_cli.formats.debezium.types.texts import encoded
+from pgcdc_cli.formats.lines import LINES, Lines, are_few, joined_lines
+from pgcdc_cli.formats.stamps import integer_text
+from pgcdc_cli.types import kernels
+from pgcdc_cli.types.kernels import Column, Mask
+
+Tokens = tuple[Part, ...]
+"""One JSON token a column: a constant or one per row."""
+_OPERATIONS = {"I": "c", "U": "u", "R": "r"}
+_NULL = b"null"
+
+
+def row_lines(
+    batch: ChangeBatch, table: EventTable, record: Record, config: ConnectorConfig, losses: Losses | None
+) -> Lines:
+    """Build the lines of a batch, one text a change; tells what they lose."""
+    rows, few = len(batch), record.few
+    old = _image(table, batch.old, few=few)
+    if batch.operation == "D":
+        assert old is not None
+        event = record.parts("d", _key(table, old), before=_struct(table, old))
+        tail = record.tombstone(_key(table, old)) if config.tombstones_on_delete else ()
+        return lines_of([*event, *tail], rows)
+    new = _image(table, batch.new, batch.old, losses, few=few)
+    assert new is not None
+    before = (_NULL,) if old is None else _struct(table, old)
+    operation = _OPERATIONS[batch.operation]
+    plain = record.parts(operation, _key(table, new), before=before, after=_struct(table, new))
+    written = lines_of(plain, rows) if operation not in config.skipped_operations else _nothing(rows)
+    if old is None:
+        return written
+    changed = _changed([(old[place], new[place]) for place in table.key or ()], rows)
+    if not changed.any():
+        return written
+    moved = _moved(table, record, old, new, config)
+    told = lines_of(moved, rows) if moved else _nothing(rows)
+    either = np.arange(rows) + np.where(changed, 0, rows)
+    return told if changed.all() else LINES.take(LINES.concat([told, written]), either)
+
+
+def event_counts(batch: ChangeBatch, table: EventTable, config: ConnectorConfig) -> Int64s:
+    """Count each change's events: two where the key changes, none that is skipped, and no tombstones."""
+    if batch.operation != "U":
+        return np.ones(len(batch), np.int64)
+    skipped = config.skipped_operations
+    changed = _changed(_keys(batch, table), len(batch))
+    return np.where(changed, ("d" not in skipped) + ("c" not in skipped), int("u" not in skipped))
+
+
+def _keys(batch: ChangeBatch, table: EventTable) -> Iterator[tuple[Part, Part]]:
+    """Give the tokens of each of the key's columns in the old and the new rows, where there are both."""
+    for place in table.key or ():
+        if batch.old is not None and batch.new is not None:
+            column = table.all_columns[place]
+            yield _tokens(column, batch.old, None, None), _tokens(column, batch.new, batch.old, None)
+
+
+def _nothing(rows: int) -> Lines:
+    return [b""] * rows
+
+
+def _moved(
+    table: EventTable, record: Record, old: Tokens, new: Tokens, config: ConnectorConfig
+) -> Sequence[Part]:
+    """A changed key: the old row is deleted, the new one created, and each says where the other is."""
+    old_key, new_key = _key(table, old), _key(table, new)
+    to = record.header("__debezium.newkey", new_key)
+    away = record.header("__debezium.oldkey", old_key)
+    skipped, parts = config.skipped_operations, list[Part]()
+    kind = RecordKind.FIRST_OF_TWO
+    if "d" not in skipped:
+        parts += record.parts("d", old_key, before=_struct(table, old), headers=to, kind=kind)
+        parts += record.tombstone(old_key, headers=to) if config.tombstones_on_delete else ()
+        kind = RecordKind.SECOND_OF_TWO
+    if "c" not in skipped:
+        parts += record.parts("c", new_key, after=_struct(table, new), headers=away, kind=kind)
+    return parts
+
+
+def _image(
+    table: EventTable,
+    image: FullImage | KeyImage | None,
+    old: FullImage | KeyImage | None = None,
+    losses: Losses | None = None,
+    *,
+    few: bool = False,
+) -> Tokens | None:
+    """Every column's tokens, the key's own behind them.
+
+    An unchanged TOAST value is the old row's, where the server sent that.
+    """
+    if image is None:
+        return None
+    if few:
+        return tuple(_few_tokens(column, image) for column in table.all_columns)
+    row = tuple(_tokens(column, image, old, losses) for column in table.columns)
+    return row + tuple(_tokens(column, image, old, None) for column in table.key_only)
+
+
+def _tokens(
+    column: EventColumn, image: FullImage | KeyImage, old: FullImage | KeyImage | None, losses: Losses | None
+) -> Part:
+    values, field = image.columns[column.index], column.field
+    if values is None:
+        return field.absent
+    unchanged = image.unchanged[column.index] if isinstance(image, FullImage) else None
+    before = None if old is None else old.columns[column.index]
+    if unchanged is not None and before is not None:
+        values, unchanged = _choose(unchanged, before, values), None
+    tokens = field.to_json(values)
+    if tokens.null_count:
+        tokens = kernels.coalesce(tokens, pa.scalar(field.null, pa.binary()))
+    if losses is not None:
+        losses.look(column.index, field, Cells(values, tokens, unchanged))
+    if unchanged is not None:
+        tokens = kernels.replace_where(tokens, unchanged, field.unavailable)
+    return tokens
+
+
+def is_few(batch: ChangeBatch, losses: Losses | None) -> bool:
+    """Say whether a batch's rows are written one by one: a few streamed ones, not compared with old ones."""
+    compared = batch.operation == "U" and batch.old is not None
+    return are_few(len(batch)) and losses is None and batch.operation != "R" and not compared
+
+
+def _few_tokens(column: EventColumn, image: FullImage | KeyImage) -> Part:
+    """Give the tokens of `_tokens`, one by one."""
+    values, field = image.columns[column.index], column.field
+    if values is None:
+        return field.absent
+    unchanged = image.unchanged[column.index] if isinstance(image, FullImage) else None
+    tokens = [
+        field.null if value is None else single_token(field.to_json, value) or field.null
+        for value in values.to_pylist()
+    ]
+    if unchanged is not None:
+        tokens = [
+            field.unavailable if lacks else one for lacks, one in zip(unchanged.tolist(), tokens, strict=True)
+        ]
+    return tokens if len(tokens) > 1 else tokens[0]
+
+
+def _choose(mask: Mask, one: pa.BinaryArray, other: pa.BinaryArray) -> pa.BinaryArray:
+    rows = np.arange(len(mask)) + np.where(mask, 0, len(mask))
+    return kernels.as_binary(kernels.take(kernels.concat_bytes([one, other]), rows))
+
+
+def _struct(table: EventTable, tokens: Tokens) -> Sequence[Part]:
+    return _object([(column.label, part) for column, part in zip(table.columns, tokens, strict=False)])
+
+
+def _key(table: EventTable, tokens: Tokens) -> Sequence[Part]:
+    if table.key is None:
+        return (_NULL,)
+    columns = table.all_columns
+    members = _object([(columns[place].label, tokens[place]) for place in table.key])
+    return (table.key_head, *members, table.key_tail)
+
+
+def _object(members: list[tuple[bytes, Part]]) -> Sequence[Part]:
+    parts: list[Part] = [b"{"]
+    for number, (label, value) in enumerate(members):
+        parts += [b"," + label if number else label, value]
+    return (*parts, b"}")
+
+
+def _changed(keys: Iterable[tuple[Part, Part]], rows: int) -> Mask:
+    """Tell where the key changes, by its columns' old and new tokens."""
+    changed = np.zeros(rows, np.bool_)
+    for old, new in keys:
+        changed |= ~_equal(old, new, rows)
+    return changed
+
+
+def _equal(one: Part, other: Part, rows: int) -> Mask:
+    if isinstance(one, bytes) and isinstance(other, bytes):
+        return np.full(rows, one == other)
+    if isinstance(one, bytes):
+        one, other = other, one
+    assert isinstance(one, pa.Array)
+    if isinstance(other, bytes):
+        return kernels.as_mask(kernels.equal(one, other))
+    assert isinstance(other, pa.Array)
+    return kernels.as_mask(kernels.same(one, other))
+
+
+_BEGIN: Sequence[Part] = (b'"BEGIN"', b"null", b',"data_collections":null')
+
+
+def truncate(context: Context, change: TruncateChange, table: EventTable, places: Places, now: int) -> bytes:
+    """Build the event of one table of a TRUNCATE."""
+    relation = (change.table.schema, change.table.name)
+    record = Record(context, table, relation, places, now)
+    return _line(record.parts("t", (b"null",)))
+
+
+def message(context: Context, change: MessageChange, places: Places, now: int) -> bytes:
+    """Build a logical decoding message's event."""
+    config = context.config
+    prefix, content = token(change.prefix), encoded(config)(change.content)
+    source = source_parts(context, ("", ""), places)
+    transaction = b',"transaction":null' if context.newer else b""
+    value: tuple[Part, ...] = (
+        b'{"op":"m","ts_ms":%d,"source":' % (now // 1_000_000),
+        *source,
+        transaction + b',"message":{"prefix":%s,"content":%s}}' % (prefix, content),
+    )
+    key = _wrapped(
+        connect_schemas.MESSAGE_KEY, [b'{"prefix":%s}' % prefix], enabled=config.key_converter_schemas_enable
+    )
+    head, tail = wrapping(connect_schemas.message(config), enabled=config.value_converter_schemas_enable)
+    topic = token(f"{config.topic_prefix}.message")
+    return _line(record_line(context, topic, key, (head, *value, tail)))
+
+
+def transactions(context: Context, marks: Marks, sums: Sums) -> Iterator[tuple[Int64s, Lines]]:
+    """Build the BEGIN and END records of a slice: which of the marks they are, and their lines."""
+    begins, ends = np.flatnonzero(marks.kinds == "B"), np.flatnonzero(marks.kinds != "B")
+    if len(begins):
+        yield begins, _transactions(context, marks.stamps, begins, _BEGIN)
+    if len(ends):
+        counts, collections = (kernels.take(column, ends) for column in _sums(sums, len(marks)))
+        end = (b'"END"', counts, b',"data_collections":[', collections, b"]")
+        yield ends, _transactions(context, marks.stamps, ends, end)
+
+
+def _sums(sums: Sums, transactions: int) -> tuple[Column, Column]:
+    """Write how many events each transaction has, and the members of the list that says of which tables."""
+    hashes = np.array([java_hash(name) for name in sums.names], np.int64)
+    heads = kernels.binary([b'{"data_collection":%s,"event_count":' % token(name) for name in sums.names])
+    ended = sums.transaction < transactions
+    transaction, table, events = sums.transaction[ended], sums.table[ended], sums.events[ended]
+    sizes = np.bincount(transaction, minlength=transactions)
+    order = np.lexsort((buckets(hashes[table], sizes[transaction]), transaction))
+    members = kernels.join([kernels.take(heads, table[order]), integer_text(events[order]), b"}"])
+    offsets = np.append(0, np.cumsum(sizes))
+    total = np.append(0, np.cumsum(events))
+    return integer_text(np.diff(total[offsets])), kernels.join_lists(offsets, members, b",")
+
+
+def _transactions(context: Context, stamps: Stamps, rows: Int64s, told: Sequence[Part]) -> Lines:
+    """Write records of which `told` begins with the status and ends with the tables."""
+    identity = (b'"', integer_text(stamps.xid[rows]), b":", integer_text(stamps.lsn[rows]), b'"')
+    status, *counts = told
+    value = (b'{"status":', status, b',"id":', *identity, b',"event_count":', *counts)
+    value = (*value, b',"ts_ms":', integer_text(stamps.commit_ts[rows] // 1000), b"}")
+    topic = token(connect_schemas.topic(context.config, context.config.topic_transaction))
+    key = (b'{"id":', *identity, b"}")
+    parts = _control(
+        context, topic, (connect_schemas.TRANSACTION_KEY, key), (connect_schemas.TRANSACTION_VALUE, value)
+    )
+    return lines_of(parts, len(rows))
+
+
+def heartbeat(context: Context, millis: int) -> bytes:
+    """Build a heartbeat record."""
+    config = context.config
+    topic = token(config.topic_delimiter.join((config.topic_heartbeat_prefix, config.topic_prefix)))
+    key = b'{"serverName":%s}' % token(config.topic_prefix)
+    value = b'{"ts_ms":%d}' % millis
+    parts = _control(
+        context, topic, (connect_schemas.HEARTBEAT_KEY, [key]), (connect_schemas.HEARTBEAT_VALUE, [value])
+    )
+    return b"".join(part for part in parts if isinstance(part, bytes))
+
+
+def _control(
+    context: Context, topic: bytes, key: tuple[Schema, Sequence[Part]], value: tuple[Schema, Sequence[Part]]
+) -> Sequence[Part]:
+    config = context.config
+    wrapped_key = _wrapped(*key, enabled=config.key_converter_schemas_enable)
+    wrapped_value = _wrapped(*value, enabled=config.value_converter_schemas_enable)
+    return record_line(context, topic, wrapped_key, wrapped_value)
+
+
+def _wrapped(schema: Schema, payload: Sequence[Part], *, enabled: bool) -> Sequence[Part]:
+    head, tail = wrapping(schema, enabled=enabled)
+    return (head, *payload, tail)
+
+
+def _line(parts: Sequence[Part]) -> bytes:
+    return bytes(joined_lines(lines_of(parts, 1)))

@@ -1,0 +1,119 @@
+"""What Java 17 does with values: `Double.toString`, `Float.toString`, and the order of a HashMap's keys.
+
+Up to Java 18 these are not always the shortest digits that tell a number apart: integers beyond the
+precision keep digits by a rule of thumb, a number halfway between two others gets one digit more, and with
+an exponent there are at least two digits.
+"""
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from pgcdc_cli.changes.slice import Int64s
+
+_LARGEST_LONG_EXPONENT = 62
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """Bits of the significand, and the exponent of the least number that has all of them."""
+
+    bits: int
+    least: int
+
+
+DOUBLE = Precision(53, -1022)
+FLOAT = Precision(24, -126)
+
+
+def java_digits(value: float, precision: Precision) -> tuple[str, int]:
+    """Give decimal digits d and a point p of a positive number: it is 0.d times 10 to the power of p."""
+    numerator, denominator = value.as_integer_ratio()
+    fraction_bits = denominator.bit_length() - 1
+    exponent = numerator.bit_length() - fraction_bits - 1
+    significant = precision.bits - max(0, precision.least - exponent)
+    if fraction_bits == 0 and exponent <= _LARGEST_LONG_EXPONENT:
+        return _integer(numerator, exponent - significant)
+    return _general(numerator, fraction_bits, significant)
+
+
+def _integer(value: int, excess: int) -> tuple[str, int]:
+    """Round away as many digits as fit in the bits that the number's place leaves open."""
+    dropped = len(str(2 ** (excess - 1))) - 1 if excess > 1 else 0
+    unit = 10**dropped
+    kept = str((value + unit // 2) // unit)
+    return kept.rstrip("0"), len(kept) + dropped
+
+
+def _general(numerator: int, fraction_bits: int, significant: int) -> tuple[str, int]:
+    """Take digits until what is left is within half a unit in the last place."""
+    point = _decimal_exponent(numerator, fraction_bits)
+    odd_bits = numerator.bit_length() - _trailing_zeros(numerator)
+    # The unit below a power of two is half as large.
+    margin_shift = numerator.bit_length() - 1 - significant - (odd_bits == 1)
+    shift = max(0, -margin_shift)
+    rest, unit = numerator << shift, 1 << (fraction_bits + shift)
+    margin = 1 << (margin_shift + shift)
+    rest, margin = rest * 10 ** max(0, -point), margin * 10 ** max(0, -point)
+    unit *= 10 ** max(0, point)
+    digits: list[int] = []
+    low = high = False
+    while not (low or high):
+        digit, rest = divmod(rest, unit)
+        digits.append(digit)
+        rest, margin = rest * 10, margin * 10
+        low = rest < margin
+        high = rest + margin > unit * 10
+        if len(digits) == 1 and not -3 <= point < 8:
+            low = high = False
+    if high and (not low or 2 * rest > unit * 10 or (2 * rest == unit * 10 and digits[-1] % 2)):
+        return _rounded_up(digits, point + 1)
+    return "".join(map(str, digits)), point + 1
+
+
+def _rounded_up(digits: list[int], point: int) -> tuple[str, int]:
+    text = str(int("".join(map(str, digits))) + 1)
+    return text.rstrip("0"), point + len(text) - len(digits)
+
+
+def _decimal_exponent(numerator: int, fraction_bits: int) -> int:
+    """Find the power of ten of the first digit."""
+    guess = (numerator.bit_length() - fraction_bits - 1) * 30103 // 100_000
+    for point in (guess + 1, guess):
+        if numerator * 10 ** max(0, -point) >= 10 ** max(0, point) << fraction_bits:
+            return point
+    return guess - 1
+
+
+def _trailing_zeros(value: int) -> int:
+    return (value & -value).bit_length() - 1
+
+
+_FEWEST_BUCKETS = 16
+_FULL = _FEWEST_BUCKETS * 3 // 4 << np.arange(32)
+"""A map of more keys than this has twice as many buckets."""
+
+
+def java_map_order(keys: Iterable[str]) -> list[str]:
+    """Put distinct keys in order."""
+    keys = list(keys)
+    hashes = np.array([java_hash(key) for key in keys], np.int64)
+    found = buckets(hashes, np.full(len(keys), len(keys)))
+    return [keys[place] for place in np.argsort(found, kind="stable").tolist()]
+
+
+def buckets(hashes: Int64s, sizes: Int64s) -> Int64s:
+    """Find each key's bucket in a map of so many keys; those of one bucket stand as they were added."""
+    found: Int64s = hashes & ((_FEWEST_BUCKETS << np.searchsorted(_FULL, sizes)) - 1)
+    return found
+
+
+def java_hash(text: str) -> int:
+    """`String.hashCode`, spread as `HashMap` does."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for (unit,) in struct.iter_unpack(">H", units):
+        value = (value * 31 + unit) & 0xFFFFFFFF
+    return value ^ value >> 16

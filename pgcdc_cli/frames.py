@@ -1,0 +1,96 @@
+"""CopyData frames of the streaming replication protocol: XLogData, keepalives and standby status updates.
+
+PostgreSQL manual, "Streaming Replication Protocol": an XLogData frame is `w`, start LSN, end LSN, send time,
+then one message of the plugin. Times on the wire, the messages' too, are microseconds since 2000-01-01 UTC.
+
+PostgreSQL manual, "Streaming Replication Protocol": `w` XLogData, `k` primary keepalive, `r` standby status
+update. Timestamps on the wire are microseconds since 2000-01-01 UTC; here, since 1970-01-01.
+"""
+
+import struct
+from dataclasses import dataclass, replace
+
+from pgcdc_cli.errors import UndecodableError
+from pgcdc_cli.lsn import Lsn
+
+XLOGDATA_HEADER = 25
+"""Bytes before the plugin's message."""
+
+START_LSN = slice(1, 9)
+MESSAGE_TAG = slice(XLOGDATA_HEADER, XLOGDATA_HEADER + 1)
+"""Where in a frame they are."""
+
+POSTGRES_EPOCH = 946_684_800_000_000
+"""2000-01-01 00:00 UTC in microseconds since 1970-01-01."""
+
+
+def xlogdata_start(frame: bytes) -> Lsn:
+    """Read where the log record of an XLogData frame begins."""
+    return Lsn.from_bytes(frame[START_LSN], "big")
+
+
+XLOGDATA = ord("w")
+KEEPALIVE = ord("k")
+
+_KEEPALIVE = struct.Struct(">cqqB")
+_STANDBY_STATUS = struct.Struct(">cqqqqB")
+
+
+@dataclass(frozen=True, slots=True)
+class Keepalive:
+    wal_end: Lsn
+    send_time: int
+    reply_requested: bool
+
+    def after(self, earlier: "Keepalive | None") -> "Keepalive":
+        """Give the one that stands for both: the later one's position."""
+        asked = earlier is not None and earlier.reply_requested
+        return replace(self, reply_requested=True) if asked else self
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What had arrived: whole XLogData frames (header included) in order, and the last keepalive.
+
+    A keepalive ends no batch: a walsender that has caught up sends one behind each commit
+    (`WalSndWaitForWal` in walsender.c). Everything before its position is in the frames, in earlier ones, or
+    in a transaction that is still open behind them. It asks for a reply if any that came with it did.
+    """
+
+    frames: list[bytes]
+    keepalive: Keepalive | None
+    closed: bool = False
+    """The server sent CopyDone: nothing follows."""
+
+    def followed_by(self, later: "Received") -> "Received":
+        """Put together what came one after the other."""
+        keepalive = later.keepalive and later.keepalive.after(self.keepalive)
+        return Received([*self.frames, *later.frames], keepalive or self.keepalive, later.closed)
+
+    @property
+    def empty(self) -> bool:
+        """Nothing had arrived."""
+        return not self.frames and self.keepalive is None and not self.closed
+
+
+def read_keepalive(frame: bytes) -> Keepalive:
+    """Read any frame that is no whole XLogData header; UndecodableError unless it is a keepalive."""
+    if not frame or frame[0] not in (XLOGDATA, KEEPALIVE):
+        raise UndecodableError(f"could not read a frame: unknown type {frame[:1]!r}", frame)
+    if frame[0] == XLOGDATA:
+        raise UndecodableError(
+            f"could not read XLogData: {XLOGDATA_HEADER} bytes expected, got {len(frame)}", frame
+        )
+    if len(frame) != _KEEPALIVE.size:
+        raise UndecodableError(
+            f"could not read keepalive: {_KEEPALIVE.size} bytes expected, got {len(frame)}", frame
+        )
+    _, wal_end, send_time, reply_requested = _KEEPALIVE.unpack(frame)
+    if wal_end < 0:
+        raise UndecodableError("could not read keepalive: its WAL end has the sign bit set", frame)
+    return Keepalive(Lsn(wal_end), send_time + POSTGRES_EPOCH, bool(reply_requested))
+
+
+def standby_status(written: Lsn, flushed: Lsn, send_time: int, *, reply: bool) -> bytes:
+    """Build a standby status update; applied is flushed. `reply` asks the server for a keepalive."""
+    return _STANDBY_STATUS.pack(b"r", written, flushed, flushed, send_time - POSTGRES_EPOCH, reply)

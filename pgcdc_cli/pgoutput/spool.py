@@ -1,0 +1,420 @@
+"""Transactions that wait for their commit: what a spool holds, and how it is read as if sent whole.
+
+The messages have protocol 1's form whatever they came in, so that what comes back can be decoded as if the
+transaction had been sent whole.
+
+Beside it, the newest relation message of every table, inside and outside of such transactions. The server
+sends a table's definition once, and again after a change. In a streamed transaction it does so for that one
+alone: its definitions count outside of it from its commit on, unless newer ones came since
+(`get_schema_sent_in_streamed_txn`, `cleanup_rel_sync_cache` in `replication/pgoutput/pgoutput.c`). Those
+of one that is prepared do so from its Stream Prepare on: PostgreSQL 15.20 doesn't tell them again, 16.14 and
+18.4 do.
+
+A spool has the definitions that its rows need, wherever they came: it may be read on another connection.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from pgcdc_cli.changes.slice import Edge, Int64s, Prepared, Slice
+from pgcdc_cli.frames import POSTGRES_EPOCH
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput.assemble import Assembler
+from pgcdc_cli.pgoutput.decode import BEGIN, COMMIT
+from pgcdc_cli.pgoutput.messages import Tag, Truncate
+from pgcdc_cli.pgoutput.wire import PADDING, Wire, tag_mask
+
+_HAS_NO_XID = tag_mask(Tag.ORIGIN)
+_XID_SIZE = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """n messages, one behind the other in `data` from `offset` on, and after them `PADDING`.
+
+    `sizes` are their lengths in bytes, `lsn` their frames' start LSNs.
+    """
+
+    data: bytes
+    sizes: Int64s
+    lsn: Int64s
+    offset: int = 0
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @classmethod
+    def of(cls, wire: Wire) -> "Chunk":
+        """Copy messages that have no xid of their own."""
+        return cls._pack(wire, wire.starts)
+
+    @classmethod
+    def of_stream(cls, wire: Wire) -> "Chunk":
+        """Copy messages of a streamed block, without the xid behind each one's tag."""
+        chunk = cls._pack(wire, wire.starts + np.where(_HAS_NO_XID[wire.tags], 0, _XID_SIZE))
+        data = bytearray(chunk.data)
+        np.frombuffer(data, np.uint8)[np.cumsum(chunk.sizes) - chunk.sizes] = wire.tags
+        return cls(bytes(data), chunk.sizes, chunk.lsn)
+
+    @classmethod
+    def _pack(cls, wire: Wire, starts: Int64s) -> "Chunk":
+        data = wire.pack(starts, wire.ends).buffers()[2]
+        sizes = wire.ends - starts
+        body = memoryview(data or b"")[: int(sizes.sum())]
+        return cls(b"".join([body, PADDING]), sizes, wire.lsn)
+
+    def first(self, count: int) -> "Chunk":
+        """Give the first messages, at most so many."""
+        if count >= len(self):
+            return self
+        end = self.offset + int(self.sizes[:count].sum())
+        return Chunk(self.data[self.offset : end] + PADDING, self.sizes[:count], self.lsn[:count])
+
+    def wire(self) -> Wire:
+        return Wire.of(self.data, self.sizes, self.lsn, offset=self.offset)
+
+
+def subtransaction_of(wire: Wire) -> Int64s:
+    """Give the xid of each of a streamed block's messages; -1 for those that have none."""
+    return np.where(_HAS_NO_XID[wire.tags], -1, wire.head >> 24 & 0xFFFFFFFF)
+
+
+def subtransactions(wire: Wire) -> dict[int, int]:
+    """Give the xids of a streamed block's messages, and the number of the first one of each, in order."""
+    found, places = np.unique(subtransaction_of(wire), return_index=True)
+    order = np.argsort(places)
+    return dict(zip(found[order].tolist(), places[order].tolist(), strict=True))
+
+
+class Marked(NamedTuple):
+    """A spool that is complete: where it is, its size in bytes and their CRC-32."""
+
+    path: str
+    size: int
+    crc32: int
+
+
+class Spool(Protocol):
+    """One transaction's messages, in the order in which they came."""
+
+    def append(self, chunk: Chunk) -> None: ...
+
+    def cut(self, count: int) -> None:
+        """Keep the first `count` messages only."""
+
+    def wires(self) -> Iterator[Wire]:
+        """Read what is left, from the beginning."""
+        ...
+
+    def finish(self) -> Marked:
+        """Write all of it, for the checkpoint to name; nothing is appended any more."""
+        ...
+
+    def remove(self) -> None:
+        """Delete it."""
+
+
+class Spools(Protocol):
+    """Where spools are made."""
+
+    def create(self, xid: int, first_lsn: Lsn) -> Spool:
+        """Begin the spool of a top-level transaction."""
+        ...
+
+    def reopen(self, prepared: Prepared) -> Spool:
+        """Find the spool of a prepared transaction again."""
+        ...
+
+
+class Definition(NamedTuple):
+    """A relation message without its xid.
+
+    `order` counts all of them as they came; `place` is its number among the messages that it came with.
+    """
+
+    order: int
+    oid: int
+    place: int
+    message: bytes
+
+
+def definitions(wire: Wire, order: int) -> list[Definition]:
+    """Find the relation messages; the first one gets this order, those after it the next ones."""
+    numbers = np.flatnonzero(wire.tags == Tag.RELATION).tolist()
+    return [
+        Definition(order + i, int(wire.head[number] >> 24 & 0xFFFFFFFF), number, wire.message(number))
+        for i, number in enumerate(numbers)
+    ]
+
+
+class Definitions:
+    """Relation messages of one spool: all of each table, since the last of them may be cut off."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, list[Definition]] = {}
+
+    def add(self, some: Iterable[Definition], before: int) -> None:
+        """Take over those among messages that come behind so many others."""
+        for one in some:
+            self._of.setdefault(one.oid, []).append(one._replace(place=before + one.place))
+
+    def cut(self, count: int) -> None:
+        """Keep those among the first `count` messages only."""
+        for oid, told in list(self._of.items()):
+            while told and told[-1].place >= count:
+                told.pop()
+            if not told:
+                del self._of[oid]
+
+    def order(self, oid: int) -> int:
+        """Give the order of a table's last one; -1 if it has none."""
+        return self._of[oid][-1].order if oid in self._of else -1
+
+    def last(self) -> dict[int, Definition]:
+        """Give the last one of each table, by its OID."""
+        return {oid: told[-1] for oid, told in self._of.items()}
+
+
+class Aside:
+    """A transaction that is not committed yet.
+
+    `defined` came in it, `lent` was put into its spool from elsewhere. Without a spool it is known already,
+    and what comes is dropped. `reopened`: its spool is of an earlier connection.
+    """
+
+    def __init__(self, xid: int, spool: Spool | None, *, streamed: bool, reopened: bool = False) -> None:
+        self.xid = xid
+        self.spool = spool
+        self.streamed = streamed
+        self.defined, self.lent = Definitions(), Definitions()
+        self._reopened = reopened
+        self._count = 0
+        self._first: dict[int, int] = {}
+
+    def lend(self, chunk: Chunk, known: Sequence[Definition]) -> None:
+        """Take over definitions that came elsewhere, for the messages that come next."""
+        self.lent.add(known, self._count)
+        self._append(chunk)
+
+    def append(
+        self, chunk: Chunk, told: Sequence[Definition], first: Mapping[int, int] | None = None
+    ) -> None:
+        """Take over messages, the definitions among them, and where each subtransaction is first."""
+        self.defined.add(told, self._count)
+        for xid, place in (first or {}).items():
+            self._first.setdefault(xid, self._count + place)
+        self._append(chunk)
+
+    def _append(self, chunk: Chunk) -> None:
+        self._count += len(chunk)
+        if self.spool is not None:
+            self.spool.append(chunk)
+
+    def abort(self, subxid: int) -> None:
+        """Cut off a subtransaction that was rolled back: all since its first message is of it.
+
+        That is so whatever xid it came under: a logical message always comes under the top-level one, and a
+        released subtransaction is rolled back with its parent. What the cut-off part told of tables is told
+        again (`pgoutput_stream_abort`).
+        """
+        first = self._first.get(subxid, self._count)
+        while self._first and next(reversed(self._first.values())) >= first:
+            self._first.popitem()
+        if first < self._count and self.spool is not None:
+            self.spool.cut(first)
+        self._count = min(first, self._count)
+        self.defined.cut(self._count)
+        self.lent.cut(self._count)
+
+    def wires(self) -> Iterator[Wire]:
+        """Give the messages back."""
+        for wire in () if self.spool is None else self.spool.wires():
+            if self._reopened:
+                self.defined.add((one._replace(order=0) for one in definitions(wire, 0)), 0)
+            yield wire
+
+    def remove(self) -> None:
+        if self.spool is not None:
+            self.spool.remove()
+
+
+_IS_CHANGE = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE, Tag.TRUNCATE, Tag.MESSAGE)
+_IS_ROW = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Where and when a transaction ended, as a Commit would say; `time` in microseconds since 1970."""
+
+    commit_lsn: Lsn
+    end_lsn: Lsn
+    time: int
+    gid: str | None = None
+
+
+class Replay:
+    """What reaches the assembler: messages as they come, and transactions that were put aside.
+
+    `wire` is the part of a spool that is being decoded.
+    """
+
+    def __init__(self, assembler: Assembler) -> None:
+        self.assembler = assembler
+        self.wire: Wire | None = None
+        self._count = 0
+        self._outside: dict[int, Definition] = {}
+
+    def pass_on(self, wire: Wire) -> Iterator[Slice]:
+        """Take messages that stand outside of all that is put aside."""
+        self._learn(self._definitions(wire))
+        yield from self.assembler.assemble(wire)
+
+    def put_aside(self, wire: Wire, aside: Aside) -> None:
+        """Take messages of a transaction's block, and what they need that came outside of it."""
+        chunk = Chunk.of_stream(wire) if aside.streamed else Chunk.of(wire)
+        plain = chunk.wire()
+        self._complete(plain, aside)
+        first = subtransactions(wire) if aside.streamed else {}
+        aside.append(chunk, self._definitions(plain), first)
+
+    def _complete(self, wire: Wire, aside: Aside) -> None:
+        """Give a spool the definitions that its next messages need and that came outside of it."""
+        own = {one.oid: one.place for one in reversed(definitions(wire, 0))}
+        needed = {oid for oid, place in _tables(wire).items() if place < own.get(oid, len(wire))}
+        oids = [oid for oid in sorted(needed & self._outside.keys()) if self._is_missing(oid, aside)]
+        if oids:
+            known = [self._outside[oid]._replace(place=place) for place, oid in enumerate(oids)]
+            aside.lend(Chunk.of(_messages(known)), known)
+
+    def _is_missing(self, oid: int, aside: Aside) -> bool:
+        """Say whether a spool has neither a definition of its own nor the newest from elsewhere."""
+        return aside.defined.order(oid) < 0 and aside.lent.order(oid) != self._outside[oid].order
+
+    def share(self, aside: Aside) -> Iterator[Slice]:
+        """Let a prepared transaction's definitions count outside of it, unless newer ones came since."""
+        newer = self._learn_newer(aside)
+        if newer:
+            yield from self.assembler.assemble(_messages(newer))
+
+    def _learn_newer(self, aside: Aside) -> list[Definition]:
+        newer = [one for oid, one in aside.defined.last().items() if one.order > self._order(oid)]
+        self._learn(newer)
+        return newer
+
+    def _order(self, oid: int) -> int:
+        return self._outside[oid].order if oid in self._outside else -1
+
+    def _learn(self, told: Iterable[Definition]) -> None:
+        self._outside.update((one.oid, one) for one in told)
+
+    def whole(self, aside: Aside, end: End, prepared: tuple[Prepared, ...] | None = None) -> Iterator[Slice]:
+        """Decode a transaction from its spool; `prepared` are those that still are at its end.
+
+        Without a change in it there is only an edge: in protocol 1, the server doesn't send it at all. Where
+        the end position is reached it stops short, and nothing of the transaction was given.
+        """
+        wires = _without_repeats(aside.wires())
+        first = _up_to_a_change(wires)
+        if first and _has_change(first[-1]):
+            for part in self._decode(chain(_begin(aside, end, first), first, wires, _commit(end))):
+                edge = None if part.edge is None else replace(part.edge, prepared=prepared)
+                marks = tuple(replace(some, gid=end.gid) for some in part.marks)
+                yield replace(part, edge=edge, marks=marks, gid=end.gid)
+        else:
+            yield from self._decode(first)
+            yield Slice(Edge(Lsn(0), end.end_lsn, 0, prepared=prepared))
+        if not self.assembler.ended:
+            yield from self._restore(aside)
+
+    def _decode(self, wires: Iterable[Wire]) -> Iterator[Slice]:
+        for wire in wires:
+            self.wire = wire
+            yield from self.assembler.assemble(wire)
+            if self.assembler.ended:
+                break
+        self.wire = None
+
+    def _restore(self, aside: Aside) -> Iterator[Slice]:
+        """Let the newest definitions count again, where some came while the transaction was put aside."""
+        self._learn_newer(aside)
+        spooled = aside.lent.last() | aside.defined.last()
+        newer = [self._outside[oid] for oid, one in spooled.items() if one.order < self._order(oid)]
+        if newer:
+            yield from self.assembler.assemble(_messages(newer))
+
+    def _definitions(self, wire: Wire) -> list[Definition]:
+        """Find the tables that these messages define, and number them."""
+        found = definitions(wire, self._count + 1)
+        self._count += len(found)
+        return found
+
+
+def _tables(wire: Wire) -> dict[int, int]:
+    """Give the OIDs of the tables that rows and truncates are of, and the number of each one's first."""
+    rows = np.flatnonzero(_IS_ROW[wire.tags])
+    oids, places = np.unique(wire.head[rows] >> 24 & 0xFFFFFFFF, return_index=True)
+    found: dict[int, int] = dict(zip(oids.tolist(), rows[places].tolist(), strict=True))
+    for number in np.flatnonzero(wire.tags == Tag.TRUNCATE).tolist():
+        message = wire.decode(number)
+        assert isinstance(message, Truncate)
+        found |= {oid: min(number, found.get(oid, number)) for oid in message.relation_oids}
+    return found
+
+
+def _messages(definitions: Iterable[Definition]) -> Wire:
+    """Give relation messages, one or more, as if they had just come; the server gives them LSN 0."""
+    return _wire([definition.message for definition in definitions], 0)
+
+
+def _wire(messages: Sequence[bytes], lsn: int) -> Wire:
+    sizes = np.array([len(message) for message in messages], np.int64)
+    return Wire.of(b"".join([*messages, PADDING]), sizes, np.full(len(messages), lsn, np.int64))
+
+
+def _without_repeats(wires: Iterable[Wire]) -> Iterator[Wire]:
+    """Leave out definitions that say again what the last one said.
+
+    There is one after every savepoint that was rolled back, and the catalog would be asked for each; here all
+    of them would be answered at one moment.
+    """
+    last: dict[int, bytes] = {}
+    for wire in wires:
+        kept = np.ones(len(wire), np.bool_)
+        for one in definitions(wire, 0):
+            kept[one.place] = last.get(one.oid) != one.message
+            last[one.oid] = one.message
+        if kept.any():
+            yield wire if kept.all() else wire.part(kept)
+
+
+def _up_to_a_change(wires: Iterator[Wire]) -> list[Wire]:
+    """Take from the front what comes before the first change, and that."""
+    taken: list[Wire] = []
+    for wire in wires:
+        taken.append(wire)
+        if _has_change(wire):
+            break
+    return taken
+
+
+def _has_change(wire: Wire) -> bool:
+    return bool(_IS_CHANGE[wire.tags].any())
+
+
+def _begin(aside: Aside, end: End, first: Sequence[Wire]) -> list[Wire]:
+    """Give a Begin, and the Origin if there is one.
+
+    As protocol 1's, its frame starts where that of the first change does.
+    """
+    begin = BEGIN.pack(b"B", end.commit_lsn, end.time - POSTGRES_EPOCH, aside.xid)
+    origins = [w.message(n) for w in first for n in np.flatnonzero(w.tags == Tag.ORIGIN)[:1].tolist()]
+    return [_wire([begin, *origins[:1]], first[-1].lsn[_IS_CHANGE[first[-1].tags]][0])]
+
+
+def _commit(end: End) -> list[Wire]:
+    message = COMMIT.pack(b"C", 0, end.commit_lsn, end.end_lsn, end.time - POSTGRES_EPOCH)
+    return [_wire([message], end.end_lsn)]

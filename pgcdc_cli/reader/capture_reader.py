@@ -1,0 +1,330 @@
+"""What pg_recvlogical captured of pgoutput: messages, each followed by a line feed.
+
+The capture holds no positions of its own, so that changes have no `lsn`; and no types but the built-in ones,
+so that values of others are strings. Messages that are no changes stand as `{"message":"Relation",...}`.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, fields, replace
+from typing import Any, TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from pgcdc_cli.errors import UndecodableError
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput import messages as m
+from pgcdc_cli.pgoutput.decode import decode_next
+from pgcdc_cli.reader.arrow_reader import timestamp_text
+from pgcdc_cli.reader.stored_file import Record, Stored, undecodable
+from pgcdc_cli.types.binary import MalformedError, has_reader, text_of
+from pgcdc_cli.types.pg_type import builtin
+from pgcdc_cli.types.to_arrow import json_kind
+
+_Value = TypeVar("_Value", bound=m.Value)
+
+
+def in_text(message: m.Insert | m.Update | m.Delete, relation: m.Relation) -> m.Insert | m.Update | m.Delete:
+    """Replace the values that can be read; those of other types stay binary.
+
+    UndecodableError for a value that is not its type's send format.
+    """
+    match message:
+        case m.Insert(new=new):
+            return replace(message, new=_full(new, relation))
+        case m.Update(old=old, new=new):
+            return replace(message, old=old and _old(old, relation), new=_full(new, relation))
+        case m.Delete(old=old):
+            return replace(message, old=_old(old, relation))
+
+
+def _old(image: m.KeyTuple | m.FullTuple, relation: m.Relation) -> m.KeyTuple | m.FullTuple:
+    if isinstance(image, m.FullTuple):
+        return _full(image, relation)
+    return m.KeyTuple(_texts(image.values, relation))
+
+
+def _full(image: m.FullTuple, relation: m.Relation) -> m.FullTuple:
+    return m.FullTuple(_texts(image.values, relation))
+
+
+def _texts(values: tuple[_Value, ...], relation: m.Relation) -> tuple[_Value | m.Text, ...]:
+    if len(values) != len(relation.columns) or not any(isinstance(value, m.Binary) for value in values):
+        return values
+    return tuple(_text(*pair) for pair in zip(values, relation.columns, strict=True))
+
+
+def _text(value: _Value, column: m.RelationColumn) -> _Value | m.Text:
+    pg_type = builtin(column.type_oid, column.typmod)
+    if not isinstance(value, m.Binary) or pg_type is None or not has_reader(pg_type):
+        return value
+    try:
+        text = text_of(pg_type, pa.array([value.data], pa.binary()))
+    except MalformedError as error:
+        reason = f'column "{column.name}" is not what its type sends in binary: {error.reason}'
+        raise UndecodableError(f"could not read a row: {reason}", value.data) from None
+    return m.Text(text[0].as_py() or b"")
+
+
+Image: TypeAlias = m.FullTuple | m.KeyTuple
+
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_LINE_BREAKS = str.maketrans("\n\r", "  ")
+
+
+def row_members(relation: m.Relation, old: Image | None, new: Image | None) -> str:
+    """Give what follows the table's name in a line, each member with a comma before it.
+
+    Values of types that aren't built in are strings; the key is what identifies the row on the wire.
+    """
+    members = [
+        _member("key", _object(_key(relation, new or old))),
+        _member("old", _object(_sent(relation, old))),
+        _member("new", _object(_sent(relation, new))),
+        _member("unchanged", _names(relation, new)),
+    ]
+    return "".join(members)
+
+
+def _member(name: str, content: str | None) -> str:
+    return "" if content is None else f',"{name}":{content}'
+
+
+def _object(values: Iterable[tuple[str, str]] | None) -> str | None:
+    if values is None:
+        return None
+    return "{" + ",".join(f"{quote(name)}:{value}" for name, value in values) + "}"
+
+
+def _key(relation: m.Relation, image: Image | None) -> list[tuple[str, str]] | None:
+    """Under REPLICA IDENTITY FULL every column is flagged, and the capture doesn't tell the key."""
+    names = {column.name for column in relation.columns if column.key}
+    if not names or image is None or relation.replica_identity is m.ReplicaIdentity.FULL:
+        return None
+    return [(name, value) for name, value in _sent(relation, image) or () if name in names]
+
+
+def _sent(relation: m.Relation, image: Image | None) -> list[tuple[str, str]] | None:
+    return None if image is None else list(_values(relation, image))
+
+
+def _values(relation: m.Relation, image: Image) -> Iterator[tuple[str, str]]:
+    for column, value in zip(relation.columns, image.values, strict=True):
+        match value:
+            case m.Null() if isinstance(image, m.FullTuple) or column.key:
+                yield column.name, "null"
+            case m.Text():
+                yield column.name, _fragment(column, value.data.decode())
+            case m.Binary():
+                yield column.name, quote("\\x" + value.data.hex())
+            case _:
+                pass
+
+
+def _names(relation: m.Relation, image: Image | None) -> str | None:
+    if image is None:
+        return None
+    columns = zip(relation.columns, image.values, strict=True)
+    names = [column.name for column, value in columns if isinstance(value, m.UnchangedToast)]
+    return json.dumps(names, ensure_ascii=False, separators=(",", ":")) if names else None
+
+
+def _fragment(column: m.RelationColumn, text: str) -> str:
+    pg_type = builtin(column.type_oid, column.typmod)
+    kind = "string" if pg_type is None else json_kind(pg_type)
+    if kind == "json":
+        return text.translate(_LINE_BREAKS)
+    if kind == "bool" and text in ("t", "f"):
+        return "true" if text == "t" else "false"
+    if kind in ("number", "float") and _NUMBER.fullmatch(text):
+        return text
+    return quote(text)
+
+
+def quote(text: str) -> str:
+    """Make a JSON string, UTF-8 as it is."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+_CHUNK = 1 << 20
+_LARGEST = 1 << 30
+"""Bytes of a message at most: `MaxAllocSize` in memutils.h."""
+
+_NO_ORDER = (0, 0, 0)
+"""A capture is read alone, in its own order."""
+
+TAGS = frozenset(m.Tag)
+
+
+def read_capture(path: str, file: Stored) -> Iterator[Record]:
+    """Give a record for each message, in the capture's order; PROTOCOL error for what is no message.
+
+    Memory holds the longest message, and a chunk.
+    """
+    window = _Window(file)
+    transaction = _Transaction()
+    while window.more():
+        start = window.position
+        try:
+            yield from transaction.records(window.next_message(transaction.in_stream))
+        except UndecodableError as error:
+            raise undecodable(path, f"{error.message}, in the message at byte {start}") from error
+
+
+class _Window:
+    """The part of the capture that is in memory; `position` is where in the capture the next message is."""
+
+    def __init__(self, file: Stored) -> None:
+        self._file = file
+        self._data = b""
+        self._offset = 0
+        self.position = 0
+
+    def more(self) -> bool:
+        return self._offset < len(self._data) or self._extend()
+
+    def next_message(self, in_stream: bool) -> m.Message:
+        """Decode a message and its line feed, with more of the file where it goes on there."""
+        while True:
+            try:
+                message, end = self._decode(in_stream)
+                break
+            except UndecodableError:
+                if self._data[self._offset] not in TAGS or not self._extend():
+                    raise
+        self.position += end - self._offset
+        self._offset = end
+        return message
+
+    def _decode(self, in_stream: bool) -> tuple[m.Message, int]:
+        message, end = decode_next(self._data, self._offset, in_stream=in_stream)
+        if isinstance(message, m.StreamAbort) and self._data[end : end + 1] != b"\n":
+            # Only the capture's reader knows whether streaming was parallel: the message is longer then.
+            message, end = decode_next(self._data, self._offset, in_stream=in_stream, streaming_parallel=True)
+        if self._data[end : end + 1] != b"\n":
+            start = self._data[self._offset : end]
+            name = type(message).__name__
+            raise UndecodableError(f"could not decode {name} message: no line feed follows it", start)
+        return message, end + 1
+
+    def _extend(self) -> bool:
+        rest = self._data[self._offset :]
+        if len(rest) > _LARGEST:
+            return False
+        added = self._file.read(max(_CHUNK, len(rest)))
+        self._data, self._offset = rest + added, 0
+        return bool(added)
+
+
+class _Transaction:
+    """What the messages so far say about the next: relations, and the open transaction."""
+
+    def __init__(self) -> None:
+        self._relations: dict[int, m.Relation] = {}
+        self._stamp: dict[str, Any] = {}
+        self._seq = 0
+        self.in_stream = False
+
+    def records(self, message: m.Message) -> Iterator[Record]:
+        """Give a message's record, but one for each table of a truncate."""
+        if isinstance(message, m.Truncate):
+            for oid in message.relation_oids:
+                one = replace(message, relation_oids=(oid,))
+                yield Record(_NO_ORDER, *self._truncate(one, self._relation(oid)), (one, self._relations))
+            return
+        if isinstance(message, m.Insert | m.Update | m.Delete):
+            message = in_text(message, self._relation(message.relation_oid))
+        yield Record(_NO_ORDER, *self._line(message), (message, self._relations))
+
+    def _line(self, message: m.Message) -> tuple[str, str]:
+        """Give table and JSON."""
+        match message:
+            case m.Begin():
+                return "", _json({"op": "B", **self._begin(message)})
+            case m.Commit():
+                return "", _json({"op": "C", **self._end(message)})
+            case m.Insert() | m.Update() | m.Delete():
+                return self._row(message)
+            case m.LogicalMessage():
+                return "_messages", _json({**self._change("M", message.xid), **_logical(message)})
+            case m.Relation():
+                self._relations[message.oid] = message
+                return f"{message.namespace}.{message.name}", _json(_other(message))
+            case _:
+                if isinstance(message, m.StreamStart | m.StreamStop):
+                    self.in_stream = isinstance(message, m.StreamStart)
+                return "", _json(_other(message))
+
+    def _begin(self, message: m.Begin) -> dict[str, Any]:
+        self._seq = 0
+        time = _plain("commit_time", message.commit_time)
+        self._stamp = {"commit_lsn": str(message.final_lsn), "xid": message.xid, "ts": time}
+        return self._stamp
+
+    def _end(self, message: m.Commit) -> dict[str, Any]:
+        stamp, self._stamp = self._stamp, {}
+        return {"commit_lsn": str(message.commit_lsn), "end_lsn": str(message.end_lsn), **stamp}
+
+    def _change(self, operation: str, xid: int | None) -> dict[str, Any]:
+        """Stamp a change; before its commit, a streamed or prepared one has no place in history."""
+        stamp = self._stamp or {"commit_lsn": None, "xid": xid, "ts": None}
+        self._seq += 1
+        return {"op": operation, "commit_lsn": stamp["commit_lsn"], "seq": self._seq - 1, **stamp}
+
+    def _relation(self, oid: int) -> m.Relation:
+        if oid not in self._relations:
+            raise UndecodableError(f"could not tell the table of a change: relation {oid} is unknown", b"")
+        return self._relations[oid]
+
+    def _row(self, message: m.Insert | m.Update | m.Delete) -> tuple[str, str]:
+        relation = self._relation(message.relation_oid)
+        old = None if isinstance(message, m.Insert) else message.old
+        new = None if isinstance(message, m.Delete) else message.new
+        for image in (old, new):
+            if image is not None and len(image.values) != len(relation.columns):
+                raise UndecodableError(f"could not fit a row to {relation.namespace}.{relation.name}", b"")
+        change = self._change(type(message).__name__[0], message.xid)
+        head = _json({**change, "schema": relation.namespace, "table": relation.name})
+        table = f"{relation.namespace}.{relation.name}"
+        return table, head[:-1] + row_members(relation, old, new) + "}"
+
+    def _truncate(self, message: m.Truncate, relation: m.Relation) -> tuple[str, str]:
+        table = {"schema": relation.namespace, "table": relation.name}
+        options = {"cascade": message.cascade, "restart_identity": message.restart_identity}
+        change = self._change("T", message.xid)
+        return f"{relation.namespace}.{relation.name}", _json({**change, **table, **options})
+
+
+def _logical(message: m.LogicalMessage) -> dict[str, Any]:
+    content = {"transactional": message.transactional, "prefix": message.prefix}
+    try:
+        return {**content, "content": message.content.decode()}
+    except UnicodeDecodeError:
+        return {**content, "content_base64": base64.b64encode(message.content).decode()}
+
+
+def _other(message: Any) -> dict[str, Any]:  # noqa: ANN401 - any message type
+    """Name a message, and give its fields."""
+    title = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(message).__name__)
+    content = {field.name: _plain(field.name, getattr(message, field.name)) for field in fields(message)}
+    return {"message": title, **content}
+
+
+def _plain(name: str, value: Any) -> Any:  # noqa: ANN401 - any field
+    """Turn a field's value into what JSON knows."""
+    if isinstance(value, Lsn):
+        return str(value)
+    if isinstance(value, m.ReplicaIdentity):
+        return value.name.lower()
+    if isinstance(value, tuple):
+        return [asdict(column) for column in value]
+    if name.endswith("_time") and value is not None:
+        seconds, fraction = divmod(value, 1_000_000)
+        return f"{timestamp_text(seconds * 1_000_000).replace(' ', 'T', 1)}.{fraction:06d}Z"
+    return value
+
+
+def _json(content: dict[str, Any]) -> str:
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,204 @@
+"""A stored file: its bytes, checked and decompressed while they are read; its tables; its records."""
+
+import glob
+import io
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from pgcdc_cli.changes.table import TableSchema
+from pgcdc_cli.directory.paths import SCHEMAS
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.pgoutput.messages import Message, Relation
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+Order: TypeAlias = tuple[int, int, int]
+"""Place in history: commit LSN, 0 for rows of a snapshot else 1, number in the transaction."""
+
+
+class Record(NamedTuple):
+    """One change, or another message of a capture.
+
+    `table` is `schema.table`, `_messages`, or empty for what has none; `line` is JSON, in one line without
+    its line break. `capture` is the message itself, and the relations known before it. `schema` is the path
+    of the table's schema file in its directory, where that knows it. `exact` says that no line break of a
+    json value became a blank in the line.
+    """
+
+    order: Order
+    table: str
+    line: str
+    capture: tuple[Message, Mapping[int, Relation]] | None = None
+    schema: str | None = None
+    exact: bool = False
+
+
+def damaged(path: str, reason: str) -> PgcdcError:
+    """Refuse a file that isn't what it was when it was finished."""
+    return PgcdcError(
+        ErrorKind.CHECKPOINT,
+        f'could not read "{path}": {reason}',
+        hint="the file was damaged or changed after it was written: restore it from a copy",
+    )
+
+
+def undecodable(path: str, reason: str) -> PgcdcError:
+    """Refuse a file that holds something else than pgcdc or pg_recvlogical writes."""
+    return PgcdcError(
+        ErrorKind.PROTOCOL,
+        f'could not read "{path}": {reason}',
+        hint="pgcdc shows its own files (JSON lines, Arrow) and what pg_recvlogical captured of pgoutput",
+    )
+
+
+class TableFilter:
+    """Patterns such as `public.*`, with the wildcards *, ? and [...]; none lets everything through."""
+
+    def __init__(self, patterns: tuple[str, ...]) -> None:
+        self._patterns = patterns
+
+    def __call__(self, table: str) -> bool:
+        return not self._patterns or any(fnmatchcase(table, pattern) for pattern in self._patterns)
+
+
+Stored: TypeAlias = io.BufferedReader
+
+_CHUNK = 1 << 16
+_GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+
+
+class Promise(NamedTuple):
+    """What manifest or checkpoint says of a file's first `size` bytes."""
+
+    size: int
+    crc32: int
+
+
+class CheckedFile(io.RawIOBase):
+    """A file up to its promised size, whose checksum is held against the promise when its end is read."""
+
+    def __init__(self, path: str, promise: Promise | None) -> None:
+        super().__init__()
+        self.path = path
+        self._promise = promise
+        self._crc = self._position = 0
+        self._file = _open(path)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        view = memoryview(buffer).cast("B")
+        if self._promise is not None:
+            view = view[: self._promise.size - self._position]
+        try:
+            count = self._file.readinto(view) or 0
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
+        self._crc = zlib.crc32(view[:count], self._crc)
+        self._position += count
+        if count == 0 and self._promise is not None:
+            self._check(self._promise)
+        return count
+
+    def _check(self, promise: Promise) -> None:
+        if self._position != promise.size:
+            raise damaged(self.path, f"{self._position} bytes where {promise.size} were written")
+        if self._crc != promise.crc32:
+            raise damaged(self.path, f"checksum {self._crc:08x} where {promise.crc32:08x} was written")
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+def _open(path: str) -> io.FileIO:
+    try:
+        return io.FileIO(path)
+    except FileNotFoundError as error:
+        raise PgcdcError(ErrorKind.USAGE, f'could not open "{path}": no such file') from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: OSError) -> PgcdcError:
+    reason = error.strerror or str(error)
+    return PgcdcError(
+        ErrorKind.OUTPUT, f'could not read "{path}": {reason}', hint="check the file and its rights"
+    )
+
+
+def open_stored(path: str, promise: Promise | None = None) -> Stored:
+    """Open a file's content, decompressed where it begins as gzip or Zstandard frames do."""
+    raw: Stored = io.BufferedReader(CheckedFile(path, promise), _CHUNK)
+    start = raw.peek(4)[:4]
+    if start[:2] == _GZIP:
+        return io.BufferedReader(_Decompressed(path, raw, "gzip"), _CHUNK)
+    if start == _ZSTD:
+        return io.BufferedReader(_Decompressed(path, raw, "zstd"), _CHUNK)
+    return raw
+
+
+class _Decompressed(io.RawIOBase):
+    """Several compressed frames as one content; PROTOCOL where they are damaged."""
+
+    def __init__(self, path: str, raw: Stored, codec: Literal["gzip", "zstd"]) -> None:
+        super().__init__()
+        self._path = path
+        self._raw = raw
+        self._stream = pa.CompressedInputStream(raw, codec)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        view = memoryview(buffer).cast("B")
+        try:
+            data = self._stream.read(len(view))
+        except (OSError, pa.ArrowException) as error:
+            raise undecodable(self._path, str(error)) from error
+        view[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._raw.close()
+        super().close()
+
+
+def lines(file: Stored) -> Iterator[bytes]:
+    """Lines without their line breaks; what stands behind the last one, too."""
+    for line in file:
+        yield line.removesuffix(b"\n")
+
+
+@cache
+def find_schema(directory: Path, fingerprint: str) -> TableSchema | None:
+    """Read `schemas/OID-FINGERPRINT.json`, if it is there; CHECKPOINT error if it isn't as written."""
+    path = next((directory / SCHEMAS).glob(f"*-{glob.escape(fingerprint)}.json"), None)
+    if path is None:
+        return None
+    schema = read_schema(path)
+    if schema.fingerprint != fingerprint:
+        raise damaged(str(path), "its content doesn't have the fingerprint that its name says")
+    return schema
+
+
+def read_schema(path: Path) -> TableSchema:
+    """Read a schema file; CHECKPOINT error if it isn't as written."""
+    try:
+        return TableSchema.from_json(json.loads(path.read_bytes()))
+    except OSError as error:
+        raise damaged(str(path), error.strerror or str(error)) from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise damaged(str(path), f"it is no schema file of pgcdc: {error!r}") from error

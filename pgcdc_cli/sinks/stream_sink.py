@@ -1,0 +1,180 @@
+"""Output that can't be taken back: standard output, pipes, devices, and raw files.
+
+At least once: a transaction counts as durable when all of it was written, and where the target is a regular
+file, fsynced. A reader that went away is a BrokenPipeError, which ends a command quietly, as SIGPIPE would.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+
+from pgcdc_cli.changes.slice import LastCommit, Prepared
+from pgcdc_cli.directory.checkpoint import Checkpoint, Source
+from pgcdc_cli.directory.disk import Disk
+from pgcdc_cli.directory.open_files import Files
+from pgcdc_cli.directory.spool_file import SpoolFolder
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.formats.base import EncodedSlice, FileFormat
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.sinks.base import EAGER_PACE, SinkSettings
+
+STDOUT = 1
+
+
+class StreamSink:
+    """Writes every slice as it comes to a path, or to a descriptor that stays open."""
+
+    pace = EAGER_PACE
+
+    def __init__(
+        self,
+        target: str | int,
+        encoding: FileFormat,
+        settings: SinkSettings,
+        disk: Disk | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._target = target
+        self._name = (
+            target if isinstance(target, str) else "standard output" if target == STDOUT else str(target)
+        )
+        self._encoding = encoding
+        self._settings = settings
+        self._disk = disk or Disk()
+        self._clock = clock or time.monotonic
+        self._fd: int | None = None
+        self._regular = False
+        self._unsynced = False
+        self._open = False
+        self._reopening = False
+        self._failed = False
+        self._synced_at = 0.0
+        self._edge_lsn = self._durable_lsn = Lsn(0)
+        self.last_commit: LastCommit | None = None
+        self.prepared: tuple[Prepared, ...] = ()
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    @property
+    def edge_lsn(self) -> Lsn:
+        return self._edge_lsn
+
+    @property
+    def durable_lsn(self) -> Lsn:
+        return self._durable_lsn
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        return None
+
+    def open(self) -> Checkpoint | None:
+        """Open the target; there never is a checkpoint."""
+        if isinstance(self._target, int):
+            self._fd = self._target
+        else:
+            self._fd = self._disk.open(self._target, os.O_CREAT)
+        found = self._disk.stat(self._fd)
+        self._regular = found is not None and found.regular
+        return None
+
+    def start(self, source: Source, start_lsn: Lsn, checkpoint: Checkpoint | None = None) -> None:
+        """Begin at `start_lsn`; the source is of no concern here."""
+        del source, checkpoint
+        self._edge_lsn = self._durable_lsn = start_lsn
+        self._synced_at = self._clock()
+
+    def write(self, part: EncodedSlice) -> None:
+        """Write a slice; raises BrokenPipeError when the reader went away."""
+        self._open = part.edge is None
+        data = [piece.data for piece in part.pieces]
+        if data:
+            self._write(memoryview(self._encoding.frame(data)).cast("B"))
+        if part.edge is not None:
+            self._edge_lsn = max(self._edge_lsn, part.edge.end_lsn)
+            if part.edge.commit_lsn:
+                self.last_commit = LastCommit.after(self.last_commit, part.edge)
+            if part.edge.prepared is not None:
+                self.prepared = part.edge.prepared
+            self._do_what_is_due()
+
+    def _write(self, data: memoryview) -> None:
+        assert self._fd is not None, "the sink is not open"
+        self._failed = True
+        self._disk.write(self._fd, self._name, data)
+        self._failed = False
+        self._unsynced = self._regular
+
+    def _do_what_is_due(self) -> None:
+        if self._reopening and not self._open:
+            self._reopen()
+        interval = self._settings.fsync_interval
+        due = interval > 0 and self._clock() - self._synced_at >= interval
+        if due or not self._unsynced:
+            self.flush()
+
+    def _reopen(self) -> None:
+        self._reopening = False
+        if isinstance(self._target, str):
+            self.flush()
+            self._close()
+            self.open()
+
+    def advance(self, lsn: Lsn) -> None:
+        """Take over the position of a keepalive that came at a transaction edge."""
+        self._edge_lsn = max(self._edge_lsn, lsn)
+        self._do_what_is_due()
+
+    def tick(self) -> None:
+        """Flush if the clock says so."""
+        self._do_what_is_due()
+
+    def flush(self) -> None:
+        """Make everything up to the last edge durable; only regular files need it."""
+        if self._unsynced and self._fd is not None:
+            self._failed = True
+            self._disk.fsync(self._fd, self._name)
+            self._failed = self._unsynced = False
+        self._synced_at = self._clock()
+        self._durable_lsn = self._edge_lsn
+
+    def new_spools(self) -> SpoolFolder:
+        """Put transactions aside in a temporary folder, anew for each connection."""
+        self._drop_spools()
+        try:
+            self._folder = tempfile.TemporaryDirectory(prefix="pgcdc-")
+        except OSError as error:
+            raise PgcdcError(
+                ErrorKind.OUTPUT,
+                f"could not create a temporary folder: {error.strerror or error}",
+                hint="set TMPDIR to a folder that can be written",
+            ) from error
+        self._spool_files = Files(self._disk, self._folder.name)
+        return SpoolFolder(self._spool_files, "spool", self._settings.spool_limit)
+
+    def _drop_spools(self) -> None:
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            self._spool_files.close_all()
+            folder.cleanup()
+
+    def rollback(self) -> None:
+        """Forget that a transaction is open; what was written of it can't be taken back, and comes again."""
+        self._open = False
+
+    def reopen(self) -> None:
+        """HUP: open the path anew at the next edge."""
+        self._reopening = True
+
+    def close(self) -> None:
+        """Make durable what can be and close; after a failure only close."""
+        try:
+            if self._fd is not None and not self._failed:
+                self.flush()
+        finally:
+            self._drop_spools()
+            self._close()
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None and isinstance(self._target, str):
+            self._disk.close(fd, self._name)

@@ -1,0 +1,233 @@
+"""Tables whose columns change: one description for all versions in a range and for the lake table.
+
+An added column is added to the lake table: rows that were there before have NULL in it until they change. A
+dropped one stays, and is NULL in rows written from then on; a renamed one is dropped and added. A type may
+become wider. Anything else is an error that names the column and the schema file.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from .column_types import DECIMAL, INFINITY, VARIANT, Column
+from .lake import LakeTable, quoted
+from .merge_errors import MergeError
+from .segments import TableVersion
+from .values import one_text
+
+ANEW = "merge into a new warehouse, from a directory that begins with a snapshot"
+
+UNUSUAL = frozenset(" ,;{}()\n\t=")
+"""Delta stores columns with these in their names only under other, physical names (column mapping)."""
+
+_ICEBERG_MARK = "spark.sql.iceberg.snapshot-property.pgcdc.id"
+"""Says whose commit it is."""
+
+_WIDER = {"smallint": ("int", "bigint"), "int": ("bigint",), "float": ("double",)}
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What the rows of a range are brought to, and what the lake table needs for it: names and types.
+
+    `newest` are the names of the columns that the source has now.
+    """
+
+    version: TableVersion
+    newest: frozenset[str] = frozenset()
+    added: Sequence[tuple[str, str]] = ()
+    widened: Sequence[tuple[str, str]] = ()
+
+    @property
+    def unknown(self) -> list[str]:
+        """Names of added columns that may have a value in rows from before."""
+        gone = {column.name for column in self.version.columns if column.name not in self.newest}
+        return [name for name, _ in self.added if gone or name not in self.version.without_default]
+
+    def apply(self, session: SparkSession, table: LakeTable, struct: str | None = None) -> None:
+        """Change the lake table, in commits of their own: a run that dies after one goes on from there.
+
+        With `struct`, that column's members are changed, too.
+        """
+        session.conf.set(_ICEBERG_MARK, "pgcdc:columns")
+        for statement in self._alterations(table.name, ["", *([f"{quoted(struct)}."] if struct else [])]):
+            session.sql(statement)
+        session.conf.unset(_ICEBERG_MARK)
+
+    def _alterations(self, table: str, prefixes: Sequence[str]) -> Iterator[str]:
+        properties = self._delta_properties() if table.startswith("delta.") else self._iceberg_properties()
+        if properties:
+            pairs = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+            yield f"ALTER TABLE {table} SET TBLPROPERTIES ({pairs})"
+        for prefix in prefixes:
+            if self.added:
+                columns = ", ".join(f"{prefix}{quoted(name)} {spark}" for name, spark in self.added)
+                yield f"ALTER TABLE {table} ADD COLUMNS ({columns})"
+            for name, spark in self.widened:
+                yield f"ALTER TABLE {table} ALTER COLUMN {prefix}{quoted(name)} TYPE {spark}"
+        if self._variants and not table.startswith("delta."):
+            # Iceberg reads no variant that its newest snapshot doesn't know.
+            yield f"INSERT INTO {table} BY NAME SELECT {', '.join(self._variants)} WHERE false"
+
+    def _delta_properties(self) -> dict[str, str]:
+        properties = {"delta.enableTypeWidening": "true"} if self.widened else {}
+        if any(UNUSUAL & set(name) for name, _ in self.added):
+            properties["delta.columnMapping.mode"] = "name"
+        return properties
+
+    def _iceberg_properties(self) -> dict[str, str]:
+        return {"format-version": "3"} if self._variants else {}
+
+    @property
+    def _variants(self) -> list[str]:
+        added = [quoted(name) for name, spark in self.added if spark == "variant"]
+        return [f"CAST(NULL AS variant) AS {name}" for name in added]
+
+
+def find_goal(
+    versions: Sequence[TableVersion],
+    have: Mapping[str, str] | None,
+    stored: Mapping[str, str],
+    *,
+    rescales: bool,
+) -> Goal:
+    """Describe a table for its versions, oldest first, and for the lake table.
+
+    `have` are the lake table's columns and types, None if there is no such table; `stored` are types that the
+    lake keeps as others; `rescales` says whether it can give a decimal a larger scale. Raises a MergeError
+    for a change that can't be followed.
+    """
+    newest = versions[-1]
+    columns = [_column(name, versions, have) for name in _names(versions, have or {})]
+    _check_case(newest, columns)
+    names = [column.name for column in columns]
+    key = (
+        None if newest.key is None else tuple(names.index(newest.columns[place].name) for place in newest.key)
+    )
+    version = replace(newest, columns=tuple(columns), key=key, events=None)
+    now = frozenset(column.name for column in newest.columns)
+    if have is None:
+        return Goal(version, now)
+    added = [(column.name, column.lake) for column in columns if column.name not in have]
+    kept = [(column, stored.get(column.lake, column.lake)) for column in columns if column.name in have]
+    widened = [(column, lake) for column, lake in kept if have[column.name] != lake]
+    for column, lake in widened:
+        _check_option(newest, column, have[column.name], lake)
+        _check_wider(newest, column.name, have[column.name], lake)
+        if not rescales and have[column.name].partition(",")[2] != lake.partition(",")[2]:
+            raise _unfollowed(newest, column.name, have[column.name], lake, "Iceberg can't follow")
+    return Goal(version, now, added, [(column.name, lake) for column, lake in widened])
+
+
+def _names(versions: Sequence[TableVersion], have: Mapping[str, str]) -> list[str]:
+    """List columns in the lake table's order, then in the newest version's, then those that are gone."""
+    known = [column.name for version in reversed(versions) for column in version.columns]
+    return list(dict.fromkeys([*have, *known]))
+
+
+def _column(name: str, versions: Sequence[TableVersion], have: Mapping[str, str] | None) -> Column:
+    """Describe a column for all versions; they all have to fit the newest that has it."""
+    found = [(version, column) for version in versions for column in version.columns if column.name == name]
+    if not found:
+        assert have is not None
+        kind = have[name]
+        return Column(name, kind, kind, None, is_json=False, delimiter=",", in_old=False, may_lack=False)
+    version, last = found[-1]
+    for _, column in found:
+        if column.lake != last.lake:
+            _check_wider(version, name, column.lake, last.lake)
+    in_old, may_lack = (any(getattr(column, flag) for _, column in found) for flag in ("in_old", "may_lack"))
+    late = next((column.spark for _, column in found if column.late), last.spark)
+    return replace(last, spark=late, in_old=in_old, may_lack=may_lack)
+
+
+def _check_case(version: TableVersion, columns: Sequence[Column]) -> None:
+    now = {column.name for column in version.columns}
+    ordered = sorted((column.name for column in columns), key=lambda name: name in now)
+    names = [name.lower() for name in ordered]
+    twice = [name for name in ordered if names.count(name.lower()) > 1]
+    if twice:
+        raise MergeError(
+            f'could not merge "{version.display}": the columns "{twice[0]}" and "{twice[1]}" differ in case'
+            " only",
+            f'ALTER TABLE {version.display} RENAME COLUMN "{twice[1]}" TO ..., since lake tables ignore case',
+        )
+
+
+def _check_option(version: TableVersion, column: Column, have: str, lake: str) -> None:
+    """Raise a MergeError if the lake table's type is what another choice of the column's option makes."""
+    kinds = {INFINITY: ("date", "timestamp"), DECIMAL: ("decimal",), VARIANT: ("variant",)}
+    known = ("string", *kinds.get(column.option or "", ()))
+    chosen = all(kind.removeprefix("array<").startswith(known) for kind in (have, lake))
+    if column.option is None or not chosen or is_wider(have, lake):
+        return
+    raise MergeError(
+        f'could not merge "{version.display}": its column "{column.name}" is {have} in the table, and {lake}'
+        f' with these options, see "{version.path}"',
+        f"{_remedy(column.option, have)}, or {ANEW}",
+    )
+
+
+def _remedy(option: str, have: str) -> str:
+    text = have.removeprefix("array<").startswith("string")
+    if text != (option == INFINITY):
+        return f"leave out {option}"
+    digits = have.partition("(")[2].partition(")")[0]
+    return f"add {option}{ {INFINITY: ' string', DECIMAL: f' {digits}', VARIANT: ''}[option] }"
+
+
+def _check_wider(version: TableVersion, name: str, old: str, new: str) -> None:
+    if not is_wider(old, new):
+        raise _unfollowed(version, name, old, new, "doesn't hold all of its values")
+
+
+def _unfollowed(version: TableVersion, name: str, old: str, new: str, why: str) -> MergeError:
+    return MergeError(
+        f'could not merge "{version.display}": its column "{name}" changed from {old} to {new}, which {why},'
+        f' see "{version.path}"',
+        f"change its type back, or {ANEW}",
+    )
+
+
+def is_wider(old: str, new: str) -> bool:
+    """Say whether a type holds all values of another."""
+    if new in _WIDER.get(old, ()):
+        return True
+    if not (old.startswith("decimal") and new.startswith("decimal")):
+        return False
+    (old_digits, old_scale), (new_digits, new_scale) = (_decimal(spark) for spark in (old, new))
+    return new_scale >= old_scale and new_digits - new_scale >= old_digits - old_scale
+
+
+def _decimal(spark: str) -> tuple[int, int]:
+    digits, _, scale = spark[len("decimal(") : -1].partition(",")
+    return int(digits), int(scale)
+
+
+def conform(
+    rows: DataFrame, version: TableVersion, goal: TableVersion, old: tuple[list[int], list[int]]
+) -> DataFrame:
+    """Bring a version's rows to the goal's columns; `old`: the places in each whose old values are read."""
+    places = {column.name: place for place, column in enumerate(version.columns)}
+    here = [places.get(column.name) for column in goal.columns]
+    values, flags, olds = [], [], []
+    for place, (column, mine) in enumerate(zip(goal.columns, here, strict=True)):
+        nothing = F.lit(None).cast(column.spark)
+        value = nothing if mine is None else F.col(f"n{mine}").cast(column.spark)
+        if place in (goal.key or ()):
+            value = one_text(value, column)
+        values.append(value.alias(f"n{place}"))
+        if column.may_lack:
+            lacks = mine is not None and version.columns[mine].may_lack
+            flags.append((F.col(f"l{mine}") if lacks else F.lit(False)).alias(f"l{place}"))
+        if place in old[1]:
+            known = mine is not None and mine in old[0]
+            olds.append((F.col(f"o{mine}").cast(column.spark) if known else nothing).alias(f"o{place}"))
+    keys = [
+        one_text(F.col(f"k{number}").cast(goal.columns[place].spark), goal.columns[place]).alias(f"k{number}")
+        for number, place in enumerate(goal.key or ())
+    ]
+    rest = ("op", "pos", "moved", "unfit", "lsn", "xid", "commit_ts", "has_old")
+    return rows.select(*rest, *values, *flags, *keys, *olds)

@@ -1,0 +1,105 @@
+"""How far things are: a directory's checkpoint and files, its slot, and what Spark has merged of it."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgcdc_cli.catalog import Catalog, Slot
+from pgcdc_cli.directory.checkpoint import Checkpoint, read_checkpoint
+from pgcdc_cli.directory.disk import Disk
+from pgcdc_cli.directory.manifest import Segment, read_manifest
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.spark.warehouse import MergedTable, read_record
+
+
+@dataclass(frozen=True)
+class TableFiles:
+    """A table's finished files: `rows` are changes, `bytes` as stored."""
+
+    table: str
+    files: int
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Files:
+    """All finished segments; numbers and position are None where there is none."""
+
+    segments: int
+    first_segment: int | None
+    last_segment: int | None
+    end_lsn: Lsn | None
+    tables: Sequence[TableFiles]
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What a warehouse holds; `waiting` is how many segments aren't merged in every mode and table."""
+
+    warehouse: str
+    tables: Sequence[MergedTable]
+    waiting: int
+
+
+def read_local(directory: Path) -> tuple[Checkpoint | None, Files]:
+    """Read checkpoint and manifest. Raises USAGE if the directory is none of ours, CHECKPOINT for damage."""
+    disk = Disk()
+    checkpoint = read_checkpoint(disk, str(directory / "checkpoint.json"))
+    segments = read_manifest(str(directory / "manifest.jsonl"), disk)
+    if checkpoint is None and not segments:
+        raise PgcdcError(
+            ErrorKind.USAGE,
+            f'could not read "{directory}": there is neither checkpoint.json nor manifest.jsonl in it',
+            hint="give the directory that pgcdc stream -D writes",
+        )
+    return checkpoint, _files(segments)
+
+
+def _files(segments: Sequence[Segment]) -> Files:
+    files, rows, sizes = Counter[str](), Counter[str](), Counter[str]()
+    for file in (file for segment in segments for file in segment.files):
+        name = file.table or "(all tables)"
+        files[name] += 1
+        rows[name] += file.rows
+        sizes[name] += file.bytes
+    tables = [TableFiles(name, files[name], rows[name], sizes[name]) for name in sorted(files)]
+    if not segments:
+        return Files(0, None, None, None, tables)
+    first, last = segments[0], segments[-1]
+    return Files(len(segments), first.segment, last.segment, last.end_lsn, tables)
+
+
+def read_slot(conninfo: str, name: str) -> Slot:
+    """Ask the server for the slot; SLOT_MISSING if it has none of that name."""
+    with Catalog(conninfo) as catalog:
+        slot = catalog.slot(name)
+    if slot is None:
+        raise PgcdcError(
+            ErrorKind.SLOT_MISSING,
+            f'could not find slot "{name}", which the checkpoint names: it does not exist',
+            hint="its changes since the checkpoint are lost: start over in a new directory, with a new slot",
+        )
+    return slot
+
+
+def read_merged(warehouse: str, files: Files) -> Merged | None:
+    """Read what Spark has merged; None where that can't be told without Spark."""
+    rows = read_record(warehouse)
+    if rows is None:
+        return None
+    reached = min((row.segment for row in rows), default=0)
+    tables = sorted((row for row in rows if row.table), key=lambda row: (row.table, row.mode))
+    return Merged(warehouse, tables, max((files.last_segment or 0) - reached, 0))
+
+
+def as_of(table: MergedTable) -> str | None:
+    """Write the query that reads a table as it was when it was merged last; None if it holds nothing."""
+    if table.version is None or table.path is None:
+        return None
+    quoted = table.path.replace("`", "``")
+    # Iceberg's are names already.
+    name = table.path if table.path.startswith("`") else f"delta.`{quoted}`"
+    return f"SELECT * FROM {name} VERSION AS OF {table.version}"  # noqa: S608 - the name is quoted

@@ -1,0 +1,142 @@
+"""Binary values (a type's send format) to the text that the server would have printed.
+
+The text is that of pgcdc's sessions (`replication/session.py`), so that nothing behind this can tell how a
+value came. What each type's send format is stands in PostgreSQL's source, in the function that
+`pg_type.typsend` names.
+
+No reader have: money, whose text depends on the server's locale; the reg types, which print names; row types
+and ranges that users make; types of extensions, but for those that are printed and sent as text is (citext).
+"""
+
+from bisect import bisect_left
+
+import numpy as np
+import pyarrow as pa
+
+from pgcdc_cli.types.binary import datetimes, geometric, network, scalars, text_search
+from pgcdc_cli.types.binary.containers import Array, Multirange, Range, Vector
+from pgcdc_cli.types.binary.numbers import FLOAT4, FLOAT8, numeric
+from pgcdc_cli.types.binary.packed import MalformedError, Packed, Reader, spread
+from pgcdc_cli.types.kernels import as_mask
+from pgcdc_cli.types.pg_type import TYPES, PgType
+
+__all__ = ["MalformedError", "has_reader", "sends_binary", "text_of"]
+
+_OIDS = {name: oid for name, _, oid, _ in TYPES}
+_BOX = _OIDS["box"]
+
+_int4, _int8 = scalars.integer("i4"), scalars.integer("i8")
+_timestamp, _timestamptz = datetimes.timestamp(b""), datetimes.timestamp(b"+00")
+_RANGES = {
+    "int4": Range(_int4),
+    "int8": Range(_int8),
+    "num": Range(numeric),
+    "ts": Range(_timestamp),
+    "tstz": Range(_timestamptz),
+    "date": Range(datetimes.date),
+}
+_BY_NAME: dict[str, Reader] = {
+    "bool": scalars.boolean,
+    "int2": scalars.integer("i2"),
+    "int4": _int4,
+    "int8": _int8,
+    "oid": scalars.integer("u4"),
+    "xid": scalars.integer("u4"),
+    "cid": scalars.integer("u4"),
+    "xid8": scalars.integer("u8"),
+    "float4": FLOAT4,
+    "float8": FLOAT8,
+    "numeric": numeric,
+    "char": scalars.char,
+    **dict.fromkeys(("name", "text", "varchar", "bpchar", "json", "xml", "refcursor"), scalars.text),
+    "jsonb": scalars.versioned,
+    "jsonpath": scalars.versioned,
+    "bytea": scalars.bytea,
+    "uuid": scalars.uuid,
+    "bit": scalars.bits,
+    "varbit": scalars.bits,
+    "date": datetimes.date,
+    "time": datetimes.time,
+    "timetz": datetimes.timetz,
+    "timestamp": _timestamp,
+    "timestamptz": _timestamptz,
+    "interval": datetimes.interval,
+    "inet": network.address(network=False),
+    "cidr": network.address(network=True),
+    "macaddr": network.mac(6),
+    "macaddr8": network.mac(8),
+    "point": geometric.figure(b"(", 0, b",", 1, b")"),
+    "lseg": geometric.figure(b"[(", 0, b",", 1, b"),(", 2, b",", 3, b")]"),
+    "box": geometric.figure(b"(", 0, b",", 1, b"),(", 2, b",", 3, b")"),
+    "line": geometric.figure(b"{", 0, b",", 1, b",", 2, b"}"),
+    "circle": geometric.figure(b"<(", 0, b",", 1, b"),", 2, b">"),
+    "path": geometric.path,
+    "polygon": geometric.polygon,
+    "pg_lsn": scalars.pg_lsn,
+    "tid": scalars.tid,
+    "pg_snapshot": scalars.snapshot,
+    "txid_snapshot": scalars.snapshot,
+    "int2vector": Vector(scalars.integer("i2")),
+    "oidvector": Vector(scalars.integer("u4")),
+    "tsvector": text_search.tsvector,
+    "tsquery": text_search.tsquery,
+    **{f"{name}range": reader for name, reader in _RANGES.items()},
+    **{f"{name}multirange": Multirange(reader) for name, reader in _RANGES.items()},
+}
+_BY_OID = {_OIDS[name]: reader for name, reader in _BY_NAME.items()}
+_WITHOUT_SEND = {_OIDS[name] for name in ("aclitem", "gtsvector")}
+
+
+def _reader(pg_type: PgType) -> Reader | None:
+    if pg_type.element is not None:
+        element = _reader(pg_type.element)
+        return element and Array(element, b";" if pg_type.element.oid == _BOX else b",")
+    if pg_type.category == "enum" or pg_type.sends == "text":
+        return scalars.text
+    return _BY_OID.get(pg_type.oid)
+
+
+def has_reader(pg_type: PgType) -> bool:
+    """Say whether `text_of` knows the type."""
+    return _reader(pg_type) is not None
+
+
+def sends_binary(pg_type: PgType) -> bool:
+    """Say whether a server may send values of this type in binary: whether it has a send function."""
+    return pg_type.sends != "nothing" and pg_type.oid not in _WITHOUT_SEND
+
+
+def text_of(pg_type: PgType, column: pa.BinaryArray) -> pa.BinaryArray:
+    """Read n values of a type that has a reader; NULL stays NULL.
+
+    MalformedError, with the first row that it is about, for a value that is not the type's send format, or
+    where all values together have 2**31 characters or more.
+    """
+    read = _reader(pg_type)
+    assert read is not None, pg_type
+    if read is scalars.text:
+        return column
+    there = as_mask(column.is_valid()) if column.null_count else None
+    values = Packed.of(column if there is None else column.drop_null())
+    if not values.rows:
+        return column
+    try:
+        texts = read(values)
+        return texts.arrow() if there is None else spread(texts, there)
+    except MalformedError as error:
+        row = _first_bad(read, values)
+        place = row if there is None else int(np.flatnonzero(there)[row])
+        raise MalformedError(error.reason, place) from None
+
+
+def _first_bad(read: Reader, values: Packed) -> int:
+    """Find the first value without which those before it can be read."""
+
+    def fails(row: int) -> bool:
+        try:
+            read(Packed(values.offsets[: row + 2], values.data[: values.offsets[row + 1]])).arrow()
+        except MalformedError:
+            return True
+        return False
+
+    return bisect_left(range(values.rows - 1), True, key=fails)

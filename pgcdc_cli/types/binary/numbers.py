@@ -1,0 +1,313 @@
+"""float4, float8 and numeric, and the ASCII digits that every number is printed with.
+
+Arrow finds the digits. PostgreSQL writes an exponent below 1e-4 and from 1e15 (float4: 1e6), with two digits
+at least; Arrow has other limits. PostgreSQL's digits (`d2s.c`, where `STRICTLY_SHORTEST` is off) are never
+those of a decimal half-way between two numbers, since it depends on the reader which one it reads back as.
+
+Values of usual size are printed all at once; one digit after the other for all rows.
+"""
+
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import NamedTuple, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pgcdc_cli.types import kernels
+from pgcdc_cli.types.binary.packed import (
+    Bytes,
+    Int64s,
+    Integers,
+    Packed,
+    big_endian,
+    from_kept,
+    from_list,
+    numbers_at,
+    require,
+    slices,
+)
+from pgcdc_cli.types.kernels import Mask
+
+ZERO = ord("0")
+
+
+def _table(count: int, form: str) -> Integers:
+    """All numbers below a count; the characters of each as one number, so that it is copied at once."""
+    text = "".join(format(number, form) for number in range(count)).encode()
+    return np.frombuffer(text, f"u{len(text) // count}")
+
+
+_PAIRS = _table(100, "02d")
+_QUADS = _table(10_000, "04d")
+_HEX = _table(256, "02x")
+_UPPER = _table(16, "X")
+
+
+def _characters(table: Integers, values: Integers) -> Bytes:
+    return table[values].view(np.uint8).reshape(*values.shape, table.itemsize)
+
+
+def pairs(values: Integers) -> Bytes:
+    """Print numbers below 100 with two digits: n rows."""
+    return _characters(_PAIRS, values)
+
+
+def quads(values: Integers) -> Bytes:
+    """Print numbers below 10,000 with four digits: n rows."""
+    return _characters(_QUADS, values)
+
+
+def hex_pairs(values: Bytes) -> Bytes:
+    """Print bytes with two hexadecimal digits, in one dimension more."""
+    return _characters(_HEX, values)
+
+
+def hex_digit(values: Integers) -> Bytes:
+    """Print numbers below 16 with an upper-case hexadecimal digit."""
+    return _characters(_UPPER, values)[..., 0]
+
+
+def sixes(values: Integers) -> Bytes:
+    """Print numbers below a million with six digits: n rows."""
+    high, low = np.divmod(values, 100)
+    return np.concatenate([quads(high), pairs(low)], axis=1)
+
+
+def octals(values: Integers, width: int) -> Bytes:
+    """Print numbers in octal, with so many digits."""
+    places = 8 ** np.arange(width)[::-1]
+    return (values[:, None] // places % 8 + ZERO).astype(np.uint8)
+
+
+def wide(values: Integers, width: int) -> Bytes:
+    """Print numbers that have at most so many digits, with leading zeroes: n rows."""
+    found = np.empty((len(values), width), np.uint8)
+    rest = values
+    for place in range(width - 1, -1, -1):
+        rest, digit = np.divmod(rest, rest.dtype.type(10))
+        found[:, place] = digit + rest.dtype.type(ZERO)
+    return found
+
+
+def leading_dropped(characters: Bytes, least: int) -> Mask:
+    """Keep the digits from the first on that is not 0, and the last `least` in any case."""
+    kept: Mask = np.logical_or.accumulate(characters != ZERO, axis=1)
+    kept[:, characters.shape[1] - least :] = True
+    return kept
+
+
+def trailing_dropped(characters: Bytes) -> Mask:
+    """Keep the digits up to the last that is not 0."""
+    kept: Mask = np.logical_or.accumulate(characters[:, ::-1] != ZERO, axis=1)[:, ::-1]
+    return kept
+
+
+Floats = NDArray[np.float64] | NDArray[np.float32]
+
+
+class _Spelling(NamedTuple):
+    """How numbers of some size (NaN is infinite here) stand in Arrow's text (RE2), and in PostgreSQL's."""
+
+    low: float
+    high: float
+    arrow: str
+    postgres: str
+
+
+_SMALLEST_PLAIN = 1e-4
+_ARROW_PLAIN_BELOW = 1e10
+_SMALL = (
+    _Spelling(1e-5, 1e-4, r"^(-?)0\.0000([1-9])(\d*)$", r"\1\2.\3e-05"),
+    _Spelling(1e-6, 1e-5, r"^(-?)0\.00000([1-9])(\d*)$", r"\1\2.\3e-06"),
+)
+_ANY = (
+    _Spelling(1e-6, 1e10, r"\.?0*e", "e"),
+    _Spelling(0, 1e10, r"e([-+])(\d)$", r"e\10\2"),
+    _Spelling(np.inf, np.nan, r"^(-?)inf$", r"\1Infinity"),
+    _Spelling(np.inf, np.nan, r"^nan$", "NaN"),
+)
+_FRACTIONS = tuple(
+    _Spelling(10.0**n, 10.0 ** (n + 1), rf"^(-?\d)\.(\d{{{n}}})(\d+)e\+{n}$", r"\1\2.\3")
+    for n in range(10, 15)
+)
+_INTEGERS = tuple(
+    _Spelling(10.0**n, 10.0 ** (n + 1), rf"^(-?\d)(\d{{{n}}})(?:\.(\d+))?$", rf"\1.\2\3e+0{n}")
+    for n in range(6, 10)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Floating:
+    """One of the two types; `code` is numpy's. Numbers from `plain_below` have an exponent.
+
+    Only between `ties_from`, from where on neighbours are 2 or more apart, and `ties_below`, where the power
+    of 5 is more than the bits of a number can hold, a decimal of up to `digits` digits may be a tie.
+    """
+
+    code: str
+    digits: int
+    plain_below: float
+    ties_from: float
+    ties_below: float
+    spellings: tuple[_Spelling, ...]
+
+    def __call__(self, values: Packed) -> Packed:
+        with np.errstate(invalid="ignore"):  # a signalling NaN is no worse than another
+            numbers = big_endian(values.fixed(int(self.code[1])), self.code)
+            return Packed.of(self.print(numbers))
+
+    def print(self, numbers: Floats) -> pa.BinaryArray:
+        text = cast("pa.StringArray", pa.array(numbers).cast(pa.string()))
+        size = np.abs(numbers)
+        usual_below = min(self.plain_below, _ARROW_PLAIN_BELOW)
+        unusual = (size != 0) & ~((size >= _SMALLEST_PLAIN) & (size < usual_below))
+        if unusual.any():
+            text = kernels.replace_with_mask(text, unusual, self._unusual(text, numbers, unusual))
+        return kernels.as_binary(text)
+
+    def _unusual(self, text: pa.StringArray, numbers: Floats, which: Mask) -> pa.StringArray:
+        some, text = numbers[which], text.filter(pa.array(which))
+        integers = (np.abs(some) >= _ARROW_PLAIN_BELOW) & (np.abs(some) < self.plain_below)
+        integers[integers] = np.trunc(some[integers]) == some[integers]
+        printed = pa.array(some[integers].astype(np.int64)).cast(pa.string())
+        text = kernels.replace_with_mask(text, integers, printed)
+        size = np.abs(some)
+        ties = (size >= self.ties_from) & (size < self.ties_below)
+        if ties.any():
+            pairs = zip(some[ties].tolist(), text.filter(pa.array(ties)).to_pylist(), strict=True)
+            untied = pa.array([self._untied(number, str(digits)) for number, digits in pairs], pa.string())
+            text = kernels.replace_with_mask(text, ties, untied)
+        size[np.isnan(size)] = np.inf
+        for spelling in (*self.spellings, *_SMALL, *_ANY):
+            if ((size >= spelling.low) & ~(size >= spelling.high)).any():
+                text = _respelled(text, spelling)
+        return text
+
+    def _untied(self, number: float, text: str) -> str:
+        """Find the shortest decimal that is nearer to this number than to any other."""
+        exact, shortest = int(abs(number)), abs(int(Decimal(text)))
+        below, above = self._halves(number)
+        if exact - below < shortest < exact + above:
+            return text
+        places = len(str(exact))
+        for digits in range(1, self.digits + 1):
+            step = 10 ** max(places - digits, 0)
+            low = exact // step * step
+            near = [n for n in (low, low + step) if exact - below < n < exact + above]
+            if near:
+                best = min(near, key=lambda n: abs(n - exact))
+                return format(Decimal(best).copy_sign(Decimal(number)), f".{digits - 1}e")
+        return text
+
+    def _halves(self, number: float) -> tuple[Fraction, Fraction]:
+        """Half of the way to the next number towards zero, and of that to the next away from it."""
+        size = np.dtype(self.code).newbyteorder("=").type(abs(number))
+        exact = Fraction(float(size))
+        smaller, larger = (Fraction(float(np.nextafter(size, size.dtype.type(to)))) for to in (0, np.inf))
+        return (exact - smaller) / 2, (larger - exact) / 2
+
+
+def _respelled(text: pa.StringArray, spelling: _Spelling) -> pa.StringArray:
+    options = pc.ReplaceSubstringOptions(spelling.arrow, spelling.postgres)
+    return cast("pa.StringArray", pc.call_function("replace_substring_regex", [text], options))
+
+
+FLOAT4 = Floating("f4", 9, 1e6, 2.0**24, 1e20, _INTEGERS)
+FLOAT8 = Floating("f8", 17, 1e15, 2.0**53, 1e40, _FRACTIONS)
+
+
+_HEADER = 8
+_POSITIVE, _NEGATIVE = 0, 0x4000
+_SPECIAL = {0xC000: b"NaN", 0xD000: b"Infinity", 0xF000: b"-Infinity"}
+_LARGEST_WEIGHT = 7
+_LARGEST_SCALE = 32
+_DIGIT_END = 10_000
+
+
+class _Header(NamedTuple):
+    digits: Int64s
+    weight: Int64s
+    sign: Int64s
+    scale: Int64s
+
+
+def numeric(values: Packed) -> Packed:
+    values.at_least(_HEADER)
+    header = _Header(
+        *(
+            numbers_at(values.data, values.starts + 2 * place, values.ends, code)
+            for place, code in enumerate(("u2", "i2", "u2", "u2"))
+        )
+    )
+    require(values.lengths == _HEADER + 2 * header.digits, "its length is not that of its digits")
+    require(np.isin(header.sign, (_POSITIVE, _NEGATIVE, *_SPECIAL)), "it has no sign")
+    usual = (header.sign <= _NEGATIVE) & (header.scale <= _LARGEST_SCALE)
+    usual &= (header.weight <= _LARGEST_WEIGHT) & (header.weight >= -_LARGEST_SCALE)
+    if usual.all():
+        return _usual(values, header)
+    return _mixed(values, header, usual)
+
+
+def _mixed(values: Packed, header: _Header, usual: Mask) -> Packed:
+    some = slices(values, values.starts[usual], values.lengths[usual])
+    texts = np.empty(values.rows, np.object_)
+    texts[usual] = _usual(some, _Header(*(part[usual] for part in header))).each()
+    texts[~usual] = [
+        _single(values.data[slice(*values.offsets[row : row + 2])]) for row in np.flatnonzero(~usual)
+    ]
+    return from_list(texts.tolist())
+
+
+def _usual(values: Packed, header: _Header) -> Packed:
+    if not values.rows:
+        return values
+    powers = int(max(header.weight.max(), 0))
+    fractions = -(-int(header.scale.max()) // 4)
+    groups = [_group(values, header, power) for power in range(powers, -fractions - 1, -1)]
+    integer = np.concatenate(groups[: powers + 1], axis=1)
+    negative = header.sign == _NEGATIVE
+    rows = values.rows
+    parts = [np.full((rows, 1), ord("-"), np.uint8), integer]
+    kept = [negative[:, None], leading_dropped(integer, 1)]
+    if fractions:
+        parts += [np.full((rows, 1), ord("."), np.uint8), *groups[powers + 1 :]]
+        kept += [(header.scale > 0)[:, None], np.arange(4 * fractions) < header.scale[:, None]]
+    return from_kept(np.concatenate(parts, axis=1), np.concatenate(kept, axis=1))
+
+
+def _group(values: Packed, header: _Header, power: int) -> Bytes:
+    """Print every value's digit for one power of 10,000: n rows of four characters."""
+    place = header.weight - power
+    there = (place >= 0) & (place < header.digits)
+    digits = np.zeros(values.rows, np.int64)
+    digits[there] = numbers_at(
+        values.data, (values.starts + _HEADER + 2 * place)[there], values.ends[there], "u2"
+    )
+    _check(digits)
+    return quads(digits)
+
+
+def _check(digits: Int64s) -> None:
+    require(digits < _DIGIT_END, "it has a digit beyond 9999")
+
+
+def _single(wire: Bytes) -> bytes:
+    """Print one value of any size, as `get_str_from_var` in numeric.c."""
+    count, weight, sign, scale = np.ndarray(4, ">u2", wire.tobytes()).tolist()
+    if sign in _SPECIAL:
+        return _SPECIAL[sign]
+    weight -= (weight & 0x8000) << 1
+    digits = np.ndarray(count, ">u2", wire.tobytes(), _HEADER).astype(np.int64)
+    _check(digits)
+    text = quads(digits).tobytes()
+    whole = 4 * (weight + 1)
+    if whole <= 0:
+        integer, fraction = b"0", b"0" * -whole + text
+    else:
+        integer, fraction = text[:whole].ljust(whole, b"0").lstrip(b"0") or b"0", text[whole:]
+    minus = b"-" if sign == _NEGATIVE else b""
+    return minus + integer + (b"." + fraction[:scale].ljust(scale, b"0") if scale else b"")

@@ -1,0 +1,229 @@
+"""What readers take and give: n byte strings that stand one behind the other, none of them NULL.
+
+Numbers on the wire are big-endian. Text is built as a matrix of characters with one row a value, in which a
+second matrix says which characters the value really has.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pgcdc_cli.types import kernels
+from pgcdc_cli.types.kernels import Column, Mask
+
+Int64s = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
+Integers: TypeAlias = "NDArray[np.integer[Any]]"
+
+
+class MalformedError(ValueError):
+    """A value that is not its type's send format; `row` is its place in the column."""
+
+    def __init__(self, reason: str, row: int = 0) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.row = row
+
+
+class Packed(NamedTuple):
+    """String i is `data[offsets[i]:offsets[i + 1]]`; the first offset is 0."""
+
+    offsets: Int64s
+    data: Bytes
+
+    @classmethod
+    def of(cls, column: Column) -> "Packed":
+        """Show the memory of an array of bytes or text without nulls."""
+        return cls(*kernels.value_bytes(column))
+
+    @property
+    def rows(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def starts(self) -> Int64s:
+        return self.offsets[:-1]
+
+    @property
+    def ends(self) -> Int64s:
+        return self.offsets[1:]
+
+    @property
+    def lengths(self) -> Int64s:
+        return np.diff(self.offsets)
+
+    def arrow(self, validity: pa.Buffer | None = None) -> pa.BinaryArray:
+        if self.offsets[-1] > kernels.INT32_MAX:
+            raise MalformedError("its text would have 2**31 characters or more")
+        return kernels.from_bytes(self.offsets, self.data, validity)
+
+    def fixed(self, size: int) -> Bytes:
+        """Give the bytes as n rows of one size; MalformedError if a string has another."""
+        require(self.lengths == size, f"it has not {size} bytes")
+        return self.data.reshape(-1, size)
+
+    def at_least(self, size: int) -> None:
+        require(self.lengths >= size, f"it has less than {size} bytes")
+
+    def each(self) -> list[bytes]:
+        """Give the strings one by one, for types whose values nest."""
+        data = self.data.tobytes()
+        bounds = self.offsets.tolist()
+        return [data[start:end] for start, end in pairwise(bounds)]
+
+
+Reader = Callable[[Packed], Packed]
+"""From send format to text; MalformedError for what is no send format."""
+
+
+def require(good: Mask, reason: str) -> None:
+    if not good.all():
+        raise MalformedError(reason)
+
+
+def from_rows(values: Bytes) -> Packed:
+    """Pack strings of one size, a matrix of n rows."""
+    rows, size = values.shape
+    return Packed(np.arange(rows + 1, dtype=np.int64) * size, values.reshape(-1))
+
+
+def from_kept(values: Bytes, kept: Mask) -> Packed:
+    """Pack the characters of each row that are to be kept."""
+    return Packed(edges(np.count_nonzero(kept, axis=1)), values[kept])
+
+
+def from_list(values: Sequence[bytes]) -> Packed:
+    return Packed.of(kernels.binary(values))
+
+
+def edges(lengths: Integers) -> Int64s:
+    """Turn n lengths into n + 1 offsets."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def big_endian(values: Bytes, code: str) -> NDArray[Any]:
+    """Read numbers (`i4`, `u2`, ...) from rows of their size, in this machine's byte order."""
+    dtype = np.dtype(f">{code}")
+    wire = np.ascontiguousarray(values).view(dtype).reshape(-1)
+    return wire.astype(dtype.newbyteorder("="))
+
+
+def numbers_at(data: Bytes, positions: Int64s, ends: Int64s, code: str) -> Int64s:
+    """Gather numbers at any places; MalformedError if one is not before the end that goes with it."""
+    size = np.dtype(code).itemsize
+    require(positions + size <= ends, "it is cut short")
+    if not len(positions):
+        return np.empty(0, np.int64)
+    words: Integers = np.ndarray((len(data) - size + 1,), f">{code}", data, strides=(1,))
+    return words[positions].astype(np.int64)
+
+
+def slices(values: Packed, starts: Int64s, lengths: Int64s) -> Packed:
+    """Cut strings out of the data of others; they must not overlap, and stand in order."""
+    count = len(starts)
+    offsets = np.zeros(2 * count + 2, np.int32)
+    offsets[1:-1:2] = starts
+    offsets[2::2] = starts + lengths
+    offsets[-1] = len(values.data)
+    buffers = [None, kernels.buffer(offsets), kernels.buffer(values.data)]
+    spaced = pa.BinaryArray.from_buffers(pa.binary(), 2 * count + 1, buffers)
+    return Packed.of(kernels.take(spaced, np.arange(1, 2 * count + 1, 2)))
+
+
+def without_head(values: Packed, size: int) -> Packed:
+    """Drop the first bytes of each string."""
+    values.at_least(size)
+    return slices(values, values.starts + size, values.lengths - size)
+
+
+def decimal(values: Integers) -> pa.BinaryArray:
+    """Print integers."""
+    return kernels.as_binary(pa.array(values).cast(pa.string()))
+
+
+def choose(constants: Sequence[bytes], which: Integers) -> pa.BinaryArray:
+    """Take a constant for each row, by its number."""
+    return kernels.take(kernels.binary(constants), which.astype(np.int64))
+
+
+def joined(elements: Column, offsets: Int64s, separator: bytes) -> Column:
+    """Join the elements of each of n lists, which are divided by n + 1 offsets."""
+    lists = kernels.lists(offsets.astype(np.int32), elements, np.zeros(len(offsets) - 1, np.bool_))
+    joined_lists: Column = pc.call_function("binary_join", [lists, pa.scalar(separator, elements.type)])
+    return joined_lists
+
+
+_LENGTH = struct.Struct(">i")
+_FEW = 8
+"""So few values are walked one at a time rather than all together, one item of each after the other."""
+
+_CUT = "it is cut short"
+
+
+def walk(values: Packed, first: Int64s, count: Int64s) -> tuple[Int64s, Int64s]:
+    """Find the items, which must fill each value from `first` to its end: their starts and lengths.
+
+    `count` of each must not be more than a quarter of the bytes that there are.
+    """
+    offsets = edges(count)
+    starts = np.zeros(int(offsets[-1]), np.int64)
+    lengths = np.zeros(int(offsets[-1]), np.int64)
+    position = first.copy()
+    active = np.flatnonzero(count > 0)
+    item = 0
+    while len(active) >= _FEW:
+        here, ends = position[active], values.ends[active]
+        found = numbers_at(values.data, here, ends, "i4")
+        require((found >= -1) & (here + 4 + np.maximum(found, 0) <= ends), _CUT)
+        starts[offsets[active] + item] = here + 4
+        lengths[offsets[active] + item] = found
+        position[active] = here + 4 + np.maximum(found, 0)
+        item += 1
+        active = active[count[active] > item]
+    data = values.data.data
+    for row in active.tolist():
+        items = slice(int(offsets[row]) + item, int(offsets[row + 1]))
+        bounds = int(position[row]), int(values.ends[row])
+        starts[items], lengths[items], position[row] = _walk_one(data, bounds, items.stop - items.start)
+    require(position == values.ends, "it has more bytes than items")
+    return starts, lengths
+
+
+def _walk_one(data: memoryview, bounds: tuple[int, int], count: int) -> tuple[list[int], list[int], int]:
+    position, end = bounds
+    starts, lengths = [], []
+    for _ in range(count):
+        if position + 4 > end:
+            raise MalformedError(_CUT)
+        (length,) = _LENGTH.unpack_from(data, position)
+        starts.append(position + 4)
+        lengths.append(length)
+        position += 4 + max(length, 0)
+        if length < -1 or position > end:
+            raise MalformedError(_CUT)
+    return starts, lengths, position
+
+
+def read_items(values: Packed, starts: Int64s, lengths: Int64s, read: Reader) -> pa.BinaryArray:
+    """Read the items that `walk` found; null where they are."""
+    there = lengths >= 0
+    items = slices(values, starts[there], lengths[there])
+    return spread(read(items) if items.rows else items, there)
+
+
+def spread(values: Packed, there: Mask) -> pa.BinaryArray:
+    """Put strings where they belong, with nulls between them."""
+    if there.all():
+        return values.arrow()
+    lengths = np.zeros(len(there), np.int64)
+    lengths[there] = values.lengths
+    validity = kernels.buffer(np.packbits(there, bitorder="little"))
+    return Packed(edges(lengths), values.data).arrow(validity)

@@ -1,0 +1,423 @@
+r"""Wire text to Arrow: what becomes of each PostgreSQL type in Arrow and in JSON.
+
+What the Arrow type can't hold is null in the typed column and marked in `unfit`, so that a format can give
+PostgreSQL's text instead: nothing is rounded, clamped or dropped.
+
+An array of several dimensions or with another lower bound (`[0:1]={...}`) doesn't fit a list; neither does
+one with an element that doesn't fit the element's type.
+
+Floats keep NaN and the infinities. `numeric` without precision, with a negative scale, with a scale above its
+precision or with more than 38 digits is text, since no Arrow decimal holds all of its values; NaN and
+Infinity don't fit a decimal.
+
+Years BC and beyond 9999 are converted wherever Arrow's integer holds them; infinity, a timestamp after
+January 294247 and the time 24:00:00 don't fit.
+
+| PostgreSQL | Arrow | JSON |
+|---|---|---|
+| bool | bool | true, false |
+| int2, int4, int8 | int16, int32, int64 | number |
+| oid, xid, cid | int64 | string |
+| float4, float8 | float32, float64 | number; NaN, Infinity, -Infinity: string |
+| numeric(p,s), p <= 38, 0 <= s <= p | decimal128(p, s) | string (or number) |
+| any other numeric | utf8 | string (or number) |
+| bytea | binary | string, `\x...` |
+| date, time, timestamp | date32, time64(us), timestamp(us) | string |
+| timestamptz | timestamp(us, UTC) | string |
+| json, jsonb | utf8 | embedded |
+| arrays of built-in types and of enums | list | string |
+| anything else (xid8, an unsigned number of 64 bits, too) | utf8 | string |
+
+Strings are PostgreSQL's text output. Arrays of types that are not built in stay text, since their delimiter
+(`pg_type.typdelim`) isn't known here.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from pgcdc_cli.types import kernels
+from pgcdc_cli.types.kernels import Column, Mask, as_mask, as_text
+from pgcdc_cli.types.pg_type import TYPES, PgType
+
+
+class Typed(NamedTuple):
+    """`values` is null where the text was null or unfit; `unfit` is None where every value fits."""
+
+    values: Column
+    unfit: Mask | None
+
+
+class Conversion(Protocol):
+    """What the types' files provide: the Arrow type, and the way to it."""
+
+    @property
+    def arrow(self) -> pa.DataType: ...
+
+    def __call__(self, column: pa.BinaryArray) -> Typed: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Text as it is."""
+
+    arrow: pa.DataType
+
+    def __call__(self, column: pa.BinaryArray) -> Typed:
+        return Typed(as_text(column), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A vectorised cast, and one by one what it can't take.
+
+    `cast` takes what the RE2 pattern `usual` matches. `rare` reads any other text into the Arrow type's
+    storage (days, microseconds); None says that it doesn't fit.
+    """
+
+    arrow: pa.DataType
+    cast: Callable[[pa.StringArray], Column]
+    usual: str
+    rare: Callable[[str], int | None] | None = None
+
+    def __call__(self, column: pa.BinaryArray) -> Typed:
+        text = as_text(column)
+        try:
+            return Typed(self.cast(text), None)
+        except pa.ArrowInvalid:
+            return self._mixed(text)
+
+    def _mixed(self, text: pa.StringArray) -> Typed:
+        given = as_mask(text.is_valid())
+        rare = given & ~as_mask(kernels.matches(text, self.usual))
+        values = self._usual(kernels.null_where(text, rare))
+        values = kernels.replace_with_mask(values, rare, self._rare(text.filter(pa.array(rare))))
+        unfit = given & as_mask(values.is_null())
+        return Typed(values, unfit if unfit.any() else None)
+
+    def _usual(self, text: pa.StringArray) -> Column:
+        try:
+            return self.cast(text)
+        except pa.ArrowInvalid:
+            return kernels.concat([self._single(text[i : i + 1]) for i in range(len(text))])
+
+    def _single(self, text: pa.StringArray) -> Column:
+        try:
+            return self.cast(text)
+        except pa.ArrowInvalid:
+            return kernels.nulls(1, self.arrow)
+
+    def _rare(self, text: pa.StringArray) -> Column:
+        if self.rare is None:
+            return kernels.nulls(len(text), self.arrow)
+        storage = pa.int32() if self.arrow == pa.date32() else pa.int64()
+        values: Column = pa.array([self.rare(str(value)) for value in text], storage)
+        return values.cast(self.arrow)
+
+
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_TOKEN = {
+    delimiter: re.compile(
+        rf'(?:"([^"\\]*(?:\\.[^"\\]*)*)"|([^"\\{{}}{delimiter}]+))([{delimiter}}}])', re.DOTALL
+    )
+    for delimiter in ",;"
+}
+
+
+def parse_array(text: str, delimiter: str = ",") -> list[str | None] | None:
+    """Split one array literal into its elements' texts; None if it isn't of one dimension from 1.
+
+    `delimiter` is the element type's `pg_type.typdelim`.
+    """
+    if not text.startswith("{"):
+        return None
+    if text == "{}":
+        return []
+    elements: list[str | None] = []
+    at, token = 1, _TOKEN[delimiter]
+    while match := token.match(text, at):
+        quoted, bare, end = match.groups()
+        elements.append(_element(quoted, bare))
+        at = match.end()
+        if end == "}":
+            return elements if at == len(text) else None
+    return None
+
+
+def _element(quoted: str | None, bare: str | None) -> str | None:
+    if quoted is None:
+        return None if bare == "NULL" else bare
+    return _ESCAPED.sub(r"\1", quoted) if "\\" in quoted else quoted
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayOf:
+    """Lists of what `element` gives."""
+
+    element: Conversion
+    delimiter: str = ","
+
+    @property
+    def arrow(self) -> pa.DataType:
+        return pa.list_(self.element.arrow)
+
+    def __call__(self, column: pa.BinaryArray) -> Typed:
+        texts = as_text(column).to_pylist()
+        parsed = [None if text is None else parse_array(text, self.delimiter) for text in texts]
+        flat = [element for elements in parsed if elements is not None for element in elements]
+        offsets = np.zeros(len(texts) + 1, np.int32)
+        np.cumsum([0 if elements is None else len(elements) for elements in parsed], out=offsets[1:])
+        values, unfit_elements = self.element(kernels.binary(flat))
+        absent = np.array([elements is None for elements in parsed], np.bool_)
+        if unfit_elements is not None:
+            absent[np.searchsorted(offsets, np.flatnonzero(unfit_elements), side="right") - 1] = True
+        lists = kernels.lists(offsets, values, absent)
+        unfit = absent & np.array([text is not None for text in texts], np.bool_)
+        return Typed(lists, unfit if unfit.any() else None)
+
+
+_DIGITS = np.full(256, 0xFF, np.uint8)
+_DIGITS[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
+
+
+@dataclass(frozen=True, slots=True)
+class Bytea:
+    """All digits of a column at once; what is no hex form (never sent to pgcdc's sessions) doesn't fit."""
+
+    arrow: pa.DataType
+
+    def __call__(self, column: pa.BinaryArray) -> Typed:
+        try:
+            return Typed(decode_hex(column), None)
+        except ValueError:
+            return _one_by_one(column)
+
+
+def decode_hex(column: pa.BinaryArray) -> pa.BinaryArray:
+    r"""Decode; ValueError if any value isn't `\x` and pairs of lower-case hexadecimal digits."""
+    offsets, data = kernels.value_bytes(column.fill_null(b"\\x"))
+    lengths = np.diff(offsets)
+    if (lengths % 2).any() or (lengths < 2).any():
+        raise ValueError("odd number of digits")
+    pairs = data.reshape(-1, 2)
+    starts = offsets[:-1] // 2
+    if (pairs[starts] != np.frombuffer(b"\\x", np.uint8)).any():
+        raise ValueError("no hex form")
+    digits = _DIGITS[np.delete(pairs, starts, axis=0)]
+    if (digits == 0xFF).any():
+        raise ValueError("no hexadecimal digit")
+    validity = column.is_valid().buffers()[1] if column.null_count else None
+    ends = offsets // 2 - np.arange(len(offsets))
+    decoded = (digits[:, 0] << 4 | digits[:, 1]).astype(np.uint8)
+    return kernels.from_bytes(ends, decoded, validity)
+
+
+def _one_by_one(column: pa.BinaryArray) -> Typed:
+    values: list[bytes | None] = []
+    unfit = np.zeros(len(column), np.bool_)
+    for row, value in enumerate(column):
+        try:
+            values += decode_hex(pa.array([value.as_py()], pa.binary())).to_pylist()
+        except ValueError:
+            values.append(None)
+            unfit[row] = True
+    return Typed(pa.array(values, pa.binary()), unfit)
+
+
+MAX_DECIMAL_PRECISION = 38
+
+
+@dataclass(frozen=True, slots=True)
+class Boolean:
+    """`t` and `f`."""
+
+    arrow: pa.DataType
+
+    def __call__(self, column: pa.BinaryArray) -> Typed:
+        true = kernels.equal(column, b"t")
+        known = as_mask(true) | as_mask(kernels.equal(column, b"f"))
+        unfit = as_mask(column.is_valid()) & ~known
+        return Typed(kernels.null_where(true, unfit), unfit) if unfit.any() else Typed(true, None)
+
+
+def integer(arrow: pa.DataType) -> Conversion:
+    return Parsed(arrow, lambda text: text.cast(arrow), r"^-?\d+$")
+
+
+def floating(arrow: pa.DataType) -> Conversion:
+    return Parsed(arrow, lambda text: text.cast(arrow), r"^[-+.e\dA-Za-z]+$")
+
+
+class Precision(NamedTuple):
+    """`numeric(precision, scale)`; the scale may be negative or above the precision (PostgreSQL 15)."""
+
+    precision: int
+    scale: int
+
+
+def numeric_precision(typmod: int) -> Precision | None:
+    """Decode numeric's typmod (`make_numeric_typmod` in numeric.c); None where no precision was declared."""
+    if typmod < 4:
+        return None
+    packed = typmod - 4
+    return Precision(packed >> 16 & 0xFFFF, ((packed & 0x7FF) ^ 1024) - 1024)
+
+
+def numeric(typmod: int) -> Conversion:
+    """Decimal where it holds every finite value of the declared type, else text."""
+    declared = numeric_precision(typmod)
+    if declared is None or declared.precision > MAX_DECIMAL_PRECISION:
+        return Plain(pa.string())
+    if not 0 <= declared.scale <= declared.precision:
+        return Plain(pa.string())
+    arrow = pa.decimal128(*declared)
+    return Parsed(arrow, lambda text: text.cast(arrow), r"^-?[\d.]+$")
+
+
+_DAY = 86_400_000_000
+_INT64_MAX = 2**63 - 1
+_TEXT = re.compile(
+    r"(?P<year>\d{4,})-(?P<month>\d\d)-(?P<day>\d\d)"
+    r"(?: (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:\.(?P<fraction>\d{1,6}))?)?"
+    r"(?P<zone>[+-]\d\d(?::\d\d){0,2})?"
+    r"(?P<era> BC)?",
+    re.ASCII,
+)
+
+
+def days_from_civil(year: int, month: int, day: int) -> int:
+    """Count the days since 1970-01-01 of a date in the proleptic Gregorian calendar; 1 BC is year 0."""
+    # Years begin in March, so that the leap day comes last: 153 days in every five months.
+    shifted = year - (month <= 2)
+    days = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
+    return shifted * 365 + shifted // 4 - shifted // 100 + shifted // 400 + days - 719_468
+
+
+def _zone_seconds(zone: str) -> int:
+    hours, minutes, seconds = (int(part) for part in (zone[1:] + ":0:0").split(":")[:3])
+    offset = hours * 3600 + minutes * 60 + seconds
+    return -offset if zone[0] == "-" else offset
+
+
+def parse_days(text: str) -> int | None:
+    """Days since 1970-01-01 of any date but infinity."""
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        return None
+    year = int(match["year"])
+    days = days_from_civil(1 - year if match["era"] else year, int(match["month"]), int(match["day"]))
+    return days if -(2**31) <= days < 2**31 else None
+
+
+def parse_micros(text: str) -> int | None:
+    """Microseconds since 1970-01-01 00:00 (UTC where the text has a zone) of any timestamp that fits."""
+    match = _TEXT.fullmatch(text)
+    days = parse_days(text)
+    if match is None or days is None or match["hour"] is None:
+        return None
+    seconds = int(match["hour"]) * 3600 + int(match["minute"]) * 60 + int(match["second"])
+    if match["zone"]:
+        seconds -= _zone_seconds(match["zone"])
+    micros = days * _DAY + seconds * 1_000_000 + int((match["fraction"] or "0").ljust(6, "0"))
+    return micros if micros <= _INT64_MAX else None
+
+
+def date() -> Conversion:
+    return Parsed(pa.date32(), lambda text: text.cast(pa.date32()), r"^\d{4}-\d\d-\d\d$", parse_days)
+
+
+def timestamp(zone: str | None) -> Conversion:
+    """Microseconds; `zone` is "UTC" for timestamptz."""
+    arrow = pa.timestamp("us", zone)
+    suffix = r"[+-]\d\d(:\d\d)?" if zone else ""
+    usual = rf"^\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?{suffix}$"
+    return Parsed(arrow, lambda text: text.cast(arrow), usual, parse_micros)
+
+
+def _time(text: pa.StringArray) -> Column:
+    dated = kernels.null_where(
+        kernels.join([b"1970-01-01 ", text.cast(pa.binary())]), as_mask(text.is_null())
+    )
+    return as_text(dated).cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.time64("us"))
+
+
+def time() -> Conversion:
+    return Parsed(pa.time64("us"), _time, r"^[01]\d:|^2[0-3]:")
+
+
+JsonKind = Literal["number", "float", "bool", "json", "numeric", "string"]
+
+TEXT = Plain(pa.string())
+_OIDS = {name: oid for name, _, oid, _ in TYPES}
+_BOX = _OIDS["box"]
+
+
+def _by_oid(conversions: dict[str, Callable[[int], Conversion]]) -> dict[int, Callable[[int], Conversion]]:
+    return {_OIDS[name]: conversion for name, conversion in conversions.items()}
+
+
+# By OID: a user's own type may well be called "date". The argument is the typmod.
+_CONVERSIONS = _by_oid(
+    {
+        "bool": lambda _: Boolean(pa.bool_()),
+        "int2": lambda _: integer(pa.int16()),
+        "int4": lambda _: integer(pa.int32()),
+        "int8": lambda _: integer(pa.int64()),
+        "oid": lambda _: integer(pa.int64()),
+        "xid": lambda _: integer(pa.int64()),
+        "cid": lambda _: integer(pa.int64()),
+        "float4": lambda _: floating(pa.float32()),
+        "float8": lambda _: floating(pa.float64()),
+        "numeric": numeric,
+        "bytea": lambda _: Bytea(pa.binary()),
+        "date": lambda _: date(),
+        "time": lambda _: time(),
+        "timestamp": lambda _: timestamp(None),
+        "timestamptz": lambda _: timestamp("UTC"),
+    }
+)
+
+_JSON_KINDS: dict[int, JsonKind] = {
+    _OIDS["bool"]: "bool",
+    _OIDS["int2"]: "number",
+    _OIDS["int4"]: "number",
+    _OIDS["int8"]: "number",
+    _OIDS["float4"]: "float",
+    _OIDS["float8"]: "float",
+    _OIDS["numeric"]: "numeric",
+    _OIDS["json"]: "json",
+    _OIDS["jsonb"]: "json",
+}
+
+
+@cache
+def conversion(pg_type: PgType) -> Conversion:
+    """Find the way from a type's wire text to Arrow."""
+    element = pg_type.element
+    if element is not None and _is_splittable(element):
+        return ArrayOf(conversion(element), ";" if element.oid == _BOX else ",")
+    return _CONVERSIONS[pg_type.oid](pg_type.typmod) if pg_type.oid in _CONVERSIONS else TEXT
+
+
+def _is_splittable(element: PgType) -> bool:
+    return element.category == "enum" or element.oid in _OIDS.values()
+
+
+def arrow_type(pg_type: PgType) -> pa.DataType:
+    """Name the Arrow type of a column."""
+    return conversion(pg_type).arrow
+
+
+def to_arrow(pg_type: PgType, column: pa.BinaryArray) -> Typed:
+    """Convert n wire texts; a PROTOCOL error if one is no valid UTF-8."""
+    return conversion(pg_type)(column)
+
+
+def json_kind(pg_type: PgType) -> JsonKind:
+    """Say how a value stands in JSON; only a `string` may need escapes."""
+    return _JSON_KINDS.get(pg_type.oid, "string")
