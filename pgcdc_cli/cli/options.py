@@ -7,7 +7,7 @@ service file, password file. As in psql, what a connection string says wins over
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -103,9 +103,11 @@ def connection_string(
 
     _check_text(dbname, host, username, password)
     options = {"host": host, "port": port, "user": username, "fallback_application_name": "pgcdc"}
+    _check_port(port)
     try:
         if dbname is not None and _is_conninfo(dbname):
             options |= {name: str(value) for name, value in conninfo_to_dict(dbname).items()}
+            _check_host_and_port(dbname, options)
         else:
             options["dbname"] = dbname
     except psycopg.ProgrammingError as error:
@@ -115,7 +117,6 @@ def connection_string(
             f"could not read the connection string: {_without_secrets(str(error), str(dbname))}",
             hint='as in -d "host=localhost dbname=shop" or -d postgresql://user@localhost/shop',
         ) from None
-    _check_port(options["port"])
     if password is not None:
         options["password"] = password
     return make_conninfo("", **options)
@@ -143,8 +144,28 @@ def _check_text(*given: str | None) -> None:
 
 def _check_port(port: str | None) -> None:
     for number in (port or "").split(","):
-        if number and not (number.isdecimal() and number.isascii() and 0 < int(number) < 65536):
+        if not _is_port(number):
             raise usage_error(f'-p/--port: "{number}" is no port number (1 to 65535)')
+
+
+def _check_host_and_port(conninfo: str, options: Mapping[str, str | None]) -> None:
+    """Refuse what libpq takes for host, port and database where a URI's password has an unescaped `@` or `/`.
+
+    They are pieces of a password then, which no message may show.
+    """
+    hosts, ports = ((options[name] or "").split(",") for name in ("host", "port"))
+    authority, _, path = conninfo.partition("://")[2].partition("?")[0].partition("/")
+    is_cut = "@" in path and "@" not in authority
+    if is_cut or any("@" in host[1:] and "/" not in host for host in hosts) or not all(map(_is_port, ports)):
+        raise PgcdcError(
+            ErrorKind.USAGE,
+            "could not read the connection string: its host, port or database can't be one",
+            hint='in a URI\'s password, write "@" as %40 and "/" as %2F; or set PGPASSWORD',
+        )
+
+
+def _is_port(number: str) -> bool:
+    return not number or (number.isdecimal() and number.isascii() and 0 < int(number) < 65536)
 
 
 def usage_error(reason: str) -> typer.BadParameter:
