@@ -11,7 +11,7 @@ a key image for a row.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,36 @@ Int64s = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Operation = Literal["I", "U", "D", "R"]
 MarkKind = Literal["B", "C", "P", "K", "r"]
+_BINARY = pa.binary()
+
+
+Texts = list[bytes | None]
+
+
+class FewColumns(Sequence[Any]):
+    """Columns of a few rows as lists of values, None for one that is left out.
+
+    To make an Arrow array of a column takes longer than to write a few rows of it: one is made where it is
+    asked for.
+    """
+
+    def __init__(self, texts: Sequence[Texts | None]) -> None:
+        self.texts = texts
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - of a sequence of arrays
+        texts = self.texts[index]
+        return None if texts is None else pa.array(texts, _BINARY)
+
+
+def texts_of(columns: Sequence[pa.BinaryArray | None], index: int) -> Texts | None:
+    """Give a column's values one by one; None for one that is left out."""
+    if isinstance(columns, FewColumns):
+        return columns.texts[index]
+    column = columns[index]
+    return None if column is None else column.to_pylist()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,7 +65,7 @@ class FullImage:
     `unchanged[i]` is true. `unchanged[i]` is None for a column with no such row.
     """
 
-    columns: tuple[pa.BinaryArray, ...]
+    columns: Sequence[pa.BinaryArray]
     unchanged: tuple[Mask | None, ...]
 
     @property
@@ -48,7 +78,7 @@ class FullImage:
 class KeyImage:
     """Replica identity only: `columns[i]` is None for a column outside of it."""
 
-    columns: tuple[pa.BinaryArray | None, ...]
+    columns: Sequence[pa.BinaryArray | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -33,6 +33,7 @@ from pgcdc_cli.changes.slice import (
     Stamps,
     TransactionMark,
     TruncateChange,
+    texts_of,
 )
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.formats.base import SUFFIXES, Data, EncodedSlice, Piece, compress
@@ -327,12 +328,13 @@ def _images(
         return [None] * len(batch)
     rows = [_Image() for _ in range(len(batch))]
     unchanged = image.unchanged if isinstance(image, FullImage) else [None] * len(image.columns)
-    for column, values, mask in zip(batch.table.columns, image.columns, unchanged, strict=True):
+    for index, (column, mask) in enumerate(zip(batch.table.columns, unchanged, strict=True)):
+        values = texts_of(image.columns, index)
         if values is not None:
             kind = json_kind(column.type)
             writer = _WRITERS[numeric if kind == "numeric" else kind]
             absent = [False] * len(rows) if mask is None else mask.tolist()
-            for row, value, left_out in zip(rows, values.to_pylist(), absent, strict=True):
+            for row, value, left_out in zip(rows, values, absent, strict=True):
                 if left_out:
                     row.unchanged.append(column.name)
                 else:

@@ -129,12 +129,12 @@ def _take(lines: Lines, rows: Int64s) -> Lines:
 LINES: Arrange[Lines] = Arrange(_concat, _take)
 
 
-def not_empty(lines: Lines) -> Mask:
-    """Say which rows have a text at all."""
+def not_empty(lines: Lines) -> Mask | None:
+    """Say which rows have a text at all; None if all have."""
     if isinstance(lines, list):
-        return np.array([len(line) > 0 for line in lines])
+        return None if all(lines) else np.array([len(line) > 0 for line in lines])
     mask: Mask = np.diff(kernels.value_bytes(lines)[0]) > 0
-    return mask
+    return None if mask.all() else mask
 
 
 def joined_lines(lines: Lines) -> bytes | pa.Buffer:

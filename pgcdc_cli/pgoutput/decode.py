@@ -276,12 +276,12 @@ def _read_old(c: _Cursor, marker: str) -> m.KeyTuple | m.FullTuple:
     if marker == "O":
         return _read_full_tuple(c)
     count = c.check_count(c.uint16("column count"), 1, "columns")
-    return m.KeyTuple(tuple(_read_key_value(c, number) for number in range(1, count + 1)))
+    return m.KeyTuple(tuple([c.whole_text() or _read_key_value(c, number) for number in range(1, count + 1)]))
 
 
 def _read_full_tuple(c: _Cursor) -> m.FullTuple:
     count = c.check_count(c.uint16("column count"), 1, "columns")
-    return m.FullTuple(tuple(_read_value(c, number) for number in range(1, count + 1)))
+    return m.FullTuple(tuple([c.whole_text() or _read_value(c, number) for number in range(1, count + 1)]))
 
 
 def _read_key_value(c: _Cursor, number: int) -> m.Null | m.Text | m.Binary:
@@ -294,9 +294,6 @@ def _read_key_value(c: _Cursor, number: int) -> m.Null | m.Text | m.Binary:
 
 
 def _read_value(c: _Cursor, number: int) -> m.Value:
-    usual = c.whole_text()
-    if usual is not None:
-        return usual
     kind = c.uint8(f"column {number} kind")
     if kind == _TEXT:
         return m.Text(c.sized(f"column {number}"))

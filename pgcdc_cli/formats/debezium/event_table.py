@@ -37,7 +37,7 @@ class EventColumn:
     label: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class EventTable:
     """The fields of a row, and further ones that only the key has: masks and filters leave keys alone.
 

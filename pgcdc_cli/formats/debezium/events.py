@@ -15,6 +15,7 @@ from pgcdc_cli.changes.slice import (
     KeyImage,
     Marks,
     MessageChange,
+    Operation,
     Stamps,
     TruncateChange,
 )
@@ -23,23 +24,24 @@ from pgcdc_cli.formats.debezium.connect_schemas import Schema
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.event_table import Cells, EventColumn, EventTable, Losses, wrapping
 from pgcdc_cli.formats.debezium.record import (
+    NONE,
     Context,
-    Part,
     Places,
     Record,
     RecordKind,
     Sums,
+    handled,
     lines_of,
     record_line,
     source_parts,
 )
 from pgcdc_cli.formats.debezium.types.java import buckets, java_hash
-from pgcdc_cli.formats.debezium.types.kind import single_token, token
+from pgcdc_cli.formats.debezium.types.kind import token
 from pgcdc_cli.formats.debezium.types.texts import encoded
-from pgcdc_cli.formats.lines import LINES, Lines, are_few, joined_lines
+from pgcdc_cli.formats.lines import LINES, Lines, joined_lines
 from pgcdc_cli.formats.stamps import integer_text
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import Column, Mask
+from pgcdc_cli.types.kernels import Column, Mask, Part
 
 Tokens = tuple[Part, ...]
 """One JSON token a column: a constant or one per row."""
@@ -51,20 +53,11 @@ def row_lines(
     batch: ChangeBatch, table: EventTable, record: Record, config: ConnectorConfig, losses: Losses | None
 ) -> Lines:
     """Build the lines of a batch, one text a change; tells what they lose."""
-    rows, few = len(batch), record.few
-    old = _image(table, batch.old, few=few)
-    if batch.operation == "D":
-        assert old is not None
-        event = record.parts("d", _key(table, old), before=_struct(table, old))
-        tail = record.tombstone(_key(table, old)) if config.tombstones_on_delete else ()
-        return lines_of([*event, *tail], rows)
-    new = _image(table, batch.new, batch.old, losses, few=few)
-    assert new is not None
-    before = (_NULL,) if old is None else _struct(table, old)
-    operation = _OPERATIONS[batch.operation]
-    plain = record.parts(operation, _key(table, new), before=before, after=_struct(table, new))
-    written = lines_of(plain, rows) if operation not in config.skipped_operations else _nothing(rows)
-    if old is None:
+    rows = len(batch)
+    old, new = _image(table, batch.old), _image(table, batch.new, batch.old, losses)
+    plain = event_parts(batch.operation, table, record, config, (old, new))
+    written = lines_of(plain, rows) if plain else _nothing(rows)
+    if old is None or new is None:
         return written
     changed = _changed([(old[place], new[place]) for place in table.key or ()], rows)
     if not changed.any():
@@ -73,6 +66,26 @@ def row_lines(
     told = lines_of(moved, rows) if moved else _nothing(rows)
     either = np.arange(rows) + np.where(changed, 0, rows)
     return told if changed.all() else LINES.take(LINES.concat([told, written]), either)
+
+
+def event_parts(
+    operation: Operation,
+    table: EventTable,
+    record: Record,
+    config: ConnectorConfig,
+    images: tuple[Tokens | None, Tokens | None],
+) -> Sequence[Part]:
+    """Give what, joined row by row, are changes that leave the key alone; `images` are old and new."""
+    old, new = images
+    before = NONE if old is None else _struct(table, old)
+    if new is None:
+        assert old is not None
+        event = record.parts("d", _key(table, old), before=before)
+        return [*event, *(record.tombstone(_key(table, old)) if config.tombstones_on_delete else ())]
+    code = _OPERATIONS[operation]
+    if code in config.skipped_operations:
+        return ()
+    return record.parts(code, _key(table, new), before=before, after=_struct(table, new))
 
 
 def event_counts(batch: ChangeBatch, table: EventTable, config: ConnectorConfig) -> Int64s:
@@ -119,8 +132,6 @@ def _image(
     image: FullImage | KeyImage | None,
     old: FullImage | KeyImage | None = None,
     losses: Losses | None = None,
-    *,
-    few: bool = False,
 ) -> Tokens | None:
     """Every column's tokens, the key's own behind them.
 
@@ -128,8 +139,6 @@ def _image(
     """
     if image is None:
         return None
-    if few:
-        return tuple(_few_tokens(column, image) for column in table.all_columns)
     row = tuple(_tokens(column, image, old, losses) for column in table.columns)
     return row + tuple(_tokens(column, image, old, None) for column in table.key_only)
 
@@ -152,29 +161,6 @@ def _tokens(
     if unchanged is not None:
         tokens = kernels.replace_where(tokens, unchanged, field.unavailable)
     return tokens
-
-
-def is_few(batch: ChangeBatch, losses: Losses | None) -> bool:
-    """Say whether a batch's rows are written one by one: a few streamed ones, not compared with old ones."""
-    compared = batch.operation == "U" and batch.old is not None
-    return are_few(len(batch)) and losses is None and batch.operation != "R" and not compared
-
-
-def _few_tokens(column: EventColumn, image: FullImage | KeyImage) -> Part:
-    """Give the tokens of `_tokens`, one by one."""
-    values, field = image.columns[column.index], column.field
-    if values is None:
-        return field.absent
-    unchanged = image.unchanged[column.index] if isinstance(image, FullImage) else None
-    tokens = [
-        field.null if value is None else single_token(field.to_json, value) or field.null
-        for value in values.to_pylist()
-    ]
-    if unchanged is not None:
-        tokens = [
-            field.unavailable if lacks else one for lacks, one in zip(unchanged.tolist(), tokens, strict=True)
-        ]
-    return tokens if len(tokens) > 1 else tokens[0]
 
 
 def _choose(mask: Mask, one: pa.BinaryArray, other: pa.BinaryArray) -> pa.BinaryArray:
@@ -227,7 +213,7 @@ _BEGIN: Sequence[Part] = (b'"BEGIN"', b"null", b',"data_collections":null')
 def truncate(context: Context, change: TruncateChange, table: EventTable, places: Places, now: int) -> bytes:
     """Build the event of one table of a TRUNCATE."""
     relation = (change.table.schema, change.table.name)
-    record = Record(context, table, relation, places, now)
+    record = Record(context, table, relation, places, handled(context, now))
     return _line(record.parts("t", (b"null",)))
 
 

@@ -7,7 +7,8 @@ The reference is Debezium 2.5.4's PostgreSQL connector with pgoutput and Kafka's
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import ClassVar, Literal, Self
 
 import numpy as np
@@ -20,7 +21,7 @@ from pgcdc_cli.formats.capabilities import Capabilities, Compression, Layout
 from pgcdc_cli.formats.debezium import events
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.event_table import LOSSES, EventTable, Losses, described, event_table
-from pgcdc_cli.formats.debezium.events import event_counts, is_few, row_lines
+from pgcdc_cli.formats.debezium.events import event_counts, row_lines
 from pgcdc_cli.formats.debezium.record import (
     Changes,
     Context,
@@ -30,8 +31,10 @@ from pgcdc_cli.formats.debezium.record import (
     Record,
     Sums,
     Timeline,
+    handled,
     one,
 )
+from pgcdc_cli.formats.debezium.record_template import few_lines, is_few
 from pgcdc_cli.formats.lines import (
     LINES,
     MESSAGES,
@@ -91,13 +94,11 @@ class DebeziumFormat:
     compression: Compression = "none"
     values_only: bool = False
     _progress: Progress = field(default_factory=Progress, init=False)
-    _run_id: str = field(default_factory=lambda: str(uuid.uuid4()), init=False)
-    _database: str = field(default="", init=False)
+    _context: Context = field(init=False)
     _told: set[tuple[str, ...]] = field(default_factory=set, init=False)
 
-    @property
-    def _context(self) -> Context:
-        return Context(self.config, self._database, self.values_only, self._run_id)
+    def __post_init__(self) -> None:
+        self._context = Context(self.config, "", self.values_only, str(uuid.uuid4()))
 
     @property
     def suffix(self) -> str:
@@ -112,7 +113,9 @@ class DebeziumFormat:
 
         `database` is what `source.db` says.
         """
-        self._database = database
+        self._context = replace(self._context, database=database)
+        # Each connection describes tables anew. They would be found here, but by comparing every column.
+        event_table.cache_clear()
         self._told = set()
         self._progress = Progress() if last_commit is None else Progress(*last_commit)
 
@@ -123,9 +126,10 @@ class DebeziumFormat:
         changes = list(self._wanted(part))
         orders, sums = self._count(changes, timeline)
         encoded: list[EncodedLines] = []
+        at = handled(self._context, now)
         for change, order in zip(changes, orders, strict=True):
             if isinstance(change, ChangeBatch):
-                encoded += self._rows(change, timeline, order, now)
+                encoded += self._rows(change, timeline, order, at)
             else:
                 encoded.append(self._truncate(change, timeline.place(change.stamp, order), now))
         encoded += self._messages(part, timeline, now)
@@ -163,34 +167,36 @@ class DebeziumFormat:
         return Changes(name, index, event_counts(change, self._layout(change.table), self.config))
 
     def _rows(
-        self, batch: ChangeBatch, timeline: Timeline, orders: Orders | None, now: int
+        self, batch: ChangeBatch, timeline: Timeline, orders: Orders | None, at: bytes
     ) -> Iterator[EncodedLines]:
         losses = self._losses(batch.table, batch.stamps.lsn)
         # Rows of a snapshot are in no transaction.
         orders = None if batch.operation == "R" else orders
-        few = is_few(batch, losses)
-        places = timeline.places(batch.stamps, orders, snapshot=snapshot_marker(batch), few=few)
-        lines = self._batch(batch, places, now, losses)
+        places = timeline.places(batch.stamps, orders, snapshot_marker(batch))
+        layout = self._layout(batch.table, snapshot=batch.operation == "R")
+        if is_few(batch, losses):
+            lines: Lines = few_lines(batch, layout, self._context, places, at)
+        else:
+            names = batch.table.schema, batch.table.name
+            record = Record(self._context, layout, names, places, at)
+            lines = row_lines(batch, layout, record, self.config, losses)
         stamps, told = batch.stamps, not_empty(lines)
-        if not told.all():
+        index, commit = stamps.index, stamps.commit_lsn
+        if told is not None:
             lines = LINES.take(lines, np.flatnonzero(told))
+            index, commit = index[told], commit[told]
         if len(lines):
-            index, commit = stamps.index[told], stamps.commit_lsn[told]
             yield Encoded(*self._place(batch.table), index, commit, lines, batch.lacks_any)
         yield from _lost(losses, stamps)
-
-    def _batch(self, batch: ChangeBatch, places: Places, now: int, losses: Losses | None) -> Lines:
-        table = batch.table
-        layout = self._layout(table, snapshot=batch.operation == "R")
-        record = Record(self._context, layout, (table.schema, table.name), places, now)
-        return row_lines(batch, layout, record, self.config, losses)
 
     def _losses(self, table: TableSchema, lsn: Int64s) -> Losses | None:
         """Look for losses in directories only, which tables are made of."""
         return Losses(table, lsn, self._told) if self.layout == "table" else None
 
     def _skipped(self, part: Slice) -> Iterator[EncodedLines]:
-        """Tell of operations that are left out."""
+        """Tell of operations that are left out, in directories only."""
+        if self.layout == "stream":
+            return
         skipped = self.config.skipped_operations
         left_out = [
             (b.table, b.stamps) for b in part.changes if len(b) and set(_CODES[b.operation]) & set(skipped)
@@ -206,13 +212,11 @@ class DebeziumFormat:
         """Give what makes events; rows of a table without columns make none."""
         for batch in part.changes:
             some = len(batch) and batch.table.columns
-            if some and any(self._includes(batch.table, code) for code in _CODES[batch.operation]):
+            if some and _includes(self.config, batch.table.schema, batch.table.name, _CODES[batch.operation]):
                 yield batch
-        yield from (truncate for truncate in part.truncates if self._includes(truncate.table, "t"))
-
-    def _includes(self, table: TableSchema, operation: str) -> bool:
-        skipped = operation in self.config.skipped_operations
-        return not skipped and self.config.includes_table(table.schema, table.name)
+        for truncate in part.truncates:
+            if _includes(self.config, truncate.table.schema, truncate.table.name, "t"):
+                yield truncate
 
     def _layout(self, table: TableSchema, *, snapshot: bool = False) -> EventTable:
         return event_table(table, table.facts, self.config, snapshot=snapshot)
@@ -245,13 +249,23 @@ class DebeziumFormat:
         return described(table, table.facts, self.config, values_only=self.values_only)
 
 
+@lru_cache(4096)
+def _includes(config: ConnectorConfig, schema: str, table: str, codes: str) -> bool:
+    """Say whether any of these operations on a table makes an event."""
+    return not set(codes) <= set(config.skipped_operations) and config.includes_table(schema, table)
+
+
 def _lost(losses: Losses | None, stamps: Stamps) -> Iterator[EncodedLines]:
     if losses is not None and losses.lines:
         yield Encoded(LOSSES, None, stamps.index[:1], stamps.commit_lsn[:1], [b"".join(losses.lines)])
 
 
+def _newlines(data: pa.Buffer) -> int:
+    return int(np.count_nonzero(np.asarray(memoryview(data)).view(np.uint8) == _NEWLINE))
+
+
 def _piece(lines: EncodedLines) -> Piece:
     data = joined_lines(lines.rows)
-    rows = int(np.count_nonzero(np.asarray(memoryview(data)).view(np.uint8) == _NEWLINE))
+    rows = data.count(b"\n") if isinstance(data, bytes) else _newlines(data)
     commits = commit_range(lines)
     return Piece(lines.target, rows, *commits, data, table=lines.table, unchanged=lines.unchanged)

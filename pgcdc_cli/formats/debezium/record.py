@@ -1,10 +1,10 @@
 """One record: topic, key, value, headers; its source block and, on request, its transaction block."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, Self, cast
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from pgcdc_cli.formats.json_object import joined
 from pgcdc_cli.formats.lines import Lines
 from pgcdc_cli.formats.stamps import INVALID_XID, integer_text
 from pgcdc_cli.types import kernels
+from pgcdc_cli.types.kernels import Part
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,9 +109,6 @@ def _sums(names: Sequence[str], groups: Int64s, counts: Int64s, places: Int64s) 
     return Sums(names, transaction, table, np.add.reduceat(counts, first)[order] if len(first) else counts)
 
 
-Part: TypeAlias = "kernels.Part | list[bytes]"
-"""What lines are put together from: a constant, or a text per row, as a column or, of a few, in a list."""
-
 _name = lru_cache(1024)(token)
 VERSIONS = {"2.5": b"2.5.4.Final", "3.4": b"3.4.3.Final"}
 NONE: Sequence[Part] = (b"null",)
@@ -167,46 +165,113 @@ class Context:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """Where n changes stand: `previous` is the sequence's first part; `orders` are there if they are told.
+    """Where n changes stand; `orders` are there if they are told.
 
-    `few` says that what differs among rows is written one by one.
+    `ends` are where the commits before them end, -1 for none.
     """
 
     stamps: Stamps
-    previous: Part
+    ends: Int64s
     orders: Orders | None = None
-    snapshot: kernels.Part = b"false"
-    few: bool = False
+    snapshot: Part = b"false"
 
-    def transaction(self, kind: RecordKind) -> Sequence[Part]:
-        """Give the transaction block."""
+    @property
+    def lsn(self) -> Part:
+        return _digits(self.stamps.lsn)
+
+    @property
+    def millis(self) -> Part:
+        return _digits(self.stamps.commit_ts // 1000)
+
+    @property
+    def micros(self) -> Part:
+        return _digits(self.stamps.commit_ts)
+
+    @property
+    def xid(self) -> Part:
+        return _digits(self.stamps.xid)
+
+    @property
+    def xid_or_null(self) -> Part:
+        return _digits(self.stamps.xid, zero=b"null")
+
+    @property
+    def previous(self) -> Part:
+        """The sequence's first part."""
+        ends = self.ends
+        if (ends == ends[0]).all():
+            return previous_part(int(ends[0]))
+        texts = kernels.join([b'\\"', integer_text(ends), b'\\"'])
+        return kernels.replace_where(texts, ends < 0, b"null") if (ends < 0).any() else texts
+
+    def numbers(self, kind: RecordKind) -> tuple[Part, Part] | None:
+        """Give the events' numbers in the transaction, and among their table's there."""
         if self.orders is None:
-            return NONE
+            return None
         more = int(kind is RecordKind.SECOND_OF_TWO)
-        orders = (self.orders.total, self.orders.table)
-        total, table = (digits(order + more, few=self.few) for order in orders)
-        xid, lsn = (digits(column, few=self.few) for column in (self.stamps.xid, self.stamps.lsn))
-        identity = (b'{"id":"', xid, b":", lsn)
-        return (*identity, b'","total_order":', total, b',"data_collection_order":', table, b"}")
+        return _digits(self.orders.total + more), _digits(self.orders.table + more)
+
+
+class Slot(bytes):
+    """The name of what differs among rows, where it goes in a template."""
+
+
+class Slots:
+    """Where changes stand, as slots: `Places` for a template. `numbered` if their orders are told."""
+
+    lsn = Slot(b"lsn")
+    millis = Slot(b"millis")
+    micros = Slot(b"micros")
+    xid = Slot(b"xid")
+    xid_or_null = Slot(b"xid_or_null")
+    previous = Slot(b"previous")
+    snapshot = b"false"
+
+    def __init__(self, *, numbered: bool) -> None:
+        self._numbered = numbered
+
+    def numbers(self, _kind: RecordKind) -> tuple[Part, Part] | None:
+        return (Slot(b"total"), Slot(b"of_table")) if self._numbered else None
+
+
+class Template(NamedTuple):
+    """A line, in the form that `%` takes, and the slots in it in their order."""
+
+    form: bytes
+    slots: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, parts: Sequence[Part]) -> Self:
+        """Put constants and slots together."""
+        texts = cast("Sequence[bytes]", parts)
+        forms = [b"%b" if isinstance(text, Slot) else text.replace(b"%", b"%%") for text in texts]
+        return cls(b"".join(forms), tuple(text for text in texts if isinstance(text, Slot)))
+
+    def lines(self, texts: Mapping[bytes, Iterable[bytes]], rows: int) -> list[bytes]:
+        """Fill in each slot's texts, of which there is one a row, or more than that."""
+        columns = [texts[slot] for slot in self.slots]
+        return (
+            [self.form % row for row in zip(*columns, strict=False)] if columns else [self.form % ()] * rows
+        )
 
 
 class Record:
     """The records of one batch's rows."""
 
     def __init__(
-        self, context: Context, table: EventTable, names: tuple[str, str], places: Places, now: int
+        self,
+        context: Context,
+        table: EventTable,
+        names: tuple[str, str],
+        places: Places | Slots,
+        handled: bytes,
     ) -> None:
-        """`names` are schema and table; `now` is the time of handling in nanoseconds since 1970."""
+        """`names` are schema and table; `handled` is what the function of that name gives."""
         self._context = context
         self._table = table
         self._source = source_parts(context, names, places)
         self._places = places
-        self._now = now
-
-    @property
-    def few(self) -> bool:
-        """Whether the rows are written one by one."""
-        return self._places.few
+        self._handled = handled
 
     def parts(
         self,
@@ -219,8 +284,8 @@ class Record:
         kind: RecordKind = RecordKind.ONE,
     ) -> Sequence[Part]:
         """Give what, joined row by row, is a record's line."""
-        table, transaction = self._table, self._places.transaction(kind)
-        end = envelope_end(self._context, operation, transaction, self._now)
+        table, transaction = self._table, _transaction(self._places, kind)
+        end = _envelope_end(self._context, operation, transaction, self._handled)
         value = [table.value_head, b'{"before":', *before, b',"after":', *after, b',"source":', *self._source]
         value += [b",", *end, b"}", table.value_tail]
         return self._line(key, value, headers)
@@ -252,24 +317,36 @@ def record_line(
     return (begin, *key, b',"value":', *value, b',"headers":', *headers, b"}\n")
 
 
-def envelope_end(context: Context, operation: str, transaction: Sequence[Part], now: int) -> Sequence[Part]:
+def handled(context: Context, now: int) -> bytes:
+    """Say when a change was handled, in nanoseconds since 1970."""
+    millis = b'"ts_ms":%d' % (now // 1_000_000)
+    return millis + b',"ts_us":%d,"ts_ns":%d' % (now // 1000, now) if context.newer else millis
+
+
+def _envelope_end(
+    context: Context, operation: str, transaction: Sequence[Part], handled: bytes
+) -> Sequence[Part]:
     """Give the members of a row's value behind `source`."""
-    handled = b'"ts_ms":%d' % (now // 1_000_000)
     op = b'"op":"%s",' % operation.encode()
     if context.newer:
-        handled += b',"ts_us":%d,"ts_ns":%d' % (now // 1000, now)
-        return (b'"transaction":', *transaction, b"," + op + handled)
-    return (op + handled + b',"transaction":', *transaction)
+        return (b'"transaction":', *transaction, b"," + op, handled)
+    return (op, handled, b',"transaction":', *transaction)
 
 
-def source_parts(context: Context, names: tuple[str, str], places: Places) -> Sequence[Part]:
+def _transaction(places: Places | Slots, kind: RecordKind) -> Sequence[Part]:
+    """Give the transaction block."""
+    numbers = places.numbers(kind)
+    if numbers is None:
+        return NONE
+    total, of_table = numbers
+    identity = (b'{"id":"', places.xid, b":", places.lsn)
+    return (*identity, b'","total_order":', total, b',"data_collection_order":', of_table, b"}")
+
+
+def source_parts(context: Context, names: tuple[str, str], places: Places | Slots) -> Sequence[Part]:
     """Give the source block of n changes."""
-    stamps, few = places.stamps, places.few
-    lsn = digits(stamps.lsn, few=few)
-    millis = digits(stamps.commit_ts // 1000, few=few)
-    xid = digits(stamps.xid, few=few, zero=b"null")
-    snapshot, database = places.snapshot, _name(context.database)
-    parts: list[Part] = [*context.source(), millis, b',"snapshot":']
+    lsn, snapshot, database = places.lsn, places.snapshot, _name(context.database)
+    parts: list[Part] = [*context.source(), places.millis, b',"snapshot":']
     # "false" is the field's default: the connector leaves it null.
     replaced = context.config.value_converter_replace_null_with_default
     plain = snapshot == b"false" and not replaced
@@ -277,47 +354,37 @@ def source_parts(context: Context, names: tuple[str, str], places: Places) -> Se
     parts += [b',"db":' + database]
     parts += [b',"sequence":"[', places.previous, b',\\"', lsn, b'\\"]"']
     if context.newer:
-        micros = digits(stamps.commit_ts, few=few)
+        micros = places.micros
         parts += [b',"ts_us":', micros, b',"ts_ns":', micros, b"000"]
     schema, table = map(_name, names)
-    parts += [b',"schema":%s,"table":%s,"txId":' % (schema, table), xid, b',"lsn":', lsn, b',"xmin":null}']
+    parts += [
+        b',"schema":%s,"table":%s,"txId":' % (schema, table),
+        places.xid_or_null,
+        b',"lsn":',
+        lsn,
+        b',"xmin":null}',
+    ]
     return parts
 
 
-def digits(values: Int64s, *, few: bool = False, zero: bytes = b"0") -> Part:
-    """Write decimal numbers: once where all rows share one, and one by one of a few."""
+def _digits(values: Int64s, *, zero: bytes = b"0") -> Part:
+    """Write decimal numbers: once where all rows share one."""
     if (values == values[0]).all():
         return b"%d" % values[0] if values[0] else zero
-    if few:
-        return [b"%d" % value if value else zero for value in values.tolist()]
     texts = integer_text(values)
     return texts if zero == b"0" else kernels.replace_where(texts, values == 0, zero)
 
 
-def previous_part(ends: Int64s, *, few: bool = False) -> Part:
+def previous_part(end: int) -> bytes:
     """Build the first part of `sequence`: the previous commit's end LSN in quotes, null where that is -1."""
-    if (ends == ends[0]).all():
-        return _previous(int(ends[0]))
-    if few:
-        return list(map(_previous, ends.tolist()))
-    texts = kernels.join([b'\\"', integer_text(ends), b'\\"'])
-    return kernels.replace_where(texts, ends < 0, b"null") if (ends < 0).any() else texts
-
-
-def _previous(end: int) -> bytes:
     return b"null" if end < 0 else b'\\"%d\\"' % end
 
 
 def lines_of(parts: Sequence[Part], rows: int) -> Lines:
     """Put lines together, row by row."""
-    kinds = set(map(type, parts))
-    if not kinds <= {bytes, list}:
-        assert list not in kinds, "all rows are written one by one, or none"
-        return kernels.as_binary(joined(cast("Sequence[kernels.Part]", parts)))
-    if kinds == {bytes}:
+    if all(isinstance(part, bytes) for part in parts):
         return [b"".join(cast("Sequence[bytes]", parts))] * rows
-    texts = [[part] * rows if isinstance(part, bytes) else part for part in parts]
-    return [b"".join(row) for row in zip(*texts, strict=True)]
+    return kernels.as_binary(joined(parts))
 
 
 NO_COMMIT = -1
@@ -343,11 +410,8 @@ class Timeline:
     def __init__(self, part: Slice, before: Progress) -> None:
         self.marks = _marks(part)
         stamps, commit = self.marks.stamps, self.marks.kinds == "C"
-        lone = Stamps.of([message.stamp for message in part.messages if not message.transactional])
-        index = np.append(stamps.index[commit], lone.index)
-        order = np.argsort(index)
-        self._commits = index[order]
-        self._ends = np.append(before.last_commit, np.append(stamps.lsn[commit], lone.lsn)[order])
+        self._commits, ends = _with_messages(stamps.index[commit], stamps.lsn[commit], part)
+        self._ends = np.concatenate([[before.last_commit], ends])
         self._before = before
         last_time = int(stamps.commit_ts[-1]) if len(stamps) else before.last_time
         self.after = Progress(int(self._ends[-1]), last_time, before.events)
@@ -358,18 +422,16 @@ class Timeline:
         self.after = replace(self.after, events=sums.of(len(self.marks)))
         return orders, sums
 
-    def places(
-        self, stamps: Stamps, orders: Orders | None, *, snapshot: kernels.Part = b"false", few: bool = False
-    ) -> Places:
+    def places(self, stamps: Stamps, orders: Orders | None, snapshot: kernels.Part) -> Places:
         """Say where rows stand."""
         ends = self._ends[np.searchsorted(self._commits, stamps.index, side="left")]
-        return Places(stamps, previous_part(ends, few=few), orders, snapshot, few)
+        return Places(stamps, ends, orders, snapshot)
 
     def place(self, stamp: Stamp, orders: Orders | None = None) -> Places:
         """Say where a message or truncate stands; a message outside of transactions is a commit itself."""
         stamps = one(stamp, self._time_before(stamp))
-        end = self._ends[np.searchsorted(self._commits, stamps.index, side="right")]
-        return Places(stamps, previous_part(end), orders)
+        ends = self._ends[np.searchsorted(self._commits, stamps.index, side="right")]
+        return Places(stamps, ends, orders)
 
     def _time_before(self, stamp: Stamp) -> int:
         stamps = self.marks.stamps
@@ -377,8 +439,21 @@ class Timeline:
         return int(stamps.commit_ts[marks_before - 1]) if marks_before else self._before.last_time or 0
 
 
+def _with_messages(commits: Int64s, ends: Int64s, part: Slice) -> tuple[Int64s, Int64s]:
+    """Add the messages outside of transactions, which are commits themselves, to those of a slice."""
+    stamps = [message.stamp for message in part.messages if not message.transactional]
+    if not stamps:
+        return commits, ends
+    lone = Stamps.of(stamps)
+    index = np.append(commits, lone.index)
+    order = np.argsort(index)
+    return index[order], np.append(ends, lone.lsn)[order]
+
+
 def _marks(part: Slice) -> Marks:
     """Put a slice's marks together; which servers they came from is not told."""
+    if len(part.marks) == 1:
+        return part.marks[0]
     stamps = [marks.stamps for marks in part.marks]
 
     def column(name: str) -> Int64s:

@@ -4,7 +4,6 @@ import base64
 import json
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
@@ -96,9 +95,11 @@ class Converter:
 def single_token(to_json: ToJson, value: bytes) -> bytes | None:
     """Convert one wire text; None is null."""
     if isinstance(to_json, Converter):
-        # What is not UTF-8 is an error of the column's.
-        with suppress(UnicodeDecodeError):
+        try:
             return to_json.each(value.decode())
+        except UnicodeDecodeError:
+            # That is an error of the column's.
+            pass
     found: bytes | None = to_json(kernels.binary([value]))[0].as_py()
     return found
 
