@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pgcdc_cli.catalog.server import Session
-from pgcdc_cli.changes.table import ColumnFacts, TableColumn, TableFacts, TableSchema
-from pgcdc_cli.pgoutput.messages import Relation, RelationColumn, ReplicaIdentity
+from pgcdc_cli.changes.table import ColumnFacts, ReplicaIdentity, TableColumn, TableFacts, TableSchema
+from pgcdc_cli.pgoutput.messages import Relation, RelationColumn
 from pgcdc_cli.types.pg_type import PgType, builtin
 
 # One round trip: the message's types as declared; the columns as they are now; the columns of the primary key
@@ -85,25 +85,37 @@ def describe(session: Session, relation: Relation) -> TableSchema:
     [(declared, now, keys, behind, unique)] = session.ask(_FACTS, parameters, doing)
     types = {oid: _TypeFacts(*facts) for oid, *facts in behind or ()}
     present = {(name, type_oid): facts for name, type_oid, *facts in now or ()}
-    return TableSchema(
-        relation,
-        tuple(
-            _column(column, resolve(types, column.type_oid, column.typmod), text, present)
-            for column, text in zip(columns, declared, strict=True)
-        ),
-        _key(relation, keys or []),
-        _facts(relation, present, types, unique or []),
+    described = tuple(
+        _column(column, resolve(types, column.type_oid, column.typmod), text, present)
+        for column, text in zip(columns, declared, strict=True)
     )
+    return _table(relation, described, keys or [], _facts(relation, present, types, unique or []))
 
 
 def describe_alone(relation: Relation) -> TableSchema:
     """Give the table of a relation message without asking anybody."""
     columns = tuple(
-        TableColumn(column.name, type_, type_.name, column.key)
+        TableColumn.of(column.name, resolve({}, column.type_oid, column.typmod), replica_identity=column.key)
         for column in relation.columns
-        for type_ in (resolve({}, column.type_oid, column.typmod),)
     )
-    return TableSchema(relation, columns, _key(relation, []))
+    return _table(relation, columns, [])
+
+
+def _table(
+    relation: Relation,
+    columns: tuple[TableColumn, ...],
+    keys: list[list[Any]],
+    facts: TableFacts | None = None,
+) -> TableSchema:
+    return TableSchema(
+        relation.oid,
+        relation.namespace,
+        relation.name,
+        relation.replica_identity,
+        columns,
+        _key(relation, keys),
+        facts,
+    )
 
 
 def _facts(
@@ -136,7 +148,9 @@ def _column(
     not_null, dimensions, _ = present.get((column.name, column.type_oid), (None, 0, None))
     if declared == "???":
         declared = type_.name
-    return TableColumn(column.name, type_, declared, column.key, not_null, dimensions)
+    return TableColumn(
+        column.name, column.type_oid, column.typmod, type_, declared, column.key, not_null, dimensions
+    )
 
 
 def resolve(types: _Types, oid: int, typmod: int) -> PgType:

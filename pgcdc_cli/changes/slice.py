@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.messages import Origin
 
 Int64s = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -55,6 +54,14 @@ def texts_of(columns: Sequence[pa.BinaryArray | None], index: int) -> Texts | No
         return columns.texts[index]
     column = columns[index]
     return None if column is None else column.to_pylist()
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The server that a transaction came here from, and the LSN of its commit there."""
+
+    commit_lsn: Lsn
+    name: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)

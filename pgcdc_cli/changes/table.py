@@ -1,29 +1,75 @@
-"""A table as it is decoded: the relation message, and the catalog facts first used with it.
+"""A table as it is decoded: what its relation message says, and the catalog facts first used with it.
 
-Passes from the assembler (which gets it from `catalog.py`) to formats and sinks; its JSON form is what the
+Passes from the assembler (which has it from `catalog/`) to formats and sinks; its JSON form is what the
 schema files of a directory hold.
 """
 
 import hashlib
 import json
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from pgcdc_cli.pgoutput.messages import Relation, RelationColumn, ReplicaIdentity
 from pgcdc_cli.types.pg_type import PgType
+
+
+class ReplicaIdentity(Enum):
+    """What the server sends of the old row: `pg_class.relreplident`."""
+
+    DEFAULT = "d"
+    NOTHING = "n"
+    FULL = "f"
+    INDEX = "i"
 
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column; `declared` is its type as the table declares it, `type` the same with domains resolved."""
+    """A column. `type_oid`, `typmod` and `declared` are of its type as the table declares it.
+
+    `type` is the same with domains resolved. `replica_identity` says whether it is part of that.
+    """
 
     name: str
+    type_oid: int
+    typmod: int
     type: PgType
     declared: str
     replica_identity: bool
     not_null: bool | None = None
     dimensions: int = 0
+
+    @classmethod
+    def of(cls, name: str, type_: PgType, *, replica_identity: bool) -> "TableColumn":
+        """Make a column of a type that is no domain, with no more known of it."""
+        return cls(name, type_.oid, type_.typmod, type_, type_.name, replica_identity)
+
+    def to_json(self) -> dict[str, Any]:
+        """What the schema file says of it."""
+        return {
+            "name": self.name,
+            "type_oid": self.type_oid,
+            "typmod": self.typmod,
+            "type": self.type.to_json(),
+            "declared": self.declared,
+            "replica_identity": self.replica_identity,
+            "not_null": self.not_null,
+            "dimensions": self.dimensions,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "TableColumn":
+        """Read what `to_json` gave; KeyError, TypeError or ValueError if it is something else."""
+        return cls(
+            data["name"],
+            data["type_oid"],
+            data["typmod"],
+            PgType.from_json(data["type"]),
+            data["declared"],
+            data["replica_identity"],
+            data["not_null"],
+            data["dimensions"],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +135,10 @@ class TableSchema:
     there for schema files only.
     """
 
-    relation: Relation
+    oid: int
+    schema: str
+    name: str
+    replica_identity: ReplicaIdentity
     columns: tuple[TableColumn, ...]
     key: tuple[str, ...] | None
     facts: TableFacts | None = field(default=None, compare=False)
@@ -97,15 +146,7 @@ class TableSchema:
 
     def __hash__(self) -> int:
         """Hash quickly: tables are looked up for every batch."""
-        return hash((self.relation.oid, self.relation.name))
-
-    @property
-    def schema(self) -> str:
-        return self.relation.namespace
-
-    @property
-    def name(self) -> str:
-        return self.relation.name
+        return hash((self.oid, self.name))
 
     @property
     def display(self) -> str:
@@ -115,24 +156,12 @@ class TableSchema:
     def to_json(self) -> dict[str, Any]:
         """The schema file's content, without its fingerprint and version."""
         return {
-            "oid": self.relation.oid,
+            "oid": self.oid,
             "schema": self.schema,
             "table": self.name,
-            "replica_identity": self.relation.replica_identity.value,
+            "replica_identity": self.replica_identity.value,
             "key": None if self.key is None else list(self.key),
-            "columns": [
-                {
-                    "name": column.name,
-                    "type_oid": wire.type_oid,
-                    "typmod": wire.typmod,
-                    "type": column.type.to_json(),
-                    "declared": column.declared,
-                    "replica_identity": column.replica_identity,
-                    "not_null": column.not_null,
-                    "dimensions": column.dimensions,
-                }
-                for column, wire in zip(self.columns, self.relation.columns, strict=True)
-            ],
+            "columns": [column.to_json() for column in self.columns],
             **({} if self.events is None else {"events": self.events}),
             **({} if self.facts is None else {"facts": self.facts.to_json()}),
         }
@@ -140,27 +169,13 @@ class TableSchema:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "TableSchema":
         """Read what `to_json` gave; KeyError, TypeError or ValueError if it is something else."""
-        columns = tuple(
-            TableColumn(
-                c["name"],
-                PgType.from_json(c["type"]),
-                c["declared"],
-                c["replica_identity"],
-                c["not_null"],
-                c["dimensions"],
-            )
-            for c in data["columns"]
-        )
-        wire = tuple(
-            RelationColumn(c["name"], c["type_oid"], c["typmod"], c["replica_identity"])
-            for c in data["columns"]
-        )
-        identity = ReplicaIdentity(data["replica_identity"])
-        relation = Relation(data["oid"], data["schema"], data["table"], identity, wire)
         facts = data.get("facts")
         return cls(
-            relation,
-            columns,
+            data["oid"],
+            data["schema"],
+            data["table"],
+            ReplicaIdentity(data["replica_identity"]),
+            tuple(TableColumn.from_json(column) for column in data["columns"]),
             _names(data["key"]),
             None if facts is None else TableFacts.from_json(facts),
             data.get("events"),

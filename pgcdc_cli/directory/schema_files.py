@@ -10,7 +10,7 @@ FORMAT_VERSION = 1
 
 def schema_path(table: TableSchema) -> str:
     """Name a table's schema file, relative to the directory."""
-    return f"{SCHEMAS}/{table.relation.oid}-{table.fingerprint}.json"
+    return f"{SCHEMAS}/{table.oid}-{table.fingerprint}.json"
 
 
 class SchemaFiles:

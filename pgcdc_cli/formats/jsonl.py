@@ -28,6 +28,7 @@ from pgcdc_cli.changes.slice import (
     Int64s,
     KeyImage,
     MessageChange,
+    Origin,
     Slice,
     Stamp,
     Stamps,
@@ -70,7 +71,6 @@ from pgcdc_cli.formats.stamps import (
     one_timestamp,
     timestamp_text,
 )
-from pgcdc_cli.pgoutput.messages import Origin
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Mask, Part
 from pgcdc_cli.types.to_arrow import JsonKind, json_kind

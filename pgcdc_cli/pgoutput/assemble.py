@@ -18,6 +18,7 @@ from pgcdc_cli.changes.slice import (
     Int64s,
     Marks,
     MessageChange,
+    Origin,
     Slice,
     Stamp,
     Stamps,
@@ -28,7 +29,7 @@ from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import small_batch
 from pgcdc_cli.pgoutput.columns import SMALLEST_ROW, Rows, Shape, decode_rows
-from pgcdc_cli.pgoutput.messages import LogicalMessage, Origin, Relation, Tag, Truncate
+from pgcdc_cli.pgoutput.messages import LogicalMessage, Relation, Tag, Truncate
 from pgcdc_cli.pgoutput.relations import Tables
 from pgcdc_cli.pgoutput.transactions import Limits, State, Transactions, find_transactions
 from pgcdc_cli.pgoutput.wire import Wire, tag_mask
@@ -270,7 +271,7 @@ class _Batch:
         for some in np.split(order, firsts[1:]):
             number, shape = divmod(int(kinds[some[0]]), len(_SHAPES))
             tables.append(self.tables[number])
-            groups.append(Rows(rows[some], tables[-1].relation, _SHAPES[shape], self.tables.reader(number)))
+            groups.append(Rows(rows[some], tables[-1], _SHAPES[shape], self.tables.reader(number)))
         for images in decode_rows(self.wire, groups):
             operation = groups[images.group].shape.operation
             yield ChangeBatch(

@@ -19,8 +19,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pgcdc_cli.changes.slice import FullImage, Int64s, KeyImage, Mask, Operation
+from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import UndecodableError
-from pgcdc_cli.pgoutput.messages import Binary, Delete, Insert, Relation, Tag, Update
+from pgcdc_cli.pgoutput.messages import Binary, Delete, Insert, Tag, Update
 from pgcdc_cli.pgoutput.wire import Wire, as_buffer
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.binary import MalformedError
@@ -54,7 +55,7 @@ class Shape(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Row messages of one relation and one shape, by number; each has `SMALLEST_ROW` bytes or more.
+    """Row messages of one table and one shape, by number; each has `SMALLEST_ROW` bytes or more.
 
     `read` gives the text of binary values of a column, by the column's place; None for all rows of a
     connection that did not ask for them. `whole` says that the old tuples are whole rows, despite their
@@ -62,7 +63,7 @@ class Rows:
     """
 
     numbers: Int64s
-    relation: Relation
+    table: TableSchema
     shape: Shape
     read: Callable[[int, pa.BinaryArray], pa.BinaryArray] | None = None
     whole: bool = False
@@ -136,12 +137,12 @@ class _Tuples:
         self.position = position
         self.ends = wire.ends[rows.numbers]
         self.has_more = self.lacks_key = np.zeros(len(position), np.bool_)
-        self.width = len(rows.relation.columns)
+        self.width = len(rows.table.columns)
         self.columns: list[pa.BinaryArray | None] = []
         self.unchanged: list[Mask | None] = []
 
     def wants(self, column: int) -> bool:
-        return not self.is_key or self.rows.relation.columns[column].key
+        return not self.is_key or self.rows.table.columns[column].replica_identity
 
     def look(self, column: int, kind: Int64s | None) -> None:
         """Note of a key tuple's column where it has a value."""
@@ -279,7 +280,7 @@ def _text(wire: Wire, rows: Rows, column: int, values: pa.BinaryArray, kind: Int
         read = rows.read(column, values.filter(pa.array(binary)) if mixed else values)
     except MalformedError as error:
         numbers = rows.numbers[binary] if mixed else rows.numbers
-        raise _malformed(wire, int(numbers[error.row]), rows.relation.columns[column].name, error) from None
+        raise _malformed(wire, int(numbers[error.row]), rows.table.columns[column].name, error) from None
     return kernels.replace_with_mask(values, binary, read) if mixed else read
 
 
@@ -300,28 +301,28 @@ def _check(wire: Wire, runs: Sequence[_Tuples], good: Mask) -> None:
     """Raise what is wrong with the first message that is not good; `good` may cover the first runs only."""
     if good.all():
         return
-    bad: list[tuple[int, Relation]] = []
+    bad: list[tuple[int, TableSchema]] = []
     start = 0
     for run in runs:
         part = good[start : start + len(run.position)]
-        bad += [(int(number), run.rows.relation) for number in run.rows.numbers[: len(part)][~part][:1]]
+        bad += [(int(number), run.rows.table) for number in run.rows.numbers[: len(part)][~part][:1]]
         start += len(run.position)
     raise _explain(wire, *min(bad, key=lambda pair: pair[0]))
 
 
-def _explain(wire: Wire, number: int, relation: Relation) -> UndecodableError:
+def _explain(wire: Wire, number: int, table: TableSchema) -> UndecodableError:
     message = wire.decode(number)
     assert isinstance(message, Insert | Update | Delete)
     title = f"could not decode {type(message).__name__} message"
     images = [getattr(message, name, None) for name in ("old", "new")]
     for image in filter(None, images):
-        if len(image.values) != len(relation.columns):
+        if len(image.values) != len(table.columns):
             return wire.error(
                 number,
                 f"{title}: it has {len(image.values)} columns,"
-                f' table "{relation.namespace}.{relation.name}" has {len(relation.columns)}',
+                f' table "{table.display}" has {len(table.columns)}',
             )
-        for column, value in zip(relation.columns, image.values, strict=True):
+        for column, value in zip(table.columns, image.values, strict=True):
             if isinstance(value, Binary):
                 return wire.error(
                     number, f'{title}: column "{column.name}" is binary, which was not asked for'

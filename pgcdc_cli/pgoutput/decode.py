@@ -9,6 +9,8 @@ text count from the message's tag.
 import struct
 from collections.abc import Callable
 
+from pgcdc_cli.changes.slice import Origin
+from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.frames import POSTGRES_EPOCH
 from pgcdc_cli.lsn import Lsn
@@ -203,8 +205,8 @@ def _read_commit(c: _Cursor) -> m.Commit:
     return m.Commit(c.lsn("commit LSN"), c.lsn("end LSN"), c.time("commit time"))
 
 
-def _read_origin(c: _Cursor) -> m.Origin:
-    return m.Origin(c.lsn("commit LSN"), c.string("name"))
+def _read_origin(c: _Cursor) -> Origin:
+    return Origin(c.lsn("commit LSN"), c.string("name"))
 
 
 def _read_relation(c: _Cursor) -> m.Relation:
@@ -218,10 +220,10 @@ def _read_relation(c: _Cursor) -> m.Relation:
     return m.Relation(oid, namespace, name, identity, columns, xid)
 
 
-def _read_identity(c: _Cursor) -> m.ReplicaIdentity:
+def _read_identity(c: _Cursor) -> ReplicaIdentity:
     letter = c.uint8("replica identity")
     try:
-        return m.ReplicaIdentity(chr(letter))
+        return ReplicaIdentity(chr(letter))
     except ValueError:
         raise c.error(
             f"replica identity at byte {c.at - 1} is 0x{letter:02X}, not one of d, n, f, i"

@@ -6,9 +6,11 @@ is given only inside a streamed transaction, where it is the subtransaction's. `
 """
 
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import IntEnum
 from typing import TypeAlias
 
+from pgcdc_cli.changes.slice import Origin
+from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.lsn import Lsn
 
 
@@ -41,15 +43,6 @@ class Tag(IntEnum):
         return self.name.replace("_", " ").title()
 
 
-class ReplicaIdentity(Enum):
-    """What the server sends of the old row: `pg_class.relreplident`."""
-
-    DEFAULT = "d"
-    NOTHING = "n"
-    FULL = "f"
-    INDEX = "i"
-
-
 @dataclass(frozen=True, slots=True)
 class Begin:
     """`B`: a whole transaction follows. `final_lsn` is the commit record's."""
@@ -66,14 +59,6 @@ class Commit:
     commit_lsn: Lsn
     end_lsn: Lsn
     commit_time: int
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """`O`: the transaction came here from another server."""
-
-    commit_lsn: Lsn
-    name: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,8 +189,8 @@ def _checked(table: TableSchema, image: TupleT) -> TupleT:
     if len(image.values) != len(table.columns) or m.Binary in map(type, image.values):
         raise _UnusualError
     if isinstance(image, m.KeyTuple):
-        for column, value in zip(table.relation.columns, image.values, strict=True):
-            if not (column.key or isinstance(value, m.Null)):
+        for column, value in zip(table.columns, image.values, strict=True):
+            if not (column.replica_identity or isinstance(value, m.Null)):
                 raise _UnusualError
     return image
 
@@ -204,8 +204,8 @@ def _old_image(table: TableSchema, tuples: Sequence[Tuple]) -> FullImage | KeyIm
     if not isinstance(tuples[0], m.KeyTuple):
         return _full_image(tuples)
     columns = zip(*(one.values for one in tuples), strict=True)
-    wanted = zip(table.relation.columns, columns, strict=True)
-    return KeyImage(FewColumns([_texts(values) if column.key else None for column, values in wanted]))
+    wanted = zip(table.columns, columns, strict=True)
+    return KeyImage(FewColumns([_texts(values) if column.replica_identity else None for column, values in wanted]))
 
 
 def _texts(values: Sequence[m.Value]) -> Texts:

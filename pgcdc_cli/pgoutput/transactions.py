@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pgcdc_cli.changes.slice import Int64s, Mask
+from pgcdc_cli.changes.slice import Int64s, Mask, Origin
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.frames import POSTGRES_EPOCH
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.decode import BEGIN, COMMIT, LATEST_WIRE_TIME
-from pgcdc_cli.pgoutput.messages import Commit, Origin, Tag
+from pgcdc_cli.pgoutput.messages import Commit, Tag
 from pgcdc_cli.pgoutput.wire import Wire
 
 _SMALLEST_MESSAGE = 15

@@ -21,11 +21,10 @@ from pgcdc_cli.changes.slice import (
     Stamps,
     TruncateChange,
 )
-from pgcdc_cli.changes.table import TableColumn, TableSchema
+from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
 from pgcdc_cli.formats.arrow import MESSAGE_SCHEMA, OWN_NAMES, STAMP_FIELDS
 from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.messages import Relation, RelationColumn, ReplicaIdentity
 from pgcdc_cli.reader.stored_file import Record, Stored, find_schema, undecodable
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Column
@@ -45,13 +44,10 @@ def inferred_schema(arrow: pa.Schema) -> TableSchema:
         raise ValueError("it has other columns")
     names = [name for name in arrow.names if name not in OWN_NAMES]
     types = [_pg_type(arrow.field(name).type) for name in names]
-    wire = tuple(RelationColumn(n, t.oid, t.typmod, key=False) for n, t in zip(names, types, strict=True))
-    columns = tuple(
-        TableColumn(n, t, t.name, replica_identity=False) for n, t in zip(names, types, strict=True)
-    )
+    columns = tuple(TableColumn.of(n, t, replica_identity=False) for n, t in zip(names, types, strict=True))
     namespace, _, table = (arrow.metadata or {})[b"table"].decode().partition(".")
     # FULL, since nothing tells which columns an old row of the key alone has.
-    return TableSchema(Relation(0, namespace, table, ReplicaIdentity.FULL, wire), columns, None)
+    return TableSchema(0, namespace, table, ReplicaIdentity.FULL, columns, None)
 
 
 def _pg_type(arrow: pa.DataType) -> PgType:
@@ -286,7 +282,7 @@ class _Rows:
 
     def _old_kinds(self) -> Int64s:
         """Say what each row has of the old one: nothing, its key, or all, even outside of the identity."""
-        whole = np.full(len(self._old), self._schema.relation.replica_identity is ReplicaIdentity.FULL)
+        whole = np.full(len(self._old), self._schema.replica_identity is ReplicaIdentity.FULL)
         for index, column in enumerate(self._schema.columns):
             if not column.replica_identity:
                 whole |= kernels.as_mask(self._old.field(index).is_valid())

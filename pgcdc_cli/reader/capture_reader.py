@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
@@ -101,7 +102,7 @@ def _object(values: Iterable[tuple[str, str]] | None) -> str | None:
 def _key(relation: m.Relation, image: Image | None) -> list[tuple[str, str]] | None:
     """Under REPLICA IDENTITY FULL every column is flagged, and the capture doesn't tell the key."""
     names = {column.name for column in relation.columns if column.key}
-    if not names or image is None or relation.replica_identity is m.ReplicaIdentity.FULL:
+    if not names or image is None or relation.replica_identity is ReplicaIdentity.FULL:
         return None
     return [(name, value) for name, value in _sent(relation, image) or () if name in names]
 
@@ -316,7 +317,7 @@ def _plain(name: str, value: Any) -> Any:  # noqa: ANN401 - any field
     """Turn a field's value into what JSON knows."""
     if isinstance(value, Lsn):
         return str(value)
-    if isinstance(value, m.ReplicaIdentity):
+    if isinstance(value, ReplicaIdentity):
         return value.name.lower()
     if isinstance(value, tuple):
         return [asdict(column) for column in value]

@@ -178,7 +178,7 @@ class Lines:
         unchanged = frozenset(json.loads(line.get("unchanged", "[]")))
         if (new is None) != (operation == "D") or (operation == "D" and old is None):
             raise ValueError("its images are not those of its op")
-        key = f"{table.relation.oid}-{table.fingerprint}"
+        key = f"{table.oid}-{table.fingerprint}"
         self._tables[key] = table
         shown = None if old is None else tuple(old)
         rows = self._rows.setdefault((key, operation, shown), [])

@@ -17,9 +17,9 @@ import psycopg
 from psycopg import sql
 
 from pgcdc_cli.changes.slice import ChangeBatch, Edge, FullImage, Slice, SnapshotMark, Stamps
-from pgcdc_cli.changes.table import TableSchema
+from pgcdc_cli.changes.table import ReplicaIdentity, TableSchema
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.messages import Relation, RelationColumn, ReplicaIdentity
+from pgcdc_cli.pgoutput.messages import Relation, RelationColumn
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.replication.session import connect, server_failure
 from pgcdc_cli.types import kernels

@@ -21,7 +21,7 @@ from pgcdc_cli.changes.slice import (
     Stamps,
     TransactionMark,
 )
-from pgcdc_cli.changes.table import TableColumn, TableSchema
+from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
 from pgcdc_cli.directory.paths import file_name, table_folder
 from pgcdc_cli.formats.arrow import ArrowFormat
 from pgcdc_cli.formats.base import Format
@@ -29,7 +29,6 @@ from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.format import DebeziumFormat
 from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.messages import Relation, RelationColumn, ReplicaIdentity
 from pgcdc_cli.types.pg_type import builtin
 
 COLUMNS = {"id": (20, -1), "a": (23, -1), "b": (25, -1), "c": (1700, (12 << 16 | 2) + 4), "ts": (1184, -1)}
@@ -97,9 +96,8 @@ def changes(count: int, keys: int, existing: int, seed: int = 1) -> Changes:
 def table(name: str = "bench", oid: int = 16384) -> TableSchema:
     """Describe a table as its schema file does."""
     types = {column: builtin(*told) for column, told in COLUMNS.items()}
-    wire = tuple(RelationColumn(n, t.oid, t.typmod, n == "id") for n, t in types.items())
-    described = tuple(TableColumn(n, t, t.name, n == "id", None, 0) for n, t in types.items())
-    return TableSchema(Relation(oid, "public", name, ReplicaIdentity.DEFAULT, wire), described, ("id",))
+    described = tuple(TableColumn.of(n, t, replica_identity=n == "id") for n, t in types.items())
+    return TableSchema(oid, "public", name, ReplicaIdentity.DEFAULT, described, ("id",))
 
 
 @dataclass
@@ -125,7 +123,7 @@ class Directory:
             manifest.write(json.dumps(line | lsns) + "\n")
 
     def _file(self, table: TableSchema, some: Changes) -> dict[str, object]:
-        path = f"{table_folder('public', table.relation.name)}/"
+        path = f"{table_folder('public', table.name)}/"
         path += file_name(self.number, Lsn(self.lsn + _TO_COMMIT), 1, self.encoding.suffix)
         (self.path / path).parent.mkdir(exist_ok=True)
         size = checksum = 0
@@ -135,7 +133,7 @@ class Directory:
                 described = told
                 size, checksum = size + len(data), zlib.crc32(data, checksum)
                 file.write(data)
-        schema = f"schemas/{described.relation.oid}-{described.fingerprint}.json"
+        schema = f"schemas/{described.oid}-{described.fingerprint}.json"
         (self.path / schema).write_text(json.dumps({"format_version": 1, **described.to_json()}))
         facts = {"table": table.display, "path": path, "format": self.encoding.name, "rows": len(some)}
         return {**facts, "bytes": size, "crc32": checksum, "schema": schema, "unchanged": False}

@@ -3,11 +3,11 @@
 import pytest
 
 from pgcdc_cli.catalog import Catalog
-from pgcdc_cli.changes.table import TableSchema
+from pgcdc_cli.changes.table import ReplicaIdentity, TableSchema
 from pgcdc_cli.frames import XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.decode import decode
-from pgcdc_cli.pgoutput.messages import Relation, RelationColumn, ReplicaIdentity
+from pgcdc_cli.pgoutput.messages import Relation, RelationColumn
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.types.pg_type import PgType
 
@@ -205,11 +205,11 @@ def test_defaults_are_told_as_the_catalog_prints_them_but_not_of_generated_colum
 
 
 def test_a_changed_default_is_told_with_the_next_relation_message_but_is_no_new_version(database, catalog):
-    before = described(
-        database, catalog, "CREATE TABLE t (id int PRIMARY KEY, v text DEFAULT 'a')", "VALUES (1)"
-    )
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text DEFAULT 'a')")
+    [relation] = relations(database, "INSERT INTO t VALUES (1)")
+    before = catalog.describe(relation)
     database.execute("ALTER TABLE t ALTER v SET DEFAULT 'b'")
-    after = catalog.describe(before.relation)
+    after = catalog.describe(relation)
     assert before.facts is not None
     assert after.facts is not None
     assert [t.facts.columns["v"].default for t in (before, after)] == ["'a'::text", "'b'::text"]
@@ -227,16 +227,13 @@ def test_labels_of_an_enum_a_domain_over_it_or_an_array_come_in_their_order(data
 
 
 def test_a_primary_key_is_told_in_its_own_order_and_a_unique_index_stands_in_for_none(database, catalog):
-    keyed = described(
-        database,
-        catalog,
-        "CREATE TABLE t (a int, b int, c int UNIQUE, PRIMARY KEY (b, a))",
-        "VALUES (1, 2, 3)",
-    )
+    database.execute("CREATE TABLE t (a int, b int, c int UNIQUE, PRIMARY KEY (b, a))")
+    [relation] = relations(database, "INSERT INTO t VALUES (1, 2, 3)")
+    keyed = catalog.describe(relation)
     assert keyed.facts is not None
     assert (keyed.facts.primary_key, keyed.facts.unique) == (("b", "a"), ("c",))
     database.execute("DROP PUBLICATION p; ALTER TABLE t DROP CONSTRAINT t_pkey")
-    bare = catalog.describe(keyed.relation)
+    bare = catalog.describe(relation)
     assert bare.facts is not None
     assert (bare.facts.primary_key, bare.facts.unique) == (None, ("c",))
 

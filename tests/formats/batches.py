@@ -17,9 +17,8 @@ from pgcdc_cli.changes.slice import (
     TransactionMark,
     TruncateChange,
 )
-from pgcdc_cli.changes.table import TableColumn, TableSchema
+from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.messages import Relation, RelationColumn, ReplicaIdentity
 from pgcdc_cli.types.pg_type import TYPES, PgType, builtin
 
 UNCHANGED = object()
@@ -38,15 +37,11 @@ def table(
     """`columns` maps names to built-in types: `{"id": "int8", "price": "numeric(12,2)"}`."""
     types = [pg_type if isinstance(pg_type, PgType) else _type(pg_type) for pg_type in columns.values()]
     identity = key or ()
-    wire = tuple(
-        RelationColumn(column, pg_type.oid, pg_type.typmod, column in identity)
-        for column, pg_type in zip(columns, types, strict=True)
-    )
     described = tuple(
-        TableColumn(column, pg_type, pg_type.name, column in identity)
+        TableColumn.of(column, pg_type, replica_identity=column in identity)
         for column, pg_type in zip(columns, types, strict=True)
     )
-    return TableSchema(Relation(oid, "public", name, ReplicaIdentity.DEFAULT, wire), described, key)
+    return TableSchema(oid, "public", name, ReplicaIdentity.DEFAULT, described, key)
 
 
 def _type(name: str) -> PgType:

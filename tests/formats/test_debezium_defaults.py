@@ -3,6 +3,8 @@
 The expressions are spelled as `pg_get_expr` prints them; what is expected was told by a real 2.5.4.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from pgcdc_cli.changes.table import ColumnFacts, TableColumn
@@ -16,7 +18,7 @@ OIDS = {name: oid for name, _, oid, _ in TYPES}
 
 def default(type_: PgType, expression: str, *, snapshot: bool = False, **modes: str) -> str | None:
     config = ConnectorConfig(topic_prefix="srv", **modes)
-    column = TableColumn("v", type_, type_.name, replica_identity=False, not_null=False)
+    column = replace(TableColumn.of("v", type_, replica_identity=False), not_null=False)
     field = field_for(column, ColumnFacts(expression, ("new", "it's")), config, snapshot=snapshot)
     found = field.schema.get("default")
     return None if found is None else found.decode()

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from dataclasses import replace
 
 import pytest
 from batches import Stream, change, table
@@ -21,7 +22,8 @@ CITEXT = PgType(20002, -1, "citext", "other")
 
 def of_type(type_: PgType | str, declared: str = "", default: str | None = None, **modes) -> Field | None:
     found = builtin(OIDS[type_], -1) if isinstance(type_, str) else type_
-    column = TableColumn("v", found, declared or found.name, replica_identity=False)
+    column = TableColumn.of("v", found, replica_identity=False)
+    column = replace(column, declared=declared or found.name)
     return field_for(column, ColumnFacts(default), ConnectorConfig(topic_prefix="srv", **modes))
 
 
@@ -80,7 +82,7 @@ def test_the_json_in_an_hstores_text_has_no_escapes_but_those_of_json():
 
 
 def test_an_hstore_that_may_not_be_null_is_empty_where_it_is_not_sent():
-    column = TableColumn("v", HSTORE, "hstore", replica_identity=False, not_null=True)
+    column = replace(TableColumn.of("v", HSTORE, replica_identity=False), not_null=True)
     assert field_for(column, None, ConnectorConfig(topic_prefix="srv")).absent == b'"{}"'
 
 

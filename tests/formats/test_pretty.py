@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rows import events, to_slice
 
-from pgcdc_cli.changes.slice import Marks, MessageChange, Slice, TransactionMark, TruncateChange
+from pgcdc_cli.changes.slice import Marks, MessageChange, Origin, Slice, TransactionMark, TruncateChange
+from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.formats.pretty import PrettyFormat, render_line, render_message
 from pgcdc_cli.formats.terminal import Style, safe, shorten
 from pgcdc_cli.lsn import Lsn
@@ -142,7 +143,7 @@ RELATION = m.Relation(
     7,
     "public",
     "orders",
-    m.ReplicaIdentity.DEFAULT,
+    ReplicaIdentity.DEFAULT,
     (m.RelationColumn("id", 20, -1, True), m.RelationColumn("note", 25, -1, False)),
 )
 TIME = 1_767_323_045_678_901
@@ -162,7 +163,7 @@ ONE, TWO = Lsn(0x16), Lsn(0x1A00000000)
 LINES = [
     (m.Begin(ONE, TIME, 9), f"Begin final_lsn=0/16 commit_time={AT} xid=9"),
     (m.Commit(ONE, TWO, TIME), f"Commit {COMMITTED}"),
-    (m.Origin(ONE, "east"), "Origin commit_lsn=0/16 name=east"),
+    (Origin(ONE, "east"), "Origin commit_lsn=0/16 name=east"),
     (RELATION, "Relation public.orders (id*, note) replica_identity=default oid=7"),
     (m.Type(99, "public", "mood"), "Type public.mood oid=99"),
     (m.Insert(7, NEW), "Insert public.orders id=1 note=x\\u001b[2J"),

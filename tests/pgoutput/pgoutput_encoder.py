@@ -6,6 +6,7 @@
 import struct
 from functools import singledispatch
 
+from pgcdc_cli.changes.slice import Origin
 from pgcdc_cli.pgoutput import messages as m
 
 POSTGRES_EPOCH = 946_684_800_000_000
@@ -84,7 +85,7 @@ def _(message: m.Commit):
 
 
 @_encode.register
-def _(message: m.Origin):
+def _(message: Origin):
     return b"O" + _lsn(message.commit_lsn) + _string(message.name)
 
 

@@ -2,6 +2,7 @@
 
 from pgoutput_encoder import frame
 
+from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.assemble import Assembler
@@ -9,9 +10,9 @@ from pgcdc_cli.pgoutput.wire import Wire
 
 TIME = 1_700_000_000_000_000
 COLUMNS = (m.RelationColumn("id", 20, -1, True), m.RelationColumn("doc", 25, -1, False))
-ORDERS = m.Relation(16385, "public", "orders", m.ReplicaIdentity.DEFAULT, COLUMNS)
-NARROW = m.Relation(16385, "public", "orders", m.ReplicaIdentity.DEFAULT, COLUMNS[:1])
-PARTS = m.Relation(16386, "public", "parts", m.ReplicaIdentity.FULL, COLUMNS)
+ORDERS = m.Relation(16385, "public", "orders", ReplicaIdentity.DEFAULT, COLUMNS)
+NARROW = m.Relation(16385, "public", "orders", ReplicaIdentity.DEFAULT, COLUMNS[:1])
+PARTS = m.Relation(16386, "public", "parts", ReplicaIdentity.FULL, COLUMNS)
 BEGIN, COMMIT = m.Begin(Lsn(1000), TIME, 7), m.Commit(Lsn(1000), Lsn(1010), TIME)
 
 

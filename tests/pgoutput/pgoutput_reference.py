@@ -1,13 +1,13 @@
 """What the assembler must give, computed the plain way: one message after another, one object a row.
 
-A row is `(operation, relation, stamp, new, old)`, a value bytes, None for NULL, or UNCHANGED; a key image
+A row is `(operation, table, stamp, new, old)`, a value bytes, None for NULL, or UNCHANGED; a key image
 is a dictionary of its columns by position. `flat` turns slices into the same.
 """
 
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from pgcdc_cli.changes.slice import KeyImage
+from pgcdc_cli.changes.slice import KeyImage, Origin
 from pgcdc_cli.changes.table import TableColumn, TableSchema
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.lsn import Lsn
@@ -22,10 +22,19 @@ BYTEA, INT4, TEXT = 17, 23, 25
 def describe(relation):
     """Catalog facts made up from the relation message alone."""
     columns = tuple(
-        TableColumn(column.name, PgType(column.type_oid, column.typmod, "text"), "text", column.key)
+        TableColumn.of(
+            column.name, PgType(column.type_oid, column.typmod, "text"), replica_identity=column.key
+        )
         for column in relation.columns
     )
-    return TableSchema(relation, columns, tuple(column.name for column in relation.columns if column.key))
+    return TableSchema(
+        relation.oid,
+        relation.namespace,
+        relation.name,
+        relation.replica_identity,
+        columns,
+        tuple(column.name for column in relation.columns if column.key),
+    )
 
 
 @dataclass
@@ -65,7 +74,7 @@ def _rows(part):
         )
         for index, stamp, new, old in places:
             place = tuple(map(int, stamp))
-            yield index, (changes.operation, changes.table.relation, place, new, old)
+            yield index, (changes.operation, changes.table, place, new, old)
 
 
 def _images(image, rows):
@@ -98,7 +107,7 @@ def _others(part):
         place = _place(change.stamp)
         yield (
             change.stamp.index,
-            ("T", change.table.relation, place, change.cascade, change.restart_identity),
+            ("T", change.table, place, change.cascade, change.restart_identity),
         )
     for change in part.messages:
         place = _place(change.stamp)
@@ -127,15 +136,15 @@ class Plain:
         self.found = Assembled()
         self.skip_before, self.until, self.max_transactions = skip_before, until, max_transactions
         self.marks, self.binary = marks, binary
-        self.relations = {}
+        self.tables = {}
         self.begin = None
         self.seq = 0
 
     def take(self, message, lsn):  # noqa: C901  # one case for each kind of message
         match message:
             case m.Relation():
-                self.relations[message.oid] = message
-            case m.Type() | m.Origin():
+                self.tables[message.oid] = describe(message)
+            case m.Type() | Origin():
                 pass
             case m.Begin():
                 self.require(self.begin is None)
@@ -202,29 +211,29 @@ class Plain:
         self.reached(message.lsn)
 
     def truncate(self, oid, message, lsn):
-        self.require(oid in self.relations)
-        relation, options = self.relations[oid], (message.cascade, message.restart_identity)
-        self.change(lsn, lambda place: ("T", relation, place, *options))
+        self.require(oid in self.tables)
+        table, options = self.tables[oid], (message.cascade, message.restart_identity)
+        self.change(lsn, lambda place: ("T", table, place, *options))
 
     def row(self, message, lsn):
         self.require(self.begin is not None)
         if not self.kept():
             return
-        self.require(message.relation_oid in self.relations)
-        relation = self.relations[message.relation_oid]
-        new = self.image(getattr(message, "new", None), relation)
-        old = self.image(getattr(message, "old", None), relation)
-        self.change(lsn, lambda place: (type(message).__name__[0], relation, place, new, old))
+        self.require(message.relation_oid in self.tables)
+        table = self.tables[message.relation_oid]
+        new = self.image(getattr(message, "new", None), table)
+        old = self.image(getattr(message, "old", None), table)
+        self.change(lsn, lambda place: (type(message).__name__[0], table, place, new, old))
 
-    def image(self, image, relation):
+    def image(self, image, table):
         if image is None:
             return None
-        self.require(len(image.values) == len(relation.columns))
+        self.require(len(image.values) == len(table.columns))
         self.require(self.binary or not any(isinstance(value, m.Binary) for value in image.values))
-        pairs = list(zip(image.values, relation.columns, strict=True))
+        pairs = list(zip(image.values, table.columns, strict=True))
         if isinstance(image, m.FullTuple) or is_whole(pairs):
             return tuple(self.value(*pair) for pair in pairs)
-        return {i: self.value(*pair) for i, pair in enumerate(pairs) if pair[1].key}
+        return {i: self.value(*pair) for i, pair in enumerate(pairs) if pair[1].replica_identity}
 
     def value(self, value, column):
         if isinstance(value, m.UnchangedToast):
@@ -243,7 +252,7 @@ class Plain:
 
 def is_whole(pairs):
     """Whether a key tuple has the key, and more."""
-    there = [(column.key, not isinstance(value, m.Null)) for value, column in pairs]
+    there = [(column.replica_identity, not isinstance(value, m.Null)) for value, column in pairs]
     return (False, True) in there and (True, False) not in there
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
+from pgcdc_cli.changes.slice import Origin
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.messages import ReplicaIdentity
@@ -51,7 +52,7 @@ _OTHERS = [
     m.Begin(FINAL, TIME, 771),
     m.Begin(Lsn(2**63 - 1), -(2**62), 2**32 - 1),
     m.Commit(FINAL, END, TIME),
-    m.Origin(FINAL, "other server"),
+    Origin(FINAL, "other server"),
     m.StreamStart(771, True),
     m.StreamStart(771, False),
     m.StreamStop(),

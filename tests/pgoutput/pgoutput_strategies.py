@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 from pgoutput_encoder import frame
 from pgoutput_reference import BYTEA, INT4, TEXT
 
+from pgcdc_cli.changes.slice import Origin
+from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 
@@ -35,7 +37,7 @@ def relations(draw, oid, *, binary=False):
     types = st.sampled_from(list(binaries)) if binary else st.just(TEXT)
     keys = draw(st.lists(st.tuples(st.booleans(), types), max_size=4))
     columns = tuple(m.RelationColumn(f"c{i}", type_, -1, key) for i, (key, type_) in enumerate(keys))
-    return m.Relation(oid, "public", f"t{oid}", draw(st.sampled_from(m.ReplicaIdentity)), columns)
+    return m.Relation(oid, "public", f"t{oid}", draw(st.sampled_from(ReplicaIdentity)), columns)
 
 
 @st.composite
@@ -89,7 +91,7 @@ class _Stream:
         final = Lsn(self.step() + 10 * count + 10)
         self.add(m.Begin(final, TIME + self.lsn, draw(st.integers(3, 2**32 - 1))))
         if draw(st.integers(0, 4)) == 0:
-            self.add(m.Origin(final, "elsewhere"))
+            self.add(Origin(final, "elsewhere"))
         for _ in range(count):
             self.step()
             self.change()

@@ -5,14 +5,18 @@ import pytest
 from pgoutput_encoder import frame
 
 from pgcdc_cli.changes.slice import FullImage, KeyImage
+from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.columns import Rows, Shape, decode_rows
 from pgcdc_cli.pgoutput.wire import Wire
+from pgcdc_cli.types.pg_type import PgType
+
+TEXT = PgType(25, -1, "text")
 
 
-def relation(oid, width, keys=(0,)):
-    columns = tuple(m.RelationColumn(f"c{i}", 25, -1, i in keys) for i in range(width))
-    return m.Relation(oid, "public", f"t{oid}", m.ReplicaIdentity.DEFAULT, columns)
+def table(oid, width, keys=(0,)):
+    columns = tuple(TableColumn.of(f"c{i}", TEXT, replica_identity=i in keys) for i in range(width))
+    return TableSchema(oid, "public", f"t{oid}", ReplicaIdentity.DEFAULT, columns, None)
 
 
 def full(*values):
@@ -30,7 +34,7 @@ def value(content):
 
 
 def decode(*groups):
-    """Each group: relation, shape, messages. The messages of all groups are interleaved on the wire."""
+    """Each group: table, shape, messages. The messages of all groups are interleaved on the wire."""
     placed = [(row, group) for group, (_, _, rows) in enumerate(groups) for row in rows]
     order = sorted(range(len(placed)), key=lambda i: (i * 7919) % len(placed))
     (wire,) = Wire.join([frame(placed[i][0]) for i in order])
@@ -45,7 +49,7 @@ def decode(*groups):
 @pytest.mark.parametrize("width", [0, 1, 2, 17, 1600])
 def test_a_table_may_have_any_number_of_columns(width):
     rows = [m.Insert(1, full(*[f"{row}.{i}".encode() for i in range(width)])) for row in range(3)]
-    ((images,), (originals,)) = decode((relation(1, width), Shape.INSERT, rows))
+    ((images,), (originals,)) = decode((table(1, width), Shape.INSERT, rows))
     assert images.old is None
     assert images.new.unchanged == (None,) * width
     assert [column.to_pylist() for column in images.new.columns] == [
@@ -54,7 +58,7 @@ def test_a_table_may_have_any_number_of_columns(width):
 
 
 def test_groups_of_different_widths_and_shapes_share_one_walk_and_no_values():
-    narrow, wide = relation(1, 2), relation(2, 5, keys=(1, 4))
+    narrow, wide = table(1, 2), table(2, 5, keys=(1, 4))
     groups = [
         (narrow, Shape.INSERT, [m.Insert(1, full(b"%d" % i, b"n" * i)) for i in range(4)]),
         (wide, Shape.DELETE_KEY, [m.Delete(2, key(None, b"%d" % i, None, None, b"k")) for i in range(3)]),
@@ -69,7 +73,7 @@ def test_groups_of_different_widths_and_shapes_share_one_walk_and_no_values():
             [m.Update(1, key(b"%d" % i, None), full(b"%d" % -i, "toast")) for i in range(5)],
         ),
         (narrow, Shape.UPDATE_OLD, [m.Update(1, full(b"o", None), full(b"n", b"%d" % i)) for i in range(2)]),
-        (relation(3, 0), Shape.DELETE_OLD, [m.Delete(3, full())] * 2),
+        (table(3, 0), Shape.DELETE_OLD, [m.Delete(3, full())] * 2),
     ]
     results, originals = decode(*groups)
     for (of, shape, _), images, rows in zip(groups, results, originals, strict=True):
@@ -90,7 +94,7 @@ def check_values(image, tuples, of):
     for i, column in enumerate(image.columns):
         values = [row.values[i] for row in tuples]
         if column is None:
-            assert not of.columns[i].key
+            assert not of.columns[i].replica_identity
             continue
         column.validate(full=True)
         assert column.offset == 0
@@ -104,7 +108,7 @@ def check_values(image, tuples, of):
 
 def test_key_tuples_with_more_than_the_key_are_whole_rows():
     """A partition under replica identity FULL sends all columns in the key tuple of its root."""
-    of = relation(1, 3)
+    of = table(1, 3)
     rows = [
         key(b"1", None, None),
         key(b"2", b"two", None),
@@ -115,7 +119,7 @@ def test_key_tuples_with_more_than_the_key_are_whole_rows():
     groups = [
         (of, Shape.DELETE_KEY, [m.Delete(1, old) for old in rows]),
         (of, Shape.UPDATE_KEY, [m.Update(1, old, full(b"n", "toast", b"w")) for old in rows]),
-        (relation(2, 2, keys=()), Shape.DELETE_KEY, [m.Delete(2, key(b"all", b"of it"))]),
+        (table(2, 2, keys=()), Shape.DELETE_KEY, [m.Delete(2, key(b"all", b"of it"))]),
     ]
     results, originals = decode(*groups)
     kinds = {(one.group, type(one.old)): rows for one, rows in zip(results, originals, strict=True)}
@@ -127,7 +131,7 @@ def test_key_tuples_with_more_than_the_key_are_whole_rows():
 
 
 def test_a_group_keeps_no_other_groups_bytes():
-    small, large = relation(1, 1), relation(2, 1)
+    small, large = table(1, 1), table(2, 1)
     groups = [
         (small, Shape.INSERT, [m.Insert(1, full(b"s"))] * 3),
         (large, Shape.INSERT, [m.Insert(2, full(b"x" * 10_000))] * 3),

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from pgoutput_encoder import encode
 from pgoutput_samples import FINAL, SAMPLES, TIME
 
+from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.errors import ErrorKind, UndecodableError
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.decode import decode, decode_next
@@ -86,7 +87,7 @@ def check_only_error(data, options):
 
 BEGIN = encode(m.Begin(FINAL, TIME, 771))
 INSERT = encode(m.Insert(1, m.FullTuple((m.Text(b"a"), m.Null(), m.Text(b"value")))))
-RELATION = encode(m.Relation(1, "s", "t", m.ReplicaIdentity.FULL, (m.RelationColumn("a", 23, -1, True),)))
+RELATION = encode(m.Relation(1, "s", "t", ReplicaIdentity.FULL, (m.RelationColumn("a", 23, -1, True),)))
 
 
 @pytest.mark.parametrize(

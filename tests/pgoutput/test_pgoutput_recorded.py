@@ -8,6 +8,7 @@ from pgoutput_orders import FrameAssembler as Assembler
 from pgoutput_recording import SETTINGS, messages, record
 from pgoutput_reference import UNCHANGED, describe, flat, merged, reference
 
+from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 
@@ -36,9 +37,9 @@ def tables_after(events):
 
 
 def follow(rows, event):
-    operation, relation, _, new, old = event
-    keys = [i for i, column in enumerate(relation.columns) if column.key]
-    full_identity = relation.replica_identity is m.ReplicaIdentity.FULL
+    operation, table, _, new, old = event
+    keys = [i for i, column in enumerate(table.columns) if column.replica_identity]
+    full_identity = table.replica_identity is ReplicaIdentity.FULL
     keys = [0] if full_identity else keys
     before = rows.pop(tuple((old or new)[i] for i in keys), None)
     if operation == "D":
@@ -162,7 +163,7 @@ def test_a_table_without_replica_identity_sends_inserts(database):
     slot = database.create_slot()
     database.execute("INSERT INTO by_nothing VALUES (1, 2, NULL)")
     (event,) = assembled(record(database, slot, "nothing")).events
-    assert (event[1].replica_identity, event[3]) == (m.ReplicaIdentity.NOTHING, (b"1", b"2", None))
+    assert (event[1].replica_identity, event[3]) == (ReplicaIdentity.NOTHING, (b"1", b"2", None))
 
 
 def test_truncates_messages_and_schema_changes_keep_their_order(database):

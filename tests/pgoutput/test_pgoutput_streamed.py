@@ -9,7 +9,7 @@ from pgoutput_orders import BEGIN, COMMIT, NARROW, ORDERS, PARTS, TIME, frames_o
 from pgoutput_pieces import GID
 from pgoutput_reference import flat
 
-from pgcdc_cli.changes.slice import Prepared
+from pgcdc_cli.changes.slice import Origin, Prepared
 from pgcdc_cli.directory import spool_file
 from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.directory.open_files import Files
@@ -87,7 +87,7 @@ def test_a_rolled_back_subtransaction_is_cut_off_with_the_messages_in_it(spools)
 def test_a_definition_that_was_rolled_back_is_not_used(spools):
     """No server leaves it at that: an abort makes it tell all tables again (`cleanup_rel_sync_cache`)."""
     streams = connection(spools)
-    first = block(m.Origin(Lsn(0), "elsewhere"), in_stream(ORDERS, 8))
+    first = block(Origin(Lsn(0), "elsewhere"), in_stream(ORDERS, 8))
     rest = block(in_stream(insert(b"1", b"a")), first=False)
     with pytest.raises(UndecodableError, match="no Relation message has come for OID 16385"):
         taken(streams, *first, m.StreamAbort(XID, 8), *rest, m.StreamCommit(XID, *END))
@@ -155,7 +155,7 @@ def test_an_older_definition_doesn_t_replace_a_newer_one(spools):
 @pytest.mark.parametrize("cut", [1, 2, 3])
 def test_a_begin_knows_where_its_transaction_came_from_wherever_a_batch_ends(spools, cut):
     streams = connection(spools)
-    origin = m.Origin(Lsn(77), "elsewhere")
+    origin = Origin(Lsn(77), "elsewhere")
     messages = [BEGIN, origin, ORDERS, insert(b"1", b"a"), COMMIT]
     slices = taken(streams, *messages[:cut])
     assert streams.in_transaction
@@ -169,7 +169,7 @@ def test_a_begin_knows_where_its_transaction_came_from_wherever_a_batch_ends(spo
 
 
 def test_a_streamed_transaction_s_begin_knows_it_too(spools):
-    origin = m.Origin(Lsn(0), "elsewhere")
+    origin = Origin(Lsn(0), "elsewhere")
     rows = block(origin, in_stream(ORDERS), in_stream(insert(b"1", b"a")))
     slices = taken(connection(spools), *rows, m.StreamCommit(XID, *END))
     assert {mark.stamp.origin for part in slices for mark in chain.from_iterable(part.marks)} == {origin}

@@ -111,7 +111,7 @@ def test_a_transaction_is_one_slice_up_to_its_edge():
     part = one_slice(BEGIN, ORDERS, insert(b"1", b"x"), insert(b"2", None), COMMIT)
     assert part.edge == Edge(Lsn(1000), Lsn(1010), 1)
     (rows,) = part.changes
-    assert (rows.operation, rows.table.relation, len(rows), rows.old) == ("I", ORDERS, 2, None)
+    assert (rows.operation, rows.table, len(rows), rows.old) == ("I", describe(ORDERS), 2, None)
     assert [column.to_pylist() for column in rows.new.columns] == [[b"1", b"2"], [b"x", None]]
     assert rows.new.unchanged == (None, None)
     stamps = rows.stamps
@@ -151,8 +151,8 @@ def test_rows_before_a_changed_relation_message_have_the_old_columns_and_rows_be
     (part,) = assembler.assemble(
         frames_of(BEGIN, ORDERS, insert(b"1", b"x"), NARROW, insert(b"2"), ORDERS, insert(b"3", b"z"), COMMIT)
     )
-    seqs = {rows.table.relation: rows.stamps.seq.tolist() for rows in part.changes}
-    assert seqs == {ORDERS: [0, 2], NARROW: [1]}
+    seqs = {rows.table: rows.stamps.seq.tolist() for rows in part.changes}
+    assert seqs == {describe(ORDERS): [0, 2], describe(NARROW): [1]}
     assert asked == [ORDERS, NARROW, ORDERS]
 
 
@@ -192,7 +192,7 @@ def test_a_transaction_whose_commit_lsn_is_below_the_checkpoint_is_dropped_whole
     later = [m.Begin(Lsn(1100), TIME, 8), insert(b"2", b"y"), m.Commit(Lsn(1100), Lsn(1110), TIME)]
     (part,) = assembler.assemble(frames_of(*later))
     assert part.edge == Edge(Lsn(1100), Lsn(1110), 1)
-    assert part.changes[0].table.relation == ORDERS
+    assert part.changes[0].table == describe(ORDERS)
 
 
 @pytest.mark.parametrize(("skip_before", "kept"), [(899, True), (900, False)])

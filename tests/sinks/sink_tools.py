@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from pgcdc_cli.changes.slice import Edge
-from pgcdc_cli.changes.table import TableColumn, TableSchema
+from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
 from pgcdc_cli.directory.checkpoint import Source
 from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.directory.manifest import Segment, read_manifest
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.formats.base import EncodedSlice, Format, Piece
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.messages import Relation, RelationColumn, ReplicaIdentity
 from pgcdc_cli.sinks.core import CheckpointedSink
 from pgcdc_cli.sinks.directory_sink import DirectorySettings, DirectorySink
 from pgcdc_cli.types.pg_type import builtin
@@ -88,10 +87,12 @@ def make_table(
 ) -> TableSchema:
     int4 = builtin(23, -1)
     assert int4 is not None
-    wire = tuple(RelationColumn(column, 23, -1, key=True) for column in columns)
     return TableSchema(
-        Relation(oid, schema, name, ReplicaIdentity.DEFAULT, wire),
-        tuple(TableColumn(column, int4, "integer", replica_identity=True) for column in columns),
+        oid,
+        schema,
+        name,
+        ReplicaIdentity.DEFAULT,
+        tuple(TableColumn(column, 23, -1, int4, "integer", replica_identity=True) for column in columns),
         tuple(columns),
     )
 

@@ -130,7 +130,7 @@ class Directory:
         }
 
     def _schema_file(self, table: TableSchema) -> str:
-        path = f"schemas/{table.relation.oid}-{table.fingerprint}.json"
+        path = f"schemas/{table.oid}-{table.fingerprint}.json"
         (self.path / "schemas").mkdir(exist_ok=True)
         (self.path / path).write_text(json.dumps({"format_version": 1, **table.to_json()}))
         return path

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 from merge_oracle import Change, Key, Row
 
-from pgcdc_cli.changes.table import TableColumn, TableSchema
-from pgcdc_cli.pgoutput.messages import Relation, RelationColumn, ReplicaIdentity
+from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
 from pgcdc_cli.types.pg_type import PgType, builtin
 
 INT4, TEXT, JSONB, NUMERIC_10_2 = 23, 25, 3802, (10 << 16 | 2) + 4
@@ -35,11 +34,11 @@ def table_schema(
     """Describe a table as the catalog would; `dimensions` is what its arrays are declared with."""
     full = identity is ReplicaIdentity.FULL
     flags = {column: full or column in (key or ()) for column in columns}
-    wire = tuple(RelationColumn(c, t.oid, t.typmod, flags[c]) for c, t in columns.items())
     described = tuple(
-        TableColumn(c, t, t.name, flags[c], None, dimensions if t.element else 0) for c, t in columns.items()
+        TableColumn(c, t.oid, t.typmod, t, t.name, flags[c], None, dimensions if t.element else 0)
+        for c, t in columns.items()
     )
-    return TableSchema(Relation(oid, schema, name, identity, wire), described, key)
+    return TableSchema(oid, schema, name, identity, described, key)
 
 
 COLUMNS = {
@@ -95,7 +94,7 @@ class History:
         self, op: str, new: Row | None = None, old: Row | None = None, toast: frozenset[str] = frozenset()
     ) -> None:
         """Send a change as the table's replica identity would have it."""
-        full = self.table.relation.replica_identity is ReplicaIdentity.FULL
+        full = self.table.replica_identity is ReplicaIdentity.FULL
         moved = old is not None and new is not None and self._key_of(old) != self._key_of(new)
         image = old if full or moved or op == "D" else None
         if image is not None and not full:

@@ -21,7 +21,7 @@ from merge_oracle import fold
 from pyspark.sql import SparkSession
 from spark_cluster import QUICK, Cluster
 
-from pgcdc_cli.pgoutput.messages import ReplicaIdentity
+from pgcdc_cli.changes.table import ReplicaIdentity
 
 pytestmark = pytest.mark.timeout(1200)
 

@@ -9,7 +9,7 @@ from merge_histories import random_history
 from merge_oracle import fold
 from pyspark.sql import SparkSession
 
-from pgcdc_cli.pgoutput.messages import ReplicaIdentity
+from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.spark.pgcdc_merge.job import merge
 from pgcdc_cli.spark.pgcdc_merge.merge_errors import MergeError
 from pgcdc_cli.spark.pgcdc_merge.options import Options

@@ -10,7 +10,7 @@ from merge_histories import History, random_history
 from merge_oracle import Change, fold
 from pyspark.sql import SparkSession
 
-from pgcdc_cli.pgoutput.messages import ReplicaIdentity
+from pgcdc_cli.changes.table import ReplicaIdentity
 
 SPACES = 40
 

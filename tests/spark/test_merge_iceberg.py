@@ -10,7 +10,7 @@ from merge_histories import INT4, TEXT, History, pg_type, random_history, table_
 from merge_oracle import Change, fold
 from pyspark.sql import SparkSession
 
-from pgcdc_cli.pgoutput.messages import ReplicaIdentity
+from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.spark.pgcdc_merge import job
 from pgcdc_cli.spark.pgcdc_merge.control import Control
 from pgcdc_cli.spark.pgcdc_merge.iceberg import IcebergLake

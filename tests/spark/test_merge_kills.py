@@ -27,7 +27,7 @@ from merge_oracle import fold
 from pyspark.sql import SparkSession
 from spark_cluster import QUICK
 
-from pgcdc_cli.pgoutput.messages import ReplicaIdentity
+from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.spark.pgcdc_merge.control import Control
 from pgcdc_cli.spark.pgcdc_merge.delta import DeltaLake
 from pgcdc_cli.spark.pgcdc_merge.iceberg import IcebergLake

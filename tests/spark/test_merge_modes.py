@@ -10,8 +10,7 @@ from merge_histories import INT4, TEXT, History, pg_type, random_history, table_
 from merge_oracle import Change, Row, fold
 from pyspark.sql import SparkSession
 
-from pgcdc_cli.changes.table import TableSchema
-from pgcdc_cli.pgoutput.messages import ReplicaIdentity
+from pgcdc_cli.changes.table import ReplicaIdentity, TableSchema
 from pgcdc_cli.spark.pgcdc_merge.merge_errors import MergeError
 from pgcdc_cli.spark.pgcdc_merge.options import parse_lsn
 

@@ -12,8 +12,7 @@ from merge_histories import pg_type, table_schema
 from merge_oracle import Change
 from pyspark.sql import SparkSession
 
-from pgcdc_cli.changes.table import TableSchema
-from pgcdc_cli.pgoutput.messages import ReplicaIdentity
+from pgcdc_cli.changes.table import ReplicaIdentity, TableSchema
 from pgcdc_cli.types.pg_type import PgType
 
 NAN = float("nan")

@@ -159,7 +159,8 @@ def _included(table: TableSchema, index: int, config: ConnectorConfig, *, snapsh
 
 
 def _is_domain(table: TableSchema, index: int) -> bool:
-    return table.relation.columns[index].type_oid != table.columns[index].type.oid
+    column = table.columns[index]
+    return column.type_oid != column.type.oid
 
 
 def _left_out(table: TableSchema, index: int, config: ConnectorConfig, *, snapshot: bool) -> Field | None:
@@ -186,9 +187,9 @@ def _column_facts(table: TableSchema, index: int) -> ColumnFacts:
 
 def _mapped(table: TableSchema, column: EventColumn, config: ConnectorConfig, *, snapshot: bool) -> Field:
     """Follow the one rule that masks the column or tells its type."""
-    described, wire = table.columns[column.index], table.relation.columns[column.index]
+    described = table.columns[column.index]
     default = _column_facts(table, column.index).default
-    source = source_type(described, wire.type_oid, default, snapshot=snapshot)
+    source = source_type(described, described.type_oid, default, snapshot=snapshot)
     full_name = (table.schema, table.name, described.name)
     rule = config.mask_rule(*full_name)
     mask = None if rule is None else parse_mask(rule)
