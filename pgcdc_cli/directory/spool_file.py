@@ -14,12 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from pgcdc_cli.changes.slice import Int64s, Prepared
+from pgcdc_cli.changes.spool import PADDING, Chunk, FinishedSpool
 from pgcdc_cli.directory.open_files import Files
 from pgcdc_cli.directory.strict_json import damaged
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.spool import Chunk, Marked
-from pgcdc_cli.pgoutput.wire import PADDING, Wire
 
 SUFFIX = ".spool"
 
@@ -210,22 +209,21 @@ class SpoolFile:
             self._size += len(part)
             self._crc32 = zlib.crc32(part, self._crc32)
 
-    def finish(self) -> Marked:
+    def finish(self) -> FinishedSpool:
         """Write all of it, for the checkpoint to name; nothing is appended any more."""
         self.write()
         if not self._exists:
             self._folder.append(self._path, [], exists=False)
             self._exists = True
-        return Marked(self._path, self._size, self._crc32)
+        return FinishedSpool(self._path, self._size, self._crc32)
 
-    def wires(self) -> Iterator[Wire]:
+    def chunks(self) -> Iterator[Chunk]:
         """Read what is left, from the beginning."""
         offset = 0
         while offset < self._size:
             chunk, offset = self._folder.read(self._path, offset)
-            yield chunk.wire()
-        for chunk in self._pending:
-            yield chunk.wire()
+            yield chunk
+        yield from self._pending
 
     def remove(self) -> None:
         """Delete it."""

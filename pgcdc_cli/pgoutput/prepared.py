@@ -13,10 +13,11 @@ from typing import Literal
 import numpy as np
 
 from pgcdc_cli.changes.slice import Edge, Marks, Prepared, Slice, Stamp, TransactionMark
+from pgcdc_cli.changes.spool import Spools
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
-from pgcdc_cli.pgoutput.spool import Aside, End, Replay, Spools
+from pgcdc_cli.pgoutput.spool import Aside, End, Replay
 
 Name = tuple[int, str]
 """A prepared transaction: xid and gid."""

@@ -205,7 +205,9 @@ def _old_image(table: TableSchema, tuples: Sequence[Tuple]) -> FullImage | KeyIm
         return _full_image(tuples)
     columns = zip(*(one.values for one in tuples), strict=True)
     wanted = zip(table.columns, columns, strict=True)
-    return KeyImage(FewColumns([_texts(values) if column.replica_identity else None for column, values in wanted]))
+    return KeyImage(
+        FewColumns([_texts(values) if column.replica_identity else None for column, values in wanted])
+    )
 
 
 def _texts(values: Sequence[m.Value]) -> Texts:

@@ -16,66 +16,41 @@ A spool has the definitions that its rows need, wherever they came: it may be re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from pgcdc_cli.changes.slice import Edge, Int64s, Prepared, Slice
+from pgcdc_cli.changes.spool import PADDING, Chunk, Spool
 from pgcdc_cli.frames import POSTGRES_EPOCH
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.decode import BEGIN, COMMIT
 from pgcdc_cli.pgoutput.messages import Tag, Truncate
-from pgcdc_cli.pgoutput.wire import PADDING, Wire, tag_mask
+from pgcdc_cli.pgoutput.wire import Wire, tag_mask
 
 _HAS_NO_XID = tag_mask(Tag.ORIGIN)
 _XID_SIZE = 4
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Chunk:
-    """n messages, one behind the other in `data` from `offset` on, and after them `PADDING`.
+def chunk_of(wire: Wire) -> Chunk:
+    """Copy messages that have no xid of their own."""
+    return _pack(wire, wire.starts)
 
-    `sizes` are their lengths in bytes, `lsn` their frames' start LSNs.
-    """
 
-    data: bytes
-    sizes: Int64s
-    lsn: Int64s
-    offset: int = 0
+def chunk_of_block(wire: Wire) -> Chunk:
+    """Copy messages of a streamed block, without the xid behind each one's tag."""
+    chunk = _pack(wire, wire.starts + np.where(_HAS_NO_XID[wire.tags], 0, _XID_SIZE))
+    data = bytearray(chunk.data)
+    np.frombuffer(data, np.uint8)[np.cumsum(chunk.sizes) - chunk.sizes] = wire.tags
+    return Chunk(bytes(data), chunk.sizes, chunk.lsn)
 
-    def __len__(self) -> int:
-        return len(self.sizes)
 
-    @classmethod
-    def of(cls, wire: Wire) -> "Chunk":
-        """Copy messages that have no xid of their own."""
-        return cls._pack(wire, wire.starts)
-
-    @classmethod
-    def of_stream(cls, wire: Wire) -> "Chunk":
-        """Copy messages of a streamed block, without the xid behind each one's tag."""
-        chunk = cls._pack(wire, wire.starts + np.where(_HAS_NO_XID[wire.tags], 0, _XID_SIZE))
-        data = bytearray(chunk.data)
-        np.frombuffer(data, np.uint8)[np.cumsum(chunk.sizes) - chunk.sizes] = wire.tags
-        return cls(bytes(data), chunk.sizes, chunk.lsn)
-
-    @classmethod
-    def _pack(cls, wire: Wire, starts: Int64s) -> "Chunk":
-        data = wire.pack(starts, wire.ends).buffers()[2]
-        sizes = wire.ends - starts
-        body = memoryview(data or b"")[: int(sizes.sum())]
-        return cls(b"".join([body, PADDING]), sizes, wire.lsn)
-
-    def first(self, count: int) -> "Chunk":
-        """Give the first messages, at most so many."""
-        if count >= len(self):
-            return self
-        end = self.offset + int(self.sizes[:count].sum())
-        return Chunk(self.data[self.offset : end] + PADDING, self.sizes[:count], self.lsn[:count])
-
-    def wire(self) -> Wire:
-        return Wire.of(self.data, self.sizes, self.lsn, offset=self.offset)
+def _pack(wire: Wire, starts: Int64s) -> Chunk:
+    data = wire.pack(starts, wire.ends).buffers()[2]
+    sizes = wire.ends - starts
+    body = memoryview(data or b"")[: int(sizes.sum())]
+    return Chunk(b"".join([body, PADDING]), sizes, wire.lsn)
 
 
 def subtransaction_of(wire: Wire) -> Int64s:
@@ -88,46 +63,6 @@ def subtransactions(wire: Wire) -> dict[int, int]:
     found, places = np.unique(subtransaction_of(wire), return_index=True)
     order = np.argsort(places)
     return dict(zip(found[order].tolist(), places[order].tolist(), strict=True))
-
-
-class Marked(NamedTuple):
-    """A spool that is complete: where it is, its size in bytes and their CRC-32."""
-
-    path: str
-    size: int
-    crc32: int
-
-
-class Spool(Protocol):
-    """One transaction's messages, in the order in which they came."""
-
-    def append(self, chunk: Chunk) -> None: ...
-
-    def cut(self, count: int) -> None:
-        """Keep the first `count` messages only."""
-
-    def wires(self) -> Iterator[Wire]:
-        """Read what is left, from the beginning."""
-        ...
-
-    def finish(self) -> Marked:
-        """Write all of it, for the checkpoint to name; nothing is appended any more."""
-        ...
-
-    def remove(self) -> None:
-        """Delete it."""
-
-
-class Spools(Protocol):
-    """Where spools are made."""
-
-    def create(self, xid: int, first_lsn: Lsn) -> Spool:
-        """Begin the spool of a top-level transaction."""
-        ...
-
-    def reopen(self, prepared: Prepared) -> Spool:
-        """Find the spool of a prepared transaction again."""
-        ...
 
 
 class Definition(NamedTuple):
@@ -232,7 +167,7 @@ class Aside:
 
     def wires(self) -> Iterator[Wire]:
         """Give the messages back."""
-        for wire in () if self.spool is None else self.spool.wires():
+        for wire in map(Wire.of, () if self.spool is None else self.spool.chunks()):
             if self._reopened:
                 self.defined.add((one._replace(order=0) for one in definitions(wire, 0)), 0)
             yield wire
@@ -275,8 +210,8 @@ class Replay:
 
     def put_aside(self, wire: Wire, aside: Aside) -> None:
         """Take messages of a transaction's block, and what they need that came outside of it."""
-        chunk = Chunk.of_stream(wire) if aside.streamed else Chunk.of(wire)
-        plain = chunk.wire()
+        chunk = chunk_of_block(wire) if aside.streamed else chunk_of(wire)
+        plain = Wire.of(chunk)
         self._complete(plain, aside)
         first = subtransactions(wire) if aside.streamed else {}
         aside.append(chunk, self._definitions(plain), first)
@@ -288,7 +223,7 @@ class Replay:
         oids = [oid for oid in sorted(needed & self._outside.keys()) if self._is_missing(oid, aside)]
         if oids:
             known = [self._outside[oid]._replace(place=place) for place, oid in enumerate(oids)]
-            aside.lend(Chunk.of(_messages(known)), known)
+            aside.lend(chunk_of(_messages(known)), known)
 
     def _is_missing(self, oid: int, aside: Aside) -> bool:
         """Say whether a spool has neither a definition of its own nor the newest from elsewhere."""
@@ -372,7 +307,7 @@ def _messages(definitions: Iterable[Definition]) -> Wire:
 
 def _wire(messages: Sequence[bytes], lsn: int) -> Wire:
     sizes = np.array([len(message) for message in messages], np.int64)
-    return Wire.of(b"".join([*messages, PADDING]), sizes, np.full(len(messages), lsn, np.int64))
+    return Wire.of(Chunk(b"".join([*messages, PADDING]), sizes, np.full(len(messages), lsn, np.int64)))
 
 
 def _without_repeats(wires: Iterable[Wire]) -> Iterator[Wire]:

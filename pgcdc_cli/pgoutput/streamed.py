@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from pgcdc_cli.changes.slice import Slice
+from pgcdc_cli.changes.spool import Spools
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.frames import MESSAGE_TAG
 from pgcdc_cli.lsn import Lsn
@@ -37,7 +38,7 @@ from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.messages import Tag
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy, PreparedTransactions
 from pgcdc_cli.pgoutput.small_batch import is_small
-from pgcdc_cli.pgoutput.spool import Aside, End, Replay, Spools, subtransaction_of
+from pgcdc_cli.pgoutput.spool import Aside, End, Replay, subtransaction_of
 from pgcdc_cli.pgoutput.wire import Wire, tag_mask
 
 _IS_CONTROL = tag_mask(

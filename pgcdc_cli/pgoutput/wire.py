@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pgcdc_cli.changes.spool import PADDING, Chunk
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.frames import START_LSN, XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
@@ -19,9 +20,6 @@ Mask = NDArray[np.bool_]
 
 LARGEST = 2**31 - 1
 """Bytes in one buffer: Arrow's binary offsets have 32 bits. A frame is smaller: so is CopyData's length."""
-
-PADDING = bytes(8)
-"""So that eight bytes can be gathered at any position of a message, whatever is done with them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,12 +69,12 @@ class Wire:
         return cls(data, pa.py_buffer(data), words, starts, ends, lsn, native(words[starts]))
 
     @classmethod
-    def of(cls, data: bytes, sizes: Int64s, lsn: Int64s, *, offset: int = 0) -> "Wire":
-        """Take messages without their frames' headers: from `offset` on, and after them `PADDING`."""
-        words = _words(data)
-        ends = offset + np.cumsum(sizes)
-        starts = ends - sizes
-        return cls(data, pa.py_buffer(data), words, starts, ends, lsn, native(words[starts]))
+    def of(cls, chunk: Chunk) -> "Wire":
+        """Take messages without their frames' headers."""
+        data, words = chunk.data, _words(chunk.data)
+        ends = chunk.offset + np.cumsum(chunk.sizes)
+        starts = ends - chunk.sizes
+        return cls(data, pa.py_buffer(data), words, starts, ends, chunk.lsn, native(words[starts]))
 
     def part(self, which: "slice | Mask") -> "Wire":
         """Take some of the messages; they stay where they are."""

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pgcdc_cli.changes.slice import LastCommit, Prepared
+from pgcdc_cli.changes.spool import Spools
 from pgcdc_cli.directory.checkpoint import Checkpoint, Source
 from pgcdc_cli.formats.base import EncodedSlice
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.spool import Spools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

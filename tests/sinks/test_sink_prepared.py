@@ -18,12 +18,12 @@ from sink_tools import (
 )
 
 from pgcdc_cli.changes.slice import Edge, Prepared
+from pgcdc_cli.changes.spool import PADDING, Chunk
 from pgcdc_cli.directory import spool_file
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.base import EncodedSlice
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.spool import Chunk
-from pgcdc_cli.pgoutput.wire import PADDING
+from pgcdc_cli.pgoutput.wire import Wire
 
 TXS = transactions("ab", "a", "bc", "c", "abc", "a")
 SETTINGS = {"rotate_size": 300, "rotate_interval": None, "fsync_interval": 5.0, "status_interval": 5.0}
@@ -94,7 +94,7 @@ class Server:
         if tx.commit_lsn < begun:
             return
         assert prepared is not None, "its changes are lost: the server sends them no more"
-        wires = spools.reopen(prepared).wires()
+        wires = map(Wire.of, spools.reopen(prepared).chunks())
         found = [wire.message(number).decode() for wire in wires for number in range(len(wire))]
         assert found == content("first")
         part = self.feed.whole(tx)
