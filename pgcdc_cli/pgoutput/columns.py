@@ -21,7 +21,17 @@ from numpy.typing import NDArray
 from pgcdc_cli.changes.slice import FullImage, Int64s, KeyImage, Mask, Operation
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import UndecodableError
-from pgcdc_cli.pgoutput.messages import Binary, Delete, Insert, Tag, Update
+from pgcdc_cli.pgoutput.messages import (
+    BINARY,
+    NULL,
+    TEXT,
+    UNCHANGED_TOAST,
+    Binary,
+    Delete,
+    Insert,
+    Tag,
+    Update,
+)
 from pgcdc_cli.pgoutput.wire import Wire, as_buffer
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.binary import MalformedError
@@ -30,7 +40,6 @@ SMALLEST_ROW = 8
 """Bytes of a message whose tuple has no columns: tag, relation OID, marker, column count."""
 
 _COUNT_AT = 6
-_TEXT, _BINARY, _NULL, _UNCHANGED = b"tbnu"
 _NEW = ord("N")
 
 
@@ -147,9 +156,9 @@ class _Tuples:
     def look(self, column: int, kind: Int64s | None) -> None:
         """Note of a key tuple's column where it has a value."""
         if self.wants(column):
-            self.lacks_key = self.lacks_key if kind is None else self.lacks_key | (kind == _NULL)
+            self.lacks_key = self.lacks_key if kind is None else self.lacks_key | (kind == NULL)
         else:
-            self.has_more = self.has_more | (np.True_ if kind is None else kind != _NULL)
+            self.has_more = self.has_more | (np.True_ if kind is None else kind != NULL)
 
     @property
     def whole(self) -> Mask:
@@ -210,16 +219,16 @@ def _step(wire: Wire, position: Int64s, ends: Int64s, is_key: Mask, *, binary: b
     word = wire.int64(position)
     kind = word >> 56
     length = word >> 24 & 0xFFFFFFFF
-    sent = kind == _TEXT
+    sent = kind == TEXT
     if sent.all():
         starts = position + 5
         stops = starts + length
         return _Step(starts, stops, None, stops <= ends)
     if binary:
-        sent |= kind == _BINARY
+        sent |= kind == BINARY
     starts = position + np.where(sent, 5, 1)
     stops = starts + np.where(sent, length, 0)
-    known = sent | (kind == _NULL) | ((kind == _UNCHANGED) & ~is_key)
+    known = sent | (kind == NULL) | ((kind == UNCHANGED_TOAST) & ~is_key)
     return _Step(starts, stops, kind, known & (stops <= ends))
 
 
@@ -263,7 +272,7 @@ def _part(values: pa.BinaryArray, kind: Int64s | None, offsets: NDArray[np.int32
     buffers = [
         None
         if kind is None
-        else as_buffer(np.packbits((kind == _TEXT) | (kind == _BINARY), bitorder="little")),
+        else as_buffer(np.packbits((kind == TEXT) | (kind == BINARY), bitorder="little")),
         as_buffer(offsets - offsets[0]),
         pa.py_buffer(b"") if data is None else data.slice(first, last - first),
     ]
@@ -272,10 +281,10 @@ def _part(values: pa.BinaryArray, kind: Int64s | None, offsets: NDArray[np.int32
 
 def _text(wire: Wire, rows: Rows, column: int, values: pa.BinaryArray, kind: Int64s) -> pa.BinaryArray:
     """Read those values of a column that are binary."""
-    binary = kind == _BINARY
+    binary = kind == BINARY
     if rows.read is None or not binary.any():
         return values
-    mixed = bool((kind == _TEXT).any())
+    mixed = bool((kind == TEXT).any())
     try:
         read = rows.read(column, values.filter(pa.array(binary)) if mixed else values)
     except MalformedError as error:
@@ -293,7 +302,7 @@ def _malformed(wire: Wire, number: int, column: str, error: MalformedError) -> U
 def _mask(kind: Int64s | None) -> Mask | None:
     if kind is None:
         return None
-    unchanged: Mask = kind == _UNCHANGED
+    unchanged: Mask = kind == UNCHANGED_TOAST
     return unchanged if unchanged.any() else None
 
 

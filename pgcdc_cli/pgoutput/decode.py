@@ -15,7 +15,7 @@ from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.frames import POSTGRES_EPOCH
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
-from pgcdc_cli.pgoutput.messages import Message, Tag
+from pgcdc_cli.pgoutput.messages import BINARY, NULL, TEXT, UNCHANGED_TOAST, Message, Tag
 
 LATEST_WIRE_TIME = 2**63 - 1 - POSTGRES_EPOCH
 """A later one would not fit 64 bits once it counts from 1970."""
@@ -31,7 +31,6 @@ _INT32 = struct.Struct(">i")
 _UINT32 = struct.Struct(">I")
 _INT64 = struct.Struct(">q")
 
-_NULL, _UNCHANGED, _TEXT, _BINARY = b"nutb"
 _KEY_COLUMN = 1
 _TRUNCATE_CASCADE = 1
 _TRUNCATE_RESTART_IDENTITY = 2
@@ -176,7 +175,7 @@ class _Cursor:
     def whole_text(self) -> m.Text | None:
         """Read a column's text if there is a whole one: the usual value, for which no error is worded."""
         data, start = self.data, self.offset + 5
-        if start > len(data) or data[self.offset] != _TEXT:
+        if start > len(data) or data[self.offset] != TEXT:
             return None
         end = start + int.from_bytes(data[start - 4 : start], "big")
         if end > len(data):
@@ -297,13 +296,13 @@ def _read_key_value(c: _Cursor, number: int) -> m.Null | m.Text | m.Binary:
 
 def _read_value(c: _Cursor, number: int) -> m.Value:
     kind = c.uint8(f"column {number} kind")
-    if kind == _TEXT:
+    if kind == TEXT:
         return m.Text(c.sized(f"column {number}"))
-    if kind == _BINARY:
+    if kind == BINARY:
         return m.Binary(c.sized(f"column {number}"))
-    if kind == _NULL:
+    if kind == NULL:
         return m.Null()
-    if kind == _UNCHANGED:
+    if kind == UNCHANGED_TOAST:
         return m.UnchangedToast()
     raise c.error(f"column {number} kind at byte {c.at - 1} is 0x{kind:02X}, not one of n, u, t, b")
 

@@ -91,6 +91,10 @@ class Type:
     xid: int | None = None
 
 
+NULL, UNCHANGED_TOAST, TEXT, BINARY = b"nutb"
+"""The kind of a value in a tuple: the byte before it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Null:
     """`n`: SQL NULL."""

@@ -20,8 +20,8 @@ from psycopg.pq.abc import PGconn, PGresult
 
 from pgcdc_cli.frames import XLOGDATA, XLOGDATA_HEADER, Keepalive, Received, read_keepalive
 
-BATCH_BYTES = 4 << 20
-"""A batch ends here even if it has fewer frames than asked for, so that wide rows need no more memory."""
+_READ_BYTES = 4 << 20
+"""Bytes of frames that end one read, even if they are fewer than asked for: wide rows need no more memory."""
 
 _TRICKLE = 64
 """Frames of one read below which the next one can wait: a server that flushes each message wakes us often."""
@@ -59,7 +59,7 @@ class CopyBoth:
         """Take up to `limit` XLogData frames of what has arrived, and the last keepalive among them."""
         frames: list[bytes] = []
         keepalive: Keepalive | None = None
-        consumed, room = False, BATCH_BYTES
+        consumed, room = False, _READ_BYTES
         while room > 0 and len(frames) < limit:
             before = len(frames)
             size, keepalive = self._take_some(frames, min(limit - before, _CHUNK), keepalive)

@@ -7,9 +7,8 @@ import struct
 from functools import singledispatch
 
 from pgcdc_cli.changes.slice import Origin
+from pgcdc_cli.frames import POSTGRES_EPOCH
 from pgcdc_cli.pgoutput import messages as m
-
-POSTGRES_EPOCH = 946_684_800_000_000
 
 
 def frame(message, lsn=0, **options):

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from pgoutput_encoder import frame
 
 from pgcdc_cli.errors import UndecodableError
+from pgcdc_cli.frames import XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.decode import decode
 
 GID = "a \"gid\" of 'ours'"
-HEADER = 25
 _CHILD, _LOST_CHILD, _ROLLED_BACK = 1 << 29, 1 << 30, 1 << 31
 
 
@@ -29,11 +29,11 @@ class Unit:
 
     @property
     def begin(self):
-        return decode(self.frames[0][HEADER:])
+        return decode(self.frames[0][XLOGDATA_HEADER:])
 
     @property
     def commit(self):
-        return decode(self.frames[-1][HEADER:])
+        return decode(self.frames[-1][XLOGDATA_HEADER:])
 
     @property
     def end_lsn(self):
@@ -48,7 +48,7 @@ def units(frames):
     """Divide a stream of whole transactions."""
     found, known, open_unit = [], {}, None
     for one in frames:
-        message = decode(one[HEADER:])
+        message = decode(one[XLOGDATA_HEADER:])
         if open_unit is None:
             open_unit = Unit([], list(known.values()))
             found.append(open_unit)
@@ -116,9 +116,9 @@ def _pieces(draw, unit):
 
 def _prepared_at(one, lsn):
     """The frame with this prepare LSN, and this end LSN, if it is of a prepare."""
-    if one[HEADER] not in b"bPp":
+    if one[XLOGDATA_HEADER] not in b"bPp":
         return one
-    prepare = replace(decode(one[HEADER:]), prepare_lsn=lsn, end_lsn=lsn)
+    prepare = replace(decode(one[XLOGDATA_HEADER:]), prepare_lsn=lsn, end_lsn=lsn)
     return frame(prepare, int.from_bytes(one[1:9]))
 
 
@@ -151,12 +151,12 @@ def _aborted(draw, unit):
 
 
 def _in_block(one, xid):
-    tag = one[HEADER : HEADER + 1]
-    return one if tag == b"O" else one[: HEADER + 1] + xid.to_bytes(4) + one[HEADER + 1 :]
+    tag = one[XLOGDATA_HEADER : XLOGDATA_HEADER + 1]
+    return one if tag == b"O" else one[: XLOGDATA_HEADER + 1] + xid.to_bytes(4) + one[XLOGDATA_HEADER + 1 :]
 
 
 def _is_change(one):
-    return one[HEADER : HEADER + 1] in {b"I", b"U", b"D", b"T", b"M"}
+    return one[XLOGDATA_HEADER : XLOGDATA_HEADER + 1] in {b"I", b"U", b"D", b"T", b"M"}
 
 
 def _end(unit):
@@ -190,7 +190,7 @@ def rearranged(draw, frames):
             case "abort":
                 frames[at:at] = draw(_abort(frames))
             case "forget":
-                frames = [one for one in frames if one[HEADER] != ord("R") or draw(st.booleans())]
+                frames = [one for one in frames if one[XLOGDATA_HEADER] != ord("R") or draw(st.booleans())]
             case "tell":
                 frames[at:at] = draw(_definition(frames))
     return frames
@@ -199,7 +199,9 @@ def rearranged(draw, frames):
 @st.composite
 def _abort(draw, frames):
     """A Stream Abort of xids that occur, if there are any."""
-    xids = sorted({int.from_bytes(one[HEADER + 1 :][:4]) for one in frames if one[HEADER] in b"SIUDT"})
+    xids = sorted(
+        {int.from_bytes(one[XLOGDATA_HEADER + 1 :][:4]) for one in frames if one[XLOGDATA_HEADER] in b"SIUDT"}
+    )
     if not xids:
         return []
     return [frame(m.StreamAbort(draw(st.sampled_from(xids)), draw(st.sampled_from(xids))))]
@@ -208,7 +210,7 @@ def _abort(draw, frames):
 @st.composite
 def _definition(draw, frames):
     """A Relation message that stands outside of blocks, of a table that occurs, maybe with fewer columns."""
-    told = [_relation(one) for one in frames if one[HEADER] == ord("R")]
+    told = [_relation(one) for one in frames if one[XLOGDATA_HEADER] == ord("R")]
     if not told:
         return []
     relation = draw(st.sampled_from(told))
@@ -217,6 +219,6 @@ def _definition(draw, frames):
 
 def _relation(one):
     try:
-        return decode(one[HEADER:])
+        return decode(one[XLOGDATA_HEADER:])
     except UndecodableError:
-        return replace(decode(one[HEADER:], in_stream=True), xid=None)
+        return replace(decode(one[XLOGDATA_HEADER:], in_stream=True), xid=None)

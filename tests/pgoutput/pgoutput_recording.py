@@ -6,6 +6,7 @@ import time
 import psycopg
 from psycopg import pq
 
+from pgcdc_cli.frames import XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.decode import decode
@@ -59,7 +60,7 @@ def messages(frames, *, parallel=False):
     found = []
     in_stream = False
     for frame in frames:
-        message = decode(frame[25:], in_stream=in_stream, streaming_parallel=parallel)
+        message = decode(frame[XLOGDATA_HEADER:], in_stream=in_stream, streaming_parallel=parallel)
         in_stream = isinstance(message, m.StreamStart) or (
             in_stream and not isinstance(message, m.StreamStop)
         )

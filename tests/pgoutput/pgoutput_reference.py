@@ -10,6 +10,7 @@ from itertools import chain
 from pgcdc_cli.changes.slice import KeyImage, Origin
 from pgcdc_cli.changes.table import TableColumn, TableSchema
 from pgcdc_cli.errors import UndecodableError
+from pgcdc_cli.frames import XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.decode import decode
@@ -126,7 +127,7 @@ def reference(frames, *, skip_before=-1, until=None, max_transactions=None, mark
     for frame in frames:
         if assembler.found.ended:
             break
-        assembler.take(decode(frame[25:]), Lsn(int.from_bytes(frame[1:9])))
+        assembler.take(decode(frame[XLOGDATA_HEADER:]), Lsn(int.from_bytes(frame[1:9])))
     assembler.found.in_transaction = assembler.begin is not None
     return assembler.found
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pgoutput_reference import Plain
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.frames import XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.decode import decode
 
-HEADER = 25
 LONG_ABORT = 25
 CONTROL, IN_BLOCK, ROWS, CHANGES = b"SEcAbPKrp", b"ORYIUDTM", b"IUD", b"IUDTM"
 
@@ -57,9 +57,9 @@ def reference_of_pieces(frames, *, skip_before=0):
     Raises PgcdcError. `prepared` are the names of what is at the end; `pending`: something is put aside.
     """
     pieces = Pieces(skip_before)
-    held = bool(frames) and frames[-1][HEADER:].startswith(b"B")
+    held = bool(frames) and frames[-1][XLOGDATA_HEADER:].startswith(b"B")
     for frame in frames[:-1] if held else frames:
-        pieces.take(frame[HEADER:], Lsn(int.from_bytes(frame[1:9])))
+        pieces.take(frame[XLOGDATA_HEADER:], Lsn(int.from_bytes(frame[1:9])))
     preparing = pieces.block is not None and not pieces.block.streamed
     found = pieces.plain.found
     found.in_transaction = held or preparing or pieces.plain.begin is not None

@@ -8,6 +8,7 @@ from pgoutput_reference import BYTEA, INT4, TEXT
 
 from pgcdc_cli.changes.slice import Origin
 from pgcdc_cli.changes.table import ReplicaIdentity
+from pgcdc_cli.frames import XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 
@@ -140,9 +141,9 @@ def mutations(draw, frames):
         match draw(st.sampled_from(["bytes", "count", "drop", "double", "swap"])):
             case "bytes":
                 data = bytearray(frames[at])
-                start = draw(st.integers(25, len(data)))
+                start = draw(st.integers(XLOGDATA_HEADER, len(data)))
                 data[start : start + draw(st.integers(0, 3))] = draw(st.binary(max_size=3))
-                frames[at] = bytes(data) if len(data) > 25 else frames[at]
+                frames[at] = bytes(data) if len(data) > XLOGDATA_HEADER else frames[at]
             case "count":
                 data = bytearray(frames[at])
                 start = draw(st.integers(26, max(26, len(data) - 4)))

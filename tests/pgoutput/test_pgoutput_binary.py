@@ -14,6 +14,7 @@ from test_pgoutput_transactions import Assembler, assemble
 
 from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
+from pgcdc_cli.frames import XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.decode import decode
@@ -32,7 +33,7 @@ def knows_all_types(frames):
     """A mutated relation message may speak of other types than those that the reference reads."""
     for one in frames:
         with contextlib.suppress(UndecodableError):
-            message = decode(one[25:])
+            message = decode(one[XLOGDATA_HEADER:])
             if isinstance(message, m.Relation) and any(c.type_oid not in binaries for c in message.columns):
                 return False
     return True
@@ -81,7 +82,7 @@ def test_a_malformed_value_is_an_error_that_names_column_message_and_lsn(before)
         'could not decode Insert message: column "id" is not what its type sends in binary:'
         f" it has not 8 bytes (LSN {Lsn(502 + len(before))})"
     )
-    assert caught.value.data == frames[2 + len(before)][25:]
+    assert caught.value.data == frames[2 + len(before)][XLOGDATA_HEADER:]
 
 
 def test_a_type_without_a_reader_is_an_error_as_soon_as_its_table_is_told_of(database):

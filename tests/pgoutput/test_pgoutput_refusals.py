@@ -7,6 +7,7 @@ from pgoutput_orders import FrameAssembler as Assembler
 from pgoutput_reference import describe
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
+from pgcdc_cli.frames import XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 
@@ -94,7 +95,7 @@ def test_what_is_out_of_place_is_one_error_that_names_message_and_lsn(messages, 
         Assembler(describe, skip_before=Lsn(0)).assemble(frames)
     assert caught.value.message == f"could not {reason}"
     assert caught.value.kind is ErrorKind.PROTOCOL
-    assert caught.value.data in [one[25:] for one in frames]
+    assert caught.value.data in [one[XLOGDATA_HEADER:] for one in frames]
 
 
 ROW = encode(insert(b"1", b"x"))
@@ -161,7 +162,7 @@ def test_no_message_of_a_later_protocol_is_taken(tag):
             Assembler(describe, skip_before=Lsn(0)).assemble(frames_of(*before, bytes([tag])))
 
 
-@pytest.mark.parametrize("size", [0, 1, 25])
+@pytest.mark.parametrize("size", [0, 1, XLOGDATA_HEADER])
 def test_a_frame_without_a_message_is_an_error(size):
     with pytest.raises(UndecodableError, match=f"XLogData frame: it wants 26 bytes or more, has {size}"):
         Assembler(describe, skip_before=Lsn(0)).assemble([*frames_of(BEGIN), bytes(size)])

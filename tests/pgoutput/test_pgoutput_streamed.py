@@ -15,6 +15,7 @@ from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.directory.open_files import Files
 from pgcdc_cli.directory.spool_file import SpoolFolder
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
+from pgcdc_cli.frames import XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.decode import decode
@@ -35,7 +36,7 @@ def spools(request, tmp_path, monkeypatch):
 
 def in_stream(message, xid=XID):
     """A message inside of a block: behind its tag it has an xid."""
-    data = frame(message)[25:]
+    data = frame(message)[XLOGDATA_HEADER:]
     return data[:1] + xid.to_bytes(4) + data[1:]
 
 

@@ -12,6 +12,7 @@ from pgoutput_strategies import cuts, mutations, streams
 
 from pgcdc_cli.changes.slice import Edge
 from pgcdc_cli.errors import UndecodableError
+from pgcdc_cli.frames import XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput import wire
@@ -66,7 +67,7 @@ def limits(draw, frames):
 
 
 def positions(one):
-    match decode(one[25:]):
+    match decode(one[XLOGDATA_HEADER:]):
         case m.Begin(final_lsn):
             return [final_lsn]
         case m.Commit(commit_lsn, end_lsn):

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from scripted_walsender import ScriptedWalsender
 
+from pgcdc_cli.frames import MESSAGE_TAG
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import ReplicationConnection
 
@@ -39,11 +40,11 @@ class Stream:
     @property
     def tags(self) -> str:
         """The pgoutput message types so far, such as BRIC."""
-        return b"".join(frame[25:26] for frame in self.frames).decode()
+        return b"".join(frame[MESSAGE_TAG] for frame in self.frames).decode()
 
     @property
     def commit_ends(self) -> list[int]:
-        return [int.from_bytes(f[35:43], "big") for f in self.frames if f[25:26] == b"C"]
+        return [int.from_bytes(f[35:43], "big") for f in self.frames if f[MESSAGE_TAG] == b"C"]
 
     def read(self, commits: int, limit: int = 8192) -> "Stream":
         """Go on until so many commits have come in all."""

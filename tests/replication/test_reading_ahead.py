@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.frames import MESSAGE_TAG, XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import ReplicationConnection
 
@@ -36,7 +37,7 @@ def inserts(connection: ReplicationConnection, *, busy: float = 0.0) -> list[byt
     messages: list[bytes] = []
     while len(messages) < ROWS:
         received = connection.receive(1000, 10.0)
-        messages += [frame[25:] for frame in received.frames if frame[25:26] == b"I"]
+        messages += [frame[XLOGDATA_HEADER:] for frame in received.frames if frame[MESSAGE_TAG] == b"I"]
         with connection.reading_ahead():
             time.sleep(busy)
     return messages

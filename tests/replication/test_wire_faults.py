@@ -7,6 +7,7 @@ import pytest
 from scripted_walsender import copy_data, error, keepalive, message, xlogdata
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
+from pgcdc_cli.frames import XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import ReplicationConnection
 
@@ -54,7 +55,7 @@ def test_keepalives_end_no_batch_and_the_last_one_counts(connected):
     server, connection = connected()
     server.send(xlogdata(1, b"B") + keepalive(3) + xlogdata(4, b"I") + keepalive(5) + xlogdata(6, b"C"))
     frames, last = receive_frames(connection, 3)
-    assert ([frame[25:] for frame in frames], last.wal_end) == ([b"B", b"I", b"C"], 5)
+    assert ([frame[XLOGDATA_HEADER:] for frame in frames], last.wal_end) == ([b"B", b"I", b"C"], 5)
 
 
 def test_a_reply_that_a_keepalive_asks_for_is_not_forgotten_for_a_later_one(connected):
@@ -90,7 +91,7 @@ def test_copydone_from_the_server_closes_after_the_last_frames(connected):
     server.send(xlogdata(1, b"B") + message(b"c"))
     time.sleep(0.2)
     received = connection.receive(10, 1.0)
-    assert [frame[25:] for frame in received.frames] == [b"B"]
+    assert [frame[XLOGDATA_HEADER:] for frame in received.frames] == [b"B"]
     assert received.closed
 
 
@@ -136,7 +137,7 @@ def test_the_warning_of_a_skipped_publication_is_known_in_any_language(connected
     server.send(xlogdata(1, b"B") + error("55000", text, "WARNING", b"N") + xlogdata(2, b"C") + keepalive(9))
     frames, failure = receive_all(connection)
     assert failure.kind is ErrorKind.PUBLICATION
-    assert b"C" not in [frame[25:] for frame in frames]
+    assert b"C" not in [frame[XLOGDATA_HEADER:] for frame in frames]
 
 
 @pytest.mark.parametrize(("sqlstate", "text"), [("55000", "about apples"), ("01000", 'about "p"')])

@@ -5,6 +5,7 @@
 
 import numpy as np
 
+from pgcdc_cli.frames import POSTGRES_EPOCH
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.binary.numbers import leading_dropped, pairs, quads, sixes, trailing_dropped, wide
 from pgcdc_cli.types.binary.packed import (
@@ -22,11 +23,11 @@ from pgcdc_cli.types.binary.packed import (
 )
 from pgcdc_cli.types.kernels import Column, Mask
 
-_EPOCH_DAY = 10_957
-"""2000-01-01 in days since 1970-01-01."""
-
 _SECOND = 1_000_000
 _DAY = 86_400 * _SECOND
+_EPOCH_DAY = POSTGRES_EPOCH // _DAY
+"""2000-01-01 in days since 1970-01-01."""
+
 _ZONE_END = 16 * 3600
 _YEAR_DIGITS = 7
 _LAST_YEAR = 9999
