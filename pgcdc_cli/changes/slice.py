@@ -23,7 +23,7 @@ from pgcdc_cli.lsn import Lsn
 Int64s = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Operation = Literal["I", "U", "D", "R"]
-MarkKind = Literal["B", "C", "P", "K", "r"]
+BoundaryKind = Literal["B", "C", "P", "K", "r"]
 _BINARY = pa.binary()
 
 
@@ -131,7 +131,7 @@ class Stamps:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotMark:
+class SnapshotPosition:
     """Where a batch of snapshot rows stands: in which table, and whether it begins or ends that."""
 
     first_table: bool
@@ -153,7 +153,7 @@ class ChangeBatch:
     stamps: Stamps
     new: FullImage | None
     old: FullImage | KeyImage | None
-    snapshot: SnapshotMark | None = None
+    snapshot: SnapshotPosition | None = None
 
     @property
     def lacks_any(self) -> bool:
@@ -166,7 +166,7 @@ class ChangeBatch:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """One change's place, as in `Stamps`; `origin` is None for this server.
+    """Where one change stands, as in `Stamps`; `origin` is None for this server.
 
     `xid` and `commit_ts` are None for a message outside any transaction: the server gives it none.
     """
@@ -201,41 +201,41 @@ class MessageChange:
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionMark:
+class TransactionBoundary:
     """A transaction's begin ("B"), commit ("C"), or what became of a prepared one.
 
     That is its prepare ("P"), and later its commit ("K") or rollback ("r"), where its changes were given out
     at the prepare. `stamp.lsn` is the start of the Begin's XLogData for "B", else the end LSN of the record;
-    `stamp.seq` is the number of changes before the mark. `gid` is there for prepared transactions only.
+    `stamp.seq` is the number of changes before the boundary. `gid` is there for prepared transactions only.
     """
 
-    kind: MarkKind
+    kind: BoundaryKind
     stamp: Stamp
     gid: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Marks:
-    """n marks as columns, in stream order; `kinds` are texts, and `gid` is the same for all."""
+class Boundaries:
+    """n boundaries as columns, in stream order; `kinds` are texts, and `gid` is the same for all."""
 
     kinds: NDArray[np.str_]
     stamps: Stamps
     gid: str | None = None
 
     @classmethod
-    def of(cls, marks: Sequence[TransactionMark]) -> "Marks":
-        """Put marks of one gid together."""
-        stamps = Stamps.of([mark.stamp for mark in marks])
-        kinds = np.array([mark.kind for mark in marks], np.str_)
-        return cls(kinds, stamps, marks[0].gid if marks else None)
+    def of(cls, boundaries: Sequence[TransactionBoundary]) -> "Boundaries":
+        """Put boundaries of one gid together."""
+        stamps = Stamps.of([boundary.stamp for boundary in boundaries])
+        kinds = np.array([boundary.kind for boundary in boundaries], np.str_)
+        return cls(kinds, stamps, boundaries[0].gid if boundaries else None)
 
     def __len__(self) -> int:
         return len(self.kinds)
 
-    def __iter__(self) -> Iterator[TransactionMark]:
+    def __iter__(self) -> Iterator[TransactionBoundary]:
         """Give them one by one."""
         for kind, stamp in zip(self.kinds.tolist(), self.stamps, strict=True):
-            yield TransactionMark(kind, stamp, self.gid)
+            yield TransactionBoundary(kind, stamp, self.gid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +257,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A place between two transactions: everything before it is whole.
+    """The end of a transaction: everything before it is whole.
 
     `commit_lsn` and `end_lsn` are those of the last transaction before it (0 and its own position where there
     is none, as at the end of a snapshot or a prepare); `transactions` counts those that ended in the slice,
@@ -295,5 +295,5 @@ class Slice:
     changes: tuple[ChangeBatch, ...] = ()
     truncates: tuple[TruncateChange, ...] = ()
     messages: tuple[MessageChange, ...] = ()
-    marks: tuple[Marks, ...] = ()
+    boundaries: tuple[Boundaries, ...] = ()
     gid: str | None = None

@@ -262,7 +262,7 @@ class ArrowFormat:
     tail: ClassVar[bytes] = END_OF_STREAM
     capabilities: ClassVar[Capabilities] = Capabilities(("table",), ("none", "zstd"))
     decodes: ClassVar[Literal[True]] = True
-    wants_marks: ClassVar[bool] = False
+    wants_boundaries: ClassVar[bool] = False
     restartable: ClassVar[None] = None
 
     compression: ArrowCompression = "none"

@@ -71,8 +71,8 @@ class Format(FileFormat, Protocol):
     decodes: ClassVar[Literal[True]]
 
     @property
-    def wants_marks(self) -> bool:
-        """Are the marks of begins and commits to be in its slices?"""
+    def wants_boundaries(self) -> bool:
+        """Are begins and commits to be in its slices?"""
 
     @property
     def restartable(self) -> "Restartable | None":

@@ -32,7 +32,7 @@ from pgcdc_cli.changes.slice import (
     Slice,
     Stamp,
     Stamps,
-    TransactionMark,
+    TransactionBoundary,
     TruncateChange,
     texts_of,
 )
@@ -75,7 +75,7 @@ from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Mask, Part
 from pgcdc_cli.types.to_arrow import JsonKind, json_kind
 
-Event = TruncateChange | MessageChange | TransactionMark
+Event = TruncateChange | MessageChange | TransactionBoundary
 
 
 def event_object(event: Event, gid: str | None = None) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _content(content: bytes) -> dict[str, str]:
         return {"content_base64": base64.b64encode(content).decode()}
 
 
-def _mark(event: TransactionMark) -> dict[str, Any]:
+def _mark(event: TransactionBoundary) -> dict[str, Any]:
     stamp = event.stamp
     end = {} if event.kind == "B" else {"end_lsn": str(stamp.lsn)}
     return {
@@ -427,12 +427,12 @@ class JsonlFormat:
         return ".jsonl" + SUFFIXES[self.compression]
 
     @property
-    def wants_marks(self) -> bool:
+    def wants_boundaries(self) -> bool:
         return self.transactions
 
     def encode(self, part: Slice) -> EncodedSlice:
         """Encode the rows of a slice; a PROTOCOL error where a value is no valid UTF-8."""
-        marks = chain.from_iterable(part.marks if self.transactions else ())
+        marks = chain.from_iterable(part.boundaries if self.transactions else ())
         events: list[Event] = [*part.truncates, *part.messages, *marks]
         encoded = [self._batch(batch, part.gid) for batch in part.changes if len(batch)]
         encoded += [self._event(event, part.gid) for event in events]

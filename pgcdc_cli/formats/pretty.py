@@ -220,7 +220,7 @@ class PrettyFormat:
     tail: ClassVar[bytes] = b""
     capabilities: ClassVar[Capabilities] = Capabilities(("stream",), transactions=True)
     decodes: ClassVar[Literal[True]] = True
-    wants_marks: ClassVar[bool] = True
+    wants_boundaries: ClassVar[bool] = True
     restartable: ClassVar[None] = None
 
     colour: bool = False

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from pgcdc_cli.changes.slice import (
+    Boundaries,
     ChangeBatch,
     Edge,
     Int64s,
-    Marks,
     MessageChange,
     Origin,
     Slice,
@@ -31,7 +31,7 @@ from pgcdc_cli.pgoutput import small_batch
 from pgcdc_cli.pgoutput.columns import SMALLEST_ROW, Rows, Shape, decode_rows
 from pgcdc_cli.pgoutput.messages import LogicalMessage, Relation, Tag, Truncate
 from pgcdc_cli.pgoutput.relations import Tables
-from pgcdc_cli.pgoutput.transactions import Limits, State, Transactions, find_transactions
+from pgcdc_cli.pgoutput.transactions import DecodeLimits, State, Transactions, find_transactions
 from pgcdc_cli.pgoutput.wire import Wire, tag_mask
 
 _SHAPES = tuple(Shape)
@@ -43,7 +43,7 @@ for _number, _shape in enumerate(_SHAPES):
 
 _IS_ROW = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE)
 _IS_DEFINITION = tag_mask(Tag.RELATION, Tag.TYPE, Tag.ORIGIN)
-_IS_SINGLE = tag_mask(Tag.TRUNCATE, Tag.MESSAGE)
+_IS_OTHER_CHANGE = tag_mask(Tag.TRUNCATE, Tag.MESSAGE)
 _IS_BOUNDARY = tag_mask(Tag.BEGIN, Tag.COMMIT)
 
 
@@ -52,7 +52,7 @@ class Assembler:
 
     `describe` gives a relation message its catalog facts. It is asked for each one, since the server sends
     another whenever something about the table may have changed, be it only a default. `skip_before`, `until`
-    and `max_transactions` (1 or more) are `Limits`. `marks`: slices tell of begins and commits, too.
+    and `max_transactions` (1 or more) are `DecodeLimits`. `boundaries`: slices have begins and commits, too.
     `binary`: it was asked for, and each type must have a reader for it. After an error the assembler is
     useless.
     """
@@ -62,14 +62,14 @@ class Assembler:
         describe: Callable[[Relation], TableSchema],
         *,
         skip_before: Lsn,
-        marks: bool = False,
+        boundaries: bool = False,
         until: Lsn | None = None,
         max_transactions: int | None = None,
         binary: bool = False,
     ) -> None:
-        self._marks = marks
+        self._boundaries = boundaries
         self._tables = Tables(describe, binary=binary)
-        self._state = State(Limits(skip_before, until, max_transactions))
+        self._state = State(DecodeLimits(skip_before, until, max_transactions))
 
     @property
     def in_transaction(self) -> bool:
@@ -83,19 +83,19 @@ class Assembler:
 
     def assemble(self, wire: Wire) -> list[Slice]:
         """Decode messages, as `assemble` does. What `describe` raises passes through."""
-        found, self._state = assemble(wire, self._state, self._tables, marks=self._marks)
+        found, self._state = assemble(wire, self._state, self._tables, boundaries=self._boundaries)
         return found
 
     def assemble_small(self, frames: Sequence[bytes]) -> list[Slice] | None:
         """Decode what `is_small` takes, as `assemble` does; None for what only that can do."""
-        taken = small_batch.assemble(frames, self._state, self._tables, marks=self._marks)
+        taken = small_batch.assemble(frames, self._state, self._tables, boundaries=self._boundaries)
         if taken is None:
             return None
         found, self._state = taken
         return found
 
 
-def assemble(wire: Wire, state: State, tables: Tables, *, marks: bool) -> tuple[list[Slice], State]:
+def assemble(wire: Wire, state: State, tables: Tables, *, boundaries: bool) -> tuple[list[Slice], State]:
     """Decode messages to at most two slices, and give the state behind them.
 
     The first slice ends at the last transaction edge among them, the second is the open remainder; where
@@ -108,9 +108,9 @@ def assemble(wire: Wire, state: State, tables: Tables, *, marks: bool) -> tuple[
         return [], state
     transactions = find_transactions(wire, state)
     contents = _read(wire, transactions, tables, None if state.open is None else state.open.origin)
-    marked = np.flatnonzero(_IS_BOUNDARY[transactions.tags] & transactions.wanted & marks)
-    numbers = _numbers(transactions, contents, marked, 0 if state.open is None else state.open.seq)
-    batch = _Batch(wire, transactions, tables, contents, marked, numbers)
+    at = np.flatnonzero(_IS_BOUNDARY[transactions.tags] & transactions.wanted & boundaries)
+    numbers = _numbers(transactions, contents, at, 0 if state.open is None else state.open.seq)
+    batch = _Batch(wire, transactions, tables, contents, at, numbers)
     return batch.slices(), transactions.next_state(state, numbers.next_seq, contents.origins)
 
 
@@ -139,7 +139,7 @@ def _read(wire: Wire, transactions: Transactions, tables: Tables, origin: Origin
     oids = wire.head[rows] >> 24 & 0xFFFFFFFF
     versions = _current(tables, oids)
     found = _Contents(rows, shapes, [], [], {} if origin is None else {0: origin})
-    others = _IS_DEFINITION[transactions.tags] | (_IS_SINGLE[transactions.tags] & transactions.wanted)
+    others = _IS_DEFINITION[transactions.tags] | (_IS_OTHER_CHANGE[transactions.tags] & transactions.wanted)
     for number in np.flatnonzero(others).tolist():
         message = wire.decode(number)
         if isinstance(message, Relation):
@@ -200,13 +200,13 @@ class _Numbers:
     next_seq: int
 
 
-def _numbers(transactions: Transactions, contents: _Contents, marked: Int64s, first_seq: int) -> _Numbers:
+def _numbers(transactions: Transactions, contents: _Contents, boundaries: Int64s, first_seq: int) -> _Numbers:
     """Count the changes; `first_seq` is that of the transaction that was open before."""
     changes = _counts(len(transactions), contents)
     before = np.cumsum(changes) - changes
     seq = before - np.append(-first_seq, before[transactions.begins])[transactions.number]
     next_seq = int(seq[-1] + changes[-1]) if len(changes) else first_seq
-    changes[marked] = 1
+    changes[boundaries] = 1
     return _Numbers(np.cumsum(changes) - changes, seq, next_seq)
 
 
@@ -223,13 +223,13 @@ def _counts(messages: int, contents: _Contents) -> Int64s:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Batch:
-    """All that is known of a batch; `marked` are the Begin and Commit messages that its slices tell of."""
+    """All that is known of a batch; `boundaries` are its Begin and Commit messages, if wanted."""
 
     wire: Wire
     transactions: Transactions
     tables: Tables
     contents: _Contents
-    marked: Int64s
+    boundaries: Int64s
     numbers: _Numbers
 
     def slices(self) -> list[Slice]:
@@ -238,7 +238,7 @@ class _Batch:
         cut = int(ends[-1]) + 1 if len(ends) else 0
         found = [self._slice(0, cut, self._edge())] if cut else []
         rest = self._slice(cut, len(self.transactions), None)
-        if rest.changes or rest.truncates or rest.messages or rest.marks:
+        if rest.changes or rest.truncates or rest.messages or rest.boundaries:
             found.append(rest)
         return found
 
@@ -293,12 +293,12 @@ class _Batch:
                     stamp = replace(stamp, commit_ts=None, xid=None, seq=0, origin=None)
                 yield MessageChange(stamp, message.transactional, message.prefix, message.content)
 
-    def _boundaries(self, start: int, stop: int) -> Iterator[Marks]:
-        numbers = self.marked[slice(*np.searchsorted(self.marked, (start, stop)))]
+    def _boundaries(self, start: int, stop: int) -> Iterator[Boundaries]:
+        numbers = self.boundaries[slice(*np.searchsorted(self.boundaries, (start, stop)))]
         if len(numbers):
             begin, stamps = self.transactions.tags[numbers] == Tag.BEGIN, self._stamps(numbers)
             stamps.lsn[~begin] = self.transactions.end_lsn(numbers[~begin])
-            yield Marks(np.where(begin, "B", "C"), stamps)
+            yield Boundaries(np.where(begin, "B", "C"), stamps)
 
     def _stamps(self, numbers: Int64s) -> Stamps:
         transactions = self.transactions

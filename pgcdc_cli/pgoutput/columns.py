@@ -66,7 +66,7 @@ class Shape(Enum):
 class Rows:
     """Row messages of one table and one shape, by number; each has `SMALLEST_ROW` bytes or more.
 
-    `read` gives the text of binary values of a column, by the column's place; None for all rows of a
+    `read` gives the text of binary values of a column, by the column's index; None for all rows of a
     connection that did not ask for them. `whole` says that the old tuples are whole rows, despite their
     marker.
     """
@@ -79,7 +79,7 @@ class Rows:
 
 
 class Images(NamedTuple):
-    """The images of one group's rows with these numbers; `group` is its place among the groups."""
+    """The images of one group's rows with these numbers; `group` is its index among the groups."""
 
     group: int
     numbers: Int64s

@@ -12,14 +12,14 @@ from typing import Literal
 
 import numpy as np
 
-from pgcdc_cli.changes.slice import Edge, Marks, Prepared, Slice, Stamp, TransactionMark
+from pgcdc_cli.changes.slice import Boundaries, Edge, Prepared, Slice, Stamp, TransactionBoundary
 from pgcdc_cli.changes.spool import Spools
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
-from pgcdc_cli.pgoutput.spool import Aside, End, Replay
+from pgcdc_cli.pgoutput.replay import Replay, SpooledTransaction, TransactionEnd
 
-Name = tuple[int, str]
+PreparedName = tuple[int, str]
 """A prepared transaction: xid and gid."""
 
 
@@ -49,70 +49,74 @@ class PreparedTransactions:
         self._policy = policy
         self._skip_before = skip_before
         self._prepared = {(one.xid, one.gid): one for one in policy.known}
-        self._asides: dict[Name, Aside] = {}
+        self._spooled: dict[PreparedName, SpooledTransaction] = {}
 
-    def __contains__(self, name: Name) -> bool:
-        return name in self._prepared or name in self._asides
+    def __contains__(self, name: PreparedName) -> bool:
+        return name in self._prepared or name in self._spooled
 
     def has(self, xid: int) -> bool:
         """Say whether this transaction is one of them."""
-        return any(known == xid for known, _ in chain(self._prepared, self._asides))
+        return any(known == xid for known, _ in chain(self._prepared, self._spooled))
 
-    def prepare(self, message: m.Prepare | m.StreamPrepare, aside: Aside) -> Iterator[Slice]:
+    def prepare(
+        self, message: m.Prepare | m.StreamPrepare, transaction: SpooledTransaction
+    ) -> Iterator[Slice]:
         """Remember a transaction; one that is known already has no spool.
 
         One from before the checkpoint that the checkpoint doesn't name has ended before it, too, or is one
         of the exceptions. Either way its end is still to come, and nothing has to last until then.
         """
-        yield from self._replay.share(aside)
-        if aside.spool is None:
+        yield from self._replay.share(transaction)
+        if transaction.spool is None:
             return
         name = message.xid, message.gid
         if message.prepare_lsn < self._skip_before:
-            self._asides[name] = aside
+            self._spooled[name] = transaction
             return
         prepared = Prepared(message.xid, message.gid, message.prepare_lsn)
         if self._policy.at_prepare:
             self._prepared[name] = prepared
-            yield from self._give_out(message, aside)
+            yield from self._give_out(message, transaction)
             return
-        path, size, crc32 = aside.spool.finish()
+        path, size, crc32 = transaction.spool.finish()
         self._prepared[name] = replace(prepared, path=path, size=size, crc32=crc32)
-        self._asides[name] = aside
+        self._spooled[name] = transaction
         yield Slice(self._edge(message.end_lsn))
 
-    def _give_out(self, message: m.Prepare | m.StreamPrepare, aside: Aside) -> Iterator[Slice]:
-        end = End(message.prepare_lsn, message.end_lsn, message.prepare_time, message.gid)
-        for part in self._replay.whole(aside, end, self._all):
-            yield replace(part, marks=tuple(map(_at_prepare, part.marks)))
-        aside.remove()
+    def _give_out(
+        self, message: m.Prepare | m.StreamPrepare, transaction: SpooledTransaction
+    ) -> Iterator[Slice]:
+        end = TransactionEnd(message.prepare_lsn, message.end_lsn, message.prepare_time, message.gid)
+        for part in self._replay.replay(transaction, end, self._all):
+            yield replace(part, boundaries=tuple(map(_at_prepare, part.boundaries)))
+        transaction.remove()
 
     def commit(self, message: m.CommitPrepared) -> Iterator[Slice]:
         """Give out the changes; GAP if they were never seen."""
         name = message.xid, message.gid
-        prepared, aside = self._prepared.pop(name, None), self._asides.pop(name, None)
-        end = End(message.commit_lsn, message.end_lsn, message.commit_time, message.gid)
+        prepared, transaction = self._prepared.pop(name, None), self._spooled.pop(name, None)
+        end = TransactionEnd(message.commit_lsn, message.end_lsn, message.commit_time, message.gid)
         if message.commit_lsn < self._skip_before:
             yield Slice(self._edge(message.end_lsn))
-        elif aside is None and self._given_out(prepared):
+        elif transaction is None and self._given_out(prepared):
             yield self._outcome("K", end, message.xid)
-        elif aside is None and prepared is None:
+        elif transaction is None and prepared is None:
             self._miss(message)
             yield Slice(self._edge(message.end_lsn))
         else:
-            yield from self._replay.whole(aside or self._reopen(prepared), end, self._all)
-        if prepared is None and aside is not None and not self._replay.assembler.ended:
-            aside.remove()
+            yield from self._replay.replay(transaction or self._reopen(prepared), end, self._all)
+        if prepared is None and transaction is not None and not self._replay.assembler.ended:
+            transaction.remove()
 
     def roll_back(self, message: m.RollbackPrepared) -> Iterator[Slice]:
         """Forget the changes; one that is not known never had any here."""
         name = message.xid, message.gid
-        prepared, aside = self._prepared.pop(name, None), self._asides.pop(name, None)
-        if prepared is None and aside is not None:
-            aside.remove()
+        prepared, transaction = self._prepared.pop(name, None), self._spooled.pop(name, None)
+        if prepared is None and transaction is not None:
+            transaction.remove()
         elif self._given_out(prepared):
             lsn = message.prepare_end_lsn if prepared is None else prepared.prepare_lsn
-            end = End(lsn, message.rollback_end_lsn, message.rollback_time, message.gid)
+            end = TransactionEnd(lsn, message.rollback_end_lsn, message.rollback_time, message.gid)
             yield self._outcome("r", end, message.xid)
         elif prepared is not None:
             yield Slice(self._edge(message.rollback_end_lsn))
@@ -129,10 +133,10 @@ class PreparedTransactions:
         """Make an edge at which no changes end, only what is prepared differs."""
         return Edge(Lsn(0), end_lsn, 0, prepared=self._all)
 
-    def _reopen(self, prepared: Prepared | None) -> Aside:
+    def _reopen(self, prepared: Prepared | None) -> SpooledTransaction:
         assert prepared is not None
         spool = self._spools.reopen(prepared)
-        return Aside(prepared.xid, spool, streamed=False, reopened=True)
+        return SpooledTransaction(prepared.xid, spool, streamed=False, reopened=True)
 
     def _miss(self, message: m.CommitPrepared) -> None:
         reason = (
@@ -143,12 +147,12 @@ class PreparedTransactions:
             raise PgcdcError(ErrorKind.GAP, reason)
         self._policy.warn(f"{reason}; going on without them")
 
-    def _outcome(self, kind: Literal["K", "r"], end: End, xid: int) -> Slice:
+    def _outcome(self, kind: Literal["K", "r"], end: TransactionEnd, xid: int) -> Slice:
         """Tell what became of a transaction whose changes were given out at its prepare."""
         stamp = Stamp(0, end.end_lsn, end.commit_lsn, end.time, xid, 0)
-        mark = TransactionMark(kind, stamp, end.gid)
-        return Slice(self._edge(end.end_lsn), marks=(Marks.of([mark]),))
+        boundary = TransactionBoundary(kind, stamp, end.gid)
+        return Slice(self._edge(end.end_lsn), boundaries=(Boundaries.of([boundary]),))
 
 
-def _at_prepare(marks: Marks) -> Marks:
-    return replace(marks, kinds=np.where(marks.kinds == "C", "P", marks.kinds))
+def _at_prepare(boundaries: Boundaries) -> Boundaries:
+    return replace(boundaries, kinds=np.where(boundaries.kinds == "C", "P", boundaries.kinds))

@@ -12,19 +12,19 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from pgcdc_cli.changes.slice import (
+    Boundaries,
     ChangeBatch,
     Edge,
     FewColumns,
     FullImage,
     KeyImage,
-    Marks,
     Mask,
     Operation,
     Slice,
     Stamp,
     Stamps,
     Texts,
-    TransactionMark,
+    TransactionBoundary,
 )
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import UndecodableError
@@ -33,7 +33,7 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.decode import decode
 from pgcdc_cli.pgoutput.relations import Tables
-from pgcdc_cli.pgoutput.transactions import Limits, OpenTransaction, State
+from pgcdc_cli.pgoutput.transactions import DecodeLimits, OpenTransaction, State
 
 MOST_MESSAGES, MOST_BYTES = 96, 1 << 16
 """From about here on columns are quicker."""
@@ -73,22 +73,22 @@ class _Rows:
 
 
 def assemble(
-    frames: Sequence[bytes], state: State, tables: Tables, *, marks: bool
+    frames: Sequence[bytes], state: State, tables: Tables, *, boundaries: bool
 ) -> tuple[list[Slice], State] | None:
     """Decode what `is_small` takes, as `assemble.assemble` does; None for anything unusual."""
     if state.ended or state.limits.transactions is not None:
         return None
     commits = [at for at, frame in enumerate(frames) if frame[MESSAGE_TAG] == _COMMIT]
     cut = commits[-1] + 1 if commits else 0
-    whole = _SliceBuilder(tables, state.limits, marks, state.open)
+    whole = _SliceBuilder(tables, state.limits, boundaries, state.open)
     try:
         whole.take(frames[:cut])
-        rest = _SliceBuilder(tables, state.limits, marks, whole.open, whole.index)
+        rest = _SliceBuilder(tables, state.limits, boundaries, whole.open, whole.index)
         rest.take(frames[cut:])
     except (UndecodableError, _UnusualError):
         return None
     found = [whole.slice(), rest.slice()]
-    filled = [part for part in found if part.edge or part.changes or part.marks]
+    filled = [part for part in found if part.edge or part.changes or part.boundaries]
     return filled, state._replace(open=rest.open)
 
 
@@ -97,13 +97,13 @@ class _SliceBuilder:
     """Gathers one slice; `open` is the transaction that is open behind it, `index` the next event's."""
 
     tables: Tables
-    limits: Limits
-    marked: bool
+    limits: DecodeLimits
+    with_boundaries: bool
     open: OpenTransaction | None
     index: int = 0
     edge: Edge | None = None
     rows: dict[tuple[int, str, type], _Rows] = field(default_factory=dict)
-    marks: list[TransactionMark] = field(default_factory=list)
+    boundaries: list[TransactionBoundary] = field(default_factory=list)
 
     def take(self, frames: Sequence[bytes]) -> None:
         """Decode frames; UndecodableError or _UnusualError for what is left to the columns."""
@@ -113,7 +113,9 @@ class _SliceBuilder:
     def slice(self) -> Slice:
         """Put together what was taken."""
         changes = tuple(rows.batch() for rows in self.rows.values())
-        return Slice(self.edge, changes, marks=(Marks.of(self.marks),) if self.marks else ())
+        return Slice(
+            self.edge, changes, boundaries=(Boundaries.of(self.boundaries),) if self.boundaries else ()
+        )
 
     def _take(self, message: m.Message, lsn: int) -> None:
         if lsn < 0:
@@ -136,14 +138,14 @@ class _SliceBuilder:
         if self.open is not None or ends or self._is_skipped(message.final_lsn):
             raise _UnusualError
         self.open = OpenTransaction(message.final_lsn, message.commit_time, message.xid, 0)
-        self._mark("B", self.open, lsn)
+        self._boundary("B", self.open, lsn)
 
     def _commit(self, message: m.Commit) -> None:
         until, transaction = self.limits.until, self._inside()
         ends = until is not None and message.end_lsn >= until
         if ends or message.commit_lsn != transaction.commit_lsn:
             raise _UnusualError
-        self._mark("C", transaction, message.end_lsn)
+        self._boundary("C", transaction, message.end_lsn)
         count = 1 if self.edge is None else self.edge.transactions + 1
         self.edge = Edge(message.commit_lsn, message.end_lsn, count, transaction.commit_ts)
         self.open = None
@@ -156,11 +158,11 @@ class _SliceBuilder:
     def _is_skipped(self, commit_lsn: int) -> bool:
         return commit_lsn < self.limits.skip_before
 
-    def _mark(self, kind: Literal["B", "C"], transaction: OpenTransaction, lsn: int) -> None:
-        if self.marked:
+    def _boundary(self, kind: Literal["B", "C"], transaction: OpenTransaction, lsn: int) -> None:
+        if self.with_boundaries:
             commit_lsn, commit_ts, xid, seq, _ = transaction
             stamp = Stamp(self._next_index(), Lsn(lsn), Lsn(commit_lsn), commit_ts, xid, seq)
-            self.marks.append(TransactionMark(kind, stamp))
+            self.boundaries.append(TransactionBoundary(kind, stamp))
 
     def _next_index(self) -> int:
         self.index += 1

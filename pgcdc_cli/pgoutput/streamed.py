@@ -1,4 +1,4 @@
-"""Transactions that arrive before they commit: put aside, and decoded as if they had been sent whole.
+"""Transactions that arrive before they commit: spooled, and decoded as if they had been sent whole.
 
 Protocol 2 streams large transactions in blocks, protocol 3 sends prepared ones at their PREPARE, protocol 4
 tells more about aborts. Whatever is not committed goes to a spool; at its commit a Begin, the spool and a
@@ -37,8 +37,8 @@ from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.messages import Tag
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy, PreparedTransactions
+from pgcdc_cli.pgoutput.replay import Replay, SpooledTransaction, TransactionEnd, subtransaction_of
 from pgcdc_cli.pgoutput.small_batch import is_small
-from pgcdc_cli.pgoutput.spool import Aside, End, Replay, subtransaction_of
 from pgcdc_cli.pgoutput.wire import Wire, tag_mask
 
 _IS_CONTROL = tag_mask(
@@ -74,8 +74,8 @@ class Streams:
         self._spools = spools
         self._replay = Replay(assembler)
         self._prepared = PreparedTransactions(self._replay, spools, policy, skip_before)
-        self._open: dict[int, Aside] = {}
-        self._block: Aside | None = None
+        self._open: dict[int, SpooledTransaction] = {}
+        self._block: SpooledTransaction | None = None
         self._preparing: m.BeginPrepare | None = None
         self._begin: list[bytes] = []
         self._readers: dict[type[m.Message], Callable[..., Iterator[Slice]]] = {
@@ -106,7 +106,7 @@ class Streams:
         return self._replay.wire
 
     def slices(self, frames: Sequence[bytes]) -> Iterator[Slice]:
-        """Decode whole XLogData frames, header included; a transaction that was put aside piece by piece.
+        """Decode whole XLogData frames, header included; one that was spooled piece by piece.
 
         Raises as the assembler does, GAP for the commit of a prepared transaction that was never seen, and
         what the spools raise.
@@ -138,7 +138,7 @@ class Streams:
         yield from self._run(wire, at, len(wire))
 
     def _run(self, wire: Wire, start: int, stop: int) -> Iterator[Slice]:
-        """Take messages that are no control messages: to the assembler, or aside."""
+        """Take messages that are no control messages: to the assembler, or into a spool."""
         if start == stop:
             return
         part = wire if stop - start == len(wire) else wire.part(slice(start, stop))
@@ -146,7 +146,7 @@ class Streams:
             yield from self._replay.pass_on(part)
         else:
             self._check_changes(part, streamed=self._block.streamed)
-            self._replay.put_aside(part, self._block)
+            self._replay.spool(part, self._block)
 
     def _check_changes(self, wire: Wire, *, streamed: bool) -> None:
         good = _IS_CHANGE[wire.tags] & (wire.ends - wire.starts >= _TAG_AND_XID)
@@ -180,7 +180,7 @@ class Streams:
         if message.first_segment:
             known = self._prepared.has(message.xid)
             spool = None if known else self._spools.create(message.xid, lsn)
-            self._open[message.xid] = Aside(message.xid, spool, streamed=True)
+            self._open[message.xid] = SpooledTransaction(message.xid, spool, streamed=True)
         self._block = self._open[message.xid]
         yield from ()
 
@@ -190,19 +190,21 @@ class Streams:
         self._block = None
         yield from ()
 
-    def _find(self, xid: int) -> Aside:
+    def _find(self, xid: int) -> SpooledTransaction:
         self._check_outside()
         if xid not in self._open:
             raise _MisplacedError(f"transaction {xid} never began")
         return self._open[xid]
 
     def _stream_commit(self, message: m.StreamCommit, _lsn: Lsn) -> Iterator[Slice]:
-        aside = self._find(message.xid)
-        if aside.spool is None:
+        transaction = self._find(message.xid)
+        if transaction.spool is None:
             raise _MisplacedError(f"transaction {message.xid} is prepared")
-        yield from self._replay.whole(aside, End(message.commit_lsn, message.end_lsn, message.commit_time))
+        yield from self._replay.replay(
+            transaction, TransactionEnd(message.commit_lsn, message.end_lsn, message.commit_time)
+        )
         if not self.ended:
-            aside.remove()
+            transaction.remove()
         del self._open[message.xid]
 
     def _stream_abort(self, message: m.StreamAbort, _lsn: Lsn) -> Iterator[Slice]:
@@ -213,32 +215,32 @@ class Streams:
         (`ReorderBufferCheckAndTruncateAbortedTXN`).
         """
         self._check_outside()
-        aside = self._open.get(message.xid)
-        if aside is not None and message.subxid == message.xid:
-            aside.remove()
+        transaction = self._open.get(message.xid)
+        if transaction is not None and message.subxid == message.xid:
+            transaction.remove()
             del self._open[message.xid]
-        elif aside is not None:
-            aside.abort(message.subxid)
+        elif transaction is not None:
+            transaction.abort(message.subxid)
         yield from ()
 
     def _stream_prepare(self, message: m.StreamPrepare, _lsn: Lsn) -> Iterator[Slice]:
-        aside = self._find(message.xid)
+        transaction = self._find(message.xid)
         del self._open[message.xid]
         if self._is_known(message):
-            aside.remove()
-            aside.spool = None
-        yield from self._prepared.prepare(message, aside)
+            transaction.remove()
+            transaction.spool = None
+        yield from self._prepared.prepare(message, transaction)
 
     def _begin_prepare(self, message: m.BeginPrepare, lsn: Lsn) -> Iterator[Slice]:
         self._check_outside()
         self._preparing = message
-        self._block = self._aside_of(message, lsn)
+        self._block = self._spooled_transaction(message, lsn)
         yield from ()
 
-    def _aside_of(self, message: m.BeginPrepare | m.Prepare, lsn: Lsn) -> Aside:
+    def _spooled_transaction(self, message: m.BeginPrepare | m.Prepare, lsn: Lsn) -> SpooledTransaction:
         known = self._is_known(message)
         spool = None if known else self._spools.create(message.xid, lsn)
-        return Aside(message.xid, spool, streamed=False)
+        return SpooledTransaction(message.xid, spool, streamed=False)
 
     def _is_known(self, message: m.BeginPrepare | m.Prepare | m.StreamPrepare) -> bool:
         """Say whether it is prepared already; no other one can have its xid."""
@@ -256,7 +258,7 @@ class Streams:
         self._preparing = self._block = None
         if block is None:
             self._check_outside()
-            block = self._aside_of(message, lsn)
+            block = self._spooled_transaction(message, lsn)
         elif begin is None or _name(begin) != _name(message):
             raise _MisplacedError("it is inside of another transaction")
         yield from self._prepared.prepare(message, block)
@@ -273,9 +275,9 @@ class Streams:
 
     def _forget(self, xid: int) -> None:
         """Drop what was streamed of a transaction without a Stream Prepare: it was prepared earlier."""
-        aside = self._open.pop(xid, None)
-        if aside is not None:
-            aside.remove()
+        transaction = self._open.pop(xid, None)
+        if transaction is not None:
+            transaction.remove()
 
 
 def _name(message: m.BeginPrepare | m.Prepare) -> tuple[int, str, Lsn]:

@@ -39,7 +39,7 @@ class OpenTransaction(NamedTuple):
     origin: Origin | None = None
 
 
-class Limits(NamedTuple):
+class DecodeLimits(NamedTuple):
     """What of the stream is wanted; `transactions` is how many more.
 
     Transactions with a commit LSN below `skip_before`, and non-transactional messages not beyond it, are
@@ -51,7 +51,7 @@ class Limits(NamedTuple):
     until: Lsn | None = None
     transactions: int | None = None
 
-    def less(self, transactions: int) -> "Limits":
+    def less(self, transactions: int) -> "DecodeLimits":
         """Count transactions that have ended."""
         if self.transactions is None:
             return self
@@ -61,7 +61,7 @@ class Limits(NamedTuple):
 class State(NamedTuple):
     """What a batch leaves for the next one; `ended`: a limit is reached, and no more is wanted."""
 
-    limits: Limits
+    limits: DecodeLimits
     open: OpenTransaction | None = None
     ended: bool = False
 
@@ -93,7 +93,7 @@ class _Nontransactional(NamedTuple):
     valid: Mask
 
 
-class _Boundaries(NamedTuple):
+class _BoundaryMessages(NamedTuple):
     """Every message that begins or ends a transaction."""
 
     begins: _Begins
@@ -174,7 +174,7 @@ def find_transactions(wire: Wire, state: State) -> Transactions:
     Raise UndecodableError for a message before that which is malformed or out of place.
     """
     tags, limits = wire.tags, state.limits
-    bounds = _Boundaries(_begins(wire, tags), _commits(wire, tags), _nontransactional(wire, tags))
+    bounds = _BoundaryMessages(_begins(wire, tags), _commits(wire, tags), _nontransactional(wire, tags))
     member = _membership(tags, bounds, state.open)
     valid = _valid(tags, bounds, member)
     wanted = _wanted(bounds, member, limits.skip_before)
@@ -221,7 +221,7 @@ def _nontransactional(wire: Wire, tags: Int64s) -> _Nontransactional:
     return _Nontransactional(at, lsn, (wire.sizes(at) >= _SMALLEST_MESSAGE) & (lsn >= 0))
 
 
-def _membership(tags: Int64s, bounds: _Boundaries, before: OpenTransaction | None) -> _Membership:
+def _membership(tags: Int64s, bounds: _BoundaryMessages, before: OpenTransaction | None) -> _Membership:
     """Say for each message which transaction it belongs to."""
     first = before or OpenTransaction(0, 0, 0, 0)
     begins, alone = bounds.begins, bounds.nontransactional
@@ -235,7 +235,7 @@ def _membership(tags: Int64s, bounds: _Boundaries, before: OpenTransaction | Non
     return _Membership(inside, number, commit_lsn, commit_ts, xid)
 
 
-def _valid(tags: Int64s, bounds: _Boundaries, member: _Membership) -> Mask:
+def _valid(tags: Int64s, bounds: _BoundaryMessages, member: _Membership) -> Mask:
     """Tell the messages that are well formed and in place; right up to the first that is not."""
     begins, commits, alone = bounds
     allowed = _ALLOWED[tags]
@@ -247,7 +247,7 @@ def _valid(tags: Int64s, bounds: _Boundaries, member: _Membership) -> Mask:
     return valid
 
 
-def _wanted(bounds: _Boundaries, member: _Membership, skip_before: Lsn) -> Mask:
+def _wanted(bounds: _BoundaryMessages, member: _Membership, skip_before: Lsn) -> Mask:
     """Tell the messages that are not skipped."""
     wanted: Mask = member.commit_lsn >= skip_before
     alone = bounds.nontransactional
@@ -255,7 +255,7 @@ def _wanted(bounds: _Boundaries, member: _Membership, skip_before: Lsn) -> Mask:
     return wanted
 
 
-def _stops(bounds: _Boundaries, valid: Mask, ends: Int64s, limits: Limits) -> Int64s:
+def _stops(bounds: _BoundaryMessages, valid: Mask, ends: Int64s, limits: DecodeLimits) -> Int64s:
     """Find the messages before any of which to stop."""
     stops = np.empty(0, np.int64)
     if limits.until is not None:
@@ -265,7 +265,7 @@ def _stops(bounds: _Boundaries, valid: Mask, ends: Int64s, limits: Limits) -> In
     return stops
 
 
-def _stops_at(bounds: _Boundaries, valid: Mask, until: Lsn) -> Int64s:
+def _stops_at(bounds: _BoundaryMessages, valid: Mask, until: Lsn) -> Int64s:
     """Stop before each transaction that ends beyond `until`, and behind each that reaches it."""
     begins, commits, alone = bounds
     before = np.append(begins.at[begins.final_lsn >= until], alone.at[alone.lsn > until])

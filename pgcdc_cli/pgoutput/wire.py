@@ -78,8 +78,8 @@ class Wire:
 
     def part(self, which: "slice | Mask") -> "Wire":
         """Take some of the messages; they stay where they are."""
-        places = (column[which] for column in (self.starts, self.ends, self.lsn, self.head))
-        return Wire(self.data, self.buffer, self.words, *places)
+        columns = (column[which] for column in (self.starts, self.ends, self.lsn, self.head))
+        return Wire(self.data, self.buffer, self.words, *columns)
 
     def __len__(self) -> int:
         return len(self.starts)

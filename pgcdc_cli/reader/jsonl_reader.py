@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 
 from pgcdc_cli.changes.slice import (
+    Boundaries,
     ChangeBatch,
     FullImage,
     KeyImage,
-    Marks,
     Mask,
     MessageChange,
     Operation,
     Slice,
     Stamp,
     Stamps,
-    TransactionMark,
+    TransactionBoundary,
     TruncateChange,
 )
 from pgcdc_cli.changes.table import TableColumn, TableSchema
@@ -135,7 +135,7 @@ class Lines:
     _tables: dict[str, TableSchema] = field(default_factory=dict)
     _truncates: list[TruncateChange] = field(default_factory=list)
     _messages: list[MessageChange] = field(default_factory=list)
-    _marks: list[TransactionMark] = field(default_factory=list)
+    _marks: list[TransactionBoundary] = field(default_factory=list)
 
     def add(self, line: dict[str, str], table: TableSchema | None, *, exact: bool) -> None:
         """Add a line's members; `table` is None for what has none. A begin's place is not in its line.
@@ -147,7 +147,7 @@ class Lines:
         """
         operation = json.loads(line["op"])
         if operation == "C":
-            self._marks.append(TransactionMark("C", self._stamp(line, json.loads(line["end_lsn"]))))
+            self._marks.append(TransactionBoundary("C", self._stamp(line, json.loads(line["end_lsn"]))))
         elif operation == "M":
             self._messages.append(self._message(line))
         elif operation == "T" and table is not None:
@@ -164,7 +164,7 @@ class Lines:
         changes = tuple(
             _batch(self._tables[table], operation, rows) for (table, operation, _), rows in self._rows.items()
         )
-        marks = (Marks.of(self._marks),) if self._marks else ()
+        marks = (Boundaries.of(self._marks),) if self._marks else ()
         return Slice(None, changes, tuple(self._truncates), tuple(self._messages), marks)
 
     def _add_row(

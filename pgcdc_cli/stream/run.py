@@ -180,7 +180,7 @@ class StreamRun:
         assembler = Assembler(
             self._describe,
             skip_before=self._sink.edge_lsn,
-            marks=encoding.wants_marks,
+            boundaries=encoding.wants_boundaries,
             until=self._ends.lsn,
             max_transactions=self._ends.transactions_left(self.totals.transactions),
             binary=self._settings.protocol.binary,

@@ -16,7 +16,7 @@ import numpy as np
 import psycopg
 from psycopg import sql
 
-from pgcdc_cli.changes.slice import ChangeBatch, Edge, FullImage, Slice, SnapshotMark, Stamps
+from pgcdc_cli.changes.slice import ChangeBatch, Edge, FullImage, Slice, SnapshotPosition, Stamps
 from pgcdc_cli.changes.table import ReplicaIdentity, TableSchema
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.messages import Relation, RelationColumn
@@ -105,11 +105,11 @@ class Snapshot:
         filled = [table for table in tables if self._has_rows(table)]
         stamp = _Stamper(self.position, self._transaction())
         for table in filled:
-            place = SnapshotMark(table is tables[0], table is filled[-1], begins=True, ends=False)
+            at = SnapshotPosition(table is tables[0], table is filled[-1], begins=True, ends=False)
             for rows, ends in _chunks(self._rows(table)):
-                place = SnapshotMark(place.first_table, place.last_table, begins=place.begins, ends=ends)
-                yield Slice(None, (_batch(table.schema, rows, stamp.next(len(rows)), place),))
-                place = SnapshotMark(place.first_table, place.last_table, begins=False, ends=False)
+                at = SnapshotPosition(at.first_table, at.last_table, begins=at.begins, ends=ends)
+                yield Slice(None, (_batch(table.schema, rows, stamp.next(len(rows)), at),))
+                at = SnapshotPosition(at.first_table, at.last_table, begins=False, ends=False)
         yield Slice(Edge(Lsn(0), self.position, 0))
 
     def _relations(self) -> Iterator[tuple[Relation, str | None]]:
@@ -185,8 +185,8 @@ def _chunks(rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[list[tuple[Any, .
 
 
 def _batch(
-    table: TableSchema, rows: list[tuple[Any, ...]], stamps: Stamps, place: SnapshotMark
+    table: TableSchema, rows: list[tuple[Any, ...]], stamps: Stamps, position: SnapshotPosition
 ) -> ChangeBatch:
     columns = tuple(kernels.binary(values) for values in zip(*rows, strict=True))
     image = FullImage(columns, (None,) * len(columns))
-    return ChangeBatch(table, "R", stamps, image, None, place)
+    return ChangeBatch(table, "R", stamps, image, None, position)

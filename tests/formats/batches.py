@@ -6,15 +6,15 @@ import numpy as np
 import pyarrow as pa
 
 from pgcdc_cli.changes.slice import (
+    Boundaries,
     ChangeBatch,
     FullImage,
     KeyImage,
-    Marks,
     MessageChange,
     Slice,
     Stamp,
     Stamps,
-    TransactionMark,
+    TransactionBoundary,
     TruncateChange,
 )
 from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
@@ -100,10 +100,10 @@ class Stream:
     changes: list[ChangeBatch] = field(default_factory=list)
     truncates: list[TruncateChange] = field(default_factory=list)
     messages: list[MessageChange] = field(default_factory=list)
-    marks: list[TransactionMark] = field(default_factory=list)
+    marks: list[TransactionBoundary] = field(default_factory=list)
 
     def slice(self) -> Slice:
-        marks = (Marks.of(self.marks),) if self.marks else ()
+        marks = (Boundaries.of(self.marks),) if self.marks else ()
         return Slice(None, tuple(self.changes), tuple(self.truncates), tuple(self.messages), marks)
 
 

@@ -7,7 +7,14 @@ from itertools import groupby
 from batches import COMMIT_TEXT, UNCHANGED, full, key_only, stamp, stamps, table
 from hypothesis import strategies as st
 
-from pgcdc_cli.changes.slice import ChangeBatch, Marks, MessageChange, Slice, TransactionMark, TruncateChange
+from pgcdc_cli.changes.slice import (
+    Boundaries,
+    ChangeBatch,
+    MessageChange,
+    Slice,
+    TransactionBoundary,
+    TruncateChange,
+)
 
 ORDERS = table(
     {
@@ -113,7 +120,7 @@ def to_slice(stream: list[Event], order: list[int]) -> Slice:
         tuple(changes),
         tuple(TruncateChange(e.schema, stamp(i), True, False) for e, i in singles if e.kind == "T"),
         tuple(MessageChange(stamp(i), True, "p", b"hello \xc3\xa9") for e, i in singles if e.kind == "M"),
-        (Marks.of([TransactionMark(e.kind, stamp(i)) for e, i in singles if e.kind in "BC"]),),
+        (Boundaries.of([TransactionBoundary(e.kind, stamp(i)) for e, i in singles if e.kind in "BC"]),),
     )
 
 

@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rows import ITEMS, ORDERS, events, to_slice
 
-from pgcdc_cli.changes.slice import ChangeBatch, Marks, MessageChange, Slice, TransactionMark, TruncateChange
+from pgcdc_cli.changes.slice import (
+    Boundaries,
+    ChangeBatch,
+    MessageChange,
+    Slice,
+    TransactionBoundary,
+    TruncateChange,
+)
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats import arrow
 from pgcdc_cli.formats.arrow import ArrowFormat
@@ -204,7 +211,10 @@ def test_another_version_of_the_table_has_another_head():
 
 
 def test_begins_and_commits_are_no_rows():
-    part = Slice(None, marks=(Marks.of([TransactionMark("B", stamp(0)), TransactionMark("C", stamp(1))]),))
+    part = Slice(
+        None,
+        boundaries=(Boundaries.of([TransactionBoundary("B", stamp(0)), TransactionBoundary("C", stamp(1))]),),
+    )
     assert ArrowFormat().encode(part).pieces == ()
 
 

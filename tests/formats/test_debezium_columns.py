@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from batches import Stream, change, full, key_only, stamp, table
 
-from pgcdc_cli.changes.slice import MessageChange, TransactionMark, TruncateChange
+from pgcdc_cli.changes.slice import MessageChange, TransactionBoundary, TruncateChange
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts, TableSchema
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
@@ -177,7 +177,7 @@ def operations(stream: Stream, skipped: str) -> list[Any]:
 def test_a_changed_key_is_a_delete_and_a_create_to_what_is_skipped(people, skipped, expected):
     old = full([["a", "x", None, "1"], ["b", "x", None, "1"]])
     new = [["a", "y", None, "1"], ["c", "x", None, "1"]]
-    marks = [TransactionMark("B", stamp(0)), TransactionMark("C", stamp(3))]
+    marks = [TransactionBoundary("B", stamp(0)), TransactionBoundary("C", stamp(3))]
     found = operations(Stream(changes=[change(people, "U", [1, 2], new, old)], marks=marks), skipped)
     events = [value for value in found if value and "op" in value]
     assert [(value["op"], value["transaction"]["total_order"]) for value in events] == expected
@@ -187,7 +187,7 @@ def test_a_changed_key_is_a_delete_and_a_create_to_what_is_skipped(people, skipp
 
 
 def test_truncates_are_numbered_in_their_transaction(people):
-    marks = [TransactionMark("B", stamp(0)), TransactionMark("C", stamp(3))]
+    marks = [TransactionBoundary("B", stamp(0)), TransactionBoundary("C", stamp(3))]
     truncate = TruncateChange(people, stamp(2), cascade=False, restart_identity=False)
     row = change(people, "I", [1], [ROW])
     found = operations(Stream(changes=[row], truncates=[truncate], marks=marks), "none")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from batches import UNCHANGED, Stream, change, full, key_only, stamp, table
 
-from pgcdc_cli.changes.slice import LastCommit, MessageChange, TransactionMark, TruncateChange
+from pgcdc_cli.changes.slice import LastCommit, MessageChange, TransactionBoundary, TruncateChange
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts, TableSchema
 from pgcdc_cli.formats.base import EncodedSlice
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
@@ -44,12 +44,12 @@ def records(stream: Stream, config: ConnectorConfig = PLAIN) -> list[dict[str, A
     return lines(started(config).encode(stream.slice()))
 
 
-def begin(index: int) -> TransactionMark:
-    return TransactionMark("B", stamp(index))
+def begin(index: int) -> TransactionBoundary:
+    return TransactionBoundary("B", stamp(index))
 
 
-def commit(index: int, end: int = END) -> TransactionMark:
-    return TransactionMark("C", stamp(index, lsn=end))
+def commit(index: int, end: int = END) -> TransactionBoundary:
+    return TransactionBoundary("C", stamp(index, lsn=end))
 
 
 def test_an_insert_is_one_line_byte_for_byte(items: TableSchema) -> None:

@@ -11,7 +11,7 @@ from batches import COMMIT_TS, Stream, full, stamp, stamps, table
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgcdc_cli.changes.slice import ChangeBatch, MessageChange, Stamp, TransactionMark, TruncateChange
+from pgcdc_cli.changes.slice import ChangeBatch, MessageChange, Stamp, TransactionBoundary, TruncateChange
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.formats.debezium.format import DebeziumFormat
 from pgcdc_cli.formats.debezium.properties import connector_config
@@ -134,7 +134,7 @@ def stream(events: list[tuple[int, Event]]) -> Stream:
         [batch(list(some)) for _, some in groupby(rows, shape)],
         [TruncateChange(e.table, of(i, e), False, False) for i, e in events if e.kind == "T"],
         [MessageChange(of(i, e), e.kind == "M", "p", b"x") for i, e in events if e.kind in "ML"],
-        [TransactionMark(e.kind, of(i, e)) for i, e in events if e.kind in "BCP"],
+        [TransactionBoundary(e.kind, of(i, e)) for i, e in events if e.kind in "BCP"],
     )
 
 

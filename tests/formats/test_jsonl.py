@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rows import ITEMS, ORDERS, Event, events, lsn, reference, to_slice
 
-from pgcdc_cli.changes.slice import ChangeBatch, Marks, MessageChange, Slice, Stamps, TransactionMark
+from pgcdc_cli.changes.slice import Boundaries, ChangeBatch, MessageChange, Slice, Stamps, TransactionBoundary
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.json_object import escape
 from pgcdc_cli.formats.jsonl import JsonlFormat
@@ -89,7 +89,7 @@ def test_an_empty_slice_gives_nothing():
 
 
 def test_begins_and_commits_only_if_asked():
-    part = Slice(None, marks=(Marks.of([TransactionMark("B", stamp(0))]),))
+    part = Slice(None, boundaries=(Boundaries.of([TransactionBoundary("B", stamp(0))]),))
     assert JsonlFormat(layout="stream").encode(part).pieces == ()
     assert len(STREAM.encode(part).pieces) == 1
 

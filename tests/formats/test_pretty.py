@@ -6,7 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rows import events, to_slice
 
-from pgcdc_cli.changes.slice import Marks, MessageChange, Origin, Slice, TransactionMark, TruncateChange
+from pgcdc_cli.changes.slice import (
+    Boundaries,
+    MessageChange,
+    Origin,
+    Slice,
+    TransactionBoundary,
+    TruncateChange,
+)
 from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.formats.pretty import PrettyFormat, render_line, render_message
 from pgcdc_cli.formats.terminal import Style, safe, shorten
@@ -41,7 +48,7 @@ def shop() -> Slice:
             MessageChange(stamp(8), True, "audit", "by é".encode()),
             MessageChange(stamp(9), False, "raw", b"\xff"),
         ),
-        (Marks.of([TransactionMark("B", stamp(0)), TransactionMark("C", stamp(10))]),),
+        (Boundaries.of([TransactionBoundary("B", stamp(0)), TransactionBoundary("C", stamp(10))]),),
     )
 
 

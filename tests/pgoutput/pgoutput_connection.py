@@ -11,7 +11,7 @@ from pgcdc_cli.pgoutput.streamed import Streams
 def connection(spools, *, skip_before=0, known=(), **policy):
     """Streams that gather their warnings in `warnings`."""
     warnings = []
-    assembler = Assembler(describe, skip_before=Lsn(skip_before), marks=True)
+    assembler = Assembler(describe, skip_before=Lsn(skip_before), boundaries=True)
     given_policy = PreparedPolicy(known=known, warn=warnings.append, **policy)
     streams = Streams(assembler, spools, given_policy, skip_before=Lsn(skip_before))
     streams.warnings = warnings

@@ -113,17 +113,17 @@ def _others(part):
     for change in part.messages:
         place = _place(change.stamp)
         yield change.stamp.index, ("M", place, change.transactional, change.prefix, change.content)
-    for mark in chain.from_iterable(part.marks):
-        yield mark.stamp.index, (mark.kind, _place(mark.stamp))
+    for boundary in chain.from_iterable(part.boundaries):
+        yield boundary.stamp.index, (boundary.kind, _place(boundary.stamp))
 
 
 def _place(stamp):
     return (stamp.lsn, stamp.commit_lsn, stamp.commit_ts, stamp.xid, stamp.seq)
 
 
-def reference(frames, *, skip_before=-1, until=None, max_transactions=None, marks=False, binary=False):
+def reference(frames, *, skip_before=-1, until=None, max_transactions=None, boundaries=False, binary=False):
     """The same as `Assembler`, one message at a time."""
-    assembler = Plain(skip_before, until, max_transactions, marks, binary)
+    assembler = Plain(skip_before, until, max_transactions, boundaries, binary)
     for frame in frames:
         if assembler.found.ended:
             break
@@ -133,10 +133,10 @@ def reference(frames, *, skip_before=-1, until=None, max_transactions=None, mark
 
 
 class Plain:
-    def __init__(self, skip_before, until, max_transactions, marks, binary):
+    def __init__(self, skip_before, until, max_transactions, boundaries, binary):
         self.found = Assembled()
         self.skip_before, self.until, self.max_transactions = skip_before, until, max_transactions
-        self.marks, self.binary = marks, binary
+        self.boundaries, self.binary = boundaries, binary
         self.tables = {}
         self.begin = None
         self.seq = 0
@@ -153,10 +153,10 @@ class Plain:
                     self.found.ended = True
                     return
                 self.begin, self.seq = message, 0
-                self.mark("B", lsn)
+                self.boundary("B", lsn)
             case m.Commit():
                 self.require(self.begin is not None and self.begin.final_lsn == message.commit_lsn)
-                self.mark("C", message.end_lsn)
+                self.boundary("C", message.end_lsn)
                 if self.kept():
                     self.edge(message.commit_lsn, message.end_lsn)
                 self.reached(message.end_lsn)
@@ -190,8 +190,8 @@ class Plain:
     def reached(self, lsn):
         self.found.ended |= self.until is not None and lsn >= self.until
 
-    def mark(self, kind, lsn):
-        if self.marks and self.kept():
+    def boundary(self, kind, lsn):
+        if self.boundaries and self.kept():
             begin = self.begin
             self.found.events.append((kind, (lsn, begin.final_lsn, begin.commit_time, begin.xid, self.seq)))
 

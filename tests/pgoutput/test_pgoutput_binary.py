@@ -22,11 +22,11 @@ from pgcdc_cli.pgoutput.decode import decode
 
 @given(st.data(), streams(binary=True), st.booleans())
 @settings(max_examples=100, deadline=None)
-def test_any_cut_of_a_binary_stream_gives_the_changes_of_the_plain_decoder(data, frames, marks):
-    expected = reference(frames, marks=marks, binary=True)
-    assert assemble([frames], marks=marks, binary=True) == expected
-    assert assemble([[one] for one in frames], marks=marks, binary=True) == expected
-    assert assemble(data.draw(cuts(frames)), marks=marks, binary=True) == expected
+def test_any_cut_of_a_binary_stream_gives_the_changes_of_the_plain_decoder(data, frames, boundaries):
+    expected = reference(frames, boundaries=boundaries, binary=True)
+    assert assemble([frames], boundaries=boundaries, binary=True) == expected
+    assert assemble([[one] for one in frames], boundaries=boundaries, binary=True) == expected
+    assert assemble(data.draw(cuts(frames)), boundaries=boundaries, binary=True) == expected
 
 
 def knows_all_types(frames):

@@ -71,7 +71,7 @@ def test_transactions_in_pieces_are_those_that_come_whole(folders, data, frames)
     frames = as_sent(frames)
     pieces = data.draw(in_pieces(frames))
     found = assembled(data.draw(cuts(pieces)), folders())
-    whole = reference(frames, skip_before=0, marks=True)
+    whole = reference(frames, skip_before=0, boundaries=True)
     assert found.events == whole.events
     if whole.last_edge is not None:
         assert found.last_edge[1] >= whole.last_edge[1]
@@ -101,7 +101,7 @@ def test_a_restart_behind_any_edge_gives_the_rest(folders, data, frames):
     for _ in after.take(data.draw(cuts(pieces))):
         pass
     durable = before.parts if ends else []
-    whole = reference(frames, skip_before=0, marks=True)
+    whole = reference(frames, skip_before=0, boundaries=True)
     assert flat(durable).events + after.found().events == whole.events
     assert not list(folder.glob("spool/*"))
 

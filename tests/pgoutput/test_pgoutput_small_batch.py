@@ -14,7 +14,7 @@ from pgcdc_cli.pgoutput import small_batch
 from pgcdc_cli.pgoutput.assemble import assemble
 from pgcdc_cli.pgoutput.relations import Tables
 from pgcdc_cli.pgoutput.small_batch import MOST_MESSAGES, is_small
-from pgcdc_cli.pgoutput.transactions import Limits, State
+from pgcdc_cli.pgoutput.transactions import DecodeLimits, State
 from pgcdc_cli.pgoutput.wire import Wire
 
 KEY = m.KeyTuple((m.Text(b"1"), m.Null()))
@@ -48,7 +48,7 @@ def knowing(**options):
 @pytest.mark.parametrize("name", ROWS)
 def test_each_shape_is_taken_as_the_columns_take_it(name):
     frames = frames_of(BEGIN, ROWS[name], ROWS["insert"], ROWS[name], COMMIT, BEGIN, ROWS[name])
-    small, columns = knowing(marks=True), knowing(marks=True)
+    small, columns = knowing(boundaries=True), knowing(boundaries=True)
     assert is_small(frames)
     found, expected = small.assemble_small(frames), columns.assemble(frames)
     assert flat(found) == flat(expected)
@@ -62,12 +62,12 @@ def test_each_shape_leaves_the_state_that_the_columns_leave(name):
     tables = Tables(describe)
     tables.learn(ORDERS)
     tables.learn(PARTS)
-    small = columns = State(Limits(Lsn(0), until=Lsn(2000)))
+    small = columns = State(DecodeLimits(Lsn(0), until=Lsn(2000)))
     for messages in ([BEGIN, ROWS[name]], [ROWS[name], ROWS[name]], [ROWS[name], COMMIT], [BEGIN, COMMIT]):
         frames = frames_of(*messages)
         (wire,) = Wire.join(frames)
-        _, small = small_batch.assemble(frames, small, tables, marks=True)
-        _, columns = assemble(wire, columns, tables, marks=True)
+        _, small = small_batch.assemble(frames, small, tables, boundaries=True)
+        _, columns = assemble(wire, columns, tables, boundaries=True)
         assert small == columns
 
 
@@ -121,10 +121,10 @@ def assembled(assembler, batches, *, small=True):
 
 @given(st.data(), streams(), st.booleans())
 @settings(max_examples=300, deadline=None)
-def test_any_cut_of_a_stream_gives_the_changes_of_the_plain_decoder(data, frames, marks):
+def test_any_cut_of_a_stream_gives_the_changes_of_the_plain_decoder(data, frames, boundaries):
     for batches in ([[one] for one in frames], data.draw(cuts(frames))):
-        assembler = FrameAssembler(describe, skip_before=Lsn(0), marks=marks)
-        assert assembled(assembler, batches) == reference(frames, marks=marks)
+        assembler = FrameAssembler(describe, skip_before=Lsn(0), boundaries=boundaries)
+        assert assembled(assembler, batches) == reference(frames, boundaries=boundaries)
 
 
 @given(st.data(), streams(most_transactions=3))

@@ -162,7 +162,9 @@ def test_a_begin_knows_where_its_transaction_came_from_wherever_a_batch_ends(spo
     assert streams.in_transaction
     slices += taken(streams, *messages[cut:])
     assert [
-        (mark.kind, mark.stamp.origin) for part in slices for mark in chain.from_iterable(part.marks)
+        (boundary.kind, boundary.stamp.origin)
+        for part in slices
+        for boundary in chain.from_iterable(part.boundaries)
     ] == [
         ("B", origin),
         ("C", origin),
@@ -173,14 +175,16 @@ def test_a_streamed_transaction_s_begin_knows_it_too(spools):
     origin = Origin(Lsn(0), "elsewhere")
     rows = block(origin, in_stream(ORDERS), in_stream(insert(b"1", b"a")))
     slices = taken(connection(spools), *rows, m.StreamCommit(XID, *END))
-    assert {mark.stamp.origin for part in slices for mark in chain.from_iterable(part.marks)} == {origin}
+    assert {
+        boundary.stamp.origin for part in slices for boundary in chain.from_iterable(part.boundaries)
+    } == {origin}
 
 
 @pytest.mark.parametrize("content", [[], [in_stream(ORDERS)]], ids=["nothing", "a definition"])
 def test_a_transaction_without_a_change_is_only_an_edge(spools, content):
     streams = connection(spools)
     (part,) = taken(streams, *block(*content), m.StreamCommit(XID, *END))
-    assert (part.edge.end_lsn, part.edge.transactions, part.marks) == (1010, 0, ())
+    assert (part.edge.end_lsn, part.edge.transactions, part.boundaries) == (1010, 0, ())
 
 
 PREPARE = (Lsn(990), Lsn(995), TIME, XID, GID)
@@ -197,7 +201,10 @@ def test_a_prepared_transaction_is_given_out_at_its_commit(spools):
     slices = taken(streams, COMMITTED)
     assert values(slices) == [(b"1", b"a")]
     assert {part.gid for part in slices} == {GID}
-    assert [mark.gid for part in slices for mark in chain.from_iterable(part.marks)] == [GID, GID]
+    assert [boundary.gid for part in slices for boundary in chain.from_iterable(part.boundaries)] == [
+        GID,
+        GID,
+    ]
     assert slices[-1].edge.prepared == ()
 
 
@@ -375,20 +382,25 @@ def test_at_prepare_the_changes_come_at_once_and_their_end_later(spools, end, ki
     streams = connection(spools, at_prepare=True)
     slices = taken(streams, *PREPARED)
     assert values(slices) == [(b"1", b"a")]
-    assert [mark.kind for part in slices for mark in chain.from_iterable(part.marks)] == ["B", "P"]
+    assert [boundary.kind for part in slices for boundary in chain.from_iterable(part.boundaries)] == [
+        "B",
+        "P",
+    ]
     known = slices[-1].edge.prepared
     assert known == (Prepared(XID, GID, Lsn(990)),)
     streams = connection(spools, at_prepare=True, skip_before=995, known=known)
     assert taken(streams, *PREPARED) == []
     (part,) = taken(streams, end)
-    assert [(mark.kind, mark.gid) for mark in chain.from_iterable(part.marks)] == [(kind, GID)]
+    assert [(boundary.kind, boundary.gid) for boundary in chain.from_iterable(part.boundaries)] == [
+        (kind, GID)
+    ]
     assert part.edge.prepared == ()
 
 
 @pytest.mark.parametrize(("end", "kind"), [(COMMITTED, "K"), (ROLLED_BACK, "r")])
 def test_at_prepare_an_earlier_run_may_have_given_out_the_changes(spools, end, kind):
     (part,) = taken(connection(spools, at_prepare=True), end)
-    assert [mark.kind for mark in chain.from_iterable(part.marks)] == [kind]
+    assert [boundary.kind for boundary in chain.from_iterable(part.boundaries)] == [kind]
 
 
 @pytest.mark.parametrize(

@@ -35,22 +35,22 @@ def assemble(batches, *, skip_before=-1, **options):
 
 @given(st.data(), streams(), st.booleans())
 @settings(max_examples=300, deadline=None)
-def test_any_cut_of_a_stream_gives_the_changes_of_the_plain_decoder(data, frames, marks):
-    expected = reference(frames, marks=marks)
-    assert assemble([frames], marks=marks) == expected
-    assert assemble([[one] for one in frames], marks=marks) == expected
-    assert assemble(data.draw(cuts(frames)), marks=marks) == expected
+def test_any_cut_of_a_stream_gives_the_changes_of_the_plain_decoder(data, frames, boundaries):
+    expected = reference(frames, boundaries=boundaries)
+    assert assemble([frames], boundaries=boundaries) == expected
+    assert assemble([[one] for one in frames], boundaries=boundaries) == expected
+    assert assemble(data.draw(cuts(frames)), boundaries=boundaries) == expected
 
 
 @given(streams(), st.integers(26, 500))
 @settings(max_examples=100, deadline=None)
 def test_a_batch_larger_than_a_buffer_gives_the_same_changes(frames, largest):
-    assembler = Assembler(describe, skip_before=Lsn(-1), marks=True)
+    assembler = Assembler(describe, skip_before=Lsn(-1), boundaries=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(wire, "LARGEST", largest)
         found = flat(assembler.assemble(frames))
     found.in_transaction, found.ended = assembler.in_transaction, assembler.ended
-    assert found == reference(frames, marks=True)
+    assert found == reference(frames, boundaries=True)
 
 
 @st.composite
@@ -62,7 +62,7 @@ def limits(draw, frames):
         "skip_before": draw(st.one_of(st.just(Lsn(0)), lsns)),
         "until": draw(st.one_of(st.none(), lsns)),
         "max_transactions": draw(st.one_of(st.none(), st.integers(1, 4))),
-        "marks": draw(st.booleans()),
+        "boundaries": draw(st.booleans()),
     }
 
 
@@ -176,10 +176,10 @@ def test_a_message_outside_of_transactions_is_a_transaction_of_its_own():
 
 
 def test_marks_enclose_the_changes():
-    part = one_slice(BEGIN, ORDERS, insert(b"1", b"x"), COMMIT, marks=True)
+    part = one_slice(BEGIN, ORDERS, insert(b"1", b"x"), COMMIT, boundaries=True)
     told = [
-        (mark.kind, mark.stamp.lsn, mark.stamp.index, mark.stamp.seq)
-        for mark in chain.from_iterable(part.marks)
+        (boundary.kind, boundary.stamp.lsn, boundary.stamp.index, boundary.stamp.seq)
+        for boundary in chain.from_iterable(part.boundaries)
     ]
     assert told == [("B", Lsn(500), 0, 0), ("C", Lsn(1010), 2, 1)]
     assert part.changes[0].stamps.index.tolist() == [1]
@@ -187,7 +187,7 @@ def test_marks_enclose_the_changes():
 
 @pytest.mark.parametrize(("skip_before", "changes"), [(1000, 1), (1001, 0), (1010, 0)])
 def test_a_transaction_whose_commit_lsn_is_below_the_checkpoint_is_dropped_whole(skip_before, changes):
-    assembler = Assembler(describe, skip_before=Lsn(skip_before), marks=True)
+    assembler = Assembler(describe, skip_before=Lsn(skip_before), boundaries=True)
     stream = [BEGIN, ORDERS, insert(b"1", b"x"), COMMIT]
     assert len(assembler.assemble(frames_of(*stream))) == changes
     later = [m.Begin(Lsn(1100), TIME, 8), insert(b"2", b"y"), m.Commit(Lsn(1100), Lsn(1110), TIME)]

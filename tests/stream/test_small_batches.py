@@ -58,7 +58,7 @@ def sent(database):
 
 def slices(sent, *, marks: bool) -> list:
     batches, catalog = sent
-    assembler = Assembler(catalog.describe, skip_before=Lsn(0), marks=marks)
+    assembler = Assembler(catalog.describe, skip_before=Lsn(0), boundaries=marks)
     found, small = [], 0
     for frames in batches:
         few = assembler.assemble_small(frames) if small_batch.is_small(frames) else None

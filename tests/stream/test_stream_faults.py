@@ -117,7 +117,7 @@ BREAKING = """
 import sys
 from pgcdc_cli.cli.main import main
 from pgcdc_cli.formats import jsonl, jsonfew
-from pgcdc_cli.pgoutput import spool
+from pgcdc_cli.pgoutput import replay
 
 def broken(batch, numeric, gid):
     if batch.table.name == "other":
@@ -131,7 +131,7 @@ written = jsonfew.few_lines
 if sys.argv.pop(1) == "format":
     jsonl.few_lines = jsonl.row_parts = broken
 else:
-    spool.chunk_of_block = broken_spool
+    replay.chunk_of_block = broken_spool
 sys.argv[0] = "pgcdc"
 main()
 """

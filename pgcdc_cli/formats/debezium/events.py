@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from pgcdc_cli.changes.slice import (
+    Boundaries,
     ChangeBatch,
     FullImage,
     Int64s,
     KeyImage,
-    Marks,
     MessageChange,
     Operation,
     Stamps,
@@ -236,7 +236,7 @@ def message(context: Context, change: MessageChange, places: Places, now: int) -
     return _line(record_line(context, topic, key, (head, *value, tail)))
 
 
-def transactions(context: Context, marks: Marks, sums: Sums) -> Iterator[tuple[Int64s, Lines]]:
+def transactions(context: Context, marks: Boundaries, sums: Sums) -> Iterator[tuple[Int64s, Lines]]:
     """Build the BEGIN and END records of a slice: which of the marks they are, and their lines."""
     begins, ends = np.flatnonzero(marks.kinds == "B"), np.flatnonzero(marks.kinds != "B")
     if len(begins):

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 import pyarrow as pa
 
-from pgcdc_cli.changes.slice import ChangeBatch, Int64s, LastCommit, Marks, Slice, Stamps, TruncateChange
+from pgcdc_cli.changes.slice import Boundaries, ChangeBatch, Int64s, LastCommit, Slice, Stamps, TruncateChange
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.formats.base import SUFFIXES, Data, EncodedSlice, Piece, compress
 from pgcdc_cli.formats.capabilities import Capabilities, Compression, Layout
@@ -87,7 +87,7 @@ class DebeziumFormat:
     tail: ClassVar[bytes] = b""
     capabilities: ClassVar[Capabilities] = Capabilities(("table", "stream"), ("none", "gzip", "zstd"))
     decodes: ClassVar[Literal[True]] = True
-    wants_marks: ClassVar[bool] = True
+    wants_boundaries: ClassVar[bool] = True
 
     config: ConnectorConfig
     layout: Layout = "table"
@@ -232,7 +232,7 @@ class DebeziumFormat:
                 stamp = place(message.stamp)
                 yield Encoded(self._target(MESSAGES), None, *stamp, [line])
 
-    def _transactions(self, marks: Marks, sums: Sums) -> Iterator[EncodedLines]:
+    def _transactions(self, marks: Boundaries, sums: Sums) -> Iterator[EncodedLines]:
         index, commit_lsn = marks.stamps.index, marks.stamps.commit_lsn
         for rows, lines in events.transactions(self._context, marks, sums):
             yield Encoded(self._target(TRANSACTIONS), None, index[rows], commit_lsn[rows], lines)

@@ -8,7 +8,7 @@ from typing import NamedTuple, Self, cast
 
 import numpy as np
 
-from pgcdc_cli.changes.slice import Int64s, Marks, Slice, Stamp, Stamps
+from pgcdc_cli.changes.slice import Boundaries, Int64s, Slice, Stamp, Stamps
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.event_table import EventTable
 from pgcdc_cli.formats.debezium.types.kind import token
@@ -450,18 +450,18 @@ def _with_messages(commits: Int64s, ends: Int64s, part: Slice) -> tuple[Int64s, 
     return index[order], np.append(ends, lone.lsn)[order]
 
 
-def _marks(part: Slice) -> Marks:
+def _marks(part: Slice) -> Boundaries:
     """Put a slice's marks together; which servers they came from is not told."""
-    if len(part.marks) == 1:
-        return part.marks[0]
-    stamps = [marks.stamps for marks in part.marks]
+    if len(part.boundaries) == 1:
+        return part.boundaries[0]
+    stamps = [marks.stamps for marks in part.boundaries]
 
     def column(name: str) -> Int64s:
         return np.concatenate([np.empty(0, np.int64), *(getattr(some, name) for some in stamps)])
 
     index, lsn, commit_lsn, commit_ts, xid, seq = map(column, _COLUMNS)
-    kinds = np.concatenate([np.empty(0, "U1"), *(marks.kinds for marks in part.marks)])
-    return Marks(kinds, Stamps(index, lsn, commit_lsn, commit_ts, xid, seq))
+    kinds = np.concatenate([np.empty(0, "U1"), *(marks.kinds for marks in part.boundaries)])
+    return Boundaries(kinds, Stamps(index, lsn, commit_lsn, commit_ts, xid, seq))
 
 
 def one(stamp: Stamp, time: int) -> Stamps:

@@ -1,16 +1,15 @@
-"""Transactions that wait for their commit: what a spool holds, and how it is read as if sent whole.
+"""What reaches the assembler: messages as they come, and at their commit the transactions that were spooled.
 
-The messages have protocol 1's form whatever they came in, so that what comes back can be decoded as if the
-transaction had been sent whole.
+A spool has messages in protocol 1's form, whatever they came in, so that they can be decoded as if the
+transaction had been sent whole. It may be read on another connection, so it has the definitions that its
+rows need, wherever they came.
 
-Beside it, the newest relation message of every table, inside and outside of such transactions. The server
-sends a table's definition once, and again after a change. In a streamed transaction it does so for that one
-alone: its definitions count outside of it from its commit on, unless newer ones came since
-(`get_schema_sent_in_streamed_txn`, `cleanup_rel_sync_cache` in `replication/pgoutput/pgoutput.c`). Those
-of one that is prepared do so from its Stream Prepare on: PostgreSQL 15.20 doesn't tell them again, 16.14 and
+For that the newest relation message of every table is remembered, inside and outside of such transactions.
+The server sends a table's definition once, and again after a change. In a streamed transaction it does so for
+that one alone: its definitions count outside of it from its commit on, unless newer ones came since
+(`get_schema_sent_in_streamed_txn`, `cleanup_rel_sync_cache` in `replication/pgoutput/pgoutput.c`). Those of
+one that is prepared do so from its Stream Prepare on: PostgreSQL 15.20 doesn't send them again, 16.14 and
 18.4 do.
-
-A spool has the definitions that its rows need, wherever they came: it may be read on another connection.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,24 +28,26 @@ from pgcdc_cli.pgoutput.decode import BEGIN, COMMIT
 from pgcdc_cli.pgoutput.messages import Tag, Truncate
 from pgcdc_cli.pgoutput.wire import Wire, tag_mask
 
+_IS_CHANGE = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE, Tag.TRUNCATE, Tag.MESSAGE)
+_IS_ROW = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE)
 _HAS_NO_XID = tag_mask(Tag.ORIGIN)
 _XID_SIZE = 4
 
 
 def chunk_of(wire: Wire) -> Chunk:
     """Copy messages that have no xid of their own."""
-    return _pack(wire, wire.starts)
+    return _packed(wire, wire.starts)
 
 
 def chunk_of_block(wire: Wire) -> Chunk:
     """Copy messages of a streamed block, without the xid behind each one's tag."""
-    chunk = _pack(wire, wire.starts + np.where(_HAS_NO_XID[wire.tags], 0, _XID_SIZE))
+    chunk = _packed(wire, wire.starts + np.where(_HAS_NO_XID[wire.tags], 0, _XID_SIZE))
     data = bytearray(chunk.data)
     np.frombuffer(data, np.uint8)[np.cumsum(chunk.sizes) - chunk.sizes] = wire.tags
     return Chunk(bytes(data), chunk.sizes, chunk.lsn)
 
 
-def _pack(wire: Wire, starts: Int64s) -> Chunk:
+def _packed(wire: Wire, starts: Int64s) -> Chunk:
     data = wire.pack(starts, wire.ends).buffers()[2]
     sizes = wire.ends - starts
     body = memoryview(data or b"")[: int(sizes.sum())]
@@ -58,35 +59,35 @@ def subtransaction_of(wire: Wire) -> Int64s:
     return np.where(_HAS_NO_XID[wire.tags], -1, wire.head >> 24 & 0xFFFFFFFF)
 
 
-def subtransactions(wire: Wire) -> dict[int, int]:
-    """Give the xids of a streamed block's messages, and the number of the first one of each, in order."""
-    found, places = np.unique(subtransaction_of(wire), return_index=True)
-    order = np.argsort(places)
-    return dict(zip(found[order].tolist(), places[order].tolist(), strict=True))
+def _subtransactions(wire: Wire) -> dict[int, int]:
+    """Give the xids of a streamed block's messages, and the index of the first one of each, in order."""
+    found, firsts = np.unique(subtransaction_of(wire), return_index=True)
+    order = np.argsort(firsts)
+    return dict(zip(found[order].tolist(), firsts[order].tolist(), strict=True))
 
 
 class Definition(NamedTuple):
     """A relation message without its xid.
 
-    `order` counts all of them as they came; `place` is its number among the messages that it came with.
+    `order` counts all of them as they came; `ordinal` is that among the messages that it came with.
     """
 
     order: int
     oid: int
-    place: int
+    ordinal: int
     message: bytes
 
 
-def definitions(wire: Wire, order: int) -> list[Definition]:
+def _definitions(wire: Wire, order: int) -> list[Definition]:
     """Find the relation messages; the first one gets this order, those after it the next ones."""
-    numbers = np.flatnonzero(wire.tags == Tag.RELATION).tolist()
+    indexes = np.flatnonzero(wire.tags == Tag.RELATION).tolist()
     return [
-        Definition(order + i, int(wire.head[number] >> 24 & 0xFFFFFFFF), number, wire.message(number))
-        for i, number in enumerate(numbers)
+        Definition(order + i, int(wire.head[index] >> 24 & 0xFFFFFFFF), index, wire.message(index))
+        for i, index in enumerate(indexes)
     ]
 
 
-class Definitions:
+class _SpoolDefinitions:
     """Relation messages of one spool: all of each table, since the last of them may be cut off."""
 
     def __init__(self) -> None:
@@ -95,14 +96,14 @@ class Definitions:
     def add(self, some: Iterable[Definition], before: int) -> None:
         """Take over those among messages that come behind so many others."""
         for one in some:
-            self._of.setdefault(one.oid, []).append(one._replace(place=before + one.place))
+            self._of.setdefault(one.oid, []).append(one._replace(ordinal=before + one.ordinal))
 
     def cut(self, count: int) -> None:
         """Keep those among the first `count` messages only."""
-        for oid, told in list(self._of.items()):
-            while told and told[-1].place >= count:
-                told.pop()
-            if not told:
+        for oid, versions in list(self._of.items()):
+            while versions and versions[-1].ordinal >= count:
+                versions.pop()
+            if not versions:
                 del self._of[oid]
 
     def order(self, oid: int) -> int:
@@ -111,10 +112,10 @@ class Definitions:
 
     def last(self) -> dict[int, Definition]:
         """Give the last one of each table, by its OID."""
-        return {oid: told[-1] for oid, told in self._of.items()}
+        return {oid: versions[-1] for oid, versions in self._of.items()}
 
 
-class Aside:
+class SpooledTransaction:
     """A transaction that is not committed yet.
 
     `defined` came in it, `lent` was put into its spool from elsewhere. Without a spool it is known already,
@@ -125,7 +126,7 @@ class Aside:
         self.xid = xid
         self.spool = spool
         self.streamed = streamed
-        self.defined, self.lent = Definitions(), Definitions()
+        self.defined, self.lent = _SpoolDefinitions(), _SpoolDefinitions()
         self._reopened = reopened
         self._count = 0
         self._first: dict[int, int] = {}
@@ -136,12 +137,12 @@ class Aside:
         self._append(chunk)
 
     def append(
-        self, chunk: Chunk, told: Sequence[Definition], first: Mapping[int, int] | None = None
+        self, chunk: Chunk, defined: Sequence[Definition], first: Mapping[int, int] | None = None
     ) -> None:
-        """Take over messages, the definitions among them, and where each subtransaction is first."""
-        self.defined.add(told, self._count)
-        for xid, place in (first or {}).items():
-            self._first.setdefault(xid, self._count + place)
+        """Take over messages, the definitions among them, and the index of each subtransaction's first."""
+        self.defined.add(defined, self._count)
+        for xid, index in (first or {}).items():
+            self._first.setdefault(xid, self._count + index)
         self._append(chunk)
 
     def _append(self, chunk: Chunk) -> None:
@@ -153,7 +154,7 @@ class Aside:
         """Cut off a subtransaction that was rolled back: all since its first message is of it.
 
         That is so whatever xid it came under: a logical message always comes under the top-level one, and a
-        released subtransaction is rolled back with its parent. What the cut-off part told of tables is told
+        released subtransaction is rolled back with its parent. The definitions in what is cut off are sent
         again (`pgoutput_stream_abort`).
         """
         first = self._first.get(subxid, self._count)
@@ -169,7 +170,7 @@ class Aside:
         """Give the messages back."""
         for wire in map(Wire.of, () if self.spool is None else self.spool.chunks()):
             if self._reopened:
-                self.defined.add((one._replace(order=0) for one in definitions(wire, 0)), 0)
+                self.defined.add((one._replace(order=0) for one in _definitions(wire, 0)), 0)
             yield wire
 
     def remove(self) -> None:
@@ -177,12 +178,8 @@ class Aside:
             self.spool.remove()
 
 
-_IS_CHANGE = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE, Tag.TRUNCATE, Tag.MESSAGE)
-_IS_ROW = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE)
-
-
 @dataclass(frozen=True, slots=True)
-class End:
+class TransactionEnd:
     """Where and when a transaction ended, as a Commit would say; `time` in microseconds since 1970."""
 
     commit_lsn: Lsn
@@ -192,7 +189,7 @@ class End:
 
 
 class Replay:
-    """What reaches the assembler: messages as they come, and transactions that were put aside.
+    """Gives the assembler messages as they come, and spools.
 
     `wire` is the part of a spool that is being decoded.
     """
@@ -204,66 +201,79 @@ class Replay:
         self._outside: dict[int, Definition] = {}
 
     def pass_on(self, wire: Wire) -> Iterator[Slice]:
-        """Take messages that stand outside of all that is put aside."""
-        self._learn(self._definitions(wire))
+        """Take messages that stand outside of all that is spooled."""
+        self._learn(self._numbered(wire))
         yield from self.assembler.assemble(wire)
 
-    def put_aside(self, wire: Wire, aside: Aside) -> None:
+    def spool(self, wire: Wire, transaction: SpooledTransaction) -> None:
         """Take messages of a transaction's block, and what they need that came outside of it."""
-        chunk = chunk_of_block(wire) if aside.streamed else chunk_of(wire)
+        chunk = chunk_of_block(wire) if transaction.streamed else chunk_of(wire)
         plain = Wire.of(chunk)
-        self._complete(plain, aside)
-        first = subtransactions(wire) if aside.streamed else {}
-        aside.append(chunk, self._definitions(plain), first)
+        self._complete(plain, transaction)
+        first = _subtransactions(wire) if transaction.streamed else {}
+        transaction.append(chunk, self._numbered(plain), first)
 
-    def _complete(self, wire: Wire, aside: Aside) -> None:
+    def _complete(self, wire: Wire, transaction: SpooledTransaction) -> None:
         """Give a spool the definitions that its next messages need and that came outside of it."""
-        own = {one.oid: one.place for one in reversed(definitions(wire, 0))}
-        needed = {oid for oid, place in _tables(wire).items() if place < own.get(oid, len(wire))}
-        oids = [oid for oid in sorted(needed & self._outside.keys()) if self._is_missing(oid, aside)]
+        own = {one.oid: one.ordinal for one in reversed(_definitions(wire, 0))}
+        needed = {oid for oid, index in _tables(wire).items() if index < own.get(oid, len(wire))}
+        oids = [oid for oid in sorted(needed & self._outside.keys()) if self._is_missing(oid, transaction)]
         if oids:
-            known = [self._outside[oid]._replace(place=place) for place, oid in enumerate(oids)]
-            aside.lend(chunk_of(_messages(known)), known)
+            known = [self._outside[oid]._replace(ordinal=ordinal) for ordinal, oid in enumerate(oids)]
+            transaction.lend(chunk_of(_relations(known)), known)
 
-    def _is_missing(self, oid: int, aside: Aside) -> bool:
+    def _is_missing(self, oid: int, transaction: SpooledTransaction) -> bool:
         """Say whether a spool has neither a definition of its own nor the newest from elsewhere."""
-        return aside.defined.order(oid) < 0 and aside.lent.order(oid) != self._outside[oid].order
+        newest = self._outside[oid].order
+        return transaction.defined.order(oid) < 0 and transaction.lent.order(oid) != newest
 
-    def share(self, aside: Aside) -> Iterator[Slice]:
+    def share(self, transaction: SpooledTransaction) -> Iterator[Slice]:
         """Let a prepared transaction's definitions count outside of it, unless newer ones came since."""
-        newer = self._learn_newer(aside)
+        newer = self._learn_newer(transaction)
         if newer:
-            yield from self.assembler.assemble(_messages(newer))
+            yield from self.assembler.assemble(_relations(newer))
 
-    def _learn_newer(self, aside: Aside) -> list[Definition]:
-        newer = [one for oid, one in aside.defined.last().items() if one.order > self._order(oid)]
+    def _learn_newer(self, transaction: SpooledTransaction) -> list[Definition]:
+        newer = [one for oid, one in transaction.defined.last().items() if one.order > self._order(oid)]
         self._learn(newer)
         return newer
 
     def _order(self, oid: int) -> int:
         return self._outside[oid].order if oid in self._outside else -1
 
-    def _learn(self, told: Iterable[Definition]) -> None:
-        self._outside.update((one.oid, one) for one in told)
+    def _learn(self, definitions: Iterable[Definition]) -> None:
+        self._outside.update((one.oid, one) for one in definitions)
 
-    def whole(self, aside: Aside, end: End, prepared: tuple[Prepared, ...] | None = None) -> Iterator[Slice]:
+    def _numbered(self, wire: Wire) -> list[Definition]:
+        """Find the tables that these messages define, and count them."""
+        found = _definitions(wire, self._count + 1)
+        self._count += len(found)
+        return found
+
+    def replay(
+        self,
+        transaction: SpooledTransaction,
+        end: TransactionEnd,
+        prepared: tuple[Prepared, ...] | None = None,
+    ) -> Iterator[Slice]:
         """Decode a transaction from its spool; `prepared` are those that still are at its end.
 
         Without a change in it there is only an edge: in protocol 1, the server doesn't send it at all. Where
         the end position is reached it stops short, and nothing of the transaction was given.
         """
-        wires = _without_repeats(aside.wires())
+        wires = _without_repeats(transaction.wires())
         first = _up_to_a_change(wires)
         if first and _has_change(first[-1]):
-            for part in self._decode(chain(_begin(aside, end, first), first, wires, _commit(end))):
+            whole = chain(_begin(transaction.xid, end, first), first, wires, _commit(end))
+            for part in self._decode(whole):
                 edge = None if part.edge is None else replace(part.edge, prepared=prepared)
-                marks = tuple(replace(some, gid=end.gid) for some in part.marks)
-                yield replace(part, edge=edge, marks=marks, gid=end.gid)
+                boundaries = tuple(replace(some, gid=end.gid) for some in part.boundaries)
+                yield replace(part, edge=edge, boundaries=boundaries, gid=end.gid)
         else:
             yield from self._decode(first)
             yield Slice(Edge(Lsn(0), end.end_lsn, 0, prepared=prepared))
         if not self.assembler.ended:
-            yield from self._restore(aside)
+            yield from self._restore(transaction)
 
     def _decode(self, wires: Iterable[Wire]) -> Iterator[Slice]:
         for wire in wires:
@@ -273,41 +283,25 @@ class Replay:
                 break
         self.wire = None
 
-    def _restore(self, aside: Aside) -> Iterator[Slice]:
-        """Let the newest definitions count again, where some came while the transaction was put aside."""
-        self._learn_newer(aside)
-        spooled = aside.lent.last() | aside.defined.last()
+    def _restore(self, transaction: SpooledTransaction) -> Iterator[Slice]:
+        """Let the newest definitions count again, where some came while the transaction was spooled."""
+        self._learn_newer(transaction)
+        spooled = transaction.lent.last() | transaction.defined.last()
         newer = [self._outside[oid] for oid, one in spooled.items() if one.order < self._order(oid)]
         if newer:
-            yield from self.assembler.assemble(_messages(newer))
-
-    def _definitions(self, wire: Wire) -> list[Definition]:
-        """Find the tables that these messages define, and number them."""
-        found = definitions(wire, self._count + 1)
-        self._count += len(found)
-        return found
+            yield from self.assembler.assemble(_relations(newer))
 
 
 def _tables(wire: Wire) -> dict[int, int]:
-    """Give the OIDs of the tables that rows and truncates are of, and the number of each one's first."""
+    """Give the OIDs of the tables that rows and truncates are of, and the index of each one's first."""
     rows = np.flatnonzero(_IS_ROW[wire.tags])
-    oids, places = np.unique(wire.head[rows] >> 24 & 0xFFFFFFFF, return_index=True)
-    found: dict[int, int] = dict(zip(oids.tolist(), rows[places].tolist(), strict=True))
-    for number in np.flatnonzero(wire.tags == Tag.TRUNCATE).tolist():
-        message = wire.decode(number)
+    oids, firsts = np.unique(wire.head[rows] >> 24 & 0xFFFFFFFF, return_index=True)
+    found: dict[int, int] = dict(zip(oids.tolist(), rows[firsts].tolist(), strict=True))
+    for index in np.flatnonzero(wire.tags == Tag.TRUNCATE).tolist():
+        message = wire.decode(index)
         assert isinstance(message, Truncate)
-        found |= {oid: min(number, found.get(oid, number)) for oid in message.relation_oids}
+        found |= {oid: min(index, found.get(oid, index)) for oid in message.relation_oids}
     return found
-
-
-def _messages(definitions: Iterable[Definition]) -> Wire:
-    """Give relation messages, one or more, as if they had just come; the server gives them LSN 0."""
-    return _wire([definition.message for definition in definitions], 0)
-
-
-def _wire(messages: Sequence[bytes], lsn: int) -> Wire:
-    sizes = np.array([len(message) for message in messages], np.int64)
-    return Wire.of(Chunk(b"".join([*messages, PADDING]), sizes, np.full(len(messages), lsn, np.int64)))
 
 
 def _without_repeats(wires: Iterable[Wire]) -> Iterator[Wire]:
@@ -319,8 +313,8 @@ def _without_repeats(wires: Iterable[Wire]) -> Iterator[Wire]:
     last: dict[int, bytes] = {}
     for wire in wires:
         kept = np.ones(len(wire), np.bool_)
-        for one in definitions(wire, 0):
-            kept[one.place] = last.get(one.oid) != one.message
+        for one in _definitions(wire, 0):
+            kept[one.ordinal] = last.get(one.oid) != one.message
             last[one.oid] = one.message
         if kept.any():
             yield wire if kept.all() else wire.part(kept)
@@ -340,16 +334,26 @@ def _has_change(wire: Wire) -> bool:
     return bool(_IS_CHANGE[wire.tags].any())
 
 
-def _begin(aside: Aside, end: End, first: Sequence[Wire]) -> list[Wire]:
+def _begin(xid: int, end: TransactionEnd, first: Sequence[Wire]) -> list[Wire]:
     """Give a Begin, and the Origin if there is one.
 
     As protocol 1's, its frame starts where that of the first change does.
     """
-    begin = BEGIN.pack(b"B", end.commit_lsn, end.time - POSTGRES_EPOCH, aside.xid)
+    begin = BEGIN.pack(b"B", end.commit_lsn, end.time - POSTGRES_EPOCH, xid)
     origins = [w.message(n) for w in first for n in np.flatnonzero(w.tags == Tag.ORIGIN)[:1].tolist()]
     return [_wire([begin, *origins[:1]], first[-1].lsn[_IS_CHANGE[first[-1].tags]][0])]
 
 
-def _commit(end: End) -> list[Wire]:
+def _commit(end: TransactionEnd) -> list[Wire]:
     message = COMMIT.pack(b"C", 0, end.commit_lsn, end.end_lsn, end.time - POSTGRES_EPOCH)
     return [_wire([message], end.end_lsn)]
+
+
+def _relations(definitions: Iterable[Definition]) -> Wire:
+    """Give relation messages, one or more, as if they had just come; the server gives them LSN 0."""
+    return _wire([definition.message for definition in definitions], 0)
+
+
+def _wire(messages: Sequence[bytes], lsn: int) -> Wire:
+    sizes = np.array([len(message) for message in messages], np.int64)
+    return Wire.of(Chunk(b"".join([*messages, PADDING]), sizes, np.full(len(messages), lsn, np.int64)))
