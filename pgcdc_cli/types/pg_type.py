@@ -1,12 +1,60 @@
-"""PostgreSQL's types by OID: which ones pgcdc knows, and what they are (`src/include/catalog/pg_type.dat`).
-
-Made by tests/types/update_oids.py; the same for PostgreSQL 15 to 18. Columns: name, category (see `PgType`),
-OID, OID of its array type or 0.
-"""
+"""PostgreSQL's types: what is known of one, and the built-in ones by OID."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+
+@dataclass(frozen=True, slots=True)
+class PgType:
+    """A type after domains are resolved to their base type.
+
+    `name` is `pg_type.typname` of the base type (`int4`, `numeric`; an array's is its element's with `[]`);
+    `category` is `base`, `array`, `enum`, or `other` for what stays PostgreSQL's text; `element` is an
+    array's element type. `sends` tells of a type that is not built in what its values are in binary: `text`
+    (as they are printed), `nothing` (it has no send function) or something of their `own`.
+    """
+
+    oid: int
+    typmod: int
+    name: str
+    category: str = "base"
+    element: "PgType | None" = None
+    sends: Literal["own", "text", "nothing"] = field(default="own", compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        element = None if self.element is None else self.element.to_json()
+        return {
+            "oid": self.oid,
+            "typmod": self.typmod,
+            "name": self.name,
+            "category": self.category,
+            "element": element,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "PgType":
+        element = None if data["element"] is None else cls.from_json(data["element"])
+        return cls(data["oid"], data["typmod"], data["name"], data["category"], element)
+
+
+def builtin(oid: int, typmod: int) -> PgType | None:
+    """Find the built-in type (or array of one) with this OID; None for any other.
+
+    Built-in is what has the same OID on every server: below 10000. An array's typmod is its elements'.
+    Ranges, multiranges and row types have the category `other`.
+    """
+    if oid in _SCALARS:
+        name, category = _SCALARS[oid]
+        return PgType(oid, typmod, name, category)
+    if oid in _ELEMENTS:
+        element = builtin(_ELEMENTS[oid], typmod)
+        assert element is not None
+        return PgType(oid, typmod, f"{element.name}[]", "array", element)
+    return None
+
+
+# From `src/include/catalog/pg_type.dat`, the same for PostgreSQL 15 to 18: name, category (see `PgType`),
+# OID, OID of its array type or 0. Made by tests/types/update_oids.py.
 # --- generated table ---
 TYPES = (
     ("bool", "base", 16, 1000),
@@ -102,56 +150,5 @@ TYPES = (
     ("pg_subscription", "other", 6101, 0),
 )
 # --- end of generated table ---
-
-
-@dataclass(frozen=True, slots=True)
-class PgType:
-    """A type after domains are resolved to their base type.
-
-    `name` is `pg_type.typname` of the base type (`int4`, `numeric`; an array's is its element's with `[]`);
-    `category` is `base`, `array`, `enum`, or `other` for what stays PostgreSQL's text; `element` is an
-    array's element type. `sends` tells of a type that is not built in what its values are in binary: `text`
-    (as they are printed), `nothing` (it has no send function) or something of their `own`.
-    """
-
-    oid: int
-    typmod: int
-    name: str
-    category: str = "base"
-    element: "PgType | None" = None
-    sends: Literal["own", "text", "nothing"] = field(default="own", compare=False)
-
-    def to_json(self) -> dict[str, Any]:
-        element = None if self.element is None else self.element.to_json()
-        return {
-            "oid": self.oid,
-            "typmod": self.typmod,
-            "name": self.name,
-            "category": self.category,
-            "element": element,
-        }
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "PgType":
-        element = None if data["element"] is None else cls.from_json(data["element"])
-        return cls(data["oid"], data["typmod"], data["name"], data["category"], element)
-
-
 _SCALARS = {oid: (name, category) for name, category, oid, _ in TYPES}
 _ELEMENTS = {array: oid for _, _, oid, array in TYPES if array}
-
-
-def builtin(oid: int, typmod: int) -> PgType | None:
-    """Find the built-in type (or array of one) with this OID; None for any other.
-
-    Built-in is what has the same OID on every server: below 10000. An array's typmod is its elements'.
-    Ranges, multiranges and row types have the category `other`.
-    """
-    if oid in _SCALARS:
-        name, category = _SCALARS[oid]
-        return PgType(oid, typmod, name, category)
-    if oid in _ELEMENTS:
-        element = builtin(_ELEMENTS[oid], typmod)
-        assert element is not None
-        return PgType(oid, typmod, f"{element.name}[]", "array", element)
-    return None

@@ -54,12 +54,44 @@ class Typed(NamedTuple):
 
 
 class Conversion(Protocol):
-    """What the types' files provide: the Arrow type, and the way to it."""
+    """A type's Arrow type, and the way to it."""
 
     @property
     def arrow(self) -> pa.DataType: ...
 
     def __call__(self, column: pa.BinaryArray) -> Typed: ...
+
+
+JsonKind = Literal["number", "float", "bool", "json", "numeric", "string"]
+MAX_DECIMAL_PRECISION = 38
+
+
+def to_arrow(pg_type: PgType, column: pa.BinaryArray) -> Typed:
+    """Convert n wire texts; a PROTOCOL error if one is no valid UTF-8."""
+    return conversion(pg_type)(column)
+
+
+def arrow_type(pg_type: PgType) -> pa.DataType:
+    """Name the Arrow type of a column."""
+    return conversion(pg_type).arrow
+
+
+def json_kind(pg_type: PgType) -> JsonKind:
+    """Say how a value stands in JSON; only a `string` may need escapes."""
+    return _JSON_KINDS.get(pg_type.oid, "string")
+
+
+@cache
+def conversion(pg_type: PgType) -> Conversion:
+    """Find the way from a type's wire text to Arrow."""
+    element = pg_type.element
+    if element is not None and _is_splittable(element):
+        return ArrayOf(conversion(element), ";" if element.oid == _BOX else ",")
+    return _CONVERSIONS[pg_type.oid](pg_type.typmod) if pg_type.oid in _CONVERSIONS else _TEXT
+
+
+def _is_splittable(element: PgType) -> bool:
+    return element.category == "enum" or element.oid in _OIDS.values()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,118 +152,6 @@ class Parsed:
         return values.cast(self.arrow)
 
 
-_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
-_TOKEN = {
-    delimiter: re.compile(
-        rf'(?:"([^"\\]*(?:\\.[^"\\]*)*)"|([^"\\{{}}{delimiter}]+))([{delimiter}}}])', re.DOTALL
-    )
-    for delimiter in ",;"
-}
-
-
-def parse_array(text: str, delimiter: str = ",") -> list[str | None] | None:
-    """Split one array literal into its elements' texts; None if it isn't of one dimension from 1.
-
-    `delimiter` is the element type's `pg_type.typdelim`.
-    """
-    if not text.startswith("{"):
-        return None
-    if text == "{}":
-        return []
-    elements: list[str | None] = []
-    at, token = 1, _TOKEN[delimiter]
-    while match := token.match(text, at):
-        quoted, bare, end = match.groups()
-        elements.append(_element(quoted, bare))
-        at = match.end()
-        if end == "}":
-            return elements if at == len(text) else None
-    return None
-
-
-def _element(quoted: str | None, bare: str | None) -> str | None:
-    if quoted is None:
-        return None if bare == "NULL" else bare
-    return _ESCAPED.sub(r"\1", quoted) if "\\" in quoted else quoted
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayOf:
-    """Lists of what `element` gives."""
-
-    element: Conversion
-    delimiter: str = ","
-
-    @property
-    def arrow(self) -> pa.DataType:
-        return pa.list_(self.element.arrow)
-
-    def __call__(self, column: pa.BinaryArray) -> Typed:
-        texts = as_text(column).to_pylist()
-        parsed = [None if text is None else parse_array(text, self.delimiter) for text in texts]
-        flat = [element for elements in parsed if elements is not None for element in elements]
-        offsets = np.zeros(len(texts) + 1, np.int32)
-        np.cumsum([0 if elements is None else len(elements) for elements in parsed], out=offsets[1:])
-        values, unfit_elements = self.element(kernels.binary(flat))
-        absent = np.array([elements is None for elements in parsed], np.bool_)
-        if unfit_elements is not None:
-            absent[np.searchsorted(offsets, np.flatnonzero(unfit_elements), side="right") - 1] = True
-        lists = kernels.lists(offsets, values, absent)
-        unfit = absent & np.array([text is not None for text in texts], np.bool_)
-        return Typed(lists, unfit if unfit.any() else None)
-
-
-_DIGITS = np.full(256, 0xFF, np.uint8)
-_DIGITS[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
-
-
-@dataclass(frozen=True, slots=True)
-class Bytea:
-    """All digits of a column at once; what is no hex form (never sent to pgcdc's sessions) doesn't fit."""
-
-    arrow: pa.DataType
-
-    def __call__(self, column: pa.BinaryArray) -> Typed:
-        try:
-            return Typed(decode_hex(column), None)
-        except ValueError:
-            return _one_by_one(column)
-
-
-def decode_hex(column: pa.BinaryArray) -> pa.BinaryArray:
-    r"""Decode; ValueError if any value isn't `\x` and pairs of lower-case hexadecimal digits."""
-    offsets, data = kernels.value_bytes(column.fill_null(b"\\x"))
-    lengths = np.diff(offsets)
-    if (lengths % 2).any() or (lengths < 2).any():
-        raise ValueError("odd number of digits")
-    pairs = data.reshape(-1, 2)
-    starts = offsets[:-1] // 2
-    if (pairs[starts] != np.frombuffer(b"\\x", np.uint8)).any():
-        raise ValueError("no hex form")
-    digits = _DIGITS[np.delete(pairs, starts, axis=0)]
-    if (digits == 0xFF).any():
-        raise ValueError("no hexadecimal digit")
-    validity = column.is_valid().buffers()[1] if column.null_count else None
-    ends = offsets // 2 - np.arange(len(offsets))
-    decoded = (digits[:, 0] << 4 | digits[:, 1]).astype(np.uint8)
-    return kernels.from_bytes(ends, decoded, validity)
-
-
-def _one_by_one(column: pa.BinaryArray) -> Typed:
-    values: list[bytes | None] = []
-    unfit = np.zeros(len(column), np.bool_)
-    for row, value in enumerate(column):
-        try:
-            values += decode_hex(pa.array([value.as_py()], pa.binary())).to_pylist()
-        except ValueError:
-            values.append(None)
-            unfit[row] = True
-    return Typed(pa.array(values, pa.binary()), unfit)
-
-
-MAX_DECIMAL_PRECISION = 38
-
-
 @dataclass(frozen=True, slots=True)
 class Boolean:
     """`t` and `f`."""
@@ -279,15 +199,109 @@ def numeric(typmod: int) -> Conversion:
     return Parsed(arrow, lambda text: text.cast(arrow), r"^-?[\d.]+$")
 
 
+_HEX_DIGITS = np.full(256, 0xFF, np.uint8)
+_HEX_DIGITS[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
+
+
+@dataclass(frozen=True, slots=True)
+class Bytea:
+    """All digits of a column at once; what is no hex form (never sent to pgcdc's sessions) doesn't fit."""
+
+    arrow: pa.DataType
+
+    def __call__(self, column: pa.BinaryArray) -> Typed:
+        try:
+            return Typed(decode_hex(column), None)
+        except ValueError:
+            return _hex_one_by_one(column)
+
+
+def decode_hex(column: pa.BinaryArray) -> pa.BinaryArray:
+    r"""Decode; ValueError if any value isn't `\x` and pairs of lower-case hexadecimal digits."""
+    offsets, data = kernels.value_bytes(column.fill_null(b"\\x"))
+    lengths = np.diff(offsets)
+    if (lengths % 2).any() or (lengths < 2).any():
+        raise ValueError("odd number of digits")
+    pairs = data.reshape(-1, 2)
+    starts = offsets[:-1] // 2
+    if (pairs[starts] != np.frombuffer(b"\\x", np.uint8)).any():
+        raise ValueError("no hex form")
+    digits = _HEX_DIGITS[np.delete(pairs, starts, axis=0)]
+    if (digits == 0xFF).any():
+        raise ValueError("no hexadecimal digit")
+    validity = column.is_valid().buffers()[1] if column.null_count else None
+    ends = offsets // 2 - np.arange(len(offsets))
+    decoded = (digits[:, 0] << 4 | digits[:, 1]).astype(np.uint8)
+    return kernels.from_bytes(ends, decoded, validity)
+
+
+def _hex_one_by_one(column: pa.BinaryArray) -> Typed:
+    values: list[bytes | None] = []
+    unfit = np.zeros(len(column), np.bool_)
+    for row, value in enumerate(column):
+        try:
+            values += decode_hex(pa.array([value.as_py()], pa.binary())).to_pylist()
+        except ValueError:
+            values.append(None)
+            unfit[row] = True
+    return Typed(pa.array(values, pa.binary()), unfit)
+
+
 _DAY = 86_400_000_000
 _INT64_MAX = 2**63 - 1
-_TEXT = re.compile(
+_MOMENT = re.compile(
     r"(?P<year>\d{4,})-(?P<month>\d\d)-(?P<day>\d\d)"
     r"(?: (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:\.(?P<fraction>\d{1,6}))?)?"
     r"(?P<zone>[+-]\d\d(?::\d\d){0,2})?"
     r"(?P<era> BC)?",
     re.ASCII,
 )
+
+
+def date() -> Conversion:
+    return Parsed(pa.date32(), lambda text: text.cast(pa.date32()), r"^\d{4}-\d\d-\d\d$", parse_days)
+
+
+def timestamp(zone: str | None) -> Conversion:
+    """Microseconds; `zone` is "UTC" for timestamptz."""
+    arrow = pa.timestamp("us", zone)
+    suffix = r"[+-]\d\d(:\d\d)?" if zone else ""
+    usual = rf"^\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?{suffix}$"
+    return Parsed(arrow, lambda text: text.cast(arrow), usual, parse_micros)
+
+
+def time() -> Conversion:
+    return Parsed(pa.time64("us"), _time, r"^[01]\d:|^2[0-3]:")
+
+
+def _time(text: pa.StringArray) -> Column:
+    dated = kernels.null_where(
+        kernels.join([b"1970-01-01 ", text.cast(pa.binary())]), as_mask(text.is_null())
+    )
+    return as_text(dated).cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.time64("us"))
+
+
+def parse_days(text: str) -> int | None:
+    """Days since 1970-01-01 of any date but infinity."""
+    match = _MOMENT.fullmatch(text)
+    if match is None:
+        return None
+    year = int(match["year"])
+    days = days_from_civil(1 - year if match["era"] else year, int(match["month"]), int(match["day"]))
+    return days if -(2**31) <= days < 2**31 else None
+
+
+def parse_micros(text: str) -> int | None:
+    """Microseconds since 1970-01-01 00:00 (UTC where the text has a zone) of any timestamp that fits."""
+    match = _MOMENT.fullmatch(text)
+    days = parse_days(text)
+    if match is None or days is None or match["hour"] is None:
+        return None
+    seconds = int(match["hour"]) * 3600 + int(match["minute"]) * 60 + int(match["second"])
+    if match["zone"]:
+        seconds -= _zone_seconds(match["zone"])
+    micros = days * _DAY + seconds * 1_000_000 + int((match["fraction"] or "0").ljust(6, "0"))
+    return micros if micros <= _INT64_MAX else None
 
 
 def days_from_civil(year: int, month: int, day: int) -> int:
@@ -304,55 +318,68 @@ def _zone_seconds(zone: str) -> int:
     return -offset if zone[0] == "-" else offset
 
 
-def parse_days(text: str) -> int | None:
-    """Days since 1970-01-01 of any date but infinity."""
-    match = _TEXT.fullmatch(text)
-    if match is None:
-        return None
-    year = int(match["year"])
-    days = days_from_civil(1 - year if match["era"] else year, int(match["month"]), int(match["day"]))
-    return days if -(2**31) <= days < 2**31 else None
-
-
-def parse_micros(text: str) -> int | None:
-    """Microseconds since 1970-01-01 00:00 (UTC where the text has a zone) of any timestamp that fits."""
-    match = _TEXT.fullmatch(text)
-    days = parse_days(text)
-    if match is None or days is None or match["hour"] is None:
-        return None
-    seconds = int(match["hour"]) * 3600 + int(match["minute"]) * 60 + int(match["second"])
-    if match["zone"]:
-        seconds -= _zone_seconds(match["zone"])
-    micros = days * _DAY + seconds * 1_000_000 + int((match["fraction"] or "0").ljust(6, "0"))
-    return micros if micros <= _INT64_MAX else None
-
-
-def date() -> Conversion:
-    return Parsed(pa.date32(), lambda text: text.cast(pa.date32()), r"^\d{4}-\d\d-\d\d$", parse_days)
-
-
-def timestamp(zone: str | None) -> Conversion:
-    """Microseconds; `zone` is "UTC" for timestamptz."""
-    arrow = pa.timestamp("us", zone)
-    suffix = r"[+-]\d\d(:\d\d)?" if zone else ""
-    usual = rf"^\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?{suffix}$"
-    return Parsed(arrow, lambda text: text.cast(arrow), usual, parse_micros)
-
-
-def _time(text: pa.StringArray) -> Column:
-    dated = kernels.null_where(
-        kernels.join([b"1970-01-01 ", text.cast(pa.binary())]), as_mask(text.is_null())
+_ARRAY_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_ARRAY_TOKEN = {
+    delimiter: re.compile(
+        rf'(?:"([^"\\]*(?:\\.[^"\\]*)*)"|([^"\\{{}}{delimiter}]+))([{delimiter}}}])', re.DOTALL
     )
-    return as_text(dated).cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.time64("us"))
+    for delimiter in ",;"
+}
 
 
-def time() -> Conversion:
-    return Parsed(pa.time64("us"), _time, r"^[01]\d:|^2[0-3]:")
+@dataclass(frozen=True, slots=True)
+class ArrayOf:
+    """Lists of what `element` gives."""
+
+    element: Conversion
+    delimiter: str = ","
+
+    @property
+    def arrow(self) -> pa.DataType:
+        return pa.list_(self.element.arrow)
+
+    def __call__(self, column: pa.BinaryArray) -> Typed:
+        texts = as_text(column).to_pylist()
+        parsed = [None if text is None else parse_array(text, self.delimiter) for text in texts]
+        flat = [element for elements in parsed if elements is not None for element in elements]
+        offsets = np.zeros(len(texts) + 1, np.int32)
+        np.cumsum([0 if elements is None else len(elements) for elements in parsed], out=offsets[1:])
+        values, unfit_elements = self.element(kernels.binary(flat))
+        absent = np.array([elements is None for elements in parsed], np.bool_)
+        if unfit_elements is not None:
+            absent[np.searchsorted(offsets, np.flatnonzero(unfit_elements), side="right") - 1] = True
+        lists = kernels.lists(offsets, values, absent)
+        unfit = absent & np.array([text is not None for text in texts], np.bool_)
+        return Typed(lists, unfit if unfit.any() else None)
 
 
-JsonKind = Literal["number", "float", "bool", "json", "numeric", "string"]
+def parse_array(text: str, delimiter: str = ",") -> list[str | None] | None:
+    """Split one array literal into its elements' texts; None if it isn't of one dimension from 1.
 
-TEXT = Plain(pa.string())
+    `delimiter` is the element type's `pg_type.typdelim`.
+    """
+    if not text.startswith("{"):
+        return None
+    if text == "{}":
+        return []
+    elements: list[str | None] = []
+    at, token = 1, _ARRAY_TOKEN[delimiter]
+    while match := token.match(text, at):
+        quoted, bare, end = match.groups()
+        elements.append(_array_element(quoted, bare))
+        at = match.end()
+        if end == "}":
+            return elements if at == len(text) else None
+    return None
+
+
+def _array_element(quoted: str | None, bare: str | None) -> str | None:
+    if quoted is None:
+        return None if bare == "NULL" else bare
+    return _ARRAY_ESCAPE.sub(r"\1", quoted) if "\\" in quoted else quoted
+
+
+_TEXT = Plain(pa.string())
 _OIDS = {name: oid for name, _, oid, _ in TYPES}
 _BOX = _OIDS["box"]
 
@@ -381,7 +408,6 @@ _CONVERSIONS = _by_oid(
         "timestamptz": lambda _: timestamp("UTC"),
     }
 )
-
 _JSON_KINDS: dict[int, JsonKind] = {
     _OIDS["bool"]: "bool",
     _OIDS["int2"]: "number",
@@ -393,31 +419,3 @@ _JSON_KINDS: dict[int, JsonKind] = {
     _OIDS["json"]: "json",
     _OIDS["jsonb"]: "json",
 }
-
-
-@cache
-def conversion(pg_type: PgType) -> Conversion:
-    """Find the way from a type's wire text to Arrow."""
-    element = pg_type.element
-    if element is not None and _is_splittable(element):
-        return ArrayOf(conversion(element), ";" if element.oid == _BOX else ",")
-    return _CONVERSIONS[pg_type.oid](pg_type.typmod) if pg_type.oid in _CONVERSIONS else TEXT
-
-
-def _is_splittable(element: PgType) -> bool:
-    return element.category == "enum" or element.oid in _OIDS.values()
-
-
-def arrow_type(pg_type: PgType) -> pa.DataType:
-    """Name the Arrow type of a column."""
-    return conversion(pg_type).arrow
-
-
-def to_arrow(pg_type: PgType, column: pa.BinaryArray) -> Typed:
-    """Convert n wire texts; a PROTOCOL error if one is no valid UTF-8."""
-    return conversion(pg_type)(column)
-
-
-def json_kind(pg_type: PgType) -> JsonKind:
-    """Say how a value stands in JSON; only a `string` may need escapes."""
-    return _JSON_KINDS.get(pg_type.oid, "string")

@@ -22,9 +22,64 @@ from pgcdc_cli.types.pg_type import TYPES, PgType
 
 __all__ = ["MalformedError", "has_reader", "sends_binary", "text_of"]
 
+
+def text_of(pg_type: PgType, column: pa.BinaryArray) -> pa.BinaryArray:
+    """Read n values of a type that has a reader; NULL stays NULL.
+
+    MalformedError, with the first row that it is about, for a value that is not the type's send format, or
+    where all values together have 2**31 characters or more.
+    """
+    read = _reader(pg_type)
+    assert read is not None, pg_type
+    if read is scalars.text:
+        return column
+    there = as_mask(column.is_valid()) if column.null_count else None
+    values = Packed.of(column if there is None else column.drop_null())
+    if not values.rows:
+        return column
+    try:
+        texts = read(values)
+        return texts.arrow() if there is None else spread(texts, there)
+    except MalformedError as error:
+        row = _first_bad(read, values)
+        at = row if there is None else int(np.flatnonzero(there)[row])
+        raise MalformedError(error.reason, at) from None
+
+
+def _first_bad(read: Reader, values: Packed) -> int:
+    """Find the first value without which those before it can be read."""
+
+    def fails(row: int) -> bool:
+        try:
+            read(Packed(values.offsets[: row + 2], values.data[: values.offsets[row + 1]])).arrow()
+        except MalformedError:
+            return True
+        return False
+
+    return bisect_left(range(values.rows - 1), True, key=fails)
+
+
+def has_reader(pg_type: PgType) -> bool:
+    """Say whether `text_of` knows the type."""
+    return _reader(pg_type) is not None
+
+
+def sends_binary(pg_type: PgType) -> bool:
+    """Say whether a server may send values of this type in binary: whether it has a send function."""
+    return pg_type.sends != "nothing" and pg_type.oid not in _WITHOUT_SEND
+
+
+def _reader(pg_type: PgType) -> Reader | None:
+    if pg_type.element is not None:
+        element = _reader(pg_type.element)
+        return element and Array(element, b";" if pg_type.element.oid == _BOX else b",")
+    if pg_type.category == "enum" or pg_type.sends == "text":
+        return scalars.text
+    return _BY_OID.get(pg_type.oid)
+
+
 _OIDS = {name: oid for name, _, oid, _ in TYPES}
 _BOX = _OIDS["box"]
-
 _int4, _int8 = scalars.integer("i4"), scalars.integer("i8")
 _timestamp, _timestamptz = datetimes.timestamp(b""), datetimes.timestamp(b"+00")
 _RANGES = {
@@ -85,58 +140,3 @@ _BY_NAME: dict[str, Reader] = {
 }
 _BY_OID = {_OIDS[name]: reader for name, reader in _BY_NAME.items()}
 _WITHOUT_SEND = {_OIDS[name] for name in ("aclitem", "gtsvector")}
-
-
-def _reader(pg_type: PgType) -> Reader | None:
-    if pg_type.element is not None:
-        element = _reader(pg_type.element)
-        return element and Array(element, b";" if pg_type.element.oid == _BOX else b",")
-    if pg_type.category == "enum" or pg_type.sends == "text":
-        return scalars.text
-    return _BY_OID.get(pg_type.oid)
-
-
-def has_reader(pg_type: PgType) -> bool:
-    """Say whether `text_of` knows the type."""
-    return _reader(pg_type) is not None
-
-
-def sends_binary(pg_type: PgType) -> bool:
-    """Say whether a server may send values of this type in binary: whether it has a send function."""
-    return pg_type.sends != "nothing" and pg_type.oid not in _WITHOUT_SEND
-
-
-def text_of(pg_type: PgType, column: pa.BinaryArray) -> pa.BinaryArray:
-    """Read n values of a type that has a reader; NULL stays NULL.
-
-    MalformedError, with the first row that it is about, for a value that is not the type's send format, or
-    where all values together have 2**31 characters or more.
-    """
-    read = _reader(pg_type)
-    assert read is not None, pg_type
-    if read is scalars.text:
-        return column
-    there = as_mask(column.is_valid()) if column.null_count else None
-    values = Packed.of(column if there is None else column.drop_null())
-    if not values.rows:
-        return column
-    try:
-        texts = read(values)
-        return texts.arrow() if there is None else spread(texts, there)
-    except MalformedError as error:
-        row = _first_bad(read, values)
-        place = row if there is None else int(np.flatnonzero(there)[row])
-        raise MalformedError(error.reason, place) from None
-
-
-def _first_bad(read: Reader, values: Packed) -> int:
-    """Find the first value without which those before it can be read."""
-
-    def fails(row: int) -> bool:
-        try:
-            read(Packed(values.offsets[: row + 2], values.data[: values.offsets[row + 1]])).arrow()
-        except MalformedError:
-            return True
-        return False
-
-    return bisect_left(range(values.rows - 1), True, key=fails)

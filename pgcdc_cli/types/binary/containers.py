@@ -1,12 +1,11 @@
 r"""Arrays, vectors, ranges and multiranges: values that hold values of another type.
 
-Number of dimensions, flags and element type; for each dimension its size and lower bound; then the elements,
-each behind its length, -1 for NULL. Elements of all arrays of a column are read together.
-
-A range is its flags, then each bound that it has behind its length.
+An array is its number of dimensions, flags and element type; for each dimension its size and lower bound;
+then the elements, each behind its length, -1 for NULL. A range is its flags, then each bound that it has
+behind its length. Elements of all arrays of a column are read together, and so are bounds.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -21,7 +20,6 @@ from pgcdc_cli.types.binary.packed import (
     choose,
     edges,
     from_list,
-    joined,
     numbers_at,
     read_items,
     require,
@@ -30,16 +28,15 @@ from pgcdc_cli.types.binary.packed import (
 )
 from pgcdc_cli.types.kernels import Column, Mask, as_mask
 
-_HEADER = 12
+_ARRAY_HEADER = 12
 _MOST_DIMENSIONS = 6
+_ARRAY_ESCAPES = {b"\\": b"\\\\", b'"': b'\\"'}
 
 
-class _Shapes(NamedTuple):
-    """Where each array's elements begin, and how many there are."""
-
-    dimensions: Int64s
-    first: Int64s
-    elements: Int64s
+_EMPTY, _LOWER_INCLUSIVE, _UPPER_INCLUSIVE, _LOWER_INFINITE, _UPPER_INFINITE = 1, 2, 4, 8, 16
+_KNOWN_FLAGS = 0x1F
+_RANGE_ESCAPES = {b"\\": b"\\\\", b'"': b'""'}
+_SPECIAL_IN_RANGE = r'^$|["\\()\[\],\s\x0b]'
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +46,21 @@ class Array:
     element: Reader
     delimiter: bytes = b","
 
+    @property
+    def _special(self) -> str:
+        return rf'^$|^(?i:NULL)$|["\\{{}}{self.delimiter.decode()}\s\x0b]'
+
     def __call__(self, values: Packed) -> Packed:
-        shapes = _shapes(values)
+        shapes = _array_shapes(values)
         starts, lengths = walk(values, shapes.first, shapes.elements)
         texts = read_items(values, starts, lengths, self.element)
-        quoted = kernels.coalesce(self._quoted(texts), pa.scalar(b"NULL", pa.binary()))
+        quoted = kernels.coalesce(
+            _quoted(texts, self._special, _ARRAY_ESCAPES), pa.scalar(b"NULL", pa.binary())
+        )
         offsets = edges(shapes.elements)
-        plain = Packed.of(kernels.join([b"{", joined(quoted, offsets, self.delimiter), b"}"]))
+        plain = Packed.of(kernels.join([b"{", kernels.join_lists(offsets, quoted, self.delimiter), b"}"]))
         odd = (shapes.dimensions > 1) | ((shapes.dimensions == 1) & ~_counts_from_one(values, shapes))
         return self._nested(values, plain, quoted, offsets, odd) if odd.any() else plain
-
-    def _quoted(self, texts: pa.BinaryArray) -> pa.BinaryArray:
-        """Put in quotes what would be read as something else (`array_out`)."""
-        special = rf'^$|^(?i:NULL)$|["\\{{}}{self.delimiter.decode()}\s\x0b]'
-        needed = as_mask(kernels.matches(texts, special))
-        if not needed.any():
-            return texts
-        some = texts.filter(pa.array(needed))
-        for character in (b"\\", b'"'):
-            some = kernels.replace_substring(some, character, b"\\" + character)
-        quoted = kernels.join([b'"', some, b'"'])
-        return kernels.replace_with_mask(texts, needed, quoted)
 
     def _nested(
         self, values: Packed, plain: Packed, quoted: pa.BinaryArray, offsets: Int64s, odd: Mask
@@ -80,8 +71,10 @@ class Array:
             elements = cast("list[bytes]", quoted[offsets[row] : offsets[row + 1]].to_pylist())
             wire = values.data[slice(*values.offsets[row : row + 2])]
             count = int.from_bytes(wire[:4].tobytes())
-            bounds = np.ndarray((count, 2), ">i4", wire.tobytes(), _HEADER).tolist()
-            texts[row] = _bounds(bounds) + _braces([size for size, _ in bounds], elements, self.delimiter)
+            bounds = np.ndarray((count, 2), ">i4", wire.tobytes(), _ARRAY_HEADER).tolist()
+            texts[row] = _array_bounds(bounds) + _braces(
+                [size for size, _ in bounds], elements, self.delimiter
+            )
         return from_list(texts.tolist())
 
 
@@ -92,40 +85,48 @@ class Vector:
     element: Reader
 
     def __call__(self, values: Packed) -> Packed:
-        shapes = _shapes(values)
+        shapes = _array_shapes(values)
         require(shapes.dimensions == 1, "it has not one dimension")
         starts, lengths = walk(values, shapes.first, shapes.elements)
         require(lengths >= 0, "it has a NULL")
         numbers = read_items(values, starts, lengths, self.element)
-        return Packed.of(joined(numbers, edges(shapes.elements), b" "))
+        return Packed.of(kernels.join_lists(edges(shapes.elements), numbers, b" "))
 
 
-def _shapes(values: Packed) -> _Shapes:
+class _ArrayShapes(NamedTuple):
+    """Where each array's elements begin, and how many there are."""
+
+    dimensions: Int64s
+    first: Int64s
+    elements: Int64s
+
+
+def _array_shapes(values: Packed) -> _ArrayShapes:
     dimensions = numbers_at(values.data, values.starts, values.ends, "i4")
     require((dimensions >= 0) & (dimensions <= _MOST_DIMENSIONS), "it has no number of dimensions")
-    first = values.starts + _HEADER + 8 * dimensions
+    first = values.starts + _ARRAY_HEADER + 8 * dimensions
     require(first <= values.ends, "it is cut short")
     count = np.minimum(dimensions, 1)
     for dimension in range(int(dimensions.max())):
         there = dimensions > dimension
-        position = values.starts[there] + _HEADER + 8 * dimension
+        position = values.starts[there] + _ARRAY_HEADER + 8 * dimension
         size = numbers_at(values.data, position, values.ends[there], "i4")
         require(size >= 0, "it has a dimension of negative size")
         count[there] *= size
         # Each element has its length at least.
         require(4 * count <= values.ends - first, "it has less bytes than elements")
-    return _Shapes(dimensions, first, count)
+    return _ArrayShapes(dimensions, first, count)
 
 
-def _counts_from_one(values: Packed, shapes: _Shapes) -> Mask:
+def _counts_from_one(values: Packed, shapes: _ArrayShapes) -> Mask:
     found = np.ones(values.rows, np.bool_)
     there = shapes.dimensions == 1
-    position = values.starts[there] + _HEADER + 4
+    position = values.starts[there] + _ARRAY_HEADER + 4
     found[there] = numbers_at(values.data, position, values.ends[there], "i4") == 1
     return found
 
 
-def _bounds(dimensions: Sequence[tuple[int, int]]) -> bytes:
+def _array_bounds(dimensions: Sequence[tuple[int, int]]) -> bytes:
     """Name the bounds of all dimensions, unless all begin at 1."""
     if all(low == 1 for _, low in dimensions):
         return b""
@@ -144,11 +145,6 @@ def _groups(elements: list[bytes], size: int) -> Iterator[list[bytes]]:
     return (elements[start : start + size] for start in range(0, len(elements), size))
 
 
-_EMPTY, _LOWER_INCLUSIVE, _UPPER_INCLUSIVE, _LOWER_INFINITE, _UPPER_INFINITE = 1, 2, 4, 8, 16
-_KNOWN = 0x1F
-_QUOTED = r'^$|["\\()\[\],\s\x0b]'
-
-
 @dataclass(frozen=True, slots=True)
 class Range:
     """`bound` reads the subtype."""
@@ -158,21 +154,22 @@ class Range:
     def __call__(self, values: Packed) -> Packed:
         values.at_least(1)
         flags = values.data[values.starts]
-        require(flags <= _KNOWN, "it has unknown flags")
+        require(flags <= _KNOWN_FLAGS, "it has unknown flags")
         has_lower = flags & (_EMPTY | _LOWER_INFINITE) == 0
         has_upper = flags & (_EMPTY | _UPPER_INFINITE) == 0
         count = has_lower.astype(np.int64) + has_upper
         require(4 * count <= values.lengths - 1, "it has less bytes than bounds")
         starts, lengths = walk(values, values.starts + 1, count)
         require(lengths >= 0, "it has a bound of negative length")
-        bounds = _quoted(read_items(values, starts, lengths, self.bound))
+        bounds = read_items(values, starts, lengths, self.bound)
+        bounds = _quoted(bounds, _SPECIAL_IN_RANGE, _RANGE_ESCAPES)
         firsts = edges(count)[:-1]
         text = kernels.join(
             [
                 choose((b"(", b"["), flags & _LOWER_INCLUSIVE != 0),
-                _where(bounds, firsts, has_lower),
+                _bound(bounds, firsts, has_lower),
                 b",",
-                _where(bounds, firsts + has_lower, has_upper),
+                _bound(bounds, firsts + has_lower, has_upper),
                 choose((b")", b"]"), flags & _UPPER_INCLUSIVE != 0),
             ]
         )
@@ -180,21 +177,10 @@ class Range:
         return Packed.of(kernels.replace_where(text, empty, b"empty") if empty.any() else text)
 
 
-def _where(bounds: pa.BinaryArray, places: Int64s, there: kernels.Mask) -> Column:
+def _bound(bounds: pa.BinaryArray, rows: Int64s, there: Mask) -> Column:
     """Take a bound for each range that has it; nothing for the others."""
-    taken = Packed.of(kernels.take(bounds, places[there]))
+    taken = Packed.of(kernels.take(bounds, rows[there]))
     return kernels.coalesce(spread(taken, there), pa.scalar(b"", pa.binary()))
-
-
-def _quoted(bounds: pa.BinaryArray) -> pa.BinaryArray:
-    """Put in quotes what would be read as something else (`range_bound_escape`)."""
-    needed = as_mask(kernels.matches(bounds, _QUOTED))
-    if not needed.any():
-        return bounds
-    some = bounds.filter(pa.array(needed))
-    for character in (b"\\", b'"'):
-        some = kernels.replace_substring(some, character, character * 2)
-    return kernels.replace_with_mask(bounds, needed, kernels.join([b'"', some, b'"']))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,4 +195,15 @@ class Multirange:
         starts, lengths = walk(values, values.starts + 4, count)
         require(lengths >= 0, "it has a range of negative length")
         ranges = read_items(values, starts, lengths, self.range)
-        return Packed.of(kernels.join([b"{", joined(ranges, edges(count), b","), b"}"]))
+        return Packed.of(kernels.join([b"{", kernels.join_lists(edges(count), ranges, b","), b"}"]))
+
+
+def _quoted(texts: pa.BinaryArray, special: str, escapes: Mapping[bytes, bytes]) -> pa.BinaryArray:
+    """Put in quotes what would be read as something else (`array_out`, `range_bound_escape`)."""
+    needed = as_mask(kernels.matches(texts, special))
+    if not needed.any():
+        return texts
+    some = texts.filter(pa.array(needed))
+    for character, escaped in escapes.items():
+        some = kernels.replace_substring(some, character, escaped)
+    return kernels.replace_with_mask(texts, needed, kernels.join([b'"', some, b'"']))

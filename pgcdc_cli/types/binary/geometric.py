@@ -4,14 +4,14 @@ import numpy as np
 
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.binary.numbers import FLOAT8
-from pgcdc_cli.types.binary.packed import Packed, Reader, choose, edges, joined, numbers_at, require, slices
+from pgcdc_cli.types.binary.packed import Packed, Reader, choose, edges, numbers_at, require, slices
 from pgcdc_cli.types.kernels import Column
 
 _POINT = 16
 
 
 def figure(*parts: bytes | int) -> Reader:
-    """Read a figure of so many numbers as the parts have places: numbers stand where they are printed."""
+    """Read a figure; `parts` are what is printed: constants, and its numbers by their index."""
     size = 8 * (1 + max(part for part in parts if isinstance(part, int)))
 
     def read(values: Packed) -> Packed:
@@ -35,7 +35,7 @@ def _points(values: Packed, head: int) -> Column:
     require((count >= 0) & (values.lengths == head + count * _POINT), "its length is not that of its points")
     flat = slices(values, values.starts + head, values.lengths - head).data
     points = _point(Packed(np.arange(len(flat) // _POINT + 1) * _POINT, flat)).arrow()
-    return joined(points, edges(count), b",")
+    return kernels.join_lists(edges(count), points, b",")
 
 
 def polygon(values: Packed) -> Packed:

@@ -1,10 +1,11 @@
-"""float4, float8 and numeric, and the ASCII digits that every number is printed with.
+"""Numbers as text: the ASCII digits that all are printed with, then float4 and float8, then numeric.
 
-Arrow finds the digits. PostgreSQL writes an exponent below 1e-4 and from 1e15 (float4: 1e6), with two digits
-at least; Arrow has other limits. PostgreSQL's digits (`d2s.c`, where `STRICTLY_SHORTEST` is off) are never
-those of a decimal half-way between two numbers, since it depends on the reader which one it reads back as.
+Of floats Arrow finds the digits. PostgreSQL writes an exponent below 1e-4 and from 1e15 (float4: 1e6), with
+two digits at least; Arrow has other limits. PostgreSQL's digits (`d2s.c`, where `STRICTLY_SHORTEST` is off)
+are never those of a decimal half-way between two numbers, since it depends on the reader which one it reads
+back as.
 
-Values of usual size are printed all at once; one digit after the other for all rows.
+Numerics of usual size are printed all at once, one digit after the other for all rows; others one by one.
 """
 
 from dataclasses import dataclass
@@ -35,16 +36,16 @@ from pgcdc_cli.types.kernels import Mask
 ZERO = ord("0")
 
 
-def _table(count: int, form: str) -> Integers:
+def _digit_table(count: int, form: str) -> Integers:
     """All numbers below a count; the characters of each as one number, so that it is copied at once."""
     text = "".join(format(number, form) for number in range(count)).encode()
     return np.frombuffer(text, f"u{len(text) // count}")
 
 
-_PAIRS = _table(100, "02d")
-_QUADS = _table(10_000, "04d")
-_HEX = _table(256, "02x")
-_UPPER = _table(16, "X")
+_PAIRS = _digit_table(100, "02d")
+_QUADS = _digit_table(10_000, "04d")
+_HEX = _digit_table(256, "02x")
+_UPPER = _digit_table(16, "X")
 
 
 def _characters(table: Integers, values: Integers) -> Bytes:
@@ -79,17 +80,17 @@ def sixes(values: Integers) -> Bytes:
 
 def octals(values: Integers, width: int) -> Bytes:
     """Print numbers in octal, with so many digits."""
-    places = 8 ** np.arange(width)[::-1]
-    return (values[:, None] // places % 8 + ZERO).astype(np.uint8)
+    powers = 8 ** np.arange(width)[::-1]
+    return (values[:, None] // powers % 8 + ZERO).astype(np.uint8)
 
 
 def wide(values: Integers, width: int) -> Bytes:
     """Print numbers that have at most so many digits, with leading zeroes: n rows."""
     found = np.empty((len(values), width), np.uint8)
     rest = values
-    for place in range(width - 1, -1, -1):
+    for column in range(width - 1, -1, -1):
         rest, digit = np.divmod(rest, rest.dtype.type(10))
-        found[:, place] = digit + rest.dtype.type(ZERO)
+        found[:, column] = digit + rest.dtype.type(ZERO)
     return found
 
 
@@ -120,21 +121,21 @@ class _Spelling(NamedTuple):
 
 _SMALLEST_PLAIN = 1e-4
 _ARROW_PLAIN_BELOW = 1e10
-_SMALL = (
+_SMALL_SPELLINGS = (
     _Spelling(1e-5, 1e-4, r"^(-?)0\.0000([1-9])(\d*)$", r"\1\2.\3e-05"),
     _Spelling(1e-6, 1e-5, r"^(-?)0\.00000([1-9])(\d*)$", r"\1\2.\3e-06"),
 )
-_ANY = (
+_ANY_SPELLINGS = (
     _Spelling(1e-6, 1e10, r"\.?0*e", "e"),
     _Spelling(0, 1e10, r"e([-+])(\d)$", r"e\10\2"),
     _Spelling(np.inf, np.nan, r"^(-?)inf$", r"\1Infinity"),
     _Spelling(np.inf, np.nan, r"^nan$", "NaN"),
 )
-_FRACTIONS = tuple(
+_FRACTION_SPELLINGS = tuple(
     _Spelling(10.0**n, 10.0 ** (n + 1), rf"^(-?\d)\.(\d{{{n}}})(\d+)e\+{n}$", r"\1\2.\3")
     for n in range(10, 15)
 )
-_INTEGERS = tuple(
+_INTEGER_SPELLINGS = tuple(
     _Spelling(10.0**n, 10.0 ** (n + 1), rf"^(-?\d)(\d{{{n}}})(?:\.(\d+))?$", rf"\1.\2\3e+0{n}")
     for n in range(6, 10)
 )
@@ -182,7 +183,7 @@ class Floating:
             untied = pa.array([self._untied(number, str(digits)) for number, digits in pairs], pa.string())
             text = kernels.replace_with_mask(text, ties, untied)
         size[np.isnan(size)] = np.inf
-        for spelling in (*self.spellings, *_SMALL, *_ANY):
+        for spelling in (*self.spellings, *_SMALL_SPELLINGS, *_ANY_SPELLINGS):
             if ((size >= spelling.low) & ~(size >= spelling.high)).any():
                 text = _respelled(text, spelling)
         return text
@@ -193,9 +194,9 @@ class Floating:
         below, above = self._halves(number)
         if exact - below < shortest < exact + above:
             return text
-        places = len(str(exact))
+        length = len(str(exact))
         for digits in range(1, self.digits + 1):
-            step = 10 ** max(places - digits, 0)
+            step = 10 ** max(length - digits, 0)
             low = exact // step * step
             near = [n for n in (low, low + step) if exact - below < n < exact + above]
             if near:
@@ -216,11 +217,11 @@ def _respelled(text: pa.StringArray, spelling: _Spelling) -> pa.StringArray:
     return cast("pa.StringArray", pc.call_function("replace_substring_regex", [text], options))
 
 
-FLOAT4 = Floating("f4", 9, 1e6, 2.0**24, 1e20, _INTEGERS)
-FLOAT8 = Floating("f8", 17, 1e15, 2.0**53, 1e40, _FRACTIONS)
+FLOAT4 = Floating("f4", 9, 1e6, 2.0**24, 1e20, _INTEGER_SPELLINGS)
+FLOAT8 = Floating("f8", 17, 1e15, 2.0**53, 1e40, _FRACTION_SPELLINGS)
 
 
-_HEADER = 8
+_NUMERIC_HEADER = 8
 _POSITIVE, _NEGATIVE = 0, 0x4000
 _SPECIAL = {0xC000: b"NaN", 0xD000: b"Infinity", 0xF000: b"-Infinity"}
 _LARGEST_WEIGHT = 7
@@ -228,7 +229,7 @@ _LARGEST_SCALE = 32
 _DIGIT_END = 10_000
 
 
-class _Header(NamedTuple):
+class _NumericHeader(NamedTuple):
     digits: Int64s
     weight: Int64s
     sign: Int64s
@@ -236,38 +237,39 @@ class _Header(NamedTuple):
 
 
 def numeric(values: Packed) -> Packed:
-    values.at_least(_HEADER)
-    header = _Header(
+    """Read digits of base 10,000, behind their number, weight, sign and scale (`numeric_send`)."""
+    values.at_least(_NUMERIC_HEADER)
+    header = _NumericHeader(
         *(
-            numbers_at(values.data, values.starts + 2 * place, values.ends, code)
-            for place, code in enumerate(("u2", "i2", "u2", "u2"))
+            numbers_at(values.data, values.starts + 2 * field, values.ends, code)
+            for field, code in enumerate(("u2", "i2", "u2", "u2"))
         )
     )
-    require(values.lengths == _HEADER + 2 * header.digits, "its length is not that of its digits")
+    require(values.lengths == _NUMERIC_HEADER + 2 * header.digits, "its length is not that of its digits")
     require(np.isin(header.sign, (_POSITIVE, _NEGATIVE, *_SPECIAL)), "it has no sign")
     usual = (header.sign <= _NEGATIVE) & (header.scale <= _LARGEST_SCALE)
     usual &= (header.weight <= _LARGEST_WEIGHT) & (header.weight >= -_LARGEST_SCALE)
     if usual.all():
-        return _usual(values, header)
-    return _mixed(values, header, usual)
+        return _usual_numerics(values, header)
+    return _mixed_numerics(values, header, usual)
 
 
-def _mixed(values: Packed, header: _Header, usual: Mask) -> Packed:
+def _mixed_numerics(values: Packed, header: _NumericHeader, usual: Mask) -> Packed:
     some = slices(values, values.starts[usual], values.lengths[usual])
     texts = np.empty(values.rows, np.object_)
-    texts[usual] = _usual(some, _Header(*(part[usual] for part in header))).each()
+    texts[usual] = _usual_numerics(some, _NumericHeader(*(part[usual] for part in header))).each()
     texts[~usual] = [
-        _single(values.data[slice(*values.offsets[row : row + 2])]) for row in np.flatnonzero(~usual)
+        _one_numeric(values.data[slice(*values.offsets[row : row + 2])]) for row in np.flatnonzero(~usual)
     ]
     return from_list(texts.tolist())
 
 
-def _usual(values: Packed, header: _Header) -> Packed:
+def _usual_numerics(values: Packed, header: _NumericHeader) -> Packed:
     if not values.rows:
         return values
     powers = int(max(header.weight.max(), 0))
     fractions = -(-int(header.scale.max()) // 4)
-    groups = [_group(values, header, power) for power in range(powers, -fractions - 1, -1)]
+    groups = [_digit_group(values, header, power) for power in range(powers, -fractions - 1, -1)]
     integer = np.concatenate(groups[: powers + 1], axis=1)
     negative = header.sign == _NEGATIVE
     rows = values.rows
@@ -279,30 +281,30 @@ def _usual(values: Packed, header: _Header) -> Packed:
     return from_kept(np.concatenate(parts, axis=1), np.concatenate(kept, axis=1))
 
 
-def _group(values: Packed, header: _Header, power: int) -> Bytes:
+def _digit_group(values: Packed, header: _NumericHeader, power: int) -> Bytes:
     """Print every value's digit for one power of 10,000: n rows of four characters."""
-    place = header.weight - power
-    there = (place >= 0) & (place < header.digits)
+    index = header.weight - power
+    there = (index >= 0) & (index < header.digits)
     digits = np.zeros(values.rows, np.int64)
     digits[there] = numbers_at(
-        values.data, (values.starts + _HEADER + 2 * place)[there], values.ends[there], "u2"
+        values.data, (values.starts + _NUMERIC_HEADER + 2 * index)[there], values.ends[there], "u2"
     )
-    _check(digits)
+    _check_digits(digits)
     return quads(digits)
 
 
-def _check(digits: Int64s) -> None:
+def _check_digits(digits: Int64s) -> None:
     require(digits < _DIGIT_END, "it has a digit beyond 9999")
 
 
-def _single(wire: Bytes) -> bytes:
+def _one_numeric(wire: Bytes) -> bytes:
     """Print one value of any size, as `get_str_from_var` in numeric.c."""
     count, weight, sign, scale = np.ndarray(4, ">u2", wire.tobytes()).tolist()
     if sign in _SPECIAL:
         return _SPECIAL[sign]
     weight -= (weight & 0x8000) << 1
-    digits = np.ndarray(count, ">u2", wire.tobytes(), _HEADER).astype(np.int64)
-    _check(digits)
+    digits = np.ndarray(count, ">u2", wire.tobytes(), _NUMERIC_HEADER).astype(np.int64)
+    _check_digits(digits)
     text = quads(digits).tobytes()
     whole = 4 * (weight + 1)
     if whole <= 0:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pgcdc_cli.types import kernels
@@ -23,7 +22,7 @@ Integers: TypeAlias = "NDArray[np.integer[Any]]"
 
 
 class MalformedError(ValueError):
-    """A value that is not its type's send format; `row` is its place in the column."""
+    """A value that is not its type's send format; `row` is its index in the column."""
 
     def __init__(self, reason: str, row: int = 0) -> None:
         super().__init__(reason)
@@ -117,7 +116,7 @@ def big_endian(values: Bytes, code: str) -> NDArray[Any]:
 
 
 def numbers_at(data: Bytes, positions: Int64s, ends: Int64s, code: str) -> Int64s:
-    """Gather numbers at any places; MalformedError if one is not before the end that goes with it."""
+    """Gather numbers at any positions; MalformedError if one is not before the end that goes with it."""
     size = np.dtype(code).itemsize
     require(positions + size <= ends, "it is cut short")
     if not len(positions):
@@ -152,13 +151,6 @@ def decimal(values: Integers) -> pa.BinaryArray:
 def choose(constants: Sequence[bytes], which: Integers) -> pa.BinaryArray:
     """Take a constant for each row, by its number."""
     return kernels.take(kernels.binary(constants), which.astype(np.int64))
-
-
-def joined(elements: Column, offsets: Int64s, separator: bytes) -> Column:
-    """Join the elements of each of n lists, which are divided by n + 1 offsets."""
-    lists = kernels.lists(offsets.astype(np.int32), elements, np.zeros(len(offsets) - 1, np.bool_))
-    joined_lists: Column = pc.call_function("binary_join", [lists, pa.scalar(separator, elements.type)])
-    return joined_lists
 
 
 _LENGTH = struct.Struct(">i")

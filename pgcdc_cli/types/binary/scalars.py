@@ -1,4 +1,4 @@
-r"""Booleans, whole numbers, strings, and the system's own numbers: `boolsend`, `int4send`, `pg_lsn_send`."""
+"""Booleans, whole numbers, text, bytes and bits, uuid, and the system's own: pg_lsn, tid, pg_snapshot."""
 
 import struct
 
@@ -78,9 +78,9 @@ def bytea(values: Packed) -> Packed:
             start, end = values.offsets[row : row + 2]
             characters[offsets[row] + 1 : offsets[row + 1]] = _digits(values.data[start:end])
     else:
-        places = np.ones(len(characters), np.bool_)
-        places[offsets[:-1]] = False
-        characters[places] = _digits(values.data)
+        is_digit = np.ones(len(characters), np.bool_)
+        is_digit[offsets[:-1]] = False
+        characters[is_digit] = _digits(values.data)
     return Packed(offsets * 2, characters.view(np.uint8))
 
 
@@ -124,10 +124,10 @@ def pg_lsn(values: Packed) -> Packed:
 
 
 def tid(values: Packed) -> Packed:
-    """Print block and place of a row's version."""
+    """Print a row version's block number, and its index there."""
     wire = values.fixed(6)
-    block, place = big_endian(wire[:, :4], "u4"), big_endian(wire[:, 4:], "u2")
-    return Packed.of(kernels.join([b"(", decimal(block), b",", decimal(place), b")"]))
+    block, index = big_endian(wire[:, :4], "u4"), big_endian(wire[:, 4:], "u2")
+    return Packed.of(kernels.join([b"(", decimal(block), b",", decimal(index), b")"]))
 
 
 def snapshot(values: Packed) -> Packed:
