@@ -1,10 +1,8 @@
 """CopyData frames of the streaming replication protocol: XLogData, keepalives and standby status updates.
 
-PostgreSQL manual, "Streaming Replication Protocol": an XLogData frame is `w`, start LSN, end LSN, send time,
-then one message of the plugin. Times on the wire, the messages' too, are microseconds since 2000-01-01 UTC.
-
-PostgreSQL manual, "Streaming Replication Protocol": `w` XLogData, `k` primary keepalive, `r` standby status
-update. Timestamps on the wire are microseconds since 2000-01-01 UTC; here, since 1970-01-01.
+PostgreSQL manual, "Streaming Replication Protocol": `w` XLogData, which is start LSN, end LSN, send time and
+one message of the plugin; `k` primary keepalive; `r` standby status update. Times on the wire, the messages'
+too, are microseconds since 2000-01-01 UTC; here, since 1970-01-01.
 """
 
 import struct
@@ -13,6 +11,12 @@ from dataclasses import dataclass, replace
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.lsn import Lsn
 
+POSTGRES_EPOCH = 946_684_800_000_000
+"""2000-01-01 00:00 UTC in microseconds since 1970-01-01."""
+
+XLOGDATA = ord("w")
+KEEPALIVE = ord("k")
+
 XLOGDATA_HEADER = 25
 """Bytes before the plugin's message."""
 
@@ -20,20 +24,33 @@ START_LSN = slice(1, 9)
 MESSAGE_TAG = slice(XLOGDATA_HEADER, XLOGDATA_HEADER + 1)
 """Where in a frame they are."""
 
-POSTGRES_EPOCH = 946_684_800_000_000
-"""2000-01-01 00:00 UTC in microseconds since 1970-01-01."""
-
-
-def xlogdata_start(frame: bytes) -> Lsn:
-    """Read where the log record of an XLogData frame begins."""
-    return Lsn.from_bytes(frame[START_LSN], "big")
-
-
-XLOGDATA = ord("w")
-KEEPALIVE = ord("k")
-
 _KEEPALIVE = struct.Struct(">cqqB")
 _STANDBY_STATUS = struct.Struct(">cqqqqB")
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What had arrived: whole XLogData frames (header included) in order, and the last keepalive.
+
+    A keepalive ends no batch: a walsender that has caught up sends one behind each commit
+    (`WalSndWaitForWal` in walsender.c). Everything before its position is in the frames, in earlier ones, or
+    in a transaction that is still open behind them. It asks for a reply if any that came with it did.
+    """
+
+    frames: list[bytes]
+    keepalive: "Keepalive | None"
+    closed: bool = False
+    """The server sent CopyDone: nothing follows."""
+
+    def followed_by(self, later: "Received") -> "Received":
+        """Put together what came one after the other."""
+        keepalive = later.keepalive and later.keepalive.after(self.keepalive)
+        return Received([*self.frames, *later.frames], keepalive or self.keepalive, later.closed)
+
+    @property
+    def empty(self) -> bool:
+        """Nothing had arrived."""
+        return not self.frames and self.keepalive is None and not self.closed
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,29 +65,9 @@ class Keepalive:
         return replace(self, reply_requested=True) if asked else self
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
-    """What had arrived: whole XLogData frames (header included) in order, and the last keepalive.
-
-    A keepalive ends no batch: a walsender that has caught up sends one behind each commit
-    (`WalSndWaitForWal` in walsender.c). Everything before its position is in the frames, in earlier ones, or
-    in a transaction that is still open behind them. It asks for a reply if any that came with it did.
-    """
-
-    frames: list[bytes]
-    keepalive: Keepalive | None
-    closed: bool = False
-    """The server sent CopyDone: nothing follows."""
-
-    def followed_by(self, later: "Received") -> "Received":
-        """Put together what came one after the other."""
-        keepalive = later.keepalive and later.keepalive.after(self.keepalive)
-        return Received([*self.frames, *later.frames], keepalive or self.keepalive, later.closed)
-
-    @property
-    def empty(self) -> bool:
-        """Nothing had arrived."""
-        return not self.frames and self.keepalive is None and not self.closed
+def xlogdata_start(frame: bytes) -> Lsn:
+    """Read where the log record of an XLogData frame begins."""
+    return Lsn.from_bytes(frame[START_LSN], "big")
 
 
 def read_keepalive(frame: bytes) -> Keepalive:

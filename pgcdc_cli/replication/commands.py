@@ -1,9 +1,7 @@
-"""Replication commands, and pgoutput's options: what is asked for, and what a server of some version can do.
+"""Replication commands, and what pgoutput is asked for: what a server of some version can do.
 
-PostgreSQL manual, "Streaming Replication Protocol"; quoting as in `src/backend/replication/repl_scanner.l`:
-quotes are doubled, a backslash means itself.
-
-PostgreSQL manual, "Logical Streaming Replication Parameters".
+PostgreSQL manual, "Streaming Replication Protocol" and "Logical Streaming Replication Parameters"; quoting as
+in `src/backend/replication/repl_scanner.l`: quotes are doubled, a backslash means itself.
 """
 
 import re
@@ -14,33 +12,18 @@ from typing import Literal
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 
+Streaming = Literal["off", "on", "parallel"]
+OriginOption = Literal["any", "none"]
+
+_PROTOCOLS = {1: 10, 2: 14, 3: 15, 4: 16}
+"""Protocol version: the first major version of the server that knows it."""
+
+_STREAMING_PROTOCOL = {"off": 1, "on": 2, "parallel": 4}
+_TWO_PHASE_PROTOCOL = 3
+_BINARY_SINCE = _MESSAGES_SINCE = 14
+_ORIGIN_SINCE = 16
+
 _NAME = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^",\s]+))\s*(?:,|$)')
-
-
-def quote_identifier(name: str) -> str:
-    return '"' + _checked(name).replace('"', '""') + '"'
-
-
-def quote_literal(value: str) -> str:
-    return "'" + _checked(value).replace("'", "''") + "'"
-
-
-def _checked(text: str) -> str:
-    if "\0" in text:
-        raise PgcdcError(ErrorKind.USAGE, f"could not use {text!r}: it has a zero byte")
-    return text
-
-
-def publication_names(names: Iterable[str]) -> str:
-    """Write a value of pgoutput's option `publication_names`."""
-    return ",".join(quote_identifier(name) for name in names)
-
-
-def split_names(value: str) -> tuple[str, ...]:
-    """Read a value of `publication_names` as the server does (`SplitIdentifierString`)."""
-    return tuple(
-        quoted.replace('""', '"') if quoted else plain.lower() for quoted, plain in _NAME.findall(value)
-    )
 
 
 def create_slot(
@@ -61,18 +44,6 @@ def start_replication(slot: str, lsn: Lsn, options: Mapping[str, str]) -> str:
     return f"START_REPLICATION SLOT {quote_identifier(slot)} LOGICAL {lsn}{tail}"
 
 
-Streaming = Literal["off", "on", "parallel"]
-Origin = Literal["any", "none"]
-
-_PROTOCOLS = {1: 10, 2: 14, 3: 15, 4: 16}
-"""Protocol version: the first major version of the server that knows it."""
-
-_STREAMING_PROTOCOL = {"off": 1, "on": 2, "parallel": 4}
-_TWO_PHASE_PROTOCOL = 3
-_BINARY_SINCE = _MESSAGES_SINCE = 14
-_ORIGIN_SINCE = 16
-
-
 @dataclass(frozen=True, slots=True)
 class Protocol:
     """What is asked of pgoutput; None stands for the best that the server knows.
@@ -85,7 +56,7 @@ class Protocol:
     two_phase: bool = False
     binary: bool = False
     messages: bool = False
-    origin: Origin | None = None
+    origin: OriginOption | None = None
     newest: bool = True
 
     def __post_init__(self) -> None:
@@ -146,3 +117,29 @@ class Protocol:
                 f"could not use {what}: the server is PostgreSQL {major}, {since} was the first to know it",
                 hint="leave it out: the default is the best that the server knows",
             )
+
+
+def publication_names(names: Iterable[str]) -> str:
+    """Write a value of pgoutput's option `publication_names`."""
+    return ",".join(quote_identifier(name) for name in names)
+
+
+def split_names(value: str) -> tuple[str, ...]:
+    """Read a value of `publication_names` as the server does (`SplitIdentifierString`)."""
+    return tuple(
+        quoted.replace('""', '"') if quoted else plain.lower() for quoted, plain in _NAME.findall(value)
+    )
+
+
+def quote_identifier(name: str) -> str:
+    return '"' + _checked(name).replace('"', '""') + '"'
+
+
+def quote_literal(value: str) -> str:
+    return "'" + _checked(value).replace("'", "''") + "'"
+
+
+def _checked(text: str) -> str:
+    if "\0" in text:
+        raise PgcdcError(ErrorKind.USAGE, f"could not use {text!r}: it has a zero byte")
+    return text

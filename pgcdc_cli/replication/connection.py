@@ -22,7 +22,7 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.frames import Received
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication import commands, session
-from pgcdc_cli.replication.copy_both import CopyBoth, Drain
+from pgcdc_cli.replication.copy_both import CopyBoth, ReadAhead
 from pgcdc_cli.replication.feedback import NEVER, Feedback, update_interval
 from pgcdc_cli.replication.session import connect
 
@@ -72,7 +72,7 @@ class ReplicationConnection:
         self._lock = threading.Lock()
         self._copy: CopyBoth | None = None
         self._feedback: Feedback | None = None
-        self._drain: Drain | None = None
+        self._read_ahead: ReadAhead | None = None
         self._heard = 0.0
         self._slot = ""
         self._publications: tuple[str, ...] = ()
@@ -158,7 +158,7 @@ class ReplicationConnection:
         self._copy = CopyBoth(self._connection.pgconn)
         self._feedback = Feedback(self._connection.pgconn, self._lock, position, interval)
         if self._connection.info.host.startswith(("/", "@")):
-            self._drain = Drain(self._copy, self._lock)
+            self._read_ahead = ReadAhead(self._copy, self._lock)
 
     def receive(self, limit: int, timeout: float) -> Received:
         """Take up to `limit` frames of what has arrived; if nothing has, wait up to `timeout` seconds."""
@@ -177,7 +177,7 @@ class ReplicationConnection:
 
     def reading_ahead(self) -> AbstractContextManager[None]:
         """Let the server go on sending while the caller handles what `receive` gave."""
-        return nullcontext() if self._drain is None else self._drain.running()
+        return nullcontext() if self._read_ahead is None else self._read_ahead.running()
 
     def _take(self, copy: CopyBoth, feedback: Feedback, limit: int) -> Received:
         with self._lock:
@@ -225,8 +225,8 @@ class ReplicationConnection:
         self._connection.close()
 
     def _stop_reading_ahead(self) -> None:
-        if self._drain is not None:
-            self._drain.stop()
+        if self._read_ahead is not None:
+            self._read_ahead.stop()
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,8 @@
-"""CopyData frames on a libpq connection in COPY BOTH mode: take what is there, wait, end the stream.
+"""CopyData frames on a libpq connection in COPY BOTH mode: take, wait, read ahead, end the stream.
 
-libpq documentation, "Functions Associated with the COPY Command". Nothing here blocks but `wait`; errors are
-psycopg's.
+libpq documentation, "Functions Associated with the COPY Command". Of a connection's frames nothing blocks but
+`wait`; errors are psycopg's. On a Unix socket, whose buffer is small, a thread reads ahead into libpq's while
+the data thread is busy: a server that can't send waits for us.
 """
 
 import select
@@ -36,6 +37,9 @@ _PAUSE = 0.01
 """Seconds without reading: a walsender in mid-transaction then blocks, and only then looks at its mail."""
 
 _LONGEST_PAUSE = 0.25
+
+_READ_AHEAD_PAUSE = 0.0001
+"""Seconds between two reads ahead: less than it takes a server to fill the buffer."""
 
 
 class CopyBoth:
@@ -179,11 +183,7 @@ def _error(result: PGresult) -> psycopg.Error:
     return error_from_result(result)
 
 
-_NAP = 0.0001
-"""Seconds between reads: less than it takes a server to fill the buffer."""
-
-
-class Drain:
+class ReadAhead:
     """A thread that reads ahead while `running`, under the lock of the connection."""
 
     def __init__(self, copy: CopyBoth, lock: threading.Lock) -> None:
@@ -192,7 +192,7 @@ class Drain:
         self._busy = threading.Event()
         self._rounds = threading.Semaphore(0)
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="pgcdc-drain", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="pgcdc-read-ahead", daemon=True)
         self._thread.start()
 
     @contextmanager
@@ -216,7 +216,7 @@ class Drain:
             if self._closed:
                 return
             while self._step():
-                time.sleep(_NAP)
+                time.sleep(_READ_AHEAD_PAUSE)
 
     def _step(self) -> bool:
         with self._lock:

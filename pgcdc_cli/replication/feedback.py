@@ -4,7 +4,7 @@ The connection is used under one lock. The data thread holds it only while it ta
 long it then decodes or waits for a disk, the feedback thread keeps the server from giving up on us. It needs
 only to send: a walsender reads updates even while its own sending is blocked.
 
-Rules: positions never go down; the flushed one is what `confirm` was told is durable, never more; every
+Rules: positions never go down; the flushed one is what `confirm` says is durable, never more; every
 update asks for a keepalive, so that a silent server is a lost one.
 """
 
@@ -31,7 +31,7 @@ def update_interval(status_interval: float, wal_sender_timeout: float) -> float:
 
 
 class Feedback:
-    """The positions that the server is told, and the thread that tells them."""
+    """The positions for the server, and the thread that sends them."""
 
     def __init__(self, pgconn: PGconn, lock: threading.Lock, start: Lsn, interval: float) -> None:
         self._pgconn = pgconn

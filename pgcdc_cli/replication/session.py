@@ -1,4 +1,4 @@
-"""A session with the server, and what its errors mean, the same whatever language they come in.
+"""A session with the server: how it is opened, and what its errors mean, whatever language they come in.
 
 SQLSTATEs are those of the PostgreSQL manual, "PostgreSQL Error Codes". libpq gives none for a connection that
 was refused: there its text is looked at, which is English unless the server's `lc_messages` is another
@@ -12,6 +12,21 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import PGconn, Ping
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError, mask
+
+Connection = psycopg.Connection[tuple[object, ...]]
+Kinds = dict[str, ErrorKind]
+
+SETTINGS = {
+    "TimeZone": "UTC",
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+    "client_min_messages": "warning",
+}
+"""Set by statement rather than by the connection option `options`, which is the user's to give."""
+
+_SET = ";".join(f"SET {name} = '{value}'" for name, value in SETTINGS.items()).encode()
 
 UNDEFINED_OBJECT = "42704"
 INTERNAL_ERROR = "XX000"
@@ -46,9 +61,6 @@ _HINTS = {
     "53300": "raise max_connections or max_wal_senders, or end other sessions",
     "53400": "raise max_replication_slots, or drop a slot that nobody reads: pgcdc slot list",
 }
-
-Kinds = dict[str, ErrorKind]
-
 _REFUSED = (
     (r"Is the server running|timeout expired|translate host|resolve host", ErrorKind.CONNECTION, None),
     (r"starting up|shutting down|not yet accepting|recovery mode", ErrorKind.CONNECTION, None),
@@ -62,40 +74,26 @@ _REFUSED = (
 _PINGS = {Ping.OK: ErrorKind.AUTHENTICATION, Ping.NO_ATTEMPT: ErrorKind.USAGE}
 
 
-def kind_of(sqlstate: str | None, kinds: Kinds | None = None) -> ErrorKind:
-    """Look up a SQLSTATE, None being a lost connection; `kinds` are a caller's own, by code or class."""
-    if sqlstate is None:
-        return ErrorKind.CONNECTION
-    for table in (kinds or {}, _KINDS, _CLASSES):
-        for code in (sqlstate, sqlstate[:2]):
-            if code in table:
-                return table[code]
-    return ErrorKind.UNEXPECTED
+def connect(conninfo: str, *, replication: bool = False) -> Connection:
+    """Connect, with everything libpq knows (several hosts, service and password files, PG* variables).
 
-
-def server_failure(doing: str, error: psycopg.Error, kinds: Kinds | None = None) -> PgcdcError:
-    """`could not {doing}: reason`, for a command that the server refused or a connection that was lost."""
-    kind = kind_of(error.sqlstate, kinds)
-    if error.sqlstate is None and not isinstance(error, psycopg.OperationalError):
-        kind = ErrorKind.UNEXPECTED
-    hint = _HINTS.get(error.sqlstate or "")
-    if error.sqlstate == NOT_IN_PREREQUISITE_STATE and "wal_level" in str(error):
-        kind, hint = ErrorKind.USAGE, "set wal_level = logical in postgresql.conf and restart the server"
-    return PgcdcError(kind, f"could not {doing}: {reason(error)}", hint=hint)
-
-
-def reason(error: psycopg.Error) -> str:
-    """Join the server's message and detail (or take libpq's text) to one line without passwords."""
-    primary = error.diag.message_primary
-    if primary is None:
-        return _one_line(str(error))
-    detail = error.diag.message_detail
-    return _one_line(f"{primary} ({detail})" if detail else primary)
-
-
-def _one_line(text: str) -> str:
-    lines = (line.strip() for line in text.splitlines())
-    return mask(" ".join(line for line in lines if line))
+    Statements go by the simple protocol, the only one that a walsender speaks. Raises PgcdcError: CONNECTION
+    when another try may help, AUTHENTICATION, RIGHTS, or USAGE for a `conninfo` that names no database.
+    """
+    parameters = {"fallback_application_name": "pgcdc", "client_encoding": "UTF8"}
+    if replication:
+        parameters["replication"] = "database"
+    try:
+        whole = make_conninfo(conninfo, **parameters)
+        connection = psycopg.connect(whole, autocommit=True, cursor_factory=psycopg.ClientCursor)
+    except psycopg.Error as error:
+        raise connect_failure(conninfo, error) from error
+    try:
+        connection.execute(_SET)
+    except psycopg.Error as error:
+        connection.close()
+        raise server_failure("set up the session", error) from error
+    return connection
 
 
 def connect_failure(conninfo: str, error: psycopg.Error) -> PgcdcError:
@@ -119,38 +117,37 @@ def _refusal(conninfo: str, text: str) -> tuple[ErrorKind, str | None]:
     return _PINGS.get(ping, ErrorKind.CONNECTION), None
 
 
-SETTINGS = {
-    "TimeZone": "UTC",
-    "DateStyle": "ISO",
-    "IntervalStyle": "postgres",
-    "extra_float_digits": "3",
-    "bytea_output": "hex",
-    "client_min_messages": "warning",
-}
-"""Set by statement rather than by the connection option `options`, which is the user's to give."""
-
-_SET = ";".join(f"SET {name} = '{value}'" for name, value in SETTINGS.items()).encode()
-
-Connection = psycopg.Connection[tuple[object, ...]]
+def server_failure(doing: str, error: psycopg.Error, kinds: Kinds | None = None) -> PgcdcError:
+    """`could not {doing}: reason`, for a command that the server refused or a connection that was lost."""
+    kind = kind_of(error.sqlstate, kinds)
+    if error.sqlstate is None and not isinstance(error, psycopg.OperationalError):
+        kind = ErrorKind.UNEXPECTED
+    hint = _HINTS.get(error.sqlstate or "")
+    if error.sqlstate == NOT_IN_PREREQUISITE_STATE and "wal_level" in str(error):
+        kind, hint = ErrorKind.USAGE, "set wal_level = logical in postgresql.conf and restart the server"
+    return PgcdcError(kind, f"could not {doing}: {reason(error)}", hint=hint)
 
 
-def connect(conninfo: str, *, replication: bool = False) -> Connection:
-    """Connect, with everything libpq knows (several hosts, service and password files, PG* variables).
+def kind_of(sqlstate: str | None, kinds: Kinds | None = None) -> ErrorKind:
+    """Look up a SQLSTATE, None being a lost connection; `kinds` are a caller's own, by code or class."""
+    if sqlstate is None:
+        return ErrorKind.CONNECTION
+    for table in (kinds or {}, _KINDS, _CLASSES):
+        for code in (sqlstate, sqlstate[:2]):
+            if code in table:
+                return table[code]
+    return ErrorKind.UNEXPECTED
 
-    Statements go by the simple protocol, the only one that a walsender speaks. Raises PgcdcError: CONNECTION
-    when another try may help, AUTHENTICATION, RIGHTS, or USAGE for a `conninfo` that names no database.
-    """
-    parameters = {"fallback_application_name": "pgcdc", "client_encoding": "UTF8"}
-    if replication:
-        parameters["replication"] = "database"
-    try:
-        whole = make_conninfo(conninfo, **parameters)
-        connection = psycopg.connect(whole, autocommit=True, cursor_factory=psycopg.ClientCursor)
-    except psycopg.Error as error:
-        raise connect_failure(conninfo, error) from error
-    try:
-        connection.execute(_SET)
-    except psycopg.Error as error:
-        connection.close()
-        raise server_failure("set up the session", error) from error
-    return connection
+
+def reason(error: psycopg.Error) -> str:
+    """Join the server's message and detail (or take libpq's text) to one line without passwords."""
+    primary = error.diag.message_primary
+    if primary is None:
+        return _one_line(str(error))
+    detail = error.diag.message_detail
+    return _one_line(f"{primary} ({detail})" if detail else primary)
+
+
+def _one_line(text: str) -> str:
+    lines = (line.strip() for line in text.splitlines())
+    return mask(" ".join(line for line in lines if line))

@@ -32,7 +32,6 @@ _ARRAY_HEADER = 12
 _MOST_DIMENSIONS = 6
 _ARRAY_ESCAPES = {b"\\": b"\\\\", b'"': b'\\"'}
 
-
 _EMPTY, _LOWER_INCLUSIVE, _UPPER_INCLUSIVE, _LOWER_INFINITE, _UPPER_INFINITE = 1, 2, 4, 8, 16
 _KNOWN_FLAGS = 0x1F
 _RANGE_ESCAPES = {b"\\": b"\\\\", b'"': b'""'}

@@ -220,7 +220,6 @@ def _respelled(text: pa.StringArray, spelling: _Spelling) -> pa.StringArray:
 FLOAT4 = Floating("f4", 9, 1e6, 2.0**24, 1e20, _INTEGER_SPELLINGS)
 FLOAT8 = Floating("f8", 17, 1e15, 2.0**53, 1e40, _FRACTION_SPELLINGS)
 
-
 _NUMERIC_HEADER = 8
 _POSITIVE, _NEGATIVE = 0, 0x4000
 _SPECIAL = {0xC000: b"NaN", 0xD000: b"Infinity", 0xF000: b"-Infinity"}
