@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 from psycopg.conninfo import make_conninfo
+from scripted_walsender import xlogdata
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
@@ -112,8 +113,7 @@ def test_dropping_a_slot_in_use_fails_or_waits_as_asked(database, table, stream)
         waiting.join(0.3)
         assert waiting.is_alive()
         reader.connection.close()
-        waiting.join(10)
-        assert not waiting.is_alive()
+        waiting.join()
 
 
 def test_a_stream_gives_the_frames_in_order(database, table, stream):
@@ -155,25 +155,24 @@ def test_wide_rows_end_a_batch_early(database, table, stream):
 
 
 def test_an_idle_stream_waits_as_long_as_asked_and_no_longer(database, table, stream):
-    """A hundred times as long is generous: the machine may be busy."""
+    """Here the duration is the promise; up to a hundred times as long will do: the machine may be busy."""
+    asked = 0.3
     one = stream(database.uri, table).start().read_to(0)
     began = time.monotonic()
-    while not one.connection.receive(10, 0.3).empty:
+    while not one.connection.receive(10, asked).empty:
         began = time.monotonic()
-    assert 0.25 < time.monotonic() - began < 30
+    assert 0.9 * asked < time.monotonic() - began < 100 * asked
 
 
-def test_frames_end_a_wait_at_once(database, table, stream):
-    """A minute is asked for, and but for the row nothing comes in 20 s: those are generous."""
-    one = stream(database.uri, table, status_interval=1000).start().read_to(0)
-    timer = threading.Timer(0.5, database.execute, ("INSERT INTO t VALUES (1)",))
-    timer.start()
-    began = time.monotonic()
-    one.frames = []
-    while not one.frames:
-        one.frames += one.connection.receive(10, 60.0).frames
-    assert time.monotonic() - began < 18
-    timer.join()
+def test_frames_end_a_wait(walsender):
+    """Nothing else does: this walsender sends no keepalives, and days are asked for."""
+    server, sent = walsender(), xlogdata(1, b"B")
+    with ReplicationConnection(server.uri, status_interval=1000) as connection:
+        connection.start("s", Lsn(0), {"proto_version": "1", "publication_names": '"p"'})
+        timer = threading.Timer(0.5, server.send, (sent,))
+        timer.start()
+        assert len(connection.receive(10, 1_000_000.0).frames) == 1
+        timer.join()
 
 
 def test_finishing_leaves_the_slot_where_it_was_confirmed_and_sends_nothing_twice(database, table, stream):

@@ -1,3 +1,5 @@
+"""The waits between tries to connect."""
+
 from itertools import islice
 
 from pgcdc_cli.stream.reconnect import CAP, FIRST, Backoff
