@@ -33,7 +33,7 @@ class Item:
     data: bytes
     lsn: Lsn
     xid: int | None
-    told: Definition | None
+    defined: Definition | None
     lent: list
 
 
@@ -47,8 +47,8 @@ class Pending:
     begin: m.BeginPrepare | None = None
     items: list = field(default_factory=list)
 
-    def told(self):
-        return {item.told.oid: item.told for item in self.items if item.told}
+    def definitions(self):
+        return {item.defined.oid: item.defined for item in self.items if item.defined}
 
 
 def reference_of_pieces(frames, *, skip_before=0):
@@ -117,8 +117,8 @@ class Pieces:
         oids = {int.from_bytes(data[1:5])} if data[0] in ROWS else set()
         if data.startswith(b"T"):
             oids = set(decode(data).relation_oids)
-        told = self.block.told()
-        lent = [self.outside[oid] for oid in oids if oid in self.outside and oid not in told]
+        defined = self.block.definitions()
+        lent = [self.outside[oid] for oid in oids if oid in self.outside and oid not in defined]
         self.block.items.append(Item(data, lsn, xid, self.definition(data), lent))
 
     def control(self, message):  # noqa: C901  # one case for each kind of message
@@ -191,12 +191,12 @@ class Pieces:
             self.edge(message.end_lsn)
 
     def share(self, pending):
-        for definition in pending.told().values():
+        for definition in pending.definitions().values():
             self.learn(definition)
             self.mean(self.outside[definition.oid])
 
     def mean(self, definition):
-        self.plain.relations[definition.oid] = decode(definition.data)
+        self.plain.take(decode(definition.data), Lsn(0))
 
     def edge(self, end_lsn):
         self.plain.found.last_edge = (Lsn(0), end_lsn)
