@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.types.kernels import Booleans, Int64s
 
-Int64s = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 Operation = Literal["I", "U", "D", "R"]
 BoundaryKind = Literal["B", "C", "P", "K", "r"]
 _BINARY = pa.binary()
@@ -73,7 +72,7 @@ class FullImage:
     """
 
     columns: Sequence[pa.BinaryArray]
-    unchanged: tuple[Mask | None, ...]
+    unchanged: tuple[Booleans | None, ...]
 
     @property
     def lacks_any(self) -> bool:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from pgcdc_cli.changes.slice import Int64s, Prepared
+from pgcdc_cli.changes.slice import Prepared
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.types.kernels import Int64s
 
 PADDING = bytes(8)
 """So that eight bytes can be gathered at any position of a message, whatever is done with them."""

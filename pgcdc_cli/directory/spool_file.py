@@ -8,17 +8,20 @@ LSNs, and the messages.
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from pgcdc_cli.changes.slice import Int64s, Prepared
+from pgcdc_cli.changes.slice import Prepared
 from pgcdc_cli.changes.spool import PADDING, Chunk, FinishedSpool
 from pgcdc_cli.directory.open_files import Files
 from pgcdc_cli.directory.strict_json import damaged
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
+
+if TYPE_CHECKING:
+    from pgcdc_cli.types.kernels import Int64s
 
 SUFFIX = ".spool"
 

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from pgcdc_cli.changes.slice import (
     ChangeBatch,
     FullImage,
-    Int64s,
     KeyImage,
     MessageChange,
     Slice,
@@ -41,7 +40,7 @@ from pgcdc_cli.formats.capabilities import Capabilities
 from pgcdc_cli.formats.lines import MESSAGES, Arrange, Encoded, commit_range, place, tables_of
 from pgcdc_cli.formats.stamps import INVALID_XID
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import Column, Mask
+from pgcdc_cli.types.kernels import ArrowArray, Booleans, Int64s
 from pgcdc_cli.types.to_arrow import Typed, arrow_type, to_arrow
 
 Field: TypeAlias = "pa.Field[Any]"
@@ -109,8 +108,8 @@ class Unfit(NamedTuple):
     """Values of one column that its Arrow type can't hold: `texts[rows]`."""
 
     name: str
-    rows: Mask
-    texts: Column
+    rows: Booleans
+    texts: ArrowArray
 
 
 def batch_of_changes(batch: ChangeBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -148,7 +147,7 @@ def batch_of_message(event: MessageChange) -> pa.RecordBatch:
     return _record_batch([pa.array([values[f.name]], f.type) for f in MESSAGE_SCHEMA], MESSAGE_SCHEMA)
 
 
-def _record_batch(columns: Sequence[Column], schema: pa.Schema) -> pa.RecordBatch:
+def _record_batch(columns: Sequence[ArrowArray], schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(cast("Any", columns), schema=schema)
 
 
@@ -163,8 +162,8 @@ def _stamp(operation: str, stamp: Stamp) -> dict[str, Any]:
     }
 
 
-def _stamps(operation: str, stamps: Stamps) -> list[Column]:
-    commit_ts: Column = pa.array(stamps.commit_ts)
+def _stamps(operation: str, stamps: Stamps) -> list[ArrowArray]:
+    commit_ts: ArrowArray = pa.array(stamps.commit_ts)
     return [
         pa.repeat(pa.scalar(operation), len(stamps)),
         pa.array(stamps.lsn),
@@ -177,7 +176,7 @@ def _stamps(operation: str, stamps: Stamps) -> list[Column]:
 
 def _image(
     table: TableSchema, image: Image | None, rows: int, label: str
-) -> tuple[list[Column], list[Unfit]]:
+) -> tuple[list[ArrowArray], list[Unfit]]:
     """Convert an image's columns, null where it has none; `label` precedes the names of what doesn't fit."""
     columns, unfit = [], []
     for index, column in enumerate(table.columns):
@@ -193,12 +192,12 @@ def _image(
     return columns, unfit
 
 
-def _struct(columns: Sequence[Column], schema: pa.Schema) -> Column:
+def _struct(columns: Sequence[ArrowArray], schema: pa.Schema) -> ArrowArray:
     kind: Any = schema.field("_old").type
-    return cast("Column", pa.StructArray.from_arrays(cast("Any", columns), fields=list(kind)))
+    return cast("ArrowArray", pa.StructArray.from_arrays(cast("Any", columns), fields=list(kind)))
 
 
-def _unchanged(table: TableSchema, image: FullImage | None, rows: int) -> Column:
+def _unchanged(table: TableSchema, image: FullImage | None, rows: int) -> ArrowArray:
     marked = (
         []
         if image is None
@@ -216,7 +215,7 @@ def _unchanged(table: TableSchema, image: FullImage | None, rows: int) -> Column
     return kernels.lists(_offsets(counts), names, counts == 0)
 
 
-def _unfit(unfit: Sequence[Unfit], rows: int) -> Column:
+def _unfit(unfit: Sequence[Unfit], rows: int) -> ArrowArray:
     if not unfit:
         return kernels.nulls(rows, UNFIT)
     at = np.concatenate([np.flatnonzero(one.rows) for one in unfit])

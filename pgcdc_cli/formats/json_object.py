@@ -13,9 +13,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pgcdc_cli.changes.slice import Int64s
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import Column, Mask, Part, as_mask, as_text
+from pgcdc_cli.types.kernels import ArrowArray, Booleans, Int64s, Part, as_mask, as_text
 from pgcdc_cli.types.to_arrow import JsonKind
 
 LONGEST_ESCAPE = len("\\u0000") + 1
@@ -79,7 +78,7 @@ class JsonValue(NamedTuple):
     """`text` is null for SQL NULL; `bare` says whose values stand without quotes: all, none, or these."""
 
     text: pa.BinaryArray
-    bare: Mask | bool
+    bare: Booleans | bool
 
 
 def json_value(kind: JsonKind, column: pa.BinaryArray) -> JsonValue:
@@ -93,7 +92,7 @@ def json_value(kind: JsonKind, column: pa.BinaryArray) -> JsonValue:
     return JsonValue(escape(column), False)
 
 
-def json_null(column: pa.BinaryArray) -> Mask | None:
+def json_null(column: pa.BinaryArray) -> Booleans | None:
     """Mark the JSON values that are JSON's own null; None where there is none."""
     mask = as_mask(kernels.matches(as_text(column), NULL))
     return mask if mask.any() else None
@@ -131,20 +130,20 @@ class Member(NamedTuple):
 
     name: str
     value: JsonValue
-    absent: Mask | None
+    absent: Booleans | None
 
 
 def object_parts(members: Iterable[Member]) -> Iterator[Part]:
     """Yield what, joined row by row, is the object."""
     yield b"{"
-    preceded: Mask | bool = False
+    preceded: Booleans | bool = False
     for member in members:
         yield from _member(member, preceded)
         preceded = True if member.absent is None else preceded | ~member.absent
     yield b"}"
 
 
-def _member(member: Member, preceded: Mask | bool) -> Iterator[Part]:
+def _member(member: Member, preceded: Booleans | bool) -> Iterator[Part]:
     name = quote(member.name) + b":"
     text, bare = member.value
     if text.null_count and bare is not True:
@@ -162,7 +161,7 @@ def _member(member: Member, preceded: Mask | bool) -> Iterator[Part]:
     yield _pick((b'"', b"", b"", b'"', b"", b""), state)
 
 
-def _state(member: Member, bare: Mask | bool, preceded: Mask | bool) -> Int64s:
+def _state(member: Member, bare: Booleans | bool, preceded: Booleans | bool) -> Int64s:
     """Per row: 0 quoted, 1 bare, 2 absent; and 3 more where a comma comes before."""
     state = np.zeros(len(member.value.text), np.int64)
     state[...] = bare
@@ -175,7 +174,7 @@ def _pick(options: Sequence[bytes], choice: Int64s) -> Part:
     return kernels.take(kernels.binary(options), choice)
 
 
-def listing(label: str, marked: Sequence[tuple[str, Mask]]) -> Part:
+def listing(label: str, marked: Sequence[tuple[str, Booleans]]) -> Part:
     """`,"label":["a","b"]` with the names whose mask is set in a row; nothing where none is."""
     if not marked:
         return b""
@@ -183,12 +182,12 @@ def listing(label: str, marked: Sequence[tuple[str, Mask]]) -> Part:
     return _pick([_list_member(label, marked, pattern) for pattern in patterns], choice.reshape(-1))
 
 
-def _list_member(label: str, marked: Sequence[tuple[str, Mask]], pattern: Mask) -> bytes:
+def _list_member(label: str, marked: Sequence[tuple[str, Booleans]], pattern: Booleans) -> bytes:
     names = [quote(name) for (name, _), chosen in zip(marked, pattern, strict=True) if chosen]
     return b"," + quote(label) + b":[" + b",".join(names) + b"]" if names else b""
 
 
-def joined(parts: Iterable[Part]) -> Column:
+def joined(parts: Iterable[Part]) -> ArrowArray:
     """Concatenate row by row; neighbouring constants become one."""
     merged: list[Part] = []
     for part in parts:

@@ -25,7 +25,6 @@ import pyarrow as pa
 from pgcdc_cli.changes.slice import (
     ChangeBatch,
     FullImage,
-    Int64s,
     KeyImage,
     MessageChange,
     Origin,
@@ -72,7 +71,7 @@ from pgcdc_cli.formats.stamps import (
     timestamp_text,
 )
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import Mask, Part
+from pgcdc_cli.types.kernels import Booleans, Int64s, Part
 from pgcdc_cli.types.to_arrow import JsonKind, json_kind
 
 Event = TruncateChange | MessageChange | TransactionBoundary
@@ -152,7 +151,7 @@ def _timestamp(micros: int | None) -> str | None:
 
 
 Image: TypeAlias = FullImage | KeyImage
-Marked: TypeAlias = list[tuple[str, Mask]]
+Marked: TypeAlias = list[tuple[str, Booleans]]
 
 
 def row_parts(batch: ChangeBatch, numeric: JsonKind, gid: str | None) -> Iterator[Part]:
@@ -190,7 +189,7 @@ def _members(table: TableSchema, image: Image | None, numeric: JsonKind) -> dict
     return members
 
 
-def _absent(image: Image, index: int) -> Mask | None:
+def _absent(image: Image, index: int) -> Booleans | None:
     return image.unchanged[index] if isinstance(image, FullImage) else None
 
 
@@ -210,7 +209,7 @@ def _key(
             yield Member(name, _choose(member.absent, before.value, member.value), None)
 
 
-def _choose(mask: Mask, one: JsonValue, other: JsonValue) -> JsonValue:
+def _choose(mask: Booleans, one: JsonValue, other: JsonValue) -> JsonValue:
     text = kernels.coalesce(kernels.null_where(other.text, mask), kernels.null_where(one.text, ~mask))
     if isinstance(one.bare, bool) and one.bare is other.bare:
         return JsonValue(text, one.bare)
@@ -224,7 +223,7 @@ def _unchanged(table: TableSchema, image: FullImage | None) -> Marked:
     return [(column.name, mask) for column, mask in masks if mask is not None]
 
 
-def _json_null(label: str, table: TableSchema, image: Image | None) -> Iterator[tuple[str, Mask]]:
+def _json_null(label: str, table: TableSchema, image: Image | None) -> Iterator[tuple[str, Booleans]]:
     if image is None:
         return
     for column, values in zip(table.columns, image.columns, strict=True):

@@ -8,11 +8,11 @@ from typing import Generic, TypeAlias, TypeVar, cast
 import numpy as np
 import pyarrow as pa
 
-from pgcdc_cli.changes.slice import Int64s, Slice, Stamp
+from pgcdc_cli.changes.slice import Slice, Stamp
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import Column, Mask
+from pgcdc_cli.types.kernels import ArrowArray, Booleans, Int64s
 
 RowsT = TypeVar("RowsT")
 
@@ -104,7 +104,7 @@ def tables_of(part: Slice) -> tuple[TableSchema, ...]:
     return tuple({table.fingerprint: table for table in tables}.values())
 
 
-Lines: TypeAlias = "Column | list[bytes]"
+Lines: TypeAlias = "ArrowArray | list[bytes]"
 EncodedLines: TypeAlias = "Encoded[Lines]"
 
 MOST_ROWS = 24
@@ -129,11 +129,11 @@ def _take(lines: Lines, rows: Int64s) -> Lines:
 LINES: Arrange[Lines] = Arrange(_concat, _take)
 
 
-def not_empty(lines: Lines) -> Mask | None:
+def not_empty(lines: Lines) -> Booleans | None:
     """Say which rows have a text at all; None if all have."""
     if isinstance(lines, list):
         return None if all(lines) else np.array([len(line) > 0 for line in lines])
-    mask: Mask = np.diff(kernels.value_bytes(lines)[0]) > 0
+    mask: Booleans = np.diff(kernels.value_bytes(lines)[0]) > 0
     return None if mask.all() else mask
 
 

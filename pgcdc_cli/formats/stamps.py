@@ -6,10 +6,9 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 
-from pgcdc_cli.changes.slice import Int64s
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import Part
+from pgcdc_cli.types.kernels import Int64s, Part
 
 INVALID_XID = 0
 """`InvalidTransactionId` in access/transam.h: what snapshot rows have."""

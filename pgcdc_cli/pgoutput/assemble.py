@@ -16,7 +16,6 @@ from pgcdc_cli.changes.slice import (
     Boundaries,
     ChangeBatch,
     Edge,
-    Int64s,
     MessageChange,
     Origin,
     Slice,
@@ -33,6 +32,7 @@ from pgcdc_cli.pgoutput.messages import LogicalMessage, Relation, Tag, Truncate
 from pgcdc_cli.pgoutput.relations import Tables
 from pgcdc_cli.pgoutput.transactions import DecodeLimits, State, Transactions, find_transactions
 from pgcdc_cli.pgoutput.wire import Wire, tag_mask
+from pgcdc_cli.types.kernels import Int64s
 
 _SHAPES = tuple(Shape)
 _SHAPE_OF = np.full(1 << 16, -1, np.int64)

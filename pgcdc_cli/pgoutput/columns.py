@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pgcdc_cli.changes.slice import FullImage, Int64s, KeyImage, Mask, Operation
+from pgcdc_cli.changes.slice import FullImage, KeyImage, Operation
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.pgoutput.messages import (
@@ -35,6 +35,7 @@ from pgcdc_cli.pgoutput.messages import (
 from pgcdc_cli.pgoutput.wire import Wire, as_buffer
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.binary import MalformedError
+from pgcdc_cli.types.kernels import Booleans, Int64s
 
 SMALLEST_ROW = 8
 """Bytes of a message whose tuple has no columns: tag, relation OID, marker, column count."""
@@ -148,7 +149,7 @@ class _Tuples:
         self.has_more = self.lacks_key = np.zeros(len(position), np.bool_)
         self.width = len(rows.table.columns)
         self.columns: list[pa.BinaryArray | None] = []
-        self.unchanged: list[Mask | None] = []
+        self.unchanged: list[Booleans | None] = []
 
     def wants(self, column: int) -> bool:
         return not self.is_key or self.rows.table.columns[column].replica_identity
@@ -161,7 +162,7 @@ class _Tuples:
             self.has_more = self.has_more | (np.True_ if kind is None else kind != NULL)
 
     @property
-    def whole(self) -> Mask:
+    def whole(self) -> Booleans:
         """Which key tuples are whole rows, once they are walked."""
         return self.has_more & ~self.lacks_key
 
@@ -186,7 +187,7 @@ class _Step(NamedTuple):
     starts: Int64s
     ends: Int64s
     kind: Int64s | None
-    good: Mask
+    good: Booleans
 
 
 def _walk(wire: Wire, runs: Sequence[_Tuples]) -> None:
@@ -215,7 +216,7 @@ def _walk(wire: Wire, runs: Sequence[_Tuples]) -> None:
         run.position = position[start:end]
 
 
-def _step(wire: Wire, position: Int64s, ends: Int64s, is_key: Mask, *, binary: bool) -> _Step:
+def _step(wire: Wire, position: Int64s, ends: Int64s, is_key: Booleans, *, binary: bool) -> _Step:
     word = wire.int64(position)
     kind = word >> 56
     length = word >> 24 & 0xFFFFFFFF
@@ -299,14 +300,14 @@ def _malformed(wire: Wire, number: int, column: str, error: MalformedError) -> U
     return wire.error(number, f"could not decode {title} message: {reason}")
 
 
-def _mask(kind: Int64s | None) -> Mask | None:
+def _mask(kind: Int64s | None) -> Booleans | None:
     if kind is None:
         return None
-    unchanged: Mask = kind == UNCHANGED_TOAST
+    unchanged: Booleans = kind == UNCHANGED_TOAST
     return unchanged if unchanged.any() else None
 
 
-def _check(wire: Wire, runs: Sequence[_Tuples], good: Mask) -> None:
+def _check(wire: Wire, runs: Sequence[_Tuples], good: Booleans) -> None:
     """Raise what is wrong with the first message that is not good; `good` may cover the first runs only."""
     if good.all():
         return

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pgcdc_cli.changes.slice import Edge, Int64s, Prepared, Slice
+from pgcdc_cli.changes.slice import Edge, Prepared, Slice
 from pgcdc_cli.changes.spool import PADDING, Chunk, Spool
 from pgcdc_cli.frames import POSTGRES_EPOCH
 from pgcdc_cli.lsn import Lsn
@@ -27,6 +27,7 @@ from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.decode import BEGIN, COMMIT
 from pgcdc_cli.pgoutput.messages import Tag, Truncate
 from pgcdc_cli.pgoutput.wire import Wire, tag_mask
+from pgcdc_cli.types.kernels import Int64s
 
 _IS_CHANGE = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE, Tag.TRUNCATE, Tag.MESSAGE)
 _IS_ROW = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE)

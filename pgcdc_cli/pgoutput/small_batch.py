@@ -18,7 +18,6 @@ from pgcdc_cli.changes.slice import (
     FewColumns,
     FullImage,
     KeyImage,
-    Mask,
     Operation,
     Slice,
     Stamp,
@@ -34,6 +33,7 @@ from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.decode import decode
 from pgcdc_cli.pgoutput.relations import Tables
 from pgcdc_cli.pgoutput.transactions import DecodeLimits, OpenTransaction, State
+from pgcdc_cli.types.kernels import Booleans
 
 MOST_MESSAGES, MOST_BYTES = 96, 1 << 16
 """From about here on columns are quicker."""
@@ -216,7 +216,7 @@ def _texts(values: Sequence[m.Value]) -> Texts:
     return [value.data if isinstance(value, m.Text) else None for value in values]
 
 
-def _unchanged(values: Sequence[m.Value]) -> Mask | None:
+def _unchanged(values: Sequence[m.Value]) -> Booleans | None:
     if m.UnchangedToast not in map(type, values):
         return None
     return np.array([isinstance(value, m.UnchangedToast) for value in values])

@@ -11,13 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pgcdc_cli.changes.slice import Int64s, Mask, Origin
+from pgcdc_cli.changes.slice import Origin
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.frames import POSTGRES_EPOCH
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.decode import BEGIN, COMMIT, LATEST_WIRE_TIME
 from pgcdc_cli.pgoutput.messages import Commit, Tag
 from pgcdc_cli.pgoutput.wire import Wire
+from pgcdc_cli.types.kernels import Booleans, Int64s
 
 _SMALLEST_MESSAGE = 15
 _INSIDE, _OUTSIDE = 1, 2
@@ -73,7 +74,7 @@ class _Begins(NamedTuple):
     final_lsn: Int64s
     time: Int64s
     xid: Int64s
-    valid: Mask
+    valid: Booleans
 
 
 class _Commits(NamedTuple):
@@ -82,7 +83,7 @@ class _Commits(NamedTuple):
     at: Int64s
     commit_lsn: Int64s
     end_lsn: Int64s
-    valid: Mask
+    valid: Booleans
 
 
 class _Nontransactional(NamedTuple):
@@ -90,7 +91,7 @@ class _Nontransactional(NamedTuple):
 
     at: Int64s
     lsn: Int64s
-    valid: Mask
+    valid: Booleans
 
 
 class _BoundaryMessages(NamedTuple):
@@ -107,7 +108,7 @@ class _Membership(NamedTuple):
     `inside[i]` says whether a transaction is open before message i.
     """
 
-    inside: Mask
+    inside: Booleans
     number: Int64s
     commit_lsn: Int64s
     commit_ts: Int64s
@@ -130,7 +131,7 @@ class Transactions:
     commit_lsn: Int64s
     commit_ts: Int64s
     xid: Int64s
-    wanted: Mask
+    wanted: Booleans
     begins: Int64s
     ends: Int64s
     commits: _Commits
@@ -235,27 +236,27 @@ def _membership(tags: Int64s, bounds: _BoundaryMessages, before: OpenTransaction
     return _Membership(inside, number, commit_lsn, commit_ts, xid)
 
 
-def _valid(tags: Int64s, bounds: _BoundaryMessages, member: _Membership) -> Mask:
+def _valid(tags: Int64s, bounds: _BoundaryMessages, member: _Membership) -> Booleans:
     """Tell the messages that are well formed and in place; right up to the first that is not."""
     begins, commits, alone = bounds
     allowed = _ALLOWED[tags]
     allowed[alone.at] = _OUTSIDE
-    valid: Mask = allowed & np.where(member.inside[:-1], _INSIDE, _OUTSIDE) != 0
+    valid: Booleans = allowed & np.where(member.inside[:-1], _INSIDE, _OUTSIDE) != 0
     valid[begins.at] &= begins.valid
     valid[commits.at] &= commits.valid & (commits.commit_lsn == member.commit_lsn[commits.at])
     valid[alone.at] &= alone.valid
     return valid
 
 
-def _wanted(bounds: _BoundaryMessages, member: _Membership, skip_before: Lsn) -> Mask:
+def _wanted(bounds: _BoundaryMessages, member: _Membership, skip_before: Lsn) -> Booleans:
     """Tell the messages that are not skipped."""
-    wanted: Mask = member.commit_lsn >= skip_before
+    wanted: Booleans = member.commit_lsn >= skip_before
     alone = bounds.nontransactional
     wanted[alone.at] = alone.lsn > skip_before
     return wanted
 
 
-def _stops(bounds: _BoundaryMessages, valid: Mask, ends: Int64s, limits: DecodeLimits) -> Int64s:
+def _stops(bounds: _BoundaryMessages, valid: Booleans, ends: Int64s, limits: DecodeLimits) -> Int64s:
     """Find the messages before any of which to stop."""
     stops = np.empty(0, np.int64)
     if limits.until is not None:
@@ -265,7 +266,7 @@ def _stops(bounds: _BoundaryMessages, valid: Mask, ends: Int64s, limits: DecodeL
     return stops
 
 
-def _stops_at(bounds: _BoundaryMessages, valid: Mask, until: Lsn) -> Int64s:
+def _stops_at(bounds: _BoundaryMessages, valid: Booleans, until: Lsn) -> Int64s:
     """Stop before each transaction that ends beyond `until`, and behind each that reaches it."""
     begins, commits, alone = bounds
     before = np.append(begins.at[begins.final_lsn >= until], alone.at[alone.lsn > until])

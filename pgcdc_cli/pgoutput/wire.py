@@ -14,9 +14,7 @@ from pgcdc_cli.frames import START_LSN, XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.decode import decode
 from pgcdc_cli.pgoutput.messages import Message, Tag
-
-Int64s = NDArray[np.int64]
-Mask = NDArray[np.bool_]
+from pgcdc_cli.types.kernels import Booleans, Int64s
 
 LARGEST = 2**31 - 1
 """Bytes in one buffer: Arrow's binary offsets have 32 bits. A frame is smaller: so is CopyData's length."""
@@ -76,7 +74,7 @@ class Wire:
         starts = ends - chunk.sizes
         return cls(data, pa.py_buffer(data), words, starts, ends, chunk.lsn, native(words[starts]))
 
-    def part(self, which: "slice | Mask") -> "Wire":
+    def part(self, which: "slice | Booleans") -> "Wire":
         """Take some of the messages; they stay where they are."""
         columns = (column[which] for column in (self.starts, self.ends, self.lsn, self.head))
         return Wire(self.data, self.buffer, self.words, *columns)

@@ -11,9 +11,7 @@ import pyarrow as pa
 from pgcdc_cli.changes.slice import (
     ChangeBatch,
     FullImage,
-    Int64s,
     KeyImage,
-    Mask,
     MessageChange,
     Operation,
     Slice,
@@ -27,7 +25,7 @@ from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.reader.stored_file import Record, Stored, find_schema, undecodable
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import Column
+from pgcdc_cli.types.kernels import ArrowArray, Booleans, Int64s
 from pgcdc_cli.types.pg_type import TYPES, PgType, builtin
 from pgcdc_cli.types.to_arrow import arrow_type, json_kind
 
@@ -69,12 +67,12 @@ class Printer(NamedTuple):
     text: Callable[[Any], str]
 
 
-def pg_texts(column: Column, pg_type: PgType | None) -> list[str | None]:
+def pg_texts(column: ArrowArray, pg_type: PgType | None) -> list[str | None]:
     """Print each value as PostgreSQL does, None for null; `pg_type` tells how array elements are parted."""
     if isinstance(column, pa.ListArray):
         return _array_literals(column, pg_type)
     printer = next(printer for printer in _PRINTERS if printer.fits(column.type))
-    values: Column = column if printer.storage is None else column.cast(printer.storage)
+    values: ArrowArray = column if printer.storage is None else column.cast(printer.storage)
     return [None if value is None else printer.text(value) for value in values.to_pylist()]
 
 
@@ -226,7 +224,7 @@ def _stamps(batch: pa.RecordBatch) -> Stamps:
     return Stamps(np.arange(batch.num_rows), lsn, commit_lsn, commit_ts, xid, seq)
 
 
-def _integers(column: Column) -> Int64s:
+def _integers(column: ArrowArray) -> Int64s:
     integers: Int64s = column.cast(pa.int64()).fill_null(0).to_numpy()
     return integers
 
@@ -321,7 +319,7 @@ class _Rows:
         known = [column for column in columns if column is not None]
         return FullImage(tuple(known), (None,) * len(known)) if whole else KeyImage(tuple(columns))
 
-    def _texts(self, column: Column, name: str, index: int, rows: Int64s) -> pa.BinaryArray:
+    def _texts(self, column: ArrowArray, name: str, index: int, rows: Int64s) -> pa.BinaryArray:
         texts = pg_texts(kernels.take(column, rows), self._schema.columns[index].type)
         for place, row in enumerate(rows):
             if texts[place] is None:
@@ -339,7 +337,7 @@ def _taken(stamps: Stamps, rows: Int64s) -> Stamps:
     return Stamps(index, lsn, commit_lsn, stamps.commit_ts[rows], stamps.xid[rows], stamps.seq[rows])
 
 
-def _mask(name: str, unchanged: list[frozenset[str]]) -> Mask | None:
+def _mask(name: str, unchanged: list[frozenset[str]]) -> Booleans | None:
     mask = np.array([name in names for names in unchanged], np.bool_)
     return mask if mask.any() else None
 

@@ -16,7 +16,6 @@ from pgcdc_cli.changes.slice import (
     ChangeBatch,
     FullImage,
     KeyImage,
-    Mask,
     MessageChange,
     Operation,
     Slice,
@@ -35,6 +34,8 @@ from pgcdc_cli.types.to_arrow import json_kind
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from pgcdc_cli.types.kernels import Booleans
 
 # An int refuses thousands of digits.
 _DECODER = json.JSONDecoder(parse_int=float)
@@ -257,7 +258,7 @@ def _batch(table: TableSchema, operation: Operation, rows: list[_Row]) -> Change
 def _full(table: TableSchema, rows: list[tuple[Texts, frozenset[str]]]) -> FullImage:
     columns, masks = [], []
     for name in (column.name for column in table.columns):
-        unchanged: Mask = np.array([name in names for _, names in rows], np.bool_)
+        unchanged: Booleans = np.array([name in names for _, names in rows], np.bool_)
         texts = [None if away else texts[name] for (texts, _), away in zip(rows, unchanged, strict=True)]
         columns.append(kernels.binary(texts))
         masks.append(unchanged if unchanged.any() else None)

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
-Mask = NDArray[np.bool_]
-Column: TypeAlias = "pa.Array[Any]"
+Int64s = NDArray[np.int64]
+Booleans = NDArray[np.bool_]
+ArrowArray: TypeAlias = "pa.Array[Any]"
 Part: TypeAlias = "bytes | pa.Array[Any]"
 """What `join` takes: a constant, or a value per row."""
 
-ArrayT = TypeVar("ArrayT", bound=Column)
+ArrayT = TypeVar("ArrayT", bound=ArrowArray)
 
 # Made once: without a type, pyarrow looks for pandas each time, which takes longer than most batches.
 _FALSE = pa.scalar(False)
@@ -27,7 +28,7 @@ _FALSE = pa.scalar(False)
 INT32_MAX = 2**31 - 1
 
 
-def as_text(column: Column) -> pa.StringArray:
+def as_text(column: ArrowArray) -> pa.StringArray:
     """Take bytes for UTF-8; a PROTOCOL error if they aren't."""
     try:
         return cast("pa.StringArray", column.cast(pa.string()))
@@ -35,13 +36,13 @@ def as_text(column: Column) -> pa.StringArray:
         raise PgcdcError(ErrorKind.PROTOCOL, "could not decode a value: it is not valid UTF-8") from error
 
 
-def as_mask(array: Column) -> Mask:
+def as_mask(array: ArrowArray) -> Booleans:
     """Turn a boolean array into a mask; null is false."""
     filled = pc.call_function("coalesce", [array, _FALSE]).cast(pa.uint8())
     return np.frombuffer(filled.buffers()[1], np.bool_, len(filled), filled.offset)
 
 
-def value_bytes(column: Column) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+def value_bytes(column: ArrowArray) -> tuple[Int64s, NDArray[np.uint8]]:
     """Show the memory of an array of bytes: n + 1 offsets from 0, and the bytes that they divide."""
     if len(column) == 0:
         return np.zeros(1, np.int64), np.empty(0, np.uint8)
@@ -54,20 +55,18 @@ def value_bytes(column: Column) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     return offsets - offsets[0], data
 
 
-def from_bytes(
-    offsets: NDArray[np.int64], data: NDArray[np.uint8], validity: pa.Buffer | None = None
-) -> pa.BinaryArray:
+def from_bytes(offsets: Int64s, data: NDArray[np.uint8], validity: pa.Buffer | None = None) -> pa.BinaryArray:
     """Make an array of bytes; `offsets` are n + 1, from 0 to at most 2**31 - 1."""
     buffers = [validity, buffer(offsets.astype(np.int32)), buffer(data)]
     return cast("pa.BinaryArray", pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers))
 
 
-def widened(column: Column) -> pa.BinaryArray:
+def widened(column: ArrowArray) -> pa.BinaryArray:
     """Give an array of bytes wide offsets, so that more than 2**31 bytes are no harm."""
     return cast("pa.BinaryArray", column.cast(pa.large_binary()))
 
 
-def as_binary(column: Column) -> pa.BinaryArray:
+def as_binary(column: ArrowArray) -> pa.BinaryArray:
     """Take strings, or bytes with wide offsets, for bytes; there must be less than 2**31."""
     return cast("pa.BinaryArray", column.cast(pa.binary()))
 
@@ -80,34 +79,36 @@ def binary(values: Sequence[str | bytes | None]) -> pa.BinaryArray:
     return pa.array(values, pa.binary())
 
 
-def lists(offsets: NDArray[np.int32], values: Column, absent: Mask) -> Column:
+def lists(offsets: NDArray[np.int32], values: ArrowArray, absent: Booleans) -> ArrowArray:
     """Divide values into n lists by n + 1 offsets; null where `absent`."""
     make = cast("Any", pa.ListArray.from_arrays)
-    return cast("Column", make(pa.array(offsets), values, mask=pa.array(absent)))
+    return cast("ArrowArray", make(pa.array(offsets), values, mask=pa.array(absent)))
 
 
-def join_lists(offsets: NDArray[np.int64], values: Column, separator: bytes) -> Column:
+def join_lists(offsets: Int64s, values: ArrowArray, separator: bytes) -> ArrowArray:
     """Join each of n lists of texts, which n + 1 offsets divide, with a separator."""
     parts = lists(offsets.astype(np.int32), values, np.zeros(len(offsets) - 1, np.bool_))
-    return cast("Column", pc.call_function("binary_join", [parts, pa.scalar(separator, values.type)]))
+    return cast("ArrowArray", pc.call_function("binary_join", [parts, pa.scalar(separator, values.type)]))
 
 
-def maps(offsets: NDArray[np.int32], keys: Column, items: Column, absent: Mask) -> Column:
+def maps(offsets: NDArray[np.int32], keys: ArrowArray, items: ArrowArray, absent: Booleans) -> ArrowArray:
     """Divide keys and items into n maps by n + 1 offsets; null where `absent`."""
     # A null offset is a null map; the last one only ends the values.
-    marked: Column = pa.array(offsets, mask=np.append(absent, [False]))
-    return cast("Column", pa.MapArray.from_arrays(cast("Any", marked), cast("Any", keys), cast("Any", items)))
+    marked: ArrowArray = pa.array(offsets, mask=np.append(absent, [False]))
+    return cast(
+        "ArrowArray", pa.MapArray.from_arrays(cast("Any", marked), cast("Any", keys), cast("Any", items))
+    )
 
 
-def nulls(rows: int, arrow: pa.DataType) -> Column:
-    return cast("Column", pa.nulls(rows, cast("Any", arrow)))
+def nulls(rows: int, arrow: pa.DataType) -> ArrowArray:
+    return cast("ArrowArray", pa.nulls(rows, cast("Any", arrow)))
 
 
 def concat(arrays: Sequence[ArrayT]) -> ArrayT:
     return cast("ArrayT", pa.concat_arrays(cast("Any", arrays)))
 
 
-def concat_bytes(arrays: Sequence[Column]) -> Column:
+def concat_bytes(arrays: Sequence[ArrowArray]) -> ArrowArray:
     """Concatenate arrays of bytes; with wide offsets if there are 2**31 of them or more."""
     wide = any(array.type == pa.large_binary() for array in arrays)
     if wide or sum(array.nbytes for array in arrays) > INT32_MAX:
@@ -115,7 +116,7 @@ def concat_bytes(arrays: Sequence[Column]) -> Column:
     return concat(arrays)
 
 
-def contiguous(array: Column) -> pa.Buffer:
+def contiguous(array: ArrowArray) -> pa.Buffer:
     """Show the bytes of an array as the one buffer that they are."""
     _, data = value_bytes(array)
     return pa.py_buffer(data.data)
@@ -125,41 +126,41 @@ def take(array: ArrayT, rows: NDArray[np.integer]) -> ArrayT:
     return cast("ArrayT", pc.call_function("take", [array, pa.array(rows)]))
 
 
-def equal(column: Column, value: bytes) -> Column:
-    return cast("Column", pc.call_function("equal", [column, pa.scalar(value, column.type)]))
+def equal(column: ArrowArray, value: bytes) -> ArrowArray:
+    return cast("ArrowArray", pc.call_function("equal", [column, pa.scalar(value, column.type)]))
 
 
-def same(one: Column, other: Column) -> Column:
+def same(one: ArrowArray, other: ArrowArray) -> ArrowArray:
     """Compare row by row."""
-    return cast("Column", pc.call_function("equal", [one, other]))
+    return cast("ArrowArray", pc.call_function("equal", [one, other]))
 
 
-def matches(column: Column, pattern: str) -> Column:
+def matches(column: ArrowArray, pattern: str) -> ArrowArray:
     """Say which texts, or bytes, contain a match of the RE2 pattern."""
     options = pc.MatchSubstringOptions(pattern)
-    return cast("Column", pc.call_function("match_substring_regex", [column], options))
+    return cast("ArrowArray", pc.call_function("match_substring_regex", [column], options))
 
 
-def replace_with_mask(values: ArrayT, mask: Mask, replacements: Column) -> ArrayT:
+def replace_with_mask(values: ArrayT, mask: Booleans, replacements: ArrowArray) -> ArrayT:
     return cast("ArrayT", pc.call_function("replace_with_mask", [values, pa.array(mask), replacements]))
 
 
-def if_else(condition: Column, true: bytes, false: bytes) -> pa.BinaryArray:
+def if_else(condition: ArrowArray, true: bytes, false: bytes) -> pa.BinaryArray:
     """Choose a constant per row; null stays null."""
     arguments = [condition, pa.scalar(true, pa.binary()), pa.scalar(false, pa.binary())]
     return cast("pa.BinaryArray", pc.call_function("if_else", arguments))
 
 
-def replace_where(values: ArrayT, mask: Mask, value: bytes) -> ArrayT:
+def replace_where(values: ArrayT, mask: Booleans, value: bytes) -> ArrayT:
     replacement = pa.scalar(value, values.type)
     return cast("ArrayT", pc.call_function("if_else", [pa.array(mask), replacement, values]))
 
 
-def coalesce(first: ArrayT, second: "Column | pa.Scalar[Any]") -> ArrayT:
+def coalesce(first: ArrayT, second: "ArrowArray | pa.Scalar[Any]") -> ArrayT:
     return cast("ArrayT", pc.call_function("coalesce", [first, second]))
 
 
-def null_where(values: ArrayT, mask: Mask) -> ArrayT:
+def null_where(values: ArrayT, mask: Booleans) -> ArrayT:
     missing = pa.scalar(None, values.type)
     return cast("ArrayT", pc.call_function("if_else", [pa.array(mask), missing, values]))
 
@@ -170,7 +171,7 @@ def replace_substring(column: pa.BinaryArray, old: bytes, new: bytes) -> pa.Bina
     return cast("pa.BinaryArray", pc.call_function("replace_substring", [column], options))
 
 
-def join(parts: Sequence[Part]) -> Column:
+def join(parts: Sequence[Part]) -> ArrowArray:
     """Concatenate per row: constants and columns (one of them at least); a null reads as `null`.
 
     The result has wide offsets if it may have 2**31 bytes or more.
@@ -180,7 +181,7 @@ def join(parts: Sequence[Part]) -> Column:
     target = pa.large_binary() if wide or any(a.type == pa.large_binary() for a in arrays) else pa.binary()
     arguments = [_argument(part, target) for part in (*parts, b"")]
     options = pc.JoinOptions("replace", b"null")  # type: ignore[call-overload]
-    return cast("Column", pc.call_function("binary_join_element_wise", arguments, options))
+    return cast("ArrowArray", pc.call_function("binary_join_element_wise", arguments, options))
 
 
 def _argument(part: Part, target: pa.DataType) -> Any:  # noqa: ANN401 - a column or a scalar

@@ -42,15 +42,15 @@ import numpy as np
 import pyarrow as pa
 
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import Column, Mask, as_mask, as_text
+from pgcdc_cli.types.kernels import ArrowArray, Booleans, as_mask, as_text
 from pgcdc_cli.types.pg_type import TYPES, PgType
 
 
 class Typed(NamedTuple):
     """`values` is null where the text was null or unfit; `unfit` is None where every value fits."""
 
-    values: Column
-    unfit: Mask | None
+    values: ArrowArray
+    unfit: Booleans | None
 
 
 class Conversion(Protocol):
@@ -113,7 +113,7 @@ class Parsed:
     """
 
     arrow: pa.DataType
-    cast: Callable[[pa.StringArray], Column]
+    cast: Callable[[pa.StringArray], ArrowArray]
     usual: str
     rare: Callable[[str], int | None] | None = None
 
@@ -132,23 +132,23 @@ class Parsed:
         unfit = given & as_mask(values.is_null())
         return Typed(values, unfit if unfit.any() else None)
 
-    def _usual(self, text: pa.StringArray) -> Column:
+    def _usual(self, text: pa.StringArray) -> ArrowArray:
         try:
             return self.cast(text)
         except pa.ArrowInvalid:
             return kernels.concat([self._single(text[i : i + 1]) for i in range(len(text))])
 
-    def _single(self, text: pa.StringArray) -> Column:
+    def _single(self, text: pa.StringArray) -> ArrowArray:
         try:
             return self.cast(text)
         except pa.ArrowInvalid:
             return kernels.nulls(1, self.arrow)
 
-    def _rare(self, text: pa.StringArray) -> Column:
+    def _rare(self, text: pa.StringArray) -> ArrowArray:
         if self.rare is None:
             return kernels.nulls(len(text), self.arrow)
         storage = pa.int32() if self.arrow == pa.date32() else pa.int64()
-        values: Column = pa.array([self.rare(str(value)) for value in text], storage)
+        values: ArrowArray = pa.array([self.rare(str(value)) for value in text], storage)
         return values.cast(self.arrow)
 
 
@@ -274,7 +274,7 @@ def time() -> Conversion:
     return Parsed(pa.time64("us"), _time, r"^[01]\d:|^2[0-3]:")
 
 
-def _time(text: pa.StringArray) -> Column:
+def _time(text: pa.StringArray) -> ArrowArray:
     dated = kernels.null_where(
         kernels.join([b"1970-01-01 ", text.cast(pa.binary())]), as_mask(text.is_null())
     )

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pgcdc_cli.changes.slice import Int64s
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts, TableSchema
 from pgcdc_cli.formats.debezium import connect_schemas
 from pgcdc_cli.formats.debezium.connect_schemas import Schema, render
@@ -25,7 +24,7 @@ from pgcdc_cli.formats.debezium.types.kind import NULL, Field, inexact, token
 from pgcdc_cli.formats.debezium.types.registry import field_for, source_type
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import Mask
+from pgcdc_cli.types.kernels import Booleans, Int64s
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +249,7 @@ class Cells:
 
     values: pa.BinaryArray
     tokens: pa.BinaryArray
-    unchanged: Mask | None
+    unchanged: Booleans | None
 
 
 @dataclass(slots=True)
@@ -282,7 +281,7 @@ class Losses:
                 self.tell(int(np.argmax(lost)), why, self.table.columns[index].name)
 
 
-def _losses(field: Field, cells: Cells) -> Iterator[tuple[str, Mask]]:
+def _losses(field: Field, cells: Cells) -> Iterator[tuple[str, Booleans]]:
     values, unchanged = cells.values, cells.unchanged
     if values.null_count and field.null != b"null":
         null = kernels.as_mask(values.is_null())

@@ -12,7 +12,6 @@ from pgcdc_cli.changes.slice import (
     Boundaries,
     ChangeBatch,
     FullImage,
-    Int64s,
     KeyImage,
     MessageChange,
     Operation,
@@ -41,7 +40,7 @@ from pgcdc_cli.formats.debezium.types.texts import encoded
 from pgcdc_cli.formats.lines import LINES, Lines, joined_lines
 from pgcdc_cli.formats.stamps import integer_text
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import Column, Mask, Part
+from pgcdc_cli.types.kernels import ArrowArray, Booleans, Int64s, Part
 
 Tokens = tuple[Part, ...]
 """One JSON token a column: a constant or one per row."""
@@ -163,7 +162,7 @@ def _tokens(
     return tokens
 
 
-def _choose(mask: Mask, one: pa.BinaryArray, other: pa.BinaryArray) -> pa.BinaryArray:
+def _choose(mask: Booleans, one: pa.BinaryArray, other: pa.BinaryArray) -> pa.BinaryArray:
     rows = np.arange(len(mask)) + np.where(mask, 0, len(mask))
     return kernels.as_binary(kernels.take(kernels.concat_bytes([one, other]), rows))
 
@@ -187,7 +186,7 @@ def _object(members: list[tuple[bytes, Part]]) -> Sequence[Part]:
     return (*parts, b"}")
 
 
-def _changed(keys: Iterable[tuple[Part, Part]], rows: int) -> Mask:
+def _changed(keys: Iterable[tuple[Part, Part]], rows: int) -> Booleans:
     """Tell where the key changes, by its columns' old and new tokens."""
     changed = np.zeros(rows, np.bool_)
     for old, new in keys:
@@ -195,7 +194,7 @@ def _changed(keys: Iterable[tuple[Part, Part]], rows: int) -> Mask:
     return changed
 
 
-def _equal(one: Part, other: Part, rows: int) -> Mask:
+def _equal(one: Part, other: Part, rows: int) -> Booleans:
     if isinstance(one, bytes) and isinstance(other, bytes):
         return np.full(rows, one == other)
     if isinstance(one, bytes):
@@ -247,7 +246,7 @@ def transactions(context: Context, marks: Boundaries, sums: Sums) -> Iterator[tu
         yield ends, _transactions(context, marks.stamps, ends, end)
 
 
-def _sums(sums: Sums, transactions: int) -> tuple[Column, Column]:
+def _sums(sums: Sums, transactions: int) -> tuple[ArrowArray, ArrowArray]:
     """Write how many events each transaction has, and the members of the list that says of which tables."""
     hashes = np.array([java_hash(name) for name in sums.names], np.int64)
     heads = kernels.binary([b'{"data_collection":%s,"event_count":' % token(name) for name in sums.names])

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 import pyarrow as pa
 
-from pgcdc_cli.changes.slice import Boundaries, ChangeBatch, Int64s, LastCommit, Slice, Stamps, TruncateChange
+from pgcdc_cli.changes.slice import Boundaries, ChangeBatch, LastCommit, Slice, Stamps, TruncateChange
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.formats.base import SUFFIXES, Data, EncodedSlice, Piece, compress
 from pgcdc_cli.formats.capabilities import Capabilities, Compression, Layout
@@ -49,7 +49,7 @@ from pgcdc_cli.formats.lines import (
 )
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import Part
+from pgcdc_cli.types.kernels import Int64s, Part
 
 
 def snapshot_marker(batch: ChangeBatch) -> Part:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Self, cast
 
 import numpy as np
 
-from pgcdc_cli.changes.slice import Boundaries, Int64s, Slice, Stamp, Stamps
+from pgcdc_cli.changes.slice import Boundaries, Slice, Stamp, Stamps
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.event_table import EventTable
 from pgcdc_cli.formats.debezium.types.kind import token
@@ -16,7 +16,7 @@ from pgcdc_cli.formats.json_object import joined
 from pgcdc_cli.formats.lines import Lines
 from pgcdc_cli.formats.stamps import INVALID_XID, integer_text
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import Part
+from pgcdc_cli.types.kernels import Int64s, Part
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from functools import lru_cache
 from itertools import repeat
 
-from pgcdc_cli.changes.slice import ChangeBatch, FullImage, Int64s, KeyImage, Operation, texts_of
+from pgcdc_cli.changes.slice import ChangeBatch, FullImage, KeyImage, Operation, texts_of
 from pgcdc_cli.formats.debezium.event_table import EventColumn, EventTable, Losses
 from pgcdc_cli.formats.debezium.events import event_parts
 from pgcdc_cli.formats.debezium.record import Context, Places, Record, Slot, Slots, Template, previous_part
 from pgcdc_cli.formats.debezium.types.kind import single_token
 from pgcdc_cli.formats.lines import are_few
+from pgcdc_cli.types.kernels import Int64s
 
 
 def is_few(batch: ChangeBatch, losses: Losses | None) -> bool:

@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.binary.packed import (
-    Int64s,
     Packed,
     Reader,
     choose,
@@ -26,7 +25,7 @@ from pgcdc_cli.types.binary.packed import (
     spread,
     walk,
 )
-from pgcdc_cli.types.kernels import Column, Mask, as_mask
+from pgcdc_cli.types.kernels import ArrowArray, Booleans, Int64s, as_mask
 
 _ARRAY_HEADER = 12
 _MOST_DIMENSIONS = 6
@@ -62,7 +61,7 @@ class Array:
         return self._nested(values, plain, quoted, offsets, odd) if odd.any() else plain
 
     def _nested(
-        self, values: Packed, plain: Packed, quoted: pa.BinaryArray, offsets: Int64s, odd: Mask
+        self, values: Packed, plain: Packed, quoted: pa.BinaryArray, offsets: Int64s, odd: Booleans
     ) -> Packed:
         """Print the arrays of several dimensions, or with another lower bound than 1, one at a time."""
         texts = np.array(plain.each(), np.object_)
@@ -117,7 +116,7 @@ def _array_shapes(values: Packed) -> _ArrayShapes:
     return _ArrayShapes(dimensions, first, count)
 
 
-def _counts_from_one(values: Packed, shapes: _ArrayShapes) -> Mask:
+def _counts_from_one(values: Packed, shapes: _ArrayShapes) -> Booleans:
     found = np.ones(values.rows, np.bool_)
     there = shapes.dimensions == 1
     position = values.starts[there] + _ARRAY_HEADER + 4
@@ -176,7 +175,7 @@ class Range:
         return Packed.of(kernels.replace_where(text, empty, b"empty") if empty.any() else text)
 
 
-def _bound(bounds: pa.BinaryArray, rows: Int64s, there: Mask) -> Column:
+def _bound(bounds: pa.BinaryArray, rows: Int64s, there: Booleans) -> ArrowArray:
     """Take a bound for each range that has it; nothing for the others."""
     taken = Packed.of(kernels.take(bounds, rows[there]))
     return kernels.coalesce(spread(taken, there), pa.scalar(b"", pa.binary()))

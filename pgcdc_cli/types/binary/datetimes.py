@@ -10,7 +10,6 @@ from pgcdc_cli.types import kernels
 from pgcdc_cli.types.binary.numbers import leading_dropped, pairs, quads, sixes, trailing_dropped, wide
 from pgcdc_cli.types.binary.packed import (
     Bytes,
-    Int64s,
     Integers,
     Packed,
     Reader,
@@ -21,7 +20,7 @@ from pgcdc_cli.types.binary.packed import (
     from_rows,
     require,
 )
-from pgcdc_cli.types.kernels import Column, Mask
+from pgcdc_cli.types.kernels import ArrowArray, Booleans, Int64s
 
 _SECOND = 1_000_000
 _DAY = 86_400 * _SECOND
@@ -41,31 +40,31 @@ class _Text:
     def __init__(self, rows: int) -> None:
         self._rows = rows
         self._parts: list[Bytes] = []
-        self._kept: list[Mask | None] = []
+        self._kept: list[Booleans | None] = []
 
-    def add(self, characters: Bytes, kept: Mask | None = None) -> None:
+    def add(self, characters: Bytes, kept: Booleans | None = None) -> None:
         """Append a matrix of n rows; `kept` is one too, or a column for all of it, or None: all are."""
         self._parts.append(characters)
         self._kept.append(kept)
 
-    def constant(self, text: bytes, kept: Mask | None = None) -> None:
+    def constant(self, text: bytes, kept: Booleans | None = None) -> None:
         """Append the same in each row, or in some."""
         characters = np.broadcast_to(np.frombuffer(text, np.uint8), (self._rows, len(text)))
         if kept is None or kept.any():
             self.add(characters, None if kept is None else kept[:, None])
 
-    def sign(self, minus: Mask, plus: Mask) -> None:
+    def sign(self, minus: Booleans, plus: Booleans) -> None:
         if not (minus | plus).any():
             return
         characters = np.where(minus, np.uint8(ord("-")), np.uint8(ord("+")))
         self.add(characters[:, None], (minus | plus)[:, None])
 
-    def two(self, values: Integers, kept: Mask | None = None) -> None:
+    def two(self, values: Integers, kept: Booleans | None = None) -> None:
         """Append two digits in each row, or in some."""
         if kept is None or kept.any():
             self.add(pairs(values), None if kept is None else kept[:, None])
 
-    def packed(self, infinite: Mask | None = None, minus: Mask | None = None) -> Packed:
+    def packed(self, infinite: Booleans | None = None, minus: Booleans | None = None) -> Packed:
         """Pack the rows; some are `infinity`, or `-infinity`, instead."""
         characters = np.concatenate(self._parts, axis=1)
         has_infinite = infinite is not None and bool(infinite.any())
@@ -80,7 +79,7 @@ class _Text:
             kept[infinite, 0] = minus[infinite]
         return from_kept(characters, kept)
 
-    def _all_kept(self, shape: tuple[int, ...]) -> Mask:
+    def _all_kept(self, shape: tuple[int, ...]) -> Booleans:
         found = np.ones(shape, np.bool_)
         start = 0
         for characters, kept in zip(self._parts, self._kept, strict=True):
@@ -91,13 +90,13 @@ class _Text:
         return found
 
 
-def _add_date(text: _Text, days: Int64s) -> Mask:
+def _add_date(text: _Text, days: Int64s) -> Booleans:
     """Append year, month and day; gives the rows that are before Christ."""
     date = days.astype("datetime64[D]")
     month = date.astype("datetime64[M]")
     day = (date - month.astype("datetime64[D]")).astype(np.int64)
     year, month_of_year = np.divmod(month.astype(np.int64) + 1970 * 12, 12)
-    before: Mask = year < 1
+    before: Booleans = year < 1
     if before.any() or (year > _LAST_YEAR).any():
         characters = wide(np.where(before, 1 - year, year), _YEAR_DIGITS)
         text.add(characters, leading_dropped(characters, 4))
@@ -140,8 +139,8 @@ def date(values: Packed) -> Packed:
     return text.packed(infinite, minus)
 
 
-def _infinities(values: Int64s, type_: type[np.int32] | type[np.int64]) -> tuple[Mask, Mask]:
-    minus: Mask = values == np.iinfo(type_).min
+def _infinities(values: Int64s, type_: type[np.int32] | type[np.int64]) -> tuple[Booleans, Booleans]:
+    minus: Booleans = values == np.iinfo(type_).min
     return minus | (values == np.iinfo(type_).max), minus
 
 
@@ -217,9 +216,9 @@ class _Written:
     """An interval's parts; a plus sign stands before what follows a negative one."""
 
     def __init__(self, rows: int) -> None:
-        self.parts: list[Column] = []
-        self._empty: Mask = np.ones(rows, np.bool_)
-        self._negative: Mask = np.zeros(rows, np.bool_)
+        self.parts: list[ArrowArray] = []
+        self._empty: Booleans = np.ones(rows, np.bool_)
+        self._negative: Booleans = np.zeros(rows, np.bool_)
 
     def part(self, values: Int64s, unit: bytes) -> None:
         present = values != 0

@@ -5,7 +5,7 @@ import numpy as np
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.binary.numbers import FLOAT8
 from pgcdc_cli.types.binary.packed import Packed, Reader, choose, edges, numbers_at, require, slices
-from pgcdc_cli.types.kernels import Column
+from pgcdc_cli.types.kernels import ArrowArray
 
 _POINT = 16
 
@@ -29,7 +29,7 @@ def figure(*parts: bytes | int) -> Reader:
 _point = figure(b"(", 0, b",", 1, b")")
 
 
-def _points(values: Packed, head: int) -> Column:
+def _points(values: Packed, head: int) -> ArrowArray:
     """Join the points behind a head whose last four bytes are their number."""
     count = numbers_at(values.data, values.starts + head - 4, values.ends, "i4")
     require((count >= 0) & (values.lengths == head + count * _POINT), "its length is not that of its points")

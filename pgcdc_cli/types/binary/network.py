@@ -19,7 +19,7 @@ from pgcdc_cli.types.binary.packed import (
     require,
     slices,
 )
-from pgcdc_cli.types.kernels import Mask
+from pgcdc_cli.types.kernels import Booleans
 
 _IPV4, _IPV6 = 2, 3
 _HEADER = 4
@@ -50,11 +50,11 @@ def address(*, network: bool) -> Reader:
     return read
 
 
-def _is_whole(values: Packed, family: Bytes) -> Mask:
+def _is_whole(values: Packed, family: Bytes) -> Booleans:
     size = np.where(family == _IPV4, 4, 16)
     bits, announced = values.data[values.starts + 1], values.data[values.starts + 3]
     known = (family == _IPV4) | (family == _IPV6)
-    whole: Mask = known & (values.lengths == _HEADER + size) & (announced == size) & (bits <= 8 * size)
+    whole: Booleans = known & (values.lengths == _HEADER + size) & (announced == size) & (bits <= 8 * size)
     return whole
 
 

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.binary.packed import (
     Bytes,
-    Int64s,
     Integers,
     Packed,
     big_endian,
@@ -31,7 +30,7 @@ from pgcdc_cli.types.binary.packed import (
     require,
     slices,
 )
-from pgcdc_cli.types.kernels import Mask
+from pgcdc_cli.types.kernels import Booleans, Int64s
 
 ZERO = ord("0")
 
@@ -94,16 +93,16 @@ def wide(values: Integers, width: int) -> Bytes:
     return found
 
 
-def leading_dropped(characters: Bytes, least: int) -> Mask:
+def leading_dropped(characters: Bytes, least: int) -> Booleans:
     """Keep the digits from the first on that is not 0, and the last `least` in any case."""
-    kept: Mask = np.logical_or.accumulate(characters != ZERO, axis=1)
+    kept: Booleans = np.logical_or.accumulate(characters != ZERO, axis=1)
     kept[:, characters.shape[1] - least :] = True
     return kept
 
 
-def trailing_dropped(characters: Bytes) -> Mask:
+def trailing_dropped(characters: Bytes) -> Booleans:
     """Keep the digits up to the last that is not 0."""
-    kept: Mask = np.logical_or.accumulate(characters[:, ::-1] != ZERO, axis=1)[:, ::-1]
+    kept: Booleans = np.logical_or.accumulate(characters[:, ::-1] != ZERO, axis=1)[:, ::-1]
     return kept
 
 
@@ -170,7 +169,7 @@ class Floating:
             text = kernels.replace_with_mask(text, unusual, self._unusual(text, numbers, unusual))
         return kernels.as_binary(text)
 
-    def _unusual(self, text: pa.StringArray, numbers: Floats, which: Mask) -> pa.StringArray:
+    def _unusual(self, text: pa.StringArray, numbers: Floats, which: Booleans) -> pa.StringArray:
         some, text = numbers[which], text.filter(pa.array(which))
         integers = (np.abs(some) >= _ARROW_PLAIN_BELOW) & (np.abs(some) < self.plain_below)
         integers[integers] = np.trunc(some[integers]) == some[integers]
@@ -253,7 +252,7 @@ def numeric(values: Packed) -> Packed:
     return _mixed_numerics(values, header, usual)
 
 
-def _mixed_numerics(values: Packed, header: _NumericHeader, usual: Mask) -> Packed:
+def _mixed_numerics(values: Packed, header: _NumericHeader, usual: Booleans) -> Packed:
     some = slices(values, values.starts[usual], values.lengths[usual])
     texts = np.empty(values.rows, np.object_)
     texts[usual] = _usual_numerics(some, _NumericHeader(*(part[usual] for part in header))).each()

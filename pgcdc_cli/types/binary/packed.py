@@ -14,9 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import Column, Mask
+from pgcdc_cli.types.kernels import ArrowArray, Booleans, Int64s
 
-Int64s = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 Integers: TypeAlias = "NDArray[np.integer[Any]]"
 
@@ -37,7 +36,7 @@ class Packed(NamedTuple):
     data: Bytes
 
     @classmethod
-    def of(cls, column: Column) -> "Packed":
+    def of(cls, column: ArrowArray) -> "Packed":
         """Show the memory of an array of bytes or text without nulls."""
         return cls(*kernels.value_bytes(column))
 
@@ -81,7 +80,7 @@ Reader = Callable[[Packed], Packed]
 """From send format to text; MalformedError for what is no send format."""
 
 
-def require(good: Mask, reason: str) -> None:
+def require(good: Booleans, reason: str) -> None:
     if not good.all():
         raise MalformedError(reason)
 
@@ -92,7 +91,7 @@ def from_rows(values: Bytes) -> Packed:
     return Packed(np.arange(rows + 1, dtype=np.int64) * size, values.reshape(-1))
 
 
-def from_kept(values: Bytes, kept: Mask) -> Packed:
+def from_kept(values: Bytes, kept: Booleans) -> Packed:
     """Pack the characters of each row that are to be kept."""
     return Packed(edges(np.count_nonzero(kept, axis=1)), values[kept])
 
@@ -211,7 +210,7 @@ def read_items(values: Packed, starts: Int64s, lengths: Int64s, read: Reader) ->
     return spread(read(items) if items.rows else items, there)
 
 
-def spread(values: Packed, there: Mask) -> pa.BinaryArray:
+def spread(values: Packed, there: Booleans) -> pa.BinaryArray:
     """Put strings where they belong, with nulls between them."""
     if there.all():
         return values.arrow()

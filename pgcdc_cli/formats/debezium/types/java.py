@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pgcdc_cli.changes.slice import Int64s
+from pgcdc_cli.types.kernels import Int64s
 
 _LARGEST_LONG_EXPONENT = 62
 
