@@ -6,7 +6,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from pgcdc_cli.replication.session import Connection, Kinds, connect, server_failure
+from pgcdc_cli.replication.session import Kinds, SessionConnection, connect, server_failure
 
 
 class Session:
@@ -14,7 +14,7 @@ class Session:
 
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
-        self._connection: Connection | None = None
+        self._connection: SessionConnection | None = None
 
     def close(self) -> None:
         if self._connection is not None:
@@ -38,7 +38,7 @@ class Session:
         except psycopg.Error as error:
             raise server_failure(doing, error, kinds) from error
 
-    def _open(self) -> Connection:
+    def _open(self) -> SessionConnection:
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._conninfo)
         return self._connection

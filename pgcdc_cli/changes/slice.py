@@ -26,7 +26,7 @@ BoundaryKind = Literal["B", "C", "P", "K", "r"]
 _BINARY = pa.binary()
 
 
-Texts = list[bytes | None]
+ColumnTexts = list[bytes | None]
 
 
 class FewColumns(Sequence[Any]):
@@ -36,7 +36,7 @@ class FewColumns(Sequence[Any]):
     asked for.
     """
 
-    def __init__(self, texts: Sequence[Texts | None]) -> None:
+    def __init__(self, texts: Sequence[ColumnTexts | None]) -> None:
         self.texts = texts
 
     def __len__(self) -> int:
@@ -47,7 +47,7 @@ class FewColumns(Sequence[Any]):
         return None if texts is None else pa.array(texts, _BINARY)
 
 
-def texts_of(columns: Sequence[pa.BinaryArray | None], index: int) -> Texts | None:
+def texts_of(columns: Sequence[pa.BinaryArray | None], index: int) -> ColumnTexts | None:
     """Give a column's values one by one; None for one that is left out."""
     if isinstance(columns, FewColumns):
         return columns.texts[index]

@@ -328,7 +328,7 @@ def _tuple_values(image: m.FullTuple | m.KeyTuple, relation: m.Relation | None) 
             yield f"{name}={_value(value)}"
 
 
-def _value(value: m.Value) -> str:
+def _value(value: m.TupleValue) -> str:
     if isinstance(value, m.Null):
         return NULL
     if isinstance(value, m.UnchangedToast):

@@ -30,7 +30,7 @@ from pgcdc_cli.pgoutput import small_batch
 from pgcdc_cli.pgoutput.columns import SMALLEST_ROW, Rows, Shape, decode_rows
 from pgcdc_cli.pgoutput.messages import LogicalMessage, Relation, Tag, Truncate
 from pgcdc_cli.pgoutput.relations import Tables
-from pgcdc_cli.pgoutput.transactions import DecodeLimits, State, Transactions, find_transactions
+from pgcdc_cli.pgoutput.transactions import BatchTransactions, DecodeLimits, State, find_transactions
 from pgcdc_cli.pgoutput.wire import Wire, tag_mask
 from pgcdc_cli.types.kernels import Int64s
 
@@ -128,7 +128,7 @@ class _Contents(NamedTuple):
     origins: dict[int, Origin]
 
 
-def _read(wire: Wire, transactions: Transactions, tables: Tables, origin: Origin | None) -> _Contents:
+def _read(wire: Wire, transactions: BatchTransactions, tables: Tables, origin: Origin | None) -> _Contents:
     """Read all that is no row, and find each row's table: what its OID meant where the row stood.
 
     `origin` is that of the transaction that was open before. Raises UndecodableError for a row or truncate of
@@ -200,7 +200,9 @@ class _Numbers:
     next_seq: int
 
 
-def _numbers(transactions: Transactions, contents: _Contents, boundaries: Int64s, first_seq: int) -> _Numbers:
+def _numbers(
+    transactions: BatchTransactions, contents: _Contents, boundaries: Int64s, first_seq: int
+) -> _Numbers:
     """Count the changes; `first_seq` is that of the transaction that was open before."""
     changes = _counts(len(transactions), contents)
     before = np.cumsum(changes) - changes
@@ -226,7 +228,7 @@ class _Batch:
     """All that is known of a batch; `boundaries` are its Begin and Commit messages, if wanted."""
 
     wire: Wire
-    transactions: Transactions
+    transactions: BatchTransactions
     tables: Tables
     contents: _Contents
     boundaries: Int64s

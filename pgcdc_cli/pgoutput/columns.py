@@ -234,7 +234,7 @@ def _step(wire: Wire, position: Int64s, ends: Int64s, is_key: Booleans, *, binar
 
 
 def _append(wire: Wire, step: _Step, runs: Sequence[_Tuples], bounds: Sequence[int], column: int) -> None:
-    """Give every run its part of the column."""
+    """Give every run its values of the column."""
     kinds = [
         None if step.kind is None else step.kind[start:end]
         for start, end in pairwise(bounds[: len(runs) + 1])
@@ -250,10 +250,8 @@ def _append(wire: Wire, step: _Step, runs: Sequence[_Tuples], bounds: Sequence[i
     values = wire.pack(step.starts, step.ends)
     offsets = _offsets(values)
     for run, kind, start, end, wants in zip(runs, kinds, bounds, bounds[1:], wanted, strict=False):
-        part = _part(values, kind, offsets[start : end + 1]) if wants else None
-        run.columns.append(
-            part if part is None or kind is None else _text(wire, run.rows, column, part, kind)
-        )
+        own = _own_values(values, kind, offsets[start : end + 1]) if wants else None
+        run.columns.append(own if own is None or kind is None else _text(wire, run.rows, column, own, kind))
         run.unchanged.append(_mask(kind))
 
 
@@ -263,7 +261,7 @@ def _offsets(values: pa.BinaryArray) -> NDArray[np.int32]:
     return np.frombuffer(memoryview(buffer), np.int32, len(values) + 1)
 
 
-def _part(values: pa.BinaryArray, kind: Int64s | None, offsets: NDArray[np.int32]) -> pa.BinaryArray:
+def _own_values(values: pa.BinaryArray, kind: Int64s | None, offsets: NDArray[np.int32]) -> pa.BinaryArray:
     """Give a run's values an array of their own: offset 0, and no other run's bytes in its buffer."""
     count = len(offsets) - 1
     if kind is None and count == len(values):
@@ -314,8 +312,8 @@ def _check(wire: Wire, runs: Sequence[_Tuples], good: Booleans) -> None:
     bad: list[tuple[int, TableSchema]] = []
     start = 0
     for run in runs:
-        part = good[start : start + len(run.position)]
-        bad += [(int(number), run.rows.table) for number in run.rows.numbers[: len(part)][~part][:1]]
+        own = good[start : start + len(run.position)]
+        bad += [(int(number), run.rows.table) for number in run.rows.numbers[: len(own)][~own][:1]]
         start += len(run.position)
     raise _explain(wire, *min(bad, key=lambda pair: pair[0]))
 

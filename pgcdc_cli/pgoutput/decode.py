@@ -294,7 +294,7 @@ def _read_key_value(c: _Cursor, number: int) -> m.Null | m.Text | m.Binary:
     return value
 
 
-def _read_value(c: _Cursor, number: int) -> m.Value:
+def _read_value(c: _Cursor, number: int) -> m.TupleValue:
     kind = c.uint8(f"column {number} kind")
     if kind == TEXT:
         return m.Text(c.sized(f"column {number}"))

@@ -119,14 +119,14 @@ class Binary:
     data: bytes
 
 
-Value: TypeAlias = Null | UnchangedToast | Text | Binary
+TupleValue: TypeAlias = Null | UnchangedToast | Text | Binary
 
 
 @dataclass(frozen=True, slots=True)
 class FullTuple:
     """`N` or `O`: a value for each column."""
 
-    values: tuple[Value, ...]
+    values: tuple[TupleValue, ...]
 
 
 @dataclass(frozen=True, slots=True)

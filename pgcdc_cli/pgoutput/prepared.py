@@ -87,8 +87,8 @@ class PreparedTransactions:
         self, message: m.Prepare | m.StreamPrepare, transaction: SpooledTransaction
     ) -> Iterator[Slice]:
         end = TransactionEnd(message.prepare_lsn, message.end_lsn, message.prepare_time, message.gid)
-        for part in self._replay.replay(transaction, end, self._all):
-            yield replace(part, boundaries=tuple(map(_at_prepare, part.boundaries)))
+        for found in self._replay.replay(transaction, end, self._all):
+            yield replace(found, boundaries=tuple(map(_at_prepare, found.boundaries)))
         transaction.remove()
 
     def commit(self, message: m.CommitPrepared) -> Iterator[Slice]:

@@ -192,7 +192,7 @@ class TransactionEnd:
 class Replay:
     """Gives the assembler messages as they come, and spools.
 
-    `wire` is the part of a spool that is being decoded.
+    `wire` is the chunk of a spool that is being decoded.
     """
 
     def __init__(self, assembler: Assembler) -> None:
@@ -266,10 +266,10 @@ class Replay:
         first = _up_to_a_change(wires)
         if first and _has_change(first[-1]):
             whole = chain(_begin(transaction.xid, end, first), first, wires, _commit(end))
-            for part in self._decode(whole):
-                edge = None if part.edge is None else replace(part.edge, prepared=prepared)
-                boundaries = tuple(replace(some, gid=end.gid) for some in part.boundaries)
-                yield replace(part, edge=edge, boundaries=boundaries, gid=end.gid)
+            for found in self._decode(whole):
+                edge = None if found.edge is None else replace(found.edge, prepared=prepared)
+                boundaries = tuple(replace(some, gid=end.gid) for some in found.boundaries)
+                yield replace(found, edge=edge, boundaries=boundaries, gid=end.gid)
         else:
             yield from self._decode(first)
             yield Slice(Edge(Lsn(0), end.end_lsn, 0, prepared=prepared))
@@ -318,7 +318,7 @@ def _without_repeats(wires: Iterable[Wire]) -> Iterator[Wire]:
             kept[one.ordinal] = last.get(one.oid) != one.message
             last[one.oid] = one.message
         if kept.any():
-            yield wire if kept.all() else wire.part(kept)
+            yield wire if kept.all() else wire.select(kept)
 
 
 def _up_to_a_change(wires: Iterator[Wire]) -> list[Wire]:

@@ -14,6 +14,7 @@ import numpy as np
 from pgcdc_cli.changes.slice import (
     Boundaries,
     ChangeBatch,
+    ColumnTexts,
     Edge,
     FewColumns,
     FullImage,
@@ -22,7 +23,6 @@ from pgcdc_cli.changes.slice import (
     Slice,
     Stamp,
     Stamps,
-    Texts,
     TransactionBoundary,
 )
 from pgcdc_cli.changes.table import TableSchema
@@ -88,7 +88,7 @@ def assemble(
     except (UndecodableError, _UnusualError):
         return None
     found = [whole.slice(), rest.slice()]
-    filled = [part for part in found if part.edge or part.changes or part.boundaries]
+    filled = [one for one in found if one.edge or one.changes or one.boundaries]
     return filled, state._replace(open=rest.open)
 
 
@@ -212,11 +212,11 @@ def _old_image(table: TableSchema, tuples: Sequence[Tuple]) -> FullImage | KeyIm
     )
 
 
-def _texts(values: Sequence[m.Value]) -> Texts:
+def _texts(values: Sequence[m.TupleValue]) -> ColumnTexts:
     return [value.data if isinstance(value, m.Text) else None for value in values]
 
 
-def _unchanged(values: Sequence[m.Value]) -> Booleans | None:
+def _unchanged(values: Sequence[m.TupleValue]) -> Booleans | None:
     if m.UnchangedToast not in map(type, values):
         return None
     return np.array([isinstance(value, m.UnchangedToast) for value in values])

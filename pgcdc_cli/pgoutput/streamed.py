@@ -102,7 +102,7 @@ class Streams:
 
     @property
     def replayed(self) -> Wire | None:
-        """The part of a spool that is being decoded; None while messages are decoded as they come."""
+        """The chunk of a spool that is being decoded; None while messages are decoded as they come."""
         return self._replay.wire
 
     def slices(self, frames: Sequence[bytes]) -> Iterator[Slice]:
@@ -141,12 +141,12 @@ class Streams:
         """Take messages that are no control messages: to the assembler, or into a spool."""
         if start == stop:
             return
-        part = wire if stop - start == len(wire) else wire.part(slice(start, stop))
+        run = wire if stop - start == len(wire) else wire.select(slice(start, stop))
         if self._block is None:
-            yield from self._replay.pass_on(part)
+            yield from self._replay.pass_on(run)
         else:
-            self._check_changes(part, streamed=self._block.streamed)
-            self._replay.spool(part, self._block)
+            self._check_changes(run, streamed=self._block.streamed)
+            self._replay.spool(run, self._block)
 
     def _check_changes(self, wire: Wire, *, streamed: bool) -> None:
         good = _IS_CHANGE[wire.tags] & (wire.ends - wire.starts >= _TAG_AND_XID)

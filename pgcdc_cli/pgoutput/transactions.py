@@ -103,7 +103,7 @@ class _BoundaryMessages(NamedTuple):
 
 
 class _Membership(NamedTuple):
-    """The transaction of each message, as in `Transactions`; `inside` has one element more than messages.
+    """Each message's transaction, as in `BatchTransactions`; `inside` has one element more than messages.
 
     `inside[i]` says whether a transaction is open before message i.
     """
@@ -116,7 +116,7 @@ class _Membership(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Transactions:
+class BatchTransactions:
     """The messages of a batch up to the end of what is wanted; what follows it is not looked at.
 
     The first six arrays have one element a message. `number` is that of its transaction, and `commit_lsn`,
@@ -169,7 +169,7 @@ class Transactions:
         return OpenTransaction(commit_lsn, commit_ts, xid, next_seq, origins.get(number))
 
 
-def find_transactions(wire: Wire, state: State) -> Transactions:
+def find_transactions(wire: Wire, state: State) -> BatchTransactions:
     """Say for each message which transaction it belongs to, up to the end of what is wanted.
 
     Raise UndecodableError for a message before that which is malformed or out of place.
@@ -185,7 +185,7 @@ def find_transactions(wire: Wire, state: State) -> Transactions:
     stop = int(stops.min()) if len(stops) else len(wire)
     for number in np.flatnonzero(~valid[:stop])[:1].tolist():
         raise _misplaced(wire, number, inside=bool(member.inside[number]))
-    return Transactions(
+    return BatchTransactions(
         tags=tags[:stop],
         number=member.number[:stop],
         commit_lsn=member.commit_lsn[:stop],

@@ -74,7 +74,7 @@ class Wire:
         starts = ends - chunk.sizes
         return cls(data, pa.py_buffer(data), words, starts, ends, chunk.lsn, native(words[starts]))
 
-    def part(self, which: "slice | Booleans") -> "Wire":
+    def select(self, which: "slice | Booleans") -> "Wire":
         """Take some of the messages; they stay where they are."""
         columns = (column[which] for column in (self.starts, self.ends, self.lsn, self.head))
         return Wire(self.data, self.buffer, self.words, *columns)

@@ -24,7 +24,7 @@ from pgcdc_cli.types.binary import MalformedError, has_reader, text_of
 from pgcdc_cli.types.pg_type import builtin
 from pgcdc_cli.types.to_arrow import json_kind
 
-_Value = TypeVar("_Value", bound=m.Value)
+_Value = TypeVar("_Value", bound=m.TupleValue)
 
 
 def in_text(message: m.Insert | m.Update | m.Delete, relation: m.Relation) -> m.Insert | m.Update | m.Delete:

@@ -12,7 +12,7 @@ from typing import Literal
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 
-Streaming = Literal["off", "on", "parallel"]
+StreamingOption = Literal["off", "on", "parallel"]
 OriginOption = Literal["any", "none"]
 
 _PROTOCOLS = {1: 10, 2: 14, 3: 15, 4: 16}
@@ -52,7 +52,7 @@ class Protocol:
     """
 
     version: int | None = None
-    streaming: Streaming | None = None
+    streaming: StreamingOption | None = None
     two_phase: bool = False
     binary: bool = False
     messages: bool = False
@@ -92,7 +92,7 @@ class Protocol:
     def _needed(self) -> int:
         return max(_STREAMING_PROTOCOL[self.streaming or "off"], _TWO_PHASE_PROTOCOL if self.two_phase else 1)
 
-    def _best_streaming(self, version: int) -> Streaming:
+    def _best_streaming(self, version: int) -> StreamingOption:
         """Choose. Not with messages: one at the start of a savepoint that is rolled back would stay.
 
         It comes under the top-level xid, so that nobody can tell whose it is (`pgoutput_message`).
@@ -101,7 +101,7 @@ class Protocol:
             return "off"
         return "parallel" if version >= _STREAMING_PROTOCOL["parallel"] else "on"
 
-    def _check(self, streaming: Streaming, major: int, version: int) -> None:
+    def _check(self, streaming: StreamingOption, major: int, version: int) -> None:
         needs = (
             (f"--proto-version {version}", _PROTOCOLS[version], True),
             (f"--streaming {streaming}", _PROTOCOLS[_STREAMING_PROTOCOL[streaming]], True),

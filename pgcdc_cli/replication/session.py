@@ -13,10 +13,10 @@ from psycopg.pq import PGconn, Ping
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError, mask
 
-Connection = psycopg.Connection[tuple[object, ...]]
+SessionConnection = psycopg.Connection[tuple[object, ...]]
 Kinds = dict[str, ErrorKind]
 
-SETTINGS = {
+SESSION_SETTINGS = {
     "TimeZone": "UTC",
     "DateStyle": "ISO",
     "IntervalStyle": "postgres",
@@ -26,7 +26,7 @@ SETTINGS = {
 }
 """Set by statement rather than by the connection option `options`, which is the user's to give."""
 
-_SET = ";".join(f"SET {name} = '{value}'" for name, value in SETTINGS.items()).encode()
+_SET = ";".join(f"SET {name} = '{value}'" for name, value in SESSION_SETTINGS.items()).encode()
 
 UNDEFINED_OBJECT = "42704"
 INTERNAL_ERROR = "XX000"
@@ -74,7 +74,7 @@ _REFUSED = (
 _PINGS = {Ping.OK: ErrorKind.AUTHENTICATION, Ping.NO_ATTEMPT: ErrorKind.USAGE}
 
 
-def connect(conninfo: str, *, replication: bool = False) -> Connection:
+def connect(conninfo: str, *, replication: bool = False) -> SessionConnection:
     """Connect, with everything libpq knows (several hosts, service and password files, PG* variables).
 
     Statements go by the simple protocol, the only one that a walsender speaks. Raises PgcdcError: CONNECTION

@@ -173,19 +173,19 @@ def floating(arrow: pa.DataType) -> Conversion:
     return Parsed(arrow, lambda text: text.cast(arrow), r"^[-+.e\dA-Za-z]+$")
 
 
-class Precision(NamedTuple):
+class NumericPrecision(NamedTuple):
     """`numeric(precision, scale)`; the scale may be negative or above the precision (PostgreSQL 15)."""
 
     precision: int
     scale: int
 
 
-def numeric_precision(typmod: int) -> Precision | None:
+def numeric_precision(typmod: int) -> NumericPrecision | None:
     """Decode numeric's typmod (`make_numeric_typmod` in numeric.c); None where no precision was declared."""
     if typmod < 4:
         return None
     packed = typmod - 4
-    return Precision(packed >> 16 & 0xFFFF, ((packed & 0x7FF) ^ 1024) - 1024)
+    return NumericPrecision(packed >> 16 & 0xFFFF, ((packed & 0x7FF) ^ 1024) - 1024)
 
 
 def numeric(typmod: int) -> Conversion:

@@ -4,13 +4,13 @@ import pytest
 from show_tools import show, with_changes
 from test_show import capture
 
-from pgcdc_cli.replication.session import SETTINGS
+from pgcdc_cli.replication.session import SESSION_SETTINGS
 
 
 @pytest.mark.parametrize("form", ["jsonl", "pretty"])
 def test_a_capture_in_binary_is_shown_as_one_in_text(database, pgcdc, tmp_path, form):
     shop = with_changes(database)
-    for name, value in SETTINGS.items():
+    for name, value in SESSION_SETTINGS.items():
         shop.execute(f"SET {name} = '{value}'")
     capture(shop, tmp_path / "text")
     capture(shop, tmp_path / "binary", binary="true")

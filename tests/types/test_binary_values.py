@@ -10,7 +10,7 @@ from every_type import VALUES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pgcdc_cli.replication.session import SETTINGS
+from pgcdc_cli.replication.session import SESSION_SETTINGS
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.binary import MalformedError, has_reader, sends_binary, text_of
 from pgcdc_cli.types.pg_type import TYPES, PgType, builtin
@@ -22,7 +22,7 @@ class Both:
     def __init__(self, connection: psycopg.Connection) -> None:
         self._connection = connection
         self.execute, self.cursor = connection.execute, connection.cursor
-        for name, value in SETTINGS.items():
+        for name, value in SESSION_SETTINGS.items():
             connection.execute(f"SET {name} = '{value}'")
 
     def type(self, name: str) -> PgType:

@@ -33,7 +33,7 @@ from pgcdc_cli.formats.debezium.types.kind import (
     token,
 )
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.to_arrow import MAX_DECIMAL_PRECISION, Precision, numeric_precision
+from pgcdc_cli.types.to_arrow import MAX_DECIMAL_PRECISION, NumericPrecision, numeric_precision
 
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _NOT_FINITE = {"NaN": "NaN", "Infinity": "Infinity", "-Infinity": "-Infinity"}
@@ -163,18 +163,18 @@ _EXACT_IN_DOUBLE = 15
 """Decimal digits that every double keeps (`DBL_DIG`)."""
 
 
-def _scale(declared: Precision | None) -> int | None:
+def _scale(declared: NumericPrecision | None) -> int | None:
     return None if declared is None else declared.scale
 
 
-def _double_form(declared: Precision | None) -> Form:
+def _double_form(declared: NumericPrecision | None) -> Form:
     if declared is None or declared.precision > _EXACT_IN_DOUBLE:
         return inexact("decimal.handling.mode=double")
     within = 0 <= declared.scale <= declared.precision
     return {"form": "double"} if within else inexact("decimal.handling.mode=double")
 
 
-def _precise_loss(declared: Precision) -> Loss | None:
+def _precise_loss(declared: NumericPrecision) -> Loss | None:
     """NaN becomes null. So it does in a lake table's decimal, but not where the type is text there."""
     is_decimal = declared.precision <= MAX_DECIMAL_PRECISION and declared.scale <= declared.precision
     return None if is_decimal else _LOSES_SPECIAL
