@@ -23,10 +23,9 @@ from pgcdc_cli.types.kernels import Booleans, Int64s
 
 Operation = Literal["I", "U", "D", "R"]
 BoundaryKind = Literal["B", "C", "P", "K", "r"]
-_BINARY = pa.binary()
-
-
 ColumnTexts = list[bytes | None]
+
+_BINARY = pa.binary()
 
 
 class FewColumns(Sequence[Any]):
