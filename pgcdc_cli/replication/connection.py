@@ -201,7 +201,7 @@ class ReplicationConnection:
             )
 
     def confirm(self, written: Lsn, flushed: Lsn) -> None:
-        """Say that everything below `flushed` is durable; the server is told with the next status update."""
+        """Say that everything below `flushed` is durable; the next status update says it to the server."""
         self._streaming()[1].confirm(written, flushed)
 
     def finish(self, timeout: float = 10.0) -> bool:

@@ -210,10 +210,10 @@ def _abort(draw, frames):
 @st.composite
 def _definition(draw, frames):
     """A Relation message that stands outside of blocks, of a table that occurs, maybe with fewer columns."""
-    told = [_relation(one) for one in frames if one[XLOGDATA_HEADER] == ord("R")]
-    if not told:
+    relations = [_relation(one) for one in frames if one[XLOGDATA_HEADER] == ord("R")]
+    if not relations:
         return []
-    relation = draw(st.sampled_from(told))
+    relation = draw(st.sampled_from(relations))
     return [frame(replace(relation, columns=relation.columns[: draw(st.integers(0, 4))]))]
 
 

@@ -85,7 +85,7 @@ def test_a_malformed_value_is_an_error_that_names_column_message_and_lsn(before)
     assert caught.value.data == frames[2 + len(before)][XLOGDATA_HEADER:]
 
 
-def test_a_type_without_a_reader_is_an_error_as_soon_as_its_table_is_told_of(database):
+def test_a_type_without_a_reader_is_an_error_as_soon_as_its_table_is_defined(database):
     database.execute("CREATE TABLE a (id int PRIMARY KEY, price money)")
     database.execute("CREATE PUBLICATION p FOR TABLE a")
     slot = database.create_slot()

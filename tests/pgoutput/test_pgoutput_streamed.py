@@ -125,7 +125,7 @@ def test_the_abort_of_a_transaction_that_never_began(spools, subxid):
     assert values(taken(streams, *own, end)) == [(b"2", b"b")]
 
 
-def test_what_a_rolled_back_subtransaction_told_of_a_table_counts_no_more(spools):
+def test_a_rolled_back_subtransactions_definition_of_a_table_counts_no_more(spools):
     streams = connection(spools)
     taken(streams, BEGIN, ORDERS, COMMIT)
     rows = block(in_stream(insert(b"1", b"a")), in_stream(NARROW, 8), in_stream(insert(b"2"), 8))

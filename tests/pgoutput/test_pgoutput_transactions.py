@@ -160,8 +160,8 @@ def test_rows_before_a_changed_relation_message_have_the_old_columns_and_rows_be
 def test_a_truncate_is_one_change_for_each_table_in_wire_order():
     truncate = m.Truncate((16386, 16385), cascade=True, restart_identity=False)
     part = one_slice(BEGIN, ORDERS, PARTS, insert(b"1", b"x"), truncate, insert(b"2", b"y"), COMMIT)
-    told = [(change.table.name, change.stamp.seq, change.stamp.index) for change in part.truncates]
-    assert told == [("parts", 1, 1), ("orders", 2, 2)]
+    found = [(change.table.name, change.stamp.seq, change.stamp.index) for change in part.truncates]
+    assert found == [("parts", 1, 1), ("orders", 2, 2)]
     assert {(change.cascade, change.restart_identity) for change in part.truncates} == {(True, False)}
     assert part.changes[0].stamps.seq.tolist() == [0, 3]
 
@@ -175,13 +175,13 @@ def test_a_message_outside_of_transactions_is_a_transaction_of_its_own():
     assert (change.prefix, change.content, change.transactional) == ("p", b"content", False)
 
 
-def test_marks_enclose_the_changes():
+def test_boundaries_enclose_the_changes():
     part = one_slice(BEGIN, ORDERS, insert(b"1", b"x"), COMMIT, boundaries=True)
-    told = [
+    found = [
         (boundary.kind, boundary.stamp.lsn, boundary.stamp.index, boundary.stamp.seq)
         for boundary in chain.from_iterable(part.boundaries)
     ]
-    assert told == [("B", Lsn(500), 0, 0), ("C", Lsn(1010), 2, 1)]
+    assert found == [("B", Lsn(500), 0, 0), ("C", Lsn(1010), 2, 1)]
     assert part.changes[0].stamps.index.tolist() == [1]
 
 

@@ -1,4 +1,4 @@
-"""Streams on real servers, and a walsender that can be told what to say."""
+"""Streams on real servers, and a walsender that says what a test wants."""
 
 from collections.abc import Callable, Iterator
 
