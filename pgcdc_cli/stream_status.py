@@ -8,6 +8,7 @@ from pathlib import Path
 from pgcdc_cli.catalog import Catalog, Slot
 from pgcdc_cli.directory.checkpoint import Checkpoint, read_checkpoint
 from pgcdc_cli.directory.disk import Disk
+from pgcdc_cli.directory.file_names import CHECKPOINT, MANIFEST
 from pgcdc_cli.directory.manifest import Segment, read_manifest
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
@@ -47,12 +48,12 @@ class Merged:
 def read_local(directory: Path) -> tuple[Checkpoint | None, Files]:
     """Read checkpoint and manifest. Raises USAGE if the directory is none of ours, CHECKPOINT for damage."""
     disk = Disk()
-    checkpoint = read_checkpoint(disk, str(directory / "checkpoint.json"))
-    segments = read_manifest(str(directory / "manifest.jsonl"), disk)
+    checkpoint = read_checkpoint(disk, str(directory / CHECKPOINT))
+    segments = read_manifest(str(directory / MANIFEST), disk)
     if checkpoint is None and not segments:
         raise PgcdcError(
             ErrorKind.USAGE,
-            f'could not read "{directory}": there is neither checkpoint.json nor manifest.jsonl in it',
+            f'could not read "{directory}": there is neither {CHECKPOINT} nor {MANIFEST} in it',
             hint="give the directory that pgcdc stream -D writes",
         )
     return checkpoint, _files(segments)

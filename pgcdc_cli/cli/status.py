@@ -96,7 +96,7 @@ def _checkpoint_content(checkpoint: "Checkpoint") -> dict[str, Any]:
         "segment": checkpoint.segment,
         "prepared": [{"gid": one.gid, "xid": one.xid} for one in checkpoint.prepared],
         "unfinished_files": len(checkpoint.files),
-        "unfinished_rows": sum(file.mark.rows for file in checkpoint.files),
+        "unfinished_rows": sum(file.state.rows for file in checkpoint.files),
     }
 
 
@@ -140,7 +140,7 @@ def _checkpoint_facts(checkpoint: "Checkpoint | None") -> Iterator[tuple[str, st
     if checkpoint.prepared:
         yield "prepared", ", ".join(safe(one.gid) for one in checkpoint.prepared)
     if checkpoint.files:
-        rows = sum(file.mark.rows for file in checkpoint.files)
+        rows = sum(file.state.rows for file in checkpoint.files)
         yield (
             "unfinished",
             f"{len(checkpoint.files)} files with {rows:,} changes in segment {checkpoint.segment}",

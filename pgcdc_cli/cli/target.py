@@ -217,8 +217,8 @@ def _debezium(target: Target, config: "ConnectorConfig") -> "Format":
 def sink_for(target: Target, encoding: "Format | RawFormat") -> "Sink":
     """Make the sink, as yet unopened."""
     from pgcdc_cli.sinks.base import SinkSettings
-    from pgcdc_cli.sinks.directory_sink import DirectorySettings, DirectorySink
-    from pgcdc_cli.sinks.file_sink import FileSink
+    from pgcdc_cli.sinks.directory_sink import directory_sink
+    from pgcdc_cli.sinks.file_sink import file_sink
     from pgcdc_cli.sinks.stream_sink import StreamSink
 
     options = {"numeric": target.numeric, "transactions": str(target.transactions), "layout": target.layout}
@@ -226,25 +226,19 @@ def sink_for(target: Target, encoding: "Format | RawFormat") -> "Sink":
         options |= {"two_phase_at": "prepare"}
     if target.connector is not None:
         options |= {"connector": target.connector.fingerprint, "record": str(target.values_only)}
-    if target.directory is not None:
-        rotating = DirectorySettings(
-            rotate_size=target.rotate_size,
-            rotate_interval=target.rotate_interval,
-            fsync_interval=target.fsync_interval,
-            status_interval=target.status_interval,
-            options=options,
-            spool_limit=target.spool_limit,
-        )
-        return DirectorySink(str(target.directory), encoding, rotating)
     settings = SinkSettings(
         fsync_interval=target.fsync_interval,
         status_interval=target.status_interval,
         options=options,
         spool_limit=target.spool_limit,
+        rotate_size=target.rotate_size,
+        rotate_interval=target.rotate_interval,
     )
+    if target.directory is not None:
+        return directory_sink(str(target.directory), encoding, settings)
     if target.stdout:
         return StreamSink(sys.stdout.fileno(), encoding, settings)
     path = str(target.file)
     if not keeps_checkpoint(target):
         return StreamSink(path, encoding, settings)
-    return FileSink(path, encoding, settings)
+    return file_sink(path, encoding, settings)

@@ -2,6 +2,9 @@
 
 One JSON object, written at transaction edges only, to a temporary name, fsynced and renamed. It ends in a
 CRC-32 of itself, so that a single damaged byte is found.
+
+A stream may go on from it only at the source that it names, with the options that it names, and where the
+slot has not gone beyond it.
 """
 
 import re
@@ -12,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from pgcdc_cli.changes.slice import LastCommit, Prepared
-from pgcdc_cli.directory.disk import Disk
-from pgcdc_cli.directory.strict_json import Fields, damaged, dump, load
+from pgcdc_cli.directory.disk import Disk, damaged
+from pgcdc_cli.directory.json_fields import JsonFields, dump, load
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 
@@ -23,7 +26,7 @@ _SEAL = re.compile(rb',"crc32":([0-9]{1,10})}\n\Z')
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class StreamSource:
     """Where a stream comes from; publications are in order of name."""
 
     system_id: str
@@ -37,7 +40,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class FileState:
     """A file's state at one moment: bytes, their CRC-32, rows, and the commits that these are of.
 
     `unchanged` says that some rows have values that were not sent (unchanged TOAST).
@@ -60,7 +63,7 @@ class PartialFile:
     """
 
     path: str
-    mark: Mark
+    state: FileState
     part: int = 1
     table: str | None = None
     schema: str | None = None
@@ -68,7 +71,7 @@ class PartialFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingRotation:
     """A rotation that has begun: once this is durable it will be finished, now or by recovery.
 
     `line` is the manifest's next line, complete; the manifest had `manifest_size` bytes before it.
@@ -90,13 +93,13 @@ class Checkpoint:
     were prepared and not ended before `end_lsn`; their spools are durable.
     """
 
-    source: Source
+    source: StreamSource
     end_lsn: Lsn
     options: dict[str, str]
     stream_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     segment: int = 1
     files: tuple[PartialFile, ...] = ()
-    pending: Pending | None = None
+    pending: PendingRotation | None = None
     inode: tuple[int, int] | None = None
     last_commit: LastCommit | None = None
     prepared: tuple[Prepared, ...] = ()
@@ -114,203 +117,13 @@ def read_checkpoint(disk: Disk, path: str) -> Checkpoint | None:
 
 def write_checkpoint(disk: Disk, path: str, checkpoint: Checkpoint) -> None:
     """Replace the checkpoint; on return it is durable."""
-    disk.place(path, encode(checkpoint))
+    disk.replace(path, encode(checkpoint))
     disk.fsync_folder(str(PurePath(path).parent))
-
-
-def encode(checkpoint: Checkpoint) -> bytes:
-    """Turn a checkpoint into the file's bytes."""
-    source, pending = checkpoint.source, checkpoint.pending
-    body = dump(
-        {
-            "format_version": FORMAT_VERSION,
-            "stream_id": checkpoint.stream_id,
-            "source": {
-                "system_id": source.system_id,
-                "timeline": source.timeline,
-                "database": source.database,
-                "slot": source.slot,
-                "publications": list(source.publications),
-            },
-            "end_lsn": str(checkpoint.end_lsn),
-            "options": checkpoint.options,
-            "segment": checkpoint.segment,
-            "files": [_encode_file(file) for file in checkpoint.files],
-            "pending": None if pending is None else _encode_pending(pending),
-            "inode": None if checkpoint.inode is None else list(checkpoint.inode),
-            "last_commit": _encode_commit(checkpoint.last_commit),
-            "prepared": [_encode_prepared(one) for one in checkpoint.prepared],
-        }
-    )
-    return body[:-1] + b',"crc32":%d}\n' % zlib.crc32(body)
-
-
-def _encode_file(file: PartialFile) -> dict[str, object]:
-    mark = file.mark
-    return {
-        "path": file.path,
-        "size": mark.size,
-        "crc32": mark.crc32,
-        "rows": mark.rows,
-        "first_commit_lsn": str(mark.first_commit_lsn),
-        "last_commit_lsn": str(mark.last_commit_lsn),
-        "unchanged": mark.unchanged,
-        "part": file.part,
-        "table": file.table,
-        "schema": file.schema,
-        "head_size": file.head_size,
-    }
-
-
-def _encode_commit(last: LastCommit | None) -> dict[str, object] | None:
-    return None if last is None else {"end_lsn": str(last.end_lsn), "commit_ts": last.commit_ts}
-
-
-def _encode_prepared(one: Prepared) -> dict[str, object]:
-    return {
-        "xid": one.xid,
-        "gid": one.gid,
-        "prepare_lsn": str(one.prepare_lsn),
-        "path": one.path,
-        "size": one.size,
-        "crc32": one.crc32,
-    }
-
-
-def _encode_pending(pending: Pending) -> dict[str, object]:
-    renames = [{"from": old, "to": new} for old, new in pending.renames]
-    return {"line": pending.line, "renames": renames, "manifest_size": pending.manifest_size}
-
-
-def decode(data: bytes) -> Checkpoint:
-    """Read the file's bytes; ValueError says what is wrong with them."""
-    _check_version(data)
-    seal = _SEAL.search(data)
-    if seal is None:
-        raise ValueError("it is cut off or damaged")
-    body = data[: seal.start()] + b"}"
-    if zlib.crc32(body) != int(seal[1]):
-        raise ValueError("its checksum is wrong")
-    fields = Fields(load(body), "the checkpoint")
-    fields.count("format_version")
-    checkpoint = Checkpoint(
-        stream_id=fields.text("stream_id"),
-        source=_decode_source(fields.inner("source")),
-        end_lsn=fields.lsn("end_lsn"),
-        options=fields.texts("options"),
-        segment=fields.count("segment"),
-        files=tuple(_decode_file(item) for item in fields.items("files")),
-        pending=_decode_pending(fields.inner("pending")),
-        inode=_decode_inode(fields),
-        last_commit=_decode_commit(fields.inner("last_commit")),
-        prepared=tuple(_decode_prepared(item) for item in fields.items("prepared")),
-    )
-    fields.end()
-    if encode(checkpoint) != data:
-        raise ValueError("it was not written by pgcdc")
-    return checkpoint
-
-
-def _check_version(data: bytes) -> None:
-    content = load(data)
-    version = content.get("format_version") if isinstance(content, dict) else None
-    if type(version) is not int:
-        raise ValueError("it is no checkpoint")
-    if version != FORMAT_VERSION:
-        raise ValueError(f"it is of format version {version}, this pgcdc reads {FORMAT_VERSION}")
-
-
-def _decode_source(fields: Fields | None) -> Source:
-    if fields is None:
-        raise ValueError("source is null")
-    publications = tuple(
-        Fields({"publication": item}, "source").text("publication") for item in fields.items("publications")
-    )
-    source = Source(
-        fields.text("system_id"),
-        fields.count("timeline"),
-        fields.text("database"),
-        fields.text("slot"),
-        publications,
-    )
-    fields.end()
-    return source
-
-
-def _decode_file(data: object) -> PartialFile:
-    fields = Fields(data, "a file")
-    file = PartialFile(
-        path=fields.path("path"),
-        mark=Mark(
-            fields.count("size"),
-            fields.count("crc32"),
-            fields.count("rows"),
-            fields.lsn("first_commit_lsn"),
-            fields.lsn("last_commit_lsn"),
-            fields.flag("unchanged"),
-        ),
-        part=fields.count("part"),
-        table=None if fields.null("table") else fields.text("table"),
-        schema=None if fields.null("schema") else fields.path("schema"),
-        head_size=fields.count("head_size"),
-    )
-    fields.end()
-    return file
-
-
-def _decode_commit(fields: Fields | None) -> LastCommit | None:
-    if fields is None:
-        return None
-    last = LastCommit(fields.lsn("end_lsn"), fields.count("commit_ts"))
-    fields.end()
-    return last
-
-
-def _decode_prepared(data: object) -> Prepared:
-    fields = Fields(data, "a prepared transaction")
-    prepared = Prepared(
-        xid=fields.count("xid"),
-        gid=fields.text("gid"),
-        prepare_lsn=fields.lsn("prepare_lsn"),
-        path=None if fields.null("path") else fields.path("path"),
-        size=fields.count("size"),
-        crc32=fields.count("crc32"),
-    )
-    fields.end()
-    return prepared
-
-
-def _decode_pending(fields: Fields | None) -> Pending | None:
-    if fields is None:
-        return None
-    pending = Pending(
-        fields.text("line"),
-        tuple(_decode_rename(item) for item in fields.items("renames")),
-        fields.count("manifest_size"),
-    )
-    fields.end()
-    return pending
-
-
-def _decode_rename(data: object) -> tuple[str, str]:
-    fields = Fields(data, "a rename")
-    rename = fields.path("from"), fields.path("to")
-    fields.end()
-    return rename
-
-
-def _decode_inode(fields: Fields) -> tuple[int, int] | None:
-    if fields.null("inode"):
-        return None
-    match fields.items("inode"):
-        case [int(device), int(inode)]:
-            return device, inode
-    raise ValueError("inode is no pair of numbers")
 
 
 def check_source(
     checkpoint: Checkpoint,
-    source: Source,
+    source: StreamSource,
     *,
     slot_position: Lsn,
     accept_gap: bool = False,
@@ -347,7 +160,7 @@ def check_gap(slot: str, slot_position: Lsn, end_lsn: Lsn) -> None:
         raise PgcdcError(ErrorKind.GAP, message)
 
 
-def _check_identity(ours: Source, theirs: Source) -> None:
+def _check_identity(ours: StreamSource, theirs: StreamSource) -> None:
     for what, old, new in (
         ("system identifier", ours.system_id, theirs.system_id),
         ("database", ours.database, theirs.database),
@@ -358,7 +171,7 @@ def _check_identity(ours: Source, theirs: Source) -> None:
 
 
 def _check_timeline(
-    checkpoint: Checkpoint, source: Source, history: Callable[[], Sequence[tuple[int, Lsn]]]
+    checkpoint: Checkpoint, source: StreamSource, history: Callable[[], Sequence[tuple[int, Lsn]]]
 ) -> None:
     ours, theirs = checkpoint.source.timeline, source.timeline
     if ours == theirs:
@@ -387,3 +200,194 @@ def check_options(path: str, ours: Mapping[str, str], theirs: Mapping[str, str])
                 f"its {name} is {theirs.get(name, 'not set')}, not {ours.get(name, 'not set')}",
                 hint="use the same options as before, or another directory or file and a new slot",
             )
+
+
+def encode(checkpoint: Checkpoint) -> bytes:
+    """Turn a checkpoint into the file's bytes."""
+    source, pending = checkpoint.source, checkpoint.pending
+    body = dump(
+        {
+            "format_version": FORMAT_VERSION,
+            "stream_id": checkpoint.stream_id,
+            "source": {
+                "system_id": source.system_id,
+                "timeline": source.timeline,
+                "database": source.database,
+                "slot": source.slot,
+                "publications": list(source.publications),
+            },
+            "end_lsn": str(checkpoint.end_lsn),
+            "options": checkpoint.options,
+            "segment": checkpoint.segment,
+            "files": [_encode_file(file) for file in checkpoint.files],
+            "pending": None if pending is None else _encode_pending(pending),
+            "inode": None if checkpoint.inode is None else list(checkpoint.inode),
+            "last_commit": _encode_commit(checkpoint.last_commit),
+            "prepared": [_encode_prepared(one) for one in checkpoint.prepared],
+        }
+    )
+    return body[:-1] + b',"crc32":%d}\n' % zlib.crc32(body)
+
+
+def _encode_file(file: PartialFile) -> dict[str, object]:
+    state = file.state
+    return {
+        "path": file.path,
+        "size": state.size,
+        "crc32": state.crc32,
+        "rows": state.rows,
+        "first_commit_lsn": str(state.first_commit_lsn),
+        "last_commit_lsn": str(state.last_commit_lsn),
+        "unchanged": state.unchanged,
+        "part": file.part,
+        "table": file.table,
+        "schema": file.schema,
+        "head_size": file.head_size,
+    }
+
+
+def _encode_commit(last: LastCommit | None) -> dict[str, object] | None:
+    return None if last is None else {"end_lsn": str(last.end_lsn), "commit_ts": last.commit_ts}
+
+
+def _encode_prepared(one: Prepared) -> dict[str, object]:
+    return {
+        "xid": one.xid,
+        "gid": one.gid,
+        "prepare_lsn": str(one.prepare_lsn),
+        "path": one.path,
+        "size": one.size,
+        "crc32": one.crc32,
+    }
+
+
+def _encode_pending(pending: PendingRotation) -> dict[str, object]:
+    renames = [{"from": old, "to": new} for old, new in pending.renames]
+    return {"line": pending.line, "renames": renames, "manifest_size": pending.manifest_size}
+
+
+def decode(data: bytes) -> Checkpoint:
+    """Read the file's bytes; ValueError says what is wrong with them."""
+    _check_version(data)
+    seal = _SEAL.search(data)
+    if seal is None:
+        raise ValueError("it is cut off or damaged")
+    body = data[: seal.start()] + b"}"
+    if zlib.crc32(body) != int(seal[1]):
+        raise ValueError("its checksum is wrong")
+    fields = JsonFields(load(body), "the checkpoint")
+    fields.count("format_version")
+    checkpoint = Checkpoint(
+        stream_id=fields.text("stream_id"),
+        source=_decode_source(fields.inner("source")),
+        end_lsn=fields.lsn("end_lsn"),
+        options=fields.texts("options"),
+        segment=fields.count("segment"),
+        files=tuple(_decode_file(item) for item in fields.items("files")),
+        pending=_decode_pending(fields.inner("pending")),
+        inode=_decode_inode(fields),
+        last_commit=_decode_commit(fields.inner("last_commit")),
+        prepared=tuple(_decode_prepared(item) for item in fields.items("prepared")),
+    )
+    fields.end()
+    if encode(checkpoint) != data:
+        raise ValueError("it was not written by pgcdc")
+    return checkpoint
+
+
+def _check_version(data: bytes) -> None:
+    content = load(data)
+    version = content.get("format_version") if isinstance(content, dict) else None
+    if type(version) is not int:
+        raise ValueError("it is no checkpoint")
+    if version != FORMAT_VERSION:
+        raise ValueError(f"it is of format version {version}, this pgcdc reads {FORMAT_VERSION}")
+
+
+def _decode_source(fields: JsonFields | None) -> StreamSource:
+    if fields is None:
+        raise ValueError("source is null")
+    publications = tuple(
+        JsonFields({"publication": item}, "source").text("publication")
+        for item in fields.items("publications")
+    )
+    source = StreamSource(
+        fields.text("system_id"),
+        fields.count("timeline"),
+        fields.text("database"),
+        fields.text("slot"),
+        publications,
+    )
+    fields.end()
+    return source
+
+
+def _decode_file(data: object) -> PartialFile:
+    fields = JsonFields(data, "a file")
+    file = PartialFile(
+        path=fields.path("path"),
+        state=FileState(
+            fields.count("size"),
+            fields.count("crc32"),
+            fields.count("rows"),
+            fields.lsn("first_commit_lsn"),
+            fields.lsn("last_commit_lsn"),
+            fields.flag("unchanged"),
+        ),
+        part=fields.count("part"),
+        table=None if fields.null("table") else fields.text("table"),
+        schema=None if fields.null("schema") else fields.path("schema"),
+        head_size=fields.count("head_size"),
+    )
+    fields.end()
+    return file
+
+
+def _decode_commit(fields: JsonFields | None) -> LastCommit | None:
+    if fields is None:
+        return None
+    last = LastCommit(fields.lsn("end_lsn"), fields.count("commit_ts"))
+    fields.end()
+    return last
+
+
+def _decode_prepared(data: object) -> Prepared:
+    fields = JsonFields(data, "a prepared transaction")
+    prepared = Prepared(
+        xid=fields.count("xid"),
+        gid=fields.text("gid"),
+        prepare_lsn=fields.lsn("prepare_lsn"),
+        path=None if fields.null("path") else fields.path("path"),
+        size=fields.count("size"),
+        crc32=fields.count("crc32"),
+    )
+    fields.end()
+    return prepared
+
+
+def _decode_pending(fields: JsonFields | None) -> PendingRotation | None:
+    if fields is None:
+        return None
+    pending = PendingRotation(
+        fields.text("line"),
+        tuple(_decode_rename(item) for item in fields.items("renames")),
+        fields.count("manifest_size"),
+    )
+    fields.end()
+    return pending
+
+
+def _decode_rename(data: object) -> tuple[str, str]:
+    fields = JsonFields(data, "a rename")
+    rename = fields.path("from"), fields.path("to")
+    fields.end()
+    return rename
+
+
+def _decode_inode(fields: JsonFields) -> tuple[int, int] | None:
+    if fields.null("inode"):
+        return None
+    match fields.items("inode"):
+        case [int(device), int(inode)]:
+            return device, inode
+    raise ValueError("inode is no pair of numbers")

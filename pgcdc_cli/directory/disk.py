@@ -149,8 +149,8 @@ class Disk:
         with _named("remove", path):
             self._os(os.rmdir, path)
 
-    def place(self, path: str, data: bytes) -> None:
-        """Put a whole file in place at once: temporary name, fsync, rename.
+    def replace(self, path: str, data: bytes) -> None:
+        """Make or replace a whole file at once: temporary name, fsync, rename.
 
         The folder is the caller's to fsync.
         """
@@ -162,6 +162,11 @@ class Disk:
         finally:
             self.close(fd, temporary)
         self.rename(temporary, path)
+
+
+def damaged(path: str, reason: str) -> PgcdcError:
+    """Make the error for a file of ours that isn't as it was left."""
+    return PgcdcError(ErrorKind.CHECKPOINT, f'could not go on from "{path}": {reason}')
 
 
 @contextmanager

@@ -6,12 +6,11 @@ Readers take whole segments from it: each is complete for all tables up to its `
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pgcdc_cli.directory.disk import Disk
-from pgcdc_cli.directory.strict_json import Fields, damaged, dump, load
+from pgcdc_cli.directory.disk import Disk, damaged
+from pgcdc_cli.directory.json_fields import JsonFields, dump, load
 from pgcdc_cli.lsn import Lsn
 
 FORMAT_VERSION = 1
-NAME = "manifest.jsonl"
 
 _TAIL = 1 << 16
 
@@ -82,7 +81,7 @@ def decode_segment(line: bytes) -> Segment:
     version = content.get("format_version") if isinstance(content, dict) else None
     if type(version) is int and version != FORMAT_VERSION:
         raise ValueError(f"it is of format version {version}, this pgcdc reads {FORMAT_VERSION}")
-    fields = Fields(content, "a segment")
+    fields = JsonFields(content, "a segment")
     fields.count("format_version")
     segment = Segment(
         fields.count("segment"),
@@ -97,7 +96,7 @@ def decode_segment(line: bytes) -> Segment:
 
 
 def _decode_file(data: object) -> SegmentFile:
-    fields = Fields(data, "a file")
+    fields = JsonFields(data, "a file")
     file = SegmentFile(
         table=None if fields.null("table") else fields.text("table"),
         path=fields.path("path"),

@@ -19,7 +19,7 @@ def folder_of(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-class Files:
+class OpenFiles:
     """Appends to files under `root`.
 
     A descriptor that is closed to make room for another is opened again when next needed. Nothing is lost

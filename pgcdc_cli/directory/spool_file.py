@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from pgcdc_cli.changes.slice import Prepared
 from pgcdc_cli.changes.spool import PADDING, Chunk, FinishedSpool
-from pgcdc_cli.directory.open_files import Files
-from pgcdc_cli.directory.strict_json import damaged
+from pgcdc_cli.directory.disk import damaged
+from pgcdc_cli.directory.open_files import OpenFiles
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 
@@ -39,7 +39,7 @@ _LARGEST_COMPRESSED = 1 << 30
 class SpoolFolder:
     """All spools of one output, in a folder of its own; `limit` is in bytes, None for none."""
 
-    def __init__(self, files: Files, folder: str, limit: int | None = None) -> None:
+    def __init__(self, files: OpenFiles, folder: str, limit: int | None = None) -> None:
         self._files = files
         self._folder = folder
         self._limit = limit

@@ -10,11 +10,11 @@ from pgcdc_cli.changes.slice import Slice
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.directory.checkpoint import Checkpoint, read_checkpoint
 from pgcdc_cli.directory.disk import Disk
-from pgcdc_cli.directory.paths import SCHEMAS
+from pgcdc_cli.directory.file_names import CHECKPOINT, SCHEMAS
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.format import DebeziumFormat
-from pgcdc_cli.reader.directory_reader import CHECKPOINT, read_directory
+from pgcdc_cli.reader.directory_reader import read_directory
 from pgcdc_cli.reader.jsonl_reader import Lines, members
 from pgcdc_cli.reader.stored_file import Record, TableFilter, damaged, read_schema, undecodable
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pgcdc_cli.directory import manifest
 from pgcdc_cli.directory.checkpoint import read_checkpoint
 from pgcdc_cli.directory.disk import Disk
-from pgcdc_cli.directory.paths import PARTIAL, parse_file_name
+from pgcdc_cli.directory.file_names import CHECKPOINT, MANIFEST, PARTIAL, parse_file_name
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.reader.arrow_reader import read_arrow
 from pgcdc_cli.reader.capture_reader import TAGS, read_capture
@@ -55,9 +55,6 @@ def _reader(path: str, start: bytes) -> Callable[[str, Stored], Iterator[Record]
     raise undecodable(path, "it is neither JSON lines nor Arrow nor pgoutput")
 
 
-CHECKPOINT = "checkpoint.json"
-
-
 class _Stored(NamedTuple):
     """A file of a segment, from manifest or checkpoint."""
 
@@ -72,13 +69,13 @@ def read_directory(directory: Path, keep: TableFilter, *, partial: bool) -> Iter
 
     Memory holds one row per file of a segment. Raises CHECKPOINT for anything that isn't as it was written.
     """
-    if not (directory / manifest.NAME).exists() and not (directory / CHECKPOINT).exists():
+    if not (directory / MANIFEST).exists() and not (directory / CHECKPOINT).exists():
         raise PgcdcError(
             ErrorKind.USAGE,
-            f'could not read "{directory}": it has neither {manifest.NAME} nor {CHECKPOINT}',
+            f'could not read "{directory}": it has neither {MANIFEST} nor {CHECKPOINT}',
             hint="give the directory that pgcdc stream -D wrote, or single files",
         )
-    segments = manifest.read_manifest(str(directory / manifest.NAME))
+    segments = manifest.read_manifest(str(directory / MANIFEST))
     for segment in segments:
         files = [_Stored(f.path, f.table, Promise(f.bytes, f.crc32), f.schema) for f in segment.files]
         yield from _merge(directory, files, keep)
@@ -92,7 +89,9 @@ def _unfinished(directory: Path, segments: list[manifest.Segment]) -> list[_Stor
         return []
     if segments and checkpoint.segment <= segments[-1].segment:
         return []
-    files = [_Stored(f.path, f.table, Promise(f.mark.size, f.mark.crc32), f.schema) for f in checkpoint.files]
+    files = [
+        _Stored(f.path, f.table, Promise(f.state.size, f.state.crc32), f.schema) for f in checkpoint.files
+    ]
     return [_renamed(directory, file) for file in files]
 
 

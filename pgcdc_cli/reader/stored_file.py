@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from pgcdc_cli.changes.table import TableSchema
-from pgcdc_cli.directory.paths import SCHEMAS
+from pgcdc_cli.directory.file_names import SCHEMAS
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.pgoutput.messages import Message, Relation
 

@@ -1,21 +1,25 @@
-"""What every sink is told, and what the stream loop asks of it."""
+"""What the stream loop asks of every sink, and how sinks are set up."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pgcdc_cli.changes.slice import LastCommit, Prepared
+from pgcdc_cli.changes.slice import Edge, LastCommit, Prepared
 from pgcdc_cli.changes.spool import Spools
-from pgcdc_cli.directory.checkpoint import Checkpoint, Source
+from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource
 from pgcdc_cli.formats.base import EncodedSlice
 from pgcdc_cli.lsn import Lsn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSettings:
-    """Intervals in seconds; `fsync_interval` 0 makes rows durable at rotation and exit only.
+    """Intervals in seconds, sizes in bytes.
 
-    `spool_limit` is how many bytes the transactions that are put aside may take, None for any number.
+    `fsync_interval` 0 makes rows durable at rotation and exit only. `spool_limit` is how much the spools of
+    transactions that aren't committed may take, None for any size.
+
+    `rotate_size` (over all files) and `rotate_interval` (since the first row) say when a directory begins a
+    new segment, None for no such limit.
 
     `options` says what else decides over the content of lines (filters, how numeric is written): a checkpoint
     that was made with others is refused.
@@ -25,6 +29,8 @@ class SinkSettings:
     status_interval: float = 10.0
     options: Mapping[str, str] = field(default_factory=dict)
     spool_limit: int | None = None
+    rotate_size: int | None = None
+    rotate_interval: float | None = None
 
 
 EAGER_PACE = 0.002
@@ -40,7 +46,7 @@ class Sink(Protocol):
     `edge_lsn` is the end LSN of the last transaction written: what is delivered again below it is skipped.
     `last_commit` is that transaction, None before the first.
     `prepared` are the transactions that are prepared and not ended there.
-    `durable_lsn` is the position that is fsynced and in the checkpoint: the only one the server may be told.
+    `durable_lsn` is the position that is fsynced and in the checkpoint: the only one the server may hear of.
     `pace` is how many seconds a few rows may wait for others, so that they are handled together.
     """
 
@@ -66,7 +72,7 @@ class Sink(Protocol):
     def open(self) -> Checkpoint | None:
         """Lock and recover; the checkpoint to be checked against the source, None where there is none."""
 
-    def start(self, source: Source, start_lsn: Lsn, checkpoint: Checkpoint | None = None) -> None:
+    def start(self, source: StreamSource, start_lsn: Lsn, checkpoint: Checkpoint | None = None) -> None:
         """Begin at `start_lsn`, or go on with the checkpoint that `check_source` returned.
 
         Comes again, with a checkpoint, after every new connection.
@@ -85,7 +91,8 @@ class Sink(Protocol):
         """Make everything up to the last edge durable, now."""
 
     def new_spools(self) -> Spools:
-        """Say where a new connection is to put transactions aside; those of the last one are dropped."""
+        """Say where the spools of a new connection go; those of the last one are dropped."""
+        ...
 
     def rollback(self) -> None:
         """Forget what was written after the last edge (the connection was lost)."""
@@ -95,3 +102,24 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Drop what is after the last edge, finish the files, make all durable."""
+
+
+@dataclass(slots=True)
+class LastEdge:
+    """The last transaction edge that was written, as `Sink` describes it."""
+
+    lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
+    last_commit: LastCommit | None = None
+    prepared: tuple[Prepared, ...] = ()
+
+    def advance(self, lsn: Lsn) -> None:
+        """Go on to a position; never back."""
+        self.lsn = max(self.lsn, lsn)
+
+    def reach(self, edge: Edge) -> None:
+        """Go on to the end of a slice."""
+        self.advance(edge.end_lsn)
+        if edge.commit_lsn:
+            self.last_commit = LastCommit.after(self.last_commit, edge)
+        if edge.prepared is not None:
+            self.prepared = edge.prepared

@@ -4,22 +4,20 @@ The checkpoint knows the file by device and inode, and names it before the first
 file that was moved without HUP, replaced or shortened is found, and nothing of anybody else's is ever cut.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import PurePath
+from typing import ClassVar
 
-from pgcdc_cli.directory.checkpoint import Checkpoint, Mark, PartialFile
-from pgcdc_cli.directory.disk import Disk, Stat
-from pgcdc_cli.directory.strict_json import damaged
+from pgcdc_cli.directory.checkpoint import Checkpoint, FileState, PartialFile
+from pgcdc_cli.directory.disk import Disk, Stat, damaged
+from pgcdc_cli.directory.file_names import beside
+from pgcdc_cli.directory.open_files import OpenFiles
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.base import EncodedSlice, FileFormat, Piece
-from pgcdc_cli.sinks.base import EAGER_PACE, SinkSettings
-from pgcdc_cli.sinks.core import CheckpointedSink
-from pgcdc_cli.sinks.output_file import OutputFile
-
-CHECKPOINT_SUFFIX = ".checkpoint"
-LOCK_SUFFIX = ".lock"
-SPOOL_SUFFIX = ".spool"
+from pgcdc_cli.sinks.base import SinkSettings
+from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
+from pgcdc_cli.sinks.output_file import OutputFile, OutputFiles
 
 
 def takes_checkpoint(path: str, disk: Disk | None = None) -> bool:
@@ -28,126 +26,117 @@ def takes_checkpoint(path: str, disk: Disk | None = None) -> bool:
     return found is None or found.regular
 
 
-class FileSink(CheckpointedSink):
-    """One file, each transaction once. Whole transactions are written as they come, for `tail -f`."""
+def file_sink(
+    path: str,
+    encoding: FileFormat,
+    settings: SinkSettings,
+    disk: Disk | None = None,
+    clock: Callable[[], float] | None = None,
+) -> CheckpointedSink:
+    """Make the sink for a file that takes a checkpoint. USAGE for a format with one table a file."""
+    if encoding.tail:
+        message = f'could not write "{path}": format {encoding.name} has one table a file'
+        raise PgcdcError(ErrorKind.USAGE, message, hint="write it into a directory: -D DIR")
+    folder, name = PurePath(path).parent, PurePath(path).name
+    outputs = OutputFiles(OpenFiles(disk or Disk(), str(folder)), encoding)
+    return CheckpointedSink(SingleFile(outputs, name), outputs, settings, clock)
 
-    pace = EAGER_PACE
-    _eager = True
 
-    def __init__(
-        self,
-        path: str,
-        encoding: FileFormat,
-        settings: SinkSettings,
-        disk: Disk | None = None,
-        clock: Callable[[], float] | None = None,
-    ) -> None:
-        if encoding.tail:
-            message = f'could not write "{path}": format {encoding.name} has one table a file'
-            raise PgcdcError(ErrorKind.USAGE, message, hint="write it into a directory: -D DIR")
-        place = PurePath(path)
-        super().__init__(
-            str(place.parent), place.name + SPOOL_SUFFIX, encoding, settings, disk or Disk(), clock
-        )
-        self._name = place.name
+class SingleFile:
+    """One file. Whole transactions are written as they come, for `tail -f`."""
+
+    in_segments: ClassVar[bool] = False
+
+    def __init__(self, outputs: OutputFiles, name: str) -> None:
+        self.control = beside(name)
+        self._outputs = outputs
+        self._files = outputs.files
+        self._name = name
 
     @property
-    def _lock_path(self) -> str:
-        return self.files.full(self._name + LOCK_SUFFIX)
+    def _full(self) -> str:
+        return self._files.full(self._name)
 
-    @property
-    def _checkpoint_path(self) -> str:
-        return self.files.full(self._name + CHECKPOINT_SUFFIX)
+    def lock(self) -> Callable[[], None]:
+        """Lock a file of its own beside it."""
+        return self._files.disk.lock(self._files.full(self.control.lock))
 
-    def _check_fresh(self) -> None:
-        self._check_unwritten("there is no checkpoint for it")
+    def check_unwritten(self) -> None:
+        """Raise CHECKPOINT for a file with content, OUTPUT for what is no file."""
+        self._check_empty("there is no checkpoint for it")
 
-    def _check_unwritten(self, reason: str) -> None:
-        found = self.files.stat(self._name)
+    def _check_empty(self, reason: str) -> None:
+        found = self._files.stat(self._name)
         if found is not None and not found.regular:
             raise PgcdcError(ErrorKind.OUTPUT, f'could not open "{self._full}": it is no regular file')
         if found is not None and found.size:
             raise damaged(self._full, f"it has {found.size} bytes, and {reason}")
 
-    def _recover(self, checkpoint: Checkpoint) -> Checkpoint:
+    def recover(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Cut the file to its durable size, if it is the one that the checkpoint knows."""
         if checkpoint.inode is None:
-            self._check_unwritten("the checkpoint knows of none")
+            self._check_empty("the checkpoint knows of none")
             return checkpoint
-        if self.files.stat(self._name) is None:
+        if self._files.stat(self._name) is None:
             raise damaged(self._full, "it is missing; was it moved without HUP?")
         (entry,) = checkpoint.files
-        self.files.hold(self._name)
+        self._files.hold(self._name)
         found = self._stat()
         if (found.device, found.inode) != checkpoint.inode:
             raise damaged(self._full, "it is another file than the one written; was that moved without HUP?")
-        if found.size < entry.mark.size:
-            raise damaged(self._full, f"it has {found.size} bytes, {entry.mark.size} were durable")
-        self.files.truncate(self._name, entry.mark.size)
-        self._continue(entry)
+        if found.size < entry.state.size:
+            raise damaged(self._full, f"it has {found.size} bytes, {entry.state.size} were durable")
+        self._files.truncate(self._name, entry.state.size)
         return checkpoint
 
-    def _begin(self) -> None:
-        if self._saved.inode is None:
-            self._take()
+    def start(self, checkpoint: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
+        """Go on with the file that the checkpoint names, or take one."""
+        if checkpoint.inode is None:
+            self._take(checkpoint, save)
+        else:
+            (entry,) = checkpoint.files
+            self._outputs.open(entry, b"", exists=True)
 
-    def _take(self) -> None:
+    def _take(self, checkpoint: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
         """Make the file, or take an empty one, and let the checkpoint know of it."""
-        if self.files.stat(self._name) is None:
-            self.files.create(self._name)
-            self.files.fsync_folders()
-        self.files.hold(self._name)
-        self._check_unwritten("they aren't ours")
+        if self._files.stat(self._name) is None:
+            self._files.create(self._name)
+            self._files.fsync_folders()
+        self._files.hold(self._name)
+        self._check_empty("they aren't ours")
         found = self._stat()
-        entry = PartialFile(self._name, Mark())
-        self._save(replace(self._saved, files=(entry,), inode=(found.device, found.inode)))
-        self._continue(entry)
-
-    def _continue(self, entry: PartialFile) -> None:
-        self.outputs = [OutputFile(self.files, self._encoding, entry, b"", exists=True)]
-
-    def _output(self, piece: Piece) -> OutputFile:
-        assert not piece.head, "a file for one table only"
-        return self.outputs[0]
-
-    def _boundary_due(self) -> bool:
-        return self._reopening
-
-    def _boundary(self) -> None:
-        """Go on in a new file if the old one was moved."""
-        self._flush()
-        found = self.files.stat(self._name)
-        if found is not None and (found.device, found.inode) == self._saved.inode:
-            return
-        # Else a power cut could undo the move, and the old file stand where the checkpoint expects none.
-        self.disk.fsync_folder(self.files.root)
-        self._save(replace(self._saved, files=(), inode=None))
-        self.files.close(self._name)
-        self._take()
-
-    def _finish_stream(self) -> None:
-        """Do nothing: a new stream goes on in the same file."""
-
-    def _note(self, part: EncodedSlice) -> None:
-        """Do nothing: a single file has no schema files."""
-
-    def _place_schemas(self) -> None:
-        """Do nothing: a single file has no schema files."""
-
-    def _grew(self, size: int) -> None:
-        """Do nothing: a single file has no limit."""
-
-    def _shrank(self) -> None:
-        """Do nothing: a single file has no limit."""
-
-    def _end(self) -> None:
-        self._flush()
-
-    @property
-    def _full(self) -> str:
-        return self.files.full(self._name)
+        entry = PartialFile(self._name, FileState())
+        save(replace(checkpoint, files=(entry,), inode=(found.device, found.inode)))
+        self._outputs.open(entry, b"", exists=True)
 
     def _stat(self) -> Stat:
-        found = self.files.stat(self._name)
+        found = self._files.stat(self._name)
         if found is None:
             raise damaged(self._full, "it is missing")
         return found
+
+    def route(self, part: EncodedSlice) -> Iterator[tuple[Piece, OutputFile]]:
+        """All rows go into the one file."""
+        (output,) = self._outputs
+        for piece in part.pieces:
+            assert not piece.head, "a file for one table only"
+            yield piece, output
+
+    def fsync(self, changed: list[OutputFile]) -> None:
+        """Fsync the file, if it was written to."""
+        for output in changed:
+            self._files.fsync(output.path)
+
+    def rotate(self, edge: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
+        """Go on in a new file if the old one was moved."""
+        save(edge)
+        found = self._files.stat(self._name)
+        if found is not None and (found.device, found.inode) == edge.inode:
+            return
+        # Else a power cut could undo the move, and the old file stand where the checkpoint expects none.
+        self._files.disk.fsync_folder(self._files.root)
+        empty = replace(edge, files=(), inode=None)
+        save(empty)
+        self._files.close(self._name)
+        self._outputs.clear()
+        self._take(empty, save)

@@ -1,4 +1,4 @@
-"""One growing file, and how much of it is whole.
+"""Growing files, and how much of each is whole.
 
 What a format gives is held back until a frame is worth writing, in two parts: rows of whole transactions,
 and rows of the one that is still open. So an edge always falls between two frames, and the rows of an open
@@ -6,32 +6,274 @@ transaction can be taken back: from memory, or by cutting the file where the las
 """
 
 import zlib
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pyarrow as pa
 
-from pgcdc_cli.directory.checkpoint import Mark, PartialFile
-from pgcdc_cli.directory.open_files import Files
+from pgcdc_cli.directory.checkpoint import FileState, PartialFile
+from pgcdc_cli.directory.open_files import OpenFiles, folder_of
 from pgcdc_cli.formats.base import Data, FileFormat, Piece
 
 FRAME_SIZE = 1 << 20
 """Bytes (before compression) at which held rows become a frame and are written."""
 
 
-class Held:
-    """Rows that are not yet written; `mark` counts their bytes as held, and has no checksum."""
+class OutputFiles:
+    """All files that are being written. `held` is bytes in memory, `size` bytes in the files."""
+
+    def __init__(self, files: OpenFiles, encoding: FileFormat) -> None:
+        self.files = files
+        self.encoding = encoding
+        self.held = self.size = 0
+        self._outputs: list[OutputFile] = []
+        self._newest: dict[str, OutputFile] = {}
+        self._unsaved: dict[OutputFile, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._outputs)
+
+    def __iter__(self) -> Iterator["OutputFile"]:
+        return iter(self._outputs)
+
+    def newest(self, folder: str) -> "OutputFile | None":
+        """Give a folder's last part; None if there is no file for it."""
+        return self._newest.get(folder)
+
+    def open(self, entry: PartialFile, head: bytes, *, exists: bool) -> "OutputFile":
+        """Go on with a file, or begin one, which is made when there is something to write."""
+        output = OutputFile(self.files, self.encoding, entry, head, exists=exists)
+        self.size += output.now.size
+        self._add(output)
+        return output
+
+    def _add(self, output: "OutputFile") -> None:
+        self._outputs.append(output)
+        newest = self._newest.get(output.folder)
+        if newest is None or output.part > newest.part:
+            self._newest[output.folder] = output
+
+    def append(self, output: "OutputFile", piece: Piece, *, whole: bool) -> None:
+        """Take rows for one of them; `whole` if their transactions end in the same slice."""
+        held, size = output.held, output.now.size
+        output.append(piece, whole=whole)
+        self.held += output.held - held
+        self.size += output.now.size - size
+        self._unsaved[output] = None
+
+    @property
+    def behind(self) -> bool:
+        """Whether there are whole rows that are not durable."""
+        return any(output.behind for output in self._unsaved)
+
+    def settle(self) -> None:
+        """Count all rows taken so far as whole: this is a transaction edge."""
+        for output in self._unsaved:
+            if output.begun:
+                output.settle()
+
+    def write_all(self) -> None:
+        """Write all that is held."""
+        for output in self._unsaved:
+            output.write_all()
+        self._count()
+
+    def write_whole(self) -> None:
+        """Write what is whole."""
+        for output in self._unsaved:
+            output.write_whole()
+        self._count()
+
+    def finish(self) -> None:
+        """Write all that is held, and the end of each file."""
+        for output in self._outputs:
+            output.finish(self.encoding.tail)
+        self._count()
+
+    def _count(self) -> None:
+        self.held = sum(output.held for output in self._unsaved)
+        self.size = sum(output.now.size for output in self._outputs)
+
+    def changed(self) -> list["OutputFile"]:
+        """Give those with something written and whole that isn't durable."""
+        return [output for output in self._outputs if output.edge != output.durable]
+
+    def entries(self) -> tuple[PartialFile, ...]:
+        """Give what a checkpoint at the last edge says of them."""
+        return tuple(output.entry for output in self._outputs if output.lasting)
+
+    def now_durable(self, changed: list["OutputFile"]) -> None:
+        """Count what is whole in these as durable, which all others are."""
+        for output in changed:
+            output.durable = output.edge
+        self._unsaved = {output: None for output in self._unsaved if output.begun}
+
+    def rollback(self) -> None:
+        """Take back the rows of the open transaction; files that have no others are gone."""
+        for output in self._unsaved:
+            output.rollback()
+        kept = [output for output in self._outputs if not output.empty]
+        self._unsaved = {output: None for output in self._unsaved if not output.empty}
+        self._outputs, self._newest = [], {}
+        for output in kept:
+            self._add(output)
+        self._count()
+
+    def clear(self) -> None:
+        """Forget them all: they are finished."""
+        self._outputs, self._newest, self._unsaved = [], {}, {}
+        self.held = self.size = 0
+
+
+class OutputFile:
+    """A file that is being written.
+
+    `now` is what is in it, `edge` what of that is whole once `write_whole` was called, `durable` what is
+    fsynced and in the checkpoint.
+    """
+
+    def __init__(
+        self, files: OpenFiles, encoding: FileFormat, entry: PartialFile, head: bytes, *, exists: bool
+    ) -> None:
+        self.head = head
+        self.path = entry.path
+        self.folder = folder_of(entry.path)
+        self.part = entry.part
+        self.schema = entry.schema
+        self.now = self.edge = self.durable = entry.state
+        self._entry = entry
+        self._files = files
+        self._encoding = encoding
+        self._found = self._exists = exists
+        self._whole = _HeldRows()
+        self._begun = _HeldRows()
+        self._spilled = False
+
+    @property
+    def entry(self) -> PartialFile:
+        """What the checkpoint says of it."""
+        return replace(self._entry, state=self.edge)
+
+    @property
+    def held(self) -> int:
+        """Bytes in memory."""
+        return self._whole.state.size + self._begun.state.size
+
+    @property
+    def begun(self) -> bool:
+        """Whether it has rows of a transaction that is still open."""
+        return self._spilled or bool(self._begun.data)
+
+    @property
+    def behind(self) -> bool:
+        """Whether it has whole rows that are not durable."""
+        return bool(self._whole.data) or (self.edge if self._spilled else self.now) != self.durable
+
+    @property
+    def empty(self) -> bool:
+        """Whether it is nothing but a name, of which no checkpoint need speak."""
+        return not (self._found or self.now.size or self.held)
+
+    @property
+    def lasting(self) -> bool:
+        """Whether a checkpoint at the last edge speaks of it."""
+        return self._found or self.edge.size > 0
+
+    def append(self, piece: Piece, *, whole: bool) -> None:
+        """Take rows; `whole` if their transactions end in the same slice."""
+        if whole and self._begun.data:
+            self._complete()
+        held = self._whole if whole else self._begun
+        size = _size(piece.data)
+        full = self.held + size >= FRAME_SIZE
+        data = piece.data if full else _own(piece.data)
+        commits = piece.first_commit_lsn, piece.last_commit_lsn
+        held.add([data], FileState(size, 0, piece.rows, *commits, piece.unchanged))
+        if full:
+            self.write_all()
+
+    def _complete(self) -> None:
+        self._whole.add(self._begun.data, self._begun.state)
+        self._begun.clear()
+
+    def settle(self) -> None:
+        """Count all rows taken so far as whole: this is a transaction edge."""
+        self._complete()
+        self._spilled = False
+
+    def write_all(self) -> None:
+        """Write what is held, as one frame up to the edge and one beyond it."""
+        self._write(self._whole)
+        if self._begun.data and not self._spilled:
+            self.edge = self.now
+            self._spilled = True
+        self._write(self._begun)
+
+    def write_whole(self) -> None:
+        """Write what is whole, so that `edge` says how far that reaches."""
+        if not self._spilled:
+            self._write(self._whole)
+            self.edge = self.now
+
+    def finish(self, tail: bytes) -> None:
+        """Write all that is held, and the end of the file."""
+        self.write_all()
+        if tail and self._exists:
+            self._append(tail, FileState())
+        self.edge = self.now
+
+    def rollback(self) -> None:
+        """Take back the rows of the open transaction; a file that has no others is removed."""
+        self._begun.clear()
+        if not self._spilled:
+            return
+        self._spilled = False
+        self.now = self.edge
+        if self.lasting:
+            self._files.truncate(self.path, self.edge.size)
+        else:
+            self._files.remove(self.path)
+            self._exists = False
+
+    def _write(self, held: "_HeldRows") -> None:
+        if not held.data:
+            return
+        frame = self._encoding.frame(held.data)
+        rows = held.state
+        held.clear()
+        if not self._exists:
+            self._files.create(self.path)
+            self._exists = True
+        if self.head and not self.now.size:
+            self._append(self.head, FileState())
+        self._append(memoryview(frame).cast("B"), rows)
+
+    def _append(self, data: bytes | memoryview, rows: FileState) -> None:
+        self._files.append(self.path, data)
+        crc32 = zlib.crc32(data, self.now.crc32)
+        self.now = _extended(self.now, rows, self.now.size + len(data), crc32)
+
+
+class _HeldRows:
+    """Rows that are not yet written; `state` counts their bytes as held, and has no checksum."""
 
     def __init__(self) -> None:
         self.data: list[Data] = []
-        self.mark = Mark()
+        self.state = FileState()
 
-    def add(self, data: list[Data], mark: Mark) -> None:
+    def add(self, data: list[Data], rows: FileState) -> None:
         self.data += data
-        self.mark = _joined(self.mark, mark, self.mark.size + mark.size, 0)
+        self.state = _extended(self.state, rows, self.state.size + rows.size, 0)
 
     def clear(self) -> None:
         self.data = []
-        self.mark = Mark()
+        self.state = FileState()
+
+
+def _extended(before: FileState, rows: FileState, size: int, crc32: int) -> FileState:
+    first = before.first_commit_lsn if before.rows else rows.first_commit_lsn
+    last = rows.last_commit_lsn if rows.rows else before.last_commit_lsn
+    return FileState(size, crc32, before.rows + rows.rows, first, last, before.unchanged or rows.unchanged)
 
 
 def _size(data: Data) -> int:
@@ -48,137 +290,3 @@ def _size(data: Data) -> int:
 def _own(data: Data) -> Data:
     """Copy what may be a view into a buffer that is much larger, and would live as long as the view."""
     return bytes(data) if isinstance(data, memoryview | pa.Buffer) else data
-
-
-def _joined(mark: Mark, new: Mark, size: int, crc32: int) -> Mark:
-    first = mark.first_commit_lsn if mark.rows else new.first_commit_lsn
-    last = new.last_commit_lsn if new.rows else mark.last_commit_lsn
-    return Mark(size, crc32, mark.rows + new.rows, first, last, mark.unchanged or new.unchanged)
-
-
-class OutputFile:
-    """A file that is being written.
-
-    `now` is what is in it, `edge` what of that is whole once `settle_edge` was called, `durable` what is
-    fsynced and in the checkpoint.
-    """
-
-    def __init__(
-        self, files: Files, encoding: FileFormat, entry: PartialFile, head: bytes, *, exists: bool
-    ) -> None:
-        self.head = head
-        self.path = entry.path
-        self.part = entry.part
-        self.schema = entry.schema
-        self.now = self.edge = self.durable = entry.mark
-        self._entry = entry
-        self._files = files
-        self._encoding = encoding
-        self._found = self._exists = exists
-        self._whole = Held()
-        self._begun = Held()
-        self._spilled = False
-
-    @property
-    def entry(self) -> PartialFile:
-        """What the checkpoint says of it."""
-        return replace(self._entry, mark=self.edge)
-
-    @property
-    def held(self) -> int:
-        """Bytes in memory."""
-        return self._whole.mark.size + self._begun.mark.size
-
-    @property
-    def begun(self) -> bool:
-        """Whether it has rows of a transaction that is still open."""
-        return self._spilled or bool(self._begun.data)
-
-    @property
-    def behind(self) -> bool:
-        """Whether it has whole rows that are not durable."""
-        return bool(self._whole.data) or (self.edge if self._spilled else self.now) != self.durable
-
-    def append(self, piece: Piece, *, whole: bool) -> None:
-        """Take rows; `whole` if their transactions end in the same slice."""
-        if whole and self._begun.data:
-            self._complete()
-        held = self._whole if whole else self._begun
-        size = _size(piece.data)
-        full = self.held + size >= FRAME_SIZE
-        data = piece.data if full else _own(piece.data)
-        commits = piece.first_commit_lsn, piece.last_commit_lsn
-        held.add([data], Mark(size, 0, piece.rows, *commits, piece.unchanged))
-        if full:
-            self.cut()
-
-    def _complete(self) -> None:
-        self._whole.add(self._begun.data, self._begun.mark)
-        self._begun.clear()
-
-    def settle(self) -> None:
-        """Count all rows taken so far as whole: this is a transaction edge."""
-        self._complete()
-        self._spilled = False
-
-    def cut(self) -> None:
-        """Write what is held, as one frame up to the edge and one beyond it."""
-        self._write(self._whole)
-        if self._begun.data and not self._spilled:
-            self.edge = self.now
-            self._spilled = True
-        self._write(self._begun)
-
-    def settle_edge(self) -> None:
-        """Write what is whole, so that `edge` says how far that reaches."""
-        if not self._spilled:
-            self._write(self._whole)
-            self.edge = self.now
-
-    def finish(self, tail: bytes) -> None:
-        """Write all that is held, and the end of the file."""
-        self.cut()
-        if tail and self._exists:
-            self._append(tail, Mark())
-        self.edge = self.now
-
-    def rollback(self) -> None:
-        """Take back the rows of the open transaction; a file that has no others is removed."""
-        self._begun.clear()
-        if not self._spilled:
-            return
-        self._spilled = False
-        self.now = self.edge
-        if self.lasting:
-            self._files.truncate(self.path, self.edge.size)
-        else:
-            self._files.remove(self.path)
-            self._exists = False
-
-    @property
-    def empty(self) -> bool:
-        """Whether it is nothing but a name, of which no checkpoint need speak."""
-        return not (self._found or self.now.size or self.held)
-
-    @property
-    def lasting(self) -> bool:
-        """Whether a checkpoint at the last edge speaks of it."""
-        return self._found or self.edge.size > 0
-
-    def _write(self, held: Held) -> None:
-        if not held.data:
-            return
-        frame = self._encoding.frame(held.data)
-        rows = held.mark
-        held.clear()
-        if not self._exists:
-            self._files.create(self.path)
-            self._exists = True
-        if self.head and not self.now.size:
-            self._append(self.head, Mark())
-        self._append(memoryview(frame).cast("B"), rows)
-
-    def _append(self, data: bytes | memoryview, rows: Mark) -> None:
-        self._files.append(self.path, data)
-        crc32 = zlib.crc32(data, self.now.crc32)
-        self.now = _joined(self.now, rows, self.now.size + len(data), crc32)

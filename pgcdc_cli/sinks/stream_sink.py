@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable
 
 from pgcdc_cli.changes.slice import LastCommit, Prepared
-from pgcdc_cli.directory.checkpoint import Checkpoint, Source
+from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource
 from pgcdc_cli.directory.disk import Disk
-from pgcdc_cli.directory.open_files import Files
+from pgcdc_cli.directory.open_files import OpenFiles
 from pgcdc_cli.directory.spool_file import SpoolFolder
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.base import EncodedSlice, FileFormat
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.sinks.base import EAGER_PACE, SinkSettings
+from pgcdc_cli.sinks.base import EAGER_PACE, LastEdge, SinkSettings
 
 STDOUT = 1
 
@@ -46,18 +46,25 @@ class StreamSink:
         self._fd: int | None = None
         self._regular = False
         self._unsynced = False
-        self._open = False
+        self._in_transaction = False
         self._reopening = False
         self._failed = False
         self._synced_at = 0.0
-        self._edge_lsn = self._durable_lsn = Lsn(0)
-        self.last_commit: LastCommit | None = None
-        self.prepared: tuple[Prepared, ...] = ()
+        self._edge = LastEdge()
+        self._durable_lsn = Lsn(0)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     @property
     def edge_lsn(self) -> Lsn:
-        return self._edge_lsn
+        return self._edge.lsn
+
+    @property
+    def last_commit(self) -> LastCommit | None:
+        return self._edge.last_commit
+
+    @property
+    def prepared(self) -> tuple[Prepared, ...]:
+        return self._edge.prepared
 
     @property
     def durable_lsn(self) -> Lsn:
@@ -77,24 +84,20 @@ class StreamSink:
         self._regular = found is not None and found.regular
         return None
 
-    def start(self, source: Source, start_lsn: Lsn, checkpoint: Checkpoint | None = None) -> None:
+    def start(self, source: StreamSource, start_lsn: Lsn, checkpoint: Checkpoint | None = None) -> None:
         """Begin at `start_lsn`; the source is of no concern here."""
         del source, checkpoint
-        self._edge_lsn = self._durable_lsn = start_lsn
+        self._edge.lsn = self._durable_lsn = start_lsn
         self._synced_at = self._clock()
 
     def write(self, part: EncodedSlice) -> None:
         """Write a slice; raises BrokenPipeError when the reader went away."""
-        self._open = part.edge is None
+        self._in_transaction = part.edge is None
         data = [piece.data for piece in part.pieces]
         if data:
             self._write(memoryview(self._encoding.frame(data)).cast("B"))
         if part.edge is not None:
-            self._edge_lsn = max(self._edge_lsn, part.edge.end_lsn)
-            if part.edge.commit_lsn:
-                self.last_commit = LastCommit.after(self.last_commit, part.edge)
-            if part.edge.prepared is not None:
-                self.prepared = part.edge.prepared
+            self._edge.reach(part.edge)
             self._do_what_is_due()
 
     def _write(self, data: memoryview) -> None:
@@ -105,7 +108,7 @@ class StreamSink:
         self._unsynced = self._regular
 
     def _do_what_is_due(self) -> None:
-        if self._reopening and not self._open:
+        if self._reopening and not self._in_transaction:
             self._reopen()
         interval = self._settings.fsync_interval
         due = interval > 0 and self._clock() - self._synced_at >= interval
@@ -121,7 +124,7 @@ class StreamSink:
 
     def advance(self, lsn: Lsn) -> None:
         """Take over the position of a keepalive that came at a transaction edge."""
-        self._edge_lsn = max(self._edge_lsn, lsn)
+        self._edge.advance(lsn)
         self._do_what_is_due()
 
     def tick(self) -> None:
@@ -135,10 +138,10 @@ class StreamSink:
             self._disk.fsync(self._fd, self._name)
             self._failed = self._unsynced = False
         self._synced_at = self._clock()
-        self._durable_lsn = self._edge_lsn
+        self._durable_lsn = self._edge.lsn
 
     def new_spools(self) -> SpoolFolder:
-        """Put transactions aside in a temporary folder, anew for each connection."""
+        """Make a temporary folder for them, anew for each connection."""
         self._drop_spools()
         try:
             self._folder = tempfile.TemporaryDirectory(prefix="pgcdc-")
@@ -148,7 +151,7 @@ class StreamSink:
                 f"could not create a temporary folder: {error.strerror or error}",
                 hint="set TMPDIR to a folder that can be written",
             ) from error
-        self._spool_files = Files(self._disk, self._folder.name)
+        self._spool_files = OpenFiles(self._disk, self._folder.name)
         return SpoolFolder(self._spool_files, "spool", self._settings.spool_limit)
 
     def _drop_spools(self) -> None:
@@ -159,7 +162,7 @@ class StreamSink:
 
     def rollback(self) -> None:
         """Forget that a transaction is open; what was written of it can't be taken back, and comes again."""
-        self._open = False
+        self._in_transaction = False
 
     def reopen(self) -> None:
         """HUP: open the path anew at the next edge."""

@@ -6,7 +6,7 @@ Looked at before START_REPLICATION, whose refusals say less.
 import logging
 
 from pgcdc_cli.catalog import Catalog, Slot
-from pgcdc_cli.directory.checkpoint import Checkpoint, Source, check_gap, check_source
+from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource, check_gap, check_source
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import ReplicationConnection, SystemIdentity
@@ -65,7 +65,7 @@ class Start:
             keeps_prepared=settings.keeps_prepared,
         )
         self._check_publications()
-        source = Source(
+        source = StreamSource(
             identity.system_id, identity.timeline, identity.database, settings.slot, settings.publications
         )
         checkpoint = self._checked(source, position, connection)
@@ -92,7 +92,9 @@ class Start:
         if self._decodes:
             self._catalog.check_publications(self._settings.publications)
 
-    def _checked(self, source: Source, position: Lsn, connection: ReplicationConnection) -> Checkpoint | None:
+    def _checked(
+        self, source: StreamSource, position: Lsn, connection: ReplicationConnection
+    ) -> Checkpoint | None:
         """Give the checkpoint to go on with; None where there is none."""
         settings, checkpoint = self._settings, self._sink.checkpoint
         if checkpoint is not None:

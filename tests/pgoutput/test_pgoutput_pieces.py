@@ -12,7 +12,7 @@ from size import examples
 
 from pgcdc_cli.directory import spool_file
 from pgcdc_cli.directory.disk import Disk
-from pgcdc_cli.directory.open_files import Files
+from pgcdc_cli.directory.open_files import OpenFiles
 from pgcdc_cli.directory.spool_file import SpoolFolder
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.lsn import Lsn
@@ -30,7 +30,7 @@ class Run:
     def __init__(self, folder, *, skip_before=0, known=()):
         self.parts = []
         self.prepared = {(one.xid, one.gid): one for one in known}
-        self._spools = SpoolFolder(Files(Disk(), str(folder)), "spool")
+        self._spools = SpoolFolder(OpenFiles(Disk(), str(folder)), "spool")
         self._spools.clear(known)
         self._spools.check(known)
         self._streams = connection(self._spools, skip_before=skip_before, known=known)

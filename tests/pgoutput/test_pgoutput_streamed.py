@@ -12,7 +12,7 @@ from pgoutput_reference import flat
 from pgcdc_cli.changes.slice import Origin, Prepared
 from pgcdc_cli.directory import spool_file
 from pgcdc_cli.directory.disk import Disk
-from pgcdc_cli.directory.open_files import Files
+from pgcdc_cli.directory.open_files import OpenFiles
 from pgcdc_cli.directory.spool_file import SpoolFolder
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.frames import XLOGDATA_HEADER
@@ -31,7 +31,7 @@ END = (Lsn(1000), Lsn(1010), TIME)
 def spools(request, tmp_path, monkeypatch):
     monkeypatch.setattr(spool_file, "CHUNK_BYTES", request.param[0])
     monkeypatch.setattr(spool_file, "HELD_AT_MOST", request.param[1])
-    return SpoolFolder(Files(Disk(), str(tmp_path)), "spool")
+    return SpoolFolder(OpenFiles(Disk(), str(tmp_path)), "spool")
 
 
 def in_stream(message, xid=XID):
@@ -443,7 +443,7 @@ def test_every_cut_of_a_message_in_a_block_is_an_error_at_once_or_at_the_commit(
 
 def test_a_limit_stops_before_anything_is_written_beyond_it(tmp_path, monkeypatch):
     monkeypatch.setattr(spool_file, "CHUNK_BYTES", 1)
-    spools = SpoolFolder(Files(Disk(), str(tmp_path)), "spool", limit=2000)
+    spools = SpoolFolder(OpenFiles(Disk(), str(tmp_path)), "spool", limit=2000)
     streams = connection(spools)
     rows = [in_stream(insert(b"%d" % number, b"a")) for number in range(1000)]
     blocks = [block(row, first=number == 0) for number, row in enumerate(rows)]

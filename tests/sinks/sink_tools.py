@@ -11,17 +11,18 @@ import pytest
 
 from pgcdc_cli.changes.slice import Edge
 from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
-from pgcdc_cli.directory.checkpoint import Source
+from pgcdc_cli.directory.checkpoint import StreamSource
 from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.directory.manifest import Segment, read_manifest
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.formats.base import EncodedSlice, Format, Piece
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.sinks.core import CheckpointedSink
-from pgcdc_cli.sinks.directory_sink import DirectorySettings, DirectorySink
+from pgcdc_cli.sinks.base import SinkSettings
+from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
+from pgcdc_cli.sinks.directory_sink import directory_sink
 from pgcdc_cli.types.pg_type import builtin
 
-SOURCE = Source("7300000000000000001", 1, "shop", "s1", ("p1",))
+SOURCE = StreamSource("7300000000000000001", 1, "shop", "s1", ("p1",))
 START = Lsn(100)
 LACKING = 1
 """The place in its transaction of the row that has a value which was not sent."""
@@ -250,18 +251,20 @@ def check_complete(reader: MemoryOrRealReader, encoding: Any, txs: Sequence[Tx])
 
 def make_directory(
     path: str, encoding: Format | Any, disk: Disk | None = None, clock: Clock | None = None, **settings: Any
-) -> DirectorySink:
-    return DirectorySink(path, encoding, DirectorySettings(**settings), disk, clock)
+) -> CheckpointedSink:
+    return directory_sink(path, encoding, SinkSettings(**settings), disk, clock)
 
 
-def started(path: Path, encoding: Any = None, clock: Clock | None = None, **settings: Any) -> DirectorySink:
+def started(
+    path: Path, encoding: Any = None, clock: Clock | None = None, **settings: Any
+) -> CheckpointedSink:
     """Open a sink for a directory that is new."""
     sink = make_directory(str(path), encoding or Lines(), None, clock, **settings)
     sink.start(SOURCE, START, sink.open())
     return sink
 
 
-def open_sink(path: Path, encoding: Any = None) -> DirectorySink:
+def open_sink(path: Path, encoding: Any = None) -> CheckpointedSink:
     """Open a sink for a directory, new or not."""
     sink = make_directory(str(path), encoding or Lines())
     sink.open()

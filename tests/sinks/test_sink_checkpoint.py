@@ -9,10 +9,10 @@ from sink_tools import SOURCE
 
 from pgcdc_cli.directory.checkpoint import (
     Checkpoint,
-    Mark,
+    FileState,
     PartialFile,
-    Pending,
-    Source,
+    PendingRotation,
+    StreamSource,
     check_source,
     decode,
     encode,
@@ -32,7 +32,7 @@ PATHS = st.lists(st.text("ab%é-.", min_size=1).filter(lambda p: p not in {".", 
 FILES = st.builds(
     PartialFile,
     PATHS,
-    st.builds(Mark, COUNTS, COUNTS, COUNTS, LSNS, LSNS),
+    st.builds(FileState, COUNTS, COUNTS, COUNTS, LSNS, LSNS),
     COUNTS,
     st.none() | st.text(),
     st.none() | PATHS,
@@ -40,14 +40,14 @@ FILES = st.builds(
 )
 CHECKPOINTS = st.builds(
     Checkpoint,
-    source=st.builds(Source, st.text(), COUNTS, st.text(), st.text(), st.lists(st.text()).map(tuple)),
+    source=st.builds(StreamSource, st.text(), COUNTS, st.text(), st.text(), st.lists(st.text()).map(tuple)),
     end_lsn=LSNS,
     options=st.dictionaries(st.text(), st.text()),
     stream_id=st.uuids().map(str),
     segment=COUNTS,
     files=st.lists(FILES, max_size=3).map(tuple),
     pending=st.none()
-    | st.builds(Pending, st.text(), st.lists(st.tuples(PATHS, PATHS), max_size=2).map(tuple), COUNTS),
+    | st.builds(PendingRotation, st.text(), st.lists(st.tuples(PATHS, PATHS), max_size=2).map(tuple), COUNTS),
     inode=st.none() | st.tuples(COUNTS, COUNTS),
 )
 ONE = Checkpoint(
@@ -56,9 +56,11 @@ ONE = Checkpoint(
     options={"format": "jsonl", "suffix": ".jsonl"},
     segment=13,
     files=(
-        PartialFile("public.a/000013-0000000000000010-1.jsonl.partial", Mark(10, 20, 1, Lsn(16), Lsn(16))),
+        PartialFile(
+            "public.a/000013-0000000000000010-1.jsonl.partial", FileState(10, 20, 1, Lsn(16), Lsn(16))
+        ),
     ),
-    pending=Pending("{}\n", (("a.partial", "a"),), 7),
+    pending=PendingRotation("{}\n", (("a.partial", "a"),), 7),
 )
 
 

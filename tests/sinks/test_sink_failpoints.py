@@ -46,6 +46,7 @@ class Script:
     def __init__(self, path: str, encoding, disk: Disk) -> None:
         self.confirmed = START
         self.clock = Clock()
+        self.disk = disk
         self.feed = Feed(encoding)
         self.sink = make_directory(path, encoding, disk, self.clock, **SETTINGS)
 
@@ -126,7 +127,7 @@ def test_the_script_meets_what_it_should(tmp_path, encoding):
     parts = [file.path for segment in reader.segments() for file in segment.files if "-2." in file.path]
     assert len(reader.segments()) >= 5
     assert parts, "no huge transaction went on in another part"
-    assert {"ftruncate", "unlink", "rename", "mkdir", "fsync", "write"} <= set(script.sink.disk.calls)
+    assert {"ftruncate", "unlink", "rename", "mkdir", "fsync", "write"} <= set(script.disk.calls)
 
 
 @pytest.mark.parametrize("how", ["before", "after", "short"])
@@ -191,7 +192,7 @@ def test_a_crash_of_the_recovery_itself_loses_nothing(tmp_path, encoding):
             script = Script(path, encoding, FailingDisk(first, "after"))
             with pytest.raises(Crash):
                 script.run()
-            script.sink.disk.bury()
+            script.disk.bury()
             disk = FailingDisk(at, rng.choice(["before", "after", "short"]))
             sink = make_directory(path, encoding, disk, Clock(), **SETTINGS)
             try:

@@ -13,7 +13,8 @@ from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.sinks import output_file
 from pgcdc_cli.sinks.base import SinkSettings
-from pgcdc_cli.sinks.file_sink import FileSink, takes_checkpoint
+from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
+from pgcdc_cli.sinks.file_sink import file_sink, takes_checkpoint
 
 TXS = transactions("ab", "a", "aacb", "bc", "abcabcabc", "c", "ad")
 
@@ -34,12 +35,12 @@ def small_frames(monkeypatch):
     monkeypatch.setattr(output_file, "FRAME_SIZE", 100)
 
 
-def make_sink(path, disk: Disk | None = None, clock: Clock | None = None) -> FileSink:
+def make_sink(path, disk: Disk | None = None, clock: Clock | None = None) -> CheckpointedSink:
     settings = SinkSettings(fsync_interval=5.0, status_interval=5.0)
-    return FileSink(str(path), Plain(), settings, disk, clock)
+    return file_sink(str(path), Plain(), settings, disk, clock)
 
 
-def started(path) -> FileSink:
+def started(path) -> CheckpointedSink:
     sink = make_sink(path)
     sink.start(SOURCE, START, sink.open())
     return sink
@@ -176,7 +177,7 @@ def test_rows_appended_by_an_unfinished_run_are_cut(tmp_path):
 
 
 def test_a_format_with_one_table_a_file_needs_a_directory(tmp_path):
-    error = error_of(lambda: FileSink(str(tmp_path / "out"), Framed(), SinkSettings()))
+    error = error_of(lambda: file_sink(str(tmp_path / "out"), Framed(), SinkSettings()))
     assert error.kind is ErrorKind.USAGE
     assert "-D" in error.hint
 

@@ -45,12 +45,12 @@ def test_two_thousand_tables_need_few_descriptors(tmp_path, monkeypatch):
 
 
 def test_held_rows_are_bounded_over_all_tables(tmp_path, monkeypatch):
-    monkeypatch.setattr("pgcdc_cli.sinks.core.HELD_AT_MOST", 2000)
+    monkeypatch.setattr("pgcdc_cli.sinks.checkpointed_sink.HELD_AT_MOST", 2000)
     sink, feed = started(tmp_path / "d"), Feed(Lines())
     txs = transactions(*["abcd"] * 50)
     for tx in txs:
         sink.write(feed.part(tx, 0, 2))
-        assert sink._held == sum(output_file.held for output_file in sink.outputs) < 2000
+        assert sink.outputs.held == sum(output.held for output in sink.outputs) < 2000
         sink.write(feed.part(tx, 2, edge=True))
     sink.close()
     check_complete(reader(tmp_path / "d"), Lines(), txs)

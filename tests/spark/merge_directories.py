@@ -25,7 +25,7 @@ from pgcdc_cli.changes.slice import (
     TruncateChange,
 )
 from pgcdc_cli.changes.table import TableSchema
-from pgcdc_cli.directory.paths import file_name, table_folder
+from pgcdc_cli.directory.file_names import file_name, table_folder
 from pgcdc_cli.formats.arrow import ArrowFormat
 from pgcdc_cli.formats.base import Format, Piece
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig

@@ -1,4 +1,4 @@
-"""The names of folders and files in a directory.
+"""What the files and folders of a stream's output are called.
 
 Two tables never share a folder, whatever their names are, also on file systems that ignore case or normalise
 Unicode: a character stays as it is only if neither folding nor normalisation could turn it into another or
@@ -12,15 +12,35 @@ from typing import NamedTuple
 
 from pgcdc_cli.lsn import Lsn
 
-PARTIAL = ".partial"
-MESSAGES = "_messages"
+CHECKPOINT = "checkpoint.json"
+MANIFEST = "manifest.jsonl"
 SCHEMAS = "schemas"
+"""A folder with each version of each table."""
+
+PARTIAL = ".partial"
+"""What a data file's name ends in until the file is finished."""
 
 LONGEST = 255
 """Bytes in the name of a folder, on every file system in common use."""
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-")
 _DATA_FILE = re.compile(r"([0-9]{6,})-([0-9A-F]{16})-([1-9][0-9]*)(\..+)")
+
+
+class ControlFiles(NamedTuple):
+    """Where a sink keeps what it needs for itself; the spool is a folder."""
+
+    checkpoint: str
+    lock: str
+    spool: str
+
+
+IN_DIRECTORY = ControlFiles(CHECKPOINT, ".lock", "_spool")
+
+
+def beside(name: str) -> ControlFiles:
+    """Name what stands beside a single file."""
+    return ControlFiles(f"{name}.checkpoint", f"{name}.lock", f"{name}.spool")
 
 
 def table_folder(schema: str, table: str) -> str:
@@ -54,7 +74,12 @@ def _keeps(character: str) -> bool:
     )
 
 
-class DataFile(NamedTuple):
+def schema_path(oid: int, fingerprint: str) -> str:
+    """Name the file of one version of a table, relative to the directory."""
+    return f"{SCHEMAS}/{oid}-{fingerprint}.json"
+
+
+class DataFileName(NamedTuple):
     """What a data file's name says, finished or not."""
 
     segment: int
@@ -68,10 +93,10 @@ def file_name(segment: int, first_commit_lsn: Lsn, part: int, suffix: str) -> st
     return f"{segment:06d}-{first_commit_lsn.hex16()}-{part}{suffix}"
 
 
-def parse_file_name(name: str) -> DataFile | None:
+def parse_file_name(name: str) -> DataFileName | None:
     """Read a data file's name; None for any other file."""
     match = _DATA_FILE.fullmatch(name)
     if match is None:
         return None
     segment, lsn, part, suffix = match.groups()
-    return DataFile(int(segment), Lsn(int(lsn, 16)), int(part), suffix)
+    return DataFileName(int(segment), Lsn(int(lsn, 16)), int(part), suffix)

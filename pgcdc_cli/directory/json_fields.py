@@ -7,13 +7,12 @@ names it.
 import json
 from typing import TypeVar
 
-from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 
 T = TypeVar("T")
 
 
-class Fields:
+class JsonFields:
     """A JSON object read field by field; `end` refuses what nobody asked for."""
 
     def __init__(self, data: object, what: str) -> None:
@@ -58,16 +57,16 @@ class Fields:
 
     def texts(self, name: str) -> dict[str, str]:
         """Take an object whose values are all texts."""
-        fields = Fields(self._data.pop(name, None), name)
+        fields = JsonFields(self._data.pop(name, None), name)
         found = {key: fields.text(key) for key in tuple(fields._data)}
         fields.end()
         return found
 
-    def inner(self, name: str) -> "Fields | None":
+    def inner(self, name: str) -> "JsonFields | None":
         """Take an object, or null."""
         if self.null(name):
             return None
-        return Fields(self._data.pop(name, None), name)
+        return JsonFields(self._data.pop(name, None), name)
 
     def null(self, name: str) -> bool:
         """Take a field if it is null, and say whether it was."""
@@ -96,8 +95,3 @@ def load(data: bytes) -> object:
         return json.loads(data.decode("utf-8"))
     except RecursionError:
         raise ValueError("nested too deeply") from None
-
-
-def damaged(path: str, reason: str) -> PgcdcError:
-    """Make the error for a file of ours that isn't as it was left."""
-    return PgcdcError(ErrorKind.CHECKPOINT, f'could not go on from "{path}": {reason}')

@@ -1,0 +1,352 @@
+"""The sink that loses nothing and doubles nothing: edges, flushes, checkpoints, positions.
+
+Rules, all kept here:
+- the checkpoint is written at transaction edges only, after everything it names is fsynced;
+- `durable_lsn` moves only after the checkpoint is durable;
+- after a failure nothing is tried again on the same files: what is on disk by then, only recovery may judge.
+
+Where the files are is the destination's concern: a directory of segments (`directory_sink.py`), or one file
+(`file_sink.py`).
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import ClassVar, Protocol
+
+from pgcdc_cli.changes.slice import Edge, LastCommit, Prepared
+from pgcdc_cli.directory.checkpoint import (
+    Checkpoint,
+    StreamSource,
+    check_options,
+    read_checkpoint,
+    write_checkpoint,
+)
+from pgcdc_cli.directory.file_names import ControlFiles
+from pgcdc_cli.directory.spool_file import SpoolFolder
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.formats.base import EncodedSlice, Piece
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.sinks.base import EAGER_PACE, LAZY_PACE, LastEdge, SinkSettings
+from pgcdc_cli.sinks.output_file import OutputFile, OutputFiles
+
+HELD_AT_MOST = 16 << 20
+"""Bytes of rows in memory, over all files, at which all of them are written."""
+
+
+class Destination(Protocol):
+    """Where the rows go: a directory of segments, or one file.
+
+    `control` are the files beside the data. `in_segments`: rows are seen once their segment is finished;
+    elsewhere somebody may look on, and sees whole transactions as they come. `save` makes a checkpoint
+    durable.
+    """
+
+    in_segments: ClassVar[bool]
+
+    @property
+    def control(self) -> ControlFiles: ...
+
+    def lock(self) -> Callable[[], None]:
+        """Keep others from writing here; gives what unlocks it. Raises LOCKED."""
+        ...
+
+    def check_unwritten(self) -> None:
+        """Raise CHECKPOINT if there is data, which must not be started over."""
+
+    def recover(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Bring the files to the state that the checkpoint names; gives the checkpoint to go on with."""
+        ...
+
+    def start(self, checkpoint: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
+        """Open the files that the checkpoint names, and make one where it must name one first."""
+
+    def route(self, part: EncodedSlice) -> Iterator[tuple[Piece, OutputFile]]:
+        """Find or make the file for each piece of a slice."""
+        ...
+
+    def fsync(self, changed: list[OutputFile]) -> None:
+        """Fsync the files written to, and what describes their content; folders are the caller's."""
+
+    def rotate(self, edge: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
+        """Save the checkpoint of an edge, and go over to new files: all are finished and fsynced."""
+
+
+class CheckpointedSink:
+    """A sink with a checkpoint. Life: `open`, `start`, any number of writes, `close`."""
+
+    def __init__(
+        self,
+        destination: Destination,
+        outputs: OutputFiles,
+        settings: SinkSettings,
+        clock: Callable[[], float] | None,
+    ) -> None:
+        self.outputs = outputs
+        self.pace = LAZY_PACE if destination.in_segments else EAGER_PACE
+        self._destination = destination
+        self._files = outputs.files
+        self._settings = settings
+        self._clock = clock or time.monotonic
+        self._checkpoint_path = self._files.full(destination.control.checkpoint)
+        self._spools = SpoolFolder(self._files, destination.control.spool, settings.spool_limit)
+        encoding = outputs.encoding
+        self._options = {"format": encoding.name, "suffix": encoding.suffix, **settings.options}
+        self._checkpoint: Checkpoint | None = None
+        self._edge = LastEdge()
+        self._in_transaction = self._started = self._reopening = False
+        self._flushed_at = self._first_row_at = 0.0
+        self._failure: PgcdcError | None = None
+        self._unlock: Callable[[], None] | None = None
+
+    @property
+    def edge_lsn(self) -> Lsn:
+        return self._edge.lsn
+
+    @property
+    def last_commit(self) -> LastCommit | None:
+        return self._edge.last_commit
+
+    @property
+    def prepared(self) -> tuple[Prepared, ...]:
+        return self._edge.prepared
+
+    @property
+    def durable_lsn(self) -> Lsn:
+        return Lsn(0) if self._checkpoint is None else self._checkpoint.end_lsn
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The checkpoint as it is on disk; None before the first."""
+        return self._checkpoint
+
+    @property
+    def _saved(self) -> Checkpoint:
+        assert self._checkpoint is not None, "the sink was not started"
+        return self._checkpoint
+
+    def open(self) -> Checkpoint | None:
+        """Lock, read the checkpoint and recover what it names; None where nothing was ever written.
+
+        Raises LOCKED, CHECKPOINT, OUTPUT, or USAGE for a checkpoint of another format or other options.
+        """
+        self._unlock = self._destination.lock()
+        try:
+            with self._guard():
+                self._recover()
+        except BaseException:
+            self._release()
+            raise
+        return self._checkpoint
+
+    def _recover(self) -> None:
+        checkpoint = read_checkpoint(self._files.disk, self._checkpoint_path)
+        if checkpoint is None:
+            self._destination.check_unwritten()
+        else:
+            check_options(self._checkpoint_path, self._options, checkpoint.options)
+            self._files.disk.fsync_folder(self._files.root)
+            self._spools.check(checkpoint.prepared)
+            recovered = self._destination.recover(checkpoint)
+            self._checkpoint = checkpoint
+            self._save(recovered)
+            self._edge = LastEdge(recovered.end_lsn, recovered.last_commit, recovered.prepared)
+        self._spools.clear(self._edge.prepared)
+
+    def start(self, source: StreamSource, start_lsn: Lsn, checkpoint: Checkpoint | None = None) -> None:
+        """Begin a new stream at `start_lsn`, or go on with `checkpoint` as `check_source` returned it.
+
+        Comes again, with a checkpoint, after every new connection; nothing may be unsynced then.
+        """
+        with self._guard():
+            assert (checkpoint is None) == (self._checkpoint is None), "the checkpoint, wherever there is one"
+            if checkpoint is None:
+                checkpoint = Checkpoint(source=source, end_lsn=start_lsn, options=self._options)
+                self._save(checkpoint)
+            if not self._started:
+                self._flushed_at = self._first_row_at = self._clock()
+                self._destination.start(self._saved, self._save)
+                self._started = True
+            self._go_on(checkpoint)
+
+    def _go_on(self, checkpoint: Checkpoint) -> None:
+        """Take over where the stream comes from; what was written under another identity is finished."""
+        if checkpoint.stream_id != self._saved.stream_id:
+            self._finish()
+        source, stream_id, end_lsn = checkpoint.source, checkpoint.stream_id, checkpoint.end_lsn
+        self._save(replace(self._saved, source=source, stream_id=stream_id, end_lsn=end_lsn))
+        self._edge.lsn = end_lsn
+
+    def write(self, part: EncodedSlice) -> None:
+        """Append a slice. Flushes, rotates or reopens at its edge when that is due."""
+        with self._guard():
+            self._in_transaction = True
+            if not self.outputs:
+                self._first_row_at = self._clock()
+            for piece, output in self._destination.route(part):
+                self.outputs.append(output, piece, whole=part.edge is not None)
+            if part.edge is not None:
+                self._settle(part.edge)
+            if self.outputs.held >= HELD_AT_MOST:
+                self.outputs.write_all()
+
+    def _settle(self, edge: Edge) -> None:
+        self.outputs.settle()
+        self._in_transaction = False
+        self._edge.reach(edge)
+        if not self._destination.in_segments:
+            self.outputs.write_whole()
+        self._do_what_is_due()
+
+    def advance(self, lsn: Lsn) -> None:
+        """Take over the position of a keepalive that came at a transaction edge."""
+        assert not self._in_transaction, "a keepalive's position inside of a transaction"
+        with self._guard():
+            self._edge.advance(lsn)
+            self._flush_if_due()
+
+    def tick(self) -> None:
+        """Flush or rotate if the clock says so; called at least once a second."""
+        with self._guard():
+            if self._in_transaction:
+                self._flush_if_due()
+            else:
+                self._do_what_is_due()
+
+    def _do_what_is_due(self) -> None:
+        if self._reopening or self._is_full():
+            self._reopening = False
+            self._rotate()
+        else:
+            self._flush_if_due()
+
+    def _is_full(self) -> bool:
+        """Is it time for a new segment?"""
+        if not (self._destination.in_segments and self.outputs):
+            return False
+        size, interval = self._settings.rotate_size, self._settings.rotate_interval
+        if size is not None and self.outputs.size >= size:
+            return True
+        return interval is not None and self._clock() - self._first_row_at >= interval
+
+    def _flush_if_due(self) -> None:
+        if self.outputs.behind:
+            interval = self._settings.fsync_interval
+            if interval == 0:
+                return
+        else:
+            interval = self._settings.status_interval
+        if self._clock() - self._flushed_at >= interval:
+            self._flush()
+
+    def flush(self) -> None:
+        """Make everything up to the last edge durable, now."""
+        with self._guard():
+            if self._started:
+                self._flush()
+
+    def _flush(self) -> None:
+        self.outputs.write_whole()
+        self._make_durable(self._save)
+
+    def _rotate(self) -> None:
+        self.outputs.finish()
+        self._make_durable(lambda edge: self._destination.rotate(edge, self._save))
+
+    def _make_durable(self, save: Callable[[Checkpoint], None]) -> None:
+        """Fsync, then the checkpoint: only then what was written counts as durable."""
+        changed = self.outputs.changed()
+        self._flushed_at = self._clock()
+        self._fsync(changed)
+        save(
+            replace(
+                self._saved,
+                end_lsn=self._edge.lsn,
+                last_commit=self._edge.last_commit,
+                prepared=self._edge.prepared,
+                files=self.outputs.entries(),
+            )
+        )
+        self.outputs.now_durable(changed)
+
+    def _fsync(self, changed: list[OutputFile]) -> None:
+        self._destination.fsync(changed)
+        for one in self._edge.prepared:
+            if one.path is not None and one not in self._saved.prepared:
+                self._files.fsync(one.path)
+        self._files.fsync_folders()
+
+    def _save(self, checkpoint: Checkpoint) -> None:
+        """Make a checkpoint durable, unless it is on disk already; then drop the spools it needs no more."""
+        before = self._checkpoint
+        if checkpoint == before:
+            return
+        write_checkpoint(self._files.disk, self._checkpoint_path, checkpoint)
+        self._checkpoint = checkpoint
+        for one in () if before is None else before.prepared:
+            if one not in checkpoint.prepared:
+                self._spools.discard(one)
+
+    def new_spools(self) -> SpoolFolder:
+        """Drop the last connection's spools, but for those of prepared transactions."""
+        with self._guard():
+            self._spools.clear(self._edge.prepared)
+        return self._spools
+
+    def rollback(self) -> None:
+        """Forget what was written after the last edge (the connection was lost)."""
+        with self._guard():
+            self._rollback()
+
+    def _rollback(self) -> None:
+        self.outputs.rollback()
+        self._in_transaction = False
+
+    def reopen(self) -> None:
+        """HUP: reopen the file, or rotate, at the next edge."""
+        self._reopening = True
+
+    def close(self) -> None:
+        """Drop what is after the last edge, finish the files, make all durable, unlock.
+
+        After a failure, or before `start`, it only closes what is open: what is on disk is left to
+        recovery. A second call does nothing.
+        """
+        try:
+            started, self._started = self._started, False
+            if started and self._failure is None:
+                with self._guard():
+                    self._rollback()
+                    self._finish()
+                    self._spools.close(self._edge.prepared)
+        finally:
+            self._release()
+
+    def _finish(self) -> None:
+        """Make all durable, and end the segment if there are any."""
+        if self._destination.in_segments:
+            self._rotate()
+        else:
+            self._flush()
+
+    def _release(self) -> None:
+        unlock, self._unlock = self._unlock, None
+        try:
+            self._files.close_all()
+        finally:
+            if unlock is not None:
+                unlock()
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            yield
+        except PgcdcError as error:
+            self._failure = error
+            raise
+        except BaseException as error:
+            self._failure = PgcdcError(ErrorKind.UNEXPECTED, f"could not write: {error!r}")
+            raise
