@@ -120,8 +120,8 @@ class SpoolFolder:
             )
         if not exists:
             self._files.create(path)
-        for part in data:
-            self._files.append(path, part)
+        for block in data:
+            self._files.append(path, block)
         self._written += size
 
     def read(self, path: str, offset: int) -> tuple[Chunk, int]:
@@ -208,9 +208,9 @@ class SpoolFile:
         self._folder.append(self._path, data, exists=self._exists)
         self._exists = True
         self._written.append(_Written(self._size, self._crc32))
-        for part in data:
-            self._size += len(part)
-            self._crc32 = zlib.crc32(part, self._crc32)
+        for block in data:
+            self._size += len(block)
+            self._crc32 = zlib.crc32(block, self._crc32)
 
     def finish(self) -> FinishedSpool:
         """Write all of it, for the checkpoint to name; nothing is appended any more."""

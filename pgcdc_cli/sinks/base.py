@@ -78,7 +78,7 @@ class Sink(Protocol):
         Comes again, with a checkpoint, after every new connection.
         """
 
-    def write(self, part: EncodedSlice) -> None:
+    def write(self, encoded: EncodedSlice) -> None:
         """Append a slice. Flushes or rotates at its edge when that is due."""
 
     def advance(self, lsn: Lsn) -> None:

@@ -11,8 +11,8 @@ Where the files are is the destination's concern: a directory of segments (`dire
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
+from types import TracebackType
 from typing import ClassVar, Protocol
 
 from pgcdc_cli.changes.slice import Edge, LastCommit, Prepared
@@ -62,7 +62,7 @@ class Destination(Protocol):
     def start(self, checkpoint: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
         """Open the files that the checkpoint names, and make one where it must name one first."""
 
-    def route(self, part: EncodedSlice) -> Iterator[tuple[Piece, OutputFile]]:
+    def route(self, encoded: EncodedSlice) -> Iterator[tuple[Piece, OutputFile]]:
         """Find or make the file for each piece of a slice."""
         ...
 
@@ -97,7 +97,7 @@ class CheckpointedSink:
         self._edge = LastEdge()
         self._in_transaction = self._started = self._reopening = False
         self._flushed_at = self._first_row_at = 0.0
-        self._failure: PgcdcError | None = None
+        self._guard = _Guard()
         self._unlock: Callable[[], None] | None = None
 
     @property
@@ -133,7 +133,7 @@ class CheckpointedSink:
         """
         self._unlock = self._destination.lock()
         try:
-            with self._guard():
+            with self._guard:
                 self._recover()
         except BaseException:
             self._release()
@@ -159,7 +159,7 @@ class CheckpointedSink:
 
         Comes again, with a checkpoint, after every new connection; nothing may be unsynced then.
         """
-        with self._guard():
+        with self._guard:
             assert (checkpoint is None) == (self._checkpoint is None), "the checkpoint, wherever there is one"
             if checkpoint is None:
                 checkpoint = Checkpoint(source=source, end_lsn=start_lsn, options=self._options)
@@ -178,16 +178,16 @@ class CheckpointedSink:
         self._save(replace(self._saved, source=source, stream_id=stream_id, end_lsn=end_lsn))
         self._edge.lsn = end_lsn
 
-    def write(self, part: EncodedSlice) -> None:
+    def write(self, encoded: EncodedSlice) -> None:
         """Append a slice. Flushes, rotates or reopens at its edge when that is due."""
-        with self._guard():
+        with self._guard:
             self._in_transaction = True
             if not self.outputs:
                 self._first_row_at = self._clock()
-            for piece, output in self._destination.route(part):
-                self.outputs.append(output, piece, whole=part.edge is not None)
-            if part.edge is not None:
-                self._settle(part.edge)
+            for piece, output in self._destination.route(encoded):
+                self.outputs.append(output, piece, whole=encoded.edge is not None)
+            if encoded.edge is not None:
+                self._settle(encoded.edge)
             if self.outputs.held >= HELD_AT_MOST:
                 self.outputs.write_all()
 
@@ -202,13 +202,13 @@ class CheckpointedSink:
     def advance(self, lsn: Lsn) -> None:
         """Take over the position of a keepalive that came at a transaction edge."""
         assert not self._in_transaction, "a keepalive's position inside of a transaction"
-        with self._guard():
+        with self._guard:
             self._edge.advance(lsn)
             self._flush_if_due()
 
     def tick(self) -> None:
         """Flush or rotate if the clock says so; called at least once a second."""
-        with self._guard():
+        with self._guard:
             if self._in_transaction:
                 self._flush_if_due()
             else:
@@ -242,7 +242,7 @@ class CheckpointedSink:
 
     def flush(self) -> None:
         """Make everything up to the last edge durable, now."""
-        with self._guard():
+        with self._guard:
             if self._started:
                 self._flush()
 
@@ -290,13 +290,13 @@ class CheckpointedSink:
 
     def new_spools(self) -> SpoolFolder:
         """Drop the last connection's spools, but for those of prepared transactions."""
-        with self._guard():
+        with self._guard:
             self._spools.clear(self._edge.prepared)
         return self._spools
 
     def rollback(self) -> None:
         """Forget what was written after the last edge (the connection was lost)."""
-        with self._guard():
+        with self._guard:
             self._rollback()
 
     def _rollback(self) -> None:
@@ -315,8 +315,8 @@ class CheckpointedSink:
         """
         try:
             started, self._started = self._started, False
-            if started and self._failure is None:
-                with self._guard():
+            if started and self._guard.failure is None:
+                with self._guard:
                     self._rollback()
                     self._finish()
                     self._spools.close(self._edge.prepared)
@@ -338,15 +338,21 @@ class CheckpointedSink:
             if unlock is not None:
                 unlock()
 
-    @contextmanager
-    def _guard(self) -> Iterator[None]:
-        if self._failure is not None:
-            raise self._failure
-        try:
-            yield
-        except PgcdcError as error:
-            self._failure = error
-            raise
-        except BaseException as error:
-            self._failure = PgcdcError(ErrorKind.UNEXPECTED, f"could not write: {error!r}")
-            raise
+
+class _Guard:
+    """After a failure, whatever it was, nothing else is done: the same error is raised again."""
+
+    def __init__(self) -> None:
+        self.failure: PgcdcError | None = None
+
+    def __enter__(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, PgcdcError):
+            self.failure = error
+        elif error is not None:
+            self.failure = PgcdcError(ErrorKind.UNEXPECTED, f"could not write: {error!r}")

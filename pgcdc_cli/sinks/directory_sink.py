@@ -74,11 +74,11 @@ class SegmentDirectory:
             head = self._files.disk.read(self._files.full(entry.path), 0, entry.head_size)
             self._outputs.open(entry, head, exists=True)
 
-    def route(self, part: EncodedSlice) -> Iterator[tuple[Piece, OutputFile]]:
+    def route(self, encoded: EncodedSlice) -> Iterator[tuple[Piece, OutputFile]]:
         """Give each piece its table's last part, or another where that is full, or of another schema."""
-        for table in part.tables:
+        for table in encoded.tables:
             self._schemas.note(table)
-        for piece in part.pieces:
+        for piece in encoded.pieces:
             yield piece, self._output(piece)
 
     def _output(self, piece: Piece) -> OutputFile:

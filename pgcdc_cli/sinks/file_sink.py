@@ -115,10 +115,10 @@ class SingleFile:
             raise damaged(self._full, "it is missing")
         return found
 
-    def route(self, part: EncodedSlice) -> Iterator[tuple[Piece, OutputFile]]:
+    def route(self, encoded: EncodedSlice) -> Iterator[tuple[Piece, OutputFile]]:
         """All rows go into the one file."""
         (output,) = self._outputs
-        for piece in part.pieces:
+        for piece in encoded.pieces:
             assert not piece.head, "a file for one table only"
             yield piece, output
 

@@ -90,14 +90,14 @@ class StreamSink:
         self._edge.lsn = self._durable_lsn = start_lsn
         self._synced_at = self._clock()
 
-    def write(self, part: EncodedSlice) -> None:
+    def write(self, encoded: EncodedSlice) -> None:
         """Write a slice; raises BrokenPipeError when the reader went away."""
-        self._in_transaction = part.edge is None
-        data = [piece.data for piece in part.pieces]
+        self._in_transaction = encoded.edge is None
+        data = [piece.data for piece in encoded.pieces]
         if data:
             self._write(memoryview(self._encoding.frame(data)).cast("B"))
-        if part.edge is not None:
-            self._edge.reach(part.edge)
+        if encoded.edge is not None:
+            self._edge.reach(encoded.edge)
             self._do_what_is_due()
 
     def _write(self, data: memoryview) -> None:
