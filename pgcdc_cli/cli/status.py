@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pgcdc_cli.catalog import Slot
     from pgcdc_cli.directory.checkpoint import Checkpoint
     from pgcdc_cli.spark.warehouse import MergedTable
-    from pgcdc_cli.stream_status import Files, Merged
+    from pgcdc_cli.stream_status import FinishedSegments, MergeState
 
 _SERVER = ("PGHOST", "PGHOSTADDR", "PGDATABASE", "PGSERVICE")
 
@@ -77,7 +77,10 @@ def _names_a_server(conninfo: str) -> bool:
 
 
 def _content(
-    checkpoint: "Checkpoint | None", files: "Files", slot: "Slot | None", merged: "Merged | None"
+    checkpoint: "Checkpoint | None",
+    files: "FinishedSegments",
+    slot: "Slot | None",
+    merged: "MergeState | None",
 ) -> dict[str, Any]:
     return {
         "format_version": 1,
@@ -105,7 +108,7 @@ def _slot_content(slot: "Slot") -> dict[str, Any]:
     return {**asdict(slot), **positions}
 
 
-def _merged_content(merged: "Merged") -> dict[str, Any]:
+def _merged_content(merged: "MergeState") -> dict[str, Any]:
     from pgcdc_cli.stream_status import as_of
 
     tables = [{**asdict(one), "lsn": str(one.lsn), "query": as_of(one)} for one in merged.tables]
@@ -113,7 +116,10 @@ def _merged_content(merged: "Merged") -> dict[str, Any]:
 
 
 def _lines(
-    checkpoint: "Checkpoint | None", files: "Files", slot: "Slot | None", merged: "Merged | None"
+    checkpoint: "Checkpoint | None",
+    files: "FinishedSegments",
+    slot: "Slot | None",
+    merged: "MergeState | None",
 ) -> Iterator[str]:
     yield from facts([*_checkpoint_facts(checkpoint), *_slot_facts(slot), *_file_facts(files, merged)])
     if files.tables:
@@ -158,7 +164,7 @@ def _slot_facts(slot: "Slot | None") -> Iterator[tuple[str, str]]:
         yield "invalidated", slot.invalidation_reason or "its log is gone"
 
 
-def _file_facts(files: "Files", merged: "Merged | None") -> Iterator[tuple[str, str]]:
+def _file_facts(files: "FinishedSegments", merged: "MergeState | None") -> Iterator[tuple[str, str]]:
     numbers = (
         f": {files.first_segment} to {files.last_segment}, up to {files.end_lsn}" if files.segments else ""
     )
