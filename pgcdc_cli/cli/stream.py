@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pgcdc_cli.formats.base import Format
     from pgcdc_cli.formats.raw import RawFormat
-    from pgcdc_cli.stream.settings import Control, StreamSettings, Totals
+    from pgcdc_cli.stream.settings import RunTotals, Signals, StreamSettings
 
 INTERVAL = 0.5
 """Seconds between two looks of the line."""
@@ -53,7 +53,7 @@ class Reporter:
         self._shown_at = self._began = time.monotonic()
         self._rows = 0
 
-    def __call__(self, totals: "Totals") -> None:
+    def __call__(self, totals: "RunTotals") -> None:
         """Show the totals if it is time to."""
         now = time.monotonic()
         if not self._shown or now - self._shown_at < self._interval:
@@ -63,14 +63,14 @@ class Reporter:
         self._shown_at, self._rows = now, totals.rows
         self._write(self._text(totals, rate))
 
-    def end(self, totals: "Totals") -> None:
+    def end(self, totals: "RunTotals") -> None:
         """The whole run in one line, if there was one."""
         if not self._shown or not totals.durable_lsn:
             return
         rate = totals.rows / max(time.monotonic() - self._began, 0.001)
         write_error(f"pgcdc: {self._text(totals, rate)}")
 
-    def _text(self, totals: "Totals", rate: float) -> str:
+    def _text(self, totals: "RunTotals", rate: float) -> str:
         lag = human_bytes(max(totals.wal_end - totals.durable_lsn, 0))
         transactions = (
             "1 transaction" if totals.transactions == 1 else f"{totals.transactions:,} transactions"
@@ -182,7 +182,7 @@ def stream(  # noqa: PLR0913 - a command's options
     if not decodes and max_transactions is not None:
         raise usage_error("--max-transactions: raw output doesn't know where a transaction ends")
     from pgcdc_cli.replication.commands import Protocol
-    from pgcdc_cli.stream.settings import Limits, StreamSettings
+    from pgcdc_cli.stream.settings import RunLimits, StreamSettings
 
     settings = StreamSettings(
         conninfo=source.conninfo,
@@ -200,7 +200,7 @@ def stream(  # noqa: PLR0913 - a command's options
         ),
         at_prepare=target.at_prepare,
         keeps_prepared=keeps or target.at_prepare,
-        limits=Limits(
+        limits=RunLimits(
             end_lsn=None if endpos is None else units.end_position(endpos),
             end_now=endpos == "now",
             max_time=None if max_time is None else units.positive_duration(max_time),
@@ -233,11 +233,11 @@ def _run(
     settings: "StreamSettings", target: Target, encoding: "Format | RawFormat", reporter: Reporter
 ) -> None:
     from pgcdc_cli.stream.run import StreamRun
-    from pgcdc_cli.stream.settings import Control
+    from pgcdc_cli.stream.settings import Signals
 
-    control = Control()
-    run = StreamRun(settings, sink_for(target, encoding), encoding, control, reporter)
-    with _signals(control):
+    signals = Signals()
+    run = StreamRun(settings, sink_for(target, encoding), encoding, signals, reporter)
+    with _handled(signals):
         try:
             run.run()
         finally:
@@ -245,17 +245,17 @@ def _run(
 
 
 @contextmanager
-def _signals(control: "Control") -> Iterator[None]:
+def _handled(signals: "Signals") -> Iterator[None]:
     """INT and TERM ask for a clean end, and at the second time end at once; HUP asks for a new file."""
 
     def stop(number: int, _frame: "FrameType | None") -> None:
-        control.stop = True
+        signals.stop = True
         signal.signal(number, signal.SIG_DFL)
-        if control.waiting:
+        if signals.waiting:
             raise KeyboardInterrupt
 
     def hangup(_number: int, _frame: "FrameType | None") -> None:
-        control.hangup = True
+        signals.hangup = True
 
     handlers = {signal.SIGINT: stop, signal.SIGTERM: stop, signal.SIGHUP: hangup}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}

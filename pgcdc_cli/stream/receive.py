@@ -5,18 +5,16 @@ from collections.abc import Callable, Sequence
 
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.frames import Received
+from pgcdc_cli.pgoutput.small_batch import MOST_BYTES, MOST_MESSAGES
 from pgcdc_cli.replication.connection import ReplicationConnection
-from pgcdc_cli.stream.pipeline import Pipeline
-from pgcdc_cli.stream.settings import Ends
+from pgcdc_cli.stream.encode import FrameEncoder
+from pgcdc_cli.stream.settings import RunEnd
 
 BATCH = 8192
 """Frames decoded at once, at most: the cost per batch vanishes, and they stay in cache."""
 
 BATCH_BYTES = 1 << 20
 """Bytes of a batch that is large enough, however few its frames."""
-
-FEW, FEW_BYTES = 64, 1 << 16
-"""Frames and bytes of less than which a batch is small: it costs what any batch does, whatever is in it."""
 
 GATHER = 0.005
 """Seconds to wait for more of an open transaction before what is there is decoded."""
@@ -30,23 +28,23 @@ TICK = 0.25
 
 def is_small(frames: Sequence[bytes]) -> bool:
     """Say whether a batch costs more than what is in it."""
-    return len(frames) < FEW and sum(map(len, frames)) < FEW_BYTES
+    return len(frames) <= MOST_MESSAGES and sum(map(len, frames)) <= MOST_BYTES
 
 
-class Receiver:
+class BatchReceiver:
     """Takes batches from one connection; `pace` is the sink's. `must_end`: is there to be no more waiting?"""
 
     def __init__(
         self,
         connection: ReplicationConnection,
-        pipeline: Pipeline,
-        ends: Ends,
+        encoder: FrameEncoder,
+        end: RunEnd,
         must_end: Callable[[], bool],
         pace: float,
     ) -> None:
         self._connection = connection
-        self._pipeline = pipeline
-        self._ends = ends
+        self._encoder = encoder
+        self._end = end
         self._must_end = must_end
         self._pace = pace
         self._taken = 0.0
@@ -65,7 +63,7 @@ class Receiver:
     def _paced(self, received: Received) -> Received:
         """Let a few changes that come right after the last ones wait for more: each batch has its price."""
         wait = self._taken + self._pace - time.monotonic()
-        if wait <= 0 or not is_small(received.frames) or self._pipeline.awaits_more(received.frames[-1]):
+        if wait <= 0 or not is_small(received.frames) or self._encoder.awaits_more(received.frames[-1]):
             return received
         if self._ends_with(received):
             return received
@@ -73,10 +71,10 @@ class Receiver:
         return self._more(received, 0.0) or received
 
     def _completed(self, received: Received) -> Received:
-        """Wait for the rest of a transaction, whose part nobody waits for, while it comes at once."""
+        """Wait for the rest of a transaction, half of which is of no use, while it comes at once."""
         until = time.monotonic() + TICK
         size = sum(map(len, received.frames))
-        while self._pipeline.awaits_more(received.frames[-1]) and not (
+        while self._encoder.awaits_more(received.frames[-1]) and not (
             self._ends_with(received) or self._must_end()
         ):
             if len(received.frames) >= BATCH or size >= BATCH_BYTES or time.monotonic() >= until:
@@ -101,4 +99,4 @@ class Receiver:
     def _ends_with(self, received: Received) -> bool:
         """Say whether nothing behind this is wanted: the server has ended, or is beyond the end position."""
         keepalive = received.keepalive
-        return received.closed or (keepalive is not None and self._ends.is_reached(keepalive.wal_end))
+        return received.closed or (keepalive is not None and self._end.is_reached(keepalive.wal_end))

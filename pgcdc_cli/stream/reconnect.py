@@ -1,4 +1,4 @@
-"""How long a run waits for a server that isn't there."""
+"""Whether a lost connection is tried again, and how soon."""
 
 import logging
 import random
@@ -7,48 +7,47 @@ from collections.abc import Iterator
 
 from pgcdc_cli.errors import PgcdcError
 
-FIRST = 0.1
-"""Seconds: a walsender that was terminated lets go of its slot within that time."""
-
-CAP = 30.0
-"""Seconds: a server that comes back after hours is noticed soon enough."""
-
-
-class Backoff(Iterator[float]):
-    """Seconds to wait, doubling from `FIRST` up to `CAP`; `reset` after progress.
-
-    Half of each wait is random, so that many streams which lost one server don't come back at one instant.
-    """
-
-    def __init__(self) -> None:
-        self._ceiling = FIRST
-
-    def __next__(self) -> float:
-        ceiling = self._ceiling
-        self._ceiling = min(ceiling * 2, CAP)
-        return random.uniform(ceiling / 2, ceiling)  # noqa: S311 -- spreads load, guards no secret
-
-    def reset(self) -> None:
-        self._ceiling = FIRST
-
-
-FIRST_TRIES = 4
+FIRST_ATTEMPTS = 4
 """Attempts to make the first connection: about a second, enough for a server that is just starting."""
 
-PATIENCE = 600.0
+GIVE_UP_AFTER = 600.0
 """Seconds without a working connection after which a run that had one gives up."""
 
 STEADY = 1.0
 """Seconds that a connection must last; after shorter ones the waits grow, so that no server is hammered."""
 
+FIRST_WAIT = 0.1
+"""Seconds: a walsender that was terminated lets go of its slot within that time."""
 
-class Patience:
+LONGEST_WAIT = 30.0
+"""Seconds: a server that comes back after hours is noticed soon enough."""
+
+
+class Backoff(Iterator[float]):
+    """Seconds to wait, doubling from `FIRST_WAIT` up to `LONGEST_WAIT`; `reset` after progress.
+
+    Half of each wait is random, so that many streams which lost one server don't come back at one instant.
+    """
+
+    def __init__(self) -> None:
+        self._ceiling = FIRST_WAIT
+
+    def __next__(self) -> float:
+        ceiling = self._ceiling
+        self._ceiling = min(ceiling * 2, LONGEST_WAIT)
+        return random.uniform(ceiling / 2, ceiling)  # noqa: S311 -- spreads load, guards no secret
+
+    def reset(self) -> None:
+        self._ceiling = FIRST_WAIT
+
+
+class RetryPolicy:
     """May a failed connection be tried again, and when?"""
 
     def __init__(self, *, loop: bool) -> None:
         self._loop = loop
         self._backoff = Backoff()
-        self._tries = 0
+        self._attempts = 0
         self._lost_at: float | None = None
         self._connected_at: float | None = None
         self._was_connected = False
@@ -65,7 +64,7 @@ class Patience:
 
     def after(self, error: PgcdcError) -> float | None:
         """Seconds to wait before another try; None if there is none."""
-        self._tries += 1
+        self._attempts += 1
         now = time.monotonic()
         self._lost_at = self._lost_at or now
         if self._connected_at is not None and now - self._connected_at >= STEADY:
@@ -73,6 +72,6 @@ class Patience:
         self._connected_at = None
         if not error.kind.rule.transient or not self._loop:
             return None
-        if not self._was_connected and self._tries >= FIRST_TRIES:
+        if not self._was_connected and self._attempts >= FIRST_ATTEMPTS:
             return None
-        return None if now - self._lost_at > PATIENCE else next(self._backoff)
+        return None if now - self._lost_at > GIVE_UP_AFTER else next(self._backoff)

@@ -17,13 +17,13 @@ from pgcdc_cli.pgoutput.prepared import PreparedPolicy
 from pgcdc_cli.pgoutput.streamed import Streams
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.sinks.base import Sink
-from pgcdc_cli.stream.pipeline import ChangePipeline, Pipeline, RawPipeline
-from pgcdc_cli.stream.pump import Heartbeats, Pump, Writer
+from pgcdc_cli.stream.encode import ChangeEncoder, FrameEncoder, RawEncoder
+from pgcdc_cli.stream.loop import Heartbeats, SliceWriter, StreamLoop
 from pgcdc_cli.stream.receive import TICK
-from pgcdc_cli.stream.reconnect import Patience
-from pgcdc_cli.stream.settings import Control, Ends, StreamSettings, Totals
+from pgcdc_cli.stream.reconnect import RetryPolicy
+from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals, StreamSettings
 from pgcdc_cli.stream.snapshot import Snapshot
-from pgcdc_cli.stream.start import Start
+from pgcdc_cli.stream.start import StreamStart
 
 log = logging.getLogger("pgcdc")
 
@@ -36,24 +36,24 @@ class StreamRun:
         settings: StreamSettings,
         sink: Sink,
         encoding: Format | RawFormat,
-        control: Control,
-        report: Callable[[Totals], None],
+        signals: Signals,
+        report: Callable[[RunTotals], None],
     ) -> None:
         self._settings = settings
         self._sink = sink
         self._encoding = encoding
-        self._control = control
+        self._signals = signals
         self._report = report
         self._catalog = Catalog(settings.conninfo)
-        self._ends = Ends(settings.limits)
-        self._writer = Writer(sink, control)
-        self._start = Start(settings, sink, self._catalog, control, decodes=encoding.decodes)
+        self._end = RunEnd(settings.limits)
+        self._writer = SliceWriter(sink, signals)
+        self._start = StreamStart(settings, sink, self._catalog, signals, decodes=encoding.decodes)
         heartbeats = Heartbeats(encoding.restartable, settings.heartbeat_interval)
-        self._pump = Pump(sink, self._writer, self._ends, heartbeats, control, report)
+        self._loop = StreamLoop(sink, self._writer, self._end, heartbeats, signals, report)
         self._snapshot_taken = False
 
     @property
-    def totals(self) -> Totals:
+    def totals(self) -> RunTotals:
         return self._writer.totals
 
     def run(self) -> None:
@@ -74,7 +74,7 @@ class StreamRun:
                 raise
             finally:
                 self._sink.close()
-        self._ends.check(self._sink.edge_lsn)
+        self._end.check(self._sink.edge_lsn)
 
     def _keep(self, data: bytes) -> str:
         """Write what could not be decoded beside the output; gives the hint."""
@@ -86,47 +86,47 @@ class StreamRun:
         return f'nothing of it was confirmed: report it with "{path}"'
 
     def _connect_until_done(self) -> None:
-        patience = Patience(loop=self._settings.loop)
-        while not self._control.stop:
+        retries = RetryPolicy(loop=self._settings.loop)
+        while not self._signals.stop:
             try:
-                self._one_connection(patience)
+                self._one_connection(retries)
             except KeyboardInterrupt:
-                if not self._control.stop:
+                if not self._signals.stop:
                     raise
             except PgcdcError as error:
-                wait = patience.after(error)
+                wait = retries.after(error)
                 if wait is None:
                     raise
-                log.log(patience.level, "%s; trying again", error.message)
+                log.log(retries.level, "%s; trying again", error.message)
                 self._writer.back_to_edge()
                 self._pause(wait)
-                if self._ends.time_is_up:
+                if self._end.time_is_up:
                     raise
             else:
                 return
 
     def _pause(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while time.monotonic() < until and not (self._control.stop or self._ends.time_is_up):
+        while time.monotonic() < until and not (self._signals.stop or self._end.time_is_up):
             time.sleep(min(TICK, seconds))
 
-    def _one_connection(self, patience: Patience) -> None:
+    def _one_connection(self, retries: RetryPolicy) -> None:
         settings = self._settings
-        with self._control.interruptible():
+        with self._signals.interruptible():
             connection = ReplicationConnection(settings.conninfo, status_interval=settings.status_interval)
         with connection:
             identity = connection.identify_system()
-            self._ends.resolve_now(identity.wal_position)
+            self._end.resolve_now(identity.wal_position)
             self._start.prepare(connection, identity)
             if not self._take_snapshot(identity.database):
                 self._sink.close()
                 return
             options = self._plugin_options(connection.server_version)
             connection.start(settings.slot, self._sink.durable_lsn, options)
-            patience.connected()
-            self._pump.run(connection, self._pipeline(identity.database))
+            retries.connected()
+            self._loop.run(connection, self._encoder(identity.database))
             self._sink.close()
-            self._pump.acknowledge(connection)
+            self._loop.acknowledge(connection)
             self._part(connection)
 
     def _plugin_options(self, server_version: int) -> Mapping[str, str]:
@@ -150,14 +150,14 @@ class StreamRun:
             return plan is None or not plan.only
         assert encoding.decodes, "what isn't decoded has no rows"
         self._restart_format(database)
-        with self._control.interruptible():
+        with self._signals.interruptible():
             exported = Snapshot(self._settings.conninfo, self._settings.publications)
         with closing(exported) as snapshot:
-            for part in snapshot.slices(plan.includes, self._describe):
-                if self._control.stop:
+            for rows in snapshot.slices(plan.includes, self._describe):
+                if self._signals.stop:
                     self._sink.rollback()
                     return False
-                self._writer.write([encoding.encode(part)])
+                self._writer.write([encoding.encode(rows)])
                 self._report(self.totals)
         self._sink.flush()
         self._snapshot_taken = True
@@ -171,18 +171,18 @@ class StreamRun:
         if self._encoding.restartable is not None:
             self._encoding.restartable.restart(database, self._sink.last_commit)
 
-    def _pipeline(self, database: str) -> Pipeline:
+    def _encoder(self, database: str) -> FrameEncoder:
         """Make what encodes the frames of a new connection, which come again from the last edge on."""
         encoding = self._encoding
         if not encoding.decodes:
-            return RawPipeline(encoding, self._ends.lsn)
+            return RawEncoder(encoding, self._end.lsn)
         self._restart_format(database)
         assembler = Assembler(
             self._describe,
             skip_before=self._sink.edge_lsn,
             boundaries=encoding.wants_boundaries,
-            until=self._ends.lsn,
-            max_transactions=self._ends.transactions_left(self.totals.transactions),
+            until=self._end.lsn,
+            max_transactions=self._end.transactions_left(self.totals.transactions),
             binary=self._settings.protocol.binary,
         )
         policy = PreparedPolicy(
@@ -193,4 +193,4 @@ class StreamRun:
         )
         spools = self._sink.new_spools()
         streams = Streams(assembler, spools, policy, skip_before=self._sink.edge_lsn)
-        return ChangePipeline(streams, encoding)
+        return ChangeEncoder(streams, encoding)

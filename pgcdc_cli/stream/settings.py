@@ -1,4 +1,4 @@
-"""What a run of the stream is told, and what it tells."""
+"""What one run of the stream is to do: settings, limits, signals. And how far it is: end, totals."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RunLimits:
     """Where a run ends by itself; None is never. Times are in seconds.
 
     `end_now` stands for the position that the server has when the run begins.
@@ -59,7 +59,7 @@ class StreamSettings:
     publications: tuple[str, ...]
     options: Mapping[str, str]
     protocol: Protocol
-    limits: Limits
+    limits: RunLimits
     bad_file: Path
     start_lsn: Lsn | None = None
     create_slot: bool = False
@@ -77,7 +77,7 @@ class StreamSettings:
 
 
 @dataclass(slots=True)
-class Control:
+class Signals:
     """What signals ask for; set by a handler, looked at between batches.
 
     While `waiting` there is nothing to finish, and a handler that was asked to stop may raise
@@ -101,7 +101,7 @@ class Control:
 
 
 @dataclass(slots=True)
-class Totals:
+class RunTotals:
     """What a run has done so far. `wal_end` is the newest position of the server's log that was heard of."""
 
     rows: int = 0
@@ -111,10 +111,10 @@ class Totals:
     wal_end: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
 
 
-class Ends:
+class RunEnd:
     """The limits of one run, whose clock runs from here on. `lsn` is the end position, None for none."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: RunLimits) -> None:
         self._limits = limits
         self._began = time.monotonic()
         self.lsn = limits.end_lsn

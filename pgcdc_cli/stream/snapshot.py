@@ -105,11 +105,9 @@ class Snapshot:
         filled = [table for table in tables if self._has_rows(table)]
         stamp = _Stamper(self.position, self._transaction())
         for table in filled:
-            at = SnapshotPosition(table is tables[0], table is filled[-1], begins=True, ends=False)
-            for rows, ends in _chunks(self._rows(table)):
-                at = SnapshotPosition(at.first_table, at.last_table, begins=at.begins, ends=ends)
+            for number, (rows, ends) in enumerate(_chunks(self._rows(table))):
+                at = SnapshotPosition(table is tables[0], table is filled[-1], begins=not number, ends=ends)
                 yield Slice(None, (_batch(table.schema, rows, stamp.next(len(rows)), at),))
-                at = SnapshotPosition(at.first_table, at.last_table, begins=False, ends=False)
         yield Slice(Edge(Lsn(0), self.position, 0))
 
     def _relations(self) -> Iterator[tuple[Relation, str | None]]:

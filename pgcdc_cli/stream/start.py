@@ -11,26 +11,26 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import ReplicationConnection, SystemIdentity
 from pgcdc_cli.sinks.base import Sink
-from pgcdc_cli.stream.settings import Control, StreamSettings
+from pgcdc_cli.stream.settings import Signals, StreamSettings
 
 log = logging.getLogger("pgcdc")
 
 _OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
 
 
-class Start:
+class StreamStart:
     """What is made and checked on every connection of a run before the stream begins on it.
 
     `decodes` is false for raw output. Methods raise PgcdcError.
     """
 
     def __init__(
-        self, settings: StreamSettings, sink: Sink, catalog: Catalog, control: Control, *, decodes: bool
+        self, settings: StreamSettings, sink: Sink, catalog: Catalog, signals: Signals, *, decodes: bool
     ) -> None:
         self._settings = settings
         self._sink = sink
         self._catalog = catalog
-        self._control = control
+        self._signals = signals
         self._decodes = decodes
         self._started = self._created = False
 
@@ -84,7 +84,7 @@ class Start:
             message = f'could not go on from {done}: slot "{name}" is gone'
             raise PgcdcError(ErrorKind.SLOT_MISSING, message, hint=ErrorKind.GAP.rule.hint)
         self._check_publications()
-        with self._control.interruptible():
+        with self._signals.interruptible():
             connection.create_slot(name, two_phase=self._settings.protocol.two_phase)
         self._created = True
 

@@ -1,7 +1,6 @@
 """How frames become batches: what goes together waits for the rest of it, and nothing waits for long."""
 
 import struct
-import time
 from collections.abc import Callable
 
 import pytest
@@ -9,10 +8,11 @@ import pytest
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.frames import Keepalive, Received
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput.small_batch import MOST_BYTES, MOST_MESSAGES
 from pgcdc_cli.stream import receive
-from pgcdc_cli.stream.pipeline import ChangePipeline, RawPipeline
-from pgcdc_cli.stream.receive import FEW, FEW_BYTES, Receiver, is_small
-from pgcdc_cli.stream.settings import Ends, Limits
+from pgcdc_cli.stream.encode import ChangeEncoder, RawEncoder
+from pgcdc_cli.stream.receive import TICK, BatchReceiver, is_small
+from pgcdc_cli.stream.settings import RunEnd, RunLimits
 
 NOTHING = Received([], None)
 FAILURE = PgcdcError(ErrorKind.PUBLICATION, "could not go on")
@@ -24,6 +24,26 @@ def sent(tags: str) -> list[bytes]:
 
 def came(tags: str, keepalive: int | None = None) -> Received:
     return Received(sent(tags), None if keepalive is None else Keepalive(Lsn(keepalive), 0, False))
+
+
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(receive, "time", clock)
+    return clock
 
 
 class Wire:
@@ -52,10 +72,10 @@ def receiver(
     pace: float = 0.0,
     must_end: Callable[[], bool] = lambda: False,
     raw: bool = False,
-) -> Receiver:
-    pipeline = RawPipeline(None, None) if raw else ChangePipeline(None, None)
-    ends = Ends(Limits(end_lsn=None if end is None else Lsn(end)))
-    return Receiver(wire, pipeline, ends, must_end, pace)
+) -> BatchReceiver:
+    encoder = RawEncoder(None, None) if raw else ChangeEncoder(None, None)
+    run_end = RunEnd(RunLimits(end_lsn=None if end is None else Lsn(end)))
+    return BatchReceiver(wire, encoder, run_end, must_end, pace)
 
 
 def tags(received: Received) -> str:
@@ -75,23 +95,32 @@ def test_a_whole_transaction_waits_for_nothing():
     assert wire.looks == 1
 
 
-def test_a_small_batch_that_follows_closely_waits_for_more():
+def test_a_small_batch_that_follows_closely_waits_for_more(clock):
     batches = receiver(Wire(came("BIC"), came("BIC"), came("BUC")), pace=60.0)
-    batches._pace = 0.05
     assert tags(batches.receive()) == "BIC"
+    clock.sleep(59)
     assert tags(batches.receive()) == "BICBUC"
+    assert clock.now == 1060
+
+
+def test_a_small_batch_that_comes_later_waits_for_nothing(clock):
+    batches = receiver(Wire(came("BIC"), came("BIC"), came("BUC")), pace=60.0)
+    assert tags(batches.receive()) == "BIC"
+    clock.sleep(60)
+    assert tags(batches.receive()) == "BIC"
+    assert clock.now == 1060
 
 
 def test_a_batch_of_many_or_of_large_rows_is_not_small():
-    assert is_small(sent("I" * (FEW - 1)))
-    assert not is_small(sent("I" * FEW))
-    assert not is_small([b"w" * FEW_BYTES])
+    assert is_small(sent("I" * MOST_MESSAGES))
+    assert not is_small(sent("I" * (MOST_MESSAGES + 1)))
+    assert not is_small([b"w" * (MOST_BYTES + 1)])
 
 
 @pytest.mark.parametrize("raw", [True, False])
 def test_beyond_the_end_position_nothing_more_is_gathered(raw):
-    batches = receiver(Wire(came("BIC", 500), came("BI")), end=500, pace=60.0, raw=raw)
-    batches._taken = time.monotonic()
+    batches = receiver(Wire(came("BIC"), came("BIC", 500), came("BI")), end=500, pace=60.0, raw=raw)
+    assert tags(batches.receive()) == "BIC"
     assert tags(batches.receive()) == "BIC"
 
 
@@ -104,15 +133,14 @@ def test_an_error_waits_until_what_came_before_it_is_taken():
             batches.receive()
 
 
-def test_half_a_transaction_that_trickles_in_is_taken_after_a_while(monkeypatch):
-    monkeypatch.setattr(receive, "TICK", 0.05)
+def test_half_a_transaction_that_trickles_in_is_taken_after_a_while(clock):
     wire = Wire(came("B"), came("I"), forever=True)
     assert set(tags(receiver(wire).receive())) == {"B", "I"}
     assert wire.looks < receive.BATCH
+    assert 1000 + TICK <= clock.now < 1000 + 2 * TICK
 
 
-def test_keepalives_alone_are_no_reason_to_wait_on(monkeypatch):
-    monkeypatch.setattr(receive, "TICK", 0.05)
+def test_keepalives_alone_are_no_reason_to_wait_on():
     received = receiver(Wire(came("BI"), came("", 7), forever=True)).receive()
     assert (tags(received), received.keepalive.wal_end) == ("BI", 7)
 

@@ -1,9 +1,19 @@
 """How soon a lost connection is tried again, and when no more."""
 
+from itertools import islice
+
 import pytest
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.stream.reconnect import CAP, FIRST, FIRST_TRIES, PATIENCE, STEADY, Patience
+from pgcdc_cli.stream.reconnect import (
+    FIRST_ATTEMPTS,
+    FIRST_WAIT,
+    GIVE_UP_AFTER,
+    LONGEST_WAIT,
+    STEADY,
+    Backoff,
+    RetryPolicy,
+)
 
 LOST = PgcdcError(ErrorKind.CONNECTION, "lost")
 
@@ -23,39 +33,57 @@ def clock(monkeypatch):
     return clock
 
 
-def connected(patience, clock, seconds):
+def connected(retries, clock, seconds):
     """A connection that lasts so long; gives the wait after it."""
-    patience.connected()
+    retries.connected()
     clock.now += seconds
-    return patience.after(LOST)
+    return retries.after(LOST)
 
 
 def test_connections_that_are_lost_at_once_are_tried_ever_more_slowly(clock):
-    patience = Patience(loop=True)
-    waits = [connected(patience, clock, STEADY / 2) for _ in range(20)]
-    assert waits[0] <= FIRST
-    assert min(waits[-5:]) >= CAP / 2
+    retries = RetryPolicy(loop=True)
+    waits = [connected(retries, clock, STEADY / 2) for _ in range(20)]
+    assert waits[0] <= FIRST_WAIT
+    assert min(waits[-5:]) >= LONGEST_WAIT / 2
 
 
 def test_a_connection_that_lasted_is_tried_again_at_once(clock):
-    patience = Patience(loop=True)
-    assert connected(patience, clock, STEADY / 2) is not None
-    assert all(connected(patience, clock, STEADY) <= FIRST for _ in range(20))
+    retries = RetryPolicy(loop=True)
+    assert connected(retries, clock, STEADY / 2) is not None
+    assert all(connected(retries, clock, STEADY) <= FIRST_WAIT for _ in range(20))
 
 
 def test_a_first_connection_is_tried_for_a_moment_a_later_one_for_minutes(clock):
-    patience = Patience(loop=True)
-    assert [patience.after(LOST) is None for _ in range(FIRST_TRIES)] == [False] * (FIRST_TRIES - 1) + [True]
-    patience.connected()
-    assert patience.after(LOST) is not None
-    clock.now += PATIENCE
-    assert patience.after(LOST) is not None
+    retries = RetryPolicy(loop=True)
+    assert [retries.after(LOST) is None for _ in range(FIRST_ATTEMPTS)] == [False] * (FIRST_ATTEMPTS - 1) + [
+        True
+    ]
+    retries.connected()
+    assert retries.after(LOST) is not None
+    clock.now += GIVE_UP_AFTER
+    assert retries.after(LOST) is not None
     clock.now += 1
-    assert patience.after(LOST) is None
+    assert retries.after(LOST) is None
 
 
 @pytest.mark.parametrize(("loop", "kind"), [(False, ErrorKind.CONNECTION), (True, ErrorKind.RIGHTS)])
 def test_without_a_loop_or_hope_there_is_no_other_try(loop, kind):
-    patience = Patience(loop=loop)
-    patience.connected()
-    assert patience.after(PgcdcError(kind, "no")) is None
+    retries = RetryPolicy(loop=loop)
+    retries.connected()
+    assert retries.after(PgcdcError(kind, "no")) is None
+
+
+def test_waits_double_from_a_tenth_of_a_second_to_half_a_minute_and_half_of_each_is_random():
+    ceilings = [min(FIRST_WAIT * 2**n, LONGEST_WAIT) for n in range(15)]
+    runs = [list(islice(Backoff(), 15)) for _ in range(50)]
+    for run in runs:
+        assert all(c / 2 <= wait <= c for wait, c in zip(run, ceilings, strict=True))
+    assert len({run[-1] for run in runs}) > 1
+    assert ceilings[-1] == 30.0
+
+
+def test_after_progress_the_waits_are_short_again():
+    backoff = Backoff()
+    assert max(islice(backoff, 12)) > 10
+    backoff.reset()
+    assert next(backoff) <= FIRST_WAIT

@@ -1,4 +1,8 @@
-"""Frames of one connection to encoded slices: decoded and formatted, or the plugin's bytes as they are."""
+"""Frames of one connection to encoded slices: decode, assemble, format; or the plugin's bytes as they are.
+
+Frames are decoded and assembled into slices of changes by `pgoutput/streamed.py`, and formatted by
+`formats/`.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -30,8 +34,8 @@ _GOES_ON = frozenset(
 """What is never the last message of a transaction or streamed block."""
 
 
-class Pipeline(Protocol):
-    """Frames of one connection to encoded slices; `ended` once the end position or count is reached.
+class FrameEncoder(Protocol):
+    """Encodes the frames of one connection; `ended` once the end position or count is reached.
 
     `in_transaction`: this is no edge.
     """
@@ -49,8 +53,8 @@ class Pipeline(Protocol):
     def encode(self, frames: Sequence[bytes]) -> Iterator[EncodedSlice]: ...
 
 
-class ChangePipeline:
-    """Decode, assemble, format; as much at a time as memory should hold."""
+class ChangeEncoder:
+    """Decodes, assembles, formats; as much at a time as memory should hold."""
 
     def __init__(self, streams: Streams, encoding: Format) -> None:
         self._streams = streams
@@ -74,20 +78,20 @@ class ChangePipeline:
         So that it can be reported: it comes again at every start.
         """
         try:
-            for part in self._streams.slices(frames):
-                yield self._encode(part, frames)
+            for decoded in self._streams.slices(frames):
+                yield self._encode(decoded, frames)
         except (PgcdcError, MemoryError):
             raise
         except Exception as error:
             raise self._unexpected(error, "messages", frames) from error
 
-    def _encode(self, part: Slice, frames: Sequence[bytes]) -> EncodedSlice:
+    def _encode(self, decoded: Slice, frames: Sequence[bytes]) -> EncodedSlice:
         try:
-            return self._encoding.encode(part)
+            return self._encoding.encode(decoded)
         except (PgcdcError, MemoryError):
             raise
         except Exception as error:
-            raise self._unexpected(error, self._place(part), frames) from error
+            raise self._unexpected(error, self._whose(decoded), frames) from error
 
     def _unexpected(self, error: Exception, what: str, frames: Sequence[bytes]) -> UndecodableError:
         wire = self._streams.replayed
@@ -102,17 +106,17 @@ class ChangePipeline:
         )
         return UndecodableError(reason, b"".join(one + b"\n" for one in messages), ErrorKind.UNEXPECTED)
 
-    def _place(self, part: Slice) -> str:
+    def _whose(self, decoded: Slice) -> str:
         """Name the table whose changes can't be encoded by themselves, either."""
-        for batch in part.changes:
+        for batch in decoded.changes:
             try:
                 self._encoding.encode(Slice(None, (batch,)))
-            except Exception:  # noqa: BLE001 - whatever it is, this is the place
+            except Exception:  # noqa: BLE001 - whatever it is, it is this table's
                 return f'changes of table "{batch.table.display}"'
         return "a transaction"
 
 
-class RawPipeline:
+class RawEncoder:
     """The plugin's messages as they are; a frame's start LSN tells whether it is beyond the end."""
 
     in_transaction = False

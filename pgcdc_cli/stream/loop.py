@@ -1,6 +1,6 @@
-"""The loop over batches of one connection: receive, decode and format, write, checkpoint, acknowledge.
+"""The loop of a stream: receive, decode and format, write, checkpoint, acknowledge; batch for batch.
 
-One thread does all of that in turn; the connection's feedback thread only tells the server, when it is due,
+One thread does all of that in turn. The connection's feedback thread only tells the server, when it is due,
 what the sink has made durable.
 """
 
@@ -16,9 +16,9 @@ from pgcdc_cli.frames import Keepalive, Received
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.sinks.base import Sink
-from pgcdc_cli.stream.pipeline import Pipeline
-from pgcdc_cli.stream.receive import Receiver, is_small
-from pgcdc_cli.stream.settings import Control, Ends, Totals
+from pgcdc_cli.stream.encode import FrameEncoder
+from pgcdc_cli.stream.receive import BatchReceiver, is_small
+from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals
 
 
 class Heartbeats:
@@ -39,28 +39,28 @@ class Heartbeats:
         return replace(self._encoding.heartbeat(edge_lsn), edge=Edge(Lsn(0), edge_lsn, 0))
 
 
-class Writer:
-    """Writes for one run. `last_data` is when something last came, by the monotonic clock."""
+class SliceWriter:
+    """Writes for one run, and counts. `last_data` is when something last came, by the monotonic clock."""
 
-    def __init__(self, sink: Sink, control: Control) -> None:
+    def __init__(self, sink: Sink, signals: Signals) -> None:
         self._sink = sink
-        self._control = control
+        self._signals = signals
         self._rows_at_edge = 0
-        self.totals = Totals()
+        self.totals = RunTotals()
         self.last_data = time.monotonic()
 
-    def write(self, parts: Iterable[EncodedSlice]) -> None:
+    def write(self, slices: Iterable[EncodedSlice]) -> None:
         """Write slices; a transaction that takes long may be left in its midst, and comes again."""
         self.last_data = time.monotonic()
-        for part in parts:
+        for encoded in slices:
             self.last_data = time.monotonic()
-            if self._control.stop and part.edge is None:
+            if self._signals.stop and encoded.edge is None:
                 return
-            self._sink.write(part)
-            self.totals.rows += sum(piece.rows for piece in part.pieces)
-            if part.edge is not None:
-                self.totals.transactions += part.edge.transactions
-                self.totals.edge_lsn = part.edge.end_lsn
+            self._sink.write(encoded)
+            self.totals.rows += sum(piece.rows for piece in encoded.pieces)
+            if encoded.edge is not None:
+                self.totals.transactions += encoded.edge.transactions
+                self.totals.edge_lsn = encoded.edge.end_lsn
                 self._rows_at_edge = self.totals.rows
         self.totals.wal_end = max(self.totals.wal_end, self.totals.edge_lsn)
 
@@ -71,39 +71,35 @@ class Writer:
         self.totals.rows = self._rows_at_edge
 
 
-class Pump:
-    """Moves what one connection after another sends into the sink."""
+class StreamLoop:
+    """Brings what one connection after another sends into the sink."""
 
     def __init__(
         self,
         sink: Sink,
-        writer: Writer,
-        ends: Ends,
+        writer: SliceWriter,
+        end: RunEnd,
         heartbeats: Heartbeats,
-        control: Control,
-        report: Callable[[Totals], None],
+        signals: Signals,
+        report: Callable[[RunTotals], None],
     ) -> None:
         self._sink = sink
         self._writer = writer
-        self._ends = ends
+        self._end = end
         self._heartbeats = heartbeats
-        self._control = control
+        self._signals = signals
         self._report = report
 
-    def run(self, connection: ReplicationConnection, pipeline: Pipeline) -> None:
+    def run(self, connection: ReplicationConnection, encoder: FrameEncoder) -> None:
         """Go on until the run is to end; raises PgcdcError CONNECTION where the server ends the stream."""
-        receiver = Receiver(connection, pipeline, self._ends, self._must_end, self._sink.pace)
+        receiver = BatchReceiver(connection, encoder, self._end, self._must_end, self._sink.pace)
         self._writer.last_data = time.monotonic()
-        while not (pipeline.ended or self._must_end() or self._end_is_reached(pipeline)):
+        while not (encoder.ended or self._must_end() or self._end_is_reached(encoder)):
             received = receiver.receive()
-            self._take(received, connection, pipeline)
+            self._write(received, connection, encoder)
             if received.closed:
                 raise PgcdcError(ErrorKind.CONNECTION, "could not go on: the server ended the stream")
-            if self._control.hangup:
-                self._control.hangup = False
-                self._sink.reopen()
-            self._beat(pipeline)
-            self._sink.tick()
+            self._checkpoint_if_due(encoder)
             self.acknowledge(connection)
             self._report(self._writer.totals)
 
@@ -113,30 +109,35 @@ class Pump:
         self._writer.totals.durable_lsn = self._sink.durable_lsn
 
     def _must_end(self) -> bool:
-        return self._control.stop or self._ends.is_idle(self._writer.last_data) or self._ends.time_is_up
+        return self._signals.stop or self._end.is_idle(self._writer.last_data) or self._end.time_is_up
 
-    def _end_is_reached(self, pipeline: Pipeline) -> bool:
-        return not pipeline.in_transaction and self._ends.is_reached(self._sink.edge_lsn)
+    def _end_is_reached(self, encoder: FrameEncoder) -> bool:
+        return not encoder.in_transaction and self._end.is_reached(self._sink.edge_lsn)
 
-    def _take(self, received: Received, connection: ReplicationConnection, pipeline: Pipeline) -> None:
+    def _write(self, received: Received, connection: ReplicationConnection, encoder: FrameEncoder) -> None:
+        """Decode, format and write a batch, and take over the position of the keepalive behind it."""
         if received.frames:
             with nullcontext() if is_small(received.frames) else connection.reading_ahead():
-                self._writer.write(pipeline.encode(received.frames))
-        if received.keepalive is not None and not pipeline.ended:
-            self._keepalive(received.keepalive, pipeline)
+                self._writer.write(encoder.encode(received.frames))
+        if received.keepalive is not None and not encoder.ended:
+            self._advance(received.keepalive, encoder)
 
-    def _keepalive(self, keepalive: Keepalive, pipeline: Pipeline) -> None:
+    def _advance(self, keepalive: Keepalive, encoder: FrameEncoder) -> None:
         totals = self._writer.totals
         totals.wal_end = max(totals.wal_end, keepalive.wal_end)
-        if pipeline.in_transaction:
+        if encoder.in_transaction:
             return
         self._sink.advance(keepalive.wal_end)
         if keepalive.reply_requested:
             # So it is that a server asks which waits with its shutdown until all is confirmed.
             self._sink.flush()
 
-    def _beat(self, pipeline: Pipeline) -> None:
-        """Write a heartbeat, if one is due and this is an edge."""
-        heartbeat = None if pipeline.in_transaction else self._heartbeats.due(self._sink.edge_lsn)
+    def _checkpoint_if_due(self, encoder: FrameEncoder) -> None:
+        """Do what the clock or a signal asks of the output: a heartbeat, a new file, fsync and checkpoint."""
+        if self._signals.hangup:
+            self._signals.hangup = False
+            self._sink.reopen()
+        heartbeat = None if encoder.in_transaction else self._heartbeats.due(self._sink.edge_lsn)
         if heartbeat is not None:
             self._writer.write([heartbeat])
+        self._sink.tick()
