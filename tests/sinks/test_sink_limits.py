@@ -8,6 +8,7 @@ import pytest
 import sink_tools
 from sink_tools import (
     START,
+    Clock,
     Feed,
     Lines,
     check_complete,
@@ -74,12 +75,14 @@ def test_a_full_disk_is_exit_9_and_with_room_again_nothing_is_lost(small_disk):
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(600_000))
     txs = transactions(*["a" * 500] * 60)
-    sink = started(small_disk / "d", rotate_size=100_000, fsync_interval=0.001)
+    clock = Clock()
+    sink = started(small_disk / "d", clock=clock, rotate_size=100_000, fsync_interval=1)
     confirmed = START
 
     def fill():
         nonlocal confirmed
         for tx in txs:
+            clock.now += 1
             sink.write(Feed(Lines()).whole(tx))
             confirmed = sink.durable_lsn
 

@@ -116,7 +116,7 @@ def test_an_undecodable_message_is_kept_and_not_confirmed(source, tampered, tmp_
 BREAKING = """
 import sys
 from pgcdc_cli.cli.main import main
-from pgcdc_cli.formats import jsonl, jsonfew
+from pgcdc_cli.formats import jsonl
 from pgcdc_cli.pgoutput import replay
 
 def broken(batch, numeric, gid):
@@ -127,7 +127,7 @@ def broken(batch, numeric, gid):
 def broken_spool(wire):
     raise RuntimeError("a bug")
 
-written = jsonfew.few_lines
+written = jsonl.few_lines
 if sys.argv.pop(1) == "format":
     jsonl.few_lines = jsonl.row_parts = broken
 else:
@@ -261,7 +261,7 @@ def test_a_directory_that_may_not_be_written(source):
         )
         preloaded = (
             "import pgcdc_cli.stream.run, pgcdc_cli.cli.stream; "
-            "import pgcdc_cli.sinks.directory, pgcdc_cli.sinks.file; "
+            "import pgcdc_cli.sinks.directory_sink, pgcdc_cli.sinks.file_sink; "
         )
         line = command(source.uri, slot, "-D", str(place / "out"), "--endpos", "now")
         run = subprocess.run(
@@ -353,7 +353,7 @@ def test_a_publication_dropped_while_it_was_read(database, tmp_path, follow):
 
 
 def test_a_blocked_reader_costs_neither_connection_nor_rows(own_server, tmp_path):
-    """The server gives up on who is silent for two seconds; whoever reads us sleeps for eight."""
+    """The server gives up on who is silent for two seconds; whoever reads us sleeps four times as long."""
     server = own_server(18, {"wal_sender_timeout": "2s"})
     with psycopg.connect(server.uri(), autocommit=True) as admin:
         admin.execute(SMALL)
@@ -376,8 +376,8 @@ def test_a_server_that_never_answers_does_not_outlast_a_signal():
         deaf.settimeout(20)
         uri = f"postgresql://u@127.0.0.1:{deaf.getsockname()[1]}/d"
         process = subprocess.Popen(command(uri, "s"), stderr=subprocess.PIPE, text=True)
-        with deaf.accept()[0]:
-            time.sleep(0.3)
+        with deaf.accept()[0] as client:
+            assert client.recv(8), "it waits for an answer to its first message"
             process.send_signal(signal.SIGINT)
             assert process.communicate(timeout=60)[1] == ""
             assert process.returncode == 0
@@ -386,6 +386,12 @@ def test_a_server_that_never_answers_does_not_outlast_a_signal():
 def waiting(pipe) -> int:
     """How many bytes are in a pipe; it holds 65,536."""
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+def handles(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal; after the first SIGTERM it has none any more."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return bool(int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16) >> number - 1 & 1)
 
 
 def test_a_second_signal_ends_it_at_once(source):
@@ -398,7 +404,7 @@ def test_a_second_signal_ends_it_at_once(source):
     # Nobody reads any more: once the pipe is full it waits for that, and does not look at signals.
     wait_until(lambda: waiting(process.stdout) >= 60_000)
     process.send_signal(signal.SIGTERM)
-    time.sleep(0.3)
+    wait_until(lambda: not handles(process.pid, signal.SIGTERM))
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == -signal.SIGTERM

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 
 import psycopg
 import pytest
@@ -59,9 +58,8 @@ def test_a_slot_that_cannot_be_made_yet_does_not_outlast_a_signal(source, tmp_pa
         other.execute("SELECT txid_current()")
         following = follow(source.uri, f"made_{source.name}", tmp_path / "out", "--create-slot")
         wait_until(lambda: slots(source))
-        began = time.monotonic()
+        # `other` is still open: what the run waits for does not come.
         assert following.stop(signal.SIGINT) == (0, "")
-        assert time.monotonic() - began < 5
         wait_until(lambda: not slots(source))
 
 
@@ -153,21 +151,29 @@ def test_idle_tables_on_a_busy_server_do_not_hold_its_log(source, tmp_path, foll
     assert not list((tmp_path / "out").glob("public.*"))
 
 
+def taken(database, slot: str) -> Lsn:
+    """How far the reader of a slot has written, as it told the server; 0/0 before it did."""
+    query = (
+        "SELECT write_lsn::text FROM pg_stat_replication"
+        " JOIN pg_replication_slots ON pid = active_pid WHERE slot_name = %s"
+    )
+    found = database.execute(query, (slot,)).fetchone()
+    return Lsn.parse(found[0] if found and found[0] else "0/0")
+
+
 def test_nothing_is_confirmed_between_rotations_if_so_wanted(source, tmp_path, follow):
-    slot = source.create_slot()
-    before = position(source, slot)
+    slot, first = source.create_slot(), Lsn.parse("FFFFFFFF/0")
     out = tmp_path / "out"
     following = follow(source.uri, slot, out, "-D", str(out), "-F", "0", "--layout", "stream")
-    wait_until((out / "checkpoint.json").exists)
-    insert(source, 1, 10)
-    # The checkpoint follows the log as long as there is nothing to make durable, and then stands still.
-    time.sleep(1.5)
-    confirmed = position(source, slot)
-    insert(source, 11, 20)
-    time.sleep(1)
-    assert position(source, slot) == confirmed
+    for low in (1, 11):
+        insert(source, low, low + 9)
+        written = Lsn.parse(end_of_log(source))
+        wait_until(lambda written=written: taken(source, slot) >= written)
+        # The checkpoint follows the log as long as there is nothing to make durable, and then stands still.
+        first = min(first, written)
+        assert Lsn.parse(position(source, slot)) < first
     assert following.stop() == (0, "")
-    assert Lsn.parse(position(source, slot)) > Lsn.parse(before)
+    assert Lsn.parse(position(source, slot)) >= first
     assert len(next(iter(out.glob("0*.jsonl"))).read_text().splitlines()) == 20
 
 
@@ -201,4 +207,5 @@ def test_the_processor_rests_while_nothing_happens(source, tmp_path):
         assert process.returncode == 0
         return usage.ru_utime + usage.ru_stime
 
-    assert seconds("4s") - seconds("10ms") < 0.5
+    # Processor time, which other load hardly changes: a run that never rests would take all four seconds.
+    assert seconds("4s") - seconds("10ms") < 4 / 2
