@@ -16,6 +16,8 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
+from pgcdc_cli.lsn import Lsn
+
 TABLES = """
 CREATE TABLE accounts (id bigint PRIMARY KEY, owner text, balance numeric(12,2), seen timestamptz);
 CREATE TABLE documents (id uuid PRIMARY KEY, title text, body text);
@@ -103,6 +105,20 @@ def insert(database, low: int, high: int) -> None:
 def position(database, slot: str) -> str:
     query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
     return database.execute(query, (slot,)).fetchone()[0]
+
+
+def end_of_log(database) -> Lsn:
+    return Lsn.parse(database.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()[0])
+
+
+def taken(database, slot: str) -> Lsn:
+    """How far the reader of a slot has written, as it told the server; 0/0 before it did."""
+    query = (
+        "SELECT write_lsn::text FROM pg_stat_replication"
+        " JOIN pg_replication_slots ON pid = active_pid WHERE slot_name = %s"
+    )
+    found = database.execute(query, (slot,)).fetchone()
+    return Lsn.parse(found[0] if found and found[0] else "0/0")
 
 
 def numbers(text: str) -> list[int]:

@@ -16,6 +16,7 @@ from stream_runs import (
     SMALL,
     command,
     delivers,
+    end_of_log,
     files,
     in_directory,
     insert,
@@ -23,6 +24,7 @@ from stream_runs import (
     position,
     refused,
     stream,
+    taken,
     wait_until,
 )
 
@@ -152,10 +154,13 @@ def test_a_slot_that_exists_is_not_created_again(source, tmp_path):
 def test_a_slot_and_a_directory_that_are_in_use(source, tmp_path, follow):
     slot, out = source.create_slot(), tmp_path / "out"
     query = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s"
-    other_run = follow(source.uri, slot, out, "-D", str(out))
+    other_run = follow(source.uri, slot, out, "-D", str(out), "-F", "0")
     wait_until(lambda: source.execute(query, (slot,)).fetchone()[0] is not None)
     pid = source.execute(query, (slot,)).fetchone()[0]
     insert(source, 1, 3)
+    # From here on the slot stands still: to whoever has no checkpoint there, it would be a gap if it went on.
+    written = end_of_log(source)
+    wait_until(lambda: taken(source, slot) >= written)
     refused(
         stream(source.uri, slot, "-D", str(out), *NOW), 11,
         f'lock "{out}/.lock": another process holds it', "another run writes here: wait for it to end",

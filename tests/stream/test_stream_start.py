@@ -7,13 +7,21 @@ import subprocess
 
 import psycopg
 import pytest
-from stream_runs import NOW, SMALL, command, in_directory, insert, numbers, position, stream, wait_until
+from stream_runs import (
+    NOW,
+    SMALL,
+    command,
+    end_of_log,
+    in_directory,
+    insert,
+    numbers,
+    position,
+    stream,
+    taken,
+    wait_until,
+)
 
 from pgcdc_cli.lsn import Lsn
-
-
-def end_of_log(database) -> str:
-    return database.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()[0]
 
 
 def slots(database) -> list[str]:
@@ -87,7 +95,7 @@ def test_a_new_slot_does_not_hide_a_gap(source, tmp_path):
 def test_a_start_position_skips_what_was_before(source, tmp_path):
     slot = source.create_slot()
     insert(source, 1, 2)
-    middle = end_of_log(source)
+    middle = str(end_of_log(source))
     insert(source, 3, 4)
     copy = source.copy_slot(slot)
     assert numbers(stream(source.uri, slot, "-I", middle, *NOW).stdout) == [3, 4]
@@ -145,20 +153,10 @@ def test_idle_tables_on_a_busy_server_do_not_hold_its_log(source, tmp_path, foll
     follow(source.uri, slot, tmp_path / "out", "-D", str(tmp_path / "out"))
     for _ in range(3):
         source.execute("INSERT INTO other SELECT generate_series(1, 1000)")
-        target = Lsn.parse(end_of_log(source))
+        target = end_of_log(source)
         source.execute("SELECT pg_logical_emit_message(false, 'more', '')")
         wait_until(lambda target=target: Lsn.parse(position(source, slot)) >= target)
     assert not list((tmp_path / "out").glob("public.*"))
-
-
-def taken(database, slot: str) -> Lsn:
-    """How far the reader of a slot has written, as it told the server; 0/0 before it did."""
-    query = (
-        "SELECT write_lsn::text FROM pg_stat_replication"
-        " JOIN pg_replication_slots ON pid = active_pid WHERE slot_name = %s"
-    )
-    found = database.execute(query, (slot,)).fetchone()
-    return Lsn.parse(found[0] if found and found[0] else "0/0")
 
 
 def test_nothing_is_confirmed_between_rotations_if_so_wanted(source, tmp_path, follow):
@@ -167,7 +165,7 @@ def test_nothing_is_confirmed_between_rotations_if_so_wanted(source, tmp_path, f
     following = follow(source.uri, slot, out, "-D", str(out), "-F", "0", "--layout", "stream")
     for low in (1, 11):
         insert(source, low, low + 9)
-        written = Lsn.parse(end_of_log(source))
+        written = end_of_log(source)
         wait_until(lambda written=written: taken(source, slot) >= written)
         # The checkpoint follows the log as long as there is nothing to make durable, and then stands still.
         first = min(first, written)
