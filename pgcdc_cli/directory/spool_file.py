@@ -145,7 +145,7 @@ class SpoolFolder:
             self._files.remove(path)
 
 
-class _Written(NamedTuple):
+class _ChunkStart(NamedTuple):
     """A chunk in the file: where it is, and the CRC-32 of what is before it."""
 
     offset: int
@@ -161,7 +161,7 @@ class SpoolFile:
         self._size = size
         self._exists = size > 0
         self._crc32 = 0
-        self._written: list[_Written] = []
+        self._written: list[_ChunkStart] = []
         self._pending: list[Chunk] = []
         self._count = self._held = 0
 
@@ -207,7 +207,7 @@ class SpoolFile:
         data = _encode(_joined(pending))
         self._folder.append(self._path, data, exists=self._exists)
         self._exists = True
-        self._written.append(_Written(self._size, self._crc32))
+        self._written.append(_ChunkStart(self._size, self._crc32))
         for block in data:
             self._size += len(block)
             self._crc32 = zlib.crc32(block, self._crc32)

@@ -23,7 +23,7 @@ from pgcdc_cli.stream.receive import TICK
 from pgcdc_cli.stream.reconnect import RetryPolicy
 from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals, StreamSettings
 from pgcdc_cli.stream.snapshot import Snapshot
-from pgcdc_cli.stream.start import StreamStart
+from pgcdc_cli.stream.start import RunStart
 
 log = logging.getLogger("pgcdc")
 
@@ -47,7 +47,7 @@ class StreamRun:
         self._catalog = Catalog(settings.conninfo)
         self._end = RunEnd(settings.limits)
         self._writer = SliceWriter(sink, signals)
-        self._start = StreamStart(settings, sink, self._catalog, signals, decodes=encoding.decodes)
+        self._start = RunStart(settings, sink, self._catalog, signals, decodes=encoding.decodes)
         heartbeats = Heartbeats(encoding.restartable, settings.heartbeat_interval)
         self._loop = StreamLoop(sink, self._writer, self._end, heartbeats, signals, report)
         self._snapshot_taken = False

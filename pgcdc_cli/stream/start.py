@@ -18,7 +18,7 @@ log = logging.getLogger("pgcdc")
 _OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
 
 
-class StreamStart:
+class RunStart:
     """What is made and checked on every connection of a run before the stream begins on it.
 
     `decodes` is false for raw output. Methods raise PgcdcError.
