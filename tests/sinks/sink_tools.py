@@ -25,7 +25,7 @@ from pgcdc_cli.types.pg_type import builtin
 SOURCE = StreamSource("7300000000000000001", 1, "shop", "s1", ("p1",))
 START = Lsn(100)
 LACKING = 1
-"""The place in its transaction of the row that has a value which was not sent."""
+"""The number in its transaction of the row that has a value which was not sent."""
 
 
 class Clock:
