@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sink_disks import FailingDisk
 from sink_tools import (
     SOURCE,
     START,
@@ -56,6 +57,18 @@ def test_nothing_is_durable_before_a_flush_and_all_up_to_the_edge_after(tmp_path
     assert (sink.edge_lsn, sink.durable_lsn) == (TXS[1].end_lsn, TXS[1].end_lsn)
     sink.close()
     assert reader(tmp_path / "d").lines(Lines())["public.a"] == expected(TXS[:2], "a")
+
+
+def test_what_is_durable_is_not_written_again(tmp_path):
+    disk = FailingDisk()
+    sink = make_directory(str(tmp_path / "d"), Lines(), disk)
+    sink.start(SOURCE, START, sink.open())
+    sink.write(Feed(Lines()).whole(TXS[0]))
+    sink.flush()
+    calls = len(disk.calls)
+    sink.flush()
+    assert len(disk.calls) == calls
+    sink.close()
 
 
 def test_flush_and_rotation_follow_the_clock(tmp_path):
