@@ -5,7 +5,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -293,16 +292,6 @@ def test_bash_starts_no_program_to_complete(tmp_path):
     empty = str(tmp_path)
     assert complete("bash", ["pgcdc", "sl"], tmp_path, PATH=empty) == {"slot"}
     assert complete("bash", ["pgcdc", "demo", "--format", ""], tmp_path, PATH=empty) == {"jsonl", "arrow"}
-
-
-def test_how_long_help_takes(pgcdc, record_property):
-    """Measured, not held against a bar: the machine may be busy."""
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        assert pgcdc("--help").status == 0
-        times.append(time.perf_counter() - start)
-    record_property("pgcdc --help, best of 5, ms", round(min(times) * 1000))
 
 
 def test_version_names_what_a_report_needs(pgcdc):
