@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgcdc_cli.cli.base import Command, examples
-from pgcdc_cli.cli.options import connecting
+from pgcdc_cli.cli.command_tree import Command, examples
+from pgcdc_cli.cli.connection_options import connecting
 from pgcdc_cli.cli.printing import facts, human_bytes, say, table, write
 from pgcdc_cli.errors import PgcdcError
 

@@ -15,7 +15,7 @@ def run_with(raising, *arguments, cwd=None):
         f"""
         import sys
         from pgcdc_cli import catalog
-        from pgcdc_cli.cli.main import main
+        from pgcdc_cli.cli.app import main
         from pgcdc_cli.errors import ErrorKind, PgcdcError
         def slots(self):
             {raising}
@@ -73,7 +73,7 @@ def test_log_records_are_lines_without_passwords_as_loud_as_asked_for():
 
 def run_without(package, *arguments, cwd):
     """Run pgcdc where a package isn't installed."""
-    program = f"import sys; sys.modules[{package!r}] = None; from pgcdc_cli.cli.main import main; main()"
+    program = f"import sys; sys.modules[{package!r}] = None; from pgcdc_cli.cli.app import main; main()"
     return subprocess.run(
         [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False, cwd=cwd
     )
@@ -101,7 +101,7 @@ def test_spark_submit_hands_over_what_stands_behind_the_dashes(tmp_path):
             table = TableMerge("public.o", "merge", "p", 3, Lsn(16), 2, 1000, 0, 1, 0, 0, None, None)
             return MergeSummary(3, Lsn(16), [table], ["look out"], 1.25, None, {"a": 1})
         launch.submit = submit
-        from pgcdc_cli.cli.main import main
+        from pgcdc_cli.cli.app import main
         main()
         """
     )
@@ -153,7 +153,7 @@ def run_demo(settings, reporter):
 module = ModuleType("pgcdc_cli.demo.demonstrate")
 module.run_demo = run_demo
 sys.modules["pgcdc_cli.demo.demonstrate"] = module
-from pgcdc_cli.cli.main import main
+from pgcdc_cli.cli.app import main
 main()
 """
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from processes import PGCDC, wait_until
 
-from pgcdc_cli.cli.main import run
+from pgcdc_cli.cli.app import run
 from pgcdc_cli.demo import demonstrate as demo_run
 from pgcdc_cli.demo import shop
 from pgcdc_cli.demo.report import DemoResult, LakeView, Moment, OrderView, TableResult

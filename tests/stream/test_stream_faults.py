@@ -115,7 +115,7 @@ def test_an_undecodable_message_is_kept_and_not_confirmed(source, tampered, tmp_
 
 BREAKING = """
 import sys
-from pgcdc_cli.cli.main import main
+from pgcdc_cli.cli.app import main
 from pgcdc_cli.formats import jsonl, jsonfew
 from pgcdc_cli.pgoutput import replay
 
@@ -256,7 +256,7 @@ def test_a_directory_that_may_not_be_written(source):
     try:
         # Whoever may not read this Python could not start it either: so only the writing is taken away.
         code = (
-            "import os, sys; from pgcdc_cli.cli.main import run; "
+            "import os, sys; from pgcdc_cli.cli.app import run; "
             "sys.path[:] = sys.path; os.setresuid(65534, 65534, 65534); sys.exit(run(sys.argv[1:]))"
         )
         preloaded = (

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from pgcdc_cli.cli import demo, publication, show, slot, spark_submit, status, stream
-from pgcdc_cli.cli.base import (
+from pgcdc_cli.cli.command_tree import (
     ClickCommand,
     ClickError,
     ClickParameter,
@@ -143,7 +143,7 @@ def root(
     _log_to_stderr()
 
 
-def command_tree() -> ClickCommand:
+def root_command() -> ClickCommand:
     """Make the tree of all commands."""
     return build(app, _ORDER)
 
@@ -164,7 +164,7 @@ def run(arguments: list[str]) -> int:
     """Run one command line; gives the exit status, and lets nothing escape but SystemExit."""
     _stand_in_for_closed_streams()
     try:
-        status = _invoke(command_tree(), arguments)
+        status = _invoke(root_command(), arguments)
         flush()
     except KeyboardInterrupt:
         status = INTERRUPTED
