@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from processes import wait_until
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 CASES = GOLDEN / "cases"
@@ -87,13 +88,15 @@ class GoldenRun:
         """Wait until all that the server has is confirmed."""
         with psycopg.connect(self._server.uri(DATABASE), autocommit=True) as watch:
             (target,) = watch.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
-            deadline = time.monotonic() + 30
             # Not streaming before a snapshot is through.
             query = (
                 "SELECT 1 FROM pg_replication_slots JOIN pg_stat_replication ON pid = active_pid"
                 " WHERE slot_name = %s AND state = 'streaming' AND confirmed_flush_lsn >= %s::pg_lsn"
             )
-            while watch.execute(query, (SLOT, target)).fetchone() is None:
-                assert process.poll() is None, self.errors.read_text()
-                assert time.monotonic() < deadline, "it doesn't catch up"
-                time.sleep(0.01)
+
+            def caught_up() -> bool:
+                found = watch.execute(query, (SLOT, target)).fetchone() is not None
+                assert found or process.poll() is None, self.errors.read_text()
+                return found
+
+            wait_until(caught_up)

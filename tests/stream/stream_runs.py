@@ -89,13 +89,6 @@ class Following:
         return self.process.returncode, errors
 
 
-def wait_until(true, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def insert(database, low: int, high: int) -> None:
     database.execute("INSERT INTO t SELECT g, 'row' FROM generate_series(%s::int, %s) g", (low, high))
 

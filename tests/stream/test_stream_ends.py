@@ -6,17 +6,8 @@ import signal
 
 import psycopg
 import pytest
-from stream_runs import (
-    SMALL,
-    command,
-    in_directory,
-    insert,
-    numbers,
-    peak_memory,
-    position,
-    stream,
-    wait_until,
-)
+from processes import wait_until
+from stream_runs import SMALL, command, in_directory, insert, numbers, peak_memory, position, stream
 
 
 def test_endpos_now_on_an_idle_server(source, tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from processes import wait_until
 from stream_runs import (
     NOW,
     SMALL,
@@ -23,7 +24,6 @@ from stream_runs import (
     position,
     refused,
     stream,
-    wait_until,
 )
 
 SEE_HELP = "see pgcdc stream --help"

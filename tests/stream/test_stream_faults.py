@@ -15,7 +15,8 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from stream_runs import SMALL, command, contents, in_directory, insert, numbers, position, stream, wait_until
+from processes import wait_until
+from stream_runs import SMALL, command, contents, in_directory, insert, numbers, position, stream
 
 
 class Tamperer:

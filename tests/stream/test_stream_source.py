@@ -8,18 +8,8 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from stream_runs import (
-    NOW,
-    contents,
-    delivers,
-    insert,
-    make_slot,
-    numbers,
-    position,
-    refused,
-    stream,
-    wait_until,
-)
+from processes import wait_until
+from stream_runs import NOW, contents, delivers, insert, make_slot, numbers, position, refused, stream
 
 OTHER_PLACE = "use another directory, or connect to the source that the checkpoint names"
 ACCEPT_GAP = "changes in between are lost: --accept-gap goes on without them"

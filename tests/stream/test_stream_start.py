@@ -8,7 +8,8 @@ import time
 
 import psycopg
 import pytest
-from stream_runs import NOW, SMALL, command, in_directory, insert, numbers, position, stream, wait_until
+from processes import wait_until
+from stream_runs import NOW, SMALL, command, in_directory, insert, numbers, position, stream
 
 from pgcdc_cli.lsn import Lsn
 
