@@ -3,13 +3,12 @@
 import json
 import re
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import psycopg
-from processes import wait_until
+from processes import PGCDC, wait_until
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 CASES = GOLDEN / "cases"
@@ -67,7 +66,7 @@ class GoldenRun:
     def _stream(self, arguments: tuple[str, ...]) -> None:
         self._psql((self._folder / "setup.sql").read_text("utf-8"), strict=True)
         line = [
-            sys.executable, "-m", "pgcdc_cli", "--debug", "stream", "-d", self._server.uri(DATABASE),
+            *PGCDC, "--debug", "stream", "-d", self._server.uri(DATABASE),
             "--format", "debezium", "--connector-config", str(self._folder / "connector.json"),
             "-f", str(self.output), "--create-slot", "-F", "50ms", "-s", "50ms", "--no-progress", *arguments,
         ]  # fmt: skip

@@ -2,11 +2,10 @@
 
 import os
 import subprocess
-import sys
 import time
 
 import psycopg
-from processes import wait_until
+from processes import stream_command, wait_until
 
 
 def test_the_server_hears_from_us_while_the_catalog_is_locked(database18, tmp_path):
@@ -14,10 +13,8 @@ def test_the_server_hears_from_us_while_the_catalog_is_locked(database18, tmp_pa
     database18.execute("CREATE PUBLICATION pub FOR ALL TABLES")
     slot = database18.create_slot()
     output = tmp_path / "out"
-    line = [
-        sys.executable, "-m", "pgcdc_cli", "stream", "-d", database18.uri, "-S", slot, "--publication", "pub",
-        "--format", "debezium", "-c", "topic.prefix=srv", "-f", str(output), "-s", "300ms", "--no-progress",
-    ]  # fmt: skip
+    options = ["--format", "debezium", "-c", "topic.prefix=srv", "-s", "300ms", "--no-progress"]
+    line = stream_command(database18.uri, slot, *options, "-f", output)
     query = (
         "SELECT pid, reply_time > clock_timestamp() - interval '1 s' FROM pg_stat_replication"
         " WHERE pid = (SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s)"

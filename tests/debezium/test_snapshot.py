@@ -3,14 +3,13 @@
 import json
 import signal
 import subprocess
-import sys
 import threading
 import time
 from contextlib import closing
 
 import psycopg
 import pytest
-from processes import wait_until
+from processes import PGCDC, wait_until
 
 from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.stream.snapshot import Snapshot
@@ -18,7 +17,7 @@ from pgcdc_cli.stream.snapshot import Snapshot
 
 def command(database, output, *more, mode="initial"):
     return [
-        sys.executable, "-m", "pgcdc_cli", "stream", "-d", database.uri, "-f", str(output),
+        *PGCDC, "stream", "-d", database.uri, "-f", str(output),
         "--format", "debezium", "-c", "topic.prefix=srv", "-c", f"snapshot.mode={mode}",
         "-c", f"slot.name=s_{database.name}", "-c", "key.converter.schemas.enable=false",
         "-c", "value.converter.schemas.enable=false", "--no-progress", *more,

@@ -4,12 +4,12 @@ import os
 import pwd
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import psycopg
 import pytest
+from processes import stream_command
 from stream_runs import stream
 
 INSTALLED = sorted(Path("/usr/lib/postgresql").glob("*/lib/test_decoding.so"))
@@ -53,10 +53,9 @@ def test_what_another_plugin_says_goes_into_raw_output_only(test_decoding, tmp_p
         " which only --format raw can write\n"
         "hint: see pgcdc slot list, or create one with: pgcdc slot create NAME\n"
     )
-    line = [sys.executable, "-m", "pgcdc_cli", "stream", "-d", test_decoding, "-S", "s", "--format", "raw"]
-    run = subprocess.run(
-        [*line, "-o", "include-xids=0", "-E", "now"], capture_output=True, text=True, check=False
-    )
+    options = ["--format", "raw", "-o", "include-xids=0", "-E", "now"]
+    line = stream_command(test_decoding, "s", *options, publications=())
+    run = subprocess.run(line, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout == (
         "BEGIN\n"
