@@ -24,7 +24,9 @@ class DebianServer:
 
     bin = Path("/usr/lib/postgresql/15/bin")
 
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, settings: Mapping[str, str] | None = None, programs: Path | None = None) -> None:
+        """Start PostgreSQL 15, or another version by its folder of programs."""
+        self.bin = programs or self.bin
         self._user = "postgres" if os.geteuid() == 0 else getpass.getuser()
         self._folder = Path(tempfile.mkdtemp(prefix="pgcdc-pg15-"))
         shutil.chown(self._folder, self._user)
