@@ -97,10 +97,9 @@ def stream(  # noqa: PLR0913 - a command's options
     checkpoint lets the next run go on where this one ended, however it ended. INT and TERM end it cleanly;
     HUP reopens the file, or finishes the segment.
     """
-    debezium = file_format == "debezium"
-    if not debezium and (connector_config or connector_property or record != "full"):
+    if file_format != "debezium" and (connector_config or connector_property or record != "full"):
         raise usage_error("--connector-config, -c and --record go with --format debezium")
-    config = read_config(connector_config, connector_property or []) if debezium else None
+    config = read_config(connector_config, connector_property or []) if file_format == "debezium" else None
     target = StreamTarget(
         file=STDOUT if file is None and directory is None else file,
         directory=directory,

@@ -94,7 +94,7 @@ def test_spark_submit_hands_over_what_stands_behind_the_dashes(tmp_path):
     program = textwrap.dedent(
         """
         from pgcdc_cli.spark import launch
-        from pgcdc_cli.spark.result import MergeSummary, TableMerge
+        from pgcdc_cli.spark.output import MergeSummary, TableMerge
         from pgcdc_cli.lsn import Lsn
         def submit(options, tell, remark):
             print(options)
