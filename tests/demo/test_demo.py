@@ -26,13 +26,13 @@ def processes_that_mention(text):
 
 @pytest.fixture
 def environment():
-    """Give the demo a place of its own for temporary files, by which its processes are known.
+    """Give the demo a folder of its own for temporary files, by which its processes are known.
 
     Not pytest's: each run of pytest takes that from other users, and where root runs it, the server is one.
     """
-    places = tempfile.mkdtemp(prefix="pgcdc-test-")
-    yield {**os.environ, "TMPDIR": places}
-    shutil.rmtree(places)
+    folder = tempfile.mkdtemp(prefix="pgcdc-test-")
+    yield {**os.environ, "TMPDIR": folder}
+    shutil.rmtree(folder)
 
 
 def run_demo(keep, environment, file_format):

@@ -13,16 +13,16 @@ from pgcdc_cli.pgoutput.messages import StreamAbort, StreamStart
 STREAMED = {"proto_version": "4", "streaming": "parallel"}
 
 
-class Told(NamedTuple):
-    """The transactions that a server told of: those that it began to send, those that were rolled back."""
+class Streamed(NamedTuple):
+    """Transactions that a server began to send, and those that it rolled back."""
 
     begun: set[int]
     aborted: set[int]
 
 
-def told(sent: list[Sent]) -> Told:
+def streamed(sent: list[Sent]) -> Streamed:
     found = [one.message for one in sent]
-    return Told(
+    return Streamed(
         {message.xid for message in found if isinstance(message, StreamStart)},
         {message.xid for message in found if isinstance(message, StreamAbort)},
     )
@@ -36,7 +36,7 @@ def test_a_transaction_that_was_rolled_back_before_it_was_read(server):
             do(0, "BEGIN", "SAVEPOINT a", rows("parts", 1), "SAVEPOINT b", rows("shapes", 1), "ROLLBACK")
             do(0, rows("audit", 1, 3))
             do(0, "BEGIN", rows("accounts", 1000), "COMMIT")
-        begun, aborted = told(capture(log.uri, log.copy_slot(slot), **STREAMED))
+        begun, aborted = streamed(capture(log.uri, log.copy_slot(slot), **STREAMED))
         assert len(aborted - begun) == (1 if server.version >= 18 else 0)
         other, end = log.copy_slot(slot), log.end()
         assert log.read(slot, "--endpos", end) == log.read(other, *PROTOCOL_1, "--endpos", end)

@@ -157,8 +157,8 @@ def compare(form: str, out: Path, said: list[Change]) -> None:
     elif form == "directory":
         assert_equal(read_directory(out), bare)
     elif form == "arrow":
-        told = [as_arrow_tells(change)._replace(columns=()) for change in said]
-        assert_equal(read_directory(out), told)
+        expected = [as_arrow_tells(change)._replace(columns=()) for change in said]
+        assert_equal(read_directory(out), expected)
     else:
         assert_equal(read_events(out), list(as_debezium_tells(said, KEYS)))
 
