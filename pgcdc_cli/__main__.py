@@ -1,5 +1,5 @@
 """`python -m pgcdc_cli` is `pgcdc`."""
 
-from pgcdc_cli.cli.main import main
+from pgcdc_cli.cli.app import main
 
 main()

@@ -60,7 +60,7 @@ class Target:
         self._folder = output if output.is_dir() else output.parent
         self._file = None if output.is_dir() else output
         self._checkpoint = output / "checkpoint.json" if output.is_dir() else Path(f"{output}.checkpoint")
-        self._before, self.end_lsn = self._sizes(), self._told()["end_lsn"]
+        self._before, self.end_lsn = self._sizes(), self._state()["end_lsn"]
 
     def kill(self, process: subprocess.Popen[Any], aim: str, dice: random.Random, hits: Hits) -> None:
         """Kill a run where what it did fits the aim, a moment after that was so first."""
@@ -76,20 +76,20 @@ class Target:
         kill_when(process, seen, dice)
         hits.aimed[aim] += 1
         hits.update(self._found())
-        self._before, self.end_lsn = self._sizes(), self._told()["end_lsn"]
+        self._before, self.end_lsn = self._sizes(), self._state()["end_lsn"]
 
     def _found(self) -> set[str]:
         """Say what a run did, and what it would leave undone; nothing if it did nothing."""
         sizes = self._sizes()
         if sizes == self._before:
             return set()
-        told = self._told()
-        moved = {MOVED} if told["end_lsn"] != self.end_lsn else set()
-        return {ANY, *moved, *self._undone(sizes, told)}
+        state = self._state()
+        moved = {MOVED} if state["end_lsn"] != self.end_lsn else set()
+        return {ANY, *moved, *self._undone(sizes, state)}
 
-    def _undone(self, sizes: Mapping[Path, tuple[int, int]], told: Mapping[str, Any]) -> Iterator[str]:
-        named = {self._folder / file["path"]: file["size"] for file in told["files"]}
-        pending = {self._folder / file["from"] for file in (told["pending"] or {"renames": ()})["renames"]}
+    def _undone(self, sizes: Mapping[Path, tuple[int, int]], state: Mapping[str, Any]) -> Iterator[str]:
+        named = {self._folder / file["path"]: file["size"] for file in state["files"]}
+        pending = {self._folder / file["from"] for file in (state["pending"] or {"renames": ()})["renames"]}
         unfinished = {path: sizes[path][0] for path in sizes if path in named or path.suffix == ".partial"}
         if any(size > named.get(path, size) for path, size in unfinished.items()):
             yield TO_CUT
@@ -100,7 +100,7 @@ class Target:
         if any(path.suffix == ".spool" for path in sizes):
             yield SPOOLED
 
-    def _told(self) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         return json.loads(self._checkpoint.read_bytes())
 
     def _sizes(self) -> dict[Path, tuple[int, int]]:

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from pgcdc_cli.cli.base import ClickCommand, ClickParameter, choices, summary, value_name, walk
+from pgcdc_cli.cli.command_tree import ClickCommand, ClickParameter, choices, summary, value_name, walk
 
 _HEAD = "# Completion of pgcdc's command line; written by: python -m pgcdc_cli.cli.generate"
 _HELP = "Show help and exit"

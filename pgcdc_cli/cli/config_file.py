@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pgcdc_cli.cli.base import NOT_FROM_ENVIRONMENT, ClickCommand, ClickParameter, long_name
+from pgcdc_cli.cli.command_tree import NOT_FROM_ENVIRONMENT, ClickCommand, ClickParameter, long_name
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 Defaults: TypeAlias = dict[str, Any]

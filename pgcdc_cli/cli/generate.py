@@ -7,14 +7,14 @@ that differ, and then exits with status 1.
 import sys
 from pathlib import Path
 
+from pgcdc_cli.cli.app import root_command
 from pgcdc_cli.cli.completion import scripts
-from pgcdc_cli.cli.main import command_tree
 from pgcdc_cli.cli.manpage import pages
 
 
 def generated() -> dict[str, str]:
     """Path in the project -> text."""
-    root = command_tree()
+    root = root_command()
     return {f"man/{name}": text for name, text in pages(root).items()} | {
         f"completions/{name}": text for name, text in scripts(root).items()
     }

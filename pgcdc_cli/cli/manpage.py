@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from pgcdc_cli import __version__
-from pgcdc_cli.cli.base import (
+from pgcdc_cli.cli.command_tree import (
     ANYWHERE,
     ClickCommand,
     ClickParameter,

@@ -31,7 +31,7 @@ def version_line() -> str:
 class Talk:
     """How much to say: `verbosity` is the number of -v, or -1 with -q.
 
-    `live` while a line that will be rewritten stands on the terminal: what is said next takes its place.
+    `live` while a line that will be rewritten stands on the terminal: what is said next overwrites it.
     """
 
     debug: bool = False
@@ -133,11 +133,16 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Conta
     """Align lines, headings first, without trailing blanks; `numbers` heads what is set to the right."""
     cells = [list(headings), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
-    align = [str.rjust if heading in numbers else str.ljust for heading in headings]
+    justify = [str.rjust if heading in numbers else str.ljust for heading in headings]
     return [
-        "  ".join(place(cell, width) for place, cell, width in zip(align, row, widths, strict=True)).rstrip()
+        "  ".join(fit(cell, width) for fit, cell, width in zip(justify, row, widths, strict=True)).rstrip()
         for row in cells
     ]
+
+
+def text_of(value: object) -> str | None:
+    """Print what may be unknown."""
+    return None if value is None else str(value)
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> list[str]:

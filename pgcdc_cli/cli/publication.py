@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pgcdc_cli.cli.base import Command, examples, new_app
-from pgcdc_cli.cli.options import connecting, usage_error
+from pgcdc_cli.cli.command_tree import Command, examples, new_app, usage_error
+from pgcdc_cli.cli.connection_options import connecting
 from pgcdc_cli.cli.printing import facts, hints, table, write
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 

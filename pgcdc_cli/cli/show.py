@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from pgcdc_cli.cli.base import Command, examples
-from pgcdc_cli.cli.options import usage_error, whole_number
+from pgcdc_cli.cli.command_tree import Command, examples, usage_error
 from pgcdc_cli.cli.printing import wants_colour, write
 from pgcdc_cli.cli.target import read_config
+from pgcdc_cli.cli.units import whole_number
 
 if TYPE_CHECKING:
     from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgcdc_cli.cli.base import Command, examples, new_app
-from pgcdc_cli.cli.options import connecting
-from pgcdc_cli.cli.printing import facts, hints, human_bytes, say, table, write
+from pgcdc_cli.cli.command_tree import Command, examples, new_app
+from pgcdc_cli.cli.connection_options import connecting
+from pgcdc_cli.cli.printing import facts, hints, human_bytes, say, table, text_of, write
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def list_slots(*, conninfo: str, json: Json = False) -> None:
         slots = catalog.slots()
     if json:
         for slot in slots:
-            write(json_text.dumps(_content(slot)))
+            write(json_text.dumps(slot_content(slot)))
     else:
         headings = [
             "NAME",
@@ -142,7 +142,7 @@ def show(name: Name, *, conninfo: str, json: Json = False) -> None:
     """Show one replication slot."""
     slot = _find(conninfo, name)
     if json:
-        write(json_text.dumps(_content(slot)))
+        write(json_text.dumps(slot_content(slot)))
     else:
         for line in facts(_lines(slot)):
             write(line)
@@ -162,10 +162,15 @@ def _find(conninfo: str, name: str) -> "Slot":
     return slot
 
 
-def _content(slot: "Slot") -> dict[str, Any]:
+def slot_content(slot: "Slot") -> dict[str, Any]:
     """Give all facts, LSNs as text."""
-    positions = {name: _text(getattr(slot, name)) for name in ("restart_lsn", "confirmed_flush_lsn")}
+    positions = {name: text_of(getattr(slot, name)) for name in ("restart_lsn", "confirmed_flush_lsn")}
     return {**asdict(slot), **positions}
+
+
+def reader_of(slot: "Slot") -> str:
+    """Say who reads it."""
+    return "nobody" if slot.active_pid is None else f"process {slot.active_pid}"
 
 
 def _cells(slot: "Slot") -> list[str]:
@@ -174,7 +179,7 @@ def _cells(slot: "Slot") -> list[str]:
     sizes = [human_bytes(slot.retained_bytes), human_bytes(slot.lag_bytes)]
     return [
         slot.name,
-        *(_text(value) or "-" for value in values),
+        *(text_of(value) or "-" for value in values),
         *sizes,
         slot.wal_status or "-",
         lost or "-",
@@ -186,9 +191,9 @@ def _lines(slot: "Slot") -> list[tuple[str, str]]:
         ("name", slot.name),
         ("plugin", slot.plugin or "- (physical)"),
         ("database", slot.database or "-"),
-        ("read by", "nobody" if slot.active_pid is None else f"process {slot.active_pid}"),
-        ("restart LSN", _text(slot.restart_lsn) or "-"),
-        ("confirmed LSN", _text(slot.confirmed_flush_lsn) or "-"),
+        ("read by", reader_of(slot)),
+        ("restart LSN", text_of(slot.restart_lsn) or "-"),
+        ("confirmed LSN", text_of(slot.confirmed_flush_lsn) or "-"),
         ("retained", human_bytes(slot.retained_bytes)),
         ("lag", human_bytes(slot.lag_bytes)),
         ("WAL status", slot.wal_status or "-"),
@@ -201,7 +206,3 @@ def _lines(slot: "Slot") -> list[tuple[str, str]]:
 
 def _yes(flag: bool | None) -> str:
     return "-" if flag is None else "yes" if flag else "no"
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)

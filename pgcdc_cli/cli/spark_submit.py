@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pgcdc_cli.cli.base import Command, examples
-from pgcdc_cli.cli.options import usage_error
+from pgcdc_cli.cli.command_tree import Command, examples, usage_error
 from pgcdc_cli.cli.printing import facts, human_bytes, say, table, talk, write
 from pgcdc_cli.cli.units import checked, duration, lsn
 

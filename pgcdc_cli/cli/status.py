@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgcdc_cli.cli.base import Command, examples
-from pgcdc_cli.cli.options import connecting
-from pgcdc_cli.cli.printing import facts, human_bytes, say, table, write
+from pgcdc_cli.cli.command_tree import Command, examples
+from pgcdc_cli.cli.connection_options import connecting
+from pgcdc_cli.cli.printing import facts, human_bytes, say, table, text_of, write
+from pgcdc_cli.cli.slot import reader_of, slot_content
 from pgcdc_cli.errors import PgcdcError
 
 if TYPE_CHECKING:
@@ -85,8 +86,8 @@ def _content(
     return {
         "format_version": 1,
         "checkpoint": None if checkpoint is None else _checkpoint_content(checkpoint),
-        "slot": None if slot is None else _slot_content(slot),
-        "files": {**asdict(files), "end_lsn": _text(files.end_lsn)},
+        "slot": None if slot is None else slot_content(slot),
+        "files": {**asdict(files), "end_lsn": text_of(files.end_lsn)},
         "merged": None if merged is None else _merged_content(merged),
     }
 
@@ -101,11 +102,6 @@ def _checkpoint_content(checkpoint: "Checkpoint") -> dict[str, Any]:
         "unfinished_files": len(checkpoint.files),
         "unfinished_rows": sum(file.state.rows for file in checkpoint.files),
     }
-
-
-def _slot_content(slot: "Slot") -> dict[str, Any]:
-    positions = {name: _text(getattr(slot, name)) for name in ("restart_lsn", "confirmed_flush_lsn")}
-    return {**asdict(slot), **positions}
 
 
 def _merged_content(merged: "MergeState") -> dict[str, Any]:
@@ -156,8 +152,8 @@ def _checkpoint_facts(checkpoint: "Checkpoint | None") -> Iterator[tuple[str, st
 def _slot_facts(slot: "Slot | None") -> Iterator[tuple[str, str]]:
     if slot is None:
         return
-    yield "read by", "nobody" if slot.active_pid is None else f"process {slot.active_pid}"
-    yield "confirmed", _text(slot.confirmed_flush_lsn) or "-"
+    yield "read by", reader_of(slot)
+    yield "confirmed", text_of(slot.confirmed_flush_lsn) or "-"
     yield "retained", human_bytes(slot.retained_bytes)
     yield "lag", human_bytes(slot.lag_bytes)
     if slot.invalidation_reason is not None or slot.wal_status == "lost":
@@ -177,7 +173,3 @@ def _merged_cells(one: "MergedTable") -> list[str]:
     name = one.table if one.mode == "merge" else f"{one.table} (changelog)"
     version = "-" if one.version is None else str(one.version)
     return [name, str(one.segment), str(one.lsn), version, one.problem or ""]
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)

@@ -1,4 +1,4 @@
-"""`pgcdc stream`: from options to one run of the loop."""
+"""`pgcdc stream`: from options to one run of the loop, with a line that shows how far it is."""
 
 import shutil
 import signal
@@ -11,83 +11,30 @@ from typing import TYPE_CHECKING
 import typer
 
 from pgcdc_cli.cli import stream_options, units
-from pgcdc_cli.cli.base import Command, examples
-from pgcdc_cli.cli.options import connecting, usage_error, whole_number
+from pgcdc_cli.cli.command_tree import Command, examples, usage_error
+from pgcdc_cli.cli.connection_options import connecting
 from pgcdc_cli.cli.printing import human_bytes, talk, write_error
 from pgcdc_cli.cli.target import (
     STDOUT,
-    Target,
+    StreamTarget,
     check,
     default_format,
     encoding_for,
+    folder_of,
     keeps_checkpoint,
-    place_of,
-    publication_maker,
     read_config,
     sink_for,
-    snapshot_plan,
-    source_of,
+    subscription,
+    with_connector,
 )
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from pgcdc_cli.formats.base import Format
-    from pgcdc_cli.formats.raw import RawFormat
     from pgcdc_cli.stream.settings import RunTotals, Signals, StreamSettings
 
-INTERVAL = 0.5
-"""Seconds between two looks of the line."""
-
-
-class Reporter:
-    """Rewrites one line on standard error; where that is no terminal, writes a line every ten seconds.
-
-    With `shown` false it says nothing.
-    """
-
-    def __init__(self, *, shown: bool) -> None:
-        self._shown = shown
-        self._live = sys.stderr.isatty()
-        self._interval = INTERVAL if self._live else 10.0
-        self._shown_at = self._began = time.monotonic()
-        self._rows = 0
-
-    def __call__(self, totals: "RunTotals") -> None:
-        """Show the totals if it is time to."""
-        now = time.monotonic()
-        if not self._shown or now - self._shown_at < self._interval:
-            return
-        # Fewer than before are those that a lost connection took back.
-        rate = max(totals.rows - self._rows, 0) / (now - self._shown_at)
-        self._shown_at, self._rows = now, totals.rows
-        self._write(self._text(totals, rate))
-
-    def end(self, totals: "RunTotals") -> None:
-        """The whole run in one line, if there was one."""
-        if not self._shown or not totals.durable_lsn:
-            return
-        rate = totals.rows / max(time.monotonic() - self._began, 0.001)
-        write_error(f"pgcdc: {self._text(totals, rate)}")
-
-    def _text(self, totals: "RunTotals", rate: float) -> str:
-        lag = human_bytes(max(totals.wal_end - totals.durable_lsn, 0))
-        transactions = (
-            "1 transaction" if totals.transactions == 1 else f"{totals.transactions:,} transactions"
-        )
-        return (
-            f"{rate:,.0f} rows/s, lag {lag}, durable to {totals.durable_lsn};"
-            f" {totals.rows:,} rows in {transactions}"
-        )
-
-    def _write(self, text: str) -> None:
-        if not self._live:
-            write_error(f"pgcdc: {text}")
-            return
-        width = shutil.get_terminal_size().columns
-        sys.stderr.write(f"\r\x1b[K{text[: width - 1]}")
-        sys.stderr.flush()
-        talk.live = True
+_INTERVAL = 0.5
+"""Seconds between two states of the line."""
 
 
 def register(app: typer.Typer) -> None:
@@ -150,11 +97,10 @@ def stream(  # noqa: PLR0913 - a command's options
     checkpoint lets the next run go on where this one ended, however it ended. INT and TERM end it cleanly;
     HUP reopens the file, or finishes the segment.
     """
-    debezium = file_format == "debezium"
-    if not debezium and (connector_config or connector_property or record != "full"):
+    if file_format != "debezium" and (connector_config or connector_property or record != "full"):
         raise usage_error("--connector-config, -c and --record go with --format debezium")
-    config = read_config(connector_config, connector_property or []) if debezium else None
-    target = Target(
+    config = read_config(connector_config, connector_property or []) if file_format == "debezium" else None
+    target = StreamTarget(
         file=STDOUT if file is None and directory is None else file,
         directory=directory,
         format=file_format or default_format(file, directory),
@@ -176,13 +122,13 @@ def stream(  # noqa: PLR0913 - a command's options
     stream_options.check_two_phase(
         target.format_class, at_prepare=target.at_prepare, two_phase=two_phase, keeps=keeps
     )
-    source = source_of(config, conninfo, slot, publication or [])
+    source = subscription(config, conninfo, slot, publication or [])
     if if_not_exists and not create_slot:
         raise usage_error("--if-not-exists goes with --create-slot")
     if not decodes and max_transactions is not None:
         raise usage_error("--max-transactions: raw output doesn't know where a transaction ends")
     from pgcdc_cli.replication.commands import Protocol
-    from pgcdc_cli.stream.settings import RunLimits, StreamSettings
+    from pgcdc_cli.stream.settings import StreamSettings
 
     settings = StreamSettings(
         conninfo=source.conninfo,
@@ -194,54 +140,92 @@ def stream(  # noqa: PLR0913 - a command's options
             streaming=streaming,
             two_phase=two_phase or target.at_prepare,
             binary=binary,
-            messages=messages or config is not None,
+            messages=messages,
             origin=origin,
             newest=decodes,
         ),
         at_prepare=target.at_prepare,
         keeps_prepared=keeps or target.at_prepare,
-        limits=RunLimits(
-            end_lsn=None if endpos is None else units.end_position(endpos),
-            end_now=endpos == "now",
-            max_time=None if max_time is None else units.positive_duration(max_time),
-            max_transactions=None if max_transactions is None else whole_number(max_transactions),
-            idle_timeout=None if idle_timeout is None else units.positive_duration(idle_timeout),
-        ),
-        bad_file=place_of(target) / f"{source.slot}.bad",
+        limits=stream_options.limits(endpos, max_time, max_transactions, idle_timeout),
+        bad_file=folder_of(target) / f"{source.slot}.bad",
         start_lsn=None if startpos is None else units.lsn(startpos),
-        create_slot=create_slot or config is not None,
-        if_not_exists=if_not_exists or (config is not None and not create_slot),
+        create_slot=create_slot,
+        if_not_exists=if_not_exists,
         loop=not no_loop,
         status_interval=target.status_interval,
         accept_gap=accept_gap,
         accept_publications=accept_publications,
         use_catalog=not no_catalog,
-        snapshot=snapshot_plan(config),
-        make_publication=publication_maker(config, source.publications[0] if source.publications else ""),
-        heartbeat_interval=0.0 if config is None else config.heartbeat_interval_ms / 1000,
     )
-    encoding = encoding_for(target)
     shown = _shows_progress(target) if progress is None else progress
-    _run(settings, target, encoding, Reporter(shown=shown))
+    _run(settings if config is None else with_connector(settings, config), target, ProgressLine(shown=shown))
 
 
-def _shows_progress(target: Target) -> bool:
+class ProgressLine:
+    """How far a run is: a line on standard error, rewritten; without a terminal, one every ten seconds.
+
+    With `shown` false there is none.
+    """
+
+    def __init__(self, *, shown: bool) -> None:
+        self._shown = shown
+        self._live = sys.stderr.isatty()
+        self._interval = _INTERVAL if self._live else 10.0
+        self._shown_at = self._began = time.monotonic()
+        self._rows = 0
+
+    def __call__(self, totals: "RunTotals") -> None:
+        """Show the totals if it is time to."""
+        now = time.monotonic()
+        if not self._shown or now - self._shown_at < self._interval:
+            return
+        # Fewer than before are those that a lost connection took back.
+        rate = max(totals.rows - self._rows, 0) / (now - self._shown_at)
+        self._shown_at, self._rows = now, totals.rows
+        self._write(self._text(totals, rate))
+
+    def end(self, totals: "RunTotals") -> None:
+        """The whole run in one line, if there was one."""
+        if not self._shown or not totals.durable_lsn:
+            return
+        rate = totals.rows / max(time.monotonic() - self._began, 0.001)
+        write_error(f"pgcdc: {self._text(totals, rate)}")
+
+    def _text(self, totals: "RunTotals", rate: float) -> str:
+        lag = human_bytes(max(totals.wal_end - totals.durable_lsn, 0))
+        transactions = (
+            "1 transaction" if totals.transactions == 1 else f"{totals.transactions:,} transactions"
+        )
+        return (
+            f"{rate:,.0f} rows/s, lag {lag}, durable to {totals.durable_lsn};"
+            f" {totals.rows:,} rows in {transactions}"
+        )
+
+    def _write(self, text: str) -> None:
+        if not self._live:
+            write_error(f"pgcdc: {text}")
+            return
+        width = shutil.get_terminal_size().columns
+        sys.stderr.write(f"\r\x1b[K{text[: width - 1]}")
+        sys.stderr.flush()
+        talk.live = True
+
+
+def _shows_progress(target: StreamTarget) -> bool:
     return sys.stderr.isatty() and not (target.stdout and sys.stdout.isatty())
 
 
-def _run(
-    settings: "StreamSettings", target: Target, encoding: "Format | RawFormat", reporter: Reporter
-) -> None:
+def _run(settings: "StreamSettings", target: StreamTarget, progress: ProgressLine) -> None:
     from pgcdc_cli.stream.run import StreamRun
     from pgcdc_cli.stream.settings import Signals
 
-    signals = Signals()
-    run = StreamRun(settings, sink_for(target, encoding), encoding, signals, reporter)
+    encoding, signals = encoding_for(target), Signals()
+    run = StreamRun(settings, sink_for(target, encoding), encoding, signals, progress)
     with _handled(signals):
         try:
             run.run()
         finally:
-            reporter.end(run.totals)
+            progress.end(run.totals)
 
 
 @contextmanager

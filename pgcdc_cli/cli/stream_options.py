@@ -1,4 +1,4 @@
-"""What the server's plugin is asked for: the options, and what of them goes together."""
+"""The options of `pgcdc stream` as they stand in its help, and which of them go together."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from pgcdc_cli.cli import units
-from pgcdc_cli.cli.options import usage_error, whole_number
+from pgcdc_cli.cli.command_tree import usage_error
 from pgcdc_cli.cli.target import FormatName
 from pgcdc_cli.formats.capabilities import Compression as CompressionName
 from pgcdc_cli.formats.capabilities import Layout as LayoutName
@@ -16,108 +16,9 @@ from pgcdc_cli.formats.capabilities import Numeric as NumericName
 if TYPE_CHECKING:
     from pgcdc_cli.formats.base import Format
     from pgcdc_cli.formats.raw import RawFormat
+    from pgcdc_cli.stream.settings import RunLimits
 
-SERVER = "What the server sends"
-
-ProtoVersion = Annotated[
-    int | None,
-    typer.Option(
-        min=1, max=4, metavar="N", help="pgoutput's protocol. Default: the newest.", rich_help_panel=SERVER
-    ),
-]
-Streaming = Annotated[
-    Literal["off", "on", "parallel"] | None,
-    typer.Option(
-        help="Large transactions before they commit. Default: the server's best.", rich_help_panel=SERVER
-    ),
-]
-TwoPhase = Annotated[
-    bool,
-    typer.Option("-t", "--two-phase", help="Prepared transactions at PREPARE.", rich_help_panel=SERVER),
-]
-TwoPhaseAt = Annotated[
-    Literal["commit", "prepare"],
-    typer.Option(
-        help="Write their changes at COMMIT PREPARED, or at PREPARE (implies -t).", rich_help_panel=SERVER
-    ),
-]
-Binary = Annotated[
-    bool, typer.Option("--binary", help="Values in binary on the wire; same output.", rich_help_panel=SERVER)
-]
-Messages = Annotated[
-    bool, typer.Option("--messages", help="Logical decoding messages, too.", rich_help_panel=SERVER)
-]
-Origin = Annotated[
-    Literal["any", "none"] | None,
-    typer.Option(help="none: only changes made on this server.", rich_help_panel=SERVER),
-]
-SpoolLimit = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIZE",
-        callback=units.checked(units.size),
-        help="Stop where uncommitted transactions take more.",
-        rich_help_panel=SERVER,
-    ),
-]
-PluginOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "-o", "--option", metavar="NAME=VALUE", help="For the server's plugin.", rich_help_panel=SERVER
-    ),
-]
-
-OWN_OPTIONS = {
-    "proto_version": "use --proto-version",
-    "publication_names": "use --publication",
-    "streaming": "use --streaming",
-    "two_phase": "use --two-phase",
-    "binary": "use --binary",
-    "messages": "use --messages",
-    "origin": "use --origin",
-}
-"""pgoutput's options that are options of pgcdc."""
-
-
-def plugin_options(publications: list[str], given: list[str], *, raw: bool) -> Mapping[str, str]:
-    """Options of START_REPLICATION that are the same for every server.
-
-    Without publications only a raw stream of another plugin can be meant; it takes any option.
-    """
-    options = dict(_name_and_value(item) for item in given)
-    if raw and not publications:
-        return options
-    if not publications:
-        raise usage_error("--publication is missing")
-    for name in options:
-        if name in OWN_OPTIONS:
-            raise usage_error(f"-o {name}: {OWN_OPTIONS[name]}")
-    from pgcdc_cli.replication.commands import publication_names
-
-    return options | {"publication_names": publication_names(publications)}
-
-
-def check_two_phase(
-    form: "type[Format | RawFormat]", *, at_prepare: bool, two_phase: bool, keeps: bool
-) -> None:
-    """Refuse what can't be done about prepared transactions; `keeps`: the output has a checkpoint."""
-    if at_prepare and not form.capabilities.transactions:
-        raise usage_error(f"--two-phase-at prepare: --format {form.name} can't tell how a transaction ended")
-    if two_phase and not at_prepare and not keeps and form.decodes:
-        raise usage_error(
-            "--two-phase: nothing keeps a prepared transaction until it commits;"
-            " use -f or -D, or --two-phase-at prepare"
-        )
-
-
-def _name_and_value(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise usage_error(f'-o: "{text}" is not NAME=VALUE')
-    return name, value
-
-
-OUTPUT, DEBEZIUM, END = "Output", "Debezium", "Where it ends"
+OUTPUT, DEBEZIUM, END, SERVER = "Output", "Debezium", "Where it ends", "What the server sends"
 
 Slot = Annotated[str | None, typer.Option("-S", "--slot", metavar="NAME", help="Replication slot to read.")]
 Publication = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Publication to read.")]
@@ -153,6 +54,14 @@ AcceptGap = Annotated[
 ]
 AcceptPublications = Annotated[
     bool, typer.Option("--accept-publications", help="Go on with another set of publications.")
+]
+NoCatalog = Annotated[
+    bool,
+    typer.Option("--no-catalog", help="Don't ask the server for keys, defaults and labels."),
+]
+Progress = Annotated[
+    bool | None,
+    typer.Option("--progress/--no-progress", help="Show rows/s, lag and LSN. Default: on a terminal."),
 ]
 File = Annotated[
     str | None,
@@ -232,10 +141,6 @@ Record = Annotated[
     Literal["full", "value"],
     typer.Option(help="Topic, key, value and headers, or the value alone.", rich_help_panel=DEBEZIUM),
 ]
-NoCatalog = Annotated[
-    bool,
-    typer.Option("--no-catalog", help="Don't ask the server for keys, defaults and labels."),
-]
 Endpos = Annotated[
     str | None,
     typer.Option(
@@ -260,7 +165,7 @@ MaxTransactions = Annotated[
     str | None,
     typer.Option(
         metavar="N",
-        callback=units.checked(whole_number),
+        callback=units.checked(units.whole_number),
         help="Exit after N transactions.",
         rich_help_panel=END,
     ),
@@ -274,7 +179,107 @@ IdleTimeout = Annotated[
         rich_help_panel=END,
     ),
 ]
-Progress = Annotated[
-    bool | None,
-    typer.Option("--progress/--no-progress", help="Show rows/s, lag and LSN. Default: on a terminal."),
+ProtoVersion = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=4, metavar="N", help="pgoutput's protocol. Default: the newest.", rich_help_panel=SERVER
+    ),
 ]
+Streaming = Annotated[
+    Literal["off", "on", "parallel"] | None,
+    typer.Option(
+        help="Large transactions before they commit. Default: the server's best.", rich_help_panel=SERVER
+    ),
+]
+TwoPhase = Annotated[
+    bool,
+    typer.Option("-t", "--two-phase", help="Prepared transactions at PREPARE.", rich_help_panel=SERVER),
+]
+TwoPhaseAt = Annotated[
+    Literal["commit", "prepare"],
+    typer.Option(
+        help="Write their changes at COMMIT PREPARED, or at PREPARE (implies -t).", rich_help_panel=SERVER
+    ),
+]
+Binary = Annotated[
+    bool, typer.Option("--binary", help="Values in binary on the wire; same output.", rich_help_panel=SERVER)
+]
+Messages = Annotated[
+    bool, typer.Option("--messages", help="Logical decoding messages, too.", rich_help_panel=SERVER)
+]
+Origin = Annotated[
+    Literal["any", "none"] | None,
+    typer.Option(help="none: only changes made on this server.", rich_help_panel=SERVER),
+]
+SpoolLimit = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        callback=units.checked(units.size),
+        help="Stop where uncommitted transactions take more.",
+        rich_help_panel=SERVER,
+    ),
+]
+PluginOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-o", "--option", metavar="NAME=VALUE", help="For the server's plugin.", rich_help_panel=SERVER
+    ),
+]
+
+OWN_OPTIONS = {
+    "proto_version": "use --proto-version",
+    "publication_names": "use --publication",
+    "streaming": "use --streaming",
+    "two_phase": "use --two-phase",
+    "binary": "use --binary",
+    "messages": "use --messages",
+    "origin": "use --origin",
+}
+"""pgoutput's options that are options of pgcdc."""
+
+
+def plugin_options(publications: list[str], given: list[str], *, raw: bool) -> Mapping[str, str]:
+    """Options of START_REPLICATION that are the same for every server.
+
+    Without publications only a raw stream of another plugin can be meant; it takes any option.
+    """
+    options = dict(units.name_and_value("-o", item) for item in given)
+    if raw and not publications:
+        return options
+    if not publications:
+        raise usage_error("--publication is missing")
+    for name in options:
+        if name in OWN_OPTIONS:
+            raise usage_error(f"-o {name}: {OWN_OPTIONS[name]}")
+    from pgcdc_cli.replication.commands import publication_names
+
+    return options | {"publication_names": publication_names(publications)}
+
+
+def check_two_phase(
+    form: "type[Format | RawFormat]", *, at_prepare: bool, two_phase: bool, keeps: bool
+) -> None:
+    """Refuse what can't be done about prepared transactions; `keeps`: the output has a checkpoint."""
+    if at_prepare and not form.capabilities.transactions:
+        raise usage_error(f"--two-phase-at prepare: --format {form.name} can't tell how a transaction ended")
+    if two_phase and not at_prepare and not keeps and form.decodes:
+        raise usage_error(
+            "--two-phase: nothing keeps a prepared transaction until it commits;"
+            " use -f or -D, or --two-phase-at prepare"
+        )
+
+
+def limits(
+    endpos: str | None, max_time: str | None, max_transactions: str | None, idle_timeout: str | None
+) -> "RunLimits":
+    """Where the run ends."""
+    from pgcdc_cli.stream.settings import RunLimits
+
+    return RunLimits(
+        end_lsn=None if endpos is None else units.end_position(endpos),
+        end_now=endpos == "now",
+        max_time=None if max_time is None else units.positive_duration(max_time),
+        max_transactions=None if max_transactions is None else units.whole_number(max_transactions),
+        idle_timeout=None if idle_timeout is None else units.positive_duration(idle_timeout),
+    )

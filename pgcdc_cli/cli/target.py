@@ -1,12 +1,16 @@
-"""Where `pgcdc stream` writes, and how: from options to a format and a sink."""
+"""What `pgcdc stream` reads and where it writes: from options to a slot, a format and a sink.
+
+With `--format debezium` a connector's configuration fills in what the options leave open.
+"""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from pgcdc_cli.cli.options import usage_error
+from pgcdc_cli.cli.command_tree import usage_error
 from pgcdc_cli.cli.printing import wants_colour
+from pgcdc_cli.cli.units import name_and_value
 from pgcdc_cli.formats.capabilities import Compression, Layout, Numeric
 
 if TYPE_CHECKING:
@@ -17,7 +21,11 @@ if TYPE_CHECKING:
     from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
     from pgcdc_cli.formats.raw import RawFormat
     from pgcdc_cli.sinks.base import Sink
-    from pgcdc_cli.stream.settings import SnapshotPlan
+    from pgcdc_cli.stream.settings import SnapshotPlan, StreamSettings
+
+FormatName = Literal["jsonl", "arrow", "debezium", "pretty", "raw"]
+
+STDOUT = "-"
 
 _CONNECTION = {
     "host": "database_hostname",
@@ -31,10 +39,11 @@ _CONNECTION = {
     "sslpassword": "database_sslpassword",
     "sslrootcert": "database_sslrootcert",
 }
+"""libpq's parameters, and the connector's properties that stand for them."""
 
 
-class Source(NamedTuple):
-    """What is read, from options or, where they are silent, from a connector's configuration."""
+class Subscription(NamedTuple):
+    """Whose changes are read, as a server's own subscription says it."""
 
     conninfo: str
     slot: str
@@ -47,36 +56,47 @@ def read_config(path: Path | None, given: list[str]) -> "ConnectorConfig":
 
     properties = {} if path is None else read_properties(path)
     for item in given:
-        name, equals, value = item.partition("=")
-        if not name or not equals:
-            raise usage_error(f'-c: "{item}" is not NAME=VALUE')
+        name, value = name_and_value("-c", item)
         properties[name.strip()] = value
     return connector_config(properties)
 
 
-def source_of(
+def subscription(
     config: "ConnectorConfig | None", conninfo: str, slot: str | None, publications: list[str]
-) -> Source:
+) -> Subscription:
     """Complete the options; raises PgcdcError USAGE where no slot is named."""
     if config is None:
         if slot is None:
             raise usage_error("-S/--slot is missing")
-        return Source(conninfo, slot, publications)
+        return Subscription(conninfo, slot, publications)
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
     known = conninfo_to_dict(conninfo)
     values = {name: getattr(config, attribute) for name, attribute in _CONNECTION.items()}
     more = {name: str(value) for name, value in values.items() if value and name not in known}
-    return Source(
+    return Subscription(
         make_conninfo(conninfo, **more), slot or config.slot_name, publications or [config.publication_name]
     )
 
 
-def snapshot_plan(config: "ConnectorConfig | None") -> "SnapshotPlan | None":
+def with_connector(settings: "StreamSettings", config: "ConnectorConfig") -> "StreamSettings":
+    """Let a run do what a connector does: make slot and publication, read rows first, send heartbeats."""
+    return replace(
+        settings,
+        protocol=replace(settings.protocol, messages=True),
+        create_slot=True,
+        if_not_exists=settings.if_not_exists or not settings.create_slot,
+        snapshot=_snapshot_plan(config),
+        make_publication=_publication_maker(config, settings.publications[0]),
+        heartbeat_interval=config.heartbeat_interval_ms / 1000,
+    )
+
+
+def _snapshot_plan(config: "ConnectorConfig") -> "SnapshotPlan | None":
     """Give what `snapshot.mode` asks for."""
     from pgcdc_cli.stream.settings import SnapshotPlan
 
-    if config is None or config.snapshot_mode in {"never", "no_data"}:
+    if config.snapshot_mode in {"never", "no_data"}:
         return None
     return SnapshotPlan(
         config.includes_table,
@@ -85,11 +105,11 @@ def snapshot_plan(config: "ConnectorConfig | None") -> "SnapshotPlan | None":
     )
 
 
-def publication_maker(config: "ConnectorConfig | None", name: str) -> "Callable[[Catalog], None] | None":
+def _publication_maker(config: "ConnectorConfig", name: str) -> "Callable[[Catalog], None] | None":
     """Give what `publication.autocreate.mode` asks for."""
-    if config is None or config.publication_autocreate_mode == "disabled":
-        return None
     mode, includes = config.publication_autocreate_mode, config.includes_table
+    if mode == "disabled":
+        return None
 
     def make(catalog: "Catalog") -> None:
         from pgcdc_cli.catalog import Publication, PublishedTable
@@ -107,13 +127,8 @@ def publication_maker(config: "ConnectorConfig | None", name: str) -> "Callable[
     return make
 
 
-FormatName = Literal["jsonl", "arrow", "debezium", "pretty", "raw"]
-
-STDOUT = "-"
-
-
 @dataclass(frozen=True, slots=True)
-class Target:
+class StreamTarget:
     """Where output goes and how: what the sink and the format are made of."""
 
     file: str | None
@@ -144,7 +159,7 @@ class Target:
         return FORMATS[self.format]
 
     @property
-    def marks(self) -> bool:
+    def begins_and_commits(self) -> bool:
         """Are begins and commits written? Without them nobody could tell how a prepared one ended."""
         return self.transactions or self.at_prepare
 
@@ -153,32 +168,13 @@ class Target:
         return self.directory is None and self.file == STDOUT
 
 
-def place_of(target: Target) -> Path:
-    """Name the folder beside or in which other files may be put."""
-    from pgcdc_cli.sinks.file_sink import takes_checkpoint
-
-    if target.directory is not None:
-        return target.directory
-    beside = not target.stdout and takes_checkpoint(str(target.file))
-    return Path(str(target.file)).parent if beside else Path()
-
-
-def keeps_checkpoint(target: Target) -> bool:
-    """Say whether the output has a checkpoint."""
-    from pgcdc_cli.sinks.file_sink import takes_checkpoint
-
-    return target.format_class.decodes and (
-        target.directory is not None or (not target.stdout and takes_checkpoint(str(target.file)))
-    )
-
-
 def default_format(file: str | None, directory: Path | None) -> FormatName:
     """Choose for somebody who looks on, or for a program."""
     to_terminal = directory is None and file in {None, STDOUT} and sys.stdout.isatty()
     return "pretty" if to_terminal else "jsonl"
 
 
-def check(target: Target) -> None:
+def check(target: StreamTarget) -> None:
     """Refuse what does not go together."""
     if target.file is not None and target.directory is not None:
         raise usage_error("-f and -D exclude each other")
@@ -191,7 +187,26 @@ def check(target: Target) -> None:
         raise usage_error(f"--format {target.format} needs a directory (-D): a file holds one table")
 
 
-def encoding_for(target: Target) -> "Format | RawFormat":
+def keeps_checkpoint(target: StreamTarget) -> bool:
+    """Say whether the output has a checkpoint."""
+    from pgcdc_cli.sinks.file_sink import takes_checkpoint
+
+    return target.format_class.decodes and (
+        target.directory is not None or (not target.stdout and takes_checkpoint(str(target.file)))
+    )
+
+
+def folder_of(target: StreamTarget) -> Path:
+    """Name the folder into which other files may be put: the directory, or the file's."""
+    from pgcdc_cli.sinks.file_sink import takes_checkpoint
+
+    if target.directory is not None:
+        return target.directory
+    beside = not target.stdout and takes_checkpoint(str(target.file))
+    return Path(str(target.file)).parent if beside else Path()
+
+
+def encoding_for(target: StreamTarget) -> "Format | RawFormat":
     """Make the format; raises PgcdcError USAGE for options that exclude each other."""
     if target.connector is not None:
         return _debezium(target, target.connector)
@@ -202,19 +217,19 @@ def encoding_for(target: Target) -> "Format | RawFormat":
         layout="stream" if target.directory is None else target.layout,
         compression=target.compression,
         numeric=target.numeric,
-        transactions=target.marks,
+        transactions=target.begins_and_commits,
         colour=target.stdout and wants_colour(sys.stdout),
     )
 
 
-def _debezium(target: Target, config: "ConnectorConfig") -> "Format":
+def _debezium(target: StreamTarget, config: "ConnectorConfig") -> "Format":
     from pgcdc_cli.formats.debezium.format import DebeziumFormat
 
     layout: Layout = "stream" if target.directory is None else target.layout
     return DebeziumFormat(config, layout, target.compression, target.values_only)
 
 
-def sink_for(target: Target, encoding: "Format | RawFormat") -> "Sink":
+def sink_for(target: StreamTarget, encoding: "Format | RawFormat") -> "Sink":
     """Make the sink, as yet unopened."""
     from pgcdc_cli.sinks.base import SinkSettings
     from pgcdc_cli.sinks.directory_sink import directory_sink

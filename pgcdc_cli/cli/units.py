@@ -1,9 +1,9 @@
-"""Sizes and times as PostgreSQL's settings write them: `128MB`, `5min`, `1.5h`."""
+"""Values of options: sizes and times as in PostgreSQL's settings (`128MB`, `5min`, `1.5h`), LSNs, counts."""
 
 import re
 from collections.abc import Callable
 
-from pgcdc_cli.cli.options import usage_error
+from pgcdc_cli.cli.command_tree import usage_error
 from pgcdc_cli.lsn import Lsn
 
 _NUMBER = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([A-Za-z]*)")
@@ -12,7 +12,7 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def checked(read: Callable[[str], object]) -> Callable[[str | None], str | None]:
-    """Make an option's callback, so that what `read` refuses is told with the option's name."""
+    """Make an option's callback, so that what `read` refuses is reported with the option's name."""
 
     def callback(value: str | None) -> str | None:
         if value is not None:
@@ -63,3 +63,18 @@ def lsn(text: str) -> Lsn:
 def end_position(text: str) -> Lsn | None:
     """A position, or None for `now`."""
     return None if text == "now" else lsn(text)
+
+
+def whole_number(text: str) -> int:
+    """For options that count something."""
+    if not (text.isdecimal() and text.isascii()) or int(text) == 0:
+        raise usage_error(f'"{text}" is no whole number above 0')
+    return int(text)
+
+
+def name_and_value(option: str, text: str) -> tuple[str, str]:
+    """For options that set one thing by its name."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise usage_error(f'{option}: "{text}" is not NAME=VALUE')
+    return name, value

@@ -1,10 +1,10 @@
-"""Source table against lake table, row by row and column by column, and the lake as each merge left it.
+"""Whether lake tables equal their source, row by row, and what they held when each merge left them.
 
 Both sides are read as Python values. PostgreSQL converts its own side to what the merge promises for the
 type: text for whatever has no counterpart in a lake table, NULL for an infinite or far date. Nothing of
 pgcdc's own decoding takes part, so a fault there can't hide itself.
 
-At these versions all tables are of one moment, so the shop's foreign keys hold between them.
+At the versions that a merge left all tables are of one moment, so the shop's foreign keys hold between them.
 """
 
 import math
@@ -43,10 +43,20 @@ LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
 WHERE a.attrelid = %s::regclass AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 
+_ORPHANS = """
+SELECT (SELECT count(*) FROM orders o LEFT ANTI JOIN customers c ON o.customer_id = c.id)
+    + (SELECT count(*) FROM order_lines l LEFT ANTI JOIN orders o ON l.order_id = o.id)
+"""
+_CHANGED = """
+SELECT coalesce(l.id, e.id), e.status, e.total, l.status, l.total
+FROM earlier e FULL JOIN later l ON e.id = l.id
+WHERE e.id IS NULL OR l.id IS NULL OR e.status <> l.status ORDER BY 1
+"""
+
 
 @dataclass(frozen=True)
 class ComparedColumn:
-    """A source column; `element` is an array's element type, `key` its place in the primary key."""
+    """A source column; `element` is an array's element type, `key` its position in the primary key."""
 
     name: str
     type: str
@@ -65,18 +75,18 @@ class Comparison:
 def compare(connection: psycopg.Connection[Any], table: str, copy: Path, *, limit: int = 5) -> Comparison:
     """Compare the table named `schema.table` with the Delta table in `copy`.
 
-    Tells `limit` differences at most; each names key, column and both values.
+    Gives `limit` differences at most; each names key, column and both values.
     """
     columns = _columns(connection, table)
     source = _by_key(columns, _source_rows(connection, table, columns))
     if not (copy / "_delta_log").is_dir():
         return Comparison(len(source), 0, [f"there is no Delta table in {copy}"])
-    names, rows = _copy_rows(copy)
+    names, rows = _query({"copy": DeltaTable(copy)}, "SELECT * FROM copy")
     if sorted(names) != sorted(column.name for column in columns):
         wanted = ", ".join(column.name for column in columns)
         return Comparison(len(source), len(rows), [f"columns are {', '.join(names)}, not {wanted}"])
     order = [names.index(column.name) for column in columns]
-    arranged = [tuple(row[place] for place in order) for row in rows]
+    arranged = [tuple(row[index] for index in order) for row in rows]
     target = _by_key(columns, arranged)
     differences = [f"{len(arranged) - len(target)} keys occur twice"] * (len(arranged) > len(target))
     found = _differences(columns, source, target)
@@ -122,17 +132,9 @@ def _source_rows(connection: psycopg.Connection[Any], table: str, columns: list[
         return connection.execute(sql.SQL("SELECT {} FROM {}").format(fields, source)).fetchall()
 
 
-def _copy_rows(copy: Path) -> tuple[list[str], list[Row]]:
-    """Read through the query engine, since it knows deletion vectors and the dataset reader does not."""
-    engine = QueryBuilder().register("copy", DeltaTable(copy))
-    table = pa.table(engine.execute("SELECT * FROM copy").read_all())
-    columns = [column.to_pylist() for column in table.columns]
-    return table.column_names, list(zip(*columns, strict=True))
-
-
 def _by_key(columns: list[ComparedColumn], rows: Sequence[Row]) -> dict[Row, Row]:
-    places = sorted((column.key, place) for place, column in enumerate(columns) if column.key is not None)
-    return {tuple(row[place] for _, place in places): row for row in rows}
+    key = sorted((column.key, index) for index, column in enumerate(columns) if column.key is not None)
+    return {tuple(row[index] for _, index in key): row for row in rows}
 
 
 def _differences(
@@ -140,20 +142,20 @@ def _differences(
 ) -> Iterator[str]:
     names = [name for _, name in sorted((c.key, c.name) for c in columns if c.key is not None)]
     for key in source.keys() | target.keys():
-        place = ", ".join(f"{name}={value}" for name, value in zip(names, key, strict=True))
+        shown = ", ".join(f"{name}={value}" for name, value in zip(names, key, strict=True))
         if key not in target:
-            yield f"{place}: the row is missing from the copy"
+            yield f"{shown}: the row is missing from the copy"
         elif key not in source:
-            yield f"{place}: the row is in the copy only"
+            yield f"{shown}: the row is in the copy only"
         else:
-            yield from _row_differences(place, columns, source[key], target[key])
+            yield from _row_differences(shown, columns, source[key], target[key])
 
 
-def _row_differences(place: str, columns: list[ComparedColumn], source: Row, target: Row) -> Iterator[str]:
+def _row_differences(key: str, columns: list[ComparedColumn], source: Row, target: Row) -> Iterator[str]:
     for column, wanted, found in zip(columns, source, target, strict=True):
         if not _same(wanted, found):
             values = f"{_short(wanted)} in the source, {_short(found)} in the copy"
-            yield f"{place}, column {column.name}: {values}"
+            yield f"{key}, column {column.name}: {values}"
 
 
 def _same(wanted: object, found: object) -> bool:
@@ -171,18 +173,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
 
 
-_ORPHANS = """
-SELECT (SELECT count(*) FROM orders o LEFT ANTI JOIN customers c ON o.customer_id = c.id)
-    + (SELECT count(*) FROM order_lines l LEFT ANTI JOIN orders o ON l.order_id = o.id)
-"""
-_CHANGED = """
-SELECT coalesce(l.id, e.id), e.status, e.total, l.status, l.total
-FROM earlier e FULL JOIN later l ON e.id = l.id
-WHERE e.id IS NULL OR l.id IS NULL OR e.status <> l.status ORDER BY 1
-"""
-
-
-def take_down(warehouse: Path) -> Moment:
+def read_moment(warehouse: Path) -> Moment:
     """Read out of the warehouse's record how far it is merged, and the version of each table."""
     rows = {row.table: row for row in read_record(str(warehouse)) or ()}
     versions = {name: rows[f"{SCHEMA}.{name}"].version for name in TABLES if f"{SCHEMA}.{name}" in rows}
@@ -193,18 +184,19 @@ def take_down(warehouse: Path) -> Moment:
     return Moment(rows[""].lsn, known)
 
 
-def view(warehouse: Path, moment: Moment) -> LakeView:
+def read_lake(warehouse: Path, moment: Moment) -> LakeView:
     """Count a moment's rows, and those that refer to a customer or an order that isn't there."""
     tables = {name: _table(warehouse, moment, name) for name in TABLES}
-    counts = {name: _query({"t": table}, "SELECT count(*) FROM t")[0][0] for name, table in tables.items()}
-    return LakeView(moment, counts, _query(tables, _ORPHANS)[0][0])
+    counts = {name: _number({"t": table}, "SELECT count(*) FROM t") for name, table in tables.items()}
+    return LakeView(moment, counts, _number(tables, _ORPHANS))
 
 
 def changed_orders(warehouse: Path, earlier: Moment, later: Moment) -> list[OrderView]:
     """Pick some orders: three whose status has changed in between, one that is gone and one that is new."""
     moments = {"earlier": earlier, "later": later}
     tables = {name: _table(warehouse, moment, "orders") for name, moment in moments.items()}
-    found = [OrderView(row[0], _state(*row[1:3]), _state(*row[3:])) for row in _query(tables, _CHANGED)]
+    _, rows = _query(tables, _CHANGED)
+    found = [OrderView(row[0], _state(*row[1:3]), _state(*row[3:])) for row in rows]
     kept = (order for order in found if order.earlier and order.later)
     gone = (order for order in found if not order.later)
     new = (order for order in found if not order.earlier)
@@ -215,12 +207,19 @@ def _table(warehouse: Path, moment: Moment, name: str) -> DeltaTable:
     return DeltaTable(warehouse / SCHEMA / name, version=moment.versions[name])
 
 
-def _query(tables: Mapping[str, DeltaTable], query: str) -> list[tuple[Any, ...]]:
+def _number(tables: Mapping[str, DeltaTable], query: str) -> int:
+    _, [(number,)] = _query(tables, query)
+    return int(number)
+
+
+def _query(tables: Mapping[str, DeltaTable], query: str) -> tuple[list[str], list[Row]]:
+    """Give names and rows by the query engine: it knows deletion vectors, the dataset reader does not."""
     engine = QueryBuilder()
     for name, table in tables.items():
         engine.register(name, table)
-    columns = [column.to_pylist() for column in pa.table(engine.execute(query).read_all()).columns]
-    return list(zip(*columns, strict=True))
+    found = pa.table(engine.execute(query).read_all())
+    columns = [column.to_pylist() for column in found.columns]
+    return found.column_names, list(zip(*columns, strict=True))
 
 
 def _state(status: str | None, total: object) -> str | None:

@@ -22,21 +22,40 @@ from pgcdc_cli.demo import comparison, shop
 from pgcdc_cli.demo.children import Child, Children, interruptible, uninterruptible
 from pgcdc_cli.demo.comparison import compare
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
-from pgcdc_cli.demo.load import Kind, Workload
-from pgcdc_cli.demo.report import DemoResult, DemoSettings, Progress, Reporter, TableResult
+from pgcdc_cli.demo.load import LoadKind, Workload
+from pgcdc_cli.demo.report import DemoProgress, DemoResult, DemoSettings, Reporter, TableResult
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 
 SLOT = "shop"
 PUBLICATION = "shop"
 WITNESS = "witness"
+"""A copy of the slot that nobody reads: in the end the server counts by it what has changed since."""
 
 _LOOK = 0.25
-"""Seconds between two looks at a merge under way."""
+"""Seconds between two looks at how things stand."""
+
+_STANDING = """
+SELECT confirmed_flush_lsn::text, pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::int8,
+    (SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::int8 FROM pg_stat_user_tables)
+FROM pg_replication_slots WHERE slot_name = %s
+"""
+
+# pgoutput's messages by their first byte: insert, update and delete carry the relation's OID next; truncate
+# carries a count and an option byte before it ("Logical Replication Message Formats"). The shop truncates one
+# table at a time.
+_COUNT = """
+SELECT c.oid::regclass::text, count(*) FROM (
+    SELECT ('x' || encode(substr(data, CASE get_byte(data, 0) WHEN ascii('T') THEN 7 ELSE 2 END, 4), 'hex'))
+        ::bit(32)::int8::oid AS relation
+    FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL, 'proto_version', '1', 'publication_names', %s)
+    WHERE chr(get_byte(data, 0)) IN ('I', 'U', 'D', 'T')
+) AS change JOIN pg_class c ON c.oid = change.relation GROUP BY 1
+"""
 
 
 @dataclass(frozen=True)
-class Stage:
+class DemoRun:
     """One demo under way."""
 
     settings: DemoSettings
@@ -77,6 +96,220 @@ class Stage:
         except FileNotFoundError:
             return []
         return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def run_demo(settings: DemoSettings, reporter: Reporter) -> DemoResult:
+    """Run the demo and leave its directory; its server and all else that it started are gone at the end.
+
+    Raises USAGE if the directory is there already and not empty, what a failing pgcdc command said, and
+    KeyboardInterrupt also for SIGTERM and SIGHUP. Tables that differ raise nothing: the result says so.
+    """
+    began = time.monotonic()
+    directory = new_directory(settings.keep)
+    children = Children(reporter.command, reporter.output)
+    reporter.step(1, 6, "Start PostgreSQL 18 and build the shop")
+    with (
+        interruptible(),
+        running_server() as server,
+        children,
+        psycopg.connect(server.uri(), autocommit=True) as connection,
+    ):
+        demo = DemoRun(settings, reporter, children, connection, server.uri(), directory)
+        shop.create(demo.uri)
+        return _steps(demo, began)
+
+
+def _steps(demo: DemoRun, began: float) -> DemoResult:
+    step = demo.reporter.step
+    step(2, 6, "Publish its tables and create a slot")
+    _publish(demo)
+    step(3, 6, "Open the shop and stream its changes into files")
+    streamed = StreamedLoad(demo)
+    load = streamed.run()
+    step(4, 6, "Close the shop and stream to the end of the log")
+    catch_up = streamed.catch_up()
+    step(5, 6, "Merge the rest into the Delta tables")
+    streamed.finish_merge()
+    first = comparison.read_moment(demo.warehouse)
+    demo.finish_merge(demo.children.start(*demo.merge_command))
+    second = comparison.read_moment(demo.warehouse)
+    step(6, 6, "Compare every table with its source, and read the lake as each merge left it")
+    tables = _compare(demo)
+    return DemoResult(
+        directory=demo.directory,
+        tables=tables,
+        views=[comparison.read_lake(demo.warehouse, moment) for moment in (first, second)],
+        orders=comparison.changed_orders(demo.warehouse, first, second),
+        transactions=load.counts[LoadKind.TRANSACTION],
+        kinds=dict(load.counts),
+        segments=len(demo.segments()),
+        rate=sum(table.events for table in tables) / load.seconds,
+        lag=load.lag,
+        catch_up=catch_up,
+        elapsed=time.monotonic() - began,
+        suggestions=_suggestions(demo),
+    )
+
+
+def _publish(demo: DemoRun) -> None:
+    """Publish, make the slot, and only then fill the shop: the stream brings its first rows, too."""
+    server = ["-d", demo.uri]
+    demo.children.run("publication", "create", PUBLICATION, *server, "--schema", shop.SCHEMA)
+    demo.children.run("slot", "create", SLOT, *server)
+    copy_slot(demo.connection, SLOT, WITNESS)
+    shop.fill(demo.uri, demo.settings.seed)
+
+
+def copy_slot(connection: psycopg.Connection[Any], slot: str, copy: str) -> None:
+    """Make a slot that stays where `slot` is now."""
+    connection.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", (slot, copy))
+
+
+@dataclass(frozen=True)
+class LoadResult:
+    """What the load did in how many seconds, and the longest lag in bytes."""
+
+    counts: Counter[str]
+    seconds: float
+    lag: int
+
+
+class StreamedLoad:
+    """From the load's first transaction to the last change in the files."""
+
+    def __init__(self, demo: DemoRun) -> None:
+        self._demo = demo
+        self._children = demo.children
+        self._lag = 0
+        self._stream = self._start_stream()
+        self._merge: Child | None = None
+
+    def run(self) -> LoadResult:
+        """Keep the shop open as long as the settings say, and until the first merge has begun."""
+        seconds = self._demo.settings.seconds
+        plan = deque([(seconds / 3, self._crash), (seconds / 2, self._merge_early)])
+        began = time.monotonic()
+        with self._load() as load:
+            while (elapsed := time.monotonic() - began) < seconds or plan:
+                load.check()
+                self._look(elapsed, load.counts)
+                if plan and elapsed >= plan[0][0] and plan[0][1]():
+                    plan.popleft()
+                time.sleep(_LOOK)
+            counts = load.stop()
+        return LoadResult(counts, time.monotonic() - began, self._lag)
+
+    def catch_up(self) -> float:
+        """Stop the stream as a service manager would, then go on as cron would; gives the seconds."""
+        began = time.monotonic()
+        self._demo.reporter.note("asking the stream to stop (SIGTERM)")
+        self._stream.signal(signal.SIGTERM)
+        self._children.wait(self._stream)
+        self._children.run(*self._stream_command(), "--endpos", "now")
+        return time.monotonic() - began
+
+    def finish_merge(self) -> None:
+        """Let the merge that began while the shop was open come to its end."""
+        assert self._merge is not None
+        self._demo.finish_merge(self._merge)
+
+    def _load(self) -> Workload:
+        settings = self._demo.settings
+        return Workload(self._demo.uri, seed=settings.seed, rate=settings.rate)
+
+    def _stream_command(self) -> list[str]:
+        source = ["-d", self._demo.uri, "-S", SLOT, "--publication", PUBLICATION]
+        target = ["-D", str(self._demo.files), "--format", self._demo.settings.format]
+        # So small and so often that some seconds of load make some segments, and lag is shown as it is.
+        rhythm = ["--rotate-size", "4MB", "--rotate-interval", "2s", "-s", "1", "-F", "1"]
+        return ["stream", *source, *target, *rhythm]
+
+    def _start_stream(self) -> Child:
+        return self._children.start(*self._stream_command())
+
+    def _crash(self) -> bool:
+        self._demo.reporter.note("killing the stream (SIGKILL) and starting it again")
+        self._stream.signal(signal.SIGKILL)
+        self._stream.wait()
+        self._stream = self._start_stream()
+        return True
+
+    def _merge_early(self) -> bool:
+        """Merge the segments that are finished by now; not yet, if there is none."""
+        segments = self._demo.segments()
+        if not segments:
+            return False
+        self._demo.reporter.note("merging what is finished, while the shop is open and the stream goes on")
+        self._merge = self._children.start(*self._demo.merge_command, "--until", segments[-1]["end_lsn"])
+        return True
+
+    def _look(self, elapsed: float, counts: Counter[str]) -> None:
+        self._children.drain()
+        if not self._stream.running:
+            self._stream.check()
+            raise PgcdcError(
+                ErrorKind.UNEXPECTED, f'could not go on: "{self._stream.command}" ended by itself'
+            )
+        row = self._demo.connection.execute(_STANDING, (SLOT,)).fetchone()
+        assert row is not None
+        confirmed, lag, rows_changed = row
+        self._lag = max(self._lag, lag)
+        segments = len(self._demo.segments())
+        self._demo.reporter.progress(
+            DemoProgress(
+                elapsed, counts[LoadKind.TRANSACTION], rows_changed, segments, Lsn.parse(confirmed), lag
+            )
+        )
+
+
+def _compare(demo: DemoRun) -> list[TableResult]:
+    changed = count_changes(demo.connection, WITNESS, PUBLICATION)
+    return [_table_result(demo, name, changed.get(f"{shop.SCHEMA}.{name}", 0)) for name in shop.TABLES]
+
+
+def _table_result(demo: DemoRun, name: str, changed: int) -> TableResult:
+    table = f"{shop.SCHEMA}.{name}"
+    files = [file for segment in demo.segments() for file in segment["files"] if file["table"] == table]
+    events = sum(file["rows"] for file in files)
+    found = compare(demo.connection, table, demo.warehouse / shop.SCHEMA / name)
+    lost = [f"{changed} changes on the server, {events} events in the files"] * (changed != events)
+    return TableResult(
+        table=table,
+        source_rows=found.source_rows,
+        merged_rows=found.copy_rows,
+        changed=changed,
+        events=events,
+        files=len(files),
+        bytes=sum(file["bytes"] for file in files),
+        differences=[*lost, *found.differences],
+    )
+
+
+def count_changes(connection: psycopg.Connection[Any], slot: str, publication: str) -> dict[str, int]:
+    """Count inserted, updated and deleted rows and truncates since the slot's position, by `schema.table`."""
+    return dict(connection.execute(_COUNT, (slot, publication)).fetchall())
+
+
+def _suggestions(demo: DemoRun) -> Sequence[str]:
+    """Look at changes, at a merged table, and at how far everything is, with the versions of one moment."""
+    files, warehouse = str(demo.files), str(demo.warehouse)
+    path = json.dumps(str(demo.warehouse / shop.SCHEMA / "orders"))
+    orders = f'QueryBuilder().register("orders", DeltaTable({path}))'
+    query = json.dumps("SELECT status, count(*) AS orders, sum(total) AS total FROM orders GROUP BY status")
+    look = f"{orders}.execute({query}).read_all()"
+    commands = [
+        [_program("pgcdc"), "show", files, "--table", "shop.orders", "--limit", "10"],
+        [_program("python"), "-c", f"from deltalake import DeltaTable, QueryBuilder; print({look})"],
+        [_program("pgcdc"), "status", files, "--warehouse", warehouse],
+    ]
+    return [shlex.join(command) for command in commands]
+
+
+def _program(name: str) -> str:
+    """Name a program as it can be typed: with its directory if PATH has none or another's."""
+    ours = Path(sys.executable).with_name(name)
+    found = shutil.which(name)
+    return name if found is not None and Path(found).parent == ours.parent else str(ours)
 
 
 def new_directory(keep: Path | None) -> Path:
@@ -131,238 +364,3 @@ def _start(data: Path) -> EmbeddedServer:
         message = f"could not start the embedded PostgreSQL: {' '.join(str(error).split())}"
         hint = "see whether the temporary directory has room, or set TMPDIR to another"
         raise PgcdcError(ErrorKind.UNEXPECTED, message, hint=hint) from error
-
-
-# pgoutput's messages by their first byte: insert, update and delete carry the relation's OID next; truncate
-# carries a count and an option byte before it ("Logical Replication Message Formats"). The shop truncates one
-# table at a time.
-_COUNT = """
-SELECT c.oid::regclass::text, count(*) FROM (
-    SELECT ('x' || encode(substr(data, CASE get_byte(data, 0) WHEN ascii('T') THEN 7 ELSE 2 END, 4), 'hex'))
-        ::bit(32)::int8::oid AS relation
-    FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL, 'proto_version', '1', 'publication_names', %s)
-    WHERE chr(get_byte(data, 0)) IN ('I', 'U', 'D', 'T')
-) AS change JOIN pg_class c ON c.oid = change.relation GROUP BY 1
-"""
-
-
-def create(connection: psycopg.Connection[Any], slot: str, copy: str) -> None:
-    """Make a slot that stays where `slot` is now."""
-    connection.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", (slot, copy))
-
-
-def count_changes(connection: psycopg.Connection[Any], slot: str, publication: str) -> dict[str, int]:
-    """Count inserted, updated and deleted rows and truncates since the slot's position, by `schema.table`."""
-    return dict(connection.execute(_COUNT, (slot, publication)).fetchall())
-
-
-_GLANCE = 0.25
-"""Seconds between two looks at how things stand."""
-
-_STANDING = """
-SELECT confirmed_flush_lsn::text, pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::int8,
-    (SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::int8 FROM pg_stat_user_tables)
-FROM pg_replication_slots WHERE slot_name = %s
-"""
-
-
-@dataclass(frozen=True)
-class Takings:
-    """What the load did in how many seconds, and the longest lag in bytes."""
-
-    counts: Counter[str]
-    seconds: float
-    lag: int
-
-
-class Opening:
-    """From the first transaction to the last change in the files."""
-
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-        self._children = stage.children
-        self._lag = 0
-        self._stream = self._start_stream()
-        self._merge: Child | None = None
-
-    def run(self) -> Takings:
-        """Keep the shop open as long as the settings say, and until the first merge has begun."""
-        seconds = self._stage.settings.seconds
-        plan = deque([(seconds / 3, self._crash), (seconds / 2, self._merge_early)])
-        began = time.monotonic()
-        with self._load() as load:
-            while (elapsed := time.monotonic() - began) < seconds or plan:
-                load.check()
-                self._look(elapsed, load.counts)
-                if plan and elapsed >= plan[0][0] and plan[0][1]():
-                    plan.popleft()
-                time.sleep(_GLANCE)
-            counts = load.stop()
-        return Takings(counts, time.monotonic() - began, self._lag)
-
-    def catch_up(self) -> float:
-        """Stop the stream as a service manager would, then go on as cron would; gives the seconds."""
-        began = time.monotonic()
-        self._stage.reporter.note("asking the stream to stop (SIGTERM)")
-        self._stream.signal(signal.SIGTERM)
-        self._children.wait(self._stream)
-        self._children.run(*self._stream_command(), "--endpos", "now")
-        return time.monotonic() - began
-
-    def finish_merge(self) -> None:
-        """Let the merge that began while the shop was open come to its end."""
-        assert self._merge is not None
-        self._stage.finish_merge(self._merge)
-
-    def _load(self) -> Workload:
-        settings = self._stage.settings
-        return Workload(self._stage.uri, seed=settings.seed, rate=settings.rate)
-
-    def _stream_command(self) -> list[str]:
-        source = ["-d", self._stage.uri, "-S", SLOT, "--publication", PUBLICATION]
-        target = ["-D", str(self._stage.files), "--format", self._stage.settings.format]
-        # So small and so often that some seconds of load make some segments, and lag is told as it is.
-        rhythm = ["--rotate-size", "4MB", "--rotate-interval", "2s", "-s", "1", "-F", "1"]
-        return ["stream", *source, *target, *rhythm]
-
-    def _start_stream(self) -> Child:
-        return self._children.start(*self._stream_command())
-
-    def _crash(self) -> bool:
-        self._stage.reporter.note("killing the stream (SIGKILL) and starting it again")
-        self._stream.signal(signal.SIGKILL)
-        self._stream.wait()
-        self._stream = self._start_stream()
-        return True
-
-    def _merge_early(self) -> bool:
-        """Merge the segments that are finished by now; not yet, if there is none."""
-        segments = self._stage.segments()
-        if not segments:
-            return False
-        self._stage.reporter.note("merging what is finished, while the shop is open and the stream goes on")
-        self._merge = self._children.start(*self._stage.merge_command, "--until", segments[-1]["end_lsn"])
-        return True
-
-    def _look(self, elapsed: float, counts: Counter[str]) -> None:
-        self._children.drain()
-        if not self._stream.running:
-            self._stream.check()
-            raise PgcdcError(
-                ErrorKind.UNEXPECTED, f'could not go on: "{self._stream.command}" ended by itself'
-            )
-        row = self._stage.connection.execute(_STANDING, (SLOT,)).fetchone()
-        assert row is not None
-        confirmed, lag, rows_changed = row
-        self._lag = max(self._lag, lag)
-        segments = len(self._stage.segments())
-        self._stage.reporter.progress(
-            Progress(elapsed, counts[Kind.TRANSACTION], rows_changed, segments, Lsn.parse(confirmed), lag)
-        )
-
-
-def run_demo(settings: DemoSettings, reporter: Reporter) -> DemoResult:
-    """Run the demo and leave its directory; its server and all else that it started are gone at the end.
-
-    Raises USAGE if the directory is there already and not empty, what a failing pgcdc command said, and
-    KeyboardInterrupt also for SIGTERM and SIGHUP. Tables that differ raise nothing: the result says so.
-    """
-    began = time.monotonic()
-    directory = new_directory(settings.keep)
-    children = Children(reporter.command, reporter.output)
-    reporter.step(1, 6, "Start PostgreSQL 18 and build the shop")
-    with (
-        interruptible(),
-        running_server() as server,
-        children,
-        psycopg.connect(server.uri(), autocommit=True) as connection,
-    ):
-        stage = Stage(settings, reporter, children, connection, server.uri(), directory)
-        shop.create(stage.uri)
-        return _demonstrate(stage, began)
-
-
-def _demonstrate(stage: Stage, began: float) -> DemoResult:
-    step = stage.reporter.step
-    step(2, 6, "Publish its tables and create a slot")
-    _publish(stage)
-    step(3, 6, "Open the shop and stream its changes into files")
-    opening = Opening(stage)
-    takings = opening.run()
-    step(4, 6, "Close the shop and stream to the end of the log")
-    catch_up = opening.catch_up()
-    step(5, 6, "Merge the rest into the Delta tables")
-    opening.finish_merge()
-    first = comparison.take_down(stage.warehouse)
-    stage.finish_merge(stage.children.start(*stage.merge_command))
-    second = comparison.take_down(stage.warehouse)
-    step(6, 6, "Compare every table with its source, and read the lake as each merge left it")
-    tables = _compare(stage)
-    return DemoResult(
-        directory=stage.directory,
-        tables=tables,
-        views=[comparison.view(stage.warehouse, moment) for moment in (first, second)],
-        orders=comparison.changed_orders(stage.warehouse, first, second),
-        transactions=takings.counts[Kind.TRANSACTION],
-        kinds=dict(takings.counts),
-        segments=len(stage.segments()),
-        rate=sum(table.events for table in tables) / takings.seconds,
-        lag=takings.lag,
-        catch_up=catch_up,
-        elapsed=time.monotonic() - began,
-        suggestions=_suggestions(stage),
-    )
-
-
-def _publish(stage: Stage) -> None:
-    """Publish, make the slot, and only then fill the shop: the stream brings its first rows, too."""
-    server = ["-d", stage.uri]
-    stage.children.run("publication", "create", PUBLICATION, *server, "--schema", shop.SCHEMA)
-    stage.children.run("slot", "create", SLOT, *server)
-    create(stage.connection, SLOT, WITNESS)
-    shop.fill(stage.uri, stage.settings.seed)
-
-
-def _compare(stage: Stage) -> list[TableResult]:
-    changed = count_changes(stage.connection, WITNESS, PUBLICATION)
-    return [_table_result(stage, name, changed.get(f"{shop.SCHEMA}.{name}", 0)) for name in shop.TABLES]
-
-
-def _table_result(stage: Stage, name: str, changed: int) -> TableResult:
-    table = f"{shop.SCHEMA}.{name}"
-    files = [file for segment in stage.segments() for file in segment["files"] if file["table"] == table]
-    events = sum(file["rows"] for file in files)
-    found = compare(stage.connection, table, stage.warehouse / shop.SCHEMA / name)
-    lost = [f"{changed} changes on the server, {events} events in the files"] * (changed != events)
-    return TableResult(
-        table=table,
-        source_rows=found.source_rows,
-        merged_rows=found.copy_rows,
-        changed=changed,
-        events=events,
-        files=len(files),
-        bytes=sum(file["bytes"] for file in files),
-        differences=[*lost, *found.differences],
-    )
-
-
-def _suggestions(stage: Stage) -> Sequence[str]:
-    """Look at changes, at a merged table, and at how far everything is, with the versions of one moment."""
-    files, warehouse = str(stage.files), str(stage.warehouse)
-    path = json.dumps(str(stage.warehouse / shop.SCHEMA / "orders"))
-    orders = f'QueryBuilder().register("orders", DeltaTable({path}))'
-    query = json.dumps("SELECT status, count(*) AS orders, sum(total) AS total FROM orders GROUP BY status")
-    look = f"{orders}.execute({query}).read_all()"
-    commands = [
-        [_program("pgcdc"), "show", files, "--table", "shop.orders", "--limit", "10"],
-        [_program("python"), "-c", f"from deltalake import DeltaTable, QueryBuilder; print({look})"],
-        [_program("pgcdc"), "status", files, "--warehouse", warehouse],
-    ]
-    return [shlex.join(command) for command in commands]
-
-
-def _program(name: str) -> str:
-    """Name a program as it can be typed: with its directory if PATH has none or another's."""
-    ours = Path(sys.executable).with_name(name)
-    found = shutil.which(name)
-    return name if found is not None and Path(found).parent == ours.parent else str(ours)

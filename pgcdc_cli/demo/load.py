@@ -1,8 +1,8 @@
 """The shop's load: some clients at once, and what they do there, one transaction an action.
 
-An action takes a cursor and its worker's random numbers, and adds what it did to a counter, which counts only
-if the transaction commits. Rows are picked by the next key at or above a random one, so that all workers meet
-on all rows and wait for, deadlock with and overtake one another as real clients do.
+An action takes its transaction, a `Scene`, and adds what it did to a counter, which counts only if the
+transaction commits. Rows are picked by the next key at or above a random one, so that all clients meet on all
+rows and wait for, deadlock with and overtake one another as they do elsewhere.
 
 What a client does is given by the seed; which of two clients comes first is not.
 """
@@ -26,7 +26,7 @@ from pgcdc_cli.demo import shop
 Connection = psycopg.Connection[Any]
 
 
-class Kind(StrEnum):
+class LoadKind(StrEnum):
     """What the load promises to do."""
 
     TRANSACTION = "transactions committed"
@@ -53,26 +53,26 @@ class RolledBackError(Exception):
 
 @dataclass
 class Scene:
-    """One transaction: its connection, the worker's random numbers, and what it has done so far."""
+    """One transaction: its connection, the client's random numbers, and what it has done so far."""
 
     connection: Connection
     rng: random.Random
     done: Counter[str]
 
-    def run(self, kind: Kind, statement: str, *values: object) -> int:
+    def run(self, kind: LoadKind, statement: str, *values: object) -> int:
         """Execute a statement; it counts once as `kind` if it found rows, and as multi-row if several."""
         rows = self.connection.execute(statement, values).rowcount
         if rows > 0:
             self.done[kind] += 1
         if rows > 1:
-            self.done[Kind.MULTI_ROW] += 1
+            self.done[LoadKind.MULTI_ROW] += 1
         return rows
 
     def insert(self, table: str, rows: list[tuple[Any, ...]]) -> None:
         count = shop.insert(self.connection, table, rows)
-        self.done[Kind.INSERT] += 1
+        self.done[LoadKind.INSERT] += 1
         if count > 1:
-            self.done[Kind.MULTI_ROW] += 1
+            self.done[LoadKind.MULTI_ROW] += 1
 
     def pick(self, table: str, *, lock: str = "FOR UPDATE") -> Any | None:  # noqa: ANN401  an id of any type
         """Lock a random row and return its id; None if there happens to be none above the random key."""
@@ -90,7 +90,7 @@ def register(scene: Scene) -> None:
 
 def edit_customer(scene: Scene) -> None:
     scene.run(
-        Kind.UPDATE,
+        LoadKind.UPDATE,
         "UPDATE shop.customers SET vip = NOT vip, credit = %s, tags = array_append(tags, %s) WHERE id = %s",
         scene.rng.choice([None, Decimal("NaN"), shop.money(scene.rng)]),
         shop.text(scene.rng, 1),
@@ -100,13 +100,13 @@ def edit_customer(scene: Scene) -> None:
 
 def leave(scene: Scene) -> None:
     """Delete a customer, and by cascade the orders and their lines."""
-    scene.run(Kind.DELETE, "DELETE FROM shop.customers WHERE id = %s", scene.pick("customers"))
+    scene.run(LoadKind.DELETE, "DELETE FROM shop.customers WHERE id = %s", scene.pick("customers"))
 
 
 def rename_customer(scene: Scene) -> None:
     """Change the key that orders refer to."""
     scene.run(
-        Kind.KEY_CHANGE,
+        LoadKind.KEY_CHANGE,
         "UPDATE shop.customers SET id = %s WHERE id = %s",
         shop.new_uuid(scene.rng),
         scene.pick("customers"),
@@ -124,7 +124,7 @@ def place_order(scene: Scene) -> None:
 
 def process_order(scene: Scene) -> None:
     scene.run(
-        Kind.UPDATE,
+        LoadKind.UPDATE,
         "UPDATE shop.orders SET status = %s, total = total * 1.01 WHERE id = %s",
         scene.rng.choice(shop.STATUSES),
         scene.pick("orders"),
@@ -133,7 +133,7 @@ def process_order(scene: Scene) -> None:
 
 def reprice_lines(scene: Scene) -> None:
     scene.run(
-        Kind.UPDATE,
+        LoadKind.UPDATE,
         "UPDATE shop.order_lines SET price = %s, quantity = quantity %% 9 + 1 WHERE order_id = %s",
         shop.money(scene.rng),
         scene.pick("orders"),
@@ -144,20 +144,20 @@ def shift_lines(scene: Scene) -> None:
     """Change half of a composite key, for all lines of an order at once."""
     order = scene.pick("orders")
     shift = "UPDATE shop.order_lines SET line_no = line_no + 10 WHERE order_id = %s"
-    scene.run(Kind.KEY_CHANGE, shift, order)
+    scene.run(LoadKind.KEY_CHANGE, shift, order)
 
 
 def cancel_order(scene: Scene) -> None:
-    scene.run(Kind.DELETE, "DELETE FROM shop.orders WHERE id = %s", scene.pick("orders"))
+    scene.run(LoadKind.DELETE, "DELETE FROM shop.orders WHERE id = %s", scene.pick("orders"))
 
 
 def renumber_order(scene: Scene) -> None:
     """Change a key, by cascade the first half of its lines' keys, and then the row under its new key."""
     number = shop.new_id(scene.rng)
     change = "UPDATE shop.orders SET id = %s WHERE id = %s"
-    if scene.run(Kind.KEY_CHANGE, change, number, scene.pick("orders")):
+    if scene.run(LoadKind.KEY_CHANGE, change, number, scene.pick("orders")):
         update = "UPDATE shop.orders SET note = %s WHERE id = %s"
-        scene.run(Kind.KEY_CHANGE_THEN_UPDATE, update, shop.text(scene.rng), number)
+        scene.run(LoadKind.KEY_CHANGE_THEN_UPDATE, update, shop.text(scene.rng), number)
 
 
 def add_product(scene: Scene) -> None:
@@ -168,7 +168,7 @@ def add_product(scene: Scene) -> None:
 
 def reprice_product(scene: Scene) -> None:
     scene.run(
-        Kind.UPDATE_BESIDE_TOAST,
+        LoadKind.UPDATE_BESIDE_TOAST,
         "UPDATE shop.products SET price = %s, sizes = array_prepend(%s, sizes[1:6]) WHERE id = %s",
         shop.money(scene.rng),
         scene.rng.randrange(60),
@@ -178,7 +178,7 @@ def reprice_product(scene: Scene) -> None:
 
 def describe_product(scene: Scene) -> None:
     scene.run(
-        Kind.UPDATE_TOAST,
+        LoadKind.UPDATE_TOAST,
         "UPDATE shop.products SET description = %s WHERE id = %s",
         scene.rng.choice([None, shop.text(scene.rng), shop.long_text(scene.rng)]),
         scene.pick("products"),
@@ -187,17 +187,17 @@ def describe_product(scene: Scene) -> None:
 
 def drop_product(scene: Scene) -> None:
     product = scene.pick("products")
-    scene.run(Kind.DELETE, "DELETE FROM shop.stock WHERE product_id = %s", product)
-    scene.run(Kind.DELETE, "DELETE FROM shop.products WHERE id = %s", product)
+    scene.run(LoadKind.DELETE, "DELETE FROM shop.stock WHERE product_id = %s", product)
+    scene.run(LoadKind.DELETE, "DELETE FROM shop.products WHERE id = %s", product)
 
 
 def renumber_product(scene: Scene) -> None:
     """Change a key beside a long text, so that the text has to be found under the old key."""
     number = shop.new_id(scene.rng)
     change = "UPDATE shop.products SET id = %s WHERE id = %s"
-    if scene.run(Kind.KEY_CHANGE, change, number, scene.pick("products")) and scene.rng.random() < 0.5:
+    if scene.run(LoadKind.KEY_CHANGE, change, number, scene.pick("products")) and scene.rng.random() < 0.5:
         update = "UPDATE shop.products SET price = price + 1 WHERE id = %s"
-        scene.run(Kind.KEY_CHANGE_THEN_UPDATE, update, number)
+        scene.run(LoadKind.KEY_CHANGE_THEN_UPDATE, update, number)
 
 
 def swap_products(scene: Scene) -> None:
@@ -207,16 +207,16 @@ def swap_products(scene: Scene) -> None:
         return
     change, third = "UPDATE shop.products SET id = %s WHERE id = %s", shop.new_id(scene.rng)
     for new, old in ((third, one), (one, other), (other, third)):
-        scene.run(Kind.KEY_CHANGE, change, new, old)
-    scene.done[Kind.KEY_SWAP] += 1
+        scene.run(LoadKind.KEY_CHANGE, change, new, old)
+    scene.done[LoadKind.KEY_SWAP] += 1
 
 
 def replace_product(scene: Scene) -> None:
     number = scene.pick("products")
     if number is not None:
-        scene.run(Kind.DELETE, "DELETE FROM shop.products WHERE id = %s", number)
+        scene.run(LoadKind.DELETE, "DELETE FROM shop.products WHERE id = %s", number)
         scene.insert("products", [(number, *shop.product(scene.rng)[1:])])
-        scene.done[Kind.REPLACE] += 1
+        scene.done[LoadKind.REPLACE] += 1
 
 
 def count_stock(scene: Scene) -> None:
@@ -224,7 +224,7 @@ def count_stock(scene: Scene) -> None:
     if scene.rng.random() < 0.5:
         scene.connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     scene.run(
-        Kind.UPDATE_FULL,
+        LoadKind.UPDATE_FULL,
         "UPDATE shop.stock SET quantity = quantity + 1, counted_at = %s WHERE (warehouse, product_id) IN ("
         "SELECT warehouse, product_id FROM shop.stock WHERE product_id >= %s ORDER BY product_id LIMIT %s)",
         shop.moment(scene.rng),
@@ -236,13 +236,13 @@ def count_stock(scene: Scene) -> None:
 def move_stock(scene: Scene) -> None:
     """Change a key under full identity, beside a long text."""
     moved = scene.run(
-        Kind.KEY_CHANGE,
+        LoadKind.KEY_CHANGE,
         "UPDATE shop.stock SET warehouse = warehouse || %s WHERE warehouse = %s AND product_id = %s",
         f"-{scene.rng.getrandbits(24):x}",
         scene.rng.choice(shop.WAREHOUSES),
         scene.pick("products"),
     )
-    scene.done[Kind.UPDATE_FULL] += moved
+    scene.done[LoadKind.UPDATE_FULL] += moved
 
 
 def think_twice(scene: Scene) -> None:
@@ -264,7 +264,7 @@ def _undo(scene: Scene, action: Callable[[Scene], None]) -> None:
     draft = Scene(scene.connection, scene.rng, Counter())
     with scene.connection.transaction(force_rollback=True):
         action(draft)
-    scene.done[Kind.SAVEPOINT_ROLLBACK] += 1 + draft.done[Kind.SAVEPOINT_ROLLBACK]
+    scene.done[LoadKind.SAVEPOINT_ROLLBACK] += 1 + draft.done[LoadKind.SAVEPOINT_ROLLBACK]
 
 
 def give_up(scene: Scene) -> None:
@@ -276,20 +276,20 @@ def give_up(scene: Scene) -> None:
 
 def count_stock_row(scene: Scene) -> None:
     count = "UPDATE shop.stock SET quantity = %s WHERE product_id = %s"
-    scene.run(Kind.UPDATE_FULL, count, scene.rng.randrange(1000), scene.pick("products"))
+    scene.run(LoadKind.UPDATE_FULL, count, scene.rng.randrange(1000), scene.pick("products"))
 
 
 def end_promotions(scene: Scene) -> None:
     """Truncate; mostly with new rows in the same transaction, at times the table stays empty for a while."""
     scene.connection.execute("TRUNCATE shop.promotions")
-    scene.done[Kind.TRUNCATE] += 1
+    scene.done[LoadKind.TRUNCATE] += 1
     if scene.rng.random() < 0.7:
         scene.insert("promotions", shop.promotions(scene.rng))
 
 
 def extend_promotions(scene: Scene) -> None:
     statement = "UPDATE shop.promotions SET lasts = lasts * 1.5, ends_on = 'infinity' WHERE percent > %s"
-    scene.run(Kind.UPDATE, statement, scene.rng.randrange(100))
+    scene.run(LoadKind.UPDATE, statement, scene.rng.randrange(100))
 
 
 ACTIONS: dict[Callable[[Scene], None], int] = {
@@ -352,7 +352,7 @@ class Workload:
 
     @property
     def counts(self) -> Counter[str]:
-        """What has been done so far, by `Kind`."""
+        """What has been done so far, by `LoadKind`."""
         return sum((counts.copy() for counts in self._counts), Counter())
 
     def check(self) -> None:
@@ -387,14 +387,14 @@ def _transaction(connection: Connection, rng: random.Random, action: Callable[[S
     """Run an action in a transaction, again and again until no other client is in its way."""
     retries = 0
     while True:
-        done = Counter[str]({Kind.RETRY: retries})
+        done = Counter[str]({LoadKind.RETRY: retries})
         try:
             with connection.transaction():
                 action(Scene(connection, rng, done))
         except RolledBackError:
-            return Counter({Kind.ROLLBACK: 1, Kind.RETRY: retries})
+            return Counter({LoadKind.ROLLBACK: 1, LoadKind.RETRY: retries})
         except _CONFLICTS:
             retries += 1
         else:
-            done[Kind.TRANSACTION] += 1
+            done[LoadKind.TRANSACTION] += 1
             return done

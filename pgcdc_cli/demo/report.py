@@ -1,6 +1,6 @@
 """What the demo says while it runs, and what it found in the end.
 
-`run.run_demo(settings, reporter)` is the demo; it calls the reporter from one thread and returns a
+`demonstrate.run_demo(settings, reporter)` is the demo; it calls the reporter from one thread and returns a
 `DemoResult`. The command line renders both; nothing here prints.
 """
 
@@ -27,10 +27,10 @@ class DemoSettings:
 
 
 @dataclass(frozen=True)
-class Progress:
+class DemoProgress:
     """How things stand while the load runs and the stream catches up.
 
-    `lag` is in bytes of log that the slot has not been told of as durable; None before the first reading.
+    `lag` is in bytes of log that the slot doesn't know as durable; None before the first reading.
     """
 
     elapsed: float
@@ -42,7 +42,7 @@ class Progress:
 
 
 class Reporter(Protocol):
-    """Told of everything a spectator would want to see."""
+    """Called with everything a spectator would want to see."""
 
     def step(self, number: int, total: int, title: str) -> None:
         """Say that a step begins (numbers from 1), and so that the one before is done."""
@@ -53,7 +53,7 @@ class Reporter(Protocol):
     def note(self, text: str) -> None:
         """Show one line on what has just happened."""
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: DemoProgress) -> None:
         """Show how things stand: some times a second while the load runs."""
 
     def waiting(self, seconds: float) -> None:
@@ -68,7 +68,7 @@ class TableResult:
     """One table, source and copy.
 
     `changed` counts its changes as the server itself decodes them, `events` those in the files. `differences`
-    tells the first few differences, as sentences; it is empty when the tables are equal.
+    holds the first few, as sentences; it is empty when the tables are equal.
     """
 
     table: str

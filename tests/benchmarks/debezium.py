@@ -29,6 +29,7 @@ from pathlib import Path
 import pyspark
 from stream import (
     DEBEZIUM,
+    MEGABYTE,
     NO_SCHEMAS,
     SETTINGS,
     TIME_LIMIT,
@@ -37,12 +38,14 @@ from stream import (
     copy_of_slot,
     listen,
     machine,
-    peak_rss,
     uri,
     write_log,
 )
 
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
+
+sys.path.append(str(Path(__file__).parents[1]))  # run as a script: the tools of all tests
+from processes import resident_peak, stream_command
 
 VERSION = "2.5.4.Final"
 IVY = """<ivy-module version="2.0"><info organisation="pgcdc" module="benchmark"/>
@@ -136,9 +139,8 @@ def debezium(engine: Engine, converters: list[str], log: Log, slot: str, target:
 
 
 def pgcdc(converters: list[str], log: Log, slot: str, target: Path) -> list[str]:
-    program = [sys.executable, "-m", "pgcdc_cli", "stream", "-d", log.uri, "-S", slot]
-    options = ["--publication", "bench", "--proto-version", "1", "--no-loop", "--endpos", log.end]
-    return [*program, *options, *DEBEZIUM, *converters, "-f", str(target)]
+    options = ["--proto-version", "1", "--no-loop", "--endpos", log.end, *DEBEZIUM, *converters]
+    return stream_command(log.uri, slot, *options, "-f", target, publications=["bench"])
 
 
 def measure(command: list[str], target: Path, rows: int) -> Usage:
@@ -156,7 +158,7 @@ def measure(command: list[str], target: Path, rows: int) -> Usage:
         size = target.stat().st_size if target.exists() else 0
         if size != growth[-1][1]:
             growth.append((time.monotonic() - start, size))
-        peak = max(peak, peak_rss(process.pid))
+        peak = max(peak, resident_peak(process.pid) / MEGABYTE)
         if time.monotonic() - start > TIME_LIMIT:
             process.kill()
         time.sleep(0.005)

@@ -15,8 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,8 +25,12 @@ import psycopg
 
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
+sys.path.append(str(Path(__file__).parents[1]))  # run as a script: the tools of all tests
+from processes import stream_command, wait_until
+
 TIME_LIMIT = 600.0
 WAYS = {"streamed": [], "whole": ["--proto-version", "1"]}
+wait = partial(wait_until, seconds=TIME_LIMIT, pause=0.002)
 TABLE = "CREATE TABLE bench (id bigint PRIMARY KEY, a int, b text)"
 INSERT = "INSERT INTO bench SELECT g, g %% 1000, 'row number ' || g FROM generate_series(%s::bigint, %s) g"
 
@@ -39,9 +44,9 @@ class Delay(NamedTuple):
 
 @contextmanager
 def reading(uri: str, slot: str, file: Path, options: list[str]) -> Iterator[None]:
-    command = [sys.executable, "-m", "pgcdc_cli", "stream", "-d", uri, "-S", slot, "--publication", "bench"]
+    command = stream_command(uri, slot, "-f", file, *options, publications=["bench"])
     with file.with_suffix(".log").open("wb") as log:
-        process = subprocess.Popen([*command, "-f", str(file), *options], stdout=log, stderr=log)
+        process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         yield
     finally:
@@ -56,14 +61,14 @@ def measure(server: EmbeddedServer, rows: int, way: str, folder: Path) -> Delay:
         connection.execute("TRUNCATE bench")
         connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (way,))
         with reading(server.uri(), way, file, WAYS[way]):
-            wait_until(lambda: is_active(connection, way))
+            wait(lambda: is_active(connection, way))
             connection.execute("BEGIN")
             connection.execute(INSERT, (1, rows))
             connection.execute("COMMIT")
             committed = time.monotonic()
-            wait_until(lambda: file.exists() and file.stat().st_size > 0)
+            wait(lambda: file.exists() and file.stat().st_size > 0)
             first = time.monotonic() - committed
-            wait_until(lambda: ends_with(file, rows))
+            wait(lambda: ends_with(file, rows))
             last = time.monotonic() - committed
         connection.execute("SELECT pg_drop_replication_slot(%s)", (way,))
     for path in folder.iterdir():
@@ -80,14 +85,6 @@ def ends_with(file: Path, row: int) -> bool:
     with file.open("rb") as data:
         data.seek(max(0, file.stat().st_size - 1000))
         return f'"id":{row},'.encode() in data.read()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + TIME_LIMIT
-    while not condition():
-        if time.monotonic() > end:
-            raise SystemExit("it takes too long")
-        time.sleep(0.002)
 
 
 def main() -> None:

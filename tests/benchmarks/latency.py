@@ -31,6 +31,9 @@ import psycopg
 
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
+sys.path.append(str(Path(__file__).parents[1]))  # run as a script: the tools of all tests
+from processes import stream_command, wait_until
+
 SETTINGS = {"max_wal_size": "8GB", "checkpoint_timeout": "1h", "autovacuum": "off"}
 STAMP = "'@' || (extract(epoch FROM clock_timestamp()) * 1000000)::bigint || '@'"
 STAMPED = re.compile(rb"@(\d{16})@")
@@ -136,8 +139,7 @@ def command(server: EmbeddedServer, way: str, slot: str, target: Path) -> list[s
         program = str(server.bin / "pg_recvlogical")
         return [program, "-d", server.uri(), "-S", slot, "--start", *plugin, "-f", str(target)]
     where = [str(target) if argument == "FILE" else argument for argument in PGCDC[way]]
-    base = [sys.executable, "-m", "pgcdc_cli", "stream", "-d", server.uri(), "-S", slot]
-    return [*base, "--publication", "bench", *where]
+    return stream_command(server.uri(), slot, *where, publications=["bench"])
 
 
 @contextmanager
@@ -214,11 +216,7 @@ def idle(server: EmbeddedServer, way: str, seconds: int, folder: Path) -> Result
 
 def wait_until_active(admin: psycopg.Connection, slot: str) -> None:
     query = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
-    end = time.monotonic() + 60
-    while admin.execute(query, (slot,)).fetchone() != (True,):
-        if time.monotonic() > end:
-            raise SystemExit("the reader does not start")
-        time.sleep(0.02)
+    wait_until(lambda: admin.execute(query, (slot,)).fetchone() == (True,))
 
 
 def clear(folder: Path) -> None:

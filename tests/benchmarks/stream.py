@@ -35,6 +35,10 @@ import psycopg
 import pgcdc_cli
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
+sys.path.append(str(Path(__file__).parents[1]))  # run as a script: the tools of all tests
+from processes import resident_peak, stream_command
+
+MEGABYTE = 1 << 20
 TIME_LIMIT = 600.0
 SETTINGS = {"max_wal_size": "16GB", "checkpoint_timeout": "1h", "autovacuum": "off"}
 TABLE = "CREATE TABLE bench (id bigint PRIMARY KEY, a int, b text, c numeric(12,2), ts timestamptz)"
@@ -190,19 +194,8 @@ def pg_recvlogical(server: EmbeddedServer, log: Log, slot: str, target: Path) ->
 
 
 def pgcdc(format_: str, log: Log, slot: str, target: Path) -> list[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "pgcdc_cli",
-        "stream",
-        "-d",
-        log.uri,
-        "-S",
-        slot,
-        "--publication",
-        "bench",
-    ]
-    return [*command, "--no-loop", "--endpos", log.end, *PGCDC[format_], str(target)]
+    options = ["--no-loop", "--endpos", log.end, *PGCDC[format_], target]
+    return stream_command(log.uri, slot, *options, publications=["bench"])
 
 
 def measure(command: list[str], log: Path) -> Usage:
@@ -213,7 +206,7 @@ def measure(command: list[str], log: Path) -> Usage:
     peak, status = 0.0, None
     while status is None:
         time.sleep(0.005)
-        peak = max(peak, peak_rss(process.pid))
+        peak = max(peak, resident_peak(process.pid) / MEGABYTE)
         pid, code, used = os.wait4(process.pid, os.WNOHANG)
         if pid:
             status = os.waitstatus_to_exitcode(code)
@@ -224,20 +217,6 @@ def measure(command: list[str], log: Path) -> Usage:
     if status != 0:
         raise SystemExit(f"{' '.join(command)}: exit status {status}\n{log.read_text()}")
     return Usage(wall, used.ru_utime + used.ru_stime, peak or used.ru_maxrss / 1024)
-
-
-def peak_rss(pid: int) -> float:
-    """Read the high-water mark of the process as it is now, in MB; 0 where there is no /proc.
-
-    The one that wait4 gives counts the moment before exec, too, when the process was a copy of this one.
-    """
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        return 0.0
-    return next(
-        (int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM")), 0.0
-    )
 
 
 def rows_in(target: Path) -> int:

@@ -2,11 +2,11 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
+from processes import PGCDC, stream_command
 from show_tools import with_changes
 
 
@@ -26,7 +26,7 @@ def pgcdc(tmp_path) -> Callable[..., Ran]:
 
     def run(*arguments: object, env: dict[str, str] | None = None, **settings: object) -> Ran:
         result = subprocess.run(
-            [sys.executable, "-m", "pgcdc_cli", *map(str, arguments)],
+            [*PGCDC, *map(str, arguments)],
             capture_output=True,
             text=True,
             encoding="utf-8",
@@ -63,20 +63,8 @@ def stream(shop, pgcdc):
     """Stream the shop's changes; each call reads them from the start."""
 
     def run(*arguments):
-        slot = shop.copy_slot(shop.slot)
-        ran = pgcdc(
-            "stream",
-            "-d",
-            shop.uri,
-            "-S",
-            slot,
-            "--publication",
-            "p",
-            "--messages",
-            "--endpos",
-            "now",
-            *arguments,
-        )
+        line = stream_command(shop.uri, shop.copy_slot(shop.slot), "--messages", publications=["p"])
+        ran = pgcdc(*line[len(PGCDC) :], "--endpos", "now", *arguments)
         assert (ran.status, ran.err) == (0, "")
         return ran.out
 

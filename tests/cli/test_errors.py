@@ -15,7 +15,7 @@ def run_with(raising, *arguments, cwd=None):
         f"""
         import sys
         from pgcdc_cli import catalog
-        from pgcdc_cli.cli.main import main
+        from pgcdc_cli.cli.app import main
         from pgcdc_cli.errors import ErrorKind, PgcdcError
         def slots(self):
             {raising}
@@ -73,7 +73,7 @@ def test_log_records_are_lines_without_passwords_as_loud_as_asked_for():
 
 def run_without(package, *arguments, cwd):
     """Run pgcdc where a package isn't installed."""
-    program = f"import sys; sys.modules[{package!r}] = None; from pgcdc_cli.cli.main import main; main()"
+    program = f"import sys; sys.modules[{package!r}] = None; from pgcdc_cli.cli.app import main; main()"
     return subprocess.run(
         [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False, cwd=cwd
     )
@@ -94,14 +94,14 @@ def test_spark_submit_hands_over_what_stands_behind_the_dashes(tmp_path):
     program = textwrap.dedent(
         """
         from pgcdc_cli.spark import launch
-        from pgcdc_cli.spark.result import MergeSummary, TableMerge
+        from pgcdc_cli.spark.output import MergeSummary, TableMerge
         from pgcdc_cli.lsn import Lsn
         def submit(options, tell, remark):
             print(options)
             table = TableMerge("public.o", "merge", "p", 3, Lsn(16), 2, 1000, 0, 1, 0, 0, None, None)
             return MergeSummary(3, Lsn(16), [table], ["look out"], 1.25, None, {"a": 1})
         launch.submit = submit
-        from pgcdc_cli.cli.main import main
+        from pgcdc_cli.cli.app import main
         main()
         """
     )
@@ -139,21 +139,21 @@ DEMO = """
 import sys
 from pathlib import Path
 from types import ModuleType
-from pgcdc_cli.demo.report import DemoResult, LakeView, Moment, OrderView, Progress, TableResult
+from pgcdc_cli.demo.report import DemoResult, LakeView, Moment, OrderView, DemoProgress, TableResult
 from pgcdc_cli.lsn import Lsn
 def run_demo(settings, reporter):
     print(settings, file=sys.stderr)
     reporter.step(1, 2, "start \\x1b[31m")
     reporter.command("pgcdc slot create s")
     reporter.note("a note")
-    reporter.progress(Progress(1.5, 10, 1200, 3, Lsn(16), 2048))
-    reporter.progress(Progress(1.6, 11, 1300, 3, Lsn(16), 2048))
+    reporter.progress(DemoProgress(1.5, 10, 1200, 3, Lsn(16), 2048))
+    reporter.progress(DemoProgress(1.6, 11, 1300, 3, Lsn(16), 2048))
     reporter.output("words of a command")
     {ending}
 module = ModuleType("pgcdc_cli.demo.demonstrate")
 module.run_demo = run_demo
 sys.modules["pgcdc_cli.demo.demonstrate"] = module
-from pgcdc_cli.cli.main import main
+from pgcdc_cli.cli.app import main
 main()
 """
 

@@ -5,20 +5,19 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from psycopg import pq
 
 from pgcdc_cli import __version__
-from pgcdc_cli.cli.base import environment_variable, example_lines, walk
+from pgcdc_cli.cli.app import root_command
+from pgcdc_cli.cli.command_tree import environment_variable, example_lines, walk
 from pgcdc_cli.cli.generate import generated, stale
-from pgcdc_cli.cli.main import command_tree
 from pgcdc_cli.errors import ErrorKind
 
 PROJECT = Path(__file__).parents[2]
-TREE = list(walk(command_tree()))
+TREE = list(walk(root_command()))
 IDS = ["-".join(path) for path, _ in TREE]
 EVERY = pytest.mark.parametrize(("path", "command"), TREE, ids=IDS)
 EVERY_PATH = pytest.mark.parametrize("path", [path for path, _ in TREE], ids=IDS)
@@ -80,7 +79,7 @@ def test_the_first_help_fits_a_screen(pgcdc):
 @EVERY_COMMAND
 def test_examples_are_commands_that_pgcdc_understands(command):
     assert example_lines(command)
-    root = command_tree()
+    root = root_command()
     for line in example_lines(command):
         words = shlex.split(line)
         assert words[0] == "pgcdc"
@@ -260,7 +259,7 @@ def test_bash_completes_files_with_blanks_in_their_names(tmp_path):
 def imported(*arguments):
     """Run pgcdc, and name the slow packages that it imported."""
     program = (
-        "import sys; from pgcdc_cli.cli.main import run; run(sys.argv[1:]);"
+        "import sys; from pgcdc_cli.cli.app import run; run(sys.argv[1:]);"
         "print(*{name.partition('.')[0] for name in sys.modules})"
     )
     command = [sys.executable, "-c", program, *arguments]
@@ -293,16 +292,6 @@ def test_bash_starts_no_program_to_complete(tmp_path):
     empty = str(tmp_path)
     assert complete("bash", ["pgcdc", "sl"], tmp_path, PATH=empty) == {"slot"}
     assert complete("bash", ["pgcdc", "demo", "--format", ""], tmp_path, PATH=empty) == {"jsonl", "arrow"}
-
-
-def test_how_long_help_takes(pgcdc, record_property):
-    """Measured, not held against a bar: the machine may be busy."""
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        assert pgcdc("--help").status == 0
-        times.append(time.perf_counter() - start)
-    record_property("pgcdc --help, best of 5, ms", round(min(times) * 1000))
 
 
 def test_version_names_what_a_report_needs(pgcdc):

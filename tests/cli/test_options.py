@@ -3,7 +3,7 @@
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from pgcdc_cli.cli.options import connection_string
+from pgcdc_cli.cli.connection_options import connection_string
 from pgcdc_cli.cli.printing import one_line, printable
 from pgcdc_cli.errors import PgcdcError, mask
 

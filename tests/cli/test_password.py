@@ -4,10 +4,10 @@ import os
 import socket
 import struct
 import subprocess
-import sys
 import threading
 
 import pytest
+from processes import PGCDC
 
 SECRET = "s3cr3t"
 DENIED = b"SFATAL\0C28P01\0Mno, not that\0\0"
@@ -71,7 +71,7 @@ def ask(doorkeeper, tmp_path):
     def run(*arguments, terminal=True, env=None):
         clean = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
         controller, keyboard = os.openpty()
-        command = [sys.executable, "-m", "pgcdc_cli", "slot", "list", "-h", "127.0.0.1", "-U", "me"]
+        command = [*PGCDC, "slot", "list", "-h", "127.0.0.1", "-U", "me"]
         process = subprocess.Popen(
             [*command, "-p", str(doorkeeper.port), *arguments],
             stdin=keyboard if terminal else subprocess.DEVNULL,

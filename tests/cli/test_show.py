@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from processes import PGCDC, stream_command, wait_until
 from show_tools import show, with_changes
 
 from pgcdc_cli.lsn import Lsn
@@ -110,7 +111,7 @@ def on_a_terminal(arguments, cwd, **env):
     controller, terminal = os.openpty()
     clean = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "pgcdc_cli", *arguments],
+        [*PGCDC, *arguments],
         stdout=terminal,
         cwd=cwd,
         env={**clean, "TERM": "xterm", **env},
@@ -168,7 +169,7 @@ def test_a_full_disk_is_said(stream, tmp_path):
     stream("-D", "d")
     with Path("/dev/full").open("w") as full:
         ran = subprocess.run(
-            [sys.executable, "-m", "pgcdc_cli", "show", "d"],
+            [*PGCDC, "show", "d"],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
@@ -185,40 +186,17 @@ def test_a_full_disk_is_said(stream, tmp_path):
 # Unfinished files
 
 
+def durable_lsn(checkpoint):
+    return Lsn.parse(json.loads(checkpoint.read_bytes())["end_lsn"]) if checkpoint.exists() else Lsn(0)
+
+
 def kill_when_durable(shop, tmp_path):
     """A stream that was killed with changes in unfinished files, behind a checkpoint."""
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "pgcdc_cli",
-            "stream",
-            "-d",
-            shop.uri,
-            "-S",
-            shop.slot,
-            "--publication",
-            "p",
-            "-D",
-            "d",
-            "-F",
-            "0.2",
-            "-s",
-            "1",
-        ],
-        cwd=tmp_path,
-    )
-    checkpoint = tmp_path / "d" / "checkpoint.json"
+    line = stream_command(shop.uri, shop.slot, "-D", "d", "-F", "0.2", "-s", "1", publications=["p"])
+    process = subprocess.Popen(line, cwd=tmp_path)
     [(end,)] = shop.execute("SELECT pg_current_wal_insert_lsn()::text")
     try:
-        for _ in range(300):
-            if checkpoint.exists() and Lsn.parse(json.loads(checkpoint.read_bytes())["end_lsn"]) >= Lsn.parse(
-                end
-            ):
-                break
-            shop.execute("SELECT pg_sleep(0.1)")
-        else:
-            pytest.fail("nothing became durable")
+        wait_until(lambda: durable_lsn(tmp_path / "d" / "checkpoint.json") >= Lsn.parse(end))
     finally:
         process.kill()
         process.wait()

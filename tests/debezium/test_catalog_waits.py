@@ -2,18 +2,10 @@
 
 import os
 import subprocess
-import sys
 import time
 
 import psycopg
-
-
-def wait(condition):
-    deadline = time.monotonic() + 20
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
+from processes import stream_command, wait_until
 
 
 def test_the_server_hears_from_us_while_the_catalog_is_locked(database18, tmp_path):
@@ -21,10 +13,8 @@ def test_the_server_hears_from_us_while_the_catalog_is_locked(database18, tmp_pa
     database18.execute("CREATE PUBLICATION pub FOR ALL TABLES")
     slot = database18.create_slot()
     output = tmp_path / "out"
-    line = [
-        sys.executable, "-m", "pgcdc_cli", "stream", "-d", database18.uri, "-S", slot, "--publication", "pub",
-        "--format", "debezium", "-c", "topic.prefix=srv", "-f", str(output), "-s", "300ms", "--no-progress",
-    ]  # fmt: skip
+    options = ["--format", "debezium", "-c", "topic.prefix=srv", "-s", "300ms", "--no-progress"]
+    line = stream_command(database18.uri, slot, *options, "-f", output)
     query = (
         "SELECT pid, reply_time > clock_timestamp() - interval '1 s' FROM pg_stat_replication"
         " WHERE pid = (SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s)"
@@ -37,16 +27,16 @@ def test_the_server_hears_from_us_while_the_catalog_is_locked(database18, tmp_pa
     environment = {**os.environ, "PGOPTIONS": "-c wal_sender_timeout=1s"}
     with psycopg.connect(database18.uri) as locker, subprocess.Popen(line, env=environment) as process:
         try:
-            pid, _ = wait(walsender)
+            pid, _ = wait_until(walsender)
             locker.execute("LOCK TABLE pg_attrdef IN ACCESS EXCLUSIVE MODE")
             database18.execute("INSERT INTO t VALUES (1)")
             waiting = "SELECT 1 FROM pg_locks WHERE relation = 'pg_attrdef'::regclass AND NOT granted"
-            wait(lambda: database18.execute(waiting).fetchone())
+            wait_until(lambda: database18.execute(waiting).fetchone())
             time.sleep(2)
             assert walsender() == (pid, True)
             assert not output.exists() or output.read_text() == ""
             locker.rollback()
-            wait(lambda: output.exists() and '"id":1' in output.read_text())
+            wait_until(lambda: output.exists() and '"id":1' in output.read_text())
         finally:
             locker.rollback()
             process.terminate()

@@ -2,9 +2,9 @@
 
 import re
 import subprocess
-import sys
 
 import pytest
+from processes import stream_command
 
 WORKLOAD = """
 CREATE TABLE t (id int PRIMARY KEY, v text);
@@ -35,19 +35,8 @@ HANDLED = re.compile(r'"op":"(.)","ts_ms":\d+')
 
 def stream(database, slot, file, *arguments) -> None:
     properties = [word for name, value in CONFIG.items() for word in ("-c", f"{name}={value}")]
-    line = [
-        sys.executable,
-        "-m",
-        "pgcdc_cli",
-        "stream",
-        "-d",
-        database.uri,
-        "-S",
-        slot,
-        "--publication",
-        "pub",
-    ]
-    line += ["--format", "debezium", *properties, "-f", str(file), "--endpos", "now", *arguments]
+    options = ["--format", "debezium", *properties, "-f", file, "--endpos", "now", *arguments]
+    line = stream_command(database.uri, slot, *options)
     ended = subprocess.run(line, capture_output=True, text=True, check=False, timeout=60)
     assert ended.returncode == 0, ended.stderr
 

@@ -3,13 +3,13 @@
 import json
 import signal
 import subprocess
-import sys
 import threading
 import time
 from contextlib import closing
 
 import psycopg
 import pytest
+from processes import PGCDC, wait_until
 
 from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.stream.snapshot import Snapshot
@@ -17,7 +17,7 @@ from pgcdc_cli.stream.snapshot import Snapshot
 
 def command(database, output, *more, mode="initial"):
     return [
-        sys.executable, "-m", "pgcdc_cli", "stream", "-d", database.uri, "-f", str(output),
+        *PGCDC, "stream", "-d", database.uri, "-f", str(output),
         "--format", "debezium", "-c", "topic.prefix=srv", "-c", f"snapshot.mode={mode}",
         "-c", f"slot.name=s_{database.name}", "-c", "key.converter.schemas.enable=false",
         "-c", "value.converter.schemas.enable=false", "--no-progress", *more,
@@ -66,11 +66,8 @@ def test_a_killed_snapshot_is_read_anew(database18, tmp_path):
     database18.execute("INSERT INTO t SELECT n, repeat('x', 200) FROM generate_series(1, 100000) n")
     output = tmp_path / "out"
     with subprocess.Popen(command(database18, output)) as process:
-        deadline = time.monotonic() + 60
-        while not (output.exists() and output.stat().st_size):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        wait_until(lambda: output.exists() and output.stat().st_size, pause=0.005)
+        assert process.poll() is None
         process.kill()
     database18.execute("INSERT INTO t VALUES (100001, '')")
     run(database18, output, "--endpos", "now")
@@ -113,10 +110,7 @@ def test_a_snapshot_that_cannot_begin_yet_does_not_outlast_a_signal(database18, 
         other.execute("SELECT txid_current()")
         process = subprocess.Popen(command(database18, tmp_path / "out"), stderr=subprocess.PIPE)
         try:
-            deadline = time.monotonic() + 30
-            while database18.execute(waiting).fetchone() == (0,):
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            wait_until(lambda: database18.execute(waiting).fetchone() != (0,))
             process.send_signal(signal.SIGINT)
             assert process.communicate(timeout=10)[1] == b""
         finally:

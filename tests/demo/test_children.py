@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import wait_until
 
 from pgcdc_cli.demo import children
 from pgcdc_cli.demo.children import Children, interruptible, uninterruptible
@@ -81,10 +82,7 @@ def test_leaving_ends_the_whole_family_of_a_child_that_refuses(program, monkeypa
             family.drain()
         assert all(alive(int(pid)) for pid in said[0].split())
     for pid in map(int, said[0].split()):
-        deadline = time.monotonic() + 30
-        while alive(pid) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert not alive(pid)
+        wait_until(lambda pid=pid: not alive(pid))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -5,21 +5,18 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+from processes import PGCDC, wait_until
 
-from pgcdc_cli.cli.main import run
+from pgcdc_cli.cli.app import run
 from pgcdc_cli.demo import demonstrate as demo_run
 from pgcdc_cli.demo import shop
 from pgcdc_cli.demo.report import DemoResult, LakeView, Moment, OrderView, TableResult
 from pgcdc_cli.lsn import Lsn
-
-PGCDC = [sys.executable, "-m", "pgcdc_cli"]
 
 
 def processes_that_mention(text):
@@ -29,13 +26,13 @@ def processes_that_mention(text):
 
 @pytest.fixture
 def environment():
-    """Give the demo a place of its own for temporary files, by which its processes are known.
+    """Give the demo a folder of its own for temporary files, by which its processes are known.
 
     Not pytest's: each run of pytest takes that from other users, and where root runs it, the server is one.
     """
-    places = tempfile.mkdtemp(prefix="pgcdc-test-")
-    yield {**os.environ, "TMPDIR": places}
-    shutil.rmtree(places)
+    folder = tempfile.mkdtemp(prefix="pgcdc-test-")
+    yield {**os.environ, "TMPDIR": folder}
+    shutil.rmtree(folder)
 
 
 def run_demo(keep, environment, file_format):
@@ -93,9 +90,8 @@ def demo(tmp_path, environment):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_nothing_outlives_a_demo_that_is_interrupted(environment, demo, number):
-    while len(processes_that_mention(environment["TMPDIR"])) < 2:
-        assert demo.poll() is None
-        time.sleep(0.1)
+    wait_until(lambda: demo.poll() is not None or len(processes_that_mention(environment["TMPDIR"])) >= 2)
+    assert demo.poll() is None
     demo.send_signal(number)
     said = demo.stderr.read()
     assert demo.wait(timeout=60) == 130, said

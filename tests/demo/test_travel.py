@@ -44,15 +44,15 @@ def lake(tmp_path):
 
 
 def test_each_moment_has_its_own_rows(lake):
-    earlier = comparison.view(lake, moment(1, 0))
+    earlier = comparison.read_lake(lake, moment(1, 0))
     assert earlier.rows == {**dict.fromkeys(shop.TABLES, 1), "customers": 2, "orders": 3, "order_lines": 3}
     assert earlier.orphans == 0
 
 
 def test_rows_that_refer_to_no_row_are_counted(lake):
-    assert comparison.view(lake, moment(2, 1)).orphans == 2
+    assert comparison.read_lake(lake, moment(2, 1)).orphans == 2
     mixed = Moment(Lsn(2), {**dict.fromkeys(shop.TABLES, 1), "orders": 0})
-    assert comparison.view(lake, mixed).orphans == 0
+    assert comparison.read_lake(lake, mixed).orphans == 0
 
 
 def test_orders_are_shown_then_and_now(lake):
@@ -77,12 +77,12 @@ def record(lake, names):
 
 def test_versions_are_those_of_the_warehouses_record(tmp_path):
     record(tmp_path, shop.TABLES)
-    assert comparison.take_down(tmp_path) == moment(0x2A, 7)
+    assert comparison.read_moment(tmp_path) == moment(0x2A, 7)
 
 
 def test_a_warehouse_without_all_tables_is_refused(tmp_path):
     with pytest.raises(PgcdcError, match="could not find all tables"):
-        comparison.take_down(tmp_path)
+        comparison.read_moment(tmp_path)
     record(tmp_path, ["customers", "products", "orders", "stock", "promotions"])
     with pytest.raises(PgcdcError, match="no order_lines"):
-        comparison.take_down(tmp_path)
+        comparison.read_moment(tmp_path)

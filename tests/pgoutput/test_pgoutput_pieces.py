@@ -8,7 +8,7 @@ from pgoutput_pieces import as_sent, in_pieces, rearranged
 from pgoutput_reference import flat, reference
 from pgoutput_reference_pieces import reference_of_pieces
 from pgoutput_strategies import cuts, mutations, streams
-from size import examples
+from scale import examples
 
 from pgcdc_cli.directory import spool_file
 from pgcdc_cli.directory.disk import Disk

@@ -1,11 +1,9 @@
 """Servers that stream whatever is larger than 64 kB, and that wait for nobody longer than five seconds."""
 
-import shutil
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from servers import Servers
 
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
@@ -16,22 +14,11 @@ SETTINGS = {
 }
 
 
-class Servers(dict[int, EmbeddedServer]):
-    """By major version, started when first asked for."""
-
-    def __missing__(self, version: int) -> EmbeddedServer:
-        data = Path(tempfile.mkdtemp(prefix=f"pgcdc-small-pg{version}-"))
-        self[version] = EmbeddedServer(data, version, SETTINGS)
-        return self[version]
-
-
 @pytest.fixture(scope="session")
 def small_servers() -> Iterator[Servers]:
-    servers = Servers()
+    servers = Servers(SETTINGS)
     yield servers
-    for server in servers.values():
-        server.stop()
-        shutil.rmtree(server.data, ignore_errors=True)
+    servers.remove()
 
 
 @pytest.fixture(params=[16, 18], ids=["pg16", "pg18"])

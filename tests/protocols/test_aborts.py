@@ -4,7 +4,7 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from protocol_runs import IMMEDIATE, PROTOCOL_1, Running, log_of
+from logs import IMMEDIATE, PROTOCOL_1, Running, log_of
 from wire_capture import Sent, capture
 from workloads import TABLES, Stage, rows
 
@@ -13,16 +13,16 @@ from pgcdc_cli.pgoutput.messages import StreamAbort, StreamStart
 STREAMED = {"proto_version": "4", "streaming": "parallel"}
 
 
-class Told(NamedTuple):
-    """The transactions that a server told of: those that it began to send, those that were rolled back."""
+class Streamed(NamedTuple):
+    """Transactions that a server began to send, and those that it rolled back."""
 
     begun: set[int]
     aborted: set[int]
 
 
-def told(sent: list[Sent]) -> Told:
+def streamed(sent: list[Sent]) -> Streamed:
     found = [one.message for one in sent]
-    return Told(
+    return Streamed(
         {message.xid for message in found if isinstance(message, StreamStart)},
         {message.xid for message in found if isinstance(message, StreamAbort)},
     )
@@ -31,21 +31,21 @@ def told(sent: list[Sent]) -> Told:
 def test_a_transaction_that_was_rolled_back_before_it_was_read(server):
     """Its subtransactions' aborts come on 18, of a transaction that never began; 16 sends all of it."""
     with log_of(server, TABLES) as log:
-        slot = log.slot()
+        slot = log.create_slot()
         with Stage(log.uri) as do:
             do(0, "BEGIN", "SAVEPOINT a", rows("parts", 1), "SAVEPOINT b", rows("shapes", 1), "ROLLBACK")
             do(0, rows("audit", 1, 3))
             do(0, "BEGIN", rows("accounts", 1000), "COMMIT")
-        begun, aborted = told(capture(log.uri, log.copy(slot), **STREAMED))
+        begun, aborted = streamed(capture(log.uri, log.copy_slot(slot), **STREAMED))
         assert len(aborted - begun) == (1 if server.version >= 18 else 0)
-        other, end = log.copy(slot), log.end()
+        other, end = log.copy_slot(slot), log.end()
         assert log.read(slot, "--endpos", end) == log.read(other, *PROTOCOL_1, "--endpos", end)
 
 
 def test_read_while_transactions_are_rolled_back(server, tmp_path):
     with log_of(server, TABLES) as log:
-        slot, out = log.slot(), tmp_path / "out"
-        other = log.copy(slot)
+        slot, out = log.create_slot(), tmp_path / "out"
+        other = log.copy_slot(slot)
         with Running(log, slot, "-f", str(out), "--transactions") as reader, Stage(log.uri) as do:
             reader.started()
             with ThreadPoolExecutor(4) as sessions:
@@ -77,12 +77,12 @@ def test_a_transaction_that_servers_read_only_whole_has_a_hint(server):
     with log_of(
         server, "CREATE TABLE t (id int); CREATE TABLE u (id int); CREATE PUBLICATION pub FOR TABLE t, u"
     ) as log:
-        slot, fill = log.slot(), "INSERT INTO t SELECT generate_series(1, 500)"
+        slot, fill = log.create_slot(), "INSERT INTO t SELECT generate_series(1, 500)"
         with Stage(log.uri) as do:
             do(0, "BEGIN", "SAVEPOINT a", "INSERT INTO t VALUES (1)")
             do(1, "TRUNCATE u")
             do(0, fill, "ROLLBACK TO a", "INSERT INTO u VALUES (7)", "COMMIT")
-        end, copy = log.end(), log.copy(slot)
+        end, copy = log.end(), log.copy_slot(slot)
         run = log.stream(copy, "--streaming", "on", "--endpos", end, environment=IMMEDIATE)
         whole = log.read(slot, "--streaming", "off", "--endpos", end)
     assert whole.count(b'"new":{"id":7}') == 1

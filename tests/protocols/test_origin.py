@@ -4,14 +4,15 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from protocol_runs import PROTOCOL_1, Log, log_of, wait_until
+from logs import PROTOCOL_1, Log, log_of
+from processes import wait_until
 from workloads import ROW_COUNT, TABLES, Stage, rows
 
 PAIR = "CREATE TABLE t (id int PRIMARY KEY, note text); CREATE PUBLICATION pub FOR TABLE t"
 
 
 def lines(log: Log, slot: str, *arguments: str) -> list[dict]:
-    written = log.read(log.copy(slot), *arguments, "--endpos", log.end())
+    written = log.read(log.copy_slot(slot), *arguments, "--endpos", log.end())
     return [json.loads(line) for line in written.splitlines()]
 
 
@@ -22,7 +23,7 @@ def without_lsn(line: dict) -> dict:
 
 def subscribe(log: Log, other: Log) -> None:
     conninfo = other.uri.replace("'", "''")
-    log.execute(
+    log.run(
         f"CREATE SUBSCRIPTION {log.name} CONNECTION '{conninfo}' PUBLICATION pub"
         " WITH (copy_data = false, origin = none)"
     )
@@ -36,17 +37,17 @@ def pair(small_servers) -> Iterator[tuple[Log, Log]]:
         subscribe(two, one)
         yield one, two
         for log in (one, two):
-            log.execute(f"DROP SUBSCRIPTION {log.name}")
+            log.run(f"DROP SUBSCRIPTION {log.name}")
 
 
 def test_a_pair_that_replicates_both_ways(pair):
-    slots = [log.slot() for log in pair]
+    slots = [log.create_slot() for log in pair]
     for number, log in enumerate(pair):
-        log.execute(f"INSERT INTO t VALUES ({number}, 'small')")
+        log.run(f"INSERT INTO t VALUES ({number}, 'small')")
         fill = f"SELECT 2 * g + {number}, repeat('large', 20) FROM generate_series(1, {ROW_COUNT}) g"
-        log.execute(f"INSERT INTO t {fill}")
+        log.run(f"INSERT INTO t {fill}")
     for log in pair:
-        wait_until(lambda: log.execute("SELECT count(*) FROM t") == [(2 * ROW_COUNT + 2,)])  # noqa: B023
+        wait_until(lambda: log.run("SELECT count(*) FROM t") == [(2 * ROW_COUNT + 2,)])  # noqa: B023
     for number, (log, slot) in enumerate(zip(pair, slots, strict=True)):
         own = lines(log, slot, "--origin", "none")
         assert [line["new"]["id"] % 2 for line in own] == [number] * (ROW_COUNT + 1)
@@ -64,8 +65,8 @@ def test_a_pair_that_replicates_both_ways(pair):
 def test_what_a_session_says_of_its_origin(server, tmp_path):
     """Small, streamed and prepared; the position there as it was told, but for what is streamed."""
     with log_of(server, TABLES) as log:
-        slot, origin, out = log.slot(two_phase=True), f"elsewhere {log.name}", tmp_path / "out"
-        log.execute(f"SELECT pg_replication_origin_create('{origin}')")
+        slot, origin, out = log.create_slot(two_phase=True), f"elsewhere {log.name}", tmp_path / "out"
+        log.run(f"SELECT pg_replication_origin_create('{origin}')")
         written = ((1, "COMMIT"), (ROW_COUNT, "COMMIT"), (1, "PREPARE TRANSACTION 'gid'"))
         with Stage(log.uri) as do:
             do(0, f"SELECT pg_replication_origin_session_setup('{origin}')")

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import scale
 from hypothesis import HealthCheck, given, settings
+from logs import IMMEDIATE, PROTOCOL_1, Log, Running, log_of
 from made_up_scripts import Player, scripts
-from protocol_runs import IMMEDIATE, PROTOCOL_1, Log, Running, contents, log_of
-from size import SCALE
+from segments import contents
 from workloads import PLAYS, ROW_COUNT, TABLES, Stage, message, rows
 
 PUBLICATIONS = ("pub", "special")
@@ -84,7 +85,7 @@ class Performed:
 
     def lines(self, *arguments: str) -> list[bytes]:
         """Read the log from its beginning, by a slot that is dropped again."""
-        slot = self.log.copy(self.slot)
+        slot = self.log.copy_slot(self.slot)
         written = self.log.read(slot, *arguments, "--endpos", self.end)
         self.log.drop_slot(slot)
         return written.splitlines()
@@ -115,8 +116,8 @@ def same(found: Result, expected: Result) -> None:
 def performed(request, small_servers, tmp_path_factory) -> Iterator[Performed]:
     folder = tmp_path_factory.mktemp("performed")
     with log_of(small_servers[request.param], TABLES, PUBLICATIONS) as log:
-        slot = log.slot()
-        slots = {mode: log.copy(slot) for mode in MEANWHILE}
+        slot = log.create_slot()
+        slots = {mode: log.copy_slot(slot) for mode in MEANWHILE}
         with ExitStack() as running:
             readers = {}
             for mode, copy in slots.items():
@@ -157,14 +158,13 @@ def scripted(request, small_servers) -> Iterator[Log]:
 
 
 @settings(
-    max_examples=4 * SCALE,
-    deadline=None,
+    max_examples=4 * scale.factor,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(script=scripts)
 def test_any_script_with_every_change_streamed(scripted, script):
-    slot = scripted.slot()
-    copy = scripted.copy(slot)
+    slot = scripted.create_slot()
+    copy = scripted.copy_slot(slot)
     with Stage(scripted.uri) as stage:
         Player(stage).play(script)
     options = ("--transactions", "--messages", "--endpos", scripted.end())
@@ -179,9 +179,9 @@ def test_any_script_with_every_change_streamed(scripted, script):
 def test_messages_of_what_was_rolled_back(server, tmp_path):
     """The server doesn't tell which subtransaction a streamed message is of: by default none is streamed."""
     with log_of(server, TABLES) as log:
-        slot = log.slot()
+        slot = log.create_slot()
         with (
-            Running(log, log.copy(slot), "-f", str(tmp_path / "out"), "--messages") as reader,
+            Running(log, log.copy_slot(slot), "-f", str(tmp_path / "out"), "--messages") as reader,
             Stage(log.uri) as do,
         ):
             reader.started()

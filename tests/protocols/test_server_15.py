@@ -1,17 +1,13 @@
 """The oldest server that knows prepared transactions on the wire; it streams, but not in parallel."""
 
 import json
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
-import psycopg
 import pytest
-from protocol_runs import PROTOCOL_1, Log, Running, contents, log_of
-from workloads import PLAYS, ROW_COUNT, TABLES, Stage, rows
-
-sys.path.append(str(Path(__file__).parents[1] / "debezium"))  # whose server it is
 from debian_server import DebianServer
+from logs import PROTOCOL_1, Log, Running, log_of
+from segments import contents
+from workloads import PLAYS, ROW_COUNT, TABLES, Stage, rows
 
 PUBLICATIONS = ("pub", "special")
 
@@ -20,17 +16,13 @@ PUBLICATIONS = ("pub", "special")
 def server15() -> Iterator[DebianServer]:
     if reason := DebianServer.missing():
         pytest.skip(reason)
-    server = DebianServer()
-    with psycopg.connect(server.uri(), autocommit=True) as admin:
-        admin.execute("ALTER SYSTEM SET max_prepared_transactions = 10")
-        admin.execute("ALTER SYSTEM SET logical_decoding_work_mem = '64kB'")
-    server._run("pg_ctl", "restart", "-w", "-s", "-l", "/dev/null")
+    server = DebianServer({"max_prepared_transactions": "10", "logical_decoding_work_mem": "64kB"})
     yield server
     server.stop()
 
 
 def read(log: Log, slot: str, end: str, *arguments: str) -> list[bytes]:
-    copy = log.copy(slot)
+    copy = log.copy_slot(slot)
     written = log.read(copy, "--transactions", "--endpos", end, *arguments)
     log.drop_slot(copy)
     return written.splitlines()
@@ -38,7 +30,7 @@ def read(log: Log, slot: str, end: str, *arguments: str) -> list[bytes]:
 
 def test_the_output_is_that_of_protocol_1(server15):
     with log_of(server15, TABLES, PUBLICATIONS) as log, Stage(log.uri) as do:
-        slot = log.slot()
+        slot = log.create_slot()
         for play in PLAYS:
             play(do)
         end = log.end()
@@ -49,7 +41,7 @@ def test_the_output_is_that_of_protocol_1(server15):
 
 def test_prepared_transactions(server15, tmp_path):
     with log_of(server15, TABLES) as log, Stage(log.uri) as do:
-        slot, out = log.slot(two_phase=True), tmp_path / "out"
+        slot, out = log.create_slot(two_phase=True), tmp_path / "out"
         with Running(log, slot, "-f", str(out)) as reader:
             reader.started()
             do(0, "BEGIN", rows("parts", 1))
@@ -75,7 +67,7 @@ def test_prepared_transactions(server15, tmp_path):
 def test_tables_that_only_a_prepared_transaction_told_of(server15, tmp_path, end):
     """From its Stream Prepare on they aren't told again, whatever becomes of it."""
     with log_of(server15, TABLES) as log, Stage(log.uri) as do:
-        slot, other = log.slot(two_phase=True), log.slot()
+        slot, other = log.create_slot(two_phase=True), log.create_slot()
         arguments = ("-D", str(tmp_path / "out"), "--layout", "stream", "--two-phase")
         with Running(log, slot, *arguments) as reader:
             reader.started()
@@ -99,7 +91,7 @@ def test_tables_that_only_a_prepared_transaction_told_of(server15, tmp_path, end
 @pytest.mark.parametrize("option", ["--streaming parallel", "--origin none", "--proto-version 4"])
 def test_what_it_does_not_know(server15, option):
     with log_of(server15, TABLES) as log:
-        run = log.stream(log.slot(), *option.split(), "--endpos", "now")
+        run = log.stream(log.create_slot(), *option.split(), "--endpos", "now")
     what = "--origin" if "origin" in option else option
     assert (run.returncode, run.stdout) == (2, b"")
     assert run.stderr.decode() == (

@@ -5,17 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from protocol_runs import (
-    IMMEDIATE,
-    PROTOCOL_1,
-    Log,
-    Running,
-    contents,
-    log_of,
-    peak_memory,
-    wait_until,
-)
-from size import SCALE
+import scale
+from logs import IMMEDIATE, PROTOCOL_1, Log, Running, log_of
+from processes import peak_memory, resident_peak, wait_until
+from segments import contents
 from wire_capture import capture
 from workloads import TABLES, Stage, rows
 
@@ -57,7 +50,7 @@ def spooled(folder: Path) -> int:
 @pytest.mark.parametrize("target", ["directory", "file"])
 def test_nothing_of_what_is_uncommitted_shows(log, tmp_path, target):
     """And what a killed run had put aside is gone with the next one."""
-    slot, out = log.slot(), tmp_path / "out"
+    slot, out = log.create_slot(), tmp_path / "out"
     arguments = ("-D" if target == "directory" else "-f", str(out), *STREAMED)
     with Stage(log.uri) as do:
         with Running(log, slot, *arguments) as reader:
@@ -83,8 +76,8 @@ def test_nothing_of_what_is_uncommitted_shows(log, tmp_path, target):
 
 
 def test_a_limit_is_no_loss(log, tmp_path):
-    slot = log.slot()
-    other, arguments = log.copy(slot), ("-D", str(tmp_path / "out"), *STREAMED)
+    slot = log.create_slot()
+    other, arguments = log.copy_slot(slot), ("-D", str(tmp_path / "out"), *STREAMED)
     with Stage(log.uri) as do:
         do(1, rows("parts", 1, 3))
         with Running(log, slot, *arguments, "--spool-limit", "2MB") as reader:
@@ -115,9 +108,9 @@ def test_a_limit_is_no_loss(log, tmp_path):
 )
 def test_disk_use(log, tmp_path, statement):
     """At most 1.2 times what protocol 1 sends of it in the end."""
-    log.execute("ALTER TABLE parts DROP CONSTRAINT parts_pkey")
-    slot = log.slot()
-    other = log.copy(slot)
+    log.run("ALTER TABLE parts DROP CONSTRAINT parts_pkey")
+    slot = log.create_slot()
+    other = log.copy_slot(slot)
     with Stage(log.uri) as do, Running(log, slot, "-D", str(tmp_path / "out"), *STREAMED) as reader:
         reader.started()
         do(0, "BEGIN", statement)
@@ -135,7 +128,7 @@ def test_disk_use(log, tmp_path, statement):
     ("streaming", "form"), [("parallel", "jsonl"), ("parallel", "arrow"), ("off", "jsonl")]
 )
 def test_a_large_transaction_in_little_memory(log, tmp_path, streaming, form):
-    slot, megabytes = log.slot(), 300 * SCALE
+    slot, megabytes = log.create_slot(), 300 * scale.factor
     with Stage(log.uri) as do:
         do(0, "ALTER TABLE documents ALTER body SET STORAGE EXTERNAL")
         many = f"FROM generate_series(1, {megabytes * 128}) g"
@@ -153,8 +146,8 @@ def test_a_thousand_transactions_at_once(own_server, tmp_path):
     """All are streamed, open at the same time, and end in another order; a third is rolled back."""
     server = own_server(18, {"max_prepared_transactions": "1000", "wal_sender_timeout": "5s"})
     with log_of(server, TABLES) as log:
-        slot = log.slot()
-        other, count = log.copy(slot), 1000
+        slot = log.create_slot()
+        other, count = log.copy_slot(slot), 1000
         with Stage(log.uri) as do:
             for number in range(count):
                 do(0, "BEGIN", rows("documents", number * 10, 8), f"PREPARE TRANSACTION '{number}'")
@@ -171,8 +164,8 @@ def test_a_thousand_transactions_at_once(own_server, tmp_path):
 
 def test_ten_thousand_savepoints(log, tmp_path):
     """Half of them are rolled back after they were sent."""
-    slot, out = log.slot(), tmp_path / "out"
-    other = log.copy(slot)
+    slot, out = log.create_slot(), tmp_path / "out"
+    other = log.copy_slot(slot)
     with Stage(log.uri) as do, Running(log, slot, "-f", str(out), *STREAMED, environment=IMMEDIATE) as reader:
         reader.started()
         do(0, "BEGIN", SUBTRANSACTIONS.format(count=10_000, rows=1))
@@ -180,14 +173,13 @@ def test_ten_thousand_savepoints(log, tmp_path):
         do(0, "COMMIT")
         end = log.end()
         reader.confirms(end)
-        status = Path(f"/proc/{reader.process.pid}/status").read_text()
-        assert int(status.split("VmHWM:")[1].split()[0]) << 10 < 400 * MEGABYTE
+        assert 0 < resident_peak(reader.process.pid) < 400 * MEGABYTE
         assert reader.stop() == (0, b"")
     assert out.read_bytes() == log.read(other, *PROTOCOL_1, "--endpos", end)
 
 
 def test_a_value_of_two_hundred_megabytes(log, tmp_path):
-    slot, out, size = log.slot(), tmp_path / "out", 200_000_000
+    slot, out, size = log.create_slot(), tmp_path / "out", 200_000_000
     with Stage(log.uri) as do:
         do(
             0,
@@ -197,7 +189,7 @@ def test_a_value_of_two_hundred_megabytes(log, tmp_path):
         do(0, "COMMIT")
     line = log.command(slot, "-f", str(out), *STREAMED, "--endpos", log.end())
     # It stands in libpq's buffer, in ours and in what is made of it.
-    assert peak_memory(line, {}) < 1_800 * MEGABYTE
+    assert peak_memory(line) < 1_800 * MEGABYTE
     first, second = out.read_bytes().splitlines()
     assert first.count(b"0123456789") == size // 10
     assert json.loads(second)["new"] == {"id": 2, "size": 2, "note": "small"}

@@ -6,7 +6,8 @@ import random
 
 import pytest
 from kills import ANY, MOVED, SPOOLED, TO_CUT, Hits, Target
-from protocol_runs import PROTOCOL_1, Running, contents, log_of
+from logs import PROTOCOL_1, Running, log_of
+from segments import contents
 from workloads import ROW_COUNT, TABLES, Stage, rows
 
 
@@ -16,8 +17,8 @@ def test_killed_while_transactions_are_streamed(server18, tmp_path, pytestconfig
     kills = max(pytestconfig.getoption("--kills") // 10, 2)
     dice, hits = random.Random(kills), Hits()
     with log_of(server18, TABLES) as log, Stage(log.uri) as do:
-        slot = log.slot()
-        other = log.copy(slot)
+        slot = log.create_slot()
+        other = log.copy_slot(slot)
         arguments = ("--layout", "stream", "--transactions")
         log.read(slot, "-D", str(tmp_path / "out"), *arguments, "--endpos", log.end())
         target = Target(tmp_path / "out")
@@ -55,7 +56,7 @@ def test_killed_after_changes_were_given_out_at_their_prepare(server18, tmp_path
     """When the server had been told, or when they were in the file but not in the checkpoint."""
     dice, hits = random.Random("prepare"), Hits()
     with log_of(server18, TABLES) as log, Stage(log.uri) as do:
-        slot, out = log.slot(two_phase=True), tmp_path / "out"
+        slot, out = log.create_slot(two_phase=True), tmp_path / "out"
         arguments = ("-f", str(out), "--transactions", "--two-phase-at", "prepare")
         steps = (
             ("BEGIN", rows("parts", 1), "PREPARE TRANSACTION 'large'"),

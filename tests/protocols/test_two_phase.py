@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from protocol_runs import PROTOCOL_1, Log, Running, contents, log_of
+from logs import PROTOCOL_1, Log, Running, log_of
+from segments import contents
 from workloads import ROW_COUNT, TABLES, Stage, message, rows
 
 TWO_PHASE = ("--two-phase", "--transactions")
@@ -27,8 +28,8 @@ class Prepared:
 
     def __init__(self, log: Log, folder: Path) -> None:
         self.log = log
-        log.execute("CREATE TABLE private.prepared (xid bigint)")
-        self.slot, self._plain = log.slot(two_phase=True), log.slot()
+        log.run("CREATE TABLE private.prepared (xid bigint)")
+        self.slot, self._plain = log.create_slot(two_phase=True), log.create_slot()
         self.out = folder / "out"
         self._folder = folder
 
@@ -55,7 +56,7 @@ class Prepared:
     def same_but_for_gids(self) -> None:
         """Committed at the same place, with the same changes; a gid exactly where there was a PREPARE."""
         found = self.found()
-        xids = {xid for (xid,) in self.log.execute("SELECT xid FROM private.prepared")}
+        xids = {xid for (xid,) in self.log.run("SELECT xid FROM private.prepared")}
         assert {line["xid"] for line in found if "gid" in line} <= xids
         assert not {line.get("xid") for line in found if "gid" not in line} & xids
         bare = [{name: value for name, value in line.items() if name != "gid"} for line in found]
@@ -216,8 +217,8 @@ def test_a_slot_that_is_two_phase_without_being_asked(prepared18):
 
 def test_two_phase_that_is_turned_on_later(log, tmp_path):
     """What was prepared before comes whole at its end, from before the checkpoint."""
-    log.execute("CREATE TABLE private.prepared (xid bigint)")
-    slot = log.slot()
+    log.run("CREATE TABLE private.prepared (xid bigint)")
+    slot = log.create_slot()
     arguments = ("-f", str(tmp_path / "out"), "--transactions")
     with Stage(log.uri) as do:
         prepare(do, 0, "early", rows("accounts", 1, 2))
@@ -322,7 +323,7 @@ def killed(_log: Log, reader: Running) -> None:
 
 
 def disconnected(log: Log, _reader: Running) -> None:
-    log.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active")
+    log.run("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active")
 
 
 def server_crashed(log: Log, _reader: Running) -> None:

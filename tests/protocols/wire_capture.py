@@ -1,12 +1,12 @@
 """What a server sends for a slot, frame by frame, without any of the product but the plain decoder."""
 
 import select
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import psycopg
+from processes import wait_until
 from psycopg import pq
 
 from pgcdc_cli.frames import XLOGDATA, XLOGDATA_HEADER, read_keepalive, standby_status
@@ -35,21 +35,23 @@ class Capture:
         self._parallel = parallel
         self._in_stream = False
 
-    def catch_up(self, seconds: float = 20) -> list[Sent]:
+    def catch_up(self) -> list[Sent]:
         """Read all that the log holds now; gives what is new."""
         with psycopg.connect(self._uri, autocommit=True) as admin:
             [until] = admin.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
             admin.execute("SELECT pg_logical_emit_message(false, 'a record beyond', '')")
-        before, deadline = len(self.sent), time.monotonic() + seconds
-        while not self._take(Lsn.parse(until)):
-            assert time.monotonic() < deadline
-            self.confirm(Lsn(1), reply=True)
-            select.select([self._pgconn.socket], [], [], 0.1)
+        before = len(self.sent)
+        wait_until(lambda: self._take(Lsn.parse(until)) or self._ask())
         return self.sent[before:]
 
     def confirm(self, lsn: Lsn, *, reply: bool = False) -> None:
         self._pgconn.put_copy_data(standby_status(lsn, lsn, 0, reply=reply))
         self._pgconn.flush()
+
+    def _ask(self) -> None:
+        """Ask for a keepalive, and wait a moment for whatever comes."""
+        self.confirm(Lsn(1), reply=True)
+        select.select([self._pgconn.socket], [], [], 0.1)
 
     def end(self) -> None:
         self._pgconn.put_copy_end()

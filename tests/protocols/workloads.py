@@ -4,11 +4,11 @@
 `logical_decoding_work_mem=64kB` some 350 short rows of one transaction are more than the server keeps.
 """
 
-import time
 from collections.abc import Callable
 from typing import Self
 
 import psycopg
+from processes import wait_until
 
 TABLES = """
 CREATE TYPE account_state AS ENUM ('open', 'closed');
@@ -97,10 +97,7 @@ class Stage:
             "SELECT count(*) FROM pg_stat_replication JOIN pg_replication_slots ON pid = active_pid"
             " WHERE database = current_database() AND sent_lsn < %s::pg_lsn"
         )
-        deadline = time.monotonic() + 60
-        while admin.execute(late, (written,)).fetchone() != (0,):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: admin.execute(late, (written,)).fetchone() == (0,))
 
 
 def interleaved(do: Stage) -> None:

@@ -6,6 +6,8 @@ import struct
 import threading
 import time
 
+from processes import wait_until
+
 
 def message(tag: bytes, body: bytes = b"") -> bytes:
     return tag + struct.pack(">I", len(body) + 4) + body
@@ -76,11 +78,8 @@ class ScriptedWalsender:
         updates = [(at, body) for at, tag, body in list(self.heard) if tag == b"d" and body[:1] == b"r"]
         return [(at, *struct.unpack_from(">qq", body, 1)) for at, body in updates]
 
-    def wait_for(self, count: int, seconds: float = 30) -> list[tuple[float, int, int]]:
-        deadline = time.monotonic() + seconds
-        while len(self.statuses()) < count and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return self.statuses()
+    def wait_for(self, count: int) -> list[tuple[float, int, int]]:
+        return wait_until(lambda: len(found := self.statuses()) >= count and found)
 
     def hang_up(self) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import wait_until
 from psycopg.conninfo import make_conninfo
 from scripted_walsender import keepalive, xlogdata
 
@@ -26,13 +27,6 @@ def impatient(database, timeout="4s") -> str:
 def reader_pid(database, slot) -> int | None:
     query = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s"
     return database.execute(query, (slot,)).fetchone()[0]
-
-
-def wait_until(true, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def confirmed(database, slot) -> Lsn:

@@ -1,9 +1,9 @@
 """Any order of writes, edges, flushes, rotations, lost connections, crashes and power cuts."""
 
-import os
 import random
 
 import hypothesis.strategies as st
+import scale
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from sink_disks import Crash, PowerDisk
@@ -187,6 +187,5 @@ class SinkMachine(RuleBasedStateMachine):
             assert self.confirmed <= self.sink.edge_lsn
 
 
-EXAMPLES = int(os.environ.get("PGCDC_SINK_EXAMPLES", "150"))
-SinkMachine.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=40, deadline=None)
+SinkMachine.TestCase.settings = settings(max_examples=150 * scale.factor, stateful_step_count=40)
 TestSinkMachine = SinkMachine.TestCase

@@ -1,13 +1,8 @@
 """Servers that stream whatever is larger than 64 kB, of each version that can."""
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
-import psycopg
 import pytest
-
-sys.path += [str(Path(__file__).parents[1] / room) for room in ("debezium", "protocols")]  # whose helpers
 from debian_server import DebianServer
 
 SETTINGS = {"logical_decoding_work_mem": "64kB", "max_prepared_transactions": "20"}
@@ -31,9 +26,4 @@ def server_of(own_server) -> Callable[[int], object]:
 def _debian() -> DebianServer:
     if reason := DebianServer.missing():
         pytest.skip(reason)
-    server = DebianServer()
-    with psycopg.connect(server.uri(), autocommit=True) as admin:
-        for name, value in SETTINGS.items():
-            admin.execute(f"ALTER SYSTEM SET {name} = '{value}'")
-    server._run("pg_ctl", "restart", "-w", "-s", "-l", "/dev/null")
-    return server
+    return DebianServer(SETTINGS)

@@ -7,7 +7,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import Self
 
-from protocol_runs import Log, Running
+from logs import Log, Running
 
 INTERRUPTIONS = ("killed", "stopped", "cut off")
 
@@ -52,7 +52,7 @@ class Interrupted:
     def _await_start(self) -> None:
         """Mostly; a run may be interrupted before it reads, too."""
         query = f"SELECT active FROM pg_replication_slots WHERE slot_name = '{self._slot}'"
-        while self._dice.random() < 0.95 and self._log.execute(query) != [(True,)]:
+        while self._dice.random() < 0.95 and self._log.run(query) != [(True,)]:
             self._work(0.1)
 
     def _work(self, seconds: float) -> None:
@@ -74,7 +74,7 @@ class Interrupted:
             "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
             f" WHERE slot_name = '{self._slot}' AND active"
         )
-        return self._log.execute(query) == [(True,)]
+        return self._log.run(query) == [(True,)]
 
     def finish(self) -> None:
         """Stop it, and read what is left."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 import pytest
-from protocol_runs import Log, log_of
+from logs import Log, log_of
 from psycopg.rows import dict_row
 from soak_load import FULL, KEYED, MANY, TABLES, Load
 from soak_oracle import Change, Row, fold, read_log
@@ -123,8 +123,8 @@ def test_files_hold_what_the_log_says(combination, server_of, tmp_path, pytestco
     seed = pytestconfig.getoption("--soak-seed") or random.SystemRandom().randrange(1 << 32)
     print(f"--soak-seed {seed}")
     with log_of(server_of(combination.version), TABLES) as log:
-        slot = log.slot(two_phase=combination.two_phase)
-        witness, out = log.copy(slot), tmp_path / "out"
+        slot = log.create_slot(two_phase=combination.two_phase)
+        witness, out = log.copy_slot(slot), tmp_path / "out"
         follow(log, slot, out, combination, seed, pytestconfig.getoption("--soak") or SECONDS)
         messages = combination.messages_written != "none"
         said = list(read_log(log.uri, witness, messages=messages))
@@ -157,8 +157,8 @@ def compare(form: str, out: Path, said: list[Change]) -> None:
     elif form == "directory":
         assert_equal(read_directory(out), bare)
     elif form == "arrow":
-        told = [as_arrow_tells(change)._replace(columns=()) for change in said]
-        assert_equal(read_directory(out), told)
+        expected = [as_arrow_tells(change)._replace(columns=()) for change in said]
+        assert_equal(read_directory(out), expected)
     else:
         assert_equal(read_events(out), list(as_debezium_tells(said, KEYS)))
 

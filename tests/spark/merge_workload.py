@@ -5,7 +5,6 @@ import json
 import random
 import shutil
 import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from processes import PGCDC
 from psycopg import sql
 
 from pgcdc_cli.changes.table import TableSchema
@@ -149,7 +149,7 @@ class Reader:
     described: dict[str, TableSchema] = field(default_factory=dict)
 
     def up_to_now(self, *more: str) -> None:
-        line = [sys.executable, "-m", "pgcdc_cli", "stream", "-d", self.uri, "-D", str(self.path)]
+        line = [*PGCDC, "stream", "-d", self.uri, "-D", str(self.path)]
         line += ["--publication", "p", "--format", self.encoding, "--endpos", "now", *more]
         line += ["-S", self.slot] if not self.snapshot else ["-c", f"slot.name={self.slot}"]
         if self.encoding == "debezium":

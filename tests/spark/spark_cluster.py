@@ -4,8 +4,9 @@ import os
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
+
+from processes import wait_until
 
 from pgcdc_cli.spark.jvm import java_settings
 from pgcdc_cli.spark.launch import find_spark_home
@@ -67,11 +68,9 @@ class Cluster:
                 start_new_session=True,
             )
         self._running.append(process)
-        until = time.monotonic() + PATIENCE
-        while (found := sign.search(log.read_text())) is None:
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < until, log.read_text()
-            time.sleep(0.1)
+        wait_until(lambda: process.poll() is not None or sign.search(log.read_text()), PATIENCE)
+        found = sign.search(log.read_text())
+        assert found is not None, log.read_text()
         return found[found.re.groups]
 
     def kill_worker(self) -> None:

@@ -3,11 +3,11 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from processes import PGCDC
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.spark import output
@@ -106,7 +106,7 @@ def test_stack_frames_are_no_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_spark_ends_with_the_command(tmp_path: Path, number: int) -> None:
     executable(tmp_path / "spark" / "bin" / "spark-submit", f"echo $$ > {tmp_path}/pid; exec sleep 1000")
-    line = [sys.executable, "-m", "pgcdc_cli", "spark-submit", "--input", "in", "--warehouse", "wh"]
+    line = [*PGCDC, "spark-submit", "--input", "in", "--warehouse", "wh"]
     ran = subprocess.Popen(line, cwd=tmp_path, env={**os.environ, "SPARK_HOME": str(tmp_path / "spark")})
     while not (tmp_path / "pid").is_file() or not (tmp_path / "pid").read_text().endswith("\n"):
         assert ran.poll() is None

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
 import time
 import venv
@@ -18,6 +17,7 @@ import pytest
 from merge_directories import FORMATS, Directory, merged_rows
 from merge_histories import History, random_history
 from merge_oracle import fold
+from processes import PGCDC
 from pyspark.sql import SparkSession
 from spark_cluster import QUICK, Cluster
 
@@ -72,7 +72,7 @@ def command(master: str, folder: Path, *arguments: str) -> dict[str, Any]:
     """Give the command, with a properties file behind the dashes."""
     properties = folder / "spark.properties"
     properties.write_text("".join(f"{name} {value}\n" for name, value in SMALL.items()))
-    line = [sys.executable, "-m", "pgcdc_cli", "spark-submit", "--master", master]
+    line = [*PGCDC, "spark-submit", "--master", master]
     line += ["--input", "in", "--warehouse", "wh", *arguments]
     line += ["--properties-file", str(properties), "--driver-memory", "1g"]
     # Nothing of this machine's own: neither a Python for all, nor a locale.

@@ -6,7 +6,6 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -17,6 +16,7 @@ import psycopg
 from merge_directories import EXACT, Directory, merge_into, table_path
 from merge_histories import pg_type, table_schema
 from merge_oracle import Change
+from processes import stream_command
 from pyspark.sql import SparkSession
 
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts, TableSchema
@@ -104,20 +104,8 @@ class Stream:
         self._slot = database.create_slot()
         properties = {**CONFIG, **{name.replace("_", "."): value for name, value in config.items()}}
         options = [option for name, value in properties.items() for option in ("-c", f"{name}={value}")]
-        self._line = [
-            *(sys.executable, "-m", "pgcdc_cli", "stream", "-d", database.uri, "-S", self._slot),
-            *(
-                "--publication",
-                "p",
-                "--format",
-                "debezium",
-                "--messages",
-                "-D",
-                str(path),
-                *options,
-                *arguments,
-            ),
-        ]
+        options = [*options, "--format", "debezium", "--messages", "-D", path, *arguments]
+        self._line = stream_command(database.uri, self._slot, *options, publications=["p"])
 
     def up_to_now(self) -> None:
         subprocess.run([*self._line, "--endpos", "now"], check=True, timeout=60)

@@ -12,7 +12,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from kills import Hits
 from merge_directories import FORMATS, Directory, merge_into, merged_rows, read_table
 from merge_histories import History, random_history
 from merge_oracle import fold
+from processes import PGCDC
 from pyspark.sql import SparkSession
 from spark_cluster import QUICK
 
@@ -173,7 +173,7 @@ class Warehouse:
 
     def run_and_kill(self, source: Source, aim: Aim, pick: random.Random) -> None:
         """Start a merge, wait until it is at the aim, and kill all of it, its Java or its Python."""
-        line = [sys.executable, "-m", "pgcdc_cli", "spark-submit", "--master", "local[2]"]
+        line = [*PGCDC, "spark-submit", "--master", "local[2]"]
         line += ["--format", self._format, "--mode", self._mode]
         line += ["--input", str(source.directory.path), "--warehouse", str(self._path)]
         line += ["--", "--conf", f"spark.driver.extraJavaOptions={QUICK}"]

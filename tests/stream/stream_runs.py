@@ -1,20 +1,15 @@
 """Running `pgcdc stream` as users do, and reading what it left."""
 
-import contextlib
 import json
 import random
-import re
 import signal
 import subprocess
-import sys
 import threading
-import time
-import zlib
 from pathlib import Path
-from typing import Any
 
 import psycopg
-import pyarrow as pa
+from processes import stream_command
+from segments import contents
 
 from pgcdc_cli.lsn import Lsn
 
@@ -36,31 +31,9 @@ CREATE PUBLICATION pub FOR TABLE t;
 NOW = ("--endpos", "now")
 
 
-def command(uri: str, slot: str, *arguments: str) -> list[str]:
-    base = [sys.executable, "-m", "pgcdc_cli", "stream", "-d", uri, "-S", slot, "--publication", "pub"]
-    return [*base, *arguments]
-
-
-def peak_memory(line: list[str]) -> int:
-    """Run a command line that succeeds; gives its largest resident set in bytes.
-
-    Not wait4's: that counts the moment before exec, too, when the process was a copy of this one.
-    """
-    with subprocess.Popen(line) as process:
-        peaks = [0]
-        while process.poll() is None:
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                status = Path(f"/proc/{process.pid}/status").read_text()
-                peaks += [int(size) << 10 for size in re.findall(r"VmHWM:\s*(\d+) kB", status)]
-            time.sleep(0.005)
-    assert process.returncode == 0
-    assert max(peaks)
-    return max(peaks)
-
-
 def stream(uri: str, slot: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(uri, slot, *arguments), capture_output=True, text=True, timeout=timeout, check=False
+        stream_command(uri, slot, *arguments), capture_output=True, text=True, timeout=timeout, check=False
     )
 
 
@@ -76,7 +49,7 @@ class Following:
         self.path = path
         where = () if {"-D", "-f"} & set(arguments) else ("-f", str(path))
         self.process = subprocess.Popen(
-            command(uri, slot, *where, "-s", "0.2", *arguments), stderr=subprocess.PIPE, text=True
+            stream_command(uri, slot, *where, "-s", "0.2", *arguments), stderr=subprocess.PIPE, text=True
         )
 
     def rows(self) -> list[int]:
@@ -89,13 +62,6 @@ class Following:
     def wait(self) -> tuple[int, str]:
         errors = self.process.communicate(timeout=60)[1]
         return self.process.returncode, errors
-
-
-def wait_until(true, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def insert(database, low: int, high: int) -> None:
@@ -176,40 +142,6 @@ class Load(threading.Thread):
             connection.execute("DELETE FROM audit WHERE account < %s", (low,))
         if self._random.random() < 0.05:
             connection.execute("TRUNCATE audit, documents")
-
-
-def manifest(directory: Path) -> list[dict[str, Any]]:
-    """The manifest's lines, checked: no gap in the numbers, every file there, whole and unchanged."""
-    segments = [json.loads(line) for line in (directory / "manifest.jsonl").read_text().splitlines()]
-    assert [segment["segment"] for segment in segments] == list(range(1, len(segments) + 1))
-    for segment in segments:
-        for file in segment["files"]:
-            data = (directory / file["path"]).read_bytes()
-            assert (len(data), zlib.crc32(data)) == (file["bytes"], file["crc32"])
-    return segments
-
-
-def contents(directory: Path) -> dict[str, list[object]]:
-    """By table, all lines of the finished segments in order; Arrow rows, each schema before its own."""
-    found: dict[str, list[object]] = {}
-    schemas: dict[str, pa.Schema] = {}
-    for segment in manifest(directory):
-        for file in segment["files"]:
-            table = file["table"]
-            schema, rows = _rows(directory / file["path"])
-            if schema is not None and schema != schemas.get(table):
-                schemas[table] = schema
-                found.setdefault(table, []).append(schema)
-            found.setdefault(table, []).extend(rows)
-    return found
-
-
-def _rows(path: Path) -> tuple[pa.Schema | None, list[Any]]:
-    if path.suffix == ".arrow":
-        with pa.ipc.open_stream(path) as reader:
-            return reader.schema, reader.read_all().to_pylist()
-    with pa.input_stream(path, compression="detect") as file:
-        return None, file.read().splitlines()
 
 
 def delivers(uri: str, slot: str, out: Path, *arguments: str) -> list[int]:

@@ -4,7 +4,8 @@ import re
 
 import pyarrow as pa
 from every_type import change, fill
-from stream_runs import NOW, contents, manifest, refused, stream
+from segments import contents, manifest
+from stream_runs import NOW, refused, stream
 
 DEBEZIUM = ("-c", "topic.prefix=srv", "-c", "snapshot.mode=never")
 HANDLED = re.compile(rb'"ts_ms":\d+(,"transaction":null)?}')

@@ -6,12 +6,13 @@ import os
 import pty
 import re
 import subprocess
-import sys
 
 import psycopg
 import pyarrow as pa
 import pytest
-from stream_runs import command, contents, stream
+from processes import stream_command
+from segments import contents
+from stream_runs import stream
 
 EMIT = "SELECT pg_logical_emit_message(%s, %s, %s::bytea)"
 
@@ -153,8 +154,10 @@ def test_a_person_at_a_terminal_gets_colours_and_no_progress(database18):
     database18.execute("CREATE TABLE t (a int PRIMARY KEY, b text); CREATE PUBLICATION pub FOR TABLE t")
     slot = database18.create_slot()
     database18.execute("INSERT INTO t VALUES (1, E'\\x1b[31mred')")
-    line = command(database18.uri, slot, "--endpos", "now")
-    status, printed = on_a_terminal(command(database18.uri, database18.copy_slot(slot), "--endpos", "now"))
+    line = stream_command(database18.uri, slot, "--endpos", "now")
+    status, printed = on_a_terminal(
+        stream_command(database18.uri, database18.copy_slot(slot), "--endpos", "now")
+    )
     assert status == 0
     assert "\x1b[" in printed
     assert "\x1b[31mred" not in printed
@@ -171,7 +174,7 @@ def test_a_person_who_writes_to_files_sees_progress(database18, tmp_path):
     slot = database18.create_slot()
     database18.execute("INSERT INTO t SELECT generate_series(1, 1000)")
     arguments = ["-D", str(tmp_path / "out"), "--idle-timeout", "1200ms"]
-    status, printed = on_a_terminal(command(database18.uri, slot, *arguments))
+    status, printed = on_a_terminal(stream_command(database18.uri, slot, *arguments))
     assert status == 0
     shown = [text for text in re.split("\r\x1b\\[K|\r\n", printed) if text]
     assert len(shown) >= 2
@@ -205,10 +208,8 @@ def test_raw_output_takes_any_options_of_any_plugin(database18):
     database18.execute("CREATE TABLE t (a int); CREATE PUBLICATION pub FOR TABLE t")
     slot = database18.create_slot()
     database18.execute("INSERT INTO t VALUES (1)")
-    line = [
-        *(sys.executable, "-m", "pgcdc_cli", "stream", "-d", database18.uri, "-S", slot, "--format", "raw"),
-        *("-o", "proto_version=4", "-o", "publication_names=pub", "-o", "streaming=on", "-E", "now"),
-    ]
+    options = ["-o", "proto_version=4", "-o", "publication_names=pub", "-o", "streaming=on", "-E", "now"]
+    line = stream_command(database18.uri, slot, "--format", "raw", *options, publications=())
     run = subprocess.run(line, capture_output=True, check=True)
     assert run.stdout[:1] == b"B"
     assert run.stderr == b""

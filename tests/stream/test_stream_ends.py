@@ -6,17 +6,8 @@ import signal
 
 import psycopg
 import pytest
-from stream_runs import (
-    SMALL,
-    command,
-    in_directory,
-    insert,
-    numbers,
-    peak_memory,
-    position,
-    stream,
-    wait_until,
-)
+from processes import peak_memory, stream_command, wait_until
+from stream_runs import SMALL, in_directory, insert, numbers, position, stream
 
 
 def test_endpos_now_on_an_idle_server(source, tmp_path):
@@ -182,6 +173,6 @@ def test_a_server_that_restarts_does_so_at_once(own_server, tmp_path, mode, foll
 def test_a_large_transaction_takes_little_memory(source, tmp_path):
     slot = source.create_slot()
     source.execute("INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(1, 300000) g")
-    line = command(source.uri, slot, "-D", str(tmp_path / "out"), "--endpos", "now")
+    line = stream_command(source.uri, slot, "-D", str(tmp_path / "out"), "--endpos", "now")
     assert peak_memory(line) < 300 << 20
     assert len(in_directory(tmp_path / "out")) == 300_000

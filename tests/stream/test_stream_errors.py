@@ -11,10 +11,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from processes import stream_command, wait_until
 from stream_runs import (
     NOW,
     SMALL,
-    command,
     delivers,
     end_of_log,
     files,
@@ -25,7 +25,6 @@ from stream_runs import (
     refused,
     stream,
     taken,
-    wait_until,
 )
 
 SEE_HELP = "see pgcdc stream --help"
@@ -79,7 +78,7 @@ def test_a_wrong_password(other, tmp_path):
 @pytest.mark.parametrize("password", ["wr0ng", "r1ght"])
 def test_no_password_is_ever_printed_or_kept(other, tmp_path, talk, password):
     uri = f"postgresql://careful:{password}@/shop?host={other.socket_directory}"
-    line = command(uri, "s", "-D", str(tmp_path / "out"), *NOW)
+    line = stream_command(uri, "s", "-D", str(tmp_path / "out"), *NOW)
     line.insert(line.index("stream"), talk)
     run = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode == (0 if password == "r1ght" else 4)
@@ -234,7 +233,7 @@ def test_a_full_disk_loses_nothing(source, tmp_path, where):
     slot, out = source.create_slot(), tmp_path / "out"
     for first in range(1, 5000, 500):
         insert(source, first, first + 499)
-    line = command(source.uri, slot, where, str(out), "-F", "0.01", *NOW)
+    line = stream_command(source.uri, slot, where, str(out), "-F", "0.01", *NOW)
     run = limited(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)), line)
     full = next(out.rglob("*.partial")) if where == "-D" else out
     refused(run, 9, f'write "{full}": File too large', MAKE_ROOM)
@@ -261,7 +260,7 @@ def test_a_directory_that_may_only_be_read(source, written):
         ("-D", out, f'open "{out}/checkpoint.json.tmp"'),
         ("-f", out.parent / "file", f'lock "{out.parent}/file.lock"'),
     ):
-        line = command(source.uri, slot, where, str(path), *NOW)
+        line = stream_command(source.uri, slot, where, str(path), *NOW)
         run = limited(lambda: ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0), line)
         refused(run, 9, f"{doing}: Permission denied", MAKE_ROOM)
     for folder in (out, out.parent):
@@ -281,7 +280,7 @@ def test_a_file_where_a_directory_should_be(source, tmp_path):
 def test_a_reader_that_goes_away(source, tmp_path):
     slot = source.create_slot()
     insert(source, 1, 20_000)
-    line = command(source.uri, slot, *NOW)
+    line = stream_command(source.uri, slot, *NOW)
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.readline()
     process.stdout.close()

@@ -15,7 +15,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from stream_runs import SMALL, command, contents, in_directory, insert, numbers, position, stream, wait_until
+from processes import stream_command, wait_until
+from segments import contents
+from stream_runs import SMALL, in_directory, insert, numbers, position, stream
 
 
 class Tamperer:
@@ -115,7 +117,7 @@ def test_an_undecodable_message_is_kept_and_not_confirmed(source, tampered, tmp_
 
 BREAKING = """
 import sys
-from pgcdc_cli.cli.main import main
+from pgcdc_cli.cli.app import main
 from pgcdc_cli.formats import jsonl
 from pgcdc_cli.pgoutput import replay
 
@@ -153,7 +155,7 @@ def test_a_bug_of_ours_leaves_the_place_and_the_bytes(source, tmp_path, bug, str
     count = 5000 if streaming == "on" else 1
     source.execute("INSERT INTO other SELECT 770 FROM generate_series(1, %s::int)", (count,))
     before = position(source, slot)
-    broken = [sys.executable, "-c", BREAKING, bug, *command(uri, slot, "-D", str(out))[3:]]
+    broken = [sys.executable, "-c", BREAKING, bug, *stream_command(uri, slot, "-D", str(out))[3:]]
     run = subprocess.run([*broken, "--streaming", streaming], capture_output=True, text=True, check=False)
     error, hint = run.stderr.splitlines()
     assert run.returncode == 1
@@ -256,14 +258,14 @@ def test_a_directory_that_may_not_be_written(source):
     try:
         # Whoever may not read this Python could not start it either: so only the writing is taken away.
         code = (
-            "import os, sys; from pgcdc_cli.cli.main import run; "
+            "import os, sys; from pgcdc_cli.cli.app import run; "
             "sys.path[:] = sys.path; os.setresuid(65534, 65534, 65534); sys.exit(run(sys.argv[1:]))"
         )
         preloaded = (
             "import pgcdc_cli.stream.run, pgcdc_cli.cli.stream; "
             "import pgcdc_cli.sinks.directory_sink, pgcdc_cli.sinks.file_sink; "
         )
-        line = command(source.uri, slot, "-D", str(place / "out"), "--endpos", "now")
+        line = stream_command(source.uri, slot, "-D", str(place / "out"), "--endpos", "now")
         run = subprocess.run(
             [sys.executable, "-c", preloaded + code, *line[3:]], capture_output=True, text=True, check=False
         )
@@ -281,7 +283,7 @@ def test_standard_output_that_is_closed(source):
     slot = source.create_slot()
     insert(source, 1, 1)
     before = position(source, slot)
-    line = command(source.uri, slot, "--endpos", "now")
+    line = stream_command(source.uri, slot, "--endpos", "now")
     run = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *line], capture_output=True, text=True, check=False)
     assert run.returncode == 9
     assert re.fullmatch("pgcdc: error: could not .*\nhint: .*\n", run.stderr)
@@ -361,7 +363,10 @@ def test_a_blocked_reader_costs_neither_connection_nor_rows(own_server, tmp_path
         admin.execute("INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(1, 20000) g")
     with (tmp_path / "errors").open("w") as errors:
         process = subprocess.Popen(
-            command(server.uri(), "s", "--endpos", "now"), stdout=subprocess.PIPE, stderr=errors, text=True
+            stream_command(server.uri(), "s", "--endpos", "now"),
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
         )
     first = process.stdout.readline()
     time.sleep(8)
@@ -375,7 +380,7 @@ def test_a_server_that_never_answers_does_not_outlast_a_signal():
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         deaf.settimeout(20)
         uri = f"postgresql://u@127.0.0.1:{deaf.getsockname()[1]}/d"
-        process = subprocess.Popen(command(uri, "s"), stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(stream_command(uri, "s"), stderr=subprocess.PIPE, text=True)
         with deaf.accept()[0] as client:
             assert client.recv(8), "it waits for an answer to its first message"
             process.send_signal(signal.SIGINT)
@@ -398,7 +403,7 @@ def test_a_second_signal_ends_it_at_once(source):
     slot = source.create_slot()
     source.execute("INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(1, 20000) g")
     process = subprocess.Popen(
-        command(source.uri, slot), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        stream_command(source.uri, slot), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     process.stdout.readline()
     # Nobody reads any more: once the pipe is full it waits for that, and does not look at signals.

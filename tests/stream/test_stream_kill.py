@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from kills import ANY, MOVED, TO_CUT, TO_PUBLISH, TO_REMOVE, Hits, Target
-from stream_runs import TABLES, Load, command, contents, manifest, position, stream
+from processes import stream_command
+from segments import contents, manifest
+from stream_runs import TABLES, Load, position, stream
 
 from pgcdc_cli.lsn import Lsn
 
@@ -35,7 +37,7 @@ class KilledRuns:
         self.slot = database.create_slot()
         self.other = database.copy_slot(self.slot)
         self._output = output
-        self._command = command(database.uri, self.slot, "-F", "0.05", "-s", "0.1", *arguments)
+        self._command = stream_command(database.uri, self.slot, "-F", "0.05", "-s", "0.1", *arguments)
         self._random = random.Random(seed)
 
     def kill(self, times: int, aims: list[str], check) -> Hits:

@@ -1,15 +1,12 @@
 """Slots of other plugins: into raw output, and nowhere else."""
 
-import os
-import pwd
-import shutil
 import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
 import psycopg
 import pytest
+from debian_server import DebianServer
+from processes import stream_command
 from stream_runs import stream
 
 INSTALLED = sorted(Path("/usr/lib/postgresql").glob("*/lib/test_decoding.so"))
@@ -21,28 +18,13 @@ def test_decoding():
     """A connection string to a server of the distribution, with a slot `s` of that plugin and some rows."""
     if not INSTALLED:
         pytest.skip("no PostgreSQL with the plugin test_decoding in /usr/lib/postgresql")
-    binaries = INSTALLED[-1].parent.parent / "bin"
-    user = pwd.getpwnam("postgres") if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
-    place = Path(tempfile.mkdtemp(prefix="pgcdc-plugin-"))
-    os.chown(place, user.pw_uid, -1)
-
-    def run(program: str, *arguments: str) -> None:
-        subprocess.run(
-            [binaries / program, "-D", place / "data", *arguments],
-            check=True, user=user.pw_uid, cwd=place, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
-
-    run("initdb", "-U", "postgres", "-A", "trust", "-N")
-    options = f"-c wal_level=logical -c listen_addresses='' -c unix_socket_directories='{place}' -c fsync=off"
-    run("pg_ctl", "-w", "-s", "-l", str(place / "log"), "-o", options, "start")
-    uri = f"postgresql://postgres@/postgres?host={place}"
-    with psycopg.connect(uri, autocommit=True) as admin:
+    server = DebianServer(programs=INSTALLED[-1].parent.parent / "bin")
+    with psycopg.connect(server.uri(), autocommit=True) as admin:
         admin.execute("CREATE TABLE t (a int PRIMARY KEY, b text)")
         admin.execute("SELECT pg_create_logical_replication_slot('s', 'test_decoding')")
         admin.execute("INSERT INTO t VALUES (1, 'one'), (2, 'two')")
-    yield uri
-    run("pg_ctl", "-w", "-s", "-m", "immediate", "stop")
-    shutil.rmtree(place)
+    yield server.uri()
+    server.stop()
 
 
 def test_what_another_plugin_says_goes_into_raw_output_only(test_decoding, tmp_path):
@@ -53,10 +35,9 @@ def test_what_another_plugin_says_goes_into_raw_output_only(test_decoding, tmp_p
         " which only --format raw can write\n"
         "hint: see pgcdc slot list, or create one with: pgcdc slot create NAME\n"
     )
-    line = [sys.executable, "-m", "pgcdc_cli", "stream", "-d", test_decoding, "-S", "s", "--format", "raw"]
-    run = subprocess.run(
-        [*line, "-o", "include-xids=0", "-E", "now"], capture_output=True, text=True, check=False
-    )
+    options = ["--format", "raw", "-o", "include-xids=0", "-E", "now"]
+    line = stream_command(test_decoding, "s", *options, publications=())
+    run = subprocess.run(line, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout == (
         "BEGIN\n"

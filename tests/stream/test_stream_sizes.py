@@ -5,7 +5,9 @@ import subprocess
 
 import pyarrow as pa
 import pytest
-from stream_runs import command, contents, peak_memory, stream
+from processes import peak_memory, stream_command
+from segments import contents
+from stream_runs import stream
 
 
 def rows_of(found: list[object]) -> list[dict]:
@@ -26,7 +28,7 @@ def test_three_hundred_tables_need_few_descriptors(database18, tmp_path):
                 database18.execute(
                     f"INSERT INTO {name} SELECT g, 'x' FROM generate_series({low}, {low + 4}) g"
                 )
-    line = command(database18.uri, slot, "-D", str(tmp_path / "out"), "--endpos", "now")
+    line = stream_command(database18.uri, slot, "-D", str(tmp_path / "out"), "--endpos", "now")
     run = subprocess.run(
         ["sh", "-c", 'ulimit -n 128; exec "$@"', "sh", *line], capture_output=True, text=True, check=False
     )
@@ -73,7 +75,7 @@ def test_a_value_of_a_hundred_megabytes(database18, tmp_path, form):
     slot = database18.create_slot()
     database18.execute("INSERT INTO t VALUES (1, 'small'), (2, repeat('0123456789', 10000000)), (3, 'small')")
     out = tmp_path / "out"
-    line = command(database18.uri, slot, "-D", str(out), "--format", form, "--endpos", "now")
+    line = stream_command(database18.uri, slot, "-D", str(out), "--format", form, "--endpos", "now")
     # It stands in libpq's buffer, in ours and in what is made of it.
     assert peak_memory(line) < 1_200 << 20
     rows = rows_of(contents(out)["public.t"])

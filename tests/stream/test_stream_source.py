@@ -3,23 +3,13 @@
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import psycopg
 import pytest
-from stream_runs import (
-    NOW,
-    contents,
-    delivers,
-    insert,
-    make_slot,
-    numbers,
-    position,
-    refused,
-    stream,
-    wait_until,
-)
+from processes import PGCDC, wait_until
+from segments import contents
+from stream_runs import NOW, delivers, insert, make_slot, numbers, position, refused, stream
 
 OTHER_PLACE = "use another directory, or connect to the source that the checkpoint names"
 ACCEPT_GAP = "changes in between are lost: --accept-gap goes on without them"
@@ -120,7 +110,7 @@ def test_a_slot_beyond_the_checkpoint_is_a_gap(source, written):
     assert delivers(source.uri, slot, out, "--accept-gap") == [1, 3]
     insert(source, 4, 4)
     assert delivers(source.uri, slot, out) == [1, 3, 4]
-    show = [sys.executable, "-m", "pgcdc_cli", "show", "--format", "jsonl", str(out)]
+    show = [*PGCDC, "show", "--format", "jsonl", str(out)]
     shown = subprocess.run(show, capture_output=True, text=True, timeout=60, check=False)
     assert (shown.returncode, shown.stderr, numbers(shown.stdout)) == (0, "", [1, 3, 4])
 

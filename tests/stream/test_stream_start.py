@@ -7,19 +7,8 @@ import subprocess
 
 import psycopg
 import pytest
-from stream_runs import (
-    NOW,
-    SMALL,
-    command,
-    end_of_log,
-    in_directory,
-    insert,
-    numbers,
-    position,
-    stream,
-    taken,
-    wait_until,
-)
+from processes import stream_command, wait_until
+from stream_runs import NOW, SMALL, end_of_log, in_directory, insert, numbers, position, stream, taken
 
 from pgcdc_cli.lsn import Lsn
 
@@ -196,7 +185,7 @@ def test_a_slot_of_a_run_that_was_killed_is_free_in_a_moment(source, tmp_path, f
 
 def test_the_processor_rests_while_nothing_happens(source, tmp_path):
     slot = source.create_slot()
-    line = command(source.uri, slot, "-D", str(tmp_path / "out"))
+    line = stream_command(source.uri, slot, "-D", str(tmp_path / "out"))
 
     def seconds(idle: str) -> float:
         process = subprocess.Popen([*line, "--idle-timeout", idle])

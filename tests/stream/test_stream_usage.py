@@ -3,7 +3,8 @@
 import subprocess
 
 import pytest
-from stream_runs import command, position, refused, stream
+from processes import stream_command
+from stream_runs import position, refused, stream
 
 SEE_HELP = "see pgcdc stream --help"
 OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
@@ -106,7 +107,7 @@ def test_a_physical_slot(source, tmp_path):
 
 
 def test_debug_shows_the_traceback_and_nothing_else_does():
-    line = command("host=/nowhere", "s", "-n")
+    line = stream_command("host=/nowhere", "s", "-n")
     quiet = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
     line.insert(line.index("stream"), "--debug")
     loud = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)

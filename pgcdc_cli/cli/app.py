@@ -1,4 +1,4 @@
-"""`pgcdc`: the commands in one tree, and the one place where errors become text and exit statuses."""
+"""`pgcdc`: all its commands in one tree, and the one place where errors become text and exit statuses."""
 
 import gc
 import logging
@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from pgcdc_cli.cli import demo, publication, show, slot, spark_submit, status, stream
-from pgcdc_cli.cli.base import (
+from pgcdc_cli.cli.command_tree import (
     ClickCommand,
     ClickError,
     ClickParameter,
@@ -21,21 +21,8 @@ from pgcdc_cli.cli.base import (
     long_name,
     new_app,
 )
-from pgcdc_cli.cli.printing import fail, flush, one_line, talk, write_error
+from pgcdc_cli.cli.printing import fail, flush, one_line, talk, version_line, write, write_error
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-
-LEVELS = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO, 2: logging.DEBUG}
-"""The least level that is shown, by verbosity."""
-
-
-class LineHandler(logging.Handler):
-    """`pgcdc: warning: ...`, one line each, without passwords."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno >= LEVELS[min(talk.verbosity, 2)]:
-            level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-            write_error(f"pgcdc: {level}{one_line(record.getMessage())}")
-
 
 READER_GONE = 141
 """What a shell reports for a program that SIGPIPE ended: 128 + 13."""
@@ -45,6 +32,14 @@ INTERRUPTED = 130
 
 GARBAGE = 20_000
 """Objects, more than before, after which Python looks for cycles among them; by itself after 700."""
+
+LEVELS = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO, 2: logging.DEBUG}
+"""The least level that is shown, by verbosity."""
+
+_QUOTES = re.compile(r"(?<!\w)'([^']*)'(?!\w)")
+
+_ORDER = ("demo", "slot", "publication", "stream", "show", "status", "spark-submit")
+"""As somebody meets them."""
 
 app = new_app(
     summary="PostgreSQL's changes in files: a replication slot as JSON lines or Arrow, exactly once.",
@@ -59,16 +54,8 @@ spark_submit.register(app)
 demo.register(app)
 
 
-_QUOTES = re.compile(r"(?<!\w)'([^']*)'(?!\w)")
-
-_ORDER = ("demo", "slot", "publication", "stream", "show", "status", "spark-submit")
-"""As somebody meets them."""
-
-
 def _print_version(value: bool) -> None:
     if value:
-        from pgcdc_cli.cli.printing import version_line, write
-
         write(version_line())
         raise typer.Exit
 
@@ -100,9 +87,16 @@ def _set_quiet(value: bool | None) -> None:
         talk.verbosity = -1
 
 
-def _log_to_stderr() -> None:
-    import logging
+class LineHandler(logging.Handler):
+    """`pgcdc: warning: ...`, one line each, without passwords."""
 
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= LEVELS[min(talk.verbosity, 2)]:
+            level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
+            write_error(f"pgcdc: {level}{one_line(record.getMessage())}")
+
+
+def _log_to_stderr() -> None:
     log = logging.getLogger("pgcdc")
     log.handlers = [LineHandler()]
     log.propagate = False
@@ -143,7 +137,7 @@ def root(
     _log_to_stderr()
 
 
-def command_tree() -> ClickCommand:
+def root_command() -> ClickCommand:
     """Make the tree of all commands."""
     return build(app, _ORDER)
 
@@ -164,7 +158,7 @@ def run(arguments: list[str]) -> int:
     """Run one command line; gives the exit status, and lets nothing escape but SystemExit."""
     _stand_in_for_closed_streams()
     try:
-        status = _invoke(command_tree(), arguments)
+        status = _invoke(root_command(), arguments)
         flush()
     except KeyboardInterrupt:
         status = INTERRUPTED

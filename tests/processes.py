@@ -1,0 +1,55 @@
+"""`pgcdc` as a process: its command lines, its memory, and waiting for what it does."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+PGCDC = (sys.executable, "-m", "pgcdc_cli")
+
+Found = TypeVar("Found")
+
+
+def stream_command(
+    uri: str, slot: str, *arguments: object, publications: Sequence[str] = ("pub",)
+) -> list[str]:
+    """Make a command line of `pgcdc stream`."""
+    named = [word for name in publications for word in ("--publication", name)]
+    return [*PGCDC, "stream", "-d", uri, "-S", slot, *named, *map(str, arguments)]
+
+
+def wait_until(found: Callable[[], Found], seconds: float = 60, *, pause: float = 0.01) -> Found:
+    """Ask again and again until the answer is true; gives it."""
+    deadline = time.monotonic() + seconds
+    while not (answer := found()):
+        assert time.monotonic() < deadline, "it takes too long"
+        time.sleep(pause)
+    return answer
+
+
+def resident_peak(pid: int) -> int:
+    """Read the largest resident set of a process so far, in bytes; 0 for one that is gone.
+
+    Not wait4's: that counts the moment before exec, too, when the process was a copy of this one.
+    """
+    with suppress(FileNotFoundError, ProcessLookupError):
+        found = re.search(r"VmHWM:\s*(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+        return int(found[1]) << 10 if found else 0
+    return 0
+
+
+def peak_memory(line: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
+    """Run a command line that succeeds; gives its largest resident set in bytes."""
+    with subprocess.Popen(line, env={**os.environ, **(environment or {})}) as process:
+        peak = 0
+        while process.poll() is None:
+            peak = max(peak, resident_peak(process.pid))
+            time.sleep(0.005)
+    assert process.returncode == 0
+    assert peak
+    return peak

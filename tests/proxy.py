@@ -1,0 +1,81 @@
+"""A wire on which everything can go wrong."""
+
+import contextlib
+import socket
+import threading
+
+from pgcdc_cli.demo.embedded_server import EmbeddedServer
+
+
+class Proxy:
+    """A TCP port in front of a server's Unix socket, for everything that can go wrong on a wire."""
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        self._target = f"{server.socket_directory}/.s.PGSQL.5432"
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._flowing = threading.Event()
+        self._flowing.set()
+        self._budget: int | None = None
+        self._sockets: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def uri(self, database: str, user: str = "postgres") -> str:
+        return f"postgresql://{user}@127.0.0.1:{self._listener.getsockname()[1]}/{database}?sslmode=disable"
+
+    def stall(self) -> None:
+        """Let nothing through any more, in either direction, without closing anything."""
+        self._flowing.clear()
+
+    def resume(self) -> None:
+        self._flowing.set()
+
+    def cut(self) -> None:
+        """Close all connections."""
+        for one in self._sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def cut_after(self, size: int) -> None:
+        """Close all connections once `size` more bytes have come from the server."""
+        self._budget = size
+
+    def close(self) -> None:
+        self.resume()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+        for thread in self._threads:
+            thread.join()
+        for one in self._sockets:
+            one.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client = self._listener.accept()[0]
+            except OSError:
+                return
+            upstream = socket.socket(socket.AF_UNIX)
+            upstream.connect(self._target)
+            self._sockets += [client, upstream]
+            for source, sink in ((client, upstream), (upstream, client)):
+                pump = threading.Thread(
+                    target=self._pump, args=(source, sink, source is upstream), daemon=True
+                )
+                self._threads.append(pump)
+                pump.start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, from_server: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                self._flowing.wait()
+                if from_server and self._budget is not None:
+                    data = data[: self._budget]
+                    self._budget -= len(data)
+                sink.sendall(data)
+                if self._budget == 0:
+                    self.cut()
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,46 @@
+"""What is in a directory of `pgcdc stream -D`, by its manifest."""
+
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+
+def manifest(directory: Path) -> list[dict[str, Any]]:
+    """The manifest's lines, checked: no gap in the numbers, every file there, whole and unchanged.
+
+    None before the first segment is finished: there is no manifest yet.
+    """
+    path = directory / "manifest.jsonl"
+    segments = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    assert [segment["segment"] for segment in segments] == list(range(1, len(segments) + 1))
+    for segment in segments:
+        for file in segment["files"]:
+            data = (directory / file["path"]).read_bytes()
+            assert (len(data), zlib.crc32(data)) == (file["bytes"], file["crc32"])
+    return segments
+
+
+def contents(directory: Path) -> dict[str | None, list[object]]:
+    """By table, all lines of the finished segments in order; Arrow rows, each schema before its own."""
+    found: dict[str | None, list[object]] = {}
+    schemas: dict[str | None, pa.Schema] = {}
+    for segment in manifest(directory):
+        for file in segment["files"]:
+            table = file["table"]
+            schema, rows = _rows(directory / file["path"])
+            if schema is not None and schema != schemas.get(table):
+                schemas[table] = schema
+                found.setdefault(table, []).append(schema)
+            found.setdefault(table, []).extend(rows)
+    return found
+
+
+def _rows(path: Path) -> tuple[pa.Schema | None, list[Any]]:
+    if path.suffix == ".arrow":
+        with pa.ipc.open_stream(path) as reader:
+            return reader.schema, reader.read_all().to_pylist()
+    with pa.input_stream(path, compression="detect") as file:
+        return None, file.read().splitlines()

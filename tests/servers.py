@@ -1,0 +1,113 @@
+"""Servers in folders of their own, and a test's database in one."""
+
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import psycopg
+from processes import wait_until
+from psycopg import sql
+
+from pgcdc_cli.demo.embedded_server import EmbeddedServer
+
+
+def start(version: int = 18, settings: Mapping[str, str] | None = None) -> EmbeddedServer:
+    """Start a server in a new folder; `remove` ends both."""
+    return EmbeddedServer(Path(tempfile.mkdtemp(prefix=f"pgcdc-pg{version}-")), version, settings)
+
+
+def remove(server: EmbeddedServer) -> None:
+    server.stop()
+    shutil.rmtree(server.data, ignore_errors=True)
+
+
+@contextmanager
+def started(version: int = 18, settings: Mapping[str, str] | None = None) -> Iterator[EmbeddedServer]:
+    server = start(version, settings)
+    try:
+        yield server
+    finally:
+        remove(server)
+
+
+class Servers(dict[int, EmbeddedServer]):
+    """By major version, started when first asked for, all with the same settings."""
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        self._settings = settings
+
+    def __missing__(self, version: int) -> EmbeddedServer:
+        self[version] = start(version, self._settings)
+        return self[version]
+
+    def remove(self) -> None:
+        for server in self.values():
+            remove(server)
+
+
+class AnyServer(Protocol):
+    """A server of whatever packaging."""
+
+    def uri(self, database: str = "postgres") -> str: ...
+
+
+class Database:
+    """A database of a test's own; slots and prepared transactions in it are dropped with it."""
+
+    def __init__(self, server: AnyServer) -> None:
+        self.server = server
+        self.name = f"t_{uuid.uuid4().hex[:12]}"
+        self.uri = server.uri(self.name)
+        with self._admin() as admin:
+            admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(self.name)))
+        # So that what a test writes does not depend on where it runs.
+        self.connection = psycopg.connect(self.uri, autocommit=True, options="-c TimeZone=UTC")
+        self.execute = self.connection.execute
+
+    def create_slot(
+        self, name: str | None = None, plugin: str = "pgoutput", *, two_phase: bool = False
+    ) -> str:
+        """Create a slot (names are server-wide, so by default one that no other test has)."""
+        name = name or new_slot_name()
+        create = "SELECT pg_create_logical_replication_slot(%s, %s, false, %s)"
+        self.execute(create, (name, plugin, two_phase))
+        return name
+
+    def copy_slot(self, slot: str) -> str:
+        """A second reader from the same point."""
+        name = new_slot_name()
+        self.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", (slot, name))
+        return name
+
+    def drop_slot(self, slot: str) -> None:
+        self.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+
+    def drop(self) -> None:
+        self.connection.close()
+        slots = "FROM pg_replication_slots WHERE database = %s"
+        with self._admin() as admin:
+            self._roll_back_prepared(admin)
+            admin.execute(f"SELECT pg_terminate_backend(active_pid) {slots} AND active", (self.name,))
+            wait_until(lambda: admin.execute(f"SELECT {slots} AND active", (self.name,)).fetchone() is None)
+            admin.execute(f"SELECT pg_drop_replication_slot(slot_name) {slots}", (self.name,))
+            admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(self.name)))
+
+    def _roll_back_prepared(self, admin: psycopg.Connection) -> None:
+        """From a session in this database: the server refuses it from any other."""
+        query = "SELECT gid FROM pg_prepared_xacts WHERE database = %s"
+        if gids := admin.execute(query, (self.name,)).fetchall():
+            with psycopg.connect(self.uri, autocommit=True) as own:
+                for gid in gids:
+                    own.execute(sql.SQL("ROLLBACK PREPARED {}").format(*map(sql.Literal, gid)))
+
+    def _admin(self) -> psycopg.Connection:
+        return psycopg.connect(self.server.uri(), autocommit=True)
+
+
+def new_slot_name() -> str:
+    return f"s_{uuid.uuid4().hex[:12]}"
