@@ -2,11 +2,9 @@
 
 import json as json_text
 import math
-import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,11 +15,8 @@ from pgcdc_cli.cli.printing import facts, human_bytes, say, table, talk, write
 from pgcdc_cli.cli.units import checked, duration, lsn
 
 if TYPE_CHECKING:
-    from pgcdc_cli.spark.launch import MergeOptions
     from pgcdc_cli.spark.output import MergeSummary, TableMerge
-
-_DECIMAL = re.compile(r"([0-9]{1,2}),([0-9]{1,2})")
-_WIDEST_DECIMAL = 38
+    from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 
 TABLES = "Tables"
 WORK = "Work"
@@ -29,9 +24,12 @@ WORK = "Work"
 
 def digits(text: str) -> None:
     """Refuse what is no precision and scale."""
-    match = _DECIMAL.fullmatch(text)
-    if match is None or not int(match[2]) <= int(match[1]) <= _WIDEST_DECIMAL or int(match[1]) == 0:
-        raise usage_error(f'"{text}" is no precision and scale, such as 38,18')
+    from pgcdc_cli.spark.pgcdc_merge.options import parse_decimal
+
+    try:
+        parse_decimal(text)
+    except ValueError as error:
+        raise usage_error(str(error)) from error
 
 
 def register(app: typer.Typer) -> None:
@@ -147,12 +145,12 @@ def spark_submit(  # noqa: PLR0913 - a command's options
     interrupted. A table without a key gets a changelog. What Spark says is in DIR/_pgcdc.log; --verbose shows
     it, too.
     """
-    from pgcdc_cli.spark.launch import MergeOptions, submit
+    from pgcdc_cli.spark.launch import SparkOptions, submit
+    from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 
     options = MergeOptions(
         input=directory,
         warehouse=warehouse,
-        master=master,
         format=table_format,
         catalog=catalog,
         mode=mode,
@@ -167,8 +165,6 @@ def spark_submit(  # noqa: PLR0913 - a command's options
         missing_toast=missing_toast,
         compact=compact,
         retain=None if retain is None else math.ceil(duration(retain) / 3600),
-        verbose=talk.verbosity > 0,
-        extra=tuple(extra or ()),
     )
     if if_new and _is_up_to_date(options, json=json):
         return
@@ -176,7 +172,8 @@ def spark_submit(  # noqa: PLR0913 - a command's options
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
-    summary = submit(options, _tell if shows_progress else None, say)
+    spark = SparkOptions(master, talk.verbosity > 0, tuple(extra or ()))
+    summary = submit(options, spark, _tell if shows_progress else None, say)
     if json:
         write(json_text.dumps(summary.data))
     else:
@@ -200,17 +197,13 @@ def _pattern(text: str) -> str:
 
 def _is_up_to_date(options: "MergeOptions", *, json: bool) -> bool:
     """Say so if all is merged; where that can't be told without Spark, say that."""
-    from pgcdc_cli.spark.warehouse import Question, last_merged, local_path
+    from pgcdc_cli.spark.warehouse import last_merged, local_path
 
     if local_path(options.warehouse) is None or local_path(options.input) is None:
         say("can't tell without Spark whether anything is new: not all is on this machine")
         return False
 
-    def selects(name: str) -> bool:
-        return not options.tables or any(fnmatchcase(name, pattern) for pattern in options.tables)
-
-    question = Question(options.input, options.warehouse, options.modes, selects, options.until)
-    merged = last_merged(question)
+    merged = last_merged(options)
     if merged is None:
         return False
     segment, position = merged

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.spark.jvm import java_settings
 from pgcdc_cli.spark.output import Listener, MergeSummary, Remark, Tell, failure, lines_of, read_result
 from pgcdc_cli.spark.packages import (
@@ -26,6 +25,7 @@ from pgcdc_cli.spark.packages import (
     spark_settings,
     values_of,
 )
+from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 from pgcdc_cli.spark.warehouse import keep_log, refuse_if_locked
 
 SCRIPT = Path(__file__).with_name("merge.py")
@@ -47,83 +47,43 @@ _CLUSTER_SETTINGS = {
 
 
 @dataclass(frozen=True)
-class MergeOptions:
-    """What to merge where. `warehouse` is a directory or a URI of any file system that Hadoop knows.
+class SparkOptions:
+    """How to run Spark. `verbose` copies what it says to standard error.
 
-    `format` is delta or iceberg; `catalog` names one in which the tables have names. `mode` is merge,
-    changelog or both; `tables` are patterns for `schema.table`, `retain` is in hours. `infinity` is null or
-    string, `decimal` as 38,18, `missing_toast` error or null. `verbose` copies what Spark says to standard
-    error. `extra` goes to spark-submit as it is (`--packages`, `--conf`, ...).
+    `extra` goes to spark-submit as it is (`--packages`, `--conf`, ...).
     """
 
-    input: str
-    warehouse: str
     master: str = "local[*]"
-    format: str = "delta"
-    catalog: str | None = None
-    mode: str = "merge"
-    tables: Sequence[str] = ()
-    until: Lsn | None = None
-    dry_run: bool = False
-    metadata: bool = False
-    soft_delete: bool = False
-    compact: bool = False
-    retain: int | None = None
-    infinity: str = "null"
-    decimal: str | None = None
-    variant: bool = False
-    missing_toast: str = "error"
     verbose: bool = False
     extra: Sequence[str] = ()
 
     @property
-    def modes(self) -> tuple[str, ...]:
-        return ("merge", "changelog") if self.mode == "both" else (self.mode,)
-
-    def arguments(self) -> list[str]:
-        """List the job's own arguments."""
-        flags = {
-            "--dry-run": self.dry_run,
-            "--metadata": self.metadata,
-            "--soft-delete": self.soft_delete,
-            "--variant": self.variant,
-            "--infinity=string": self.infinity == "string",
-            "--missing-toast=null": self.missing_toast == "null",
-            "--compact": self.compact,
-        }
-        return [
-            f"--input={self.input}",
-            f"--warehouse={self.warehouse}",
-            f"--format={self.format}",
-            *([] if self.catalog is None else [f"--catalog={self.catalog}"]),
-            f"--mode={self.mode}",
-            *(f"--table={pattern}" for pattern in self.tables),
-            *([] if self.until is None else [f"--until={self.until}"]),
-            *([] if self.retain is None else [f"--retain={self.retain}"]),
-            *([] if self.decimal is None else [f"--decimal={self.decimal}"]),
-            *(flag for flag, given in flags.items() if given),
-        ]
+    def is_local(self) -> bool:
+        return self.master.startswith("local")
 
 
 def ignore(_: str) -> None:
     """Take no notice."""
 
 
-def submit(options: MergeOptions, tell: Tell | None = None, remark: Remark = ignore) -> MergeSummary:
+def submit(
+    options: MergeOptions, spark: SparkOptions, tell: Tell | None = None, remark: Remark = ignore
+) -> MergeSummary:
     """Run the merge and wait for its end.
 
     Raises SPARK if it could not be run or merged nothing: no spark-submit, no Java, a package that can't be
     fetched, a master that doesn't answer, a damaged segment. Raises LOCKED if another merge is under way,
     USAGE where pyspark isn't installed, and for `extra` arguments that can't be.
     """
-    _check_extra(options.extra)
+    _check_extra(spark.extra)
     refuse_if_locked(options.warehouse)
     with tempfile.TemporaryDirectory(prefix="pgcdc-spark-") as scratch:
         home = find_spark_home()
-        environment = _environment(options, home, Path(scratch))
-        command = [*_command(options, home, Path(scratch)), *(["--progress"] if tell is not None else [])]
+        environment = _environment(spark, home, Path(scratch))
+        job = [str(SCRIPT), *options.arguments(), "--json", *(["--progress"] if tell is not None else [])]
+        command = [*_command(options, spark, home, Path(scratch)), *job]
         log = Path(scratch) / "log"
-        listener = Listener(tell, remark, verbose=options.verbose)
+        listener = Listener(tell, remark, verbose=spark.verbose)
         status = _run(command, environment, log, listener)
         kept = None if options.dry_run else keep_log(log, options.warehouse)
         summary = read_result(listener.result)
@@ -162,41 +122,37 @@ def _checked_home(home: Path) -> Path:
     )
 
 
-def _environment(options: MergeOptions, home: Path, scratch: Path) -> dict[str, str]:
+def _environment(spark: SparkOptions, home: Path, scratch: Path) -> dict[str, str]:
     settings: dict[str, str | None] = {"SPARK_HOME": str(home), **java_settings(scratch / "java"), **_LOCALE}
-    if options.master.startswith("local"):
+    if spark.is_local:
         # Otherwise workers take the first python3 on PATH.
         settings |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     environment = {**os.environ, **settings}
     return {name: value for name, value in environment.items() if value is not None}
 
 
-def _command(options: MergeOptions, home: Path, scratch: Path) -> list[str]:
-    local = options.master.startswith("local")
-    settings = dict(_LOCAL_SETTINGS if local else _CLUSTER_SETTINGS)
-    if local and options.catalog is None:
+def _command(options: MergeOptions, spark: SparkOptions, home: Path, scratch: Path) -> list[str]:
+    settings = dict(_LOCAL_SETTINGS if spark.is_local else _CLUSTER_SETTINGS)
+    if spark.is_local and options.catalog is None:
         # Where no table has a name, all that Spark's own catalog does is make this directory.
         settings["spark.sql.warehouse.dir"] = str(scratch / "catalog")
     return [
         str(home / "bin" / "spark-submit"),
-        f"--master={options.master}",
+        f"--master={spark.master}",
         "--deploy-mode=client",
         "--name=pgcdc merge",
         *(f"--conf={name}={value}" for name, value in settings.items()),
-        *options.extra,
-        *_package_arguments(options, home),
-        str(SCRIPT),
-        *options.arguments(),
-        "--json",
+        *spark.extra,
+        *_package_arguments(options.format, spark.extra, home),
     ]
 
 
-def _package_arguments(options: MergeOptions, home: Path) -> list[str]:
+def _package_arguments(table_format: str, extra: Sequence[str], home: Path) -> list[str]:
     """Ask for the table format's package, unless the user or the Spark installation brings it."""
-    package = PACKAGES[options.format]
+    package = PACKAGES[table_format]
     if any(home.glob(f"jars/{artifact(package)}*.jar")):
         return []
-    wanted = package_arguments(options.format, options.extra, spark_settings(options.extra, home, os.environ))
+    wanted = package_arguments(table_format, extra, spark_settings(extra, home, os.environ))
     if wanted:
         check_version(home, package)
     return wanted

@@ -19,6 +19,7 @@ from typing import IO, Any
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.spark.packages import JARS
+from pgcdc_cli.spark.pgcdc_merge.options import MERGE, PROGRESS
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class TableMerge:
     @property
     def name(self) -> str:
         """The table, as it is shown."""
-        return self.table if self.mode == "merge" else f"{self.table} (changelog)"
+        return self.table if self.mode == MERGE else f"{self.table} (changelog)"
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "TableMerge":
@@ -127,7 +128,6 @@ Tell = Callable[[Mapping[str, Any]], None]
 Remark = Callable[[str], None]
 """Is told, in one line, of what keeps Spark waiting."""
 
-_PROGRESS = "pgcdc-progress "
 _RESULT = '{"format_version"'
 _WAITING = {
     re.compile("Initial job has not accepted any resources"): (
@@ -182,9 +182,9 @@ class Listener:
                 text = line.decode(errors="replace")
                 if text.startswith(_RESULT):
                     self.result = text
-                elif text.startswith(_PROGRESS):
+                elif text.startswith(PROGRESS):
                     if self._tell is not None:
-                        self._tell(json.loads(text.removeprefix(_PROGRESS)))
+                        self._tell(json.loads(text.removeprefix(PROGRESS)))
                 else:
                     copy.write(line)
                     if self._verbose:

@@ -7,13 +7,14 @@ import fcntl
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _ALL = ""
@@ -66,42 +67,31 @@ def read_record(warehouse: str) -> list[MergedTable] | None:
         ) from error
 
 
-@dataclass(frozen=True)
-class Question:
-    """What a run would merge: tables that `selects` takes, in `modes`, up to `until`."""
-
-    input: str
-    warehouse: str
-    modes: Sequence[str]
-    selects: Callable[[str], bool]
-    until: Lsn | None = None
-
-
-def last_merged(question: Question) -> tuple[int, Lsn] | None:
+def last_merged(options: MergeOptions) -> tuple[int, Lsn] | None:
     """Return segment and position up to which all is merged, if there is nothing else to merge.
 
     None if there is, or where that can't be told without Spark.
     """
-    rows, directory = read_record(question.warehouse), local_path(question.input)
+    rows, directory = read_record(options.warehouse), local_path(options.input)
     if rows is None or directory is None:
         return None
-    everything = [row for row in rows if row.table == _ALL and row.mode in question.modes]
-    if len(everything) < len(question.modes):
+    everything = [row for row in rows if row.table == _ALL and row.mode in options.modes]
+    if len(everything) < len(options.modes):
         return None
     try:
         manifest = (directory / "manifest.jsonl").read_bytes()
-        segments = list(_segments(manifest, question.until))
+        segments = list(_segments(manifest, options.until))
     except (OSError, ValueError, KeyError):
         return None  # the job says what is wrong with it
     newest = max((number for number, _ in segments), default=0)
-    tables = [row for row in rows if row.table != _ALL and question.selects(row.table)]
-    tables = [row for row in tables if row.mode in question.modes or row.keyless]
+    tables = [row for row in rows if row.table != _ALL and options.selects(row.table)]
+    tables = [row for row in tables if row.mode in options.modes or row.keyless]
     behind = any(row.segment < newest for row in (*everything, *tables))
     foreign = any(row.stream_id != stream for row in everything for _, stream in segments)
     return None if behind or foreign else (everything[0].segment, everything[0].lsn)
 
 
-def _segments(manifest: bytes, until: Lsn | None) -> Iterator[tuple[int, str]]:
+def _segments(manifest: bytes, until: int | None) -> Iterator[tuple[int, str]]:
     """Give numbers and stream identities; a last line without its line break is being written."""
     for line in manifest.split(b"\n")[:-1]:
         content = json.loads(line)

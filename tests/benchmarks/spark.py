@@ -32,7 +32,7 @@ import pgcdc_cli
 from pgcdc_cli.spark.jvm import java_settings
 from pgcdc_cli.spark.packages import DELTA, ICEBERG, NOT_NEEDED
 from pgcdc_cli.spark.pgcdc_merge.job import merge
-from pgcdc_cli.spark.pgcdc_merge.options import Options
+from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 from pgcdc_cli.spark.pgcdc_merge.segments import Files
 from pgcdc_cli.spark.pgcdc_merge.sessions import SETTINGS, new_session
 from pgcdc_cli.spark.pgcdc_merge.table_formats import FORMATS as LAKES
@@ -115,7 +115,7 @@ class Bench:
     def merge(self, directory: Directory, lake: str) -> float:
         """Merge, and return the seconds that it took; SystemExit if it could not."""
         began = time.monotonic()
-        told = merge(self.spark, Options(str(directory.path), str(self.work / lake), format=lake))
+        told = merge(self.spark, MergeOptions(str(directory.path), str(self.work / lake), format=lake))
         if told["error"] is not None:
             raise SystemExit(told["error"]["message"])
         return time.monotonic() - began

@@ -96,8 +96,9 @@ def test_spark_submit_hands_over_what_stands_behind_the_dashes(tmp_path):
         from pgcdc_cli.spark import launch
         from pgcdc_cli.spark.output import MergeSummary, TableMerge
         from pgcdc_cli.lsn import Lsn
-        def submit(options, tell, remark):
+        def submit(options, spark, tell, remark):
             print(options)
+            print(spark)
             table = TableMerge("public.o", "merge", "p", 3, Lsn(16), 2, 1000, 0, 1, 0, 0, None, None)
             return MergeSummary(3, Lsn(16), [table], ["look out"], 1.25, None, {"a": 1})
         launch.submit = submit
@@ -121,13 +122,13 @@ def test_spark_submit_hands_over_what_stands_behind_the_dashes(tmp_path):
         return subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
 
     ran = run("--master", "local[1]", "--verbose", "--", "--conf", "a=b")
-    options, merged = ran.stdout.splitlines()
+    options, spark, merged = ran.stdout.splitlines()
     assert options == (
-        "MergeOptions(input='i', warehouse='w', master='local[1]', format='delta', catalog=None,"
-        " mode='merge', tables=(), until=None, dry_run=False, metadata=False, soft_delete=False,"
-        " compact=False, retain=None, infinity='null', decimal=None, variant=False,"
-        " missing_toast='error', verbose=True, extra=('--conf', 'a=b'))"
+        "MergeOptions(input='i', warehouse='w', format='delta', catalog=None, mode='merge', tables=(),"
+        " until=None, dry_run=False, metadata=False, soft_delete=False, infinity='null', decimal=None,"
+        " variant=False, missing_toast='error', compact=False, retain=None)"
     )
+    assert spark == "SparkOptions(master='local[1]', verbose=True, extra=('--conf', 'a=b'))"
     assert merged == (
         "merged 1 table up to segment 3, LSN 0/10: 1000 inserted, 0 updated, 1 deleted, in 1.2 s"
     )

@@ -35,7 +35,7 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.spark.pgcdc_merge.delta import DeltaLake
 from pgcdc_cli.spark.pgcdc_merge.iceberg import IcebergLake
 from pgcdc_cli.spark.pgcdc_merge.job import merge
-from pgcdc_cli.spark.pgcdc_merge.options import Options
+from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 from pgcdc_cli.spark.pgcdc_merge.segments import folder_name
 
 EXACT = ConnectorConfig(
@@ -195,7 +195,7 @@ def _key_only(table: TableSchema, columns: tuple[pa.BinaryArray, ...]) -> tuple[
 
 def merge_into(spark: SparkSession, directory: Directory, warehouse: Path, **options: Any) -> dict[str, Any]:
     """Run a merge in this process and return its summary."""
-    return merge(spark, Options(str(directory.path), str(warehouse), **options))
+    return merge(spark, MergeOptions(str(directory.path), str(warehouse), **options))
 
 
 def table_path(warehouse: Path, table: TableSchema) -> Path:

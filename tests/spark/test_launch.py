@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from merge_directories import FORMATS, Directory
@@ -13,9 +14,8 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.spark import launch, packages
 from pgcdc_cli.spark.jvm import java_settings
-from pgcdc_cli.spark.launch import MergeOptions, find_spark_home, submit
-from pgcdc_cli.spark.pgcdc_merge.main import parser
-from pgcdc_cli.spark.pgcdc_merge.options import parse_decimal
+from pgcdc_cli.spark.launch import SparkOptions, find_spark_home, submit
+from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions, merge_options, parse_decimal, parser
 
 
 def executable(path: Path, text: str) -> Path:
@@ -60,7 +60,7 @@ def test_no_java_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PgcdcError) as caught:
-        submit(MergeOptions(str(tmp_path), str(tmp_path / "wh")))
+        submit(MergeOptions(str(tmp_path), str(tmp_path / "wh")), SparkOptions())
     assert caught.value.kind is ErrorKind.SPARK
     assert caught.value.message == "could not start Spark: there is no Java 17 or newer"
     assert "pip install 'pgcdc-cli[demo]'" in caught.value.hint
@@ -116,33 +116,49 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def arguments(recorded: Path, *extra: str) -> list[str]:
     with pytest.raises(PgcdcError):
-        submit(MergeOptions("in", "wh", tables=["a.*", "b.c"], until=Lsn(16), soft_delete=True, extra=extra))
+        submit(
+            MergeOptions("in", "wh", tables=["a.*", "b.c"], until=Lsn(16), soft_delete=True),
+            SparkOptions(extra=extra),
+        )
     return recorded.read_text().splitlines()
 
 
 def test_what_spark_submit_is_given(recorded: Path) -> None:
     given = arguments(recorded, "--conf", "spark.x=a b")
     script = given.index(str(launch.SCRIPT))
-    tables = ["--format=delta", "--mode=merge", "--table=a.*", "--table=b.c", "--until=0/10", "--soft-delete"]
-    assert given[script + 1 :] == ["--input=in", "--warehouse=wh", *tables, "--json"]
+    chosen = ["--table=a.*", "--table=b.c", "--until=0/10", "--soft-delete"]
+    assert given[script + 1 :] == ["--input=in", "--warehouse=wh", *chosen, "--json"]
     assert given[0] == "--master=local[*]"
     assert given[given.index("--conf") + 1] == "spark.x=a b"
     assert given[given.index("--packages") + 1] == packages.DELTA
     assert "--exclude-packages" in given[:script]
 
 
-def test_what_values_become_is_told(recorded: Path) -> None:
-    chosen = {"infinity": "string", "decimal": "38,18", "variant": True, "missing_toast": "null"}
-    with pytest.raises(PgcdcError):
-        submit(MergeOptions("in", "wh", **chosen))
-    given = recorded.read_text().splitlines()
-    parsed = vars(parser().parse_args(given[given.index(str(launch.SCRIPT)) + 1 :]))
-    assert {name: parsed[name] for name in chosen} == {**chosen, "decimal": "decimal(38,18)"}
-    usual = vars(parser().parse_args(["--input=in", "--warehouse=wh"]))
-    assert [usual[name] for name in chosen] == ["null", None, False, "error"]
-    for wrong in ("38", "39,2", "5,6", "0,0", "a,b", "5,-1"):
-        with pytest.raises(ValueError, match=r"."):
-            parse_decimal(wrong)
+def test_the_job_reads_the_options_that_it_is_given() -> None:
+    """Each differs from its default, and all have one."""
+    usual = MergeOptions("in", "wh")
+    assert merge_options(read(["--input=in", "--warehouse=wh"])) == usual
+    given = MergeOptions(
+        "in", "wh", "iceberg", "shop", "both", ("a.*", "b.c"), Lsn.parse("1F/A0"), True, True, True, "string",
+        "38,18", True, "null", True, 0,
+    )  # fmt: skip
+    assert [name for name, value in vars(given).items() if value == vars(usual)[name]] == [
+        "input",
+        "warehouse",
+    ]
+    assert merge_options(read(given.arguments())) == given
+
+
+def read(arguments: list[str]) -> dict[str, Any]:
+    parsed = vars(parser().parse_args(arguments))
+    assert (parsed.pop("json"), parsed.pop("progress")) == (False, False)
+    return parsed
+
+
+@pytest.mark.parametrize("wrong", ["38", "39,2", "5,6", "0,0", "a,b", "5,-1", " 5,1"])
+def test_what_is_no_precision_and_scale(wrong: str) -> None:
+    with pytest.raises(ValueError, match="is no precision and scale"):
+        parse_decimal(wrong)
 
 
 def test_more_packages_come_along(recorded: Path) -> None:
@@ -200,7 +216,7 @@ def test_a_setting_by_option_replaces_the_files(recorded: Path) -> None:
 )
 def test_arguments_that_cannot_be(recorded: Path, extra: list[str], message: str) -> None:
     with pytest.raises(PgcdcError, match=message) as caught:
-        submit(MergeOptions("in", "wh", extra=extra))
+        submit(MergeOptions("in", "wh"), SparkOptions(extra=extra))
     assert caught.value.kind is ErrorKind.USAGE
     assert not recorded.exists()
 
@@ -208,7 +224,7 @@ def test_arguments_that_cannot_be(recorded: Path, extra: list[str], message: str
 def test_executors_of_a_cluster_have_a_python_of_their_own(recorded: Path) -> None:
     """The driver is run by ours, since it runs here."""
     with pytest.raises(PgcdcError):
-        submit(MergeOptions("in", "wh", master="yarn", extra=["--conf=spark.pyspark.python=/x"]))
+        submit(MergeOptions("in", "wh"), SparkOptions("yarn", extra=["--conf=spark.pyspark.python=/x"]))
     given = recorded.read_text().splitlines()
     assert given[:2] == ["--master=yarn", "--deploy-mode=client"]
     ours, theirs = f"--conf=spark.pyspark.driver.python={sys.executable}", "--conf=spark.pyspark.python=/x"
@@ -221,7 +237,7 @@ def test_a_spark_of_another_version_is_refused(recorded: Path) -> None:
     core.parent.mkdir()
     core.touch()
     with pytest.raises(PgcdcError) as caught:
-        submit(MergeOptions("in", "wh"))
+        submit(MergeOptions("in", "wh"), SparkOptions())
     assert caught.value.kind is ErrorKind.USAGE
     assert "it is version 3.5.1, not 4.1" in caught.value.message
 
@@ -249,7 +265,7 @@ def test_a_machine_without_java_merges_with_the_packaged_one(
     monkeypatch.setenv("LC_ALL", "C")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.chdir(tmp_path)
-    summary = submit(MergeOptions("in", "wh", master="local[2]"))
+    summary = submit(MergeOptions("in", "wh"), SparkOptions("local[2]"))
     assert summary.failure is None
     (table,) = summary.tables
     assert (table.table, table.segment, str(table.lsn), table.inserted) == ("public.t", 1, "0/12", 1)
@@ -262,17 +278,15 @@ def test_the_jobs_own_error_comes_through(
 ) -> None:
     (directory.path / directory.lines[0]["files"][0]["path"]).unlink()
     with pytest.raises(PgcdcError, match=r'could not merge segment 1: ".*" is missing') as caught:
-        submit(MergeOptions(str(directory.path), str(tmp_path / "wh"), verbose=True))
+        submit(MergeOptions(str(directory.path), str(tmp_path / "wh")), SparkOptions(verbose=True))
     assert caught.value.kind is ErrorKind.SPARK
     assert "SparkContext" in capfd.readouterr().err
 
 
 def test_a_package_that_cannot_be_fetched(directory: Directory, tmp_path: Path) -> None:
-    options = MergeOptions(
-        str(directory.path), str(tmp_path / "wh"), extra=["--packages", "org.example.pgcdc:no-such-thing:1.0"]
-    )
+    spark = SparkOptions(extra=["--packages", "org.example.pgcdc:no-such-thing:1.0"])
     with pytest.raises(PgcdcError) as caught:
-        submit(options)
+        submit(MergeOptions(str(directory.path), str(tmp_path / "wh")), spark)
     assert caught.value.message.startswith(
         "could not fetch the package org.example.pgcdc:no-such-thing:1.0: "
     )
@@ -288,7 +302,7 @@ def test_a_machine_without_internet_is_told_which_jars(directory: Directory, tmp
     )
     offline = [f"--conf=spark.jars.ivySettings={settings}", f"--conf=spark.jars.ivy={tmp_path}/ivy"]
     with pytest.raises(PgcdcError) as caught:
-        submit(MergeOptions(str(directory.path), str(tmp_path / "wh"), extra=offline))
+        submit(MergeOptions(str(directory.path), str(tmp_path / "wh")), SparkOptions(extra=offline))
     assert caught.value.message == (
         f"could not fetch the package {packages.DELTA}: Spark could not reach http://127.0.0.1:1"
         " (java.net.ConnectException: Connection refused)"

@@ -11,7 +11,8 @@ from processes import PGCDC
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.spark import output
-from pgcdc_cli.spark.launch import MergeOptions, submit
+from pgcdc_cli.spark.launch import SparkOptions, submit
+from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 
 
 def executable(path: Path, text: str) -> Path:
@@ -29,7 +30,7 @@ def test_a_failure_tells_its_reason_and_keeps_the_log(
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
     monkeypatch.setattr(output.tempfile, "tempdir", str(tmp_path))
     with pytest.raises(PgcdcError) as caught:
-        submit(MergeOptions("in", "wh"))
+        submit(MergeOptions("in", "wh"), SparkOptions())
     assert caught.value.message == (
         "could not merge: spark-submit ended with status 7: java.io.IOException: no space"
     )
@@ -43,7 +44,7 @@ def test_what_the_job_died_of_is_the_reason(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
     monkeypatch.setattr(output.tempfile, "tempdir", str(tmp_path))
     with pytest.raises(PgcdcError, match=r"ended with status 1: OSError: no room$"):
-        submit(MergeOptions("in", "wh"))
+        submit(MergeOptions("in", "wh"), SparkOptions())
     (log,) = tmp_path.glob("pgcdc-spark-*.log")
     assert log.read_text() == "OSError: no room\nbye\n"
 
@@ -56,7 +57,7 @@ def saying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> tupl
     monkeypatch.setattr(output.tempfile, "tempdir", str(tmp_path))
     remarks: list[str] = []
     with pytest.raises(PgcdcError) as caught:
-        submit(MergeOptions("in", "wh", master="spark://there:7077"), None, remarks.append)
+        submit(MergeOptions("in", "wh"), SparkOptions("spark://there:7077"), None, remarks.append)
     return caught.value, remarks
 
 

@@ -21,7 +21,8 @@ from pyspark.sql import SparkSession
 
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts, TableSchema
 from pgcdc_cli.formats.debezium.format import DebeziumFormat
-from pgcdc_cli.spark.pgcdc_merge.job import Options, merge
+from pgcdc_cli.spark.pgcdc_merge.job import merge
+from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 from pgcdc_cli.types.pg_type import PgType
 
 SETUP = """
@@ -171,7 +172,7 @@ def test_the_tables_are_postgresqls(spark: SparkSession, tmp_path: Path, databas
         database18.execute(script)
         stream.up_to_now()
         if number != 1:
-            summary = merge(spark, Options(str(tmp_path / "in"), str(tmp_path / "wh")))
+            summary = merge(spark, MergeOptions(str(tmp_path / "in"), str(tmp_path / "wh")))
             assert summary["error"] is None
             assert [warning.partition(" ")[0] for warning in summary["warnings"]] == ['"public.only_in"']
     described = schemas(tmp_path / "in")
@@ -213,7 +214,7 @@ def test_order_and_pairs_survive_kills(spark: SparkSession, tmp_path: Path, data
     for writer in writers:
         writer.join()
     stream.up_to_now()
-    assert merge(spark, Options(str(tmp_path / "in"), str(tmp_path / "wh")))["error"] is None
+    assert merge(spark, MergeOptions(str(tmp_path / "in"), str(tmp_path / "wh")))["error"] is None
     pair = schemas(tmp_path / "in")["public.pair"]
     rows = rows_of(database18, "public.pair")
     assert rows

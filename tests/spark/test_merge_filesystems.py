@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.spark.pgcdc_merge.job import merge
 from pgcdc_cli.spark.pgcdc_merge.merge_errors import MergeError
-from pgcdc_cli.spark.pgcdc_merge.options import Options
+from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def test_every_format_is_read_and_merged_there(spark: SparkSession, tmp_path: Pa
     history = random_history("Käse [1]", ("a", "b"), ReplicaIdentity.DEFAULT, spaces=4)
     directory = Directory(tmp_path / "in", FORMATS["jsonl"])
     commits = sorted({change.commit_lsn for change in history.changes})
-    options = Options(f"{elsewhere}/in", f"{elsewhere}/wh")
+    options = MergeOptions(f"{elsewhere}/in", f"{elsewhere}/wh")
     for number, encoding in enumerate(["arrow+zstd", "jsonl", "debezium", "arrow"]):
         directory.encoding = FORMATS[encoding]
         some = set(commits[len(commits) * number // 4 : len(commits) * (number + 1) // 4])
@@ -49,4 +49,4 @@ def test_damage_there_is_found(spark: SparkSession, tmp_path: Path, elsewhere: s
     (file,) = (tmp_path / "in" / "public.t").iterdir()
     file.write_bytes(file.read_bytes()[:-1] + b"!")
     with pytest.raises(MergeError, match="has the checksum"):
-        merge(spark, Options(f"{elsewhere}/in", f"{elsewhere}/wh"))
+        merge(spark, MergeOptions(f"{elsewhere}/in", f"{elsewhere}/wh"))

@@ -31,7 +31,8 @@ from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.spark.pgcdc_merge.control import Control
 from pgcdc_cli.spark.pgcdc_merge.delta import DeltaLake
 from pgcdc_cli.spark.pgcdc_merge.iceberg import IcebergLake
-from pgcdc_cli.spark.pgcdc_merge.lake import CHANGELOG, MERGE, Mark
+from pgcdc_cli.spark.pgcdc_merge.lake import Mark
+from pgcdc_cli.spark.pgcdc_merge.options import CHANGELOG, MERGE
 from pgcdc_cli.spark.pgcdc_merge.sessions import new_session
 
 MODES = {"merge": [MERGE], "changelog": [CHANGELOG], "both": [MERGE, CHANGELOG]}

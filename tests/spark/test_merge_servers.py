@@ -23,8 +23,9 @@ from merge_workload import (
 from pyspark.sql import DataFrame, SparkSession
 
 from pgcdc_cli.changes.table import TableSchema
-from pgcdc_cli.spark.pgcdc_merge.job import Options, merge
+from pgcdc_cli.spark.pgcdc_merge.job import merge
 from pgcdc_cli.spark.pgcdc_merge.merge_errors import MergeError
+from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 from pgcdc_cli.spark.warehouse import read_record
 from pgcdc_cli.stream_status import as_of
 
@@ -67,7 +68,7 @@ def streams(database: Any, path: Path, encoding: str) -> list[Reader]:
 def merge_and_compare(spark: SparkSession, database: Any, directory: Path, lake: str) -> dict[str, Rows]:
     """Merge all there is, and compare each table with the server's; gives the rows of those with a key."""
     warehouse = directory.parent / lake
-    summary = merge(spark, Options(str(directory), str(warehouse), format=lake))
+    summary = merge(spark, MergeOptions(str(directory), str(warehouse), format=lake))
     assert summary["error"] is None, summary
     assert [w.partition(" ")[0] for w in summary["warnings"]] == ['"public.nothing"', '"public.swapped"']
     described = tables_in(directory)
@@ -135,7 +136,7 @@ def test_what_is_prepared_is_merged_once_it_is_committed(
         with psycopg.connect(database18.uri, autocommit=True) as connection:
             connection.execute(f"BEGIN; INSERT INTO t VALUES ({id_}); PREPARE TRANSACTION '{gid}'")
     database18.execute("CREATE TABLE other (id int PRIMARY KEY); INSERT INTO other VALUES (1)")
-    merged = Options(str(tmp_path / "at"), str(tmp_path / "wh"))
+    merged = MergeOptions(str(tmp_path / "at"), str(tmp_path / "wh"))
     readers[0].up_to_now("--two-phase")
     readers[1].up_to_now("--two-phase-at", "prepare", "--layout", "stream")
     assert [table["table"] for table in merge(spark, merged)["tables"]] == ["public.other"]
@@ -149,6 +150,6 @@ def test_what_is_prepared_is_merged_once_it_is_committed(
     told = "".join(path.read_text() for path in (tmp_path / "before").glob("**/0*.jsonl"))
     assert all(f'"op":"{op}"' in told for op in ("I", "P", "K", "r"))
     with pytest.raises(MergeError, match="it holds all tables in one file"):
-        merge(spark, Options(str(tmp_path / "before"), str(tmp_path / "no")))
+        merge(spark, MergeOptions(str(tmp_path / "before"), str(tmp_path / "no")))
     assert not (tmp_path / "no" / "public").exists()
     database18.execute("ROLLBACK PREPARED 'c'")

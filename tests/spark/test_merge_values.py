@@ -171,7 +171,7 @@ def test_decimals_are_exact_or_an_error(
             (keyless, [insert(10, n="1.5"), insert(11, n="1", many="{1,NaN,NULL}")]),
         ]
     )
-    first = merge_into(spark, directory, tmp_path / "wh", format=lake, decimal="decimal(20,6)")
+    first = merge_into(spark, directory, tmp_path / "wh", format=lake, decimal="20,6")
     stopped = {name: problem for name, problem in problems(first).items() if problem}
     assert set(stopped) == {*UNFIT, "keyless"}
     for name, (_, told) in UNFIT.items():
@@ -187,11 +187,11 @@ def test_decimals_are_exact_or_an_error(
         insert(52, n="2.5", note="B"),
     ]
     directory.segment([(table, [update(50, id="11", unsent="n", wide="2.00")]), (keyed, moves)])
-    wider, digits = ("decimal(30,8)", 8) if lake == "delta" else ("decimal(30,6)", 6)
+    wider, digits = ("30,8", 8) if lake == "delta" else ("30,6", 6)
     second = merge_into(spark, directory, tmp_path / "wh", format=lake, decimal=wider)
     zeros = "0" * digits
     assert (problems(second)["t"], problems(second)["keyed"]) == (None, None)
-    assert types_of(spark, tmp_path / "wh", table, lake) == ["int", wider, wider]
+    assert types_of(spark, tmp_path / "wh", table, lake) == ["int", f"decimal({wider})", f"decimal({wider})"]
     wanted = [
         row
         for tens in ("", "1", "2")

@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.spark.warehouse import Question, last_merged, local_path, read_record
+from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
+from pgcdc_cli.spark.warehouse import last_merged, local_path, read_record
 
 ONE = table_schema("one", {"id": pg_type(INT4)}, ("id",))
 TWO = table_schema("two", {"id": pg_type(INT4)}, ("id",))
@@ -242,8 +243,8 @@ def test_what_is_elsewhere_cannot_be_told_without_spark(spark_home: Path) -> Non
 
 
 def test_a_record_that_makes_no_sense_is_no_answer(tmp_path: Path) -> None:
-    question = Question(str(tmp_path), str(tmp_path), ["merge"], lambda _: True, Lsn(1))
-    assert last_merged(question) is None
+    options = MergeOptions(str(tmp_path), str(tmp_path), until=Lsn(1))
+    assert last_merged(options) is None
     (tmp_path / "_pgcdc.json").write_text('{"rows": [{}]}')
     with pytest.raises(PgcdcError, match=r"could not read .*_pgcdc\.json"):
-        last_merged(question)
+        last_merged(options)

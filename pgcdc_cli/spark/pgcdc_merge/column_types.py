@@ -20,6 +20,8 @@ from typing import Any
 from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
+from .options import WIDEST_DECIMAL
+
 _SIMPLE = {
     16: "boolean",
     17: "binary",
@@ -38,8 +40,6 @@ _JSON = frozenset({114, 3802})
 _BOX = 603
 _LAST_BUILT_IN = 9999
 """`src/include/access/transam.h`: higher OIDs are not assigned by hand, so they differ between servers."""
-
-WIDEST_DECIMAL = 38
 
 # Types of fixed length are never stored out of line, so that their values are always sent:
 # bool, int8, int2, int4, oid, float4, float8, date, time, timestamp, timestamptz, interval, timetz, uuid.

@@ -20,8 +20,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from .lake import CONTROL, MERGE, Lake, is_conflict
+from .lake import CONTROL, Lake, is_conflict
 from .merge_errors import MergeError, reason
+from .options import MERGE
 from .segments import Files, join
 
 ALL = ""

@@ -13,8 +13,9 @@ from typing import Any
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from .lake import CHANGELOG, CONTROL, MERGE, Commit, Mark, is_ours, literal, quoted
+from .lake import CONTROL, Commit, Mark, is_ours, literal, quoted
 from .merge_errors import MergeError
+from .options import CHANGELOG, MERGE
 from .segments import Files, folder_name, join
 
 EXTENSIONS = {

@@ -16,8 +16,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from .lake import CHANGELOG, CONTROL, Commit, Mark, literal, quoted
+from .lake import CONTROL, Commit, Mark, literal, quoted
 from .merge_errors import MergeError
+from .options import CHANGELOG
 from .segments import folder_name
 
 EXTENSIONS = {"spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"}

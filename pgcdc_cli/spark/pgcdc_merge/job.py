@@ -18,14 +18,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from .changelog import append_changes
+from .column_types import Choices
 from .control import ALL, Control, ControlRow, Key, locked
-from .fold import check_extras, check_names
-from .lake import CHANGELOG, MERGE, Lake, LakeTable, Mark, is_conflict
+from .fold import Extras, check_extras, check_names
+from .lake import Lake, LakeTable, Mark, is_conflict
 from .merge_errors import MergeError, hint, reason
 from .merge_table import Merged, Target, merge_table
-from .options import Options, parse_lsn
+from .options import CHANGELOG, FORMAT_VERSION, MERGE, MergeOptions, parse_lsn
 from .plan import TableFiles, check_followed, check_own, check_source, check_versions, planned, table_files
-from .segments import FORMAT_VERSION, Files, Segment, read_manifest, read_schemas, verify
+from .segments import Files, Segment, read_manifest, read_schemas, verify
 from .sessions import AT_ONCE, new_session
 from .table_formats import open_lake
 from .values import stopped_by
@@ -49,7 +50,7 @@ class Summary:
     `missing` are values that nothing had, and that are NULL.
     """
 
-    options: Options
+    options: MergeOptions
     started: float
     tell: Report
     changed: dict[Key, ControlRow] = field(default_factory=dict)
@@ -169,7 +170,7 @@ class Upkeep:
 
     spark: SparkSession
     lake: Lake
-    options: Options
+    options: MergeOptions
 
     def open(self, place: str) -> LakeTable:
         return self.lake.open(new_session(self.spark, self.lake), place)
@@ -222,7 +223,7 @@ class Task:
         return self.work.table, self.mode
 
 
-def merge(spark: SparkSession, options: Options, report: Report = lambda _: None) -> dict[str, Any]:
+def merge(spark: SparkSession, options: MergeOptions, report: Report = lambda _: None) -> dict[str, Any]:
     """Merge every finished segment that isn't merged; returns the summary.
 
     Raises a MergeError where nothing could be merged at all.
@@ -236,9 +237,10 @@ def merge(spark: SparkSession, options: Options, report: Report = lambda _: None
 
 
 class _Run:
-    def __init__(self, spark: SparkSession, options: Options, report: Report) -> None:
+    def __init__(self, spark: SparkSession, options: MergeOptions, report: Report) -> None:
         self._spark = spark
         self._options = options
+        self._extras = _extras(options)
         self._files = Files(spark)
         self._input = self._files.qualify(options.input)
         self._warehouse = self._files.qualify(options.warehouse)
@@ -294,7 +296,7 @@ class _Run:
     def _tasks(self, segments: Sequence[Segment], control: Control, mode: str) -> list[Task]:
         """List the tables that have something to merge, the unselected ones too."""
         schemas = {file.schema for segment in segments for file in segment.files}
-        versions = read_schemas(self._files, self._input, schemas, self._options.choices)
+        versions = read_schemas(self._files, self._input, schemas, _choices(self._options))
 
         def works(mode: str) -> list[TableFiles]:
             def place(schema: str, name: str) -> str:
@@ -383,11 +385,11 @@ class _Run:
     ) -> Merged:
         if task.mode == CHANGELOG:
             return append_changes(session, self._input, work, table, mark)
-        return merge_table(session, self._input, work, Target(table, self._options.extras, mark))
+        return merge_table(session, self._input, work, Target(table, self._extras, mark))
 
     def _opened(self, task: Task, session: SparkSession, mark: Mark) -> tuple[TableFiles, LakeTable]:
         """Open the lake table and see that the changes fit it; returns the files that it doesn't have yet."""
-        work, extras = task.work, self._options.extras
+        work, extras = task.work, self._extras
         check_versions(work)
         if task.mode == CHANGELOG or extras.columns:
             check_names(work.table, work.version)
@@ -428,6 +430,15 @@ def _ranges(segments: Sequence[Segment], done: ControlRow | None, until: int | N
     yield from unfinished
     if wanted and wanted[-1] not in unfinished:
         yield wanted[-1]
+
+
+def _extras(options: MergeOptions) -> Extras:
+    return Extras(options.metadata, options.soft_delete, missing_is_null=options.missing_toast == "null")
+
+
+def _choices(options: MergeOptions) -> Choices:
+    decimal = "string" if options.decimal is None else f"decimal({options.decimal})"
+    return Choices(options.infinity == "string", decimal, options.variant)
 
 
 def _now() -> dt.datetime:

@@ -11,9 +11,6 @@ from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-MERGE, CHANGELOG = "merge", "changelog"
-"""What is kept of a table: its rows as they are, or every change to them."""
-
 CONTROL = "_pgcdc"
 """Where the control table is."""
 

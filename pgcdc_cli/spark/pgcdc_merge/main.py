@@ -1,6 +1,5 @@
 """The command line of merge.py."""
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,10 +9,8 @@ from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from .job import merge
-from .lake import CHANGELOG, MERGE
 from .merge_errors import MergeError
-from .options import Options, parse_decimal, parse_lsn
-from .segments import FORMAT_VERSION
+from .options import FORMAT_VERSION, MERGE, PROGRESS, merge_options, parser
 from .sessions import SETTINGS
 from .table_formats import FORMATS, TableFormat
 
@@ -23,9 +20,6 @@ FAILED = 14
 
 _EXTENSIONS = "spark.sql.extensions"
 
-PROGRESS = "pgcdc-progress "
-"""Begins a line of standard error that tells of a table, as JSON."""
-
 
 def main(arguments: Sequence[str]) -> int:
     """Run a merge; returns the exit status."""
@@ -33,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     as_json, progress = parsed.pop("json"), parsed.pop("progress")
     try:
         summary = merge(
-            _spark(FORMATS[parsed["format"]]), Options(**parsed), _tell if progress else lambda _: None
+            _spark(FORMATS[parsed["format"]]), merge_options(parsed), _tell if progress else lambda _: None
         )
     except MergeError as error:
         summary = {
@@ -50,44 +44,6 @@ def main(arguments: Sequence[str]) -> int:
 def _tell(done: Mapping[str, Any]) -> None:
     sys.stderr.write(f"{PROGRESS}{json.dumps(done)}\n")
     sys.stderr.flush()
-
-
-def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="merge.py", description="Merge pgcdc's segments into lake tables.")
-    parser.add_argument("--input", required=True, metavar="DIR", help="what pgcdc stream -D wrote")
-    parser.add_argument(
-        "--warehouse", required=True, metavar="DIR", help="where the tables are: DIR/schema/table"
-    )
-    parser.add_argument("--format", choices=list(FORMATS), default="delta", help="the tables' format")
-    parser.add_argument("--catalog", metavar="NAME", help="name the tables in this catalog")
-    parser.add_argument("--mode", choices=[MERGE, CHANGELOG, "both"], default=MERGE, help="what to keep")
-    parser.add_argument(
-        "--table",
-        action="append",
-        default=[],
-        dest="tables",
-        metavar="PATTERN",
-        help="only such schema.table",
-    )
-    parser.add_argument(
-        "--until", type=parse_lsn, metavar="LSN", help="only segments that end there or before"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
-    parser.add_argument("--metadata", action="store_true", help="add _pgcdc_lsn and _pgcdc_commit_ts")
-    parser.add_argument("--soft-delete", action="store_true", help="keep deleted rows, with _pgcdc_deleted")
-    parser.add_argument(
-        "--infinity", choices=["null", "string"], default="null", help="what infinite dates become, or all"
-    )
-    parser.add_argument("--decimal", type=parse_decimal, metavar="P,S", help="type of unlimited numerics")
-    parser.add_argument("--variant", action="store_true", help="json and jsonb become VARIANT")
-    parser.add_argument(
-        "--missing-toast", choices=["error", "null"], default="error", help="where nothing has a value"
-    )
-    parser.add_argument("--compact", action="store_true", help="write small files together")
-    parser.add_argument("--retain", type=int, metavar="HOURS", help="remove what only older versions need")
-    parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
-    parser.add_argument("--progress", action="store_true", help="tell of each table on standard error")
-    return parser
 
 
 def _spark(table_format: TableFormat) -> SparkSession:

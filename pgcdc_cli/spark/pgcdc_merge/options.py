@@ -1,53 +1,26 @@
-"""What a run is told."""
+"""The options of a merge, each named once: the launcher writes them as arguments, merge.py reads them.
 
+Nothing here needs Spark, so that the launcher can import it where no pyspark is installed.
+"""
+
+import argparse
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields
 from fnmatch import fnmatchcase
+from typing import Any
 
-from .column_types import WIDEST_DECIMAL, Choices
-from .fold import Extras
-from .lake import CHANGELOG, MERGE
+MERGE, CHANGELOG = "merge", "changelog"
+"""What is kept of a table: its rows as they are, or every change to them."""
 
+FORMAT_VERSION = 1
+"""Of the summary, as of all JSON that pgcdc writes."""
 
-@dataclass(frozen=True)
-class Options:
-    """See `--help` of merge.py.
+PROGRESS = "pgcdc-progress "
+"""Begins a line of standard error that says how a table's merge ended, as JSON."""
 
-    `until` is an LSN, `tables` are patterns for `schema.table`, `retain` is in hours (None: for ever).
-    `decimal` is a type, as `decimal(38,18)`.
-    """
-
-    input: str
-    warehouse: str
-    format: str = "delta"
-    catalog: str | None = None
-    mode: str = MERGE
-    tables: Sequence[str] = ()
-    until: int | None = None
-    dry_run: bool = False
-    metadata: bool = False
-    soft_delete: bool = False
-    compact: bool = False
-    retain: int | None = None
-    infinity: str = "null"
-    decimal: str | None = None
-    variant: bool = False
-    missing_toast: str = "error"
-
-    @property
-    def modes(self) -> tuple[str, ...]:
-        return (MERGE, CHANGELOG) if self.mode == "both" else (self.mode,)
-
-    @property
-    def extras(self) -> Extras:
-        return Extras(self.metadata, self.soft_delete, missing_is_null=self.missing_toast == "null")
-
-    @property
-    def choices(self) -> Choices:
-        return Choices(self.infinity == "string", self.decimal or "string", self.variant)
-
-    def selects(self, table: str) -> bool:
-        return not self.tables or any(fnmatchcase(table, pattern) for pattern in self.tables)
+WIDEST_DECIMAL = 38
+_DECIMAL = re.compile("([0-9]{1,2}),([0-9]{1,2})")
 
 
 def parse_lsn(text: str) -> int:
@@ -59,8 +32,103 @@ def parse_lsn(text: str) -> int:
 
 
 def parse_decimal(text: str) -> str:
-    """Read `P,S` and name the type; raises ValueError."""
-    digits, comma, scale = text.partition(",")
-    if not comma or not 0 <= int(scale) <= int(digits) <= WIDEST_DECIMAL or int(digits) == 0:
+    """Check `P,S`, a precision and a scale; raises ValueError."""
+    match = _DECIMAL.fullmatch(text)
+    if match is None or not int(match[2]) <= int(match[1]) <= WIDEST_DECIMAL or int(match[1]) == 0:
         raise ValueError(f'"{text}" is no precision and scale, such as 38,18')
-    return f"decimal({int(digits)},{int(scale)})"
+    return f"{int(match[1])},{int(match[2])}"
+
+
+def _option(help_text: str, **argument: Any) -> dict[str, Any]:  # noqa: ANN401 - as argparse's own
+    """Describe a field as an option, for argparse."""
+    return {"help": help_text, **argument}
+
+
+@dataclass(frozen=True)
+class MergeOptions:
+    """What to merge where. `warehouse` is a directory or a URI of any file system that Hadoop knows.
+
+    `until` is an LSN, `tables` are patterns for `schema.table`, `decimal` is a precision and a scale, as
+    38,18; `retain` is in hours (None: for ever).
+    """
+
+    input: str = field(metadata=_option("what pgcdc stream -D wrote", metavar="DIR"))
+    warehouse: str = field(metadata=_option("where the tables are: DIR/schema/table", metavar="DIR"))
+    format: str = field(default="delta", metadata=_option("the tables' format", choices=("delta", "iceberg")))
+    catalog: str | None = field(
+        default=None, metadata=_option("name the tables in this catalog", metavar="NAME")
+    )
+    mode: str = field(default=MERGE, metadata=_option("what to keep", choices=(MERGE, CHANGELOG, "both")))
+    tables: Sequence[str] = field(
+        default=(), metadata=_option("only such schema.table", metavar="PATTERN", action="append")
+    )
+    until: int | None = field(
+        default=None,
+        metadata=_option("only segments that end there or before", metavar="LSN", type=parse_lsn),
+    )
+    dry_run: bool = field(default=False, metadata=_option("say what would be done"))
+    metadata: bool = field(default=False, metadata=_option("add _pgcdc_lsn and _pgcdc_commit_ts"))
+    soft_delete: bool = field(default=False, metadata=_option("keep deleted rows, with _pgcdc_deleted"))
+    infinity: str = field(
+        default="null", metadata=_option("what infinite dates become, or all", choices=("null", "string"))
+    )
+    decimal: str | None = field(
+        default=None, metadata=_option("type of unlimited numerics", metavar="P,S", type=parse_decimal)
+    )
+    variant: bool = field(default=False, metadata=_option("json and jsonb become VARIANT"))
+    missing_toast: str = field(
+        default="error", metadata=_option("where nothing has a value", choices=("error", "null"))
+    )
+    compact: bool = field(default=False, metadata=_option("write small files together"))
+    retain: int | None = field(
+        default=None, metadata=_option("remove what only older versions need", metavar="HOURS", type=int)
+    )
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        return (MERGE, CHANGELOG) if self.mode == "both" else (self.mode,)
+
+    def selects(self, table: str) -> bool:
+        """Say whether a table, as `schema.table`, is among those to merge."""
+        return not self.tables or any(fnmatchcase(table, pattern) for pattern in self.tables)
+
+    def arguments(self) -> list[str]:
+        """List the options of merge.py that differ from their defaults."""
+        given = ((_flag(option), getattr(self, option.name), option.default) for option in fields(self))
+        return [text for flag, value, default in given if value != default for text in _texts(flag, value)]
+
+
+def _flag(option: Field[Any]) -> str:
+    return "--table" if option.name == "tables" else f"--{option.name.replace('_', '-')}"
+
+
+def _texts(flag: str, value: object) -> list[str]:
+    if value is True:
+        return [flag]
+    if isinstance(value, list | tuple):
+        return [f"{flag}={item}" for item in value]
+    if flag == "--until" and isinstance(value, int):
+        value = f"{value >> 32:X}/{value & 0xFFFFFFFF:X}"
+    return [f"{flag}={value}"]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Make the parser of merge.py's command line, of which `--json` and `--progress` are no merge options."""
+    parser = argparse.ArgumentParser(prog="merge.py", description="Merge pgcdc's segments into lake tables.")
+    for option in fields(MergeOptions):
+        argument = {"dest": option.name, **option.metadata}
+        if option.default is False:
+            argument["action"] = "store_true"
+        elif option.default is MISSING:
+            argument["required"] = True
+        else:
+            argument["default"] = option.default or None
+        parser.add_argument(_flag(option), **argument)
+    parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
+    parser.add_argument("--progress", action="store_true", help="tell of each table on standard error")
+    return parser
+
+
+def merge_options(parsed: dict[str, Any]) -> MergeOptions:
+    """Make the options of what the parser read."""
+    return MergeOptions(**{**parsed, "tables": tuple(parsed["tables"] or ())})

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from .column_types import DEFAULTS, Choices, Column
 from .merge_errors import MergeError
+from .options import FORMAT_VERSION
 
 _BUFFER = 1 << 20
 _GLOB = re.compile(r"([\\{}\[\]*?^])")
@@ -136,7 +137,6 @@ def folder_name(name: str) -> str:
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
 
 
-FORMAT_VERSION = 1
 LOSSES = "_losses"
 _OTHERS = frozenset({"_messages", "_transaction", "_heartbeat"})
 """What isn't of a table."""
