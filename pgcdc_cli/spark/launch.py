@@ -18,14 +18,13 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.spark.jvm import java_settings
 from pgcdc_cli.spark.output import Listener, MergeSummary, Remark, Tell, failure, lines_of, read_result
 from pgcdc_cli.spark.packages import (
-    PACKAGES,
     artifact,
     check_version,
     package_arguments,
     spark_settings,
     values_of,
 )
-from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
+from pgcdc_cli.spark.pgcdc_merge.options import PACKAGES, MergeOptions
 from pgcdc_cli.spark.warehouse import keep_log, refuse_if_locked
 
 SCRIPT = Path(__file__).with_name("merge.py")

@@ -6,11 +6,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.spark.pgcdc_merge.options import PACKAGES
 
 SPARK_VERSION = "4.1"
-DELTA = "io.delta:delta-spark_4.1_2.13:4.4.0"
-ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
-PACKAGES = {"delta": DELTA, "iceberg": ICEBERG}
+DELTA, ICEBERG = PACKAGES["delta"], PACKAGES["iceberg"]
 
 JARS = {
     DELTA: "delta-spark_4.1_2.13-4.4.0.jar,delta-storage-4.4.0.jar",

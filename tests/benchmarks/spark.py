@@ -31,12 +31,9 @@ from spark_plain import rewrite
 import pgcdc_cli
 from pgcdc_cli.spark.jvm import java_settings
 from pgcdc_cli.spark.packages import DELTA, ICEBERG, NOT_NEEDED
-from pgcdc_cli.spark.pgcdc_merge.job import merge
+from pgcdc_cli.spark.pgcdc_merge.job import LAKES, merge
+from pgcdc_cli.spark.pgcdc_merge.lake import SETTINGS, LakeTable, new_session
 from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
-from pgcdc_cli.spark.pgcdc_merge.segments import Files
-from pgcdc_cli.spark.pgcdc_merge.sessions import SETTINGS, new_session
-from pgcdc_cli.spark.pgcdc_merge.table_formats import FORMATS as LAKES
-from pgcdc_cli.spark.pgcdc_merge.table_formats import open_lake
 
 COPYING = {
     "delta": "'delta.enableDeletionVectors' = 'false', 'delta.autoOptimize.optimizeWrite' = 'false'",
@@ -120,17 +117,18 @@ class Bench:
             raise SystemExit(told["error"]["message"])
         return time.monotonic() - began
 
-    def alter(self, lake: str, properties: str) -> None:
-        made = open_lake(lake, Files(self.spark), f"file:{self.work / lake}", None)
+    def table(self, lake: str) -> tuple[SparkSession, LakeTable]:
+        made = LAKES[lake](f"file:{self.work / lake}")
         session = new_session(self.spark, made)
-        found = made.open(session, made.place("public", "bench", "merge"))
+        return session, made.open(session, made.location("public", "bench", "merge"))
+
+    def alter(self, lake: str, properties: str) -> None:
+        session, found = self.table(lake)
         session.sql(f"ALTER TABLE {found.name} SET TBLPROPERTIES ({properties})")
 
     def old_rows(self, lake: str, target: Path) -> None:
         """Write a table's rows as plain Parquet."""
-        made = open_lake(lake, Files(self.spark), f"file:{self.work / lake}", None)
-        session = new_session(self.spark, made)
-        found = made.open(session, made.place("public", "bench", "merge"))
+        _, found = self.table(lake)
         found.read().write.mode("overwrite").parquet(str(target))
 
     def alternate(self, ours: Callable[[], float], theirs: Callable[[], float]) -> dict[str, float]:

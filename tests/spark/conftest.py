@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from pgcdc_cli.spark.jvm import java_settings
 from pgcdc_cli.spark.packages import DELTA, ICEBERG, NOT_NEEDED
-from pgcdc_cli.spark.pgcdc_merge.sessions import SETTINGS
-from pgcdc_cli.spark.pgcdc_merge.table_formats import FORMATS as LAKES
+from pgcdc_cli.spark.pgcdc_merge.job import LAKES
+from pgcdc_cli.spark.pgcdc_merge.lake import SETTINGS
 
 _SETTINGS = {
     **LAKES["delta"].extensions,

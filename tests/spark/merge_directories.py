@@ -32,9 +32,8 @@ from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.format import DebeziumFormat
 from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.spark.pgcdc_merge.delta import DeltaLake
-from pgcdc_cli.spark.pgcdc_merge.iceberg import IcebergLake
-from pgcdc_cli.spark.pgcdc_merge.job import merge
+from pgcdc_cli.spark.pgcdc_merge.job import LAKES, merge
+from pgcdc_cli.spark.pgcdc_merge.lake import new_session
 from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 from pgcdc_cli.spark.pgcdc_merge.segments import folder_name
 
@@ -206,12 +205,8 @@ def read_table(
     spark: SparkSession, warehouse: Path, table: TableSchema, lake: str = "delta", mode: str = "merge"
 ) -> DataFrame:
     """Read a lake table, in a session of its own."""
-    place = f"file:{warehouse}"
-    found = IcebergLake(place) if lake == "iceberg" else DeltaLake(place)
-    session = spark.newSession()
-    for name, value in found.settings.items():
-        session.conf.set(name, value)
-    return found.open(session, found.place(table.schema, table.name, mode)).read()
+    found = LAKES[lake](f"file:{warehouse}")
+    return found.open(new_session(spark, found), found.location(table.schema, table.name, mode)).read()
 
 
 def merged_rows(

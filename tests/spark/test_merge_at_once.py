@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pgcdc_cli.spark.pgcdc_merge import job
 from pgcdc_cli.spark.pgcdc_merge.control import Control
 from pgcdc_cli.spark.pgcdc_merge.delta import DeltaTable
-from pgcdc_cli.spark.pgcdc_merge.lake import Mark, is_conflict
+from pgcdc_cli.spark.pgcdc_merge.lake import CommitMark, is_conflict
 from pgcdc_cli.spark.pgcdc_merge.merge_errors import MergeError
 from pgcdc_cli.spark.warehouse import read_record
 from pgcdc_cli.stream_status import as_of
@@ -121,7 +121,7 @@ def test_a_commit_right_after_ours_is_not_taken_for_it(
     directory.segment([(ONE, SECOND)])
     real = DeltaTable._commit
 
-    def late(table: DeltaTable, mark: Mark) -> Any:
+    def late(table: DeltaTable, mark: CommitMark) -> Any:
         spark.sql(f"OPTIMIZE {table.name}")
         return real(table, mark)
 

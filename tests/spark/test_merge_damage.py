@@ -220,7 +220,7 @@ def test_an_iceberg_table_that_another_program_wrote_is_left_alone(
     spark: SparkSession, directory: Directory, warehouse: Path
 ) -> None:
     assert merge_into(spark, directory, warehouse, format="iceberg")["error"] is None
-    name = IcebergLake(f"file:{warehouse}").place(ONE.schema, ONE.name, "merge")
+    name = IcebergLake(f"file:{warehouse}").location(ONE.schema, ONE.name, "merge")
     session = read_table(spark, warehouse, ONE, "iceberg").sparkSession
     merged = session.sql(f"SELECT snapshot_id FROM {name}.snapshots").first()
     assert merged is not None

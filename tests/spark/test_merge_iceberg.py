@@ -62,7 +62,7 @@ def test_merged_tables_are_what_the_oracle_says(
 
 
 def segments_of_snapshots(spark: SparkSession, warehouse: Path, mode: str) -> list[str]:
-    name = IcebergLake(f"file:{warehouse}").place(ONE.schema, ONE.name, mode)
+    name = IcebergLake(f"file:{warehouse}").location(ONE.schema, ONE.name, mode)
     session = read_table(spark, warehouse, ONE, "iceberg").sparkSession
     query = f"SELECT summary['pgcdc.segment'] FROM {name}.snapshots ORDER BY committed_at"
     return [row[0] for row in session.sql(query).collect()]
@@ -94,7 +94,7 @@ def test_each_range_is_one_snapshot_whatever_happens(
     ]
     assert segments_of_snapshots(spark, warehouse, "merge") == ["1", "2", "3"]
     table = read_table(spark, warehouse, ONE, "iceberg")
-    name = IcebergLake(f"file:{warehouse}").place(ONE.schema, ONE.name, "merge")
+    name = IcebergLake(f"file:{warehouse}").location(ONE.schema, ONE.name, "merge")
     version = last["tables"][0]["version"]
     assert table.sparkSession.sql(f"SELECT * FROM {name} VERSION AS OF {version}").count() == 4
 
@@ -144,7 +144,7 @@ def test_small_integers_and_tables_that_were_set_back(
     assert iceberg(spark, directory, warehouse)["error"] is None
     table = read_table(spark, warehouse, small, "iceberg")
     assert table.schema.simpleString() == "struct<id:int,note:string>"
-    name = IcebergLake(f"file:{warehouse}").place("public", "small", "merge")
+    name = IcebergLake(f"file:{warehouse}").location("public", "small", "merge")
     first = table.sparkSession.sql(f"SELECT snapshot_id FROM {name}.snapshots ORDER BY committed_at").first()
     assert first is not None
     table.sparkSession.sql(f"CALL pgcdc.system.rollback_to_snapshot('{name}', {first[0]})")
@@ -161,7 +161,8 @@ def test_what_cannot_be_done_exactly_once_is_refused(
     ) as caught:
         IcebergLake("s3a://lake")
     assert "--catalog NAME" in caught.value.hint
-    assert IcebergLake("s3a://lake", "shop").place("a", "B`c", "changelog") == "`shop`.`a`.`B``c_changelog`"
+    named = IcebergLake("s3a://lake", "shop").location("a", "B`c", "changelog")
+    assert named == "`shop`.`a`.`B``c_changelog`"
     directory.segment([(ONE, [insert(10, 1)])])
     iceberg(spark, directory, warehouse)
     with pytest.raises(MergeError, match="its tables are Iceberg's"):

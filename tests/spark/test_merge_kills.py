@@ -31,9 +31,8 @@ from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.spark.pgcdc_merge.control import Control
 from pgcdc_cli.spark.pgcdc_merge.delta import DeltaLake
 from pgcdc_cli.spark.pgcdc_merge.iceberg import IcebergLake
-from pgcdc_cli.spark.pgcdc_merge.lake import Mark
+from pgcdc_cli.spark.pgcdc_merge.lake import CommitMark, new_session
 from pgcdc_cli.spark.pgcdc_merge.options import CHANGELOG, MERGE
-from pgcdc_cli.spark.pgcdc_merge.sessions import new_session
 
 MODES = {"merge": [MERGE], "changelog": [CHANGELOG], "both": [MERGE, CHANGELOG]}
 LAKES = {"delta": DeltaLake, "iceberg": IcebergLake}
@@ -247,8 +246,8 @@ def merged_segments(
     """Give the last segment that each table has, as its commits say."""
     found = []
     for table in (history.table for history in source.tables):
-        mark = Mark(source.directory.stream_id, table.display, mode, 0, "")
-        target = lake.open(session, lake.place(table.schema, table.name, mode))
+        mark = CommitMark(source.directory.stream_id, table.display, mode, 0, "")
+        target = lake.open(session, lake.location(table.schema, table.name, mode))
         found.append(target.merged_segment(mark.app_id))
     return found
 

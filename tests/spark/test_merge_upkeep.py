@@ -110,7 +110,7 @@ def test_iceberg_tables_live_in_the_catalog(
     assert [t["path"] for t in summary["tables"]] == ["`shop`.`Shop`.`One_changelog`", "`shop`.`Shop`.`One`"]
     assert spark.table("shop.`Shop`.`One`").count() == 2
     assert spark.table("shop.`Shop`.`One_changelog`").count() == 2
-    control = IcebergLake(f"file:{tmp_path}/wh", "shop").control_place
+    control = IcebergLake(f"file:{tmp_path}/wh", "shop").control_location
     assert spark.table(control).where("`table` = 'Shop.One' AND mode = 'merge'").count() == 1
     assert sorted(path.name for path in (tmp_path / "wh").iterdir()) == ["_pgcdc.json", "_pgcdc.lock"]
     record = json.loads((tmp_path / "wh" / "_pgcdc.json").read_text())

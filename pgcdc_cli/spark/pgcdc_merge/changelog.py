@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .debezium_segments import check_losses
-from .lake import LakeTable, Mark
+from .lake import CommitMark, LakeTable
 from .merge_table import Merged
 from .plan import TableFiles
 from .rows import old_columns, read_rows
@@ -28,12 +28,12 @@ OLD = "_pgcdc_old"
 
 
 def append_changes(
-    session: SparkSession, directory: str, work: TableFiles, target: LakeTable, mark: Mark
+    session: SparkSession, directory: str, work: TableFiles, target: LakeTable, mark: CommitMark
 ) -> Merged:
     """Append a table's changes in one commit."""
     versions = {path: with_all(version, may_lack=True) for path, version in work.versions.items()}
     check_losses(session, directory, work.losses, work.version)
-    work.goal.apply(session, target, OLD)
+    target.alter(work.goal.added, work.goal.widened, OLD)
     goal = with_all(work.goal.version, may_lack=True)
     rows = read_rows(session, directory, work.files, versions, goal)
     commit = target.append(_changes(logged(session, rows, goal), goal, mark.segment), mark)

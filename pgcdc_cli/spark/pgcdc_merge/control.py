@@ -99,11 +99,11 @@ class Control:
 
     def _read(self) -> dict[Key, ControlRow]:
         try:
-            table = self._lake.open(self._spark, self._lake.control_place)
+            table = self._lake.open(self._spark, self._lake.control_location)
             found = [_row(**row.asDict()) for row in table.read().collect()] if table.exists else []
         except (PySparkException, Py4JJavaError, TypeError) as error:
             raise MergeError(
-                f'could not read the control table "{self._lake.control_place}": {reason(error)}',
+                f'could not read the control table "{self._lake.control_location}": {reason(error)}',
                 "restore it from a copy, or remove it: the tables know themselves what they have",
             ) from error
         return {row.key: row for row in found}
@@ -137,12 +137,12 @@ class Control:
 
     def _write(self, rows: dict[Key, ControlRow]) -> None:
         try:
-            self._lake.open(self._spark, self._lake.control_place).replace(self._frame(rows), None)
+            self._lake.open(self._spark, self._lake.control_location).replace(self._frame(rows), None)
         except (PySparkException, Py4JJavaError) as error:
             if not is_conflict(error):
                 raise
             raise MergeError(
-                f'could not write "{self._lake.control_place}": another merge wrote it at the same time',
+                f'could not write "{self._lake.control_location}": another merge wrote it at the same time',
                 "wait for it to end, and run again",
                 locked=True,
             ) from error

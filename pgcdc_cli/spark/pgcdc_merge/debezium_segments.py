@@ -418,7 +418,7 @@ def _form(version: TableVersion, place: int) -> dict[str, object]:
 
 
 def halves_of_moves(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
-    """Mark what may be half of a changed key: every delete, and a create that lacks a value."""
+    """CommitMark what may be half of a changed key: every delete, and a create that lacks a value."""
     lacks = [F.col(f"l{place}") for place, column in enumerate(columns) if column.may_lack]
     lacking = reduce(Expression.__or__, lacks, F.lit(False))
     half = (F.col("op") == "D") | ((F.col("op") == "I") & lacking)

@@ -5,29 +5,18 @@ segment as version, which Delta refuses to go back behind, and the position as t
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from .lake import CONTROL, Commit, Mark, is_ours, literal, quoted
+from .lake import CONTROL, CommitMark, NamedTypes, TableCommit, alterations, is_ours, literal, quoted
 from .merge_errors import MergeError
 from .options import CHANGELOG, MERGE
 from .segments import Files, folder_name, join
-
-EXTENSIONS = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # One partition reads the log of a table of any size that such a merge meets; fifty cost seconds. It has
-    # to be every session's: what asks for a log directly does so in another.
-    "spark.databricks.delta.snapshotPartitions": "1",
-}
-"""What Delta needs from the beginning of the first session."""
-
-CLASS = "org/apache/spark/sql/delta/DeltaLog.class"
 
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -51,8 +40,6 @@ _COPYING = {
 }
 """A merge of many rows, and of most that there are, writes the files anew, and at once."""
 
-_MAPPED = {"delta.columnMapping.mode": "name"}
-
 _RECENT_COMMITS = 20
 
 _HARMLESS = frozenset(
@@ -73,37 +60,50 @@ class DeltaLake:
     With `catalog` they have a name there, too.
     """
 
+    title: ClassVar[str] = "Delta"
+    class_file: ClassVar[str] = "org/apache/spark/sql/delta/DeltaLog.class"
+    trace: ClassVar[str] = "_delta_log"
+    extensions: ClassVar[Mapping[str, str]] = {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        # One partition reads the log of a table of any size that such a merge meets; fifty cost seconds. It
+        # has to be every session's: what asks for a log directly does so in another.
+        "spark.databricks.delta.snapshotPartitions": "1",
+    }
+
     warehouse: str
     catalog: str | None = None
 
-    def place(self, schema: str, table: str, mode: str) -> str:
+    def location(self, schema: str, table: str, mode: str) -> str:
         # No table's own folder has a full stop in its name.
         suffix = ".changelog" if mode == CHANGELOG else ""
         return join(self.warehouse, folder_name(schema), folder_name(table) + suffix)
 
     @property
-    def control_place(self) -> str:
+    def control_location(self) -> str:
         return join(self.warehouse, CONTROL)
 
     @property
     def settings(self) -> Mapping[str, str]:
         return _MERGE
 
-    def open(self, session: SparkSession, place: str) -> "DeltaTable":
-        return DeltaTable(session, place)
+    def open(self, session: SparkSession, location: str) -> "DeltaTable":
+        return DeltaTable(session, location)
 
     def publish(self, session: SparkSession, schema: str, table: str, mode: str) -> None:
         if self.catalog is None:
             return
         namespace = f"{quoted(self.catalog)}.{quoted(schema)}"
         name = f"{namespace}.{quoted(table + ('_changelog' if mode == CHANGELOG else ''))}"
-        place = literal(self.place(schema, table, mode))
+        location = literal(self.location(schema, table, mode))
         session.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-        session.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {place}")
+        session.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {location}")
 
 
 class DeltaTable:
     """The table at a path, which needn't exist yet; it is written through a session of its own."""
+
+    rescales: ClassVar[bool] = True
 
     def __init__(self, session: SparkSession, path: str) -> None:
         self._session = session
@@ -155,19 +155,25 @@ class DeltaTable:
     def columns(self) -> list[tuple[str, str]]:
         return [(field.name, field.dataType.simpleString()) for field in self.read().schema]
 
+    def alter(self, added: NamedTypes, widened: NamedTypes, struct: str | None = None) -> None:
+        properties = {"delta.enableTypeWidening": "true"} if widened else {}
+        properties |= _mapped(name for name, _ in added)
+        for statement in alterations(self.name, properties, added, widened, struct):
+            self._session.sql(statement)
+
     def read(self) -> DataFrame:
         return self._session.read.format("delta").load(self._path)
 
-    def replace(self, rows: DataFrame, mark: Mark | None) -> Commit:
+    def replace(self, rows: DataFrame, mark: CommitMark | None) -> TableCommit:
         removed = self.read().count() if self.exists and mark is not None else 0
         found, metrics = self._write(rows, "overwrite", mark)
-        return Commit(found, metrics.get("numOutputRows", 0), 0, removed)
+        return TableCommit(found, metrics.get("numOutputRows", 0), 0, removed)
 
-    def append(self, rows: DataFrame, mark: Mark) -> Commit:
+    def append(self, rows: DataFrame, mark: CommitMark) -> TableCommit:
         found, metrics = self._write(rows, "append", mark)
-        return Commit(found, metrics.get("numOutputRows", 0), 0, 0)
+        return TableCommit(found, metrics.get("numOutputRows", 0), 0, 0)
 
-    def merge(self, statement: str, mark: Mark, changed: int) -> Commit:
+    def merge(self, statement: str, mark: CommitMark, changed: int) -> TableCommit:
         if changed >= _MANY and 2 * changed >= self.read().count():
             for name, value in _COPYING.items():
                 self._session.conf.set(name, value)
@@ -175,7 +181,7 @@ class DeltaTable:
             self._session.sql(statement)
         found, metrics = self._commit(mark)
         counts = (metrics.get(f"numTargetRows{what}", 0) for what in ("Inserted", "Updated", "Deleted"))
-        return Commit(found, *counts)
+        return TableCommit(found, *counts)
 
     def compact(self) -> int:
         self._session.sql(f"OPTIMIZE {self.name}")
@@ -185,18 +191,17 @@ class DeltaTable:
         self._session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
         self._session.sql(f"VACUUM {self.name} RETAIN {hours} HOURS")
 
-    def _write(self, rows: DataFrame, how: str, mark: Mark | None) -> tuple[int, dict[str, int]]:
+    def _write(self, rows: DataFrame, how: str, mark: CommitMark | None) -> tuple[int, dict[str, int]]:
         writer: DataFrameWriter = rows.write.format("delta").mode(how)
         if not self.exists:
             merged = _MERGED if mark is not None and mark.mode == MERGE else {}
-            unusual = any(_UNUSUAL & set(name) for name in rows.columns)
-            writer = writer.options(**merged, **(_MAPPED if unusual else {}))
+            writer = writer.options(**merged, **_mapped(rows.columns))
         with self._marked(mark):
             writer.save(self._path)
         return (0, {}) if mark is None else self._commit(mark)
 
     @contextmanager
-    def _marked(self, mark: Mark | None) -> Iterator[None]:
+    def _marked(self, mark: CommitMark | None) -> Iterator[None]:
         settings = {}
         if mark is not None:
             settings = {_TXN_APP: mark.app_id, _TXN_VERSION: str(mark.segment), _METADATA: mark.metadata}
@@ -208,20 +213,24 @@ class DeltaTable:
             for name in settings:
                 self._session.conf.unset(name)
 
-    def _commit(self, mark: Mark) -> tuple[int, dict[str, int]]:
+    def _commit(self, mark: CommitMark) -> tuple[int, dict[str, int]]:
         """Find the commit just made; others (OPTIMIZE, ...) may have followed."""
         newest = int(self._update().version())
         for version in range(newest, max(newest - _RECENT_COMMITS, -1), -1):
-            told = self._told(version)
-            if told.get("userMetadata") == mark.metadata:
-                return version, {name: int(value) for name, value in told["operationMetrics"].items()}
+            info = self._commit_info(version)
+            if info.get("userMetadata") == mark.metadata:
+                return version, {name: int(value) for name, value in info["operationMetrics"].items()}
         raise MergeError(
             f'could not merge "{mark.table}": its commit up to segment {mark.segment} is not there',
             "another merge may have written it: run again",
         )
 
-    def _told(self, version: int) -> dict[str, Any]:
+    def _commit_info(self, version: int) -> dict[str, Any]:
         """Read what a commit says of itself: in the log, since DESCRIBE HISTORY takes several Spark jobs."""
         content = Files(self._session).read(join(self._path, "_delta_log", f"{version:020}.json")) or b""
         infos = [line for line in content.splitlines() if line.startswith(b'{"commitInfo"')]
         return dict(json.loads(infos[0])["commitInfo"]) if infos else {}
+
+
+def _mapped(names: Iterable[str]) -> dict[str, str]:
+    return {"delta.columnMapping.mode": "name"} if any(_UNUSUAL & set(name) for name in names) else {}

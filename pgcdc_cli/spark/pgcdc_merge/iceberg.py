@@ -9,22 +9,17 @@ for: if another merge came in between, Iceberg refuses the commit.
 import datetime as dt
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from .lake import CONTROL, Commit, Mark, literal, quoted
+from .lake import CONTROL, CommitMark, NamedTypes, TableCommit, alterations, literal, quoted
 from .merge_errors import MergeError
 from .options import CHANGELOG
 from .segments import folder_name
-
-EXTENSIONS = {"spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"}
-"""What Iceberg needs from the beginning of the first session."""
-
-CLASS = "org/apache/iceberg/spark/SparkCatalog.class"
 
 _CATALOG = "pgcdc"
 _PROPERTY = "spark.sql.iceberg.snapshot-property."
@@ -38,6 +33,8 @@ _IDENTIFIER = re.compile("`(?:[^`]|``)*`")
 _PROPERTIES = {"format-version": "2", "write.merge.mode": "merge-on-read"}
 """A merge of few rows into many writes these rows and where the old ones are, not all files anew."""
 
+_VARIANTS = {"format-version": "3"}
+
 
 @dataclass(frozen=True)
 class IcebergLake:
@@ -45,6 +42,13 @@ class IcebergLake:
 
     Without `catalog` it is Iceberg's Hadoop catalog, whose tables are where their names say.
     """
+
+    title: ClassVar[str] = "Iceberg"
+    class_file: ClassVar[str] = "org/apache/iceberg/spark/SparkCatalog.class"
+    trace: ClassVar[str] = "control"
+    extensions: ClassVar[Mapping[str, str]] = {
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+    }
 
     warehouse: str
     catalog: str | None = None
@@ -57,7 +61,7 @@ class IcebergLake:
                 "give a catalog that you configured: --catalog NAME -- --conf spark.sql.catalog.NAME=...",
             )
 
-    def place(self, schema: str, table: str, mode: str) -> str:
+    def location(self, schema: str, table: str, mode: str) -> str:
         if self.catalog is None:
             suffix = ".changelog" if mode == CHANGELOG else ""
             return self._name(folder_name(schema), folder_name(table) + suffix)
@@ -67,7 +71,7 @@ class IcebergLake:
         return ".".join(map(quoted, (self.catalog or _CATALOG, *parts)))
 
     @property
-    def control_place(self) -> str:
+    def control_location(self) -> str:
         return self._name(CONTROL, "control")
 
     @property
@@ -81,8 +85,8 @@ class IcebergLake:
             f"{name}.warehouse": self.warehouse,
         }
 
-    def open(self, session: SparkSession, place: str) -> "IcebergTable":
-        return IcebergTable(session, place)
+    def open(self, session: SparkSession, location: str) -> "IcebergTable":
+        return IcebergTable(session, location)
 
     def publish(self, session: SparkSession, schema: str, table: str, mode: str) -> None:
         """Do nothing: its tables have names from the beginning."""
@@ -90,6 +94,8 @@ class IcebergLake:
 
 class IcebergTable:
     """The table of a name, which needn't exist yet; it is written through a session of its own."""
+
+    rescales: ClassVar[bool] = False
 
     def __init__(self, session: SparkSession, name: str) -> None:
         self._session = session
@@ -145,10 +151,20 @@ class IcebergTable:
     def columns(self) -> list[tuple[str, str]]:
         return [(field.name, field.dataType.simpleString()) for field in self.read().schema]
 
+    def alter(self, added: NamedTypes, widened: NamedTypes, struct: str | None = None) -> None:
+        variants = [quoted(name) for name, spark in added if spark == "variant"]
+        with self._snapshot_properties({_ID: "pgcdc:columns"}):
+            for statement in alterations(self.name, _VARIANTS if variants else {}, added, widened, struct):
+                self._session.sql(statement)
+            if variants:
+                # Iceberg reads no variant that its newest snapshot doesn't know.
+                nulls = ", ".join(f"CAST(NULL AS variant) AS {name}" for name in variants)
+                self._session.sql(f"INSERT INTO {self.name} BY NAME SELECT {nulls} WHERE false")
+
     def read(self) -> DataFrame:
         return self._session.table(self.name)
 
-    def replace(self, rows: DataFrame, mark: Mark | None) -> Commit:
+    def replace(self, rows: DataFrame, mark: CommitMark | None) -> TableCommit:
         removed = self.read().count() if self.exists and mark is not None else 0
         with self._marked(mark):
             if self.exists:
@@ -156,9 +172,9 @@ class IcebergTable:
             else:
                 self._create(rows, mark)
         found, summary = self._commit(mark)
-        return Commit(found, int(summary.get("added-records", 0)), 0, removed)
+        return TableCommit(found, int(summary.get("added-records", 0)), 0, removed)
 
-    def append(self, rows: DataFrame, mark: Mark) -> Commit:
+    def append(self, rows: DataFrame, mark: CommitMark) -> TableCommit:
         with self._marked(mark):
             if self.exists:
                 # Nothing fits this condition, unless another merge has written this range.
@@ -166,14 +182,14 @@ class IcebergTable:
             else:
                 self._create(rows, mark)
         found, summary = self._commit(mark)
-        return Commit(found, int(summary.get("added-records", 0)), 0, 0)
+        return TableCommit(found, int(summary.get("added-records", 0)), 0, 0)
 
-    def merge(self, statement: str, mark: Mark, changed: int) -> Commit:  # noqa: ARG002 - a property says how
+    def merge(self, statement: str, mark: CommitMark, changed: int) -> TableCommit:  # noqa: ARG002 - a property says how
         with self._marked(mark):
             self._session.sql(statement)
         found, summary = self._commit(mark)
         counts = (int(summary.get(_COUNTS + what, 0)) for what in ("inserted", "updated", "deleted"))
-        return Commit(found, *counts)
+        return TableCommit(found, *counts)
 
     def compact(self) -> int:
         self._call(
@@ -192,13 +208,13 @@ class IcebergTable:
         given = ", ".join([f"table => {literal(self.name)}", *arguments])
         self._session.sql(f"CALL {catalog}.system.{procedure}({given})").collect()
 
-    def _create(self, rows: DataFrame, mark: Mark | None) -> None:
+    def _create(self, rows: DataFrame, mark: CommitMark | None) -> None:
         namespace = ".".join(_IDENTIFIER.findall(self.name)[:-1])
         self._session.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
         writer = rows.writeTo(self.name).using("iceberg")
         properties = _PROPERTIES | ({} if mark is None else {_ID: mark.app_id})
         if any(field.dataType.simpleString() == "variant" for field in rows.schema):
-            properties |= {"format-version": "3"}
+            properties |= _VARIANTS
         for name, value in properties.items():
             writer = writer.tableProperty(name, value)
         writer.create()
@@ -210,20 +226,24 @@ class IcebergTable:
             writer if self.version is None else writer.option("validate-from-snapshot-id", str(self.version))
         )
 
+    def _marked(self, mark: CommitMark | None) -> AbstractContextManager[None]:
+        if mark is None:
+            return nullcontext()
+        properties = {_ID: mark.app_id, _SEGMENT: str(mark.segment), _POSITION: mark.metadata}
+        return self._snapshot_properties(properties)
+
     @contextmanager
-    def _marked(self, mark: Mark | None) -> Iterator[None]:
-        settings = {}
-        if mark is not None:
-            settings = {_ID: mark.app_id, _SEGMENT: str(mark.segment), _POSITION: mark.metadata}
-        for name, value in settings.items():
+    def _snapshot_properties(self, properties: Mapping[str, str]) -> Iterator[None]:
+        """Give the snapshots that are made these properties."""
+        for name, value in properties.items():
             self._session.conf.set(_PROPERTY + name, value)
         try:
             yield
         finally:
-            for name in settings:
+            for name in properties:
                 self._session.conf.unset(_PROPERTY + name)
 
-    def _commit(self, mark: Mark | None) -> tuple[int, Mapping[str, str]]:
+    def _commit(self, mark: CommitMark | None) -> tuple[int, Mapping[str, str]]:
         """Find the commit just made; others (compaction, ...) may have followed."""
         self._table = self._load()
         self._table.refresh()

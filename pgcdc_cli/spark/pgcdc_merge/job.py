@@ -20,16 +20,22 @@ from pyspark.sql import SparkSession
 from .changelog import append_changes
 from .column_types import Choices
 from .control import ALL, Control, ControlRow, Key, locked
+from .delta import DeltaLake
 from .fold import Extras, check_extras, check_names
-from .lake import Lake, LakeTable, Mark, is_conflict
+from .iceberg import IcebergLake
+from .lake import CONTROL, CommitMark, Lake, LakeTable, is_conflict, new_session
 from .merge_errors import MergeError, hint, reason
 from .merge_table import Merged, Target, merge_table
 from .options import CHANGELOG, FORMAT_VERSION, MERGE, MergeOptions, parse_lsn
 from .plan import TableFiles, check_followed, check_own, check_source, check_versions, planned, table_files
-from .segments import Files, Segment, read_manifest, read_schemas, verify
-from .sessions import AT_ONCE, new_session
-from .table_formats import open_lake
+from .segments import Files, Segment, join, read_manifest, read_schemas, verify
 from .values import stopped_by
+
+LAKES: Mapping[str, type[DeltaLake | IcebergLake]] = {"delta": DeltaLake, "iceberg": IcebergLake}
+"""The table formats, by their names on the command line."""
+
+AT_ONCE = 4
+"""Tables merged at the same time."""
 
 Report = Callable[[Mapping[str, Any]], None]
 """Is told of each table that is done."""
@@ -186,7 +192,7 @@ def maintain(upkeep: Upkeep, control: Control, summary: Summary) -> None:
         summary.changed |= compacted
     hours = upkeep.options.retain
     if hours is not None and rows:
-        places = [upkeep.lake.control_place, *(str(row.path) for row in rows)]
+        places = [upkeep.lake.control_location, *(str(row.path) for row in rows)]
         _each(places, lambda place: _expired(upkeep, place, hours, summary))
 
 
@@ -244,7 +250,7 @@ class _Run:
         self._files = Files(spark)
         self._input = self._files.qualify(options.input)
         self._warehouse = self._files.qualify(options.warehouse)
-        self._lake = open_lake(options.format, self._files, self._warehouse, options.catalog)
+        self._lake = open_lake(options, self._files, self._warehouse)
         self._summary = Summary(options, time.monotonic(), report)
 
     def run(self) -> dict[str, Any]:
@@ -273,7 +279,7 @@ class _Run:
             return
         needed = [file for task in ready for file in (*task.work.files, *task.work.losses)]
         verify(self._files, self._input, list(dict.fromkeys(needed)))
-        mark = Mark(stream_id, "", mode, last.number, last.end_lsn)
+        mark = CommitMark(stream_id, "", mode, last.number, last.end_lsn)
         if self._options.dry_run:
             self._rehearse(ready, mark)
             return
@@ -300,7 +306,7 @@ class _Run:
 
         def works(mode: str) -> list[TableFiles]:
             def place(schema: str, name: str) -> str:
-                return self._lake.place(schema, name, mode)
+                return self._lake.location(schema, name, mode)
 
             return table_files(segments, versions, control.progress(mode), place)
 
@@ -327,7 +333,7 @@ class _Run:
             return False
         return True
 
-    def _rehearse(self, tasks: Sequence[Task], mark: Mark) -> None:
+    def _rehearse(self, tasks: Sequence[Task], mark: CommitMark) -> None:
         """Check what can be checked without writing, and note what would be done."""
         for task in tasks:
             try:
@@ -344,7 +350,7 @@ class _Run:
         message = None if problem is None else problem.message
         return replace(work.row or new, keyless=task.keyless, problem=message)
 
-    def _merge_one(self, task: Task, mark: Mark) -> ControlRow | None:
+    def _merge_one(self, task: Task, mark: CommitMark) -> ControlRow | None:
         """Merge a table and say so; None, and a problem, if it could not be."""
         row = None
         try:
@@ -357,7 +363,7 @@ class _Run:
         self._summary.done(task.key, row, problem)
         return row
 
-    def _merged(self, task: Task, mark: Mark) -> ControlRow:
+    def _merged(self, task: Task, mark: CommitMark) -> ControlRow:
         session = new_session(self._spark, self._lake)
         waiting, target = self._opened(task, session, mark)
         row = ControlRow(
@@ -381,13 +387,13 @@ class _Run:
         return replace(row, merged_at=_now())
 
     def _written(
-        self, task: Task, session: SparkSession, work: TableFiles, table: LakeTable, mark: Mark
+        self, task: Task, session: SparkSession, work: TableFiles, table: LakeTable, mark: CommitMark
     ) -> Merged:
         if task.mode == CHANGELOG:
             return append_changes(session, self._input, work, table, mark)
         return merge_table(session, self._input, work, Target(table, self._extras, mark))
 
-    def _opened(self, task: Task, session: SparkSession, mark: Mark) -> tuple[TableFiles, LakeTable]:
+    def _opened(self, task: Task, session: SparkSession, mark: CommitMark) -> tuple[TableFiles, LakeTable]:
         """Open the lake table and see that the changes fit it; returns the files that it doesn't have yet."""
         work, extras = task.work, self._extras
         check_versions(work)
@@ -430,6 +436,17 @@ def _ranges(segments: Sequence[Segment], done: ControlRow | None, until: int | N
     yield from unfinished
     if wanted and wanted[-1] not in unfinished:
         yield wanted[-1]
+
+
+def open_lake(options: MergeOptions, files: Files, warehouse: str) -> Lake:
+    """Make the lake of a format; a MergeError if the warehouse is another's."""
+    for name, lake in LAKES.items():
+        if name != options.format and files.exists(join(warehouse, CONTROL, lake.trace)):
+            raise MergeError(
+                f'could not merge into "{warehouse}": its tables are {lake.title}\'s',
+                f"add --format {name}, or merge into a new warehouse",
+            )
+    return LAKES[options.format](warehouse, options.catalog)
 
 
 def _extras(options: MergeOptions) -> Extras:

@@ -1,15 +1,28 @@
 """What the merge asks of a table format: where tables are, how far they are merged, and one commit a range.
 
 A commit carries its mark, in the same commit: whatever is killed when, a range is in a table once or not yet.
+Each table is written through a Spark session of its own, so that tables can be merged at the same time.
 """
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
+
+SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.json.enableExactStringParsing": "true",
+    "spark.sql.variant.allowDuplicateKeys": "true",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    # By default ten thousand tasks list files, which takes minutes where there are few cores.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
+}
+"""What every session has."""
 
 CONTROL = "_pgcdc"
 """Where the control table is."""
@@ -21,8 +34,12 @@ _CONFLICTS = re.compile(
 """What Delta and Iceberg raise where another has written the table."""
 
 
+NamedTypes: TypeAlias = Sequence[tuple[str, str]]
+"""Columns' names, and their types as `DataType.simpleString` writes them."""
+
+
 @dataclass(frozen=True)
-class Mark:
+class CommitMark:
     """How far a table is merged: what a commit says of itself."""
 
     stream_id: str
@@ -48,7 +65,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Commit:
+class TableCommit:
     """A finished commit: the table's version, and rows inserted, updated and deleted."""
 
     version: int
@@ -61,8 +78,10 @@ class LakeTable(Protocol):
     """A table, which needn't exist yet; it is written through a session of its own.
 
     `name` is what it is called in SQL, `version` what `VERSION AS OF` takes (None where there is no table).
+    `rescales` says whether a decimal column can get a larger scale.
     """
 
+    rescales: ClassVar[bool]
     name: str
     version: int | None
 
@@ -86,20 +105,27 @@ class LakeTable(Protocol):
         ...
 
     def columns(self) -> list[tuple[str, str]]:
-        """Return names and types, as `Column.spark`."""
+        """Return names and types, as `DataType.simpleString` writes them."""
+        ...
+
+    def alter(self, added: NamedTypes, widened: NamedTypes, struct: str | None = None) -> None:
+        """Add and widen columns, in commits of their own: a run that dies after one goes on from there.
+
+        With `struct`, that column's members are changed, too.
+        """
         ...
 
     def read(self) -> DataFrame: ...
 
-    def replace(self, rows: DataFrame, mark: Mark | None) -> Commit:
+    def replace(self, rows: DataFrame, mark: CommitMark | None) -> TableCommit:
         """Write rows in place of whatever there is; creates the table."""
         ...
 
-    def append(self, rows: DataFrame, mark: Mark) -> Commit:
+    def append(self, rows: DataFrame, mark: CommitMark) -> TableCommit:
         """Add rows; creates the table."""
         ...
 
-    def merge(self, statement: str, mark: Mark, changed: int) -> Commit:
+    def merge(self, statement: str, mark: CommitMark, changed: int) -> TableCommit:
         """Run a MERGE statement on it, whose source has so many rows."""
         ...
 
@@ -113,25 +139,57 @@ class LakeTable(Protocol):
 
 
 class Lake(Protocol):
-    """A table format, and the warehouse in which its tables are."""
+    """A table format, and the warehouse in which its tables are.
 
-    def place(self, schema: str, table: str, mode: str) -> str:
+    `title` is the format's name; `class_file` is there if its jars are; `trace` is a folder in all of its
+    tables. `extensions` are settings that are needed from the beginning of the first session.
+    """
+
+    title: ClassVar[str]
+    class_file: ClassVar[str]
+    trace: ClassVar[str]
+    extensions: ClassVar[Mapping[str, str]]
+
+    def location(self, schema: str, table: str, mode: str) -> str:
         """Return where a table is: what `open` and the control table know it by."""
         ...
 
     @property
-    def control_place(self) -> str: ...
+    def control_location(self) -> str: ...
 
     @property
     def settings(self) -> Mapping[str, str]:
         """Settings that each session needs."""
         ...
 
-    def open(self, session: SparkSession, place: str) -> LakeTable: ...
+    def open(self, session: SparkSession, location: str) -> LakeTable: ...
 
     def publish(self, session: SparkSession, schema: str, table: str, mode: str) -> None:
         """Give a table its name in the catalog, if there is one."""
         ...
+
+
+def new_session(spark: SparkSession, lake: Lake) -> SparkSession:
+    """A session whose settings and views are its own."""
+    session = spark.newSession()
+    for name, value in {**SETTINGS, **lake.settings}.items():
+        session.conf.set(name, value)
+    return session
+
+
+def alterations(
+    table: str, properties: Mapping[str, str], added: NamedTypes, widened: NamedTypes, struct: str | None
+) -> Iterator[str]:
+    """Give the statements that set properties, and add and widen columns."""
+    if properties:
+        pairs = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+        yield f"ALTER TABLE {table} SET TBLPROPERTIES ({pairs})"
+    for prefix in ["", *([f"{quoted(struct)}."] if struct else [])]:
+        if added:
+            columns = ", ".join(f"{prefix}{quoted(name)} {spark}" for name, spark in added)
+            yield f"ALTER TABLE {table} ADD COLUMNS ({columns})"
+        for name, spark in widened:
+            yield f"ALTER TABLE {table} ALTER COLUMN {prefix}{quoted(name)} TYPE {spark}"
 
 
 def is_conflict(error: Exception) -> bool:

@@ -8,11 +8,10 @@ from typing import Any
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
-from .job import merge
+from .job import LAKES, merge
+from .lake import SETTINGS
 from .merge_errors import MergeError
-from .options import FORMAT_VERSION, MERGE, PROGRESS, merge_options, parser
-from .sessions import SETTINGS
-from .table_formats import FORMATS, TableFormat
+from .options import FORMAT_VERSION, MERGE, PACKAGES, PROGRESS, merge_options, parser
 
 FAILED = 14
 """Exit status, as pgcdc's own for a failed merge."""
@@ -27,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     as_json, progress = parsed.pop("json"), parsed.pop("progress")
     try:
         summary = merge(
-            _spark(FORMATS[parsed["format"]]), merge_options(parsed), _tell if progress else lambda _: None
+            _spark(parsed["format"]), merge_options(parsed), _tell if progress else lambda _: None
         )
     except MergeError as error:
         summary = {
@@ -46,15 +45,16 @@ def _tell(done: Mapping[str, Any]) -> None:
     sys.stderr.flush()
 
 
-def _spark(table_format: TableFormat) -> SparkSession:
+def _spark(table_format: str) -> SparkSession:
+    lake = LAKES[table_format]
     builder = SparkSession.builder
-    for name, value in {**table_format.extensions, **SETTINGS}.items():
+    for name, value in {**lake.extensions, **SETTINGS}.items():
         builder = builder.config(name, _joined(value) if name == _EXTENSIONS else value)
     spark = builder.getOrCreate()
-    if not has_class(spark, table_format.module.CLASS):
+    if not has_class(spark, lake.class_file):
         raise MergeError(
-            f"could not start the merge: this Spark has no {table_format.title}",
-            f"spark-submit --packages {table_format.package} merge.py ...",
+            f"could not start the merge: this Spark has no {lake.title}",
+            f"spark-submit --packages {PACKAGES[table_format]} merge.py ...",
         )
     return spark
 

@@ -25,7 +25,7 @@ from .fold import (
     needs_lineage,
     with_lineage,
 )
-from .lake import Commit, LakeTable, Mark, quoted
+from .lake import CommitMark, LakeTable, TableCommit, quoted
 from .merge_errors import MergeError
 from .plan import TableFiles, key_columns
 from .rows import read_rows
@@ -139,7 +139,7 @@ class Merged:
     `unfit` did not fit their type; `missing` were neither sent nor there.
     """
 
-    commit: Commit
+    commit: TableCommit
     unfit: int = 0
     missing: int = 0
 
@@ -150,7 +150,7 @@ class Target:
 
     table: LakeTable
     extras: Extras
-    mark: Mark
+    mark: CommitMark
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class _Folded:
 def merge_table(session: SparkSession, directory: str, work: TableFiles, target: Target) -> Merged:
     """Merge a table's files in one commit; a MergeError leaves the table as it was."""
     check_losses(session, directory, work.losses, work.version)
-    work.goal.apply(session, target.table)
+    target.table.alter(work.goal.added, work.goal.widened)
     before = target.table.read() if target.table.exists else None
     spans = work.spans
     if len(spans) > 1:
@@ -186,7 +186,7 @@ def merge_table(session: SparkSession, directory: str, work: TableFiles, target:
         folded.release()
 
 
-def _commit(folded: _Folded, target: Target) -> Commit:
+def _commit(folded: _Folded, target: Target) -> TableCommit:
     extras = target.extras
     if not folded.has_target:
         return target.table.replace(table_rows(folded.rows, folded.version, extras), target.mark)

@@ -19,6 +19,12 @@ FORMAT_VERSION = 1
 PROGRESS = "pgcdc-progress "
 """Begins a line of standard error that says how a table's merge ended, as JSON."""
 
+PACKAGES = {
+    "delta": "io.delta:delta-spark_4.1_2.13:4.4.0",
+    "iceberg": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
+}
+"""The table formats, and the package that brings each to Spark."""
+
 WIDEST_DECIMAL = 38
 _DECIMAL = re.compile("([0-9]{1,2}),([0-9]{1,2})")
 
@@ -54,7 +60,7 @@ class MergeOptions:
 
     input: str = field(metadata=_option("what pgcdc stream -D wrote", metavar="DIR"))
     warehouse: str = field(metadata=_option("where the tables are: DIR/schema/table", metavar="DIR"))
-    format: str = field(default="delta", metadata=_option("the tables' format", choices=("delta", "iceberg")))
+    format: str = field(default="delta", metadata=_option("the tables' format", choices=tuple(PACKAGES)))
     catalog: str | None = field(
         default=None, metadata=_option("name the tables in this catalog", metavar="NAME")
     )

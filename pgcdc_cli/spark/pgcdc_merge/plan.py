@@ -166,8 +166,7 @@ def planned(work: TableFiles, target: LakeTable) -> TableFiles:
         have = {name: spark for name, spark in target.columns() if not name.lower().startswith(PREFIX)}
     types = {column.lake for version in work.history for column in version.columns}
     stored = {spark: target.stored_type(spark) for spark in types}
-    rescales = target.name.startswith("delta.")
-    return replace(work, planned=find_goal(work.history, have, stored, rescales=rescales))
+    return replace(work, planned=find_goal(work.history, have, stored, rescales=target.rescales))
 
 
 def check_own(work: TableFiles, target: LakeTable, done: int) -> None:

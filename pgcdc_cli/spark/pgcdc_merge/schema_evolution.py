@@ -5,25 +5,18 @@ dropped one stays, and is NULL in rows written from then on; a renamed one is dr
 become wider. Anything else is an error that names the column and the schema file.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .column_types import DECIMAL, INFINITY, VARIANT, Column
-from .lake import LakeTable, quoted
 from .merge_errors import MergeError
 from .segments import TableVersion
 from .values import one_text
 
 ANEW = "merge into a new warehouse, from a directory that begins with a snapshot"
-
-UNUSUAL = frozenset(" ,;{}()\n\t=")
-"""Delta stores columns with these in their names only under other, physical names (column mapping)."""
-
-_ICEBERG_MARK = "spark.sql.iceberg.snapshot-property.pgcdc.id"
-"""Says whose commit it is."""
 
 _WIDER = {"smallint": ("int", "bigint"), "int": ("bigint",), "float": ("double",)}
 
@@ -45,45 +38,6 @@ class Goal:
         """Names of added columns that may have a value in rows from before."""
         gone = {column.name for column in self.version.columns if column.name not in self.newest}
         return [name for name, _ in self.added if gone or name not in self.version.without_default]
-
-    def apply(self, session: SparkSession, table: LakeTable, struct: str | None = None) -> None:
-        """Change the lake table, in commits of their own: a run that dies after one goes on from there.
-
-        With `struct`, that column's members are changed, too.
-        """
-        session.conf.set(_ICEBERG_MARK, "pgcdc:columns")
-        for statement in self._alterations(table.name, ["", *([f"{quoted(struct)}."] if struct else [])]):
-            session.sql(statement)
-        session.conf.unset(_ICEBERG_MARK)
-
-    def _alterations(self, table: str, prefixes: Sequence[str]) -> Iterator[str]:
-        properties = self._delta_properties() if table.startswith("delta.") else self._iceberg_properties()
-        if properties:
-            pairs = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
-            yield f"ALTER TABLE {table} SET TBLPROPERTIES ({pairs})"
-        for prefix in prefixes:
-            if self.added:
-                columns = ", ".join(f"{prefix}{quoted(name)} {spark}" for name, spark in self.added)
-                yield f"ALTER TABLE {table} ADD COLUMNS ({columns})"
-            for name, spark in self.widened:
-                yield f"ALTER TABLE {table} ALTER COLUMN {prefix}{quoted(name)} TYPE {spark}"
-        if self._variants and not table.startswith("delta."):
-            # Iceberg reads no variant that its newest snapshot doesn't know.
-            yield f"INSERT INTO {table} BY NAME SELECT {', '.join(self._variants)} WHERE false"
-
-    def _delta_properties(self) -> dict[str, str]:
-        properties = {"delta.enableTypeWidening": "true"} if self.widened else {}
-        if any(UNUSUAL & set(name) for name, _ in self.added):
-            properties["delta.columnMapping.mode"] = "name"
-        return properties
-
-    def _iceberg_properties(self) -> dict[str, str]:
-        return {"format-version": "3"} if self._variants else {}
-
-    @property
-    def _variants(self) -> list[str]:
-        added = [quoted(name) for name, spark in self.added if spark == "variant"]
-        return [f"CAST(NULL AS variant) AS {name}" for name in added]
 
 
 def find_goal(

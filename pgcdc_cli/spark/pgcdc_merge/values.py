@@ -14,10 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .column_types import Column, from_text, without_zeros
-from .lake import literal
+from .lake import SETTINGS, literal
 from .merge_errors import MergeError
 from .segments import TableVersion
-from .sessions import SETTINGS
 
 _MISSING, _UNFIT = "pgcdc-missing-value", "pgcdc-unfit-value"
 _STRING = r'"(?:[^"\\]|\\.)*"'
