@@ -173,7 +173,7 @@ def spark_submit(  # noqa: PLR0913 - a command's options
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
     spark = SparkOptions(master, talk.verbosity > 0, tuple(extra or ()))
-    summary = submit(options, spark, _tell if shows_progress else None, say)
+    summary = submit(options, spark, _say_progress if shows_progress else None, say)
     if json:
         write(json_text.dumps(summary.data))
     else:
@@ -196,7 +196,7 @@ def _pattern(text: str) -> str:
 
 
 def _is_up_to_date(options: "MergeOptions", *, json: bool) -> bool:
-    """Say so if all is merged; where that can't be told without Spark, say that."""
+    """Say so if all is merged; where Spark is needed to see that, say so."""
     from pgcdc_cli.spark.warehouse import last_merged, local_path
 
     if local_path(options.warehouse) is None or local_path(options.input) is None:
@@ -215,7 +215,7 @@ def _is_up_to_date(options: "MergeOptions", *, json: bool) -> bool:
     return True
 
 
-def _tell(done: Mapping[str, Any]) -> None:
+def _say_progress(done: Mapping[str, Any]) -> None:
     name = done["table"] if done["mode"] == "merge" else f"{done['table']} (changelog)"
     counts = f"{done['inserted']:,} inserted, {done['updated']:,} updated, {done['deleted']:,} deleted"
     say(f"[{done['done']}/{done['of']}] {name}: {done['problem'] or counts}")
@@ -248,7 +248,7 @@ def _one_line(summary: "MergeSummary") -> str:
     tables = "1 table" if len(merged) == 1 else f"{len(merged)} tables"
     names = ["inserted", "updated", "deleted", "unfit", "missing"]
     found = [(sum(getattr(one, name) for one in merged), name) for name in names]
-    counts = ", ".join(f"{count} {name}" for place, (count, name) in enumerate(found) if count or place < 3)
+    counts = ", ".join(f"{count} {name}" for index, (count, name) in enumerate(found) if count or index < 3)
     return f"merged {tables} up to {_position(summary)}: {counts}, in {summary.seconds:.1f} s"
 
 

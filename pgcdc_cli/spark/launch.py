@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.spark.jvm import java_settings
-from pgcdc_cli.spark.output import Listener, MergeSummary, Remark, Tell, failure, lines_of, read_result
+from pgcdc_cli.spark.output import Listener, MergeSummary, OnTable, OnWait, failure, lines_of, read_result
 from pgcdc_cli.spark.packages import (
     artifact,
     check_version,
@@ -30,7 +30,7 @@ from pgcdc_cli.spark.warehouse import keep_log, refuse_if_locked
 SCRIPT = Path(__file__).with_name("merge.py")
 
 _PATIENCE = 10
-"""Seconds that Spark has to end when told to."""
+"""Seconds that Spark has to end when asked to."""
 
 _DEPLOY_MODE = "spark.submit.deployMode="
 _LOCALE = {"LC_ALL": "C.UTF-8"}
@@ -38,7 +38,7 @@ _LOCALE = {"LC_ALL": "C.UTF-8"}
 
 _LOCAL_SETTINGS = {"spark.sql.shuffle.partitions": "8", "spark.ui.enabled": "false"}
 
-# The driver runs here, with our Python, whatever the executors are told to run.
+# The driver runs here, with our Python, whatever the executors run.
 _CLUSTER_SETTINGS = {
     "spark.pyspark.driver.python": sys.executable,
     **{f"spark.executorEnv.{name}": value for name, value in _LOCALE.items()},
@@ -66,7 +66,7 @@ def ignore(_: str) -> None:
 
 
 def submit(
-    options: MergeOptions, spark: SparkOptions, tell: Tell | None = None, remark: Remark = ignore
+    options: MergeOptions, spark: SparkOptions, on_table: OnTable | None = None, on_wait: OnWait = ignore
 ) -> MergeSummary:
     """Run the merge and wait for its end.
 
@@ -79,10 +79,10 @@ def submit(
     with tempfile.TemporaryDirectory(prefix="pgcdc-spark-") as scratch:
         home = find_spark_home()
         environment = _environment(spark, home, Path(scratch))
-        job = [str(SCRIPT), *options.arguments(), "--json", *(["--progress"] if tell is not None else [])]
+        job = [str(SCRIPT), *options.arguments(), "--json", *(["--progress"] if on_table is not None else [])]
         command = [*_command(options, spark, home, Path(scratch)), *job]
         log = Path(scratch) / "log"
-        listener = Listener(tell, remark, verbose=spark.verbose)
+        listener = Listener(on_table, on_wait, verbose=spark.verbose)
         status = _run(command, environment, log, listener)
         kept = None if options.dry_run else keep_log(log, options.warehouse)
         summary = read_result(listener.result)

@@ -1,4 +1,4 @@
-"""What Spark says: passed on while it runs, searched for the reason when it failed, and the job's last line.
+"""What Spark says: the job's result, what is passed on while it runs, and why there is no result.
 
 Spark puts the job's standard error into its own standard output, beside the job's result (PythonRunner), so
 that both are read alike.
@@ -14,16 +14,38 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.spark.packages import JARS
 from pgcdc_cli.spark.pgcdc_merge.options import MERGE, PROGRESS
 
+OnTable: TypeAlias = Callable[[Mapping[str, Any]], None]
+"""Gets what became of each table, once it is done: `table`, `mode`, `done` of `of`, counts and `problem`."""
+
+OnWait: TypeAlias = Callable[[str], None]
+"""Gets, in one line, what keeps Spark waiting."""
+
+_RESULT = '{"format_version"'
+_WAITING = {
+    re.compile("Initial job has not accepted any resources"): (
+        "Spark waits for executors: see that the cluster has workers with free cores and memory, or ask for"
+        " less (-- --conf spark.executor.memory=... --conf spark.executor.cores=...)"
+    ),
+    re.compile(r"Failed to connect to master (\S+)"): "Spark can't reach the master {}, and tries again",
+    re.compile(r"Retrying connect to server: (\S+)\. Already"): "Spark can't reach {}, and tries again",
+}
+_UNRESOLVED = re.compile(r"unresolved dependency: ([^\s:]+)")
+_UNREACHED = re.compile(r"Server access error at url (\S+?//[^/]+)\S* \((.*)\)")
+_KILLED = re.compile(r"Application has been killed\. Reason: (.*)")
+_NO_MASTER = "All masters are unresponsive"
+_SAYS_WHY = re.compile(r"Exception|Error|[Cc]annot|[Ff]ailed")
+_FRAME = re.compile(r"\s*at \S+\(.*\)$")
+
 
 @dataclass(frozen=True)
-class Plan:
+class TablePlan:
     """What a run would merge into a table: segments, files, rows (changes) and bytes."""
 
     path: str
@@ -56,7 +78,7 @@ class TableMerge:
     missing: int
     problem: str | None
     hint: str | None
-    plan: Plan | None = None
+    plan: TablePlan | None = None
 
     @property
     def name(self) -> str:
@@ -66,7 +88,9 @@ class TableMerge:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "TableMerge":
         plan = data.get("plan")
-        return cls(**{**data, "lsn": Lsn.parse(data["lsn"]), "plan": None if plan is None else Plan(**plan)})
+        return cls(
+            **{**data, "lsn": Lsn.parse(data["lsn"]), "plan": None if plan is None else TablePlan(**plan)}
+        )
 
 
 @dataclass(frozen=True)
@@ -87,11 +111,11 @@ class MergeSummary:
     data: Mapping[str, Any] = field(repr=False)
 
 
-def read_result(output: str) -> MergeSummary | None:
-    """Read the job's output; None if it came to no result. Raises the job's error if it merged nothing."""
-    data = _last_object(output)
-    if data is None:
+def read_result(line: str) -> MergeSummary | None:
+    """Read the job's result; None if it came to none. Raises the job's error if it merged nothing."""
+    if not line:
         return None
+    data = json.loads(line)
     failure = _failure(data["error"])
     if failure is not None and data["segment"] is None:
         raise failure
@@ -111,38 +135,6 @@ def _failure(error: Mapping[str, Any] | None) -> PgcdcError | None:
         return None
     kind = ErrorKind.LOCKED if error["locked"] else ErrorKind.SPARK
     return PgcdcError(kind, error["message"], hint=error["hint"])
-
-
-def _last_object(output: str) -> dict[str, Any] | None:
-    """Find the job's result: a JSON object that stands on a line of its own."""
-    for line in reversed(output.splitlines()):
-        if line.startswith('{"format_version"'):
-            found: dict[str, Any] = json.loads(line)
-            return found
-    return None
-
-
-Tell = Callable[[Mapping[str, Any]], None]
-"""Is told of each table that is done: `table`, `mode`, `done` of `of`, counts and `problem`."""
-
-Remark = Callable[[str], None]
-"""Is told, in one line, of what keeps Spark waiting."""
-
-_RESULT = '{"format_version"'
-_WAITING = {
-    re.compile("Initial job has not accepted any resources"): (
-        "Spark waits for executors: see that the cluster has workers with free cores and memory, or ask for"
-        " less (-- --conf spark.executor.memory=... --conf spark.executor.cores=...)"
-    ),
-    re.compile(r"Failed to connect to master (\S+)"): "Spark can't reach the master {}, and tries again",
-    re.compile(r"Retrying connect to server: (\S+)\. Already"): "Spark can't reach {}, and tries again",
-}
-_UNRESOLVED = re.compile(r"unresolved dependency: ([^\s:]+)")
-_UNREACHED = re.compile(r"Server access error at url (\S+?//[^/]+)\S* \((.*)\)")
-_KILLED = re.compile(r"Application has been killed\. Reason: (.*)")
-_NO_MASTER = "All masters are unresponsive"
-_TELLING = re.compile(r"Exception|Error|[Cc]annot|[Ff]ailed")
-_FRAME = re.compile(r"\s*at \S+\(.*\)$")
 
 
 def lines_of(*pipes: IO[bytes]) -> Iterator[bytes]:
@@ -168,39 +160,39 @@ class Listener:
     `result` is the job's result, a JSON object in a line, or nothing.
     """
 
-    def __init__(self, tell: Tell | None, remark: Remark, *, verbose: bool) -> None:
+    def __init__(self, on_table: OnTable | None, on_wait: OnWait, *, verbose: bool) -> None:
         self.result = ""
-        self._tell = tell
-        self._remark = remark
+        self._on_table = on_table
+        self._on_wait = on_wait
         self._verbose = verbose
-        self._remarked: set[str] = set()
+        self._said: set[str] = set()
 
     def copy(self, lines: Iterable[bytes], log: Path) -> None:
-        """Put what is Spark's own into the log; remark, once each, on what a user has to know by then."""
+        """Put what is Spark's own into the log; say, once each, what keeps it waiting."""
         with log.open("wb") as copy:
             for line in lines:
                 text = line.decode(errors="replace")
                 if text.startswith(_RESULT):
                     self.result = text
                 elif text.startswith(PROGRESS):
-                    if self._tell is not None:
-                        self._tell(json.loads(text.removeprefix(PROGRESS)))
+                    if self._on_table is not None:
+                        self._on_table(json.loads(text.removeprefix(PROGRESS)))
                 else:
                     copy.write(line)
                     if self._verbose:
                         sys.stderr.write(text)
-                    self._remark_on(text)
+                    self._look_for_waiting(text)
 
-    def _remark_on(self, text: str) -> None:
-        for sign, remark in _WAITING.items():
+    def _look_for_waiting(self, text: str) -> None:
+        for sign, sentence in _WAITING.items():
             found = sign.search(text)
-            if found is not None and remark not in self._remarked:
-                self._remarked.add(remark)
-                self._remark(remark.format(*found.groups()))
+            if found is not None and sentence not in self._said:
+                self._said.add(sentence)
+                self._on_wait(sentence.format(*found.groups()))
 
 
 def failure(status: int, log: Path, kept: Path | None) -> PgcdcError:
-    """Say why there is no result, by the line of the log that tells it; the log is kept."""
+    """Say why there is no result, by the line of the log that names the cause; the log is kept."""
     where = f"Spark's whole output is in {kept or _temporary_copy(log)}"
     lines = log.read_text(errors="replace").splitlines()
     missing = next(_found(_UNRESOLVED, lines), None)
@@ -209,11 +201,11 @@ def failure(status: int, log: Path, kept: Path | None) -> PgcdcError:
     killed = next(_found(_KILLED, lines), None)
     if killed is not None:
         return _killed(killed[1], where)
-    told = [line.strip() for line in lines if _TELLING.search(line) and not _FRAME.match(line)]
-    reason = (told or [line.strip() for line in lines if line.strip()] or ["it printed nothing"])[-1]
+    causes = [line.strip() for line in lines if _SAYS_WHY.search(line) and not _FRAME.match(line)]
+    cause = (causes or [line.strip() for line in lines if line.strip()] or ["it printed nothing"])[-1]
     return PgcdcError(
         ErrorKind.SPARK,
-        f"could not merge: spark-submit ended with status {status}: {reason[:300]}",
+        f"could not merge: spark-submit ended with status {status}: {cause[:300]}",
         hint=where,
     )
 
@@ -226,20 +218,20 @@ def _missing_package(ivy_name: str, lines: Sequence[str], where: str) -> PgcdcEr
     """Name it as Maven does; where a repository wasn't reached, that one."""
     package = ivy_name.replace("#", ":").replace(";", ":")
     unreached = next(_found(_UNREACHED, lines), None)
-    reason = "Spark found it in no repository"
+    why = "Spark found it in no repository"
     if unreached is not None:
-        reason = f"Spark could not reach {unreached[1]} ({unreached[2]})"
+        why = f"Spark could not reach {unreached[1]} ({unreached[2]})"
     jars = JARS.get(package, "FILE,...")
     return PgcdcError(
         ErrorKind.SPARK,
-        f"could not fetch the package {package}: {reason}",
+        f"could not fetch the package {package}: {why}",
         hint=f"give the jars yourself: -- --jars {jars}; {where}",
     )
 
 
-def _killed(reason: str, where: str) -> PgcdcError:
+def _killed(why: str, where: str) -> PgcdcError:
     """Say what the cluster said of it."""
-    if reason.startswith(_NO_MASTER):
+    if why.startswith(_NO_MASTER):
         return PgcdcError(
             ErrorKind.SPARK,
             "could not merge: the Spark master doesn't answer",
@@ -247,7 +239,7 @@ def _killed(reason: str, where: str) -> PgcdcError:
         )
     return PgcdcError(
         ErrorKind.SPARK,
-        f"could not merge: the cluster ended it: {reason}",
+        f"could not merge: the cluster ended it: {why}",
         hint=f"the executors' own logs say why, on the workers; {where}",
     )
 

@@ -83,7 +83,7 @@ def values_of(option: str, arguments: Sequence[str]) -> Iterator[str]:
 
 
 def spark_settings(extra: Sequence[str], home: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Read what spark-submit is told by `--conf`, and by `--properties-file`, else `spark-defaults.conf`."""
+    """Read what spark-submit is given by `--conf`, and by `--properties-file`, else `spark-defaults.conf`."""
     defaults = Path(environment.get("SPARK_CONF_DIR", home / "conf")) / "spark-defaults.conf"
     files = [Path(name) for name in values_of("--properties-file", extra)]
     found = dict(_properties([defaults, *files][-1]))

@@ -41,15 +41,15 @@ class MergedTable:
         return cls(**{**known, "lsn": Lsn.parse(data["lsn"])})
 
 
-def local_path(place: str) -> Path | None:
+def local_path(location: str) -> Path | None:
     """Return a path if it is one of this machine's; None for a URI of another file system."""
-    if place.startswith("file:"):
-        return Path("/" + place.removeprefix("file:").lstrip("/"))
-    return None if _SCHEME.match(place) else Path(place)
+    if location.startswith("file:"):
+        return Path("/" + location.removeprefix("file:").lstrip("/"))
+    return None if _SCHEME.match(location) else Path(location)
 
 
 def read_record(warehouse: str) -> list[MergedTable] | None:
-    """Read how far a warehouse is merged; None where that can't be told. Raises SPARK if it is damaged."""
+    """Read how far a warehouse is merged; None where that can't be seen. Raises SPARK if it is damaged."""
     directory = local_path(warehouse)
     if directory is None:
         return None
@@ -70,7 +70,7 @@ def read_record(warehouse: str) -> list[MergedTable] | None:
 def last_merged(options: MergeOptions) -> tuple[int, Lsn] | None:
     """Return segment and position up to which all is merged, if there is nothing else to merge.
 
-    None if there is, or where that can't be told without Spark.
+    None if there is, or where that can't be seen without Spark.
     """
     rows, directory = read_record(options.warehouse), local_path(options.input)
     if rows is None or directory is None:

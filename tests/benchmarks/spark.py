@@ -90,7 +90,7 @@ class Bench:
     def directory(self, encoding: str) -> Directory:
         path = self.work / "in"
         shutil.rmtree(path, ignore_errors=True)
-        return Directory(path, FORMATS[encoding]())
+        return Directory(path, FORMATS[encoding])
 
     def load(self, directory: Directory, lake: str) -> Path:
         """Merge a directory's snapshot into a new warehouse, and keep a copy of that."""

@@ -11,7 +11,7 @@ from merge_oracle import Change, fold
 from pyspark.sql import SparkSession
 
 from pgcdc_cli.spark.pgcdc_merge import job
-from pgcdc_cli.spark.pgcdc_merge.control import Control
+from pgcdc_cli.spark.pgcdc_merge.control import ControlTable
 from pgcdc_cli.spark.pgcdc_merge.delta import DeltaTable
 from pgcdc_cli.spark.pgcdc_merge.lake import CommitMark, is_conflict
 from pgcdc_cli.spark.pgcdc_merge.merge_errors import MergeError
@@ -66,7 +66,9 @@ def test_recorded_versions_never_show_half_a_run(
     with monkeypatch.context() as patch:
         patch.setattr(job, "AT_ONCE", 1)
         patch.setattr(
-            job if dies_in == "merge_table" else Control, dies_in, dying if dies_in == "merge_table" else died
+            job if dies_in == "merge_table" else ControlTable,
+            dies_in,
+            dying if dies_in == "merge_table" else died,
         )
         with pytest.raises(KeyboardInterrupt):
             merge_into(spark, directory, warehouse)

@@ -12,7 +12,7 @@ from merge_histories import INT4, TEXT, pg_type, table_schema
 from merge_oracle import Change, fold
 from pyspark.sql import SparkSession
 
-from pgcdc_cli.spark.pgcdc_merge.control import Control
+from pgcdc_cli.spark.pgcdc_merge.control import ControlTable
 from pgcdc_cli.spark.pgcdc_merge.iceberg import IcebergLake
 from pgcdc_cli.spark.pgcdc_merge.merge_errors import MergeError
 
@@ -208,7 +208,7 @@ def test_a_merge_that_was_undone_before_it_was_recorded_is_not_taken_for_done(
 
     merge_into(spark, directory, warehouse, until=0x24)
     with monkeypatch.context() as patch:
-        patch.setattr(Control, "finish", died)
+        patch.setattr(ControlTable, "finish", died)
         with pytest.raises(KeyboardInterrupt):
             merge_into(spark, directory, warehouse)
     delta(spark, warehouse, "RESTORE TABLE {} TO VERSION AS OF 0")

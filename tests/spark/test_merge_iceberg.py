@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.spark.pgcdc_merge import job
-from pgcdc_cli.spark.pgcdc_merge.control import Control
+from pgcdc_cli.spark.pgcdc_merge.control import ControlTable
 from pgcdc_cli.spark.pgcdc_merge.iceberg import IcebergLake
 from pgcdc_cli.spark.pgcdc_merge.merge_errors import MergeError
 
@@ -77,7 +77,7 @@ def test_each_range_is_one_snapshot_whatever_happens(
     assert first["tables"][0]["inserted"] == 3
     directory.segment([(ONE, [insert(20, 4), delete(21, 1), Change("U", 22, 0, {"id": "2", "note": "u"})])])
     with monkeypatch.context() as patch:
-        patch.setattr(Control, "finish", lambda *_: pytest.fail("died"))
+        patch.setattr(ControlTable, "finish", lambda *_: pytest.fail("died"))
         with pytest.raises(pytest.fail.Exception):
             iceberg(spark, directory, warehouse, soft_delete=True, metadata=True)
     again = iceberg(spark, directory, warehouse, soft_delete=True, metadata=True)

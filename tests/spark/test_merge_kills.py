@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 from spark_cluster import QUICK
 
 from pgcdc_cli.changes.table import ReplicaIdentity
-from pgcdc_cli.spark.pgcdc_merge.control import Control
+from pgcdc_cli.spark.pgcdc_merge.control import ControlTable
 from pgcdc_cli.spark.pgcdc_merge.delta import DeltaLake
 from pgcdc_cli.spark.pgcdc_merge.iceberg import IcebergLake
 from pgcdc_cli.spark.pgcdc_merge.lake import CommitMark, new_session
@@ -220,7 +220,7 @@ class Warehouse:
         place = f"file:{self._path}"
         lake = LAKES[self._format](place)
         session = new_session(self._spark, lake)
-        control = Control(session, lake, place)
+        control = ControlTable(session, lake, place)
         rows = [control.progress(mode).all for mode in self._modes]
         writing = {WRITING} if self._is_writing() else set()
         for number, row in enumerate(rows):

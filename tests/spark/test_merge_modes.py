@@ -252,7 +252,9 @@ def test_an_unfinished_range_is_finished_before_anything_else(
     directory.segment([(ONE, [insert(10, 1)])])
     directory.segment([(ONE, [insert(20, 2)])])
     with monkeypatch.context() as patch:
-        patch.setattr("pgcdc_cli.spark.pgcdc_merge.control.Control.finish", lambda *_: pytest.fail("died"))
+        patch.setattr(
+            "pgcdc_cli.spark.pgcdc_merge.control.ControlTable.finish", lambda *_: pytest.fail("died")
+        )
         with pytest.raises(pytest.fail.Exception):
             merge_into(spark, directory, warehouse)
     with pytest.raises(MergeError, match=r"has begun to merge up to segment 2, 0/1C"):

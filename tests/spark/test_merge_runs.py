@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.spark.pgcdc_merge import job
-from pgcdc_cli.spark.pgcdc_merge.control import Control, locked
+from pgcdc_cli.spark.pgcdc_merge.control import ControlTable, locked
 from pgcdc_cli.spark.pgcdc_merge.delta import DeltaLake
 from pgcdc_cli.spark.pgcdc_merge.merge_errors import MergeError
 
@@ -93,7 +93,7 @@ def test_a_run_that_died_between_tables_is_finished_first(
         patch.setattr(job, "AT_ONCE", 1)
         with pytest.raises(KeyboardInterrupt):
             merge_into(spark, directory, warehouse)
-    control = Control(spark, DeltaLake(str(warehouse)), str(warehouse)).progress("merge").all
+    control = ControlTable(spark, DeltaLake(str(warehouse)), str(warehouse)).progress("merge").all
     assert control is not None
     assert (control.planned_segment, control.segment) == (1, 0)
     assert segments_of_commits(spark, warehouse, ONE) == [1]
@@ -110,7 +110,7 @@ def test_a_run_that_died_before_the_control_table_commits_nothing_twice(
 ) -> None:
     directory.segment([(ONE, [*FIRST, delete(35, 2)])])
     with monkeypatch.context() as patch:
-        patch.setattr(Control, "finish", lambda *_: pytest.fail("died"))
+        patch.setattr(ControlTable, "finish", lambda *_: pytest.fail("died"))
         with pytest.raises(pytest.fail.Exception):
             merge_into(spark, directory, warehouse)
     directory.segment([(ONE, [update(40, 1, "last")])])

@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
-from .column_types import Column
+from .column_types import LakeColumn
 from .segments import escaped
 
 # Workers get the classes themselves, not their module's name: they needn't have the module.
@@ -53,7 +53,7 @@ _TRAILING = "old boolean, unfit map<string, string>"
 
 
 def read_arrow(
-    session: SparkSession, paths: Sequence[str], columns: Sequence[Column], old: Sequence[int]
+    session: SparkSession, paths: Sequence[str], columns: Sequence[LakeColumn], old: Sequence[int]
 ) -> DataFrame:
     """Read files of one table version; `old` lists which columns of the old row to read."""
     options = {"paths": list(paths), "types": [column.spark for column in columns], "old": list(old)}
@@ -76,9 +76,14 @@ def _map_in_arrow(rows: DataFrame, function: Callable[..., Any], schema: StructT
 
 
 def _fields(options: dict[str, Any]) -> str:
-    fields = [f"new{place} {spark}" for place, spark in enumerate(options["types"])]
-    fields += [f"old{place} {options['types'][place]}" for place in options["old"]]
+    fields = [f"{value_column('new', index)} {spark}" for index, spark in enumerate(options["types"])]
+    fields += [f"{value_column('old', index)} {options['types'][index]}" for index in options["old"]]
     return ", ".join([_META, _TRAILING, *fields])
+
+
+def value_column(image: str, index: int) -> str:
+    """Name the column that holds a value of an image: `new` or `old`."""
+    return f"{image}{index}"
 
 
 class ArrowSegments(DataSource):
@@ -131,8 +136,8 @@ class ArrowReader(DataSourceReader):
         old = batch.column("_old")
         sent = pc.if_else(old.is_valid(), True, pa.scalar(None, pa.bool_()))
         meta = [batch.column(name) for name in _META_COLUMNS]
-        new = [batch.column(_LEADING + place) for place in range(len(self._options["types"]))]
-        before = [pc.struct_field(old, [place]) for place in self._options["old"]]
+        new = [batch.column(_LEADING + index) for index in range(len(self._options["types"]))]
+        before = [pc.struct_field(old, [index]) for index in self._options["old"]]
         arrays = [*meta, sent, batch.column("_unfit"), *new, *before]
         converted = [_convert(array, field.type) for array, field in zip(arrays, target, strict=True)]
         return pa.RecordBatch.from_arrays(converted, schema=target)

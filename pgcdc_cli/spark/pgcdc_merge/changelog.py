@@ -18,51 +18,49 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .debezium_segments import check_losses
 from .lake import CommitMark, LakeTable
-from .merge_table import Merged
-from .plan import TableFiles
-from .rows import old_columns, read_rows
-from .segments import TableVersion, with_all
-from .values import logged
+from .merge_table import MergedRange
+from .plan import TableRange
+from .rows import new_value, old_columns, old_value, read_rows, unsent
+from .segments import TableVersion, with_all_columns
+from .values import typed_for_changelog
 
 OLD = "_pgcdc_old"
 
 
 def append_changes(
-    session: SparkSession, directory: str, work: TableFiles, target: LakeTable, mark: CommitMark
-) -> Merged:
+    session: SparkSession, directory: str, work: TableRange, target: LakeTable, mark: CommitMark
+) -> MergedRange:
     """Append a table's changes in one commit."""
-    versions = {path: with_all(version, may_lack=True) for path, version in work.versions.items()}
+    versions = {
+        path: with_all_columns(version, may_be_unsent=True) for path, version in work.versions.items()
+    }
     check_losses(session, directory, work.losses, work.version)
     target.alter(work.goal.added, work.goal.widened, OLD)
-    goal = with_all(work.goal.version, may_lack=True)
+    goal = with_all_columns(work.goal.version, may_be_unsent=True)
     rows = read_rows(session, directory, work.files, versions, goal)
-    commit = target.append(_changes(logged(session, rows, goal), goal, mark.segment), mark)
-    return Merged(commit)
+    commit = target.append(_changes(typed_for_changelog(session, rows, goal), goal, mark.segment), mark)
+    return MergedRange(commit)
 
 
 def _changes(rows: DataFrame, version: TableVersion, segment: int) -> DataFrame:
     """Describe each change by one row."""
-    olds = set(old_columns(version))
-    deleted = F.col("op") == "D"
-    before = {
-        place: F.col(f"o{place}") if place in olds else F.lit(None).cast(column.lake)
-        for place, column in enumerate(version.columns)
-    }
-    names = list(enumerate(column.name for column in version.columns))
-    unsent = F.array_compact(F.array(*(F.when(F.col(f"l{place}"), F.lit(name)) for place, name in names)))
-    values = [
-        F.when(deleted, before[place]).otherwise(F.col(f"n{place}")).alias(name) for place, name in names
-    ]
-    old = F.struct(*(before[place].alias(name) for place, name in names))
+    sent = old_columns(version)
+    values, olds, names = [], [], []
+    for index, column in enumerate(version.columns):
+        old = F.col(old_value(index)) if index in sent else F.lit(None).cast(column.lake)
+        value = F.when(F.col("op") == "D", old).otherwise(F.col(new_value(index)))
+        values.append(value.alias(column.name))
+        olds.append(old.alias(column.name))
+        names.append(F.when(F.col(unsent(index)), F.lit(column.name)))
     return rows.select(
         F.col("op").alias("_pgcdc_op"),
-        F.col("pos.commit_lsn").alias("_pgcdc_lsn"),
-        F.col("pos.seq").alias("_pgcdc_seq"),
+        F.col("position.commit_lsn").alias("_pgcdc_lsn"),
+        F.col("position.seq").alias("_pgcdc_seq"),
         F.col("commit_ts").alias("_pgcdc_commit_ts"),
         F.col("xid").alias("_pgcdc_xid"),
         F.col("lsn").alias("_pgcdc_change_lsn"),
         F.lit(segment).cast("bigint").alias("_pgcdc_segment"),
-        unsent.alias("_pgcdc_unchanged"),
+        F.array_compact(F.array(*names)).alias("_pgcdc_unchanged"),
         *values,
-        F.when(F.col("has_old"), old).alias(OLD),
+        F.when(F.col("has_old"), F.struct(*olds)).alias(OLD),
     )

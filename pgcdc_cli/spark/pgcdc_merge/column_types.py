@@ -75,13 +75,13 @@ _OPTIONS = {
 
 
 @dataclass(frozen=True)
-class Column:
+class LakeColumn:
     """A table's column. Types are as `DataType.simpleString` writes them.
 
     `lake` is its type in the lake table, `spark` that of its values until they are written: text where
     whether it fits is only asked then (see values.py). `option` is the option that chooses its type.
-    `in_old` says that the server sends it with every old row; `may_lack` that an update may come without its
-    value (unchanged TOAST).
+    `in_old` says that the server sends it with every old row; `may_be_unsent` that an update may come
+    without its value (unchanged TOAST).
     """
 
     name: str
@@ -91,10 +91,10 @@ class Column:
     is_json: bool
     delimiter: str
     in_old: bool
-    may_lack: bool
+    may_be_unsent: bool
 
     @classmethod
-    def from_json(cls, data: dict[str, Any], choices: Choices, *, full: bool) -> "Column":
+    def from_json(cls, data: dict[str, Any], choices: Choices, *, full: bool) -> "LakeColumn":
         """Read a schema file's column; `full` is replica identity FULL."""
         pg_type = data["type"]
         element = pg_type["element"]
@@ -112,7 +112,7 @@ class Column:
 
     @property
     def bounded(self) -> bool:
-        """Whether there are values that don't fit; dates as strings, where events don't tell them."""
+        """Whether there are values that don't fit; dates as strings, where events don't have them."""
         return self.spark.startswith(_BOUNDED) or self.option == INFINITY
 
     @property
@@ -180,6 +180,11 @@ def _from_digits(text: Expression, spark: str) -> Expression:
     scale = int(spark[:-1].partition(",")[2])
     point = F.instr(text, ".")
     return F.when((point == 0) | (F.length(text) - point <= scale), text.try_cast(spark))
+
+
+def same_text(value: Expression, column: LakeColumn) -> Expression:
+    """Make equal numerics equal texts, so that they can be keys."""
+    return without_zeros(value) if column.late and column.lake.startswith("decimal") else value
 
 
 def without_zeros(text: Expression) -> Expression:

@@ -21,9 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .lake import CONTROL, Lake, is_conflict
-from .merge_errors import MergeError, reason
+from .merge_errors import MergeError, cause_of
 from .options import MERGE
-from .segments import Files, join
+from .segments import HadoopFiles, join
 
 ALL = ""
 RECORD = f"{CONTROL}.json"
@@ -73,7 +73,7 @@ class ControlRow:
 
 
 @dataclass(frozen=True)
-class Progress:
+class ModeProgress:
     """How far the tables are in one mode."""
 
     rows: Mapping[Key, ControlRow]
@@ -88,7 +88,7 @@ class Progress:
         return self.rows.get((ALL, self.mode))
 
 
-class Control:
+class ControlTable:
     """The control table of a warehouse."""
 
     def __init__(self, spark: SparkSession, lake: Lake, warehouse: str) -> None:
@@ -103,13 +103,13 @@ class Control:
             found = [_row(**row.asDict()) for row in table.read().collect()] if table.exists else []
         except (PySparkException, Py4JJavaError, TypeError) as error:
             raise MergeError(
-                f'could not read the control table "{self._lake.control_location}": {reason(error)}',
+                f'could not read the control table "{self._lake.control_location}": {cause_of(error)}',
                 "restore it from a copy, or remove it: the tables know themselves what they have",
             ) from error
         return {row.key: row for row in found}
 
-    def progress(self, mode: str) -> Progress:
-        return Progress(self.rows, mode)
+    def progress(self, mode: str) -> ModeProgress:
+        return ModeProgress(self.rows, mode)
 
     def plan(self, stream_id: str, mode: str, segment: int) -> None:
         """Say up to which segment this run will merge, before it does."""
@@ -125,7 +125,7 @@ class Control:
         """Write the record, unless it is there and says what the control table says."""
         rows = [row.to_json() for row in self.rows.values()]
         content = json.dumps({"format_version": 1, "rows": rows}).encode() + b"\n"
-        files = Files(self._spark)
+        files = HadoopFiles(self._spark)
         if rows and files.read(self._record) != content:
             files.write(self._record, content)
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from .lake import CONTROL, CommitMark, NamedTypes, TableCommit, alterations, is_ours, literal, quoted
 from .merge_errors import MergeError
 from .options import CHANGELOG, MERGE
-from .segments import Files, folder_name, join
+from .segments import HadoopFiles, folder_name, join
 
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -227,7 +227,9 @@ class DeltaTable:
 
     def _commit_info(self, version: int) -> dict[str, Any]:
         """Read what a commit says of itself: in the log, since DESCRIBE HISTORY takes several Spark jobs."""
-        content = Files(self._session).read(join(self._path, "_delta_log", f"{version:020}.json")) or b""
+        content = (
+            HadoopFiles(self._session).read(join(self._path, "_delta_log", f"{version:020}.json")) or b""
+        )
         infos = [line for line in content.splitlines() if line.startswith(b'{"commitInfo"')]
         return dict(json.loads(infos[0])["commitInfo"]) if infos else {}
 

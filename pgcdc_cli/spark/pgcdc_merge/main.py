@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     as_json, progress = parsed.pop("json"), parsed.pop("progress")
     try:
         summary = merge(
-            _spark(parsed["format"]), merge_options(parsed), _tell if progress else lambda _: None
+            _spark(parsed["format"]), merge_options(parsed), _write_progress if progress else lambda _: None
         )
     except MergeError as error:
         summary = {
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if summary["error"] is None else FAILED
 
 
-def _tell(done: Mapping[str, Any]) -> None:
+def _write_progress(done: Mapping[str, Any]) -> None:
     sys.stderr.write(f"{PROGRESS}{json.dumps(done)}\n")
     sys.stderr.flush()
 

@@ -1,11 +1,10 @@
 """What stops a merge, or one table's, and what Spark's errors say in one line."""
 
 import re
-from collections.abc import Iterator
 
 
 class MergeError(Exception):
-    """A failure told in one line, `could not X "name": reason`, and a hint that says what mends it.
+    """A failure in one line, `could not X "name": cause`, and a hint that says what mends it.
 
     `locked` if it is only that another merge is under way.
     """
@@ -35,23 +34,22 @@ _HINTS = {
 _SAYS_MORE = "Spark's output says more: add --verbose"
 
 
-def reason(error: Exception) -> str:
-    """Take of what Spark says the line that tells most."""
+def cause_of(error: Exception) -> str:
+    """Take of what Spark says the line that says most."""
     text = str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if _TRACEBACK in text:
-        return next(_raised(text), lines[0])[:_LENGTH]
-    told = next((line for line in lines if not line.startswith(_CALLED)), type(error).__name__)
-    return _CLASS.sub("", _CLASS.sub("", _FAILED_TASK.sub("", told)))[:_LENGTH]
+        return (_last_of_traceback(text) or lines[0])[:_LENGTH]
+    first = next((line for line in lines if not line.startswith(_CALLED)), type(error).__name__)
+    return _CLASS.sub("", _CLASS.sub("", _FAILED_TASK.sub("", first)))[:_LENGTH]
 
 
-def _raised(text: str) -> Iterator[str]:
-    """Give the line with which Python's traceback ends: the first that isn't indented."""
-    for line in text.partition(_TRACEBACK)[2].splitlines()[1:]:
-        if line.strip() and not line.startswith(" "):
-            yield line.strip()
+def _last_of_traceback(text: str) -> str | None:
+    """Find the line with which Python's traceback ends: the first that isn't indented."""
+    following = text.partition(_TRACEBACK)[2].splitlines()[1:]
+    return next((line.strip() for line in following if line.strip() and not line.startswith(" ")), None)
 
 
-def hint(reason: str) -> str:
+def hint_for(cause: str) -> str:
     """Say what mends it."""
-    return next((text for sign, text in _HINTS.items() if sign.search(reason)), _SAYS_MORE)
+    return next((text for sign, text in _HINTS.items() if sign.search(cause)), _SAYS_MORE)

@@ -1,45 +1,87 @@
-"""Segment files of one table as rows of one shape, whatever their format.
+"""Segment files of one table as rows of one shape, whatever their format and version.
 
 | column | type | meaning |
 |---|---|---|
 | op | string | I, U, D, T or R |
-| pos | struct(commit_lsn, change, seq) | place in history; snapshot rows (change false) come first |
-| n0, n1, ... | as `Column.spark` | the new row; all NULL where there is none |
-| l0, l1, ... | boolean | the value was not sent (unchanged TOAST); only for columns that may lack it |
-| k0, k1, ... | as the column's | the old row's key, one for each key column; NULL where it wasn't sent |
+| position | struct(commit_lsn, change, seq) | where in history; snapshot rows (change false) come first |
+| new_0, new_1, ... | as `LakeColumn.spark` | the new row; all NULL where there is none |
+| unsent_0, unsent_1, ... | boolean | the value was not sent (unchanged TOAST); where that may be |
+| key_0, key_1, ... | as the column's | the old row's key, one by one; NULL where it wasn't sent |
 | moved | boolean | an update that changed the key; or what may be a half of one: a delete, or an insert |
 | unfit | int | how many values of the new row became NULL since their type can't hold them |
 | lsn, xid, commit_ts | bigint, bigint, timestamp | of the change; xid is NULL in snapshots |
 | has_old | boolean | an old row was sent |
-| o0, o3, ... | as the column's | the old row, of the columns that `old_columns` lists |
+| old_0, old_3, ... | as the column's | the old row, of the columns that `old_columns` lists |
+
+But for the key's, numbers are the columns' indexes in the table's version. No other module knows these names:
+each asks the functions below.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
+from typing import TypeAlias
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from . import debezium_segments
-from .column_types import Column, from_text, in_range
-from .json_strings import read_json, with_json_strings
-from .schema_evolution import conform
-from .segments import DataFile, TableVersion, escaped
+from .column_types import LakeColumn, from_text, in_range, same_text
+from .segments import ChangeFile, TableVersion, escaped, read_json
 
-Value = tuple[Expression, Expression]
+Value: TypeAlias = tuple[Expression, Expression]
 """A value of a lake table's type, and whether there was one (or NULL because it doesn't fit)."""
 
-_META = (
-    "op string, lsn string, commit_lsn string, seq bigint, xid bigint, ts string, key string,"
-    " unchanged array<string>, json_null array<string>"
-)
+ValueOf: TypeAlias = Callable[[str, int], Value]
+"""Gives the value of a column, by its index, in an image: `new` or `old`."""
+
+_METADATA = ("op", "position", "moved", "unfit", "lsn", "xid", "commit_ts", "has_old")
+
+
+def new_value(index: int) -> str:
+    """Name the column that holds the new row's value of a table's column."""
+    return f"new_{index}"
+
+
+def unsent(index: int) -> str:
+    """Name the column that says whether the new row came without a value."""
+    return f"unsent_{index}"
+
+
+def old_value(index: int) -> str:
+    """Name the column that holds the old row's value of a table's column."""
+    return f"old_{index}"
+
+
+def key_value(ordinal: int) -> str:
+    """Name the column that holds a value of the old row's key."""
+    return f"key_{ordinal}"
+
+
+def key_values(version: TableVersion) -> list[str]:
+    """Name all columns of the old row's key."""
+    return [key_value(ordinal) for ordinal in range(len(version.key or ()))]
+
+
+def key_pairs(version: TableVersion) -> list[tuple[str, str]]:
+    """Name the columns of the key in the old row, each with its column in the new row."""
+    return [(key_value(ordinal), new_value(index)) for ordinal, index in enumerate(version.key or ())]
+
+
+def old_columns(version: TableVersion) -> list[int]:
+    """List the columns whose old values matter: the key, and what an update may lack but the old row has."""
+    needed = set(version.key or ())
+    needed |= {
+        index for index, column in enumerate(version.columns) if column.may_be_unsent and column.in_old
+    }
+    return sorted(needed)
 
 
 def read_rows(
     session: SparkSession,
     directory: str,
-    files: Sequence[DataFile],
+    files: Sequence[ChangeFile],
     versions: Mapping[str, TableVersion],
     goal: TableVersion,
 ) -> DataFrame:
@@ -47,51 +89,159 @@ def read_rows(
     groups: dict[tuple[str, str], list[str]] = {}
     for file in files:
         groups.setdefault((file.format, file.schema), []).append(f"{directory}/{file.path}")
-    parts = []
+    frames = []
     for (kind, schema), paths in sorted(groups.items()):
         version = versions[schema]
-        rows = _READERS[kind](session, paths, version)
-        parts.append(conform(rows, version, goal, (old_columns(version), old_columns(goal))))
-    return reduce(DataFrame.unionByName, parts)
+        frames.append(_conformed(_READERS[kind](session, paths, version), version, goal))
+    return reduce(DataFrame.unionByName, frames)
 
 
-def old_columns(version: TableVersion) -> list[int]:
-    """List the columns whose old values matter: the key, and what an update may lack but the old row has."""
-    needed = set(version.key or ())
-    needed |= {place for place, column in enumerate(version.columns) if column.may_lack and column.in_old}
-    return sorted(needed)
+def _conformed(rows: DataFrame, version: TableVersion, goal: TableVersion) -> DataFrame:
+    """Bring a version's rows to the goal's columns."""
+    indexes = {column.name: index for index, column in enumerate(version.columns)}
+    olds, old_goals = old_columns(version), old_columns(goal)
+    values, flags, old_values = [], [], []
+    for index, column in enumerate(goal.columns):
+        mine = indexes.get(column.name)
+        nothing = F.lit(None).cast(column.spark)
+        value = nothing if mine is None else F.col(new_value(mine)).cast(column.spark)
+        value = same_text(value, column) if index in (goal.key or ()) else value
+        values.append(value.alias(new_value(index)))
+        if column.may_be_unsent:
+            flag = F.lit(False)
+            if mine is not None and version.columns[mine].may_be_unsent:
+                flag = F.col(unsent(mine))
+            flags.append(flag.alias(unsent(index)))
+        if index in old_goals:
+            sent = F.col(old_value(mine)).cast(column.spark) if mine is not None and mine in olds else nothing
+            old_values.append(sent.alias(old_value(index)))
+    keys = [
+        same_text(F.col(name).cast(column.spark), column).alias(name)
+        for name, column in zip(key_values(goal), goal.key_columns, strict=True)
+    ]
+    return rows.select(*_METADATA, *values, *flags, *keys, *old_values)
+
+
+def _shaped(
+    rows: DataFrame, version: TableVersion, value: ValueOf, unsent_of: Callable[[int], Expression]
+) -> DataFrame:
+    """Bring what a format's reader gives into the shape.
+
+    It gives op, lsn, commit_lsn, seq, xid, commit_ts, old (NULL if none was sent), and what `value` and
+    `unsent_of` look at.
+    """
+    values: list[Expression] = []
+    flags: list[Expression] = []
+    unfit: list[Expression] = []
+    has_old = F.col("old").isNotNull()
+    for index, column in enumerate(version.columns):
+        new, given = value("new", index)
+        if column.may_be_unsent:
+            lacks = unsent_of(index)
+            new = F.when(~lacks, new)
+            given &= ~lacks
+            if column.in_old:
+                new = F.when(lacks & has_old, value("old", index)[0]).otherwise(new)
+                lacks &= ~has_old
+            flags.append(lacks.alias(unsent(index)))
+        if column.bounded:
+            unfit.append((given & new.isNull()).cast("int"))
+        values.append(new.alias(new_value(index)))
+    old = {index: value("old", index)[0] for index in old_columns(version)}
+    position = F.struct("commit_lsn", (F.col("op") != "R").alias("change"), "seq").alias("position")
+    count = reduce(Expression.__add__, unfit, F.lit(0)).alias("unfit")
+    keys = [old[index].alias(key_value(ordinal)) for ordinal, index in enumerate(version.key or ())]
+    olds = [expression.alias(old_value(index)) for index, expression in old.items()]
+    metadata = ("op", position, count, "lsn", "xid", "commit_ts", has_old.alias("has_old"))
+    shaped = rows.select(*metadata, *values, *flags, *keys, *olds)
+    return shaped.withColumn("moved", _moved(version))
+
+
+def _moved(version: TableVersion) -> Expression:
+    differs = [~F.col(old).eqNullSafe(F.col(new)) for old, new in key_pairs(version)]
+    return (F.col("op") == "U") & F.col("has_old") & reduce(Expression.__or__, differs, F.lit(False))
+
+
+def _is_listed(version: TableVersion) -> Callable[[int], Expression]:
+    """Say whether a column's name is in `unchanged`."""
+
+    def unsent_of(index: int) -> Expression:
+        return F.coalesce(F.array_contains("unchanged", version.columns[index].name), F.lit(False))
+
+    return unsent_of
+
+
+def _read_arrow(session: SparkSession, paths: list[str], version: TableVersion) -> DataFrame:
+    from .arrow_segments import read_arrow, value_column  # noqa: PLC0415 - JSON lines do without pyarrow
+
+    def value(image: str, index: int) -> Value:
+        column, typed = version.columns[index], F.col(value_column(image, index))
+        if not column.bounded and column.spark != "string":
+            return typed, typed.isNotNull()
+        text = F.col("unfit").getItem(column.name if image == "new" else f"_old.{column.name}")
+        either = F.coalesce(typed, from_text(text, column.spark, column.delimiter))
+        return in_range(either, column.spark), typed.isNotNull() | text.isNotNull()
+
+    rows = read_arrow(session, paths, version.columns, old_columns(version))
+    return _shaped(rows, version, value, _is_listed(version))
+
+
+def _read_debezium(session: SparkSession, paths: list[str], version: TableVersion) -> DataFrame:
+    def value(image: str, index: int) -> Value:
+        return debezium_segments.value(version, image, index)
+
+    def unsent_of(index: int) -> Expression:
+        return debezium_segments.is_placeholder(version, index)
+
+    rows = debezium_segments.read_events(session, escaped(paths), version, old_columns(version))
+    return _with_possible_moves(_shaped(rows, version, value, unsent_of), version)
+
+
+def _with_possible_moves(rows: DataFrame, version: TableVersion) -> DataFrame:
+    """Mark what may be half of a changed key: every delete, and a create that lacks a value."""
+    flags = [F.col(unsent(index)) for index, column in enumerate(version.columns) if column.may_be_unsent]
+    lacks = reduce(Expression.__or__, flags, F.lit(False))
+    half = (F.col("op") == "D") | ((F.col("op") == "I") & lacks)
+    return rows.withColumn("moved", F.col("moved") | half)
+
+
+_JSON_METADATA = (
+    "op string, lsn string, commit_lsn string, seq bigint, xid bigint, ts string, key string,"
+    " unchanged array<string>, json_null array<string>"
+)
 
 
 def _read_jsonl(session: SparkSession, paths: list[str], version: TableVersion) -> DataFrame:
-    columns, old = version.columns, old_columns(version)
-    images = f"new {_struct(columns)}, old {_struct([columns[place] for place in old])}"
-    places = escaped(paths)
-    lines = with_json_strings(session, read_json(session, places, f"{_META}, {images}"), places, version)
+    columns, old = version.columns, [version.columns[index] for index in old_columns(version)]
+    schema = f"{_JSON_METADATA}, new {_struct(columns)}, old {_struct(old)}"
+    files = escaped(paths)
+    lines = _with_json_strings(session, read_json(session, files, schema), files, version)
 
-    def value(image: str, column: Column) -> Value:
+    def value(image: str, index: int) -> Value:
+        column = columns[index]
         text = _json_text(image, column)
         return from_text(text, column.spark, column.delimiter), text.isNotNull()
 
     typed = {name: _lsn(F.col(name)) for name in ("lsn", "commit_lsn")}
     typed["commit_ts"] = F.col("ts").cast("timestamp")
-    return _shape(lines.withColumns(typed), version, value)
+    return _shaped(lines.withColumns(typed), version, value, _is_listed(version))
 
 
-def _struct(columns: Sequence[Column]) -> str:
+def _struct(columns: Sequence[LakeColumn]) -> str:
     """A schema of strings: Spark copies the exact text of whatever stands there."""
     fields = ", ".join(f"`{column.name.replace('`', '``')}`: string" for column in columns)
     return f"struct<{fields}>"
 
 
-def _json_text(image: str, column: Column) -> Expression:
+def _json_text(image: str, column: LakeColumn) -> Expression:
     text = F.col(image).getField(column.name)
     if not column.is_json:
         return text
-    place = f"{image}.{column.name}"
+    path = f"{image}.{column.name}"
     quoted = F.to_json(F.array(text))
     return (
-        F.when(F.array_contains("json_null", place), "null")
-        .when(F.array_contains("json_string", place), F.substr(quoted, F.lit(2), F.length(quoted) - 2))
+        F.when(F.array_contains("json_null", path), "null")
+        .when(F.array_contains("json_string", path), F.substr(quoted, F.lit(2), F.length(quoted) - 2))
         .otherwise(text)
     )
 
@@ -102,86 +252,50 @@ def _lsn(text: Expression) -> Expression:
     return F.conv(F.concat(high, F.lpad(low, 8, "0")), 16, 10).cast("bigint")
 
 
-def _read_debezium(session: SparkSession, paths: list[str], version: TableVersion) -> DataFrame:
-    rows = debezium_segments.read_events(session, escaped(paths), version, old_columns(version))
-    places = {column.name: place for place, column in enumerate(version.columns)}
-
-    def value(image: str, column: Column) -> Value:
-        place = places[column.name]
-        return debezium_segments.value(version, image, place), debezium_segments.text(
-            version, image, place
-        ).isNotNull()
-
-    def unsent(column: Column) -> Expression:
-        return debezium_segments.unsent(version, places[column.name])
-
-    return debezium_segments.halves_of_moves(_shape(rows, version, value, unsent), version.columns)
+_LINE_KEY = ["op", "commit_lsn", "seq", "key"]
 
 
-def _read_arrow(session: SparkSession, paths: list[str], version: TableVersion) -> DataFrame:
-    from .arrow_segments import read_arrow  # noqa: PLC0415 - JSON lines do without pyarrow
-
-    rows = read_arrow(session, paths, version.columns, old_columns(version))
-    places = {column.name: place for place, column in enumerate(version.columns)}
-
-    def value(image: str, column: Column) -> Value:
-        typed = F.col(f"{image}{places[column.name]}")
-        if not column.bounded and column.spark != "string":
-            return typed, typed.isNotNull()
-        text = F.col("unfit").getItem(column.name if image == "new" else f"_old.{column.name}")
-        either = F.coalesce(typed, from_text(text, column.spark, column.delimiter))
-        return in_range(either, column.spark), typed.isNotNull() | text.isNotNull()
-
-    return _shape(rows, version, value)
-
-
-def _listed(column: Column) -> Expression:
-    """Whether a column's name is in `unchanged`."""
-    return F.coalesce(F.array_contains("unchanged", column.name), F.lit(False))
-
-
-def _shape(
-    rows: DataFrame,
-    version: TableVersion,
-    value: Callable[[str, Column], Value],
-    unsent_of: Callable[[Column], Expression] = _listed,
+def _with_json_strings(
+    session: SparkSession, lines: DataFrame, files: list[str], version: TableVersion
 ) -> DataFrame:
-    """Bring what a format's reader gives into the shape.
+    """Add `json_string`: which JSON values are strings, as `new.NAME` and `old.NAME`; NULL where none is.
 
-    It gives op, lsn, commit_lsn, seq, xid, commit_ts, old (NULL if none was sent), and what `value` and
-    `unsent_of` look at.
+    A json or jsonb column stands embedded in its line, and Spark gives its exact text, except for a string:
+    that comes without quotes and escapes, so that the string "1" looks like the number 1. Such values are
+    rare: lines that may have one are looked for in the text and, only where there are any, read again.
     """
-    news: list[Expression] = []
-    lacks: list[Expression] = []
-    unfit: list[Expression] = []
-    has_old = F.col("old").isNotNull()
-    for place, column in enumerate(version.columns):
-        new, given = value("new", column)
-        if column.may_lack:
-            unsent = unsent_of(column)
-            new = F.when(~unsent, new)
-            given &= ~unsent
-            if column.in_old:
-                new = F.when(unsent & has_old, value("old", column)[0]).otherwise(new)
-                unsent &= ~has_old
-            lacks.append(unsent.alias(f"l{place}"))
-        if column.bounded:
-            unfit.append((given & new.isNull()).cast("int"))
-        news.append(new.alias(f"n{place}"))
-    before = {place: value("old", version.columns[place])[0] for place in old_columns(version)}
-    pos = F.struct("commit_lsn", (F.col("op") != "R").alias("change"), "seq").alias("pos")
-    count = reduce(Expression.__add__, unfit, F.lit(0)).alias("unfit")
-    keys = [before[place].alias(f"k{number}") for number, place in enumerate(version.key or ())]
-    olds = [old.alias(f"o{place}") for place, old in before.items()]
-    meta = ("lsn", "xid", "commit_ts", has_old.alias("has_old"))
-    shaped = rows.select("op", pos, count, *news, *lacks, *keys, *meta, *olds)
-    return shaped.withColumn("moved", _moved(version))
+    names = [column.name for column in version.columns if column.is_json]
+    if not names or _texts(session, files).where(_may_have("value", names)).isEmpty():
+        return lines.withColumn("json_string", F.lit(None).cast("array<string>"))
+    schema = "op string, commit_lsn string, seq bigint, key string, new string, old string"
+    paths = [_path_of_string(image, name) for image in ("new", "old") for name in names]
+    found = (
+        read_json(session, files, schema)
+        .where(_may_have("new", names) | _may_have("old", names))
+        .select(F.struct(*_LINE_KEY).alias("line"), F.array_compact(F.array(*paths)).alias("json_string"))
+    )
+    # A table without a key has NULL for it.
+    same = F.col("line").eqNullSafe(F.struct(*_LINE_KEY))
+    return lines.join(found.where(F.size("json_string") > 0), same, "left").drop("line")
 
 
-def _moved(version: TableVersion) -> Expression:
-    pairs = enumerate(version.key or ())
-    differs = [~F.col(f"k{number}").eqNullSafe(F.col(f"n{place}")) for number, place in pairs]
-    return (F.col("op") == "U") & F.col("has_old") & reduce(Expression.__or__, differs, F.lit(False))
+def _texts(session: SparkSession, files: list[str]) -> DataFrame:
+    return session.read.option("lineSep", "\n").text(files)
+
+
+def _may_have(text: str, names: list[str]) -> Expression:
+    """Whether a member of one of these names is a string: it can be one of a nested object, too."""
+    tests = [F.coalesce(F.col(text), F.lit("")).contains(f'{_json_name(name)}:"') for name in names]
+    return reduce(Expression.__or__, tests)
+
+
+def _path_of_string(image: str, name: str) -> Expression:
+    member = F.try_variant_get(F.try_parse_json(F.col(image)), f"$[{_json_name(name)}]", "variant")
+    return F.when(F.schema_of_variant(member) == "STRING", f"{image}.{name}")
+
+
+def _json_name(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)
 
 
 _READERS = {"jsonl": _read_jsonl, "arrow": _read_arrow, "debezium": _read_debezium}

@@ -8,13 +8,9 @@ become wider. Anything else is an error that names the column and the schema fil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
-
-from .column_types import DECIMAL, INFINITY, VARIANT, Column
+from .column_types import DECIMAL, INFINITY, VARIANT, LakeColumn
 from .merge_errors import MergeError
 from .segments import TableVersion
-from .values import one_text
 
 ANEW = "merge into a new warehouse, from a directory that begins with a snapshot"
 
@@ -58,7 +54,7 @@ def find_goal(
     _check_case(newest, columns)
     names = [column.name for column in columns]
     key = (
-        None if newest.key is None else tuple(names.index(newest.columns[place].name) for place in newest.key)
+        None if newest.key is None else tuple(names.index(newest.columns[index].name) for index in newest.key)
     )
     version = replace(newest, columns=tuple(columns), key=key, events=None)
     now = frozenset(column.name for column in newest.columns)
@@ -81,23 +77,27 @@ def _names(versions: Sequence[TableVersion], have: Mapping[str, str]) -> list[st
     return list(dict.fromkeys([*have, *known]))
 
 
-def _column(name: str, versions: Sequence[TableVersion], have: Mapping[str, str] | None) -> Column:
+def _column(name: str, versions: Sequence[TableVersion], have: Mapping[str, str] | None) -> LakeColumn:
     """Describe a column for all versions; they all have to fit the newest that has it."""
     found = [(version, column) for version in versions for column in version.columns if column.name == name]
     if not found:
         assert have is not None
         kind = have[name]
-        return Column(name, kind, kind, None, is_json=False, delimiter=",", in_old=False, may_lack=False)
+        return LakeColumn(
+            name, kind, kind, None, is_json=False, delimiter=",", in_old=False, may_be_unsent=False
+        )
     version, last = found[-1]
     for _, column in found:
         if column.lake != last.lake:
             _check_wider(version, name, column.lake, last.lake)
-    in_old, may_lack = (any(getattr(column, flag) for _, column in found) for flag in ("in_old", "may_lack"))
+    in_old, may_be_unsent = (
+        any(getattr(column, flag) for _, column in found) for flag in ("in_old", "may_be_unsent")
+    )
     late = next((column.spark for _, column in found if column.late), last.spark)
-    return replace(last, spark=late, in_old=in_old, may_lack=may_lack)
+    return replace(last, spark=late, in_old=in_old, may_be_unsent=may_be_unsent)
 
 
-def _check_case(version: TableVersion, columns: Sequence[Column]) -> None:
+def _check_case(version: TableVersion, columns: Sequence[LakeColumn]) -> None:
     now = {column.name for column in version.columns}
     ordered = sorted((column.name for column in columns), key=lambda name: name in now)
     names = [name.lower() for name in ordered]
@@ -110,7 +110,7 @@ def _check_case(version: TableVersion, columns: Sequence[Column]) -> None:
         )
 
 
-def _check_option(version: TableVersion, column: Column, have: str, lake: str) -> None:
+def _check_option(version: TableVersion, column: LakeColumn, have: str, lake: str) -> None:
     """Raise a MergeError if the lake table's type is what another choice of the column's option makes."""
     kinds = {INFINITY: ("date", "timestamp"), DECIMAL: ("decimal",), VARIANT: ("variant",)}
     known = ("string", *kinds.get(column.option or "", ()))
@@ -158,30 +158,3 @@ def is_wider(old: str, new: str) -> bool:
 def _decimal(spark: str) -> tuple[int, int]:
     digits, _, scale = spark[len("decimal(") : -1].partition(",")
     return int(digits), int(scale)
-
-
-def conform(
-    rows: DataFrame, version: TableVersion, goal: TableVersion, old: tuple[list[int], list[int]]
-) -> DataFrame:
-    """Bring a version's rows to the goal's columns; `old`: the places in each whose old values are read."""
-    places = {column.name: place for place, column in enumerate(version.columns)}
-    here = [places.get(column.name) for column in goal.columns]
-    values, flags, olds = [], [], []
-    for place, (column, mine) in enumerate(zip(goal.columns, here, strict=True)):
-        nothing = F.lit(None).cast(column.spark)
-        value = nothing if mine is None else F.col(f"n{mine}").cast(column.spark)
-        if place in (goal.key or ()):
-            value = one_text(value, column)
-        values.append(value.alias(f"n{place}"))
-        if column.may_lack:
-            lacks = mine is not None and version.columns[mine].may_lack
-            flags.append((F.col(f"l{mine}") if lacks else F.lit(False)).alias(f"l{place}"))
-        if place in old[1]:
-            known = mine is not None and mine in old[0]
-            olds.append((F.col(f"o{mine}").cast(column.spark) if known else nothing).alias(f"o{place}"))
-    keys = [
-        one_text(F.col(f"k{number}").cast(goal.columns[place].spark), goal.columns[place]).alias(f"k{number}")
-        for number, place in enumerate(goal.key or ())
-    ]
-    rest = ("op", "pos", "moved", "unfit", "lsn", "xid", "commit_ts", "has_old")
-    return rows.select(*rest, *values, *flags, *keys, *olds)

@@ -14,17 +14,102 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from .column_types import DEFAULTS, Choices, Column
+from .column_types import DEFAULTS, Choices, LakeColumn
 from .merge_errors import MergeError
 from .options import FORMAT_VERSION
 
 _BUFFER = 1 << 20
 _GLOB = re.compile(r"([\\{}\[\]*?^])")
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
+
+LOSSES = "_losses"
+_OTHERS = frozenset({"_messages", "_transaction", "_heartbeat"})
+"""What isn't of a table."""
+
+_RESTORE = "restore the directory from a copy; nothing was merged"
+_FORMATS = ("jsonl", "arrow", "debezium")
+_READERS = 8
 
 
-class Files:
+@dataclass(frozen=True)
+class ChangeFile:
+    """A finished file of one table: its path under the directory, and what it must be.
+
+    `schema` is the table's schema file; empty for a file that says what is missing in others. `unchanged`
+    says that some rows may lack values (unchanged TOAST).
+    """
+
+    segment: int
+    table: str
+    path: str
+    format: str
+    rows: int
+    bytes: int
+    crc32: int
+    schema: str
+    unchanged: bool = True
+
+
+@dataclass(frozen=True)
+class FinishedSegment:
+    """A line of the manifest. `end_lsn` is PostgreSQL's text; `losses` say what the files don't hold."""
+
+    number: int
+    stream_id: str
+    end_lsn: str
+    files: tuple[ChangeFile, ...]
+    losses: tuple[ChangeFile, ...] = ()
+
+
+@dataclass(frozen=True)
+class DebeziumEvents:
+    """How Debezium's events hold a table: `forms` has one member for each column."""
+
+    record: str
+    schemas: bool
+    forms: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class TableVersion:
+    """A table as one schema file describes it; `key` holds indexes of `columns`, None if there is none.
+
+    `events` is there for the schema files of Debezium's events, which may leave columns out.
+    `without_default` are columns that are known to have none, and may be NULL.
+    """
+
+    oid: int
+    schema: str
+    name: str
+    columns: tuple[LakeColumn, ...]
+    key: tuple[int, ...] | None
+    path: str
+    events: DebeziumEvents | None = None
+    without_default: frozenset[str] = frozenset()
+
+    @property
+    def display(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def key_columns(self) -> list[LakeColumn]:
+        """The key's columns in the key's order."""
+        return [self.columns[index] for index in self.key or ()]
+
+    @property
+    def key_names(self) -> str:
+        return ", ".join(column.name for column in self.key_columns)
+
+    @property
+    def maybe_unsent(self) -> list[int]:
+        """Indexes of the columns that an update may come without; the key always comes."""
+        found = (index for index, column in enumerate(self.columns) if column.may_be_unsent)
+        return [index for index in found if index not in (self.key or ())]
+
+
+class HadoopFiles:
     """Paths are strings: absolute, with a scheme, and not percent-encoded (`file:/tmp/a b`)."""
 
     def __init__(self, spark: SparkSession) -> None:
@@ -33,36 +118,36 @@ class Files:
         self._configuration: Any = spark._jsc.hadoopConfiguration()  # noqa: SLF001
 
     def _open(self, path: str) -> tuple[Any, Any]:
-        place = self._jvm.org.apache.hadoop.fs.Path(path)
-        return place.getFileSystem(self._configuration), place
+        hadoop_path = self._jvm.org.apache.hadoop.fs.Path(path)
+        return hadoop_path.getFileSystem(self._configuration), hadoop_path
 
     def qualify(self, path: str) -> str:
         """Make a path absolute, on the default file system if it names none."""
-        system, place = self._open(path)
-        return str(system.makeQualified(place).toString()).rstrip("/")
+        system, hadoop_path = self._open(path)
+        return str(system.makeQualified(hadoop_path).toString()).rstrip("/")
 
     def exists(self, path: str) -> bool:
         """Say whether there is such a file or directory."""
-        system, place = self._open(path)
-        return bool(system.exists(place))
+        system, hadoop_path = self._open(path)
+        return bool(system.exists(hadoop_path))
 
     def size(self, path: str) -> int | None:
         """Size in bytes; None if there is no such file."""
         local = _local(path)
         if local is not None:
             return local.stat().st_size if local.is_file() else None
-        system, place = self._open(path)
-        if not system.exists(place):
+        system, hadoop_path = self._open(path)
+        if not system.exists(hadoop_path):
             return None
-        status = system.getFileStatus(place)
+        status = system.getFileStatus(hadoop_path)
         return None if status.isDirectory() else int(status.getLen())
 
     def read(self, path: str) -> bytes | None:
         """Read a small file; None if there is no such file."""
         if self.size(path) is None:
             return None
-        system, place = self._open(path)
-        stream = system.open(place)
+        system, hadoop_path = self._open(path)
+        stream = system.open(hadoop_path)
         try:
             return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
         finally:
@@ -75,15 +160,15 @@ class Files:
             local.with_name(f"{local.name}.tmp").write_bytes(data)
             local.with_name(f"{local.name}.tmp").replace(local)
             return
-        system, place = self._open(path)
+        system, hadoop_path = self._open(path)
         temporary = self._jvm.org.apache.hadoop.fs.Path(f"{path}.tmp")
         stream = system.create(temporary, True)
         try:
             stream.write(bytearray(data))
         finally:
             stream.close()
-        system.delete(place, False)
-        if not system.rename(temporary, place):
+        system.delete(hadoop_path, False)
+        if not system.rename(temporary, hadoop_path):
             raise OSError(f'could not rename "{path}.tmp"')
 
     def crc32(self, path: str) -> int:
@@ -91,9 +176,9 @@ class Files:
         local = _local(path)
         if local is not None:
             return _crc32(local)
-        system, place = self._open(path)
+        system, hadoop_path = self._open(path)
         checksum = self._jvm.java.util.zip.CRC32()
-        stream = self._jvm.java.util.zip.CheckedInputStream(system.open(place), checksum)
+        stream = self._jvm.java.util.zip.CheckedInputStream(system.open(hadoop_path), checksum)
         nowhere = self._jvm.java.io.OutputStream.nullOutputStream()
         self._jvm.org.apache.hadoop.io.IOUtils.copyBytes(stream, nowhere, _BUFFER, True)
         return int(checksum.getValue())
@@ -112,102 +197,7 @@ def _crc32(path: Path) -> int:
     return checksum
 
 
-def join(directory: str, *names: str) -> str:
-    """Append relative names to a path."""
-    return "/".join([directory, *(str(PurePosixPath(name)) for name in names)])
-
-
-def escaped(paths: Sequence[str]) -> list[str]:
-    """Escape what Spark, unlike the file system, takes for a pattern."""
-    return [_GLOB.sub(r"\\\1", path) for path in paths]
-
-
-def folder_name(name: str) -> str:
-    """Name a table's or schema's folder so that no two share one, on any file system and in any locale.
-
-    All but `a-z 0-9 - _` stands percent-encoded, a leading underscore (hidden files; `_pgcdc`) too.
-    """
-    encoded = "".join(
-        character if character in _PLAIN else "".join(f"%{byte:02X}" for byte in character.encode())
-        for character in name
-    )
-    return "%5F" + encoded[1:] if encoded.startswith("_") else encoded
-
-
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
-
-
-LOSSES = "_losses"
-_OTHERS = frozenset({"_messages", "_transaction", "_heartbeat"})
-"""What isn't of a table."""
-
-_RESTORE = "restore the directory from a copy; nothing was merged"
-_FORMATS = ("jsonl", "arrow", "debezium")
-_READERS = 8
-
-
-@dataclass(frozen=True)
-class DataFile:
-    """A finished file of one table: its place under the directory, and what it must be.
-
-    `schema` is the table's schema file; empty for a file that tells what is missing in others. `unchanged`
-    says that some rows may lack values (unchanged TOAST).
-    """
-
-    segment: int
-    table: str
-    path: str
-    format: str
-    rows: int
-    bytes: int
-    crc32: int
-    schema: str
-    unchanged: bool = True
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A line of the manifest. `end_lsn` is PostgreSQL's text; `losses` tell what the files don't hold."""
-
-    number: int
-    stream_id: str
-    end_lsn: str
-    files: tuple[DataFile, ...]
-    losses: tuple[DataFile, ...] = ()
-
-
-@dataclass(frozen=True)
-class Events:
-    """How Debezium's events hold a table: `forms` has one member for each column."""
-
-    record: str
-    schemas: bool
-    forms: tuple[dict[str, Any], ...]
-
-
-@dataclass(frozen=True)
-class TableVersion:
-    """A table as one schema file describes it; `key` holds places in `columns`, None if there is none.
-
-    `events` is there for the schema files of Debezium's events, which may leave columns out.
-    `without_default` are columns that are known to have none, and may be NULL.
-    """
-
-    oid: int
-    schema: str
-    name: str
-    columns: tuple[Column, ...]
-    key: tuple[int, ...] | None
-    path: str
-    events: Events | None = None
-    without_default: frozenset[str] = frozenset()
-
-    @property
-    def display(self) -> str:
-        return f"{self.schema}.{self.name}"
-
-
-def read_manifest(files: Files, directory: str) -> list[Segment]:
+def read_manifest(files: HadoopFiles, directory: str) -> list[FinishedSegment]:
     """Read all finished segments; a MergeError for a line that is damaged, or numbers with a gap.
 
     A last line without a line break is being written: its segment isn't finished.
@@ -228,14 +218,14 @@ def read_manifest(files: Files, directory: str) -> list[Segment]:
     return segments
 
 
-def _segment(path: str, number: int, line: bytes) -> Segment:
+def _segment(path: str, number: int, line: bytes) -> FinishedSegment:
     try:
         data = json.loads(line)
         _check_version(data["format_version"])
         found = [_data_file(data["segment"], item) for item in data["files"] if item["table"] not in _OTHERS]
         files = tuple(file for file in found if file.table != LOSSES)
         losses = tuple(file for file in found if file.table == LOSSES)
-        return Segment(int(data["segment"]), data["stream_id"], data["end_lsn"], files, losses)
+        return FinishedSegment(int(data["segment"]), data["stream_id"], data["end_lsn"], files, losses)
     except (ValueError, KeyError, TypeError) as error:
         raise MergeError(f'could not read "{path}": line {number} is damaged: {error}', _RESTORE) from error
 
@@ -245,7 +235,7 @@ def _check_version(version: object) -> None:
         raise ValueError(f"its format version is {version}")
 
 
-def _data_file(segment: int, item: dict[str, Any]) -> DataFile:
+def _data_file(segment: int, item: dict[str, Any]) -> ChangeFile:
     if item["table"] is None:
         raise MergeError(
             f'could not merge "{item["path"]}": it holds all tables in one file',
@@ -257,7 +247,7 @@ def _data_file(segment: int, item: dict[str, Any]) -> DataFile:
             "stream with --format jsonl, arrow or debezium into another directory",
         )
     schema = item["schema"] or ""
-    return DataFile(
+    return ChangeFile(
         segment,
         item["table"],
         item["path"],
@@ -271,7 +261,7 @@ def _data_file(segment: int, item: dict[str, Any]) -> DataFile:
 
 
 def read_schemas(
-    files: Files, directory: str, paths: Iterable[str], choices: Choices = DEFAULTS
+    files: HadoopFiles, directory: str, paths: Iterable[str], choices: Choices = DEFAULTS
 ) -> dict[str, TableVersion]:
     """Read schema files, by their path in the directory."""
     wanted = sorted(set(paths))
@@ -285,7 +275,7 @@ def read_schemas(
         )
 
 
-def _read_schema(files: Files, directory: str, path: str, choices: Choices) -> TableVersion:
+def _read_schema(files: HadoopFiles, directory: str, path: str, choices: Choices) -> TableVersion:
     data = files.read(join(directory, path))
     if data is None:
         raise MergeError(f'could not read "{join(directory, path)}": there is no such file', _RESTORE)
@@ -298,35 +288,37 @@ def _read_schema(files: Files, directory: str, path: str, choices: Choices) -> T
 
 
 def _table_version(data: dict[str, Any], path: str, choices: Choices) -> TableVersion:
-    full, told = data["replica_identity"] == "f", data.get("events")
-    described = [c for c in data["columns"] if told is None or told["columns"][c["name"]] is not None]
+    full, described = data["replica_identity"] == "f", data.get("events")
+    sent = [c for c in data["columns"] if described is None or described["columns"][c["name"]] is not None]
     # Variants can't be compared.
     keyed = replace(choices, variant=False)
     columns = tuple(
-        Column.from_json(column, keyed if column["name"] in (data["key"] or ()) else choices, full=full)
-        for column in described
+        LakeColumn.from_json(column, keyed if column["name"] in (data["key"] or ()) else choices, full=full)
+        for column in sent
     )
     names = [column.name for column in columns]
     whole = data["key"] is not None and set(data["key"]) <= set(names)
     key = tuple(names.index(name) for name in data["key"]) if whole else None
     events = None
-    if told is not None:
-        events = Events(told["record"], told["schemas"], tuple(told["columns"][name] for name in names))
+    if described is not None:
+        forms = tuple(described["columns"][name] for name in names)
+        events = DebeziumEvents(described["record"], described["schemas"], forms)
     facts = data["facts"]["columns"] if data.get("facts") else {}
     plain = frozenset(
         column["name"]
-        for column in described
+        for column in sent
         if not column["not_null"] and facts.get(column["name"], {"default": ""})["default"] is None
     )
     return TableVersion(data["oid"], data["schema"], data["table"], columns, key, path, events, plain)
 
 
-def with_all(version: TableVersion, *, may_lack: bool) -> TableVersion:
+def with_all_columns(version: TableVersion, *, may_be_unsent: bool) -> TableVersion:
     """Describe a table any of whose values may be missing (whole old rows are read for it), or none."""
-    return replace(version, columns=tuple(replace(column, may_lack=may_lack) for column in version.columns))
+    columns = tuple(replace(column, may_be_unsent=may_be_unsent) for column in version.columns)
+    return replace(version, columns=columns)
 
 
-def verify(files: Files, directory: str, wanted: Sequence[DataFile]) -> None:
+def verify(files: HadoopFiles, directory: str, wanted: Sequence[ChangeFile]) -> None:
     """Compare stored files with the manifest: there, size, checksum. A MergeError names one that differs."""
     with ThreadPoolExecutor(_READERS) as pool:
         for file, fault in zip(
@@ -336,7 +328,7 @@ def verify(files: Files, directory: str, wanted: Sequence[DataFile]) -> None:
                 raise MergeError(f'could not merge segment {file.segment}: "{file.path}" {fault}', _RESTORE)
 
 
-def _fault(files: Files, directory: str, file: DataFile) -> str | None:
+def _fault(files: HadoopFiles, directory: str, file: ChangeFile) -> str | None:
     path = join(directory, file.path)
     size = files.size(path)
     if size is None:
@@ -345,3 +337,31 @@ def _fault(files: Files, directory: str, file: DataFile) -> str | None:
         return f"has {size} bytes, not {file.bytes}"
     checksum = files.crc32(path)
     return None if checksum == file.crc32 else f"has the checksum {checksum}, not {file.crc32}"
+
+
+def join(directory: str, *names: str) -> str:
+    """Append relative names to a path."""
+    return "/".join([directory, *(str(PurePosixPath(name)) for name in names)])
+
+
+def escaped(paths: Sequence[str]) -> list[str]:
+    """Escape what Spark, unlike the file system, takes for a pattern."""
+    return [_GLOB.sub(r"\\\1", path) for path in paths]
+
+
+def read_json(session: SparkSession, paths: list[str], schema: str) -> DataFrame:
+    """Read JSON lines; a string in the schema gets the exact text of whatever stands there."""
+    reader = session.read.option("mode", "FAILFAST").option("lineSep", "\n")
+    return reader.schema(schema).json(paths)
+
+
+def folder_name(name: str) -> str:
+    """Name a table's or schema's folder so that no two share one, on any file system and in any locale.
+
+    All but `a-z 0-9 - _` stands percent-encoded, a leading underscore (hidden files; `_pgcdc`) too.
+    """
+    encoded = "".join(
+        character if character in _PLAIN else "".join(f"%{byte:02X}" for byte in character.encode())
+        for character in name
+    )
+    return "%5F" + encoded[1:] if encoded.startswith("_") else encoded

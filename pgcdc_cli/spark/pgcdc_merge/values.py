@@ -1,7 +1,8 @@
-"""Values that are PostgreSQL's text until they are written, and what they raise in the middle of a commit.
+"""Values that are PostgreSQL's text until they are written, and what stops a commit in the middle.
 
 Whether such a value fits is asked only where it is to be written: one that does not stops the merge of its
-table, but not if a later change has replaced it.
+table, but not if a later change has replaced it. Spark has one way to say so: an error with a text, which is
+found again in what Spark then reports.
 """
 
 import json
@@ -13,15 +14,100 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from .column_types import Column, from_text, without_zeros
+from .column_types import LakeColumn, from_text, same_text, without_zeros
 from .lake import SETTINGS, literal
 from .merge_errors import MergeError
+from .rows import key_pairs, key_values, new_value, old_value
 from .segments import TableVersion
+
+_DUPLICATES = "spark.sql.variant.allowDuplicateKeys"
+_SHOWN = 60
+"""Characters of a value that an error shows."""
+
+_NOT_EXACT = r"[0-9]{39}|[0-9.]{40}|[0-9][eE][+-]?[0-9]{3}"
+"""Numbers that a variant, with its decimals of 38 digits and doubles, may not hold."""
 
 _MISSING, _UNFIT = "pgcdc-missing-value", "pgcdc-unfit-value"
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _MISSING_FOUND = re.compile(rf"{_MISSING} ({_STRING}) \((.*?)\) {_MISSING}", re.DOTALL)
 _UNFIT_FOUND = re.compile(rf"{_UNFIT} (\[.*?\]) {_UNFIT}", re.DOTALL)
+
+
+def typed_for_table(session: SparkSession, folded: DataFrame, version: TableVersion) -> DataFrame:
+    """Give folded rows the lake table's types; what doesn't fit raises an error once it is written."""
+    if not any(column.late for column in version.columns):
+        return folded
+    names = key_values(version)
+    key = F.concat_ws(", ", *(F.col(name).cast("string") for name in names))
+    values = {new_value(index): column for index, column in enumerate(version.columns) if column.late}
+    with _no_duplicate_keys(session):
+        typed = {
+            name: F.when(~F.col("dead"), _typed(F.col(name), column, key)) for name, column in values.items()
+        }
+        # What isn't in the table needn't fit to be deleted there.
+        keys = zip(names, version.key_columns, strict=True)
+        typed |= {name: _fitting(F.col(name), column) for name, column in keys if column.late}
+        return folded.withColumns(typed)
+
+
+def typed_for_changelog(session: SparkSession, rows: DataFrame, version: TableVersion) -> DataFrame:
+    """Give a changelog's rows the lake table's types, the old rows' values too."""
+    late = [index for index, column in enumerate(version.columns) if column.late]
+    if not late:
+        return rows
+    key = F.concat_ws(
+        ", ",
+        *(F.coalesce(*(F.col(name).cast("string") for name in pair)) for pair in key_pairs(version)),
+    )
+    names = {name(index): version.columns[index] for index in late for name in (new_value, old_value)}
+    with _no_duplicate_keys(session):
+        return rows.withColumns(
+            {name: _typed(F.col(name), column, key) for name, column in names.items() if name in rows.columns}
+        )
+
+
+@contextmanager
+def _no_duplicate_keys(session: SparkSession) -> Iterator[None]:
+    """Refuse duplicate keys in what is parsed: Spark looks at the setting when an expression gets a plan."""
+    session.conf.set(_DUPLICATES, "false")
+    try:
+        yield
+    finally:
+        session.conf.set(_DUPLICATES, SETTINGS[_DUPLICATES])
+
+
+def as_text(value: Expression, column: LakeColumn) -> Expression:
+    """Go back from the lake table's type to the one until values are written."""
+    if not column.late:
+        return value
+    text = F.to_json(value) if column.lake == "variant" else value.cast(column.spark)
+    return same_text(text, column)
+
+
+def _typed(text: Expression, column: LakeColumn, key: Expression) -> Expression:
+    """Convert; an error where the type doesn't hold the value exactly."""
+    shown = F.array_join(text, ",", "NULL") if column.lake.startswith("array") else text
+    start = F.substr(shown, F.lit(1), F.lit(_SHOWN))
+    unfit = raise_unfit(column.name, column.lake, key, start)
+    return F.when(text.isNotNull(), F.coalesce(_fitting(text, column), unfit))
+
+
+def _fitting(text: Expression, column: LakeColumn) -> Expression:
+    """Convert; NULL where the type doesn't hold the value exactly."""
+    if column.lake == "variant":
+        return F.when(~_has_long_number(text), F.try_parse_json(text))
+    if column.lake.startswith("array"):
+        element = column.lake.removeprefix("array<")[:-1]
+        values = F.transform(text, lambda item: from_text(without_zeros(item), element))
+        return F.when(F.size(F.array_compact(values)) == F.size(F.array_compact(text)), values)
+    return from_text(without_zeros(text), column.lake)
+
+
+def _has_long_number(text: Expression) -> Expression:
+    """Whether there may be one, outside of strings. The plain search comes first, since it is quick."""
+    plain = F.replace(F.replace(text, F.lit("\\\\"), F.lit("")), F.lit('\\"'), F.lit(""))
+    outside = F.regexp_replace(plain, '"[^"]*"', "")
+    return F.when(text.rlike(_NOT_EXACT), outside.rlike(_NOT_EXACT)).otherwise(F.lit(False))
 
 
 def raise_missing(column: str, keys: list[str]) -> str:
@@ -34,13 +120,13 @@ def raise_missing(column: str, keys: list[str]) -> str:
 
 def raise_unfit(column: str, lake: str, key: Expression, value: Expression) -> Expression:
     """Stop where a value does not fit the column's type in the lake table."""
-    told = F.to_json(F.array(F.lit(column), F.lit(lake), key, value))
-    return F.raise_error(F.concat(F.lit(f"{_UNFIT} "), told, F.lit(f" {_UNFIT}")))
+    found = F.to_json(F.array(F.lit(column), F.lit(lake), key, value))
+    return F.raise_error(F.concat(F.lit(f"{_UNFIT} "), found, F.lit(f" {_UNFIT}")))
 
 
-def stopped_by(version: TableVersion, raised: str) -> MergeError | None:
-    """Read what Spark raised; None if it is another error."""
-    missing, unfit = _MISSING_FOUND.search(raised), _UNFIT_FOUND.search(raised)
+def error_of_value(version: TableVersion, text: str) -> MergeError | None:
+    """Find in what Spark reports the value that stopped it; None if it is another error."""
+    missing, unfit = _MISSING_FOUND.search(text), _UNFIT_FOUND.search(text)
     if missing is not None:
         return missing_value(version, json.loads(missing[1]), missing[2])
     return None if unfit is None else _unfit_value(version, *json.loads(unfit[1]))
@@ -69,95 +155,4 @@ def _unfit_value(version: TableVersion, column: str, lake: str, key: str, value:
 
 
 def _row(version: TableVersion, key: str) -> str:
-    names = ", ".join(version.columns[place].name for place in version.key or ())
-    return f"the row ({names}) = ({key})" if names else "a row"
-
-
-_DUPLICATES = "spark.sql.variant.allowDuplicateKeys"
-_SHOWN = 60
-"""Characters of a value that an error tells."""
-
-_NOT_EXACT = r"[0-9]{39}|[0-9.]{40}|[0-9][eE][+-]?[0-9]{3}"
-"""Numbers that a variant, with its decimals of 38 digits and doubles, may not hold."""
-
-
-def written(session: SparkSession, folded: DataFrame, version: TableVersion) -> DataFrame:
-    """Give folded rows the lake table's types; what doesn't fit raises an error once it is written."""
-    if not any(column.late for column in version.columns):
-        return folded
-    keys = {f"k{number}": version.columns[place] for number, place in enumerate(version.key or ())}
-    key = F.concat_ws(", ", *(F.col(name).cast("string") for name in keys))
-    values = {f"n{place}": column for place, column in enumerate(version.columns) if column.late}
-    with _strictly(session):
-        typed = {
-            name: F.when(~F.col("dead"), _typed(F.col(name), column, key)) for name, column in values.items()
-        }
-        # What isn't in the table needn't fit to be deleted there.
-        typed |= {name: _fitting(F.col(name), column) for name, column in keys.items() if column.late}
-        return folded.withColumns(typed)
-
-
-def logged(session: SparkSession, rows: DataFrame, version: TableVersion) -> DataFrame:
-    """Give a changelog's rows the lake table's types, the old rows' values too."""
-    places = [place for place, column in enumerate(version.columns) if column.late]
-    if not places:
-        return rows
-    pairs = enumerate(version.key or ())
-    keys = (
-        F.coalesce(*(F.col(name).cast("string") for name in (f"k{n}", f"n{place}"))) for n, place in pairs
-    )
-    key = F.concat_ws(", ", *keys)
-    names = [(f"{kind}{place}", version.columns[place]) for place in places for kind in "no"]
-    with _strictly(session):
-        return rows.withColumns(
-            {name: _typed(F.col(name), column, key) for name, column in names if name in rows.columns}
-        )
-
-
-@contextmanager
-def _strictly(session: SparkSession) -> Iterator[None]:
-    """Refuse duplicate keys in what is parsed: Spark looks at the setting when an expression gets a plan."""
-    session.conf.set(_DUPLICATES, "false")
-    try:
-        yield
-    finally:
-        session.conf.set(_DUPLICATES, SETTINGS[_DUPLICATES])
-
-
-def _typed(text: Expression, column: Column, key: Expression) -> Expression:
-    """Convert; an error where the type doesn't hold the value exactly."""
-    shown = F.array_join(text, ",", "NULL") if column.lake.startswith("array") else text
-    told = F.substr(shown, F.lit(1), F.lit(_SHOWN))
-    unfit = raise_unfit(column.name, column.lake, key, told)
-    return F.when(text.isNotNull(), F.coalesce(_fitting(text, column), unfit))
-
-
-def _fitting(text: Expression, column: Column) -> Expression:
-    """Convert; NULL where the type doesn't hold the value exactly."""
-    if column.lake == "variant":
-        return F.when(~_has_long_number(text), F.try_parse_json(text))
-    if column.lake.startswith("array"):
-        element = column.lake.removeprefix("array<")[:-1]
-        values = F.transform(text, lambda item: from_text(without_zeros(item), element))
-        return F.when(F.size(F.array_compact(values)) == F.size(F.array_compact(text)), values)
-    return from_text(without_zeros(text), column.lake)
-
-
-def _has_long_number(text: Expression) -> Expression:
-    """Whether there may be one, outside of strings. The plain search comes first, since it is quick."""
-    plain = F.replace(F.replace(text, F.lit("\\\\"), F.lit("")), F.lit('\\"'), F.lit(""))
-    outside = F.regexp_replace(plain, '"[^"]*"', "")
-    return F.when(text.rlike(_NOT_EXACT), outside.rlike(_NOT_EXACT)).otherwise(F.lit(False))
-
-
-def as_text(value: Expression, column: Column) -> Expression:
-    """Go back from the lake table's type to the one until values are written."""
-    if not column.late:
-        return value
-    text = F.to_json(value) if column.lake == "variant" else value.cast(column.spark)
-    return one_text(text, column)
-
-
-def one_text(value: Expression, column: Column) -> Expression:
-    """Make equal numerics equal texts, so that they can be keys."""
-    return without_zeros(value) if column.late and column.lake.startswith("decimal") else value
+    return f"the row ({version.key_names}) = ({key})" if version.key else "a row"
