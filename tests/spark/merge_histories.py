@@ -6,19 +6,24 @@ and Spark is asked once for all of them.
 
 import random
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from merge_oracle import Change, Key, Row
 
 from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
 from pgcdc_cli.types.pg_type import PgType, builtin
 
-INT4, TEXT, JSONB, NUMERIC_10_2 = 23, 25, 3802, (10 << 16 | 2) + 4
+INT4, TEXT, JSONB, NUMERIC = 23, 25, 3802, 1700
 
 
 def pg_type(oid: int, typmod: int = -1) -> PgType:
     found = builtin(oid, typmod)
     assert found is not None
     return found
+
+
+def numeric(precision: int, scale: int) -> PgType:
+    return pg_type(NUMERIC, (precision << 16 | scale & 0x7FF) + 4)
 
 
 def table_schema(
@@ -46,7 +51,7 @@ COLUMNS = {
     "b": pg_type(TEXT),
     "doc": pg_type(TEXT),
     "body": pg_type(JSONB),
-    "price": pg_type(1700, NUMERIC_10_2),
+    "price": numeric(10, 2),
 }
 TOAST = ("doc", "body")
 
@@ -72,6 +77,12 @@ class History:
     def key(self) -> tuple[str, ...]:
         assert self.table.key is not None
         return self.table.key
+
+    def parts(self, number: int) -> list[list[Change]]:
+        """Cut it into parts of whole transactions, with an equal number of them."""
+        commits = sorted({change.commit_lsn for change in self.changes})
+        edges = [0, *(commits[len(commits) * part // number - 1] for part in range(1, number + 1))]
+        return [[c for c in self.changes if low < c.commit_lsn <= high] for low, high in pairwise(edges)]
 
     def grow(self, transactions: int) -> None:
         """Add random transactions, about this many for each space."""

@@ -27,6 +27,20 @@ class Change:
     unchanged: frozenset[str] = field(default_factory=frozenset)
 
 
+def insert(lsn: int, **values: str | None) -> Change:
+    return Change("I", lsn, 0, values)
+
+
+def update(lsn: int, old: Row | None = None, unsent: str = "", **values: str | None) -> Change:
+    """Make an update that comes without one value, if `unsent` names its column."""
+    unchanged = frozenset({unsent} if unsent else ())
+    return Change("U", lsn, 0, {**values, **dict.fromkeys(unchanged)}, old, unchanged=unchanged)
+
+
+def delete(lsn: int, **key: str) -> Change:
+    return Change("D", lsn, 0, old=dict(key))
+
+
 def order(change: Change) -> tuple[int, bool, int]:
     """Snapshot rows come before every change at an equal commit LSN."""
     return change.commit_lsn, change.op != "R", change.seq

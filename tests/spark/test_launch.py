@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from executables import executable
 from merge_directories import FORMATS, Directory
 from merge_histories import INT4, pg_type, table_schema
 from merge_oracle import Change
@@ -16,13 +17,6 @@ from pgcdc_cli.spark import launch, packages
 from pgcdc_cli.spark.jvm import java_settings
 from pgcdc_cli.spark.launch import SparkOptions, find_spark_home, submit
 from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions, merge_options, parse_decimal, parser
-
-
-def executable(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return path
 
 
 def fake_java(home: Path, version: str) -> Path:

@@ -7,19 +7,13 @@ import time
 from pathlib import Path
 
 import pytest
+from executables import executable
 from processes import PGCDC
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.spark import output
 from pgcdc_cli.spark.launch import SparkOptions, submit
 from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
-
-
-def executable(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return path
 
 
 def test_a_failure_tells_its_reason_and_keeps_the_log(

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from merge_directories import Directory, merge_into, merged_rows, read_table
-from merge_histories import INT4, TEXT, pg_type, table_schema
-from merge_oracle import Change, fold
+from merge_notes import ONE, TWO, delete, insert
+from merge_oracle import fold
 from pyspark.sql import SparkSession
 
 from pgcdc_cli.spark.pgcdc_merge import job
@@ -17,19 +17,6 @@ from pgcdc_cli.spark.pgcdc_merge.lake import CommitMark, is_conflict
 from pgcdc_cli.spark.pgcdc_merge.merge_errors import MergeError
 from pgcdc_cli.spark.warehouse import read_record
 from pgcdc_cli.stream_status import as_of
-
-ONE, TWO = (
-    table_schema(name, {"id": pg_type(INT4), "note": pg_type(TEXT)}, ("id",)) for name in ("one", "two")
-)
-
-
-def insert(lsn: int, id_: int) -> Change:
-    return Change("I", lsn, 0, {"id": str(id_), "note": "new"})
-
-
-def delete(lsn: int, id_: int) -> Change:
-    return Change("D", lsn, 0, old={"id": str(id_)})
-
 
 FIRST = [insert(10, 1), insert(20, 2)]
 SECOND = [delete(40, 1), insert(50, 3)]

@@ -8,24 +8,15 @@ from typing import Any
 
 import pytest
 from merge_directories import FORMATS, Directory, merge_into, merged_rows, read_table, table_path
-from merge_histories import INT4, TEXT, pg_type, table_schema
-from merge_oracle import Change, fold
+from merge_notes import ONE, TWO, delete, insert
+from merge_oracle import fold
 from pyspark.sql import SparkSession
 
 from pgcdc_cli.spark.pgcdc_merge.control import ControlTable
 from pgcdc_cli.spark.pgcdc_merge.iceberg import IcebergLake
 from pgcdc_cli.spark.pgcdc_merge.merge_errors import MergeError
 
-ONE, TWO = (
-    table_schema(name, {"id": pg_type(INT4), "note": pg_type(TEXT)}, ("id",)) for name in ("one", "two")
-)
-
-
-def insert(lsn: int, id_: int) -> Change:
-    return Change("I", lsn, 0, {"id": str(id_), "note": f"new at {lsn}"})
-
-
-FIRST, SECOND = [insert(10, 1), insert(20, 2)], [Change("D", 40, 0, old={"id": "1"}), insert(50, 3)]
+FIRST, SECOND = [insert(10, 1), insert(20, 2)], [delete(40, 1), insert(50, 3)]
 THIRD = [insert(60, 1)]
 
 
@@ -58,7 +49,7 @@ def empty_line(directory: Directory) -> None:
 def of_another_stream(directory: Directory) -> None:
     """A file that another stream wrote, of the same size under the same name."""
     (path,) = (directory.path / "public.one").glob("000002-*")
-    path.write_bytes(path.read_bytes().replace(b"new at", b"old at"))
+    path.write_bytes(path.read_bytes().replace(b'"new"', b'"old"'))
 
 
 def schema_cut(directory: Directory) -> None:

@@ -6,33 +6,17 @@ from typing import Any, NamedTuple
 
 import pytest
 from merge_directories import FORMATS, Directory, merge_into, read_table
-from merge_histories import INT4, TEXT, pg_type, table_schema
-from merge_oracle import Change, Row
+from merge_histories import INT4, TEXT, numeric, pg_type, table_schema
+from merge_oracle import Change, Row, insert, update
 from pyspark.sql import SparkSession
 
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts, TableSchema
 from pgcdc_cli.types.pg_type import PgType
 
-INT2, INT8, FLOAT4, FLOAT8, NUMERIC = 21, 20, 700, 701, 1700
+INT2, INT8, FLOAT4, FLOAT8 = 21, 20, 700, 701
 ID = {"id": pg_type(INT4)}
 NOTE = {"note": pg_type(TEXT)}
 TOAST = frozenset({"note"})
-
-
-def numeric(precision: int, scale: int) -> PgType:
-    return pg_type(NUMERIC, (precision << 16 | scale) + 4)
-
-
-def insert(lsn: int, id_: int, **values: str | None) -> Change:
-    return Change("I", lsn, 0, {"id": str(id_), **values})
-
-
-def update(lsn: int, id_: int, was: int | None = None, unsent: str = "", **values: str | None) -> Change:
-    old = None if was is None else {"id": str(was)}
-    unchanged = frozenset({unsent} if unsent else ())
-    return Change(
-        "U", lsn, 0, {"id": str(id_), **dict.fromkeys(unchanged), **values}, old, unchanged=unchanged
-    )
 
 
 class Step(NamedTuple):
@@ -49,11 +33,11 @@ STEPS = {
     "added": Step(
         {**ID, **NOTE},
         {**ID, "more; so": pg_type(INT4), **NOTE},
-        [insert(10, 1, note="a"), insert(20, 2, note="b"), insert(30, 3, note="c")],
+        [insert(10, id="1", note="a"), insert(20, id="2", note="b"), insert(30, id="3", note="c")],
         [
-            update(40, 1, unsent="note", **{"more; so": "7"}),
-            update(50, 4, was=2, unsent="note", **{"more; so": None}),
-            insert(60, 5, note="e", **{"more; so": "9"}),
+            update(40, id="1", unsent="note", **{"more; so": "7"}),
+            update(50, {"id": "2"}, id="4", unsent="note", **{"more; so": None}),
+            insert(60, id="5", note="e", **{"more; so": "9"}),
         ],
         {
             "1": {"note": "a", "more; so": "7"},
@@ -65,8 +49,8 @@ STEPS = {
     "dropped": Step(
         {**ID, "gone": pg_type(TEXT), **NOTE},
         {**ID, **NOTE},
-        [insert(10, 1, gone="x", note="a"), insert(20, 2, gone="y", note="b")],
-        [update(40, 1, unsent="note"), insert(50, 3, note="c")],
+        [insert(10, id="1", gone="x", note="a"), insert(20, id="2", gone="y", note="b")],
+        [update(40, id="1", unsent="note"), insert(50, id="3", note="c")],
         {
             "1": {"gone": None, "note": "a"},
             "2": {"gone": "y", "note": "b"},
@@ -76,29 +60,29 @@ STEPS = {
     "renamed": Step(
         {**ID, "old": pg_type(TEXT)},
         {**ID, "new": pg_type(TEXT)},
-        [insert(10, 1, old="x"), insert(20, 2, old="y")],
-        [update(40, 1, new="x")],
+        [insert(10, id="1", old="x"), insert(20, id="2", old="y")],
+        [update(40, id="1", new="x")],
         {"1": {"old": None, "new": "x"}, "2": {"old": "y", "new": None}},
     ),
     "widened": Step(
         {**ID, "n": pg_type(INT2), "f": pg_type(FLOAT4)},
         {**ID, "n": pg_type(INT8), "f": pg_type(FLOAT8)},
-        [insert(10, 1, n="-32768", f="1.5"), insert(20, 2, n="7", f="-2")],
-        [update(40, 1, n=str(2**62), f="1e+300")],
+        [insert(10, id="1", n="-32768", f="1.5"), insert(20, id="2", n="7", f="-2")],
+        [update(40, id="1", n=str(2**62), f="1e+300")],
         {"1": {"n": str(2**62), "f": "1.0E300"}, "2": {"n": "7", "f": "-2.0"}},
     ),
     "digits": Step(
         {**ID, "d": numeric(5, 2)},
         {**ID, "d": numeric(12, 4)},
-        [insert(10, 1, d="999.99"), insert(20, 2, d="-0.01")],
-        [update(40, 1, d="12345678.9999")],
+        [insert(10, id="1", d="999.99"), insert(20, id="2", d="-0.01")],
+        [update(40, id="1", d="12345678.9999")],
         {"1": {"d": "12345678.9999"}, "2": {"d": "-0.0100"}},
     ),
     "moved": Step(
         {**ID, "a": pg_type(TEXT), "b": pg_type(INT4)},
         {"b": pg_type(INT4), **ID, "a": pg_type(TEXT)},
-        [insert(10, 1, a="a", b="1"), insert(20, 2, a="b", b="2")],
-        [update(40, 1, was=None, unsent="a", b="3")],
+        [insert(10, id="1", a="a", b="1"), insert(20, id="2", a="b", b="2")],
+        [update(40, id="1", unsent="a", b="3")],
         {"1": {"a": "a", "b": "3"}, "2": {"a": "b", "b": "2"}},
     ),
 }
@@ -147,11 +131,11 @@ def test_a_new_column_that_has_no_default_is_exact(spark: SparkSession, tmp_path
     """No warning then, as for one that may have been renamed; and a changelog follows with the old rows."""
     before, after = ({**ID, **NOTE}, {**ID, **NOTE, "more": pg_type(TEXT)})
     directory = Directory(tmp_path / "in", FORMATS["jsonl"])
-    directory.segment([(table_schema("t", before, ("id",)), [insert(10, 1, note="a")])])
+    directory.segment([(table_schema("t", before, ("id",)), [insert(10, id="1", note="a")])])
     merge_into(spark, directory, tmp_path / "wh", mode="both")
     table = table_schema("t", after, ("id",))
     facts = TableFacts(("id",), None, {name: ColumnFacts() for name in after})
-    directory.segment([(replace(table, facts=facts), [insert(20, 2, note="b", more="c")])])
+    directory.segment([(replace(table, facts=facts), [insert(20, id="2", note="b", more="c")])])
     summary = merge_into(spark, directory, tmp_path / "wh", mode="both")
     assert (summary["error"], summary["warnings"]) == (None, [])
     assert rows_by_id(spark, tmp_path / "wh", table, "delta") == {
@@ -166,7 +150,7 @@ def test_a_new_column_that_has_no_default_is_exact(spark: SparkSession, tmp_path
     assert "more" in log.select("_pgcdc_old.*").columns
     renamed = table_schema("t", {**before, "other": pg_type(TEXT)}, ("id",))
     facts = TableFacts(("id",), None, {name: ColumnFacts() for name in (*before, "other")})
-    directory.segment([(replace(renamed, facts=facts), [insert(30, 3, note="c", other="d")])])
+    directory.segment([(replace(renamed, facts=facts), [insert(30, id="3", note="c", other="d")])])
     (warning,) = merge_into(spark, directory, tmp_path / "wh", mode="both")["warnings"]
     assert '"public.t" has the new column "other": it is NULL in rows that have not changed' in warning
 
@@ -201,20 +185,20 @@ def test_what_cannot_be_followed_stops_its_table(spark: SparkSession, tmp_path: 
         table_schema("toast", {**ID, "old": text}, ("id",)),
         table_schema("toast", {**ID, "v": text}, ("id",)),
     )
-    unsent = [update(40, 1, unsent="v")]
+    unsent = [update(40, id="1", unsent="v")]
 
     def second(directory: Directory) -> None:
         changes = [
-            (after[name], [update(40, 1, **{next(iter(new)): value})])
+            (after[name], [update(40, id="1", **{next(iter(new)): value})])
             for name, (_, new, value, _) in steps.items()
         ]
         directory.segment([*changes, (renamed[1], unsent)])
 
     def first(directory: Directory) -> None:
         tables: list[tuple[TableSchema, list[Change]]] = [
-            (t, [insert(10, 1, v="1")]) for t in before.values()
+            (t, [insert(10, id="1", v="1")]) for t in before.values()
         ]
-        directory.segment([*tables, (renamed[0], [insert(10, 1, old="long")])])
+        directory.segment([*tables, (renamed[0], [insert(10, id="1", old="long")])])
 
     for runs in (1, 2):
         directory = Directory(tmp_path / f"in{runs}", FORMATS["jsonl"])

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass, field
 
-from merge_histories import pg_type
+from merge_histories import numeric, pg_type
 from pyspark.sql import Column as Expression
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
@@ -21,10 +21,6 @@ DATE, TIME, TIMESTAMP, TIMESTAMPTZ, INTERVAL, BIT, NUMERIC = 1082, 1083, 1114, 1
 HSTORE = PgType(99_001, -1, "hstore", "other")
 OWN = PgType(99_002, -1, "own", "other")
 ENUM = PgType(99_003, -1, "mood", "enum")
-
-
-def numeric(precision: int, scale: int) -> PgType:
-    return pg_type(NUMERIC, (precision << 16 | scale) + 4)
 
 
 @dataclass

@@ -1,13 +1,12 @@
 """The promise: whatever happens to a table, the merged table is the table."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from merge_directories import FORMATS, Directory, merge_into, merged_rows
 from merge_histories import History, random_history
-from merge_oracle import Change, fold
+from merge_oracle import fold
 from pyspark.sql import SparkSession
 
 from pgcdc_cli.changes.table import ReplicaIdentity
@@ -28,13 +27,6 @@ def histories() -> list[History]:
     ]
 
 
-def parts(history: History, number: int) -> list[list[Change]]:
-    """Cut a history into parts of whole transactions, with an equal number of them."""
-    commits = sorted({change.commit_lsn for change in history.changes})
-    edges = [0, *(commits[len(commits) * part // number - 1] for part in range(1, number + 1))]
-    return [[c for c in history.changes if low < c.commit_lsn <= high] for low, high in pairwise(edges)]
-
-
 def test_oracle_agrees_with_the_history_that_made_the_changes(histories: Sequence[History]) -> None:
     for history in histories:
         assert len(history.changes) > 40
@@ -52,7 +44,7 @@ def test_merged_tables_are_what_the_oracle_says(
     """Four segments; the first two in one run, then the others in another, which finds rows to change."""
     mixed = ["debezium.zst", "jsonl.gz", "arrow+zstd", "debezium"]
     directory = Directory(tmp_path / "in", FORMATS["jsonl"])
-    cut = [parts(history, 4) for history in histories]
+    cut = [history.parts(4) for history in histories]
     for number in range(4):
         directory.encoding = FORMATS[mixed[number] if encoding == "mixed" else encoding]
         directory.segment([(h.table, some[number]) for h, some in zip(histories, cut, strict=True)])

@@ -1,12 +1,12 @@
 """Iceberg tables keep the same promises; what they can't keep is refused."""
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from merge_directories import FORMATS, Directory, merge_into, merged_rows, read_table
-from merge_histories import INT4, TEXT, History, pg_type, random_history, table_schema
+from merge_histories import TEXT, pg_type, random_history, table_schema
+from merge_notes import COLUMNS, delete, insert, update
 from merge_oracle import Change, fold
 from pyspark.sql import SparkSession
 
@@ -16,27 +16,12 @@ from pgcdc_cli.spark.pgcdc_merge.control import ControlTable
 from pgcdc_cli.spark.pgcdc_merge.iceberg import IcebergLake
 from pgcdc_cli.spark.pgcdc_merge.merge_errors import MergeError
 
-COLUMNS = {"id": pg_type(INT4), "note": pg_type(TEXT)}
 ONE = table_schema("One ä`x", COLUMNS, ("id",), schema="Shop.1")
 INT2 = 21
 
 
-def insert(lsn: int, id_: int) -> Change:
-    return Change("I", lsn, 0, {"id": str(id_), "note": "new"})
-
-
-def delete(lsn: int, id_: int) -> Change:
-    return Change("D", lsn, 0, old={"id": str(id_)})
-
-
 def iceberg(spark: SparkSession, directory: Directory, warehouse: Path, **options: Any) -> dict[str, Any]:
     return merge_into(spark, directory, warehouse, format="iceberg", **options)
-
-
-def cut(history: History, parts: int) -> list[list[Change]]:
-    commits = sorted({change.commit_lsn for change in history.changes})
-    edges = [0, *(commits[len(commits) * n // parts - 1] for n in range(1, parts + 1))]
-    return [[c for c in history.changes if low < c.commit_lsn <= high] for low, high in pairwise(edges)]
 
 
 def test_merged_tables_are_what_the_oracle_says(
@@ -50,15 +35,15 @@ def test_merged_tables_are_what_the_oracle_says(
     ]
     for part, encoding in enumerate(["jsonl", "arrow"]):
         directory.encoding = FORMATS[encoding]
-        directory.segment([(h.table, cut(h, 2)[part]) for h in histories])
+        directory.segment([(h.table, h.parts(2)[part]) for h in histories])
         summary = iceberg(spark, directory, warehouse, mode="both")
         assert summary["error"] is None
     for history in histories:
         expected = fold(history.changes, history.key)
         assert merged_rows(spark, warehouse, history.table, "iceberg") == expected
         logged = read_table(spark, warehouse, history.table, "iceberg", "changelog")
-        places = [(row["_pgcdc_op"], row["_pgcdc_lsn"], row["_pgcdc_seq"]) for row in logged.collect()]
-        assert sorted(places) == sorted((c.op, c.commit_lsn, c.seq) for c in history.changes)
+        positions = [(row["_pgcdc_op"], row["_pgcdc_lsn"], row["_pgcdc_seq"]) for row in logged.collect()]
+        assert sorted(positions) == sorted((c.op, c.commit_lsn, c.seq) for c in history.changes)
 
 
 def segments_of_snapshots(spark: SparkSession, warehouse: Path, mode: str) -> list[str]:
@@ -75,7 +60,7 @@ def test_each_range_is_one_snapshot_whatever_happens(
     directory.segment([(ONE, [insert(10, 1), insert(11, 2), insert(12, 3)])])
     first = iceberg(spark, directory, warehouse, soft_delete=True, metadata=True)
     assert first["tables"][0]["inserted"] == 3
-    directory.segment([(ONE, [insert(20, 4), delete(21, 1), Change("U", 22, 0, {"id": "2", "note": "u"})])])
+    directory.segment([(ONE, [insert(20, 4), delete(21, 1), update(22, 2, "u")])])
     with monkeypatch.context() as patch:
         patch.setattr(ControlTable, "finish", lambda *_: pytest.fail("died"))
         with pytest.raises(pytest.fail.Exception):

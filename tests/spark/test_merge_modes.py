@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from merge_directories import FORMATS, Directory, merge_into, merged_rows, table_path
-from merge_histories import INT4, TEXT, History, pg_type, random_history, table_schema
+from merge_histories import INT4, History, pg_type, random_history, table_schema
+from merge_notes import COLUMNS, ONE, TWO, delete, insert
 from merge_oracle import Change, Row, fold
 from pyspark.sql import SparkSession
 
@@ -14,22 +15,7 @@ from pgcdc_cli.changes.table import ReplicaIdentity, TableSchema
 from pgcdc_cli.spark.pgcdc_merge.merge_errors import MergeError
 from pgcdc_cli.spark.pgcdc_merge.options import parse_lsn
 
-COLUMNS = {"id": pg_type(INT4), "note": pg_type(TEXT)}
-ONE = table_schema("one", COLUMNS, ("id",))
-TWO = table_schema("two", COLUMNS, ("id",))
 KEYLESS = table_schema("keyless", COLUMNS, None, ReplicaIdentity.FULL)
-
-
-def insert(lsn: int, id_: int, note: str | None = "new") -> Change:
-    return Change("I", lsn, 0, {"id": str(id_), "note": note})
-
-
-def update(lsn: int, id_: int, note: str | None) -> Change:
-    return Change("U", lsn, 0, {"id": str(id_), "note": note})
-
-
-def delete(lsn: int, id_: int) -> Change:
-    return Change("D", lsn, 0, old={"id": str(id_)})
 
 
 def tables_of(summary: dict[str, Any]) -> dict[tuple[str, str], int]:
@@ -193,18 +179,12 @@ def test_deleted_rows_stay_with_their_last_values(
     )
     directory = Directory(tmp_path / "in", FORMATS["jsonl"])
     for part in range(cuts):
-        directory.segment([(history.table, cut(history, cuts, part))])
+        directory.segment([(history.table, history.parts(cuts)[part])])
         summary = merge_into(spark, directory, warehouse, soft_delete=True, metadata=True)
         assert summary["error"] is None
     expected = soft_fold(history.changes, history.key)
     assert any(deleted for _, deleted, _ in expected.values())
     assert soft_rows(spark, warehouse, history) == expected
-
-
-def cut(history: History, number: int, part: int) -> list[Change]:
-    commits = sorted({change.commit_lsn for change in history.changes})
-    edges = [0, *(commits[len(commits) * n // number - 1] for n in range(1, number + 1))]
-    return [c for c in history.changes if edges[part] < c.commit_lsn <= edges[part + 1]]
 
 
 def soft_rows(spark: SparkSession, warehouse: Path, history: History) -> dict[tuple[str | None, ...], Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from merge_directories import Directory, merge_into, merged_rows, table_path
 from merge_histories import INT4, TEXT, pg_type, table_schema
+from merge_notes import COLUMNS, ONE, TWO, delete, insert, update
 from merge_oracle import Change, fold
 from pyspark.sql import SparkSession
 
@@ -16,23 +17,6 @@ from pgcdc_cli.spark.pgcdc_merge import job
 from pgcdc_cli.spark.pgcdc_merge.control import ControlTable, locked
 from pgcdc_cli.spark.pgcdc_merge.delta import DeltaLake
 from pgcdc_cli.spark.pgcdc_merge.merge_errors import MergeError
-
-COLUMNS = {"id": pg_type(INT4), "note": pg_type(TEXT)}
-ONE = table_schema("one", COLUMNS, ("id",))
-TWO = table_schema("two", COLUMNS, ("id",))
-
-
-def insert(lsn: int, id_: int, note: str | None = "new") -> Change:
-    return Change("I", lsn, 0, {"id": str(id_), "note": note})
-
-
-def update(lsn: int, id_: int, note: str | None) -> Change:
-    return Change("U", lsn, 0, {"id": str(id_), "note": note})
-
-
-def delete(lsn: int, id_: int) -> Change:
-    return Change("D", lsn, 0, old={"id": str(id_)})
-
 
 FIRST = [insert(10, 1), insert(20, 2), update(30, 1, "changed")]
 SECOND = [delete(40, 1), insert(50, 3), update(60, 2, None)]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from merge_directories import FORMATS, Directory, merge_into, merged_rows, table_path
-from merge_histories import pg_type, table_schema
+from merge_histories import numeric, pg_type, table_schema
 from merge_oracle import Change
 from pyspark.sql import SparkSession
 
@@ -26,10 +26,6 @@ class Case(NamedTuple):
     type: PgType
     spark: str
     values: dict[str, Any]
-
-
-def numeric(precision: int, scale: int) -> PgType:
-    return pg_type(1700, (precision << 16 | scale & 0x7FF) + 4)
 
 
 ENUM = PgType(99_000, -1, "mood", "enum")

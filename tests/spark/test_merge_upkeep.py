@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from merge_directories import Directory, merge_into, read_table, table_path
 from merge_histories import INT4, pg_type, table_schema
-from merge_oracle import Change
+from merge_oracle import Change, delete
 from pyspark.sql import SparkSession
 
 from pgcdc_cli.spark.pgcdc_merge import delta
@@ -56,7 +56,7 @@ def test_a_merge_of_few_rows_leaves_the_files_of_all_others(
     directory.segment([(ONE, [insert(number) for number in range(50)])])
     merge_into(spark, directory, warehouse)
     whole = set(read_table(spark, warehouse, ONE).inputFiles())
-    directory.segment([(ONE, [Change("D", 1000 + n, 0, old={"id": str(n)}) for n in range(7)])])
+    directory.segment([(ONE, [delete(1000 + n, id=str(n)) for n in range(7)])])
     merge_into(spark, directory, warehouse)
     assert set(read_table(spark, warehouse, ONE).inputFiles()) == whole
     directory.segment([(ONE, [insert(200)])])
@@ -75,10 +75,10 @@ def test_a_merge_of_most_rows_writes_the_files_anew(
     merge_into(spark, directory, warehouse)
     marks = []
     for first, last in ((0, 7), (7, 36), (36, 37)):
-        directory.segment([(ONE, [Change("D", 1000 + n, 0, old={"id": str(n)}) for n in range(first, last)])])
+        directory.segment([(ONE, [delete(1000 + n, id=str(n)) for n in range(first, last)])])
         assert merge_into(spark, directory, warehouse)["tables"][0]["deleted"] == last - first
         marks.append(len(list(table_path(warehouse, ONE).glob("*.bin"))))
-    directory.segment([(ONE, [Change("D", 2000 + n, 0, old={"id": str(n)}) for n in range(10, 49)])])
+    directory.segment([(ONE, [delete(2000 + n, id=str(n)) for n in range(10, 49)])])
     merge_into(spark, directory, warehouse)
     marks.append(len(list(table_path(warehouse, ONE).glob("*.bin"))))
     assert marks == [1, 2, 3, 3]

@@ -6,42 +6,15 @@ from typing import Any
 
 import pytest
 from merge_directories import FORMATS, Directory, merge_into, read_table
-from merge_histories import INT4, JSONB, TEXT, pg_type, table_schema
-from merge_oracle import Change, Row
+from merge_histories import INT4, JSONB, NUMERIC, TEXT, numeric, pg_type, table_schema
+from merge_oracle import Change, delete, insert, update
 from pyspark.sql import SparkSession
 
 from pgcdc_cli.changes.table import TableSchema
-from pgcdc_cli.types.pg_type import PgType
 
-DATE, TIMESTAMP, TIMESTAMPTZ, DATES, NUMERIC, NUMERICS, JSON, TEXTS = (
-    1082,
-    1114,
-    1184,
-    1182,
-    1700,
-    1231,
-    114,
-    1009,
-)
+DATE, TIMESTAMP, TIMESTAMPTZ, DATES, NUMERICS, JSON, TEXTS = 1082, 1114, 1184, 1182, 1231, 114, 1009
 ENCODINGS = ("jsonl", "arrow", "debezium")
 ID = {"id": pg_type(INT4)}
-
-
-def numeric(precision: int, scale: int) -> PgType:
-    return pg_type(NUMERIC, (precision << 16 | scale) + 4)
-
-
-def insert(lsn: int, **values: str | None) -> Change:
-    return Change("I", lsn, 0, values)
-
-
-def update(lsn: int, old: Row | None = None, unsent: str = "", **values: str | None) -> Change:
-    unchanged = frozenset({unsent} if unsent else ())
-    return Change("U", lsn, 0, {**values, **dict.fromkeys(unchanged)}, old, unchanged=unchanged)
-
-
-def delete(lsn: int, **key: str) -> Change:
-    return Change("D", lsn, 0, old=dict(key))
 
 
 def rows_in(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from executables import executable
 from merge_directories import FORMATS, Directory, merge_into
 from merge_histories import INT4, pg_type, table_schema
 from merge_oracle import Change
@@ -17,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
+from pgcdc_cli.spark.pgcdc_merge.options import PROGRESS, MergeOptions
 from pgcdc_cli.spark.warehouse import last_merged, local_path, read_record
 
 ONE = table_schema("one", {"id": pg_type(INT4)}, ("id",))
@@ -57,15 +58,12 @@ def spark_home(tmp_path: Path) -> Path:
 
     As in Spark's own PythonRunner, all that the job says comes by standard output.
     """
-    script = tmp_path / "spark" / "bin" / "spark-submit"
-    script.parent.mkdir(parents=True)
     said = tmp_path / "summary"
     said.write_text(json.dumps(SUMMARY) + "\n")
-    script.write_text(
-        f"#!/bin/sh\necho started >> {tmp_path}/trace\necho noise >&2\n"
-        f"echo 'pgcdc-progress {json.dumps(DONE)}'\ncat {said}\n"
+    executable(
+        tmp_path / "spark" / "bin" / "spark-submit",
+        f"echo started >> {tmp_path}/trace\necho noise >&2\necho '{PROGRESS}{json.dumps(DONE)}'\ncat {said}",
     )
-    script.chmod(0o755)
     return tmp_path / "spark"
 
 
