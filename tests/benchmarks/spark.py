@@ -94,8 +94,8 @@ class Bench:
 
     def load(self, directory: Directory, lake: str) -> Path:
         """Merge a directory's snapshot into a new warehouse, and keep a copy of that."""
-        for place in (self.work / lake, self.kept(lake)):
-            shutil.rmtree(place, ignore_errors=True)
+        for folder in (self.work / lake, self.kept(lake)):
+            shutil.rmtree(folder, ignore_errors=True)
         self.merge(directory, lake)
         shutil.copytree(self.work / lake, self.kept(lake))
         return self.work / lake
@@ -104,7 +104,7 @@ class Bench:
         return self.work / f"kept-{lake}"
 
     def restore(self, lake: str) -> None:
-        """Bring back the warehouse that was loaded, at its old place: Iceberg's files name it."""
+        """Bring back the warehouse that was loaded, where it was: Iceberg's files name it."""
         shutil.rmtree(self.work / lake)
         shutil.copytree(self.kept(lake), self.work / lake)
         self.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
@@ -112,9 +112,9 @@ class Bench:
     def merge(self, directory: Directory, lake: str) -> float:
         """Merge, and return the seconds that it took; SystemExit if it could not."""
         began = time.monotonic()
-        told = merge(self.spark, MergeOptions(str(directory.path), str(self.work / lake), format=lake))
-        if told["error"] is not None:
-            raise SystemExit(told["error"]["message"])
+        summary = merge(self.spark, MergeOptions(str(directory.path), str(self.work / lake), format=lake))
+        if summary["error"] is not None:
+            raise SystemExit(summary["error"]["message"])
         return time.monotonic() - began
 
     def table(self, lake: str) -> tuple[SparkSession, LakeTable]:
@@ -149,8 +149,8 @@ class Bench:
 
 def line(cells: list[str]) -> str:
     return " ".join(
-        cell.ljust(width) if place < 4 else cell.rjust(width)
-        for place, (cell, width) in enumerate(zip(cells, COLUMNS.values(), strict=True))
+        cell.ljust(width) if index < 4 else cell.rjust(width)
+        for index, (cell, width) in enumerate(zip(cells, COLUMNS.values(), strict=True))
     )
 
 
@@ -175,8 +175,8 @@ def measure_rewrite(bench: Bench, lake: str, encoding: str) -> None:
         return bench.merge(directory, lake)
 
     what = f"{options.changes} changes into {options.rows} rows"
-    told = {"part": "rewrite", "lake": lake, "format": encoding, "what": what}
-    bench.report({**told, **bench.alternate(ours, theirs)})
+    which = {"part": "rewrite", "lake": lake, "format": encoding, "what": what}
+    bench.report({**which, **bench.alternate(ours, theirs)})
 
 
 def written(warehouse: Path, before: set[Path]) -> float:
@@ -209,8 +209,8 @@ def measure_few(bench: Bench, lake: str) -> None:
 
     found = bench.alternate(lambda: timed(None), lambda: timed(COPYING[lake]))
     what = f"{options.few} changes into {options.large} rows"
-    told = {"part": "few", "lake": lake, "format": "arrow", "what": what, **sizes}
-    bench.report({**told, "whole": written(warehouse, data_files(warehouse) - before), **found})
+    which = {"part": "few", "lake": lake, "format": "arrow", "what": what, **sizes}
+    bench.report({**which, "whole": written(warehouse, data_files(warehouse) - before), **found})
 
 
 def measure_growth(bench: Bench, lake: str) -> None:

@@ -159,17 +159,19 @@ def _slice(table: TableSchema, changes: Sequence[Change], first: int, last: int)
 
 
 def _stamp(index: int, change: Change, lsn: Lsn | None = None) -> Stamp:
-    return Stamp(index, Lsn(_place(change)) if lsn is None else lsn, Lsn(change.commit_lsn), 0, 1, change.seq)
+    return Stamp(
+        index, Lsn(_position(change)) if lsn is None else lsn, Lsn(change.commit_lsn), 0, 1, change.seq
+    )
 
 
-def _place(change: Change) -> int:
+def _position(change: Change) -> int:
     """Where a change is in the log: not in the order of commits, since transactions overlap."""
     return change.commit_lsn // (2 + change.commit_lsn % 3) + change.seq
 
 
 def _batch(table: TableSchema, index: int, change: Change) -> ChangeBatch:
-    place = (2 * index, _place(change), change.commit_lsn, 0, 1, change.seq)
-    one = [np.array([n]) for n in place]
+    stamp = (2 * index, _position(change), change.commit_lsn, 0, 1, change.seq)
+    one = [np.array([n]) for n in stamp]
     new = None if change.new is None else FullImage(_columns(table, change.new), _masks(table, change))
     old: FullImage | KeyImage | None = None
     if change.old is not None:

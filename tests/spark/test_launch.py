@@ -102,10 +102,10 @@ def test_path_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.fixture
 def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A Spark that writes its arguments into a file, one a line, and fails."""
-    told = tmp_path / "arguments"
-    executable(tmp_path / "spark" / "bin" / "spark-submit", f'printf "%s\\n" "$@" > "{told}"; exit 3')
+    given = tmp_path / "arguments"
+    executable(tmp_path / "spark" / "bin" / "spark-submit", f'printf "%s\\n" "$@" > "{given}"; exit 3')
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
-    return told
+    return given
 
 
 def arguments(recorded: Path, *extra: str) -> list[str]:
@@ -176,21 +176,21 @@ def test_a_delta_of_the_users_own_replaces_ours(recorded: Path) -> None:
         ("# spark.jars=/x/delta-spark_4.1_2.13-4.4.0.jar", packages.DELTA),
     ],
 )
-@pytest.mark.parametrize("place", ["given", "default", "option"])
+@pytest.mark.parametrize("source", ["given", "default", "option"])
 def test_what_sparks_own_settings_bring(
-    recorded: Path, monkeypatch: pytest.MonkeyPatch, place: str, line: str, wanted: str | None
+    recorded: Path, monkeypatch: pytest.MonkeyPatch, source: str, line: str, wanted: str | None
 ) -> None:
     folder = recorded.parent / "conf"
     folder.mkdir()
     monkeypatch.setenv("SPARK_CONF_DIR", str(folder))
-    file = folder / ("spark-defaults.conf" if place == "default" else "mine")
+    file = folder / ("spark-defaults.conf" if source == "default" else "mine")
     file.write_text(f"spark.x\n{line}\n")
     extra = {
         "given": ["--properties-file", str(file)],
         "default": [],
         "option": [f"--properties-file={file}"],
     }
-    given = arguments(recorded, *extra[place])
+    given = arguments(recorded, *extra[source])
     assert [*packages.values_of("--packages", given)] == ([] if wanted is None else [wanted])
 
 

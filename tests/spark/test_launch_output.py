@@ -16,9 +16,7 @@ from pgcdc_cli.spark.launch import SparkOptions, submit
 from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 
 
-def test_a_failure_tells_its_reason_and_keeps_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_says_why_and_keeps_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = "echo 'java.io.IOException: no space' >&2; echo bye >&2; exit 7"
     executable(tmp_path / "spark" / "bin" / "spark-submit", lines)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
@@ -44,20 +42,18 @@ def test_what_the_job_died_of_is_the_reason(tmp_path: Path, monkeypatch: pytest.
 
 
 def saying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> tuple[PgcdcError, list[str]]:
-    """Run a Spark that says these lines and fails; returns the error, and what was remarked before."""
+    """Run a Spark that says these lines and fails; returns the error, and what was said before."""
     (tmp_path / "said").write_text("".join(f"{line}\n" for line in lines))
     executable(tmp_path / "spark" / "bin" / "spark-submit", f"cat {tmp_path}/said >&2; exit 1")
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
     monkeypatch.setattr(output.tempfile, "tempdir", str(tmp_path))
-    remarks: list[str] = []
+    said: list[str] = []
     with pytest.raises(PgcdcError) as caught:
-        submit(MergeOptions("in", "wh"), SparkOptions("spark://there:7077"), None, remarks.append)
-    return caught.value, remarks
+        submit(MergeOptions("in", "wh"), SparkOptions("spark://there:7077"), None, said.append)
+    return caught.value, said
 
 
-def test_what_keeps_spark_waiting_is_remarked_on_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_keeps_spark_waiting_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     starved = (
         "26/11/21 11:00:00 WARN TaskSchedulerImpl: Initial job has not accepted any resources; check your"
         " cluster UI to ensure that workers are registered and have sufficient resources"
@@ -65,14 +61,14 @@ def test_what_keeps_spark_waiting_is_remarked_on_once(
     retried = (
         "26/11/21 11:00:00 INFO Client: Retrying connect to server: rm/10.0.0.1:8032. Already tried 0 time(s)"
     )
-    _, remarks = saying(tmp_path, monkeypatch, starved, retried, starved, retried)
-    waiting, unreached = remarks
+    _, said = saying(tmp_path, monkeypatch, starved, retried, starved, retried)
+    waiting, unreached = said
     assert waiting.startswith("Spark waits for executors: ")
     assert unreached == "Spark can't reach rm/10.0.0.1:8032, and tries again"
 
 
 def test_a_master_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    error, remarks = saying(
+    error, said = saying(
         tmp_path,
         monkeypatch,
         "26/11/21 11:00:00 WARN StandaloneAppClient$ClientEndpoint: Failed to connect to master there:7077",
@@ -82,7 +78,7 @@ def test_a_master_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Monke
         "py4j.protocol.Py4JJavaError: An error occurred",
         "\tat io.netty.channel.unix.Errors.handleConnectErrno(Errors.java:131)",
     )
-    assert remarks == ["Spark can't reach the master there:7077, and tries again"]
+    assert said == ["Spark can't reach the master there:7077, and tries again"]
     assert error.message == "could not merge: the Spark master doesn't answer"
     assert error.kind is ErrorKind.SPARK
 

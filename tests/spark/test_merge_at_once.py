@@ -115,9 +115,9 @@ def test_a_commit_right_after_ours_is_not_taken_for_it(
         return real(table, mark)
 
     monkeypatch.setattr(DeltaTable, "_commit", late)
-    (told,) = merge_into(spark, directory, warehouse)["tables"]
-    assert (told["version"], told["inserted"], told["deleted"]) == (1, 1, 1)
-    assert spark.sql(f"DESCRIBE HISTORY delta.`{told['path']}`").count() == 3
+    (result,) = merge_into(spark, directory, warehouse)["tables"]
+    assert (result["version"], result["inserted"], result["deleted"]) == (1, 1, 1)
+    assert spark.sql(f"DESCRIBE HISTORY delta.`{result['path']}`").count() == 3
 
 
 def test_another_merge_is_blamed_for_conflicts_only() -> None:

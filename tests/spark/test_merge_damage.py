@@ -126,8 +126,8 @@ def delta(spark: SparkSession, warehouse: Path, statement: str) -> None:
 
 
 def problem_of(summary: dict[str, Any]) -> str:
-    (told,) = (table["problem"] for table in summary["tables"] if table["table"] == "public.one")
-    return str(told)
+    (shown,) = (table["problem"] for table in summary["tables"] if table["table"] == "public.one")
+    return str(shown)
 
 
 def test_a_table_whose_checksums_are_missing(
@@ -148,7 +148,7 @@ def test_a_table_whose_checksums_are_missing(
 
 
 @pytest.mark.parametrize(
-    ("statement", "told"),
+    ("statement", "shown"),
     [
         ("RESTORE TABLE {} TO VERSION AS OF 0", "RESTORE (version 2)"),
         pytest.param("DELETE FROM {} WHERE id = 3", "DELETE (version 2)", marks=pytest.mark.long),
@@ -156,7 +156,7 @@ def test_a_table_whose_checksums_are_missing(
     ],
 )
 def test_a_table_that_another_program_wrote_is_left_alone(
-    spark: SparkSession, directory: Directory, warehouse: Path, statement: str, told: str
+    spark: SparkSession, directory: Directory, warehouse: Path, statement: str, shown: str
 ) -> None:
     """Until it is set back to the version that was recorded; its log may say more than that."""
     merge_into(spark, directory, warehouse, tables=["public.one"], until=0x24)
@@ -166,7 +166,7 @@ def test_a_table_that_another_program_wrote_is_left_alone(
     summary = merge_into(spark, directory, warehouse)
     assert problem_of(summary) == (
         f'could not merge "public.one": "file:{table_path(warehouse, ONE)}" was changed by another program'
-        f" since it was merged last, at version 1: {told}"
+        f" since it was merged last, at version 1: {shown}"
     )
     assert merged_rows(spark, warehouse, TWO) == fold(FIRST + THIRD, ("id",))
     delta(spark, warehouse, "RESTORE TABLE {} TO VERSION AS OF 1")

@@ -117,8 +117,8 @@ def test_tables_follow_their_columns(
     directory.segment([(after[name], step.second) for name, step in STEPS.items()])
     summary = merge_into(spark, directory, tmp_path / "wh", format=lake)
     problems = {table["table"]: table["problem"] for table in summary["tables"] if table["problem"]}
-    told = {warning.split('"')[1] for warning in summary["warnings"]}
-    assert told == ({"public.added", "public.renamed"} if runs > 1 else set())
+    warned = {warning.split('"')[1] for warning in summary["warnings"]}
+    assert warned == ({"public.added", "public.renamed"} if runs > 1 else set())
     if lake == "iceberg":
         assert "from decimal(5,2) to decimal(12,4), which Iceberg can't follow" in problems["public.digits"]
     assert list(problems) == (["public.digits"] if lake == "iceberg" else [])

@@ -157,11 +157,11 @@ def differing(spark: SparkSession, cases: dict[str, Case]) -> list[tuple[str, ..
         pairs.append(wanted.cast("string").alias(f"wanted{number}"))
     lines = spark.sparkContext.parallelize([b"{" + b",".join(row) + b"}" for row in rows], 2)
     schema = ", ".join(f"t{number} string, j{number} string" for number in range(len(cases)))
-    told = spark.read.schema(schema).json(lines.map(bytes.decode)).select("*", *pairs).collect()
+    decoded_rows = spark.read.schema(schema).json(lines.map(bytes.decode)).select("*", *pairs).collect()
     return [
         (name, row[f"t{number}"], row[f"j{number}"], row[f"found{number}"], row[f"wanted{number}"])
         for number, name in enumerate(cases)
-        for row in told
+        for row in decoded_rows
         if row[f"found{number}"] != row[f"wanted{number}"]
     ]
 

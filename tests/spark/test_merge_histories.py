@@ -51,7 +51,7 @@ def test_merged_tables_are_what_the_oracle_says(
         if number % 2:
             summary = merge_into(spark, directory, tmp_path / "wh")
             assert summary["error"] is None
-    told = {(file["table"], file["unchanged"]) for line in directory.lines for file in line["files"]}
-    assert {(h.table.display, h.toasts) for h in histories} <= told
+    listed = {(file["table"], file["unchanged"]) for line in directory.lines for file in line["files"]}
+    assert {(h.table.display, h.toasts) for h in histories} <= listed
     for history in histories:
         assert merged_rows(spark, tmp_path / "wh", history.table) == fold(history.changes, history.key)

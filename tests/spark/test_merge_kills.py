@@ -217,10 +217,10 @@ class Warehouse:
 
     def found(self, source: Source) -> set[str]:
         """Say in which step of the merge a run was killed, as the warehouse tells."""
-        place = f"file:{self._path}"
-        lake = LAKES[self._format](place)
+        warehouse = f"file:{self._path}"
+        lake = LAKES[self._format](warehouse)
         session = new_session(self._spark, lake)
-        control = ControlTable(session, lake, place)
+        control = ControlTable(session, lake, warehouse)
         rows = [control.progress(mode).all for mode in self._modes]
         writing = {WRITING} if self._is_writing() else set()
         for number, row in enumerate(rows):

@@ -221,9 +221,9 @@ def test_extra_columns_are_for_a_tables_whole_life(
     without = merge_into(spark, directory, warehouse, tables=["public.one"])
     assert without["error"]["message"] == 'could not merge "public.one": it was made with --metadata'
     other = merge_into(spark, directory, warehouse, metadata=True, soft_delete=True)
-    told = [table["problem"] for table in other["tables"]]
-    assert told[0] == 'could not merge "public.one": it was made without --soft-delete'
-    assert 'its column "_PGCDC_lsn" has a name that this job uses itself' in told[1]
+    found = [table["problem"] for table in other["tables"]]
+    assert found[0] == 'could not merge "public.one": it was made without --soft-delete'
+    assert 'its column "_PGCDC_lsn" has a name that this job uses itself' in found[1]
 
 
 def test_an_unfinished_range_is_finished_before_anything_else(

@@ -116,5 +116,5 @@ def test_folding_a_slot_gives_the_table(database, identity):
 
 
 def test_a_value_that_nothing_carries_is_missing():
-    lacking = Change("U", 1, 0, {"a": "2", "doc": None}, {"a": "1"}, unchanged=frozenset({"doc"}))
-    assert fold([lacking], ["a"]) == {("2",): {"a": "2", "doc": MISSING}}
+    unsent = Change("U", 1, 0, {"a": "2", "doc": None}, {"a": "1"}, unchanged=frozenset({"doc"}))
+    assert fold([unsent], ["a"]) == {("2",): {"a": "2", "doc": MISSING}}

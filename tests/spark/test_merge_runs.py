@@ -250,12 +250,12 @@ def test_tables_that_cannot_be_merged_hold_up_no_other(
     summary = merge_into(spark, directory, warehouse)
     problems = {table["table"]: table["problem"] for table in summary["tables"]}
     assert problems.pop("public.one") is None
-    told = {
+    messages = {
         "cased": 'the columns "id" and "ID" differ in case only',
         "retyped": 'its column "note" changed from string to int',
         "anew": "it was dropped and created anew",
     }
-    for name, reason in told.items():
+    for name, reason in messages.items():
         assert reason in problems.pop(f"public.{name}")
     assert problems == {}
     assert summary["error"]["message"] == "could not merge 3 tables: the warnings say why"
@@ -273,7 +273,7 @@ def test_a_value_that_was_never_sent_stops_its_table(
     tables = {name: table_schema(name, COLUMNS, ("id",)) for name in names}
     directory.segment([(table, [insert(10, 1, "long")]) for table in tables.values()])
     merge_into(spark, directory, warehouse)
-    lacking = Change("U", 40, 0, {"id": "2", "note": None}, unchanged=toast)
+    unsent = Change("U", 40, 0, {"id": "2", "note": None}, unchanged=toast)
     arrival = Change("I", 30, 0, {"id": "2", "note": None}, unchanged=toast)
     anew = Change("I", 40, 0, {"id": "1", "note": None}, unchanged=toast)
     moved = Change("U", 50, 0, {"id": "3", "note": None}, {"id": "2"}, unchanged=toast)
@@ -285,7 +285,7 @@ def test_a_value_that_was_never_sent_stops_its_table(
             (tables["again"], [delete(30, 1), anew]),
             (tables["astray"], [delete(30, 1), anew, away]),
             (tables["moved"], [arrival, moved]),
-            (tables["orphan"], [lacking]),
+            (tables["orphan"], [unsent]),
             (tables["truncated"], [Change("T", 20, 0), back]),
             (tables["found"], [back]),
         ]

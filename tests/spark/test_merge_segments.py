@@ -82,8 +82,8 @@ def test_a_value_that_nothing_has_stops_a_range_that_is_cut(spark: SparkSession,
     directory.segment([(by_id, [Change("I", 10, 0, {"id": "1", "code": "10", "amount": "1.5"})])])
     unknown = {"id": "2", "code": "20", "amount": None}
     directory.segment([(by_code, [Change("U", 20, 0, unknown, unchanged=frozenset({"amount"}))])])
-    (told,) = merge_into(spark, directory, tmp_path / "wh")["tables"]
-    assert '"amount" of the row (code) = (20) was not sent (unchanged TOAST)' in told["problem"]
+    (result,) = merge_into(spark, directory, tmp_path / "wh")["tables"]
+    assert '"amount" of the row (code) = (20) was not sent (unchanged TOAST)' in result["problem"]
     assert not table_path(tmp_path / "wh", by_code).exists()
 
 

@@ -147,8 +147,8 @@ def test_what_is_prepared_is_merged_once_it_is_committed(
     assert merge(spark, merged)["error"] is None
     table = tables_in(tmp_path / "at")["public.t"]
     assert texts(read_table(spark, tmp_path / "wh", table)) == Counter([("2",)])
-    told = "".join(path.read_text() for path in (tmp_path / "before").glob("**/0*.jsonl"))
-    assert all(f'"op":"{op}"' in told for op in ("I", "P", "K", "r"))
+    raw = "".join(path.read_text() for path in (tmp_path / "before").glob("**/0*.jsonl"))
+    assert all(f'"op":"{op}"' in raw for op in ("I", "P", "K", "r"))
     with pytest.raises(MergeError, match="it holds all tables in one file"):
         merge(spark, MergeOptions(str(tmp_path / "before"), str(tmp_path / "no")))
     assert not (tmp_path / "no" / "public").exists()

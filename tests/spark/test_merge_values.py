@@ -147,8 +147,8 @@ def test_decimals_are_exact_or_an_error(
     first = merge_into(spark, directory, tmp_path / "wh", format=lake, decimal="20,6")
     stopped = {name: problem for name, problem in problems(first).items() if problem}
     assert set(stopped) == {*UNFIT, "keyless"}
-    for name, (_, told) in UNFIT.items():
-        start = f'could not merge "public.{name}": column {told}'
+    for name, (_, message) in UNFIT.items():
+        start = f'could not merge "public.{name}": column {message}'
         assert stopped[name] == f"{start} doesn't hold that exactly"
         assert "give a wider --decimal" in hints(first)[name]
     assert '"many" of a row is 1,NaN,NULL: array<decimal(20,6)>' in stopped["keyless"]
@@ -261,9 +261,9 @@ def test_types_are_chosen_for_a_tables_whole_life(
     }
     for warehouse, options, remedies in asked.values():
         summary = merge_into(spark, directory, tmp_path / warehouse, dry_run=True, **options)
-        told = {name: hint for name, hint in hints(summary).items() if hint}
+        wrong = {name: hint for name, hint in hints(summary).items() if hint}
         assert {
-            name: hint.partition(",  or")[0].partition(", or")[0] for name, hint in told.items()
+            name: hint.partition(",  or")[0].partition(", or")[0] for name, hint in wrong.items()
         } == remedies
     assert problems(summary)["n"] == (
         'could not merge "public.n": its column "n" is decimal(20,6) in the table, and decimal(20,5)'
@@ -275,7 +275,7 @@ def test_what_nothing_has_can_be_null(spark: SparkSession, tmp_path: Path, direc
     """And is counted: what an insert lacks, or a row with a changed key, or what the table doesn't have."""
     old = table_schema("t", {**ID, "was": pg_type(TEXT), "note": pg_type(TEXT)}, ("id",))
     new = table_schema("t", {**ID, "doc": pg_type(TEXT), "note": pg_type(TEXT)}, ("id",))
-    lacking = Change("I", 50, 0, {"id": "5", "doc": None, "note": "e"}, unchanged=frozenset({"doc"}))
+    without = Change("I", 50, 0, {"id": "5", "doc": None, "note": "e"}, unchanged=frozenset({"doc"}))
     directory.segment([(old, [insert(10 + n, id=str(n), was="x", note=str(n)) for n in range(4)])])
     first = merge_into(spark, directory, tmp_path / "wh", missing_toast="null")
     assert_merged(first)
@@ -287,9 +287,9 @@ def test_what_nothing_has_can_be_null(spark: SparkSession, tmp_path: Path, direc
                     update(20, id="0", unsent="doc", note="a"),
                     update(30, {"id": "1"}, id="8", unsent="doc", note="b"),
                     update(40, {"id": "7"}, id="9", unsent="doc", note="c"),
-                    lacking,
+                    without,
                     delete(60, id="2"),
-                    replace(lacking, commit_lsn=70, new={"id": "2", "doc": None, "note": "f"}),
+                    replace(without, commit_lsn=70, new={"id": "2", "doc": None, "note": "f"}),
                     update(80, id="3", doc="sent", note="d"),
                     update(90, id="3", unsent="doc", note="g"),
                 ],

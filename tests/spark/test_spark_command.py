@@ -1,4 +1,4 @@
-"""`pgcdc spark-submit` for scripts and for people: with a Spark that only says what it is told to."""
+"""`pgcdc spark-submit` for scripts and for people: with a Spark that only says what it is given."""
 
 import fcntl
 import json
@@ -197,8 +197,8 @@ def test_if_new_ends_without_spark_once_all_is_merged(
     assert not is_new(spark_home, "--until", "0/1")
     assert is_new(spark_home, "--mode", "both")
     assert run(spark_home, "--if-new", "--verbose")[1] == "nothing new: merged up to segment 1, LSN 0/12\n"
-    told = json.loads(run(spark_home, "--if-new", "--json")[1])
-    assert (told["segment"], told["lsn"], told["tables"], told["error"]) == (1, "0/12", [], None)
+    summary = json.loads(run(spark_home, "--if-new", "--json")[1])
+    assert (summary["segment"], summary["lsn"], summary["tables"], summary["error"]) == (1, "0/12", [], None)
 
     directory.segment([(ONE, [Change("I", 20, 0, {"id": "2"})]), (TWO, [Change("I", 21, 0, {"id": "2"})])])
     assert is_new(spark_home)

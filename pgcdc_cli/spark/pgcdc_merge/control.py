@@ -33,7 +33,7 @@ _SCHEMA = (
     " keyless boolean, problem string, merged_at timestamp"
 )
 
-Key = tuple[str, str]
+TableMode = tuple[str, str]
 """A table and a mode."""
 
 
@@ -61,7 +61,7 @@ class ControlRow:
     merged_at: dt.datetime | None = None
 
     @property
-    def key(self) -> Key:
+    def key(self) -> TableMode:
         return self.table, self.mode
 
     def to_json(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class ControlRow:
 class ModeProgress:
     """How far the tables are in one mode."""
 
-    rows: Mapping[Key, ControlRow]
+    rows: Mapping[TableMode, ControlRow]
     mode: str
 
     def of(self, table: str) -> ControlRow | None:
@@ -95,9 +95,9 @@ class ControlTable:
         self._spark = spark
         self._lake = lake
         self._record = join(warehouse, RECORD)
-        self.rows: dict[Key, ControlRow] = self._read()
+        self.rows: dict[TableMode, ControlRow] = self._read()
 
-    def _read(self) -> dict[Key, ControlRow]:
+    def _read(self) -> dict[TableMode, ControlRow]:
         try:
             table = self._lake.open(self._spark, self._lake.control_location)
             found = [_row(**row.asDict()) for row in table.read().collect()] if table.exists else []
@@ -116,7 +116,7 @@ class ControlTable:
         row = self.progress(mode).all or ControlRow(stream_id, ALL, mode)
         self._write({**self.rows, row.key: replace(row, planned_segment=segment)})
 
-    def finish(self, rows: Mapping[Key, ControlRow]) -> None:
+    def finish(self, rows: Mapping[TableMode, ControlRow]) -> None:
         """Say what the run did."""
         self._write({**self.rows, **rows})
         self.keep_record()
@@ -129,13 +129,13 @@ class ControlTable:
         if rows and files.read(self._record) != content:
             files.write(self._record, content)
 
-    def _frame(self, rows: Mapping[Key, ControlRow]) -> DataFrame:
+    def _frame(self, rows: Mapping[TableMode, ControlRow]) -> DataFrame:
         """Make a data frame, by JSON: out of Python's own values it would need Python on the executors."""
         text = F.lit(json.dumps([row.to_json() for row in rows.values()]))
         one = self._spark.range(0, 1, 1, 1)
         return one.select(F.inline(F.from_json(text, f"array<struct<{_SCHEMA}>>", {"mode": "FAILFAST"})))
 
-    def _write(self, rows: dict[Key, ControlRow]) -> None:
+    def _write(self, rows: dict[TableMode, ControlRow]) -> None:
         try:
             self._lake.open(self._spark, self._lake.control_location).replace(self._frame(rows), None)
         except (PySparkException, Py4JJavaError) as error:

@@ -7,7 +7,7 @@ up no other: it becomes the table's problem in the summary.
 import datetime as dt
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from .changelog import append_changes
 from .column_types import Choices
-from .control import ALL, ControlRow, ControlTable, Key, locked
+from .control import ALL, ControlRow, ControlTable, TableMode, locked
 from .delta import DeltaLake
 from .fold import Extras
 from .iceberg import IcebergLake
@@ -48,16 +48,11 @@ LAKES: Mapping[str, type[DeltaLake | IcebergLake]] = {"delta": DeltaLake, "icebe
 AT_ONCE = 4
 """Tables merged at the same time."""
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
 TableListener = Callable[[Mapping[str, Any]], None]
 """Gets what became of each table, once it is done."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Why a table was left where it was."""
-
-    message: str
-    hint: str
 
 
 @dataclass(frozen=True)
@@ -69,7 +64,7 @@ class Task:
     keyless: bool = False
 
     @property
-    def key(self) -> Key:
+    def key(self) -> TableMode:
         return self.work.table, self.mode
 
 
@@ -81,14 +76,14 @@ def merge(
     Raises a MergeError where nothing could be merged at all.
     """
     try:
-        return _Run(spark, options, listener).run()
+        return _MergeRun(spark, options, listener).run()
     except (PySparkException, Py4JJavaError) as error:
         cause = cause_of(error)
         message = f'could not merge "{options.input}" into "{options.warehouse}": {cause}'
         raise MergeError(message, hint_for(cause)) from error
 
 
-class _Run:
+class _MergeRun:
     def __init__(self, spark: SparkSession, options: MergeOptions, listener: TableListener) -> None:
         self._spark = spark
         self._options = options
@@ -96,7 +91,7 @@ class _Run:
         self._files = HadoopFiles(spark)
         self._input = self._files.qualify(options.input)
         self._warehouse = self._files.qualify(options.warehouse)
-        self._lake = open_lake(options, self._files, self._warehouse)
+        self._lake = _open_lake(options, self._files, self._warehouse)
         self._summary = Summary(options, time.monotonic(), listener)
 
     def run(self) -> dict[str, Any]:
@@ -104,7 +99,7 @@ class _Run:
         if not segments:
             return self._summary.content({})
         with nullcontext() if self._options.dry_run else locked(self._warehouse):
-            control = ControlTable(new_session(self._spark, self._lake), self._lake, self._warehouse)
+            control = ControlTable(self._session(), self._lake, self._warehouse)
             for mode in self._options.modes:
                 stream_id = check_source(segments, control.progress(mode))
                 for last in _ranges(segments, control.progress(mode).all, self._options.until):
@@ -112,7 +107,7 @@ class _Run:
                     self._merge_range(wanted, control, stream_id, mode)
             if not self._options.dry_run:
                 control.keep_record()
-                maintain(Upkeep(self._spark, self._lake, self._options), control, self._summary)
+                self._maintain(control)
             return self._summary.content(control.rows)
 
     def _merge_range(
@@ -133,8 +128,7 @@ class _Run:
             return
         control.plan(stream_id, mode, last.number)
         self._summary.begin(len(ready))
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            found = list(pool.map(lambda task: self._merge_one(task, mark), ready))
+        found = _at_once(lambda task: self._merge_one(task, mark), ready)
         merged = {row.key: row for row in found if row is not None}
         self._summary.changed |= merged
         waiting = {task.key: self._row_of_problem(task, first, stream_id) for task in tasks}
@@ -177,7 +171,7 @@ class _Run:
             if task.mode == MERGE:
                 check_keyed(task.work)
         except MergeError as error:
-            self._summary.problems[task.key] = Problem(error.message, error.hint)
+            self._summary.problems[task.key] = error
             return False
         return True
 
@@ -185,9 +179,9 @@ class _Run:
         """Check what can be checked without writing, and note what would be done."""
         for task in tasks:
             try:
-                waiting, _ = self._opened(task, new_session(self._spark, self._lake), mark)
+                waiting, _ = self._opened(task, self._session(), mark)
             except MergeError as error:
-                self._summary.problems[task.key] = Problem(error.message, error.hint)
+                self._summary.problems[task.key] = error
             else:
                 self._summary.plan(task.key, task.work.path, mark.segment, waiting)
 
@@ -204,7 +198,7 @@ class _Run:
         try:
             row = self._merged(task, replace(mark, table=task.work.table, mode=task.mode))
         except MergeError as error:
-            self._summary.problems[task.key] = Problem(error.message, error.hint)
+            self._summary.problems[task.key] = error
         except (PySparkException, Py4JJavaError) as error:
             self._summary.problems[task.key] = _explain(task.work, error)
         problem = self._summary.problems.get(task.key)
@@ -212,19 +206,18 @@ class _Run:
         return row
 
     def _merged(self, task: Task, mark: CommitMark) -> ControlRow:
-        session = new_session(self._spark, self._lake)
+        session = self._session()
         waiting, target = self._opened(task, session, mark)
         row = ControlRow(
             mark.stream_id,
             mark.table,
             mark.mode,
             task.work.path,
-            None,
-            mark.segment,
-            mark.lsn,
-            target.version,
+            segment=mark.segment,
+            lsn=mark.lsn,
+            version=target.version,
+            keyless=task.keyless,
         )
-        row = replace(row, keyless=task.keyless)
         # Without waiting files, an earlier run came this far, but not to the control table.
         if waiting.files:
             result = self._written(task, session, waiting, target, mark)
@@ -256,6 +249,46 @@ class _Run:
         check_own(work, target, done)
         return replace(work, files=[file for file in work.files if file.segment > done]), target
 
+    def _maintain(self, control: ControlTable) -> None:
+        """Keep up the tables that the run changed, if asked; what can't be done is a warning.
+
+        It follows the control table's last word, which then holds what the marks of removed versions said.
+        The versions after compaction are recorded before anything is removed, so that recorded ones can
+        always be read.
+        """
+        rows = [row for row in self._summary.changed.values() if row.path is not None]
+        if self._options.compact and rows:
+            compacted = {row.key: row for row in _at_once(self._compacted, rows)}
+            control.finish(compacted)
+            self._summary.changed |= compacted
+        if self._options.retain is not None and rows:
+            _at_once(self._expire, [self._lake.control_location, *(str(row.path) for row in rows)])
+
+    def _compacted(self, row: ControlRow) -> ControlRow:
+        try:
+            return replace(row, version=self._open(str(row.path)).compact())
+        except (PySparkException, Py4JJavaError) as error:
+            self._summary.warn(f'could not compact "{row.table}": {cause_of(error)}')
+            return row
+
+    def _expire(self, location: str) -> None:
+        assert self._options.retain is not None
+        try:
+            self._open(location).expire(self._options.retain)
+        except (PySparkException, Py4JJavaError) as error:
+            self._summary.warn(f'could not remove old versions of "{location}": {cause_of(error)}')
+
+    def _open(self, location: str) -> LakeTable:
+        return self._lake.open(self._session(), location)
+
+    def _session(self) -> SparkSession:
+        return new_session(self._spark, self._lake)
+
+
+def _at_once(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(work, items))
+
 
 def _never_had_a_key(work: TableRange) -> bool:
     return work.version.key is None and (work.row is None or work.row.version is None)
@@ -279,7 +312,7 @@ def _ranges(
         yield wanted[-1]
 
 
-def open_lake(options: MergeOptions, files: HadoopFiles, warehouse: str) -> Lake:
+def _open_lake(options: MergeOptions, files: HadoopFiles, warehouse: str) -> Lake:
     """Make the lake of a format; a MergeError if the warehouse is another's."""
     for name, lake in LAKES.items():
         if name != options.format and files.exists(join(warehouse, CONTROL, lake.trace)):
@@ -303,16 +336,16 @@ def _now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
-def _explain(work: TableRange, error: Exception) -> Problem:
+def _explain(work: TableRange, error: Exception) -> MergeError:
     stopped = error_of_value(work.version, str(error))
     if stopped is not None:
-        return Problem(stopped.message, stopped.hint)
+        return stopped
     if is_conflict(error):
-        return Problem(
+        return MergeError(
             f'could not merge "{work.table}": another merge wrote it at the same time', "wait for it to end"
         )
     cause = cause_of(error)
-    return Problem(f'could not merge "{work.table}": {cause}', hint_for(cause))
+    return MergeError(f'could not merge "{work.table}": {cause}', hint_for(cause))
 
 
 @dataclass
@@ -325,10 +358,10 @@ class Summary:
     options: MergeOptions
     started: float
     listener: TableListener
-    changed: dict[Key, ControlRow] = field(default_factory=dict)
-    problems: dict[Key, Problem] = field(default_factory=dict)
-    missing: dict[Key, int] = field(default_factory=dict)
-    _planned: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    changed: dict[TableMode, ControlRow] = field(default_factory=dict)
+    problems: dict[TableMode, MergeError] = field(default_factory=dict)
+    missing: dict[TableMode, int] = field(default_factory=dict)
+    _planned: dict[TableMode, dict[str, Any]] = field(default_factory=dict)
     _warnings: dict[str, str] = field(default_factory=dict)
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
     _finished: int = 0
@@ -338,8 +371,8 @@ class Summary:
         """Begin to count the tables of a range."""
         self._finished, self._of = 0, tables
 
-    def done(self, key: Key, row: ControlRow | None, problem: Problem | None) -> None:
-        """Tell of a table; called by each table's thread."""
+    def done(self, key: TableMode, row: ControlRow | None, problem: MergeError | None) -> None:
+        """Report a table; called by each table's thread."""
         with self._one_at_a_time:
             self._finished += 1
             counts = (row.inserted, row.updated, row.deleted) if row else (0, 0, 0)
@@ -356,7 +389,7 @@ class Summary:
     def warn(self, warning: str) -> None:
         self._warnings[warning] = warning
 
-    def plan(self, key: Key, path: str, segment: int, work: TableRange) -> None:
+    def plan(self, key: TableMode, path: str, segment: int, work: TableRange) -> None:
         """Note what a run would merge."""
         numbers = [file.segment for file in work.files]
         self._planned[key] = {
@@ -369,14 +402,14 @@ class Summary:
         }
 
     def warn_of_new_columns(self, work: TableRange) -> None:
-        """Tell of columns that are not NULL everywhere where the lake table has nothing else."""
+        """Warn of columns that are not NULL everywhere where the lake table has nothing else."""
         for name in work.goal.unknown:
             self._warnings[f"{work.table}.{name}"] = (
                 f'"{work.table}" has the new column "{name}": it is NULL in rows that have not changed since,'
                 " also where the source has a value (a default, or that of a renamed column)"
             )
 
-    def content(self, rows: Mapping[Key, ControlRow]) -> dict[str, Any]:
+    def content(self, rows: Mapping[TableMode, ControlRow]) -> dict[str, Any]:
         """Put it all together, with the control table's rows."""
         options, first_mode = self.options, self.options.modes[0]
         everything = rows.get((ALL, first_mode))
@@ -397,10 +430,10 @@ class Summary:
         }
         return content | ({"dry_run": True} if options.dry_run else {})
 
-    def _unmatched(self, tables: Sequence[Key]) -> list[str]:
+    def _unmatched(self, tables: Sequence[TableMode]) -> list[str]:
         return ["no table that has changes fits --table"] if self.options.tables and not tables else []
 
-    def _table(self, key: Key, row: ControlRow | None) -> dict[str, Any]:
+    def _table(self, key: TableMode, row: ControlRow | None) -> dict[str, Any]:
         done, problem, planned = self.changed.get(key), self.problems.get(key), self._planned.get(key)
         content = {
             "table": key[0],
@@ -420,7 +453,7 @@ class Summary:
         return content | ({"plan": planned} if self.options.dry_run else {})
 
 
-def _error(failed: Sequence[Problem]) -> dict[str, Any] | None:
+def _error(failed: Sequence[MergeError]) -> dict[str, Any] | None:
     if not failed:
         return None
     if len(failed) == 1:
@@ -430,58 +463,3 @@ def _error(failed: Sequence[Problem]) -> dict[str, Any] | None:
         "hint": "all other tables are merged; these wait where they were for another run",
         "locked": False,
     }
-
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Upkeep:
-    """What upkeep works with."""
-
-    spark: SparkSession
-    lake: Lake
-    options: MergeOptions
-
-    def open(self, location: str) -> LakeTable:
-        return self.lake.open(new_session(self.spark, self.lake), location)
-
-
-def maintain(upkeep: Upkeep, control: ControlTable, summary: Summary) -> None:
-    """Keep up the tables that the run changed, if asked; what can't be done is a warning.
-
-    It follows the control table's last word, which then holds what the marks of removed versions said. The
-    versions after compaction are recorded before anything is removed, so that recorded ones can always be
-    read.
-    """
-    rows = [row for row in summary.changed.values() if row.path is not None]
-    if upkeep.options.compact and rows:
-        found = _each(rows, lambda row: _compacted(upkeep, row, summary))
-        compacted = {row.key: row for row in found}
-        control.finish(compacted)
-        summary.changed |= compacted
-    hours = upkeep.options.retain
-    if hours is not None and rows:
-        locations = [upkeep.lake.control_location, *(str(row.path) for row in rows)]
-        _each(locations, lambda location: _expired(upkeep, location, hours, summary))
-
-
-def _each(items: Sequence[Item], work: Callable[[Item], Result]) -> list[Result]:
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(work, items))
-
-
-def _compacted(upkeep: Upkeep, row: ControlRow, summary: Summary) -> ControlRow:
-    try:
-        return replace(row, version=upkeep.open(str(row.path)).compact())
-    except (PySparkException, Py4JJavaError) as error:
-        summary.warn(f'could not compact "{row.table}": {cause_of(error)}')
-        return row
-
-
-def _expired(upkeep: Upkeep, location: str, hours: int, summary: Summary) -> None:
-    try:
-        upkeep.open(location).expire(hours)
-    except (PySparkException, Py4JJavaError) as error:
-        summary.warn(f'could not remove old versions of "{location}": {cause_of(error)}')
