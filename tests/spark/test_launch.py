@@ -149,6 +149,12 @@ def read(arguments: list[str]) -> dict[str, Any]:
     return parsed
 
 
+def test_the_launcher_needs_no_pyspark() -> None:
+    """Spark can be SPARK_HOME's."""
+    program = "import sys; sys.modules['pyspark'] = None; import pgcdc_cli.spark.launch"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 @pytest.mark.parametrize("wrong", ["38", "39,2", "5,6", "0,0", "a,b", "5,-1", " 5,1"])
 def test_what_is_no_precision_and_scale(wrong: str) -> None:
     with pytest.raises(ValueError, match="is no precision and scale"):

@@ -34,7 +34,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .column_types import from_text, in_range
 from .merge_errors import MergeError
-from .segments import ChangeFile, TableVersion, read_json
+from .segments import ChangeFile, TableVersion, read_json, struct_of_texts
 
 Form = dict[str, Any]
 
@@ -113,8 +113,7 @@ def _payload(version: TableVersion, value: Expression) -> Expression:
 
 def _struct(version: TableVersion, indexes: Sequence[int]) -> str:
     assert version.events is not None
-    names = (version.events.forms[index]["field"].replace("`", "``") for index in indexes)
-    return f"struct<{', '.join(f'`{name}`: string' for name in names)}>"
+    return struct_of_texts(version.events.forms[index]["field"] for index in indexes)
 
 
 def _previous_commit() -> Expression:

@@ -227,9 +227,8 @@ class DeltaTable:
 
     def _commit_info(self, version: int) -> dict[str, Any]:
         """Read what a commit says of itself: in the log, since DESCRIBE HISTORY takes several Spark jobs."""
-        content = (
-            HadoopFiles(self._session).read(join(self._path, "_delta_log", f"{version:020}.json")) or b""
-        )
+        path = join(self._path, "_delta_log", f"{version:020}.json")
+        content = HadoopFiles(self._session).read(path) or b""
         infos = [line for line in content.splitlines() if line.startswith(b'{"commitInfo"')]
         return dict(json.loads(infos[0])["commitInfo"]) if infos else {}
 

@@ -141,8 +141,8 @@ class LakeTable(Protocol):
 class Lake(Protocol):
     """A table format, and the warehouse in which its tables are.
 
-    `title` is the format's name; `class_file` is there if its jars are; `trace` is a folder in all of its
-    tables. `extensions` are settings that are needed from the beginning of the first session.
+    `title` is the format's name; `class_file` is there if its jars are; `trace` is a folder that its
+    control table's folder has. `extensions` are settings that the first session needs from its beginning.
     """
 
     title: ClassVar[str]

@@ -28,7 +28,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from . import debezium_segments
 from .column_types import LakeColumn, from_text, in_range, same_text
-from .segments import ChangeFile, TableVersion, escaped, read_json
+from .segments import ChangeFile, TableVersion, escaped, read_json, struct_of_texts
 
 Value: TypeAlias = tuple[Expression, Expression]
 """A value of a lake table's type, and whether there was one (or NULL because it doesn't fit)."""
@@ -212,8 +212,10 @@ _JSON_METADATA = (
 
 
 def _read_jsonl(session: SparkSession, paths: list[str], version: TableVersion) -> DataFrame:
-    columns, old = version.columns, [version.columns[index] for index in old_columns(version)]
-    schema = f"{_JSON_METADATA}, new {_struct(columns)}, old {_struct(old)}"
+    columns = version.columns
+    new = struct_of_texts(column.name for column in columns)
+    old = struct_of_texts(columns[index].name for index in old_columns(version))
+    schema = f"{_JSON_METADATA}, new {new}, old {old}"
     files = escaped(paths)
     lines = _with_json_strings(session, read_json(session, files, schema), files, version)
 
@@ -225,12 +227,6 @@ def _read_jsonl(session: SparkSession, paths: list[str], version: TableVersion) 
     typed = {name: _lsn(F.col(name)) for name in ("lsn", "commit_lsn")}
     typed["commit_ts"] = F.col("ts").cast("timestamp")
     return _shaped(lines.withColumns(typed), version, value, _is_listed(version))
-
-
-def _struct(columns: Sequence[LakeColumn]) -> str:
-    """A schema of strings: Spark copies the exact text of whatever stands there."""
-    fields = ", ".join(f"`{column.name.replace('`', '``')}`: string" for column in columns)
-    return f"struct<{fields}>"
 
 
 def _json_text(image: str, column: LakeColumn) -> Expression:

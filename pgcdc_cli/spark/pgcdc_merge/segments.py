@@ -355,6 +355,12 @@ def read_json(session: SparkSession, paths: list[str], schema: str) -> DataFrame
     return reader.schema(schema).json(paths)
 
 
+def struct_of_texts(names: Iterable[str]) -> str:
+    """Give the schema of a JSON object whose members are read as they stand there."""
+    fields = ", ".join(f"`{name.replace('`', '``')}`: string" for name in names)
+    return f"struct<{fields}>"
+
+
 def folder_name(name: str) -> str:
     """Name a table's or schema's folder so that no two share one, on any file system and in any locale.
 
