@@ -133,7 +133,7 @@ def test_spark_submit_hands_over_what_stands_behind_the_dashes(tmp_path):
         "merged 1 table up to segment 3, LSN 0/10: 1000 inserted, 0 updated, 1 deleted, in 1.2 s"
     )
     assert ran.stderr == "pgcdc: warning: look out\n"
-    assert run("--json").stdout.splitlines()[1] == '{"a": 1}'
+    assert run("--json").stdout.splitlines()[2] == '{"a": 1}'
 
 
 DEMO = """

@@ -51,7 +51,7 @@ def _spark(table_format: str) -> SparkSession:
     for name, value in {**lake.extensions, **SETTINGS}.items():
         builder = builder.config(name, _joined(value) if name == _EXTENSIONS else value)
     spark = builder.getOrCreate()
-    if not has_class(spark, lake.class_file):
+    if not _has_class(spark, lake.class_file):
         raise MergeError(
             f"could not start the merge: this Spark has no {lake.title}",
             f"spark-submit --packages {PACKAGES[table_format]} merge.py ...",
@@ -66,7 +66,7 @@ def _joined(extension: str) -> str:
     return ",".join(names if extension in names else [*names, extension])
 
 
-def has_class(spark: SparkSession, name: str) -> bool:
+def _has_class(spark: SparkSession, name: str) -> bool:
     """Say whether a format's jars are there; Spark itself only warns when they aren't."""
     jvm: Any = spark._jvm  # noqa: SLF001 - the only way to a class loader
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()

@@ -115,7 +115,7 @@ def _check_option(version: TableVersion, column: LakeColumn, have: str, lake: st
     kinds = {INFINITY: ("date", "timestamp"), DECIMAL: ("decimal",), VARIANT: ("variant",)}
     known = ("string", *kinds.get(column.option or "", ()))
     chosen = all(kind.removeprefix("array<").startswith(known) for kind in (have, lake))
-    if column.option is None or not chosen or is_wider(have, lake):
+    if column.option is None or not chosen or _is_wider(have, lake):
         return
     raise MergeError(
         f'could not merge "{version.display}": its column "{column.name}" is {have} in the table, and {lake}'
@@ -133,7 +133,7 @@ def _remedy(option: str, have: str) -> str:
 
 
 def _check_wider(version: TableVersion, name: str, old: str, new: str) -> None:
-    if not is_wider(old, new):
+    if not _is_wider(old, new):
         raise _unfollowed(version, name, old, new, "doesn't hold all of its values")
 
 
@@ -145,7 +145,7 @@ def _unfollowed(version: TableVersion, name: str, old: str, new: str, why: str) 
     )
 
 
-def is_wider(old: str, new: str) -> bool:
+def _is_wider(old: str, new: str) -> bool:
     """Say whether a type holds all values of another."""
     if new in _WIDER.get(old, ()):
         return True

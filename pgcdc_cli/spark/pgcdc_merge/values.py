@@ -88,7 +88,7 @@ def _typed(text: Expression, column: LakeColumn, key: Expression) -> Expression:
     """Convert; an error where the type doesn't hold the value exactly."""
     shown = F.array_join(text, ",", "NULL") if column.lake.startswith("array") else text
     start = F.substr(shown, F.lit(1), F.lit(_SHOWN))
-    unfit = raise_unfit(column.name, column.lake, key, start)
+    unfit = _raise_unfit(column.name, column.lake, key, start)
     return F.when(text.isNotNull(), F.coalesce(_fitting(text, column), unfit))
 
 
@@ -118,7 +118,7 @@ def raise_missing(column: str, keys: list[str]) -> str:
     return f"raise_error(concat({start}, concat_ws(', ', {shown}), {end}))"
 
 
-def raise_unfit(column: str, lake: str, key: Expression, value: Expression) -> Expression:
+def _raise_unfit(column: str, lake: str, key: Expression, value: Expression) -> Expression:
     """Stop where a value does not fit the column's type in the lake table."""
     found = F.to_json(F.array(F.lit(column), F.lit(lake), key, value))
     return F.raise_error(F.concat(F.lit(f"{_UNFIT} "), found, F.lit(f" {_UNFIT}")))
