@@ -11,15 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgcdc_cli.changes.slice import (
+    Boundaries,
     ChangeBatch,
     FullImage,
     KeyImage,
     LastCommit,
-    Marks,
     Slice,
     Stamp,
     Stamps,
-    TransactionMark,
+    TransactionBoundary,
 )
 from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
 from pgcdc_cli.directory.file_names import file_name, table_folder
@@ -153,18 +153,20 @@ class Directory:
 
     def _slice(self, table: TableSchema, part: Changes) -> Slice:
         """Stamp whole transactions, each beyond the one before."""
-        place = np.arange(len(part))
-        begun = self.lsn + 64 * _TRANSACTION * (place // _TRANSACTION)
+        number = np.arange(len(part))
+        begun = self.lsn + 64 * _TRANSACTION * (number // _TRANSACTION)
         commits = begun + _TO_COMMIT
-        lsns = begun + 64 * (place % _TRANSACTION)
+        lsns = begun + 64 * (number % _TRANSACTION)
         micros = _micros(commits)
-        stamps = (2 * place, lsns, commits, micros, begun >> 6, place % _TRANSACTION)
+        stamps = (2 * number, lsns, commits, micros, begun >> 6, number % _TRANSACTION)
         values = _values(part, self.lsn)
         batches = tuple(_batch(table, part, values, stamps, op) for op in np.unique(part.operations))
         ends = [*np.flatnonzero(np.diff(commits)), len(part) - 1]
-        marks = [TransactionMark("C", _end(2 * n + 1, int(commits[n]), int(micros[n]))) for n in ends]
+        commit_ends = [
+            TransactionBoundary("C", _end(2 * n + 1, int(commits[n]), int(micros[n]))) for n in ends
+        ]
         self.lsn = int(commits[-1]) + 64
-        return Slice(None, batches, marks=(Marks.of(marks),))
+        return Slice(None, batches, boundaries=(Boundaries.of(commit_ends),))
 
 
 def _micros(lsns: np.ndarray) -> np.ndarray:

@@ -13,15 +13,15 @@ from merge_oracle import Change, Key, Row
 from pyspark.sql import DataFrame, SparkSession
 
 from pgcdc_cli.changes.slice import (
+    Boundaries,
     ChangeBatch,
     FullImage,
     KeyImage,
     LastCommit,
-    Marks,
     Slice,
     Stamp,
     Stamps,
-    TransactionMark,
+    TransactionBoundary,
     TruncateChange,
 )
 from pgcdc_cli.changes.table import TableSchema
@@ -146,16 +146,16 @@ class Directory:
 
 
 def _slice(table: TableSchema, changes: Sequence[Change], first: int, last: int) -> Slice:
-    """Make a slice of some of the changes, with the marks of the transactions that end in it."""
+    """Make a slice of some of the changes, with the commits of the transactions that end in it."""
     some = list(enumerate(changes))[first:last]
     batches = tuple(_batch(table, i, change) for i, change in some if change.op != "T")
     truncates = tuple(TruncateChange(table, _stamp(2 * i, c), False, False) for i, c in some if c.op == "T")
     ends = [
-        TransactionMark("C", _stamp(2 * i + 1, c, Lsn(c.commit_lsn)))
+        TransactionBoundary("C", _stamp(2 * i + 1, c, Lsn(c.commit_lsn)))
         for i, c in some
         if i + 1 == len(changes) or changes[i + 1].commit_lsn != c.commit_lsn
     ]
-    return Slice(None, batches, truncates, marks=(Marks.of(ends),))
+    return Slice(None, batches, truncates, boundaries=(Boundaries.of(ends),))
 
 
 def _stamp(index: int, change: Change, lsn: Lsn | None = None) -> Stamp:
