@@ -14,7 +14,7 @@ from pgcdc_cli.formats.capabilities import Layout as LayoutName
 from pgcdc_cli.formats.capabilities import Numeric as NumericName
 
 if TYPE_CHECKING:
-    from pgcdc_cli.formats.base import Format
+    from pgcdc_cli.formats.interface import Format
     from pgcdc_cli.formats.raw import RawFormat
     from pgcdc_cli.stream.settings import RunLimits
 

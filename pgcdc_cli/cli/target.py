@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pgcdc_cli.catalog import Catalog
-    from pgcdc_cli.formats.base import Format
     from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
+    from pgcdc_cli.formats.interface import Format
     from pgcdc_cli.formats.raw import RawFormat
     from pgcdc_cli.sinks.base import Sink
     from pgcdc_cli.stream.settings import SnapshotPlan, StreamSettings

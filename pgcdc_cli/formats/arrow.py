@@ -15,7 +15,7 @@ columns, then `_old` and `_unfit`:
 A file of logical messages has `_op` (M) to `_seq`, then `transactional`, `prefix` and `content`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, cast
 
@@ -29,208 +29,18 @@ from pgcdc_cli.changes.slice import (
     KeyImage,
     MessageChange,
     Slice,
-    Stamp,
     Stamps,
     TruncateChange,
 )
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.base import Data, EncodedSlice, Piece
 from pgcdc_cli.formats.capabilities import Capabilities
-from pgcdc_cli.formats.lines import MESSAGES, Arrange, Encoded, commit_range, place, tables_of
+from pgcdc_cli.formats.interface import Data, EncodedSlice, Piece
 from pgcdc_cli.formats.stamps import INVALID_XID
+from pgcdc_cli.formats.stream_order import MESSAGES, Arrange, Encoded, tables_of
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import ArrowArray, Booleans, Int64s
-from pgcdc_cli.types.to_arrow import Typed, arrow_type, to_arrow
-
-Field: TypeAlias = "pa.Field[Any]"
-
-FORMAT_VERSION = 1
-
-STAMP_FIELDS: tuple[Field, ...] = (
-    pa.field("_op", pa.string(), nullable=False),
-    pa.field("_lsn", pa.int64(), nullable=False),
-    pa.field("_commit_lsn", pa.int64(), nullable=False),
-    pa.field("_commit_ts", pa.timestamp("us", "UTC"), nullable=False),
-    pa.field("_xid", pa.int64()),
-    pa.field("_seq", pa.int64(), nullable=False),
-)
-NAMES = pa.list_(pa.string())
-UNFIT = pa.map_(pa.string(), pa.string())
-OWN_NAMES = frozenset([*(field.name for field in STAMP_FIELDS), "_unchanged", "_truncate", "_old", "_unfit"])
-
-_MESSAGE_FIELDS: tuple[Field, ...] = (
-    *STAMP_FIELDS[:3],
-    STAMP_FIELDS[3].with_nullable(nullable=True),
-    *STAMP_FIELDS[4:],
-    pa.field("transactional", pa.bool_(), nullable=False),
-    pa.field("prefix", pa.string(), nullable=False),
-    pa.field("content", pa.binary(), nullable=False),
-)
-MESSAGE_SCHEMA = pa.schema(_MESSAGE_FIELDS, {"format_version": str(FORMAT_VERSION)})
-
-
-def row_fields(table: TableSchema) -> list[Field]:
-    """Give the table's columns their types; a USAGE error where one is called as one of pgcdc's own."""
-    for column in table.columns:
-        if column.name in OWN_NAMES:
-            raise PgcdcError(
-                ErrorKind.USAGE,
-                f'could not encode table "{table.display}" as Arrow: it has a column "{column.name}"',
-                hint="that name is one of pgcdc's own in Arrow files: use --format jsonl",
-            )
-    return [pa.field(column.name, arrow_type(column.type)) for column in table.columns]
-
-
-def table_schema(table: TableSchema) -> pa.Schema:
-    """Build the schema; its metadata say which version of which table it is."""
-    row = row_fields(table)
-    metadata: dict[str | bytes, str | bytes] = {
-        "table": table.display,
-        "schema_fingerprint": table.fingerprint,
-        "format_version": str(FORMAT_VERSION),
-    }
-    fields: list[Field] = [
-        *STAMP_FIELDS,
-        pa.field("_unchanged", NAMES),
-        pa.field("_truncate", NAMES),
-        *row,
-        pa.field("_old", pa.struct(row)),
-        pa.field("_unfit", UNFIT),
-    ]
-    return pa.schema(fields, metadata)
-
-
-Image: TypeAlias = FullImage | KeyImage
-
-
-class Unfit(NamedTuple):
-    """Values of one column that its Arrow type can't hold: `texts[rows]`."""
-
-    name: str
-    rows: Booleans
-    texts: ArrowArray
-
-
-def batch_of_changes(batch: ChangeBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Convert n changes; a PROTOCOL error where a value is no valid UTF-8."""
-    rows, table = len(batch), batch.table
-    new, new_unfit = _image(table, batch.new, rows, "")
-    old, old_unfit = _image(table, batch.old, rows, "_old.")
-    columns = [
-        *_stamps(batch.operation, batch.stamps),
-        _unchanged(table, batch.new, rows),
-        kernels.nulls(rows, NAMES),
-        *new,
-        _struct(old, schema) if batch.old is not None else kernels.nulls(rows, schema.field("_old").type),
-        _unfit([*new_unfit, *old_unfit], rows),
-    ]
-    return _record_batch(columns, schema)
-
-
-def batch_of_truncate(event: TruncateChange, schema: pa.Schema) -> pa.RecordBatch:
-    """Make the one row of a T: `_truncate` and nothing else."""
-    options = {"cascade": event.cascade, "restart_identity": event.restart_identity}
-    names = [name for name, given in options.items() if given]
-    values = {**_stamp("T", event.stamp), "_truncate": names}
-    return _record_batch([pa.array([values.get(f.name)], f.type) for f in schema], schema)
-
-
-def batch_of_message(event: MessageChange) -> pa.RecordBatch:
-    """Make the one row of an M."""
-    values = {
-        **_stamp("M", event.stamp),
-        "transactional": event.transactional,
-        "prefix": event.prefix,
-        "content": event.content,
-    }
-    return _record_batch([pa.array([values[f.name]], f.type) for f in MESSAGE_SCHEMA], MESSAGE_SCHEMA)
-
-
-def _record_batch(columns: Sequence[ArrowArray], schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(cast("Any", columns), schema=schema)
-
-
-def _stamp(operation: str, stamp: Stamp) -> dict[str, Any]:
-    return {
-        "_op": operation,
-        "_lsn": int(stamp.lsn),
-        "_commit_lsn": int(stamp.commit_lsn),
-        "_commit_ts": stamp.commit_ts,
-        "_xid": stamp.xid,
-        "_seq": stamp.seq,
-    }
-
-
-def _stamps(operation: str, stamps: Stamps) -> list[ArrowArray]:
-    commit_ts: ArrowArray = pa.array(stamps.commit_ts)
-    return [
-        pa.repeat(pa.scalar(operation), len(stamps)),
-        pa.array(stamps.lsn),
-        pa.array(stamps.commit_lsn),
-        commit_ts.cast(pa.timestamp("us", "UTC")),
-        pa.array(stamps.xid, mask=stamps.xid == INVALID_XID),
-        pa.array(stamps.seq),
-    ]
-
-
-def _image(
-    table: TableSchema, image: Image | None, rows: int, label: str
-) -> tuple[list[ArrowArray], list[Unfit]]:
-    """Convert an image's columns, null where it has none; `label` precedes the names of what doesn't fit."""
-    columns, unfit = [], []
-    for index, column in enumerate(table.columns):
-        wire = None if image is None else image.columns[index]
-        typed = (
-            Typed(kernels.nulls(rows, arrow_type(column.type)), None)
-            if wire is None
-            else to_arrow(column.type, wire)
-        )
-        columns.append(typed.values)
-        if wire is not None and typed.unfit is not None:
-            unfit.append(Unfit(label + column.name, typed.unfit, wire))
-    return columns, unfit
-
-
-def _struct(columns: Sequence[ArrowArray], schema: pa.Schema) -> ArrowArray:
-    kind: Any = schema.field("_old").type
-    return cast("ArrowArray", pa.StructArray.from_arrays(cast("Any", columns), fields=list(kind)))
-
-
-def _unchanged(table: TableSchema, image: FullImage | None, rows: int) -> ArrowArray:
-    marked = (
-        []
-        if image is None
-        else [
-            (column.name, mask)
-            for column, mask in zip(table.columns, image.unchanged, strict=True)
-            if mask is not None
-        ]
-    )
-    if not marked:
-        return kernels.nulls(rows, NAMES)
-    masks = np.stack([mask for _, mask in marked], axis=1)
-    names = kernels.take(pa.array([name for name, _ in marked]), np.nonzero(masks)[1])
-    counts = masks.sum(axis=1)
-    return kernels.lists(_offsets(counts), names, counts == 0)
-
-
-def _unfit(unfit: Sequence[Unfit], rows: int) -> ArrowArray:
-    if not unfit:
-        return kernels.nulls(rows, UNFIT)
-    at = np.concatenate([np.flatnonzero(one.rows) for one in unfit])
-    order = np.argsort(at, kind="stable")
-    names = pa.array([one.name for one in unfit])
-    owners = np.repeat(np.arange(len(unfit)), [one.rows.sum() for one in unfit])
-    texts = kernels.concat([kernels.as_text(one.texts.filter(pa.array(one.rows))) for one in unfit])
-    counts = np.bincount(at, minlength=rows)
-    entries = kernels.take(names, owners[order]), kernels.take(texts, order)
-    return kernels.maps(_offsets(counts), *entries, counts == 0)
-
-
-def _offsets(counts: Int64s) -> NDArray[np.int32]:
-    return np.concatenate([np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32)])
-
+from pgcdc_cli.types.to_arrow import arrow_type, to_arrow
 
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 """Continuation marker and a metadata length of 0 (Arrow columnar format, "IPC Streaming Format")."""
@@ -266,17 +76,17 @@ class ArrowFormat:
 
     compression: ArrowCompression = "none"
 
-    def encode(self, part: Slice) -> EncodedSlice:
+    def encode(self, slice_: Slice) -> EncodedSlice:
         """Encode the rows of a slice.
 
         A value that is no valid UTF-8 is a PROTOCOL error, a column called as one of pgcdc's own a USAGE
         error.
         """
-        encoded = [_changes(batch) for batch in part.changes if len(batch)]
-        encoded += [_truncate(event) for event in part.truncates]
-        encoded += [_message(event) for event in part.messages]
+        encoded = [_changes(batch) for batch in slice_.changes if len(batch)]
+        encoded += [_truncate(event) for event in slice_.truncates]
+        encoded += [_messages(slice_.messages)] if slice_.messages else []
         pieces = tuple(_piece(batch) for batch in _BATCHES.in_order(encoded))
-        return EncodedSlice(pieces, part.edge, tables_of(part))
+        return EncodedSlice(pieces, slice_.edge, tables_of(slice_))
 
     def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
         """Write record batch messages, small batches together. All must have one schema."""
@@ -307,22 +117,191 @@ def _groups(batches: Sequence[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]
     yield group
 
 
-def _changes(batch: ChangeBatch) -> Encoded[pa.RecordBatch]:
-    rows = batch_of_changes(batch, table_schema(batch.table))
-    index, commit_lsn = batch.stamps.index, batch.stamps.commit_lsn
-    return Encoded(batch.table.display, batch.table, index, commit_lsn, rows, batch.lacks_any)
-
-
-def _truncate(event: TruncateChange) -> Encoded[pa.RecordBatch]:
-    rows = batch_of_truncate(event, table_schema(event.table))
-    return Encoded(event.table.display, event.table, *place(event.stamp), rows)
-
-
-def _message(event: MessageChange) -> Encoded[pa.RecordBatch]:
-    return Encoded(MESSAGES, None, *place(event.stamp), batch_of_message(event))
-
-
 def _piece(batch: Encoded[pa.RecordBatch]) -> Piece:
     head = batch.rows.schema.serialize().to_pybytes()
     rows = len(batch.index)
-    return Piece(batch.target, rows, *commit_range(batch), batch.rows, head, batch.table, batch.unchanged)
+    return Piece(batch.target, rows, *batch.commit_range, batch.rows, head, batch.table, batch.unchanged)
+
+
+Field: TypeAlias = "pa.Field[Any]"
+
+FORMAT_VERSION = 1
+
+STAMP_FIELDS: tuple[Field, ...] = (
+    pa.field("_op", pa.string(), nullable=False),
+    pa.field("_lsn", pa.int64(), nullable=False),
+    pa.field("_commit_lsn", pa.int64(), nullable=False),
+    pa.field("_commit_ts", pa.timestamp("us", "UTC"), nullable=False),
+    pa.field("_xid", pa.int64()),
+    pa.field("_seq", pa.int64(), nullable=False),
+)
+_COMMIT_TS = STAMP_FIELDS[3]
+_NAMES = pa.list_(pa.string())
+_TEXTS = pa.map_(pa.string(), pa.string())
+OWN_NAMES = frozenset([*(field.name for field in STAMP_FIELDS), "_unchanged", "_truncate", "_old", "_unfit"])
+
+_MESSAGE_FIELDS: tuple[Field, ...] = (
+    *(field.with_nullable(nullable=True) if field is _COMMIT_TS else field for field in STAMP_FIELDS),
+    pa.field("transactional", pa.bool_(), nullable=False),
+    pa.field("prefix", pa.string(), nullable=False),
+    pa.field("content", pa.binary(), nullable=False),
+)
+MESSAGE_SCHEMA = pa.schema(_MESSAGE_FIELDS, {"format_version": str(FORMAT_VERSION)})
+
+
+def _table_schema(table: TableSchema) -> pa.Schema:
+    """Build the schema; its metadata say which version of which table it is."""
+    row = _row_fields(table)
+    metadata: dict[str | bytes, str | bytes] = {
+        "table": table.display,
+        "schema_fingerprint": table.fingerprint,
+        "format_version": str(FORMAT_VERSION),
+    }
+    fields: list[Field] = [
+        *STAMP_FIELDS,
+        pa.field("_unchanged", _NAMES),
+        pa.field("_truncate", _NAMES),
+        *row,
+        pa.field("_old", pa.struct(row)),
+        pa.field("_unfit", _TEXTS),
+    ]
+    return pa.schema(fields, metadata)
+
+
+def _row_fields(table: TableSchema) -> list[Field]:
+    """Give the table's columns their types; a USAGE error where one is called as one of pgcdc's own."""
+    for column in table.columns:
+        if column.name in OWN_NAMES:
+            raise PgcdcError(
+                ErrorKind.USAGE,
+                f'could not encode table "{table.display}" as Arrow: it has a column "{column.name}"',
+                hint="that name is one of pgcdc's own in Arrow files: use --format jsonl",
+            )
+    return [pa.field(column.name, arrow_type(column.type)) for column in table.columns]
+
+
+Columns: TypeAlias = dict[str, ArrowArray]
+"""Columns by their names; those that are null altogether may be left out."""
+
+
+def _changes(batch: ChangeBatch) -> Encoded[pa.RecordBatch]:
+    """Convert n changes; a PROTOCOL error where a value is no valid UTF-8."""
+    table, stamps, rows = batch.table, batch.stamps, len(batch)
+    schema = _table_schema(table)
+    new, unfit = _image(table, batch.new, "")
+    columns = {**_stamps(batch.operation, stamps), **_unchanged(table, batch.new), **new}
+    if batch.old is not None:
+        old, old_unfit = _image(table, batch.old, "_old.")
+        columns["_old"] = _struct(schema.field("_old").type, old, rows)
+        unfit += old_unfit
+    encoded = _record_batch(schema, {**columns, **_unfit(unfit, rows)}, rows)
+    return Encoded(table.display, table, stamps.index, stamps.commit_lsn, encoded, batch.lacks_any)
+
+
+def _truncate(event: TruncateChange) -> Encoded[pa.RecordBatch]:
+    """Make the one row of a T: `_truncate` and nothing else."""
+    table, stamps, schema = event.table, Stamps.of([event.stamp]), _table_schema(event.table)
+    options = {"cascade": event.cascade, "restart_identity": event.restart_identity}
+    nothing: Columns = {field.name: pa.array([None], field.type) for field in schema}
+    given: ArrowArray = pa.array([[name for name, wanted in options.items() if wanted]], _NAMES)
+    encoded = _record_batch(schema, {**nothing, **_stamps("T", stamps), "_truncate": given}, 1)
+    return Encoded(table.display, table, stamps.index, stamps.commit_lsn, encoded)
+
+
+def _messages(events: Sequence[MessageChange]) -> Encoded[pa.RecordBatch]:
+    stamps = Stamps.of([event.stamp for event in events])
+    columns = {
+        **_stamps("M", stamps),
+        # A message outside of transactions has none.
+        _COMMIT_TS.name: pa.array([event.stamp.commit_ts for event in events], _COMMIT_TS.type),
+        "transactional": pa.array([event.transactional for event in events], pa.bool_()),
+        "prefix": pa.array([event.prefix for event in events], pa.string()),
+        "content": pa.array([event.content for event in events], pa.binary()),
+    }
+    encoded = _record_batch(MESSAGE_SCHEMA, columns, len(events))
+    return Encoded(MESSAGES, None, stamps.index, stamps.commit_lsn, encoded)
+
+
+def _record_batch(schema: pa.Schema, columns: Mapping[str, ArrowArray], rows: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(cast("Any", _filled(schema, columns, rows)), schema=schema)
+
+
+def _struct(kind: pa.DataType, columns: Mapping[str, ArrowArray], rows: int) -> ArrowArray:
+    fields: list[Field] = list(cast("Any", kind))
+    arrays = cast("Any", _filled(fields, columns, rows))
+    return cast("ArrowArray", pa.StructArray.from_arrays(arrays, fields=fields))
+
+
+def _filled(fields: Iterable[Field], columns: Mapping[str, ArrowArray], rows: int) -> list[ArrowArray]:
+    """Put columns in the order of the fields, with nulls for those that there are none of."""
+    return [
+        columns[field.name] if field.name in columns else kernels.nulls(rows, field.type) for field in fields
+    ]
+
+
+def _stamps(operation: str, stamps: Stamps) -> Columns:
+    """Make the columns of `STAMP_FIELDS`."""
+    commit_ts: ArrowArray = pa.array(stamps.commit_ts)
+    columns: tuple[ArrowArray, ...] = (
+        pa.repeat(pa.scalar(operation), len(stamps)),
+        pa.array(stamps.lsn),
+        pa.array(stamps.commit_lsn),
+        commit_ts.cast(_COMMIT_TS.type),
+        pa.array(stamps.xid, mask=stamps.xid == INVALID_XID),
+        pa.array(stamps.seq),
+    )
+    return {field.name: column for field, column in zip(STAMP_FIELDS, columns, strict=True)}
+
+
+class _Unfit(NamedTuple):
+    """Values of one column that its Arrow type can't hold: `texts[rows]`."""
+
+    name: str
+    rows: Booleans
+    texts: ArrowArray
+
+
+def _image(
+    table: TableSchema, image: FullImage | KeyImage | None, label: str
+) -> tuple[Columns, list[_Unfit]]:
+    """Convert an image's columns; `label` precedes the names of what doesn't fit."""
+    columns: Columns = {}
+    unfit: list[_Unfit] = []
+    for index, column in enumerate(table.columns):
+        values = None if image is None else image.columns[index]
+        if values is not None:
+            typed = to_arrow(column.type, values)
+            columns[column.name] = typed.values
+            if typed.unfit is not None:
+                unfit.append(_Unfit(label + column.name, typed.unfit, values))
+    return columns, unfit
+
+
+def _unchanged(table: TableSchema, image: FullImage | None) -> Columns:
+    if image is None:
+        return {}
+    masks = zip(table.columns, image.unchanged, strict=True)
+    marked = [(column.name, mask) for column, mask in masks if mask is not None]
+    if not marked:
+        return {}
+    stacked = np.stack([mask for _, mask in marked], axis=1)
+    names = kernels.take(pa.array([name for name, _ in marked]), np.nonzero(stacked)[1])
+    counts = stacked.sum(axis=1)
+    return {"_unchanged": kernels.lists(_offsets(counts), names, counts == 0)}
+
+
+def _unfit(unfit: Sequence[_Unfit], rows: int) -> Columns:
+    if not unfit:
+        return {}
+    at = np.concatenate([np.flatnonzero(one.rows) for one in unfit])
+    order = np.argsort(at, kind="stable")
+    names = pa.array([one.name for one in unfit])
+    owners = np.repeat(np.arange(len(unfit)), [one.rows.sum() for one in unfit])
+    texts = kernels.concat([kernels.as_text(one.texts.filter(pa.array(one.rows))) for one in unfit])
+    counts = np.bincount(at, minlength=rows)
+    entries = kernels.take(names, owners[order]), kernels.take(texts, order)
+    return {"_unfit": kernels.maps(_offsets(counts), *entries, counts == 0)}
+
+
+def _offsets(counts: Int64s) -> NDArray[np.int32]:
+    return np.concatenate([np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32)])

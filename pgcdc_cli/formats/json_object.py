@@ -1,11 +1,13 @@
-"""The members of JSON objects, column by column: `"id":1,"name":"x"` for n rows at once.
+"""Values and objects in JSON: column by column for n rows at once, or one after the other for a few.
 
-What every row shares is one constant; where rows differ (a NULL without quotes, a value that the server
-didn't send) there is a fragment per row.
+An object's members, as `"id":1,"name":"x"`, are joined from constants, which all rows share, and columns;
+where rows differ in more than the value (a NULL without quotes, a value that the server didn't send) there is
+a fragment per row.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -14,15 +16,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import ArrowArray, Booleans, Int64s, Part, as_mask, as_text
+from pgcdc_cli.types.kernels import ArrowArray, Booleans, Fragment, Int64s, as_mask, as_text
 from pgcdc_cli.types.to_arrow import JsonKind
-
-LONGEST_ESCAPE = len("\\u0000") + 1
-"""Bytes that one byte of a value may need while it is rewritten: its own and its escape."""
-
-_BACKSLASH, _QUOTE = 0x5C, 0x22
-# The backslash first, since every other escape brings one.
-_ESCAPES = {byte: json.dumps(chr(byte))[1:-1].encode() for byte in (_BACKSLASH, _QUOTE, *range(0x20))}
 
 
 @lru_cache(4096)
@@ -31,47 +26,18 @@ def quote(text: str) -> bytes:
     return json.dumps(text, ensure_ascii=False).encode()
 
 
-def escape(column: pa.BinaryArray) -> pa.BinaryArray:
-    """Escape quotes, backslashes and control characters; a PROTOCOL error where a value is no valid UTF-8.
-
-    Only the rows that hold such a byte are rewritten.
-    """
-    offsets, data = kernels.value_bytes(column)
-    if not len(data):
-        return column
-    if data.max() >= 0x80:
-        kernels.as_text(column)
-    special = (data < 0x20) | (data == _QUOTE) | (data == _BACKSLASH)
-    if not special.any():
-        return column
-    if len(data) > kernels.INT32_MAX // LONGEST_ESCAPE:
-        column = kernels.widened(column)
-    at = np.flatnonzero(special)
-    rows = np.unique(np.searchsorted(offsets, at, side="right") - 1)
-    return _with_rows(column, rows, _rewrite(kernels.take(column, rows), np.unique(data[at])))
+def named_list(label: str, names: Sequence[str]) -> bytes:
+    """Write `,"label":["a","b"]`; nothing where there are no names."""
+    return b"," + quote(label) + b":[" + b",".join(map(quote, names)) + b"]" if names else b""
 
 
-def _rewrite(column: pa.BinaryArray, present: NDArray[np.uint8]) -> pa.BinaryArray:
-    for byte, escaped in _ESCAPES.items():
-        if byte in present:
-            column = kernels.replace_substring(column, bytes([byte]), escaped)
-    return column
-
-
-def _with_rows(column: pa.BinaryArray, rows: NDArray[np.int64], replaced: pa.BinaryArray) -> pa.BinaryArray:
-    if len(rows) == len(column):
-        return replaced
-    places = np.arange(len(column))
-    places[rows] = len(column) + np.arange(len(rows))
-    return kernels.take(kernels.concat([column, replaced]), places)
-
-
-NUMBER = r"^-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?$"
-NULL = r"^[ \t\n\r]*null[ \t\n\r]*$"
-_PLAIN = np.zeros(256, np.bool_)
-_PLAIN[np.frombuffer(b"0123456789-", np.uint8)] = True
-_BLANKS = np.arange(256, dtype=np.uint8)
-_BLANKS[[0x0A, 0x0D]] = ord(" ")
+def named_lists(label: str, marked: Sequence[tuple[str, Booleans]]) -> Fragment:
+    """Write `named_list` for n rows, each with the names whose mask is set there."""
+    if not marked:
+        return b""
+    patterns, choice = np.unique(np.stack([mask for _, mask in marked], axis=1), axis=0, return_inverse=True)
+    names = [[name for (name, _), chosen in zip(marked, row, strict=True) if chosen] for row in patterns]
+    return _pick([named_list(label, some) for some in names], choice.reshape(-1))
 
 
 class JsonValue(NamedTuple):
@@ -79,50 +45,6 @@ class JsonValue(NamedTuple):
 
     text: pa.BinaryArray
     bare: Booleans | bool
-
-
-def json_value(kind: JsonKind, column: pa.BinaryArray) -> JsonValue:
-    """Prepare n wire texts of a column for their lines."""
-    if kind == "json":
-        return JsonValue(_one_line(column), True)
-    if kind == "bool":
-        return _boolean(column)
-    if kind in ("number", "float"):
-        return _number(column)
-    return JsonValue(escape(column), False)
-
-
-def json_null(column: pa.BinaryArray) -> Booleans | None:
-    """Mark the JSON values that are JSON's own null; None where there is none."""
-    mask = as_mask(kernels.matches(as_text(column), NULL))
-    return mask if mask.any() else None
-
-
-def _one_line(column: pa.BinaryArray) -> pa.BinaryArray:
-    """Blank the line breaks, which in JSON stand between tokens only."""
-    offsets, data = kernels.value_bytes(column)
-    if len(data) and data.max() >= 0x80:
-        as_text(column)
-    if not ((data == 0x0A) | (data == 0x0D)).any():
-        return column
-    validity = column.is_valid().buffers()[1] if column.null_count else None
-    return kernels.from_bytes(offsets, _BLANKS[data], validity)
-
-
-def _boolean(column: pa.BinaryArray) -> JsonValue:
-    true = kernels.equal(column, b"t")
-    if (as_mask(true) | as_mask(kernels.equal(column, b"f")) | as_mask(column.is_null())).all():
-        return JsonValue(kernels.if_else(true, b"true", b"false"), True)
-    return JsonValue(escape(column), False)
-
-
-def _number(column: pa.BinaryArray) -> JsonValue:
-    """Quote NaN and the infinities. Only values with other bytes than an integer's are looked at closely."""
-    _, data = kernels.value_bytes(column)
-    if _PLAIN[data].all():
-        return JsonValue(column, True)
-    finite = as_mask(kernels.matches(as_text(column), NUMBER))
-    return JsonValue(column, True) if finite.all() else JsonValue(escape(column), finite)
 
 
 class Member(NamedTuple):
@@ -133,8 +55,13 @@ class Member(NamedTuple):
     absent: Booleans | None
 
 
-def object_parts(members: Iterable[Member]) -> Iterator[Part]:
-    """Yield what, joined row by row, is the object."""
+def object_of(values: dict[str, bytes]) -> bytes:
+    """Write one row's object; the values are JSON already."""
+    return b"{" + b",".join([quote(name) + b":" + value for name, value in values.items()]) + b"}"
+
+
+def objects_of(members: Iterable[Member]) -> Iterator[Fragment]:
+    """Yield what, joined row by row, are n rows' objects."""
     yield b"{"
     preceded: Booleans | bool = False
     for member in members:
@@ -143,7 +70,7 @@ def object_parts(members: Iterable[Member]) -> Iterator[Part]:
     yield b"}"
 
 
-def _member(member: Member, preceded: Booleans | bool) -> Iterator[Part]:
+def _member(member: Member, preceded: Booleans | bool) -> Iterator[Fragment]:
     name = quote(member.name) + b":"
     text, bare = member.value
     if text.null_count and bare is not True:
@@ -170,29 +97,163 @@ def _state(member: Member, bare: Booleans | bool, preceded: Booleans | bool) -> 
     return state + 3 * np.asarray(preceded, np.int64)
 
 
-def _pick(options: Sequence[bytes], choice: Int64s) -> Part:
+def _pick(options: Sequence[bytes], choice: Int64s) -> Fragment:
     return kernels.take(kernels.binary(options), choice)
 
 
-def listing(label: str, marked: Sequence[tuple[str, Booleans]]) -> Part:
-    """`,"label":["a","b"]` with the names whose mask is set in a row; nothing where none is."""
-    if not marked:
-        return b""
-    patterns, choice = np.unique(np.stack([mask for _, mask in marked], axis=1), axis=0, return_inverse=True)
-    return _pick([_list_member(label, marked, pattern) for pattern in patterns], choice.reshape(-1))
-
-
-def _list_member(label: str, marked: Sequence[tuple[str, Booleans]], pattern: Booleans) -> bytes:
-    names = [quote(name) for (name, _), chosen in zip(marked, pattern, strict=True) if chosen]
-    return b"," + quote(label) + b":[" + b",".join(names) + b"]" if names else b""
-
-
-def joined(parts: Iterable[Part]) -> ArrowArray:
+def joined(fragments: Iterable[Fragment]) -> ArrowArray:
     """Concatenate row by row; neighbouring constants become one."""
-    merged: list[Part] = []
-    for part in parts:
-        if isinstance(part, bytes) and merged and isinstance(merged[-1], bytes):
-            merged[-1] += part
+    merged: list[Fragment] = []
+    for fragment in fragments:
+        if isinstance(fragment, bytes) and merged and isinstance(merged[-1], bytes):
+            merged[-1] += fragment
         else:
-            merged.append(part)
+            merged.append(fragment)
     return kernels.join(merged)
+
+
+_NUMBER = r"^-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?$"
+_NULL = r"^[ \t\n\r]*null[ \t\n\r]*$"
+_PLAIN = np.zeros(256, np.bool_)
+_PLAIN[np.frombuffer(b"0123456789-", np.uint8)] = True
+_BLANKS = bytes.maketrans(b"\n\r", b"  ")
+_BLANKED = np.frombuffer(_BLANKS, np.uint8)
+
+
+def json_value(kind: JsonKind, column: pa.BinaryArray) -> JsonValue:
+    """Prepare n wire texts of a column for their lines."""
+    if kind == "json":
+        return JsonValue(_one_line(column), True)
+    if kind == "bool":
+        return _boolean(column)
+    if kind in ("number", "float"):
+        return _number(column)
+    return JsonValue(escape(column), False)
+
+
+def json_null(column: pa.BinaryArray) -> Booleans | None:
+    """Mark the JSON values that are JSON's own null; None where there is none."""
+    mask = as_mask(kernels.matches(as_text(column), _NULL))
+    return mask if mask.any() else None
+
+
+def _one_line(column: pa.BinaryArray) -> pa.BinaryArray:
+    """Blank the line breaks, which in JSON stand between tokens only."""
+    offsets, data = kernels.value_bytes(column)
+    if len(data) and data.max() >= 0x80:
+        as_text(column)
+    if not ((data == 0x0A) | (data == 0x0D)).any():
+        return column
+    validity = column.is_valid().buffers()[1] if column.null_count else None
+    return kernels.from_bytes(offsets, _BLANKED[data], validity)
+
+
+def _boolean(column: pa.BinaryArray) -> JsonValue:
+    true = kernels.equal(column, b"t")
+    if (as_mask(true) | as_mask(kernels.equal(column, b"f")) | as_mask(column.is_null())).all():
+        return JsonValue(kernels.if_else(true, b"true", b"false"), True)
+    return JsonValue(escape(column), False)
+
+
+def _number(column: pa.BinaryArray) -> JsonValue:
+    """Quote NaN and the infinities. Only values with other bytes than an integer's are looked at closely."""
+    _, data = kernels.value_bytes(column)
+    if _PLAIN[data].all():
+        return JsonValue(column, True)
+    finite = as_mask(kernels.matches(as_text(column), _NUMBER))
+    return JsonValue(column, True) if finite.all() else JsonValue(escape(column), finite)
+
+
+class UnusualError(Exception):
+    """Something that is left to the columns."""
+
+
+_ONE_NUMBER = re.compile(_NUMBER.encode())
+_ONE_NULL = re.compile(_NULL.encode())
+_SPECIAL = re.compile(rb'[\x00-\x1f"\\\x80-\xff]')
+
+
+def json_writer(kind: JsonKind) -> Callable[[bytes], bytes]:
+    """Choose what writes one wire text as `json_value` and `objects_of` do.
+
+    It raises UnicodeDecodeError where that is no valid UTF-8, and UnusualError for a boolean that is none.
+    """
+    return _WRITERS[kind]
+
+
+def is_json_null(value: bytes) -> bool:
+    """Say of one value what `json_null` does of a column."""
+    return _ONE_NULL.fullmatch(value) is not None
+
+
+def one_string(value: bytes) -> bytes:
+    """Quote one text of UTF-8."""
+    if _SPECIAL.search(value) is None:
+        return b'"' + value + b'"'
+    return json.dumps(value.decode(), ensure_ascii=False).encode()
+
+
+def _one_number(value: bytes) -> bytes:
+    return value if value.isdigit() or _ONE_NUMBER.fullmatch(value) else one_string(value)
+
+
+def _one_boolean(value: bytes) -> bytes:
+    if value not in {b"t", b"f"}:
+        raise UnusualError
+    return b"true" if value == b"t" else b"false"
+
+
+def _one_json(value: bytes) -> bytes:
+    value.decode()
+    return value.translate(_BLANKS)
+
+
+_WRITERS: dict[JsonKind, Callable[[bytes], bytes]] = {
+    "string": one_string,
+    "number": _one_number,
+    "float": _one_number,
+    "bool": _one_boolean,
+    "json": _one_json,
+}
+
+LONGEST_ESCAPE = len("\\u0000") + 1
+"""Bytes that one byte of a value may need while it is rewritten: its own and its escape."""
+
+_BACKSLASH, _QUOTE = 0x5C, 0x22
+# The backslash first, since every other escape brings one.
+_ESCAPES = {byte: json.dumps(chr(byte))[1:-1].encode() for byte in (_BACKSLASH, _QUOTE, *range(0x20))}
+
+
+def escape(column: pa.BinaryArray) -> pa.BinaryArray:
+    """Escape quotes, backslashes and control characters; a PROTOCOL error where a value is no valid UTF-8.
+
+    Only the rows that hold such a byte are rewritten.
+    """
+    offsets, data = kernels.value_bytes(column)
+    if not len(data):
+        return column
+    if data.max() >= 0x80:
+        as_text(column)
+    special = (data < 0x20) | (data == _QUOTE) | (data == _BACKSLASH)
+    if not special.any():
+        return column
+    if len(data) > kernels.INT32_MAX // LONGEST_ESCAPE:
+        column = kernels.widened(column)
+    at = np.flatnonzero(special)
+    rows = np.unique(np.searchsorted(offsets, at, side="right") - 1)
+    return _with_rows(column, rows, _rewrite(kernels.take(column, rows), np.unique(data[at])))
+
+
+def _rewrite(column: pa.BinaryArray, present: NDArray[np.uint8]) -> pa.BinaryArray:
+    for byte, escaped in _ESCAPES.items():
+        if byte in present:
+            column = kernels.replace_substring(column, bytes([byte]), escaped)
+    return column
+
+
+def _with_rows(column: pa.BinaryArray, rows: NDArray[np.int64], replaced: pa.BinaryArray) -> pa.BinaryArray:
+    if len(rows) == len(column):
+        return replaced
+    chosen = np.arange(len(column))
+    chosen[rows] = len(column) + np.arange(len(rows))
+    return kernels.take(kernels.concat([column, replaced]), chosen)

@@ -11,9 +11,10 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import pyarrow as pa
 
 from pgcdc_cli.changes.slice import Slice
-from pgcdc_cli.formats.base import Data, EncodedSlice, Piece, join_bytes
 from pgcdc_cli.formats.capabilities import Capabilities
+from pgcdc_cli.formats.interface import Data, EncodedSlice, Piece
 from pgcdc_cli.formats.jsonl import JsonlFormat
+from pgcdc_cli.formats.lines import join_bytes
 from pgcdc_cli.formats.terminal import ELLIPSIS, Style, safe, shorten
 from pgcdc_cli.pgoutput import messages as m
 
@@ -226,9 +227,9 @@ class PrettyFormat:
     colour: bool = False
     width: int = field(default_factory=lambda: get_terminal_size().columns)
 
-    def encode(self, part: Slice) -> EncodedSlice:
+    def encode(self, slice_: Slice) -> EncodedSlice:
         """Encode the rows of a slice; a PROTOCOL error where a value is no valid UTF-8."""
-        encoded = _JSONL.encode(part)
+        encoded = _JSONL.encode(slice_)
         return EncodedSlice(tuple(map(self._rendered, encoded.pieces)), encoded.edge, encoded.tables)
 
     def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:

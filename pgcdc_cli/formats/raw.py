@@ -6,8 +6,9 @@ from typing import ClassVar, Literal
 import pyarrow as pa
 
 from pgcdc_cli.changes.slice import Edge
-from pgcdc_cli.formats.base import Data, EncodedSlice, Piece, join_bytes
 from pgcdc_cli.formats.capabilities import Capabilities
+from pgcdc_cli.formats.interface import Data, EncodedSlice, Piece
+from pgcdc_cli.formats.lines import join_bytes
 from pgcdc_cli.frames import XLOGDATA_HEADER, xlogdata_start
 
 
@@ -26,7 +27,7 @@ class RawFormat:
 
         A plugin's message doesn't say where a transaction ends, so the edge is the last message's start LSN.
         """
-        lines = b"".join([part for frame in frames for part in (frame[XLOGDATA_HEADER:], b"\n")])
+        lines = b"".join([some for frame in frames for some in (frame[XLOGDATA_HEADER:], b"\n")])
         first, last = xlogdata_start(frames[0]), xlogdata_start(frames[-1])
         return EncodedSlice((Piece("", len(frames), first, last, lines),), Edge(last, last, 0))
 

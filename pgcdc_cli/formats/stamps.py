@@ -1,17 +1,112 @@
-"""Positions, moments and transactions of changes as text, whole columns at once."""
+"""Where changes stand, as text: as the members of JSON lines, and LSNs and moments by themselves.
 
+A stamp's keys are, in this order, lsn, commit_lsn, seq, xid, ts, gid, origin and origin_lsn; the last three
+only where they have something to say.
+"""
+
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
 
+from pgcdc_cli.changes.slice import Origin, Stamp, Stamps
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.formats.json_object import joined, quote
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import Int64s, Part
+from pgcdc_cli.types.kernels import Fragment, Int64s
 
 INVALID_XID = 0
 """`InvalidTransactionId` in access/transam.h: what snapshot rows have."""
+
+_POSITION = b'"lsn":"%b","commit_lsn":"%b","seq":%b'
+_TRANSACTION = b'"xid":%b,"ts":"%b"'
+_NO_TRANSACTION = b'"xid":null,"ts":null'
+
+
+def stamp_columns(stamps: Stamps, gid: str | None) -> Iterator[Fragment]:
+    """Yield what, joined row by row, are n stamps; `gid` is what their transaction was prepared as.
+
+    What a transaction's rows share is written once for each run of them.
+    """
+    starts = _starts(stamps)
+    commit_lsn = lsn_text(stamps.commit_lsn[starts])
+    xid = kernels.null_where(integer_text(stamps.xid[starts]), stamps.xid[starts] == INVALID_XID)
+    ts = timestamp_text(stamps.commit_ts[starts])
+    source = _source_column(stamps, starts, gid)
+    transaction = joined([b",", *_filled(_TRANSACTION, [xid], [ts]), source])
+    shared: tuple[Fragment, Fragment]
+    if len(starts) == 1:
+        shared = commit_lsn[0].as_py(), transaction[0].as_py()
+    else:
+        run = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(stamps))))
+        shared = kernels.take(commit_lsn, run), kernels.take(transaction, run)
+    yield from _filled(_POSITION, lsn_fragments(stamps.lsn), shared[:1], [integer_text(stamps.seq)])
+    yield shared[1]
+
+
+def _starts(stamps: Stamps) -> Int64s:
+    """Find where another transaction begins."""
+    changed = (
+        (np.diff(stamps.commit_lsn) != 0) | (np.diff(stamps.xid) != 0) | (np.diff(stamps.commit_ts) != 0)
+    )
+    return np.concatenate([np.zeros(1, np.int64), np.flatnonzero(changed) + 1])
+
+
+def _source_column(stamps: Stamps, starts: Int64s, gid: str | None) -> Fragment:
+    if stamps.origin is None:
+        return _source(gid, None)
+    texts = [_source(gid, origin) for origin in (None, *stamps.origins)]
+    return kernels.take(kernels.binary(texts), stamps.origin[starts] + 1)
+
+
+def _filled(template: bytes, *columns: Sequence[Fragment]) -> Iterator[Fragment]:
+    """Put each column, given in fragments, where a `%b` stands."""
+    begin, *constants = template.split(b"%b")
+    yield begin
+    for fragments, constant in zip(columns, constants, strict=True):
+        yield from fragments
+        yield constant
+
+
+def stamp_rows(stamps: Stamps, gid: str | None) -> Iterator[bytes]:
+    """Yield the stamps of a few rows of this server, one by one."""
+    source = _source(gid, None)
+    columns = (stamps.lsn, stamps.commit_lsn, stamps.seq, stamps.xid, stamps.commit_ts)
+    for lsn, commit_lsn, seq, xid, commit_ts in zip(*(column.tolist() for column in columns), strict=True):
+        yield b"%b,%b%b" % (_position(lsn, commit_lsn, seq), _transaction(xid, commit_ts), source)
+
+
+def one_stamp(stamp: Stamp, gid: str | None) -> bytes:
+    """Write a single stamp."""
+    return b"%b,%b" % (_position(stamp.lsn, stamp.commit_lsn, stamp.seq), one_transaction(stamp, gid))
+
+
+def one_transaction(stamp: Stamp, gid: str | None) -> bytes:
+    """Write a single stamp from `xid` on."""
+    return _transaction(stamp.xid, stamp.commit_ts) + _source(gid, stamp.origin)
+
+
+def _position(lsn: int, commit_lsn: int, seq: int) -> bytes:
+    return _POSITION % (one_lsn(lsn), one_lsn(commit_lsn), b"%d" % seq)
+
+
+@lru_cache(64)
+def _transaction(xid: int | None, commit_ts: int | None) -> bytes:
+    if commit_ts is None:
+        return _NO_TRANSACTION
+    return _TRANSACTION % (b"%d" % xid if xid else b"null", one_timestamp(commit_ts))
+
+
+def _source(gid: str | None, origin: Origin | None) -> bytes:
+    """Write gid and origin; a server that streams doesn't tell the LSN there."""
+    prepared = b"" if gid is None else b',"gid":' + quote(gid)
+    if origin is None:
+        return prepared
+    lsn = b',"origin_lsn":"%b"' % one_lsn(origin.commit_lsn) if origin.commit_lsn else b""
+    return prepared + b',"origin":' + quote(origin.name) + lsn
+
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - all are UTC, and say so by their Z
 _DIGITS = np.frombuffer(b"0123456789ABCDEF", np.uint8)
@@ -26,13 +121,18 @@ def integer_text(values: Int64s) -> pa.BinaryArray:
     return kernels.as_binary(pa.array(values).cast(pa.string()))
 
 
-def lsn_text(values: Int64s) -> pa.BinaryArray:
+def one_lsn(value: int) -> bytes:
     """As PostgreSQL prints `pg_lsn`: `0/1A2B3C8`."""
-    return kernels.as_binary(kernels.join(lsn_parts(values)))
+    return b"%X/%X" % (value >> 32, value & 0xFFFFFFFF)
 
 
-def lsn_parts(values: Int64s) -> list[Part]:
-    """Give the parts that joined are `lsn_text`; in most batches the upper half is a constant."""
+def lsn_text(values: Int64s) -> pa.BinaryArray:
+    """As `one_lsn`."""
+    return kernels.as_binary(kernels.join(lsn_fragments(values)))
+
+
+def lsn_fragments(values: Int64s) -> list[Fragment]:
+    """Give what joined is `lsn_text`; in most batches the upper half is a constant."""
     high = values >> 32
     low = _hex(values & 0xFFFFFFFF)
     if (high == high[0]).all():
@@ -51,14 +151,11 @@ def _hex(values: Int64s) -> pa.BinaryArray:
     return kernels.from_bytes(np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]), shown)
 
 
-def one_lsn(value: int) -> bytes:
-    """As `lsn_text`."""
-    return b"%X/%X" % (value >> 32, value & 0xFFFFFFFF)
-
-
-@lru_cache(64)
 def one_timestamp(micros: int) -> bytes:
-    """As `timestamp_text`."""
+    """Print microseconds since 1970-01-01 UTC as `2026-01-02T03:04:05.678901Z`.
+
+    A year without four digits is a PROTOCOL error.
+    """
     try:
         moment = _EPOCH + timedelta(microseconds=micros)
     except OverflowError:
@@ -67,10 +164,7 @@ def one_timestamp(micros: int) -> bytes:
 
 
 def timestamp_text(micros: Int64s) -> pa.BinaryArray:
-    """Print microseconds since 1970-01-01 UTC as `2026-01-02T03:04:05.678901Z`.
-
-    A year without four digits is a PROTOCOL error.
-    """
+    """As `one_timestamp`."""
     text = pa.array(micros).cast(pa.timestamp("us")).cast(pa.string())
     offsets, data = kernels.value_bytes(text)
     if len(data) != _ISO_LENGTH * len(micros):

@@ -7,7 +7,7 @@ from typing import Protocol
 from pgcdc_cli.changes.slice import Edge, LastCommit, Prepared
 from pgcdc_cli.changes.spool import Spools
 from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource
-from pgcdc_cli.formats.base import EncodedSlice
+from pgcdc_cli.formats.interface import EncodedSlice
 from pgcdc_cli.lsn import Lsn
 
 

@@ -26,7 +26,7 @@ from pgcdc_cli.directory.checkpoint import (
 from pgcdc_cli.directory.file_names import ControlFiles
 from pgcdc_cli.directory.spool_file import SpoolFolder
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.base import EncodedSlice, Piece
+from pgcdc_cli.formats.interface import EncodedSlice, Piece
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.sinks.base import EAGER_PACE, LAZY_PACE, LastEdge, SinkSettings
 from pgcdc_cli.sinks.output_file import OutputFile, OutputFiles

@@ -11,7 +11,7 @@ from pgcdc_cli.directory.file_names import IN_DIRECTORY, PARTIAL, ControlFiles, 
 from pgcdc_cli.directory.open_files import OpenFiles
 from pgcdc_cli.directory.schema_files import SchemaFiles
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.base import EncodedSlice, FileFormat, Piece
+from pgcdc_cli.formats.interface import EncodedSlice, FileFormat, Piece
 from pgcdc_cli.sinks import recovery
 from pgcdc_cli.sinks.base import SinkSettings
 from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink

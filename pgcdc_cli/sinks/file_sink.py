@@ -14,7 +14,7 @@ from pgcdc_cli.directory.disk import Disk, Stat, damaged
 from pgcdc_cli.directory.file_names import beside
 from pgcdc_cli.directory.open_files import OpenFiles
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.base import EncodedSlice, FileFormat, Piece
+from pgcdc_cli.formats.interface import EncodedSlice, FileFormat, Piece
 from pgcdc_cli.sinks.base import SinkSettings
 from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
 from pgcdc_cli.sinks.output_file import OutputFile, OutputFiles

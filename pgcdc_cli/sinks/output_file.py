@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from pgcdc_cli.directory.checkpoint import FileState, PartialFile
 from pgcdc_cli.directory.open_files import OpenFiles, folder_of
-from pgcdc_cli.formats.base import Data, FileFormat, Piece
+from pgcdc_cli.formats.interface import Data, FileFormat, Piece
 
 FRAME_SIZE = 1 << 20
 """Bytes (before compression) at which held rows become a frame and are written."""

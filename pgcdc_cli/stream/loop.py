@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pgcdc_cli.changes.slice import Edge
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.base import EncodedSlice, Restartable
+from pgcdc_cli.formats.interface import EncodedSlice, Restartable
 from pgcdc_cli.frames import Keepalive, Received
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import ReplicationConnection

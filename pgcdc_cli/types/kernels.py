@@ -17,7 +17,7 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 Int64s = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 ArrowArray: TypeAlias = "pa.Array[Any]"
-Part: TypeAlias = "bytes | pa.Array[Any]"
+Fragment: TypeAlias = "bytes | pa.Array[Any]"
 """What `join` takes: a constant, or a value per row."""
 
 ArrayT = TypeVar("ArrayT", bound=ArrowArray)
@@ -171,7 +171,7 @@ def replace_substring(column: pa.BinaryArray, old: bytes, new: bytes) -> pa.Bina
     return cast("pa.BinaryArray", pc.call_function("replace_substring", [column], options))
 
 
-def join(parts: Sequence[Part]) -> ArrowArray:
+def join(parts: Sequence[Fragment]) -> ArrowArray:
     """Concatenate per row: constants and columns (one of them at least); a null reads as `null`.
 
     The result has wide offsets if it may have 2**31 bytes or more.
@@ -184,12 +184,12 @@ def join(parts: Sequence[Part]) -> ArrowArray:
     return cast("ArrowArray", pc.call_function("binary_join_element_wise", arguments, options))
 
 
-def _argument(part: Part, target: pa.DataType) -> Any:  # noqa: ANN401 - a column or a scalar
+def _argument(part: Fragment, target: pa.DataType) -> Any:  # noqa: ANN401 - a column or a scalar
     if isinstance(part, bytes):
         return pa.scalar(part, target)
     return part if part.type == target else part.cast(target)
 
 
-def _size(part: Part, rows: int) -> int:
+def _size(part: Fragment, rows: int) -> int:
     """Bytes that a part may add; a null adds four."""
     return len(part) * rows if isinstance(part, bytes) else part.nbytes

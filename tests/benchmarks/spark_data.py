@@ -24,9 +24,9 @@ from pgcdc_cli.changes.slice import (
 from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
 from pgcdc_cli.directory.file_names import file_name, table_folder
 from pgcdc_cli.formats.arrow import ArrowFormat
-from pgcdc_cli.formats.base import Format
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.format import DebeziumFormat
+from pgcdc_cli.formats.interface import Format
 from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.types.pg_type import builtin

@@ -10,9 +10,9 @@ from batches import UNCHANGED, Stream, change, full, key_only, stamp, table
 
 from pgcdc_cli.changes.slice import LastCommit, MessageChange, TransactionBoundary, TruncateChange
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts, TableSchema
-from pgcdc_cli.formats.base import EncodedSlice
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.format import DebeziumFormat
+from pgcdc_cli.formats.interface import EncodedSlice
 from pgcdc_cli.lsn import Lsn
 
 PLAIN = ConnectorConfig(

@@ -5,9 +5,9 @@ from batches import UNCHANGED, change, key_only, table
 
 from pgcdc_cli.changes.slice import Slice
 from pgcdc_cli.formats.arrow import ArrowFormat
-from pgcdc_cli.formats.base import Format
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.format import DebeziumFormat
+from pgcdc_cli.formats.interface import Format
 from pgcdc_cli.formats.jsonl import JsonlFormat
 
 NOTES = table({"id": "int8", "note": "text"}, name="notes", oid=16401)

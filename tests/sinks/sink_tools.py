@@ -15,7 +15,7 @@ from pgcdc_cli.directory.checkpoint import StreamSource
 from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.directory.manifest import Segment, read_manifest
 from pgcdc_cli.errors import PgcdcError
-from pgcdc_cli.formats.base import EncodedSlice, Format, Piece
+from pgcdc_cli.formats.interface import EncodedSlice, Format, Piece
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.sinks.base import SinkSettings
 from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink

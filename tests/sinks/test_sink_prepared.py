@@ -21,7 +21,7 @@ from pgcdc_cli.changes.slice import Edge, Prepared
 from pgcdc_cli.changes.spool import PADDING, Chunk
 from pgcdc_cli.directory import spool_file
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.base import EncodedSlice
+from pgcdc_cli.formats.interface import EncodedSlice
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.wire import Wire
 

@@ -40,9 +40,9 @@ from pgcdc_cli.formats.debezium.types.texts import encoded
 from pgcdc_cli.formats.lines import LINES, Lines, joined_lines
 from pgcdc_cli.formats.stamps import integer_text
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import ArrowArray, Booleans, Int64s, Part
+from pgcdc_cli.types.kernels import ArrowArray, Booleans, Fragment, Int64s
 
-Tokens = tuple[Part, ...]
+Tokens = tuple[Fragment, ...]
 """One JSON token a column: a constant or one per row."""
 _OPERATIONS = {"I": "c", "U": "u", "R": "r"}
 _NULL = b"null"
@@ -73,7 +73,7 @@ def event_parts(
     record: Record,
     config: ConnectorConfig,
     images: tuple[Tokens | None, Tokens | None],
-) -> Sequence[Part]:
+) -> Sequence[Fragment]:
     """Give what, joined row by row, are changes that leave the key alone; `images` are old and new."""
     old, new = images
     before = NONE if old is None else _struct(table, old)
@@ -96,7 +96,7 @@ def event_counts(batch: ChangeBatch, table: EventTable, config: ConnectorConfig)
     return np.where(changed, ("d" not in skipped) + ("c" not in skipped), int("u" not in skipped))
 
 
-def _keys(batch: ChangeBatch, table: EventTable) -> Iterator[tuple[Part, Part]]:
+def _keys(batch: ChangeBatch, table: EventTable) -> Iterator[tuple[Fragment, Fragment]]:
     """Give the tokens of each of the key's columns in the old and the new rows, where there are both."""
     for place in table.key or ():
         if batch.old is not None and batch.new is not None:
@@ -110,12 +110,12 @@ def _nothing(rows: int) -> Lines:
 
 def _moved(
     table: EventTable, record: Record, old: Tokens, new: Tokens, config: ConnectorConfig
-) -> Sequence[Part]:
+) -> Sequence[Fragment]:
     """A changed key: the old row is deleted, the new one created, and each says where the other is."""
     old_key, new_key = _key(table, old), _key(table, new)
     to = record.header("__debezium.newkey", new_key)
     away = record.header("__debezium.oldkey", old_key)
-    skipped, parts = config.skipped_operations, list[Part]()
+    skipped, parts = config.skipped_operations, list[Fragment]()
     kind = RecordKind.FIRST_OF_TWO
     if "d" not in skipped:
         parts += record.parts("d", old_key, before=_struct(table, old), headers=to, kind=kind)
@@ -144,7 +144,7 @@ def _image(
 
 def _tokens(
     column: EventColumn, image: FullImage | KeyImage, old: FullImage | KeyImage | None, losses: Losses | None
-) -> Part:
+) -> Fragment:
     values, field = image.columns[column.index], column.field
     if values is None:
         return field.absent
@@ -167,11 +167,11 @@ def _choose(mask: Booleans, one: pa.BinaryArray, other: pa.BinaryArray) -> pa.Bi
     return kernels.as_binary(kernels.take(kernels.concat_bytes([one, other]), rows))
 
 
-def _struct(table: EventTable, tokens: Tokens) -> Sequence[Part]:
+def _struct(table: EventTable, tokens: Tokens) -> Sequence[Fragment]:
     return _object([(column.label, part) for column, part in zip(table.columns, tokens, strict=False)])
 
 
-def _key(table: EventTable, tokens: Tokens) -> Sequence[Part]:
+def _key(table: EventTable, tokens: Tokens) -> Sequence[Fragment]:
     if table.key is None:
         return (_NULL,)
     columns = table.all_columns
@@ -179,14 +179,14 @@ def _key(table: EventTable, tokens: Tokens) -> Sequence[Part]:
     return (table.key_head, *members, table.key_tail)
 
 
-def _object(members: list[tuple[bytes, Part]]) -> Sequence[Part]:
-    parts: list[Part] = [b"{"]
+def _object(members: list[tuple[bytes, Fragment]]) -> Sequence[Fragment]:
+    parts: list[Fragment] = [b"{"]
     for number, (label, value) in enumerate(members):
         parts += [b"," + label if number else label, value]
     return (*parts, b"}")
 
 
-def _changed(keys: Iterable[tuple[Part, Part]], rows: int) -> Booleans:
+def _changed(keys: Iterable[tuple[Fragment, Fragment]], rows: int) -> Booleans:
     """Tell where the key changes, by its columns' old and new tokens."""
     changed = np.zeros(rows, np.bool_)
     for old, new in keys:
@@ -194,7 +194,7 @@ def _changed(keys: Iterable[tuple[Part, Part]], rows: int) -> Booleans:
     return changed
 
 
-def _equal(one: Part, other: Part, rows: int) -> Booleans:
+def _equal(one: Fragment, other: Fragment, rows: int) -> Booleans:
     if isinstance(one, bytes) and isinstance(other, bytes):
         return np.full(rows, one == other)
     if isinstance(one, bytes):
@@ -206,7 +206,7 @@ def _equal(one: Part, other: Part, rows: int) -> Booleans:
     return kernels.as_mask(kernels.same(one, other))
 
 
-_BEGIN: Sequence[Part] = (b'"BEGIN"', b"null", b',"data_collections":null')
+_BEGIN: Sequence[Fragment] = (b'"BEGIN"', b"null", b',"data_collections":null')
 
 
 def truncate(context: Context, change: TruncateChange, table: EventTable, places: Places, now: int) -> bytes:
@@ -222,7 +222,7 @@ def message(context: Context, change: MessageChange, places: Places, now: int) -
     prefix, content = token(change.prefix), encoded(config)(change.content)
     source = source_parts(context, ("", ""), places)
     transaction = b',"transaction":null' if context.newer else b""
-    value: tuple[Part, ...] = (
+    value: tuple[Fragment, ...] = (
         b'{"op":"m","ts_ms":%d,"source":' % (now // 1_000_000),
         *source,
         transaction + b',"message":{"prefix":%s,"content":%s}}' % (prefix, content),
@@ -260,7 +260,7 @@ def _sums(sums: Sums, transactions: int) -> tuple[ArrowArray, ArrowArray]:
     return integer_text(np.diff(total[offsets])), kernels.join_lists(offsets, members, b",")
 
 
-def _transactions(context: Context, stamps: Stamps, rows: Int64s, told: Sequence[Part]) -> Lines:
+def _transactions(context: Context, stamps: Stamps, rows: Int64s, told: Sequence[Fragment]) -> Lines:
     """Write records of which `told` begins with the status and ends with the tables."""
     identity = (b'"', integer_text(stamps.xid[rows]), b":", integer_text(stamps.lsn[rows]), b'"')
     status, *counts = told
@@ -287,18 +287,21 @@ def heartbeat(context: Context, millis: int) -> bytes:
 
 
 def _control(
-    context: Context, topic: bytes, key: tuple[Schema, Sequence[Part]], value: tuple[Schema, Sequence[Part]]
-) -> Sequence[Part]:
+    context: Context,
+    topic: bytes,
+    key: tuple[Schema, Sequence[Fragment]],
+    value: tuple[Schema, Sequence[Fragment]],
+) -> Sequence[Fragment]:
     config = context.config
     wrapped_key = _wrapped(*key, enabled=config.key_converter_schemas_enable)
     wrapped_value = _wrapped(*value, enabled=config.value_converter_schemas_enable)
     return record_line(context, topic, wrapped_key, wrapped_value)
 
 
-def _wrapped(schema: Schema, payload: Sequence[Part], *, enabled: bool) -> Sequence[Part]:
+def _wrapped(schema: Schema, payload: Sequence[Fragment], *, enabled: bool) -> Sequence[Fragment]:
     head, tail = wrapping(schema, enabled=enabled)
     return (head, *payload, tail)
 
 
-def _line(parts: Sequence[Part]) -> bytes:
+def _line(parts: Sequence[Fragment]) -> bytes:
     return bytes(joined_lines(lines_of(parts, 1)))

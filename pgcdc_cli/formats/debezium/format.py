@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from pgcdc_cli.changes.slice import Boundaries, ChangeBatch, LastCommit, Slice, Stamps, TruncateChange
 from pgcdc_cli.changes.table import TableSchema
-from pgcdc_cli.formats.base import SUFFIXES, Data, EncodedSlice, Piece, compress
 from pgcdc_cli.formats.capabilities import Capabilities, Compression, Layout
 from pgcdc_cli.formats.debezium import events
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
@@ -35,24 +34,15 @@ from pgcdc_cli.formats.debezium.record import (
     one,
 )
 from pgcdc_cli.formats.debezium.record_template import few_lines, is_few
-from pgcdc_cli.formats.lines import (
-    LINES,
-    MESSAGES,
-    Encoded,
-    EncodedLines,
-    Lines,
-    commit_range,
-    joined_lines,
-    not_empty,
-    place,
-    tables_of,
-)
+from pgcdc_cli.formats.interface import Data, EncodedSlice, Piece
+from pgcdc_cli.formats.lines import LINES, SUFFIXES, EncodedLines, Lines, compress, joined_lines, not_empty
+from pgcdc_cli.formats.stream_order import MESSAGES, Encoded, tables_of
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import Int64s, Part
+from pgcdc_cli.types.kernels import Fragment, Int64s
 
 
-def snapshot_marker(batch: ChangeBatch) -> Part:
+def snapshot_marker(batch: ChangeBatch) -> Fragment:
     """Give `false` for a streamed batch.
 
     A row that is several of these is, in this order: the last of all, the first of all, its table's last.
@@ -160,7 +150,7 @@ class DebeziumFormat:
     def _counts(self, change: ChangeBatch | TruncateChange) -> Changes:
         name = change.table.display
         if isinstance(change, TruncateChange):
-            return Changes(name, place(change.stamp)[0], np.ones(1, np.int64))
+            return Changes(name, one(change.stamp, 0).index, np.ones(1, np.int64))
         index = change.stamps.index
         if change.operation == "R":
             return Changes(name, index, np.zeros(len(index), np.int64))
@@ -223,14 +213,15 @@ class DebeziumFormat:
 
     def _truncate(self, change: TruncateChange, places: Places, now: int) -> EncodedLines:
         line = events.truncate(self._context, change, self._layout(change.table), places, now)
-        return Encoded(*self._place(change.table), *place(change.stamp), [line])
+        stamps = places.stamps
+        return Encoded(*self._place(change.table), stamps.index, stamps.commit_lsn, [line])
 
     def _messages(self, part: Slice, timeline: Timeline, now: int) -> Iterator[EncodedLines]:
         for message in part.messages:
             if self.config.includes_message(message.prefix):
-                line = events.message(self._context, message, timeline.place(message.stamp), now)
-                stamp = place(message.stamp)
-                yield Encoded(self._target(MESSAGES), None, *stamp, [line])
+                places = timeline.place(message.stamp)
+                line, stamps = events.message(self._context, message, places, now), places.stamps
+                yield Encoded(self._target(MESSAGES), None, stamps.index, stamps.commit_lsn, [line])
 
     def _transactions(self, marks: Boundaries, sums: Sums) -> Iterator[EncodedLines]:
         index, commit_lsn = marks.stamps.index, marks.stamps.commit_lsn
@@ -267,5 +258,4 @@ def _newlines(data: pa.Buffer) -> int:
 def _piece(lines: EncodedLines) -> Piece:
     data = joined_lines(lines.rows)
     rows = data.count(b"\n") if isinstance(data, bytes) else _newlines(data)
-    commits = commit_range(lines)
-    return Piece(lines.target, rows, *commits, data, table=lines.table, unchanged=lines.unchanged)
+    return Piece(lines.target, rows, *lines.commit_range, data, table=lines.table, unchanged=lines.unchanged)

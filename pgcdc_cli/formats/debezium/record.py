@@ -16,7 +16,7 @@ from pgcdc_cli.formats.json_object import joined
 from pgcdc_cli.formats.lines import Lines
 from pgcdc_cli.formats.stamps import INVALID_XID, integer_text
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import Int64s, Part
+from pgcdc_cli.types.kernels import Fragment, Int64s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,7 +111,7 @@ def _sums(names: Sequence[str], groups: Int64s, counts: Int64s, places: Int64s) 
 
 _name = lru_cache(1024)(token)
 VERSIONS = {"2.5": b"2.5.4.Final", "3.4": b"3.4.3.Final"}
-NONE: Sequence[Part] = (b"null",)
+NONE: Sequence[Fragment] = (b"null",)
 
 
 class RecordKind(Enum):
@@ -136,12 +136,12 @@ class Context:
         """The envelope of Debezium 3.4."""
         return self.config.debezium_version != "2.5"
 
-    def source(self) -> list[Part]:
+    def source(self) -> list[Fragment]:
         """Begin the source block, up to the commit's time."""
         version, name = VERSIONS[self.config.debezium_version], _name(self.config.topic_prefix)
         return [b'{"version":"%s","connector":"postgresql","name":%s,"ts_ms":' % (version, name)]
 
-    def headers(self, more: Sequence[Part] = ()) -> Sequence[Part]:
+    def headers(self, more: Sequence[Fragment] = ()) -> Sequence[Fragment]:
         """Build the headers' object; `more` are members, each followed by a comma."""
         members = list(more)
         if self.newer:
@@ -173,30 +173,30 @@ class Places:
     stamps: Stamps
     ends: Int64s
     orders: Orders | None = None
-    snapshot: Part = b"false"
+    snapshot: Fragment = b"false"
 
     @property
-    def lsn(self) -> Part:
+    def lsn(self) -> Fragment:
         return _digits(self.stamps.lsn)
 
     @property
-    def millis(self) -> Part:
+    def millis(self) -> Fragment:
         return _digits(self.stamps.commit_ts // 1000)
 
     @property
-    def micros(self) -> Part:
+    def micros(self) -> Fragment:
         return _digits(self.stamps.commit_ts)
 
     @property
-    def xid(self) -> Part:
+    def xid(self) -> Fragment:
         return _digits(self.stamps.xid)
 
     @property
-    def xid_or_null(self) -> Part:
+    def xid_or_null(self) -> Fragment:
         return _digits(self.stamps.xid, zero=b"null")
 
     @property
-    def previous(self) -> Part:
+    def previous(self) -> Fragment:
         """The sequence's first part."""
         ends = self.ends
         if (ends == ends[0]).all():
@@ -204,7 +204,7 @@ class Places:
         texts = kernels.join([b'\\"', integer_text(ends), b'\\"'])
         return kernels.replace_where(texts, ends < 0, b"null") if (ends < 0).any() else texts
 
-    def numbers(self, kind: RecordKind) -> tuple[Part, Part] | None:
+    def numbers(self, kind: RecordKind) -> tuple[Fragment, Fragment] | None:
         """Give the events' numbers in the transaction, and among their table's there."""
         if self.orders is None:
             return None
@@ -230,7 +230,7 @@ class Slots:
     def __init__(self, *, numbered: bool) -> None:
         self._numbered = numbered
 
-    def numbers(self, _kind: RecordKind) -> tuple[Part, Part] | None:
+    def numbers(self, _kind: RecordKind) -> tuple[Fragment, Fragment] | None:
         return (Slot(b"total"), Slot(b"of_table")) if self._numbered else None
 
 
@@ -241,7 +241,7 @@ class Template(NamedTuple):
     slots: tuple[bytes, ...]
 
     @classmethod
-    def of(cls, parts: Sequence[Part]) -> Self:
+    def of(cls, parts: Sequence[Fragment]) -> Self:
         """Put constants and slots together."""
         texts = cast("Sequence[bytes]", parts)
         forms = [b"%b" if isinstance(text, Slot) else text.replace(b"%", b"%%") for text in texts]
@@ -276,13 +276,13 @@ class Record:
     def parts(
         self,
         operation: str,
-        key: Sequence[Part],
+        key: Sequence[Fragment],
         *,
-        before: Sequence[Part] = NONE,
-        after: Sequence[Part] = NONE,
-        headers: Sequence[Part] = (),
+        before: Sequence[Fragment] = NONE,
+        after: Sequence[Fragment] = NONE,
+        headers: Sequence[Fragment] = (),
         kind: RecordKind = RecordKind.ONE,
-    ) -> Sequence[Part]:
+    ) -> Sequence[Fragment]:
         """Give what, joined row by row, is a record's line."""
         table, transaction = self._table, _transaction(self._places, kind)
         end = _envelope_end(self._context, operation, transaction, self._handled)
@@ -290,15 +290,17 @@ class Record:
         value += [b",", *end, b"}", table.value_tail]
         return self._line(key, value, headers)
 
-    def tombstone(self, key: Sequence[Part], *, headers: Sequence[Part] = ()) -> Sequence[Part]:
+    def tombstone(self, key: Sequence[Fragment], *, headers: Sequence[Fragment] = ()) -> Sequence[Fragment]:
         """Give the parts of a record without a value; none where only values are written."""
         return () if self._context.values_only else self._line(key, NONE, headers)
 
-    def header(self, name: str, key: Sequence[Part]) -> Sequence[Part]:
+    def header(self, name: str, key: Sequence[Fragment]) -> Sequence[Fragment]:
         """Give a header that holds another record's key."""
         return (token(name) + b":", *key, b",")
 
-    def _line(self, key: Sequence[Part], value: Sequence[Part], headers: Sequence[Part]) -> Sequence[Part]:
+    def _line(
+        self, key: Sequence[Fragment], value: Sequence[Fragment], headers: Sequence[Fragment]
+    ) -> Sequence[Fragment]:
         told = self._context.headers(headers)
         return record_line(self._context, self._table.topic, key, value, told)
 
@@ -306,10 +308,10 @@ class Record:
 def record_line(
     context: Context,
     topic: bytes,
-    key: Sequence[Part],
-    value: Sequence[Part],
-    headers: Sequence[Part] = (b"{}",),
-) -> Sequence[Part]:
+    key: Sequence[Fragment],
+    value: Sequence[Fragment],
+    headers: Sequence[Fragment] = (b"{}",),
+) -> Sequence[Fragment]:
     """Give the parts of one line; only those of rows have headers."""
     if context.values_only:
         return (*value, b"\n")
@@ -324,8 +326,8 @@ def handled(context: Context, now: int) -> bytes:
 
 
 def _envelope_end(
-    context: Context, operation: str, transaction: Sequence[Part], handled: bytes
-) -> Sequence[Part]:
+    context: Context, operation: str, transaction: Sequence[Fragment], handled: bytes
+) -> Sequence[Fragment]:
     """Give the members of a row's value behind `source`."""
     op = b'"op":"%s",' % operation.encode()
     if context.newer:
@@ -333,7 +335,7 @@ def _envelope_end(
     return (op, handled, b',"transaction":', *transaction)
 
 
-def _transaction(places: Places | Slots, kind: RecordKind) -> Sequence[Part]:
+def _transaction(places: Places | Slots, kind: RecordKind) -> Sequence[Fragment]:
     """Give the transaction block."""
     numbers = places.numbers(kind)
     if numbers is None:
@@ -343,10 +345,10 @@ def _transaction(places: Places | Slots, kind: RecordKind) -> Sequence[Part]:
     return (*identity, b'","total_order":', total, b',"data_collection_order":', of_table, b"}")
 
 
-def source_parts(context: Context, names: tuple[str, str], places: Places | Slots) -> Sequence[Part]:
+def source_parts(context: Context, names: tuple[str, str], places: Places | Slots) -> Sequence[Fragment]:
     """Give the source block of n changes."""
     lsn, snapshot, database = places.lsn, places.snapshot, _name(context.database)
-    parts: list[Part] = [*context.source(), places.millis, b',"snapshot":']
+    parts: list[Fragment] = [*context.source(), places.millis, b',"snapshot":']
     # "false" is the field's default: the connector leaves it null.
     replaced = context.config.value_converter_replace_null_with_default
     plain = snapshot == b"false" and not replaced
@@ -367,7 +369,7 @@ def source_parts(context: Context, names: tuple[str, str], places: Places | Slot
     return parts
 
 
-def _digits(values: Int64s, *, zero: bytes = b"0") -> Part:
+def _digits(values: Int64s, *, zero: bytes = b"0") -> Fragment:
     """Write decimal numbers: once where all rows share one."""
     if (values == values[0]).all():
         return b"%d" % values[0] if values[0] else zero
@@ -380,7 +382,7 @@ def previous_part(end: int) -> bytes:
     return b"null" if end < 0 else b'\\"%d\\"' % end
 
 
-def lines_of(parts: Sequence[Part], rows: int) -> Lines:
+def lines_of(parts: Sequence[Fragment], rows: int) -> Lines:
     """Put lines together, row by row."""
     if all(isinstance(part, bytes) for part in parts):
         return [b"".join(cast("Sequence[bytes]", parts))] * rows
@@ -422,7 +424,7 @@ class Timeline:
         self.after = replace(self.after, events=sums.of(len(self.marks)))
         return orders, sums
 
-    def places(self, stamps: Stamps, orders: Orders | None, snapshot: kernels.Part) -> Places:
+    def places(self, stamps: Stamps, orders: Orders | None, snapshot: kernels.Fragment) -> Places:
         """Say where rows stand."""
         ends = self._ends[np.searchsorted(self._commits, stamps.index, side="left")]
         return Places(stamps, ends, orders, snapshot)

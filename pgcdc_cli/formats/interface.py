@@ -8,39 +8,10 @@ import pyarrow as pa
 
 from pgcdc_cli.changes.slice import Edge, LastCommit, Slice
 from pgcdc_cli.changes.table import TableSchema
-from pgcdc_cli.formats.capabilities import Capabilities, Compression
+from pgcdc_cli.formats.capabilities import Capabilities
 from pgcdc_cli.lsn import Lsn
 
 Data: TypeAlias = "bytes | memoryview | pa.Buffer | pa.RecordBatch"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Piece:
-    """Rows for one output file, in stream order.
-
-    `target` is the file's name in the directory's layout: `schema.table`, `_messages`, or "" where everything
-    goes into one file. `head` begins every file of this kind (the Arrow schema): another head means another
-    part. `table` is None where a file holds several tables, or none. `unchanged` says that there are rows
-    with values that were not sent (unchanged TOAST).
-    """
-
-    target: str
-    rows: int
-    first_commit_lsn: Lsn
-    last_commit_lsn: Lsn
-    data: Data
-    head: bytes = b""
-    table: TableSchema | None = None
-    unchanged: bool = False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EncodedSlice:
-    """A slice, encoded. `tables` are all tables it speaks of, for the schema files."""
-
-    pieces: tuple[Piece, ...]
-    edge: Edge | None
-    tables: tuple[TableSchema, ...] = ()
 
 
 class FileFormat(Protocol):
@@ -78,7 +49,7 @@ class Format(FileFormat, Protocol):
     def restartable(self) -> "Restartable | None":
         """The format itself, where its lines tell of what came before them."""
 
-    def encode(self, part: Slice) -> EncodedSlice:
+    def encode(self, slice_: Slice) -> "EncodedSlice":
         """Encode the rows of a slice, each file's in stream order."""
         ...
 
@@ -90,25 +61,35 @@ class Restartable(Protocol):
         """Forget what came after the last edge; `last_commit` is the transaction before it, if any."""
         ...
 
-    def heartbeat(self, commit_lsn: Lsn) -> EncodedSlice:
+    def heartbeat(self, commit_lsn: Lsn) -> "EncodedSlice":
         """Say, at a transaction edge, that the stream lives."""
         ...
 
 
-SUFFIXES: dict[Compression, str] = {"none": "", "gzip": ".gz", "zstd": ".zst"}
-_LEVELS = {"gzip": 6, "zstd": 3}
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """Rows for one output file, in stream order.
+
+    `target` is the file's name in the directory's layout: `schema.table`, `_messages`, or "" where everything
+    goes into one file. `head` begins every file of this kind (the Arrow schema): with another head, another
+    file begins. `table` is None where a file holds several tables, or none. `unchanged` says that there are
+    rows with values that were not sent (unchanged TOAST).
+    """
+
+    target: str
+    rows: int
+    first_commit_lsn: Lsn
+    last_commit_lsn: Lsn
+    data: Data
+    head: bytes = b""
+    table: TableSchema | None = None
+    unchanged: bool = False
 
 
-def join_bytes(data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
-    """Join buffers; a single one stays as it is."""
-    if len(data) == 1 and not isinstance(data[0], pa.RecordBatch):
-        return data[0]
-    return b"".join(memoryview(part) for part in data if not isinstance(part, pa.RecordBatch))
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedSlice:
+    """A slice, encoded. `tables` are all tables it speaks of, for the schema files."""
 
-
-def compress(data: Sequence[Data], compression: Compression) -> bytes | memoryview | pa.Buffer:
-    """Make one frame (a gzip member, a zstd frame) that holds all of `data`."""
-    joined = join_bytes(data)
-    if compression == "none":
-        return joined
-    return pa.Codec(compression, _LEVELS[compression]).compress(joined)
+    pieces: tuple[Piece, ...]
+    edge: Edge | None
+    tables: tuple[TableSchema, ...] = ()
