@@ -1,18 +1,14 @@
-"""One version of one table as its events show it, and what it takes to make rows of them again.
+"""One version of one table as its events show it.
 
-Schema files say how each column is written, so that a reader needs no connector configuration. Where an event
-says less than the change, a line in a file of its own says so: whoever reads the events as Debezium's misses
-nothing, and whoever makes tables of them knows where they would be wrong.
+Schema files say how each column is written, so that a reader needs no connector configuration to make rows of
+the events again.
 """
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
-
-import numpy as np
-import pyarrow as pa
 
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts, TableSchema
 from pgcdc_cli.formats.debezium import connect_schemas
@@ -22,9 +18,6 @@ from pgcdc_cli.formats.debezium.masks import masked, parse_mask, with_parameters
 from pgcdc_cli.formats.debezium.types import texts
 from pgcdc_cli.formats.debezium.types.kind import NULL, Field, inexact, token
 from pgcdc_cli.formats.debezium.types.registry import field_for, source_type
-from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import Booleans, Int64s
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +66,7 @@ def event_table(
     key_config = _of_key(config)
     of_key = plain if key_config == config else _plain(table, key_config, snapshot=snapshot)
     keys = [of_key[name] for name in wanted if name in of_key]
-    key_only, key = _places(columns, keys)
+    key_only, key = _key_columns(columns, keys)
     adjust = connect_schemas.schema_adjuster(config)
     full_name = connect_schemas.topic(config, table.schema, table.name)
     row = connect_schemas.struct(_fields(columns), adjust(f"{full_name}.Value"), optional=True)
@@ -109,18 +102,18 @@ def _key(table: TableSchema, facts: TableFacts | None) -> tuple[str, ...]:
     return facts.primary_key or facts.unique or ()
 
 
-def _places(
+def _key_columns(
     columns: tuple[EventColumn, ...], keys: list[EventColumn]
 ) -> tuple[tuple[EventColumn, ...], tuple[int, ...]]:
     """Find the key's values among the row's; those that are not there as they are stand behind them."""
     found = {
-        column.index: place
-        for place, column in enumerate(columns)
+        column.index: number
+        for number, column in enumerate(columns)
         for key in keys
         if key.index == column.index and _alike(key.field, column.field)
     }
     key_only = tuple(key for key in keys if key.index not in found)
-    behind = {key.index: len(columns) + place for place, key in enumerate(key_only)}
+    behind = {key.index: len(columns) + number for number, key in enumerate(key_only)}
     return key_only, tuple((found | behind)[key.index] for key in keys)
 
 
@@ -198,10 +191,6 @@ def _mapped(table: TableSchema, column: EventColumn, config: ConnectorConfig, *,
     return column.field if rank is None else with_parameters(column.field, source.parameters)
 
 
-LOSSES = "_losses"
-"""The target of the lines that say what events don't."""
-
-
 @lru_cache(4096)
 def described(
     table: TableSchema, facts: TableFacts | None, config: ConnectorConfig, *, values_only: bool
@@ -241,55 +230,3 @@ def _column(field: Field) -> dict[str, Any]:
         # A reader gets the text of what is no string as it stands in the line.
         unavailable = field.unavailable.decode()
     return {"field": field.name, **field.form, "unavailable": unavailable}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Cells:
-    """A column's wire texts and tokens; `unchanged` are those that the server did not send."""
-
-    values: pa.BinaryArray
-    tokens: pa.BinaryArray
-    unchanged: Booleans | None
-
-
-@dataclass(slots=True)
-class Losses:
-    """Finds what events of one table lose; `lines` tells each kind of loss once.
-
-    `lsn` are the changes' places in the WAL; `told` are the losses that were told before, and is added to.
-    """
-
-    table: TableSchema
-    lsn: Int64s
-    told: set[tuple[str, ...]]
-    lines: list[bytes] = field(default_factory=list)
-
-    def tell(self, row: int, why: str, column: str | None = None) -> None:
-        """Say that a change is not, or not all, in its event."""
-        loss = (self.table.schema, self.table.name, column or "", why)
-        if loss in self.told:
-            return
-        self.told.add(loss)
-        lsn = str(Lsn(self.lsn[row]))
-        told = {"schema": loss[0], "table": loss[1], "column": column, "lsn": lsn, "why": why}
-        self.lines.append(json.dumps(told, ensure_ascii=False).encode() + b"\n")
-
-    def look(self, index: int, field: Field, cells: Cells) -> None:
-        """Look at the table's column at this index."""
-        for why, lost in _losses(field, cells):
-            if lost.any():
-                self.tell(int(np.argmax(lost)), why, self.table.columns[index].name)
-
-
-def _losses(field: Field, cells: Cells) -> Iterator[tuple[str, Booleans]]:
-    values, unchanged = cells.values, cells.unchanged
-    if values.null_count and field.null != b"null":
-        null = kernels.as_mask(values.is_null())
-        yield "value.converter.replace.null.with.default", null if unchanged is None else null & ~unchanged
-    if field.loss is not None:
-        yield field.loss.why, kernels.as_mask(kernels.matches(kernels.as_text(values), field.loss.pattern))
-    if unchanged is not None and field.unavailable == b"null":
-        yield "Debezium writes null for an unchanged TOAST value of this type", unchanged
-    if field.unavailable != b"null":
-        alike = kernels.as_mask(kernels.equal(cells.tokens, field.unavailable))
-        yield "unavailable.value.placeholder", alike if unchanged is None else alike & ~unchanged

@@ -3,7 +3,7 @@
 A delete is two lines (the event and its tombstone), a changed key three; they stay together as one text.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -21,19 +21,19 @@ from pgcdc_cli.changes.slice import (
 from pgcdc_cli.formats.debezium import connect_schemas
 from pgcdc_cli.formats.debezium.connect_schemas import Schema
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
-from pgcdc_cli.formats.debezium.event_table import Cells, EventColumn, EventTable, Losses, wrapping
+from pgcdc_cli.formats.debezium.event_table import EventColumn, EventTable, wrapping
+from pgcdc_cli.formats.debezium.losses import Cells, Losses
 from pgcdc_cli.formats.debezium.record import (
     NONE,
-    Context,
-    Places,
-    Record,
-    RecordKind,
-    Sums,
-    handled,
+    Fragments,
+    Positions,
+    RowRecords,
+    RunContext,
     lines_of,
     record_line,
-    source_parts,
+    source_block,
 )
+from pgcdc_cli.formats.debezium.timeline import TransactionCounts
 from pgcdc_cli.formats.debezium.types.java import buckets, java_hash
 from pgcdc_cli.formats.debezium.types.kind import token
 from pgcdc_cli.formats.debezium.types.texts import encoded
@@ -49,42 +49,42 @@ _NULL = b"null"
 
 
 def row_lines(
-    batch: ChangeBatch, table: EventTable, record: Record, config: ConnectorConfig, losses: Losses | None
+    batch: ChangeBatch, table: EventTable, records: RowRecords, config: ConnectorConfig, losses: Losses | None
 ) -> Lines:
-    """Build the lines of a batch, one text a change; tells what they lose."""
+    """Build the lines of a batch, one text a change; reports what they lose."""
     rows = len(batch)
     old, new = _image(table, batch.old), _image(table, batch.new, batch.old, losses)
-    plain = event_parts(batch.operation, table, record, config, (old, new))
+    plain = row_event(batch.operation, table, records, config, (old, new))
     written = lines_of(plain, rows) if plain else _nothing(rows)
     if old is None or new is None:
         return written
-    changed = _changed([(old[place], new[place]) for place in table.key or ()], rows)
+    changed = _changed([(old[index], new[index]) for index in table.key or ()], rows)
     if not changed.any():
         return written
-    moved = _moved(table, record, old, new, config)
-    told = lines_of(moved, rows) if moved else _nothing(rows)
+    moved = _moved(table, records, old, new, config)
+    two = lines_of(moved, rows) if moved else _nothing(rows)
     either = np.arange(rows) + np.where(changed, 0, rows)
-    return told if changed.all() else LINES.take(LINES.concat([told, written]), either)
+    return two if changed.all() else LINES.take(LINES.concat([two, written]), either)
 
 
-def event_parts(
+def row_event(
     operation: Operation,
     table: EventTable,
-    record: Record,
+    records: RowRecords,
     config: ConnectorConfig,
     images: tuple[Tokens | None, Tokens | None],
-) -> Sequence[Fragment]:
+) -> Fragments:
     """Give what, joined row by row, are changes that leave the key alone; `images` are old and new."""
     old, new = images
     before = NONE if old is None else _struct(table, old)
     if new is None:
         assert old is not None
-        event = record.parts("d", _key(table, old), before=before)
-        return [*event, *(record.tombstone(_key(table, old)) if config.tombstones_on_delete else ())]
+        event = records.event("d", _key(table, old), before=before)
+        return [*event, *(records.tombstone(_key(table, old)) if config.tombstones_on_delete else ())]
     code = _OPERATIONS[operation]
     if code in config.skipped_operations:
         return ()
-    return record.parts(code, _key(table, new), before=before, after=_struct(table, new))
+    return records.event(code, _key(table, new), before=before, after=_struct(table, new))
 
 
 def event_counts(batch: ChangeBatch, table: EventTable, config: ConnectorConfig) -> Int64s:
@@ -98,9 +98,9 @@ def event_counts(batch: ChangeBatch, table: EventTable, config: ConnectorConfig)
 
 def _keys(batch: ChangeBatch, table: EventTable) -> Iterator[tuple[Fragment, Fragment]]:
     """Give the tokens of each of the key's columns in the old and the new rows, where there are both."""
-    for place in table.key or ():
+    for index in table.key or ():
         if batch.old is not None and batch.new is not None:
-            column = table.all_columns[place]
+            column = table.all_columns[index]
             yield _tokens(column, batch.old, None, None), _tokens(column, batch.new, batch.old, None)
 
 
@@ -109,21 +109,20 @@ def _nothing(rows: int) -> Lines:
 
 
 def _moved(
-    table: EventTable, record: Record, old: Tokens, new: Tokens, config: ConnectorConfig
-) -> Sequence[Fragment]:
+    table: EventTable, records: RowRecords, old: Tokens, new: Tokens, config: ConnectorConfig
+) -> Fragments:
     """A changed key: the old row is deleted, the new one created, and each says where the other is."""
     old_key, new_key = _key(table, old), _key(table, new)
-    to = record.header("__debezium.newkey", new_key)
-    away = record.header("__debezium.oldkey", old_key)
-    skipped, parts = config.skipped_operations, list[Fragment]()
-    kind = RecordKind.FIRST_OF_TWO
+    to = records.header("__debezium.newkey", new_key)
+    away = records.header("__debezium.oldkey", old_key)
+    skipped, two = config.skipped_operations, list[Fragment]()
     if "d" not in skipped:
-        parts += record.parts("d", old_key, before=_struct(table, old), headers=to, kind=kind)
-        parts += record.tombstone(old_key, headers=to) if config.tombstones_on_delete else ()
-        kind = RecordKind.SECOND_OF_TWO
+        two += records.event("d", old_key, before=_struct(table, old), headers=to)
+        two += records.tombstone(old_key, headers=to) if config.tombstones_on_delete else ()
     if "c" not in skipped:
-        parts += record.parts("c", new_key, after=_struct(table, new), headers=away, kind=kind)
-    return parts
+        second = "d" not in skipped
+        two += records.event("c", new_key, after=_struct(table, new), headers=away, second=second)
+    return two
 
 
 def _image(
@@ -167,23 +166,23 @@ def _choose(mask: Booleans, one: pa.BinaryArray, other: pa.BinaryArray) -> pa.Bi
     return kernels.as_binary(kernels.take(kernels.concat_bytes([one, other]), rows))
 
 
-def _struct(table: EventTable, tokens: Tokens) -> Sequence[Fragment]:
-    return _object([(column.label, part) for column, part in zip(table.columns, tokens, strict=False)])
+def _struct(table: EventTable, tokens: Tokens) -> Fragments:
+    return _object([(column.label, value) for column, value in zip(table.columns, tokens, strict=False)])
 
 
-def _key(table: EventTable, tokens: Tokens) -> Sequence[Fragment]:
+def _key(table: EventTable, tokens: Tokens) -> Fragments:
     if table.key is None:
         return (_NULL,)
     columns = table.all_columns
-    members = _object([(columns[place].label, tokens[place]) for place in table.key])
+    members = _object([(columns[index].label, tokens[index]) for index in table.key])
     return (table.key_head, *members, table.key_tail)
 
 
-def _object(members: list[tuple[bytes, Fragment]]) -> Sequence[Fragment]:
-    parts: list[Fragment] = [b"{"]
+def _object(members: list[tuple[bytes, Fragment]]) -> Fragments:
+    fragments: list[Fragment] = [b"{"]
     for number, (label, value) in enumerate(members):
-        parts += [b"," + label if number else label, value]
-    return (*parts, b"}")
+        fragments += [b"," + label if number else label, value]
+    return (*fragments, b"}")
 
 
 def _changed(keys: Iterable[tuple[Fragment, Fragment]], rows: int) -> Booleans:
@@ -206,21 +205,22 @@ def _equal(one: Fragment, other: Fragment, rows: int) -> Booleans:
     return kernels.as_mask(kernels.same(one, other))
 
 
-_BEGIN: Sequence[Fragment] = (b'"BEGIN"', b"null", b',"data_collections":null')
+_BEGIN: Fragments = (b'"BEGIN"', b"null", b',"data_collections":null')
 
 
-def truncate(context: Context, change: TruncateChange, table: EventTable, places: Places, now: int) -> bytes:
-    """Build the event of one table of a TRUNCATE."""
-    relation = (change.table.schema, change.table.name)
-    record = Record(context, table, relation, places, handled(context, now))
-    return _line(record.parts("t", (b"null",)))
+def truncate(
+    context: RunContext, change: TruncateChange, table: EventTable, positions: Positions, handled: bytes
+) -> bytes:
+    """Build the event of one table of a TRUNCATE; the arguments are those of `RowRecords`."""
+    names = (change.table.schema, change.table.name)
+    return _line(RowRecords(context, table, names, positions, handled).event("t", (b"null",)))
 
 
-def message(context: Context, change: MessageChange, places: Places, now: int) -> bytes:
+def message(context: RunContext, change: MessageChange, positions: Positions, now: int) -> bytes:
     """Build a logical decoding message's event."""
     config = context.config
     prefix, content = token(change.prefix), encoded(config)(change.content)
-    source = source_parts(context, ("", ""), places)
+    source = source_block(context, ("", ""), positions)
     transaction = b',"transaction":null' if context.newer else b""
     value: tuple[Fragment, ...] = (
         b'{"op":"m","ts_ms":%d,"source":' % (now // 1_000_000),
@@ -235,73 +235,75 @@ def message(context: Context, change: MessageChange, places: Places, now: int) -
     return _line(record_line(context, topic, key, (head, *value, tail)))
 
 
-def transactions(context: Context, marks: Boundaries, sums: Sums) -> Iterator[tuple[Int64s, Lines]]:
-    """Build the BEGIN and END records of a slice: which of the marks they are, and their lines."""
-    begins, ends = np.flatnonzero(marks.kinds == "B"), np.flatnonzero(marks.kinds != "B")
+def transactions(
+    context: RunContext, boundaries: Boundaries, totals: TransactionCounts
+) -> Iterator[tuple[Int64s, Lines]]:
+    """Build the BEGIN and END records of a slice: which of the boundaries they are, and their lines."""
+    begins, ends = np.flatnonzero(boundaries.kinds == "B"), np.flatnonzero(boundaries.kinds != "B")
     if len(begins):
-        yield begins, _transactions(context, marks.stamps, begins, _BEGIN)
+        yield begins, _transactions(context, boundaries.stamps, begins, _BEGIN)
     if len(ends):
-        counts, collections = (kernels.take(column, ends) for column in _sums(sums, len(marks)))
+        counts, collections = (kernels.take(column, ends) for column in _totals(totals, len(boundaries)))
         end = (b'"END"', counts, b',"data_collections":[', collections, b"]")
-        yield ends, _transactions(context, marks.stamps, ends, end)
+        yield ends, _transactions(context, boundaries.stamps, ends, end)
 
 
-def _sums(sums: Sums, transactions: int) -> tuple[ArrowArray, ArrowArray]:
-    """Write how many events each transaction has, and the members of the list that says of which tables."""
-    hashes = np.array([java_hash(name) for name in sums.names], np.int64)
-    heads = kernels.binary([b'{"data_collection":%s,"event_count":' % token(name) for name in sums.names])
-    ended = sums.transaction < transactions
-    transaction, table, events = sums.transaction[ended], sums.table[ended], sums.events[ended]
+def _totals(totals: TransactionCounts, transactions: int) -> tuple[ArrowArray, ArrowArray]:
+    """Write how many events each transaction has, and the elements of the list that says of which tables."""
+    hashes = np.array([java_hash(name) for name in totals.names], np.int64)
+    heads = kernels.binary([b'{"data_collection":%s,"event_count":' % token(name) for name in totals.names])
+    ended = totals.transaction < transactions
+    transaction, table, events = totals.transaction[ended], totals.table[ended], totals.events[ended]
     sizes = np.bincount(transaction, minlength=transactions)
     order = np.lexsort((buckets(hashes[table], sizes[transaction]), transaction))
-    members = kernels.join([kernels.take(heads, table[order]), integer_text(events[order]), b"}"])
+    elements = kernels.join([kernels.take(heads, table[order]), integer_text(events[order]), b"}"])
     offsets = np.append(0, np.cumsum(sizes))
     total = np.append(0, np.cumsum(events))
-    return integer_text(np.diff(total[offsets])), kernels.join_lists(offsets, members, b",")
+    return integer_text(np.diff(total[offsets])), kernels.join_lists(offsets, elements, b",")
 
 
-def _transactions(context: Context, stamps: Stamps, rows: Int64s, told: Sequence[Fragment]) -> Lines:
-    """Write records of which `told` begins with the status and ends with the tables."""
+def _transactions(context: RunContext, stamps: Stamps, rows: Int64s, members: Fragments) -> Lines:
+    """Write records; of `members`, the status comes first and the tables last."""
     identity = (b'"', integer_text(stamps.xid[rows]), b":", integer_text(stamps.lsn[rows]), b'"')
-    status, *counts = told
+    status, *counts = members
     value = (b'{"status":', status, b',"id":', *identity, b',"event_count":', *counts)
     value = (*value, b',"ts_ms":', integer_text(stamps.commit_ts[rows] // 1000), b"}")
     topic = token(connect_schemas.topic(context.config, context.config.topic_transaction))
     key = (b'{"id":', *identity, b"}")
-    parts = _control(
+    record = _control(
         context, topic, (connect_schemas.TRANSACTION_KEY, key), (connect_schemas.TRANSACTION_VALUE, value)
     )
-    return lines_of(parts, len(rows))
+    return lines_of(record, len(rows))
 
 
-def heartbeat(context: Context, millis: int) -> bytes:
+def heartbeat(context: RunContext, millis: int) -> bytes:
     """Build a heartbeat record."""
     config = context.config
     topic = token(config.topic_delimiter.join((config.topic_heartbeat_prefix, config.topic_prefix)))
     key = b'{"serverName":%s}' % token(config.topic_prefix)
     value = b'{"ts_ms":%d}' % millis
-    parts = _control(
+    record = _control(
         context, topic, (connect_schemas.HEARTBEAT_KEY, [key]), (connect_schemas.HEARTBEAT_VALUE, [value])
     )
-    return b"".join(part for part in parts if isinstance(part, bytes))
+    return _line(record)
 
 
 def _control(
-    context: Context,
+    context: RunContext,
     topic: bytes,
-    key: tuple[Schema, Sequence[Fragment]],
-    value: tuple[Schema, Sequence[Fragment]],
-) -> Sequence[Fragment]:
+    key: tuple[Schema, Fragments],
+    value: tuple[Schema, Fragments],
+) -> Fragments:
     config = context.config
     wrapped_key = _wrapped(*key, enabled=config.key_converter_schemas_enable)
     wrapped_value = _wrapped(*value, enabled=config.value_converter_schemas_enable)
     return record_line(context, topic, wrapped_key, wrapped_value)
 
 
-def _wrapped(schema: Schema, payload: Sequence[Fragment], *, enabled: bool) -> Sequence[Fragment]:
+def _wrapped(schema: Schema, payload: Fragments, *, enabled: bool) -> Fragments:
     head, tail = wrapping(schema, enabled=enabled)
     return (head, *payload, tail)
 
 
-def _line(parts: Sequence[Fragment]) -> bytes:
-    return bytes(joined_lines(lines_of(parts, 1)))
+def _line(record: Fragments) -> bytes:
+    return bytes(joined_lines(lines_of(record, 1)))

@@ -19,48 +19,18 @@ from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.formats.capabilities import Capabilities, Compression, Layout
 from pgcdc_cli.formats.debezium import events
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
-from pgcdc_cli.formats.debezium.event_table import LOSSES, EventTable, Losses, described, event_table
+from pgcdc_cli.formats.debezium.event_table import EventTable, described, event_table
 from pgcdc_cli.formats.debezium.events import event_counts, row_lines
-from pgcdc_cli.formats.debezium.record import (
-    Changes,
-    Context,
-    Orders,
-    Places,
-    Progress,
-    Record,
-    Sums,
-    Timeline,
-    handled,
-    one,
-)
+from pgcdc_cli.formats.debezium.losses import LOSSES, Losses
+from pgcdc_cli.formats.debezium.record import EventOrders, Positions, RowRecords, RunContext, handled
 from pgcdc_cli.formats.debezium.record_template import few_lines, is_few
+from pgcdc_cli.formats.debezium.timeline import EventCounts, Timeline, TimelineState, TransactionCounts
 from pgcdc_cli.formats.interface import Data, EncodedSlice, Piece
 from pgcdc_cli.formats.lines import LINES, SUFFIXES, EncodedLines, Lines, compress, joined_lines, not_empty
 from pgcdc_cli.formats.stream_order import MESSAGES, Encoded, tables_of
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Fragment, Int64s
-
-
-def snapshot_marker(batch: ChangeBatch) -> Fragment:
-    """Give `false` for a streamed batch.
-
-    A row that is several of these is, in this order: the last of all, the first of all, its table's last.
-    """
-    place = batch.snapshot
-    if place is None:
-        return b"false"
-    markers = [b"true"] * len(batch)
-    if place.begins:
-        markers[0] = b"first_in_data_collection"
-    if place.ends:
-        markers[-1] = b"last_in_data_collection"
-    if place.begins and place.first_table:
-        markers[0] = b"first"
-    if place.ends and place.last_table:
-        markers[-1] = b"last"
-    return kernels.binary(markers)
-
 
 TRANSACTIONS = "_transaction"
 HEARTBEATS = "_heartbeat"
@@ -71,7 +41,7 @@ _NEWLINE = 0x0A
 
 @dataclass(slots=True)
 class DebeziumFormat:
-    """Needs the marks of begins and commits in its slices, and to be told where it starts (`restart`)."""
+    """Needs begins and commits in its slices, and to know where it starts (`restart`)."""
 
     name: ClassVar[str] = "debezium"
     tail: ClassVar[bytes] = b""
@@ -83,12 +53,12 @@ class DebeziumFormat:
     layout: Layout = "table"
     compression: Compression = "none"
     values_only: bool = False
-    _progress: Progress = field(default_factory=Progress, init=False)
-    _context: Context = field(init=False)
-    _told: set[tuple[str, ...]] = field(default_factory=set, init=False)
+    _state: TimelineState = field(default_factory=TimelineState, init=False)
+    _context: RunContext = field(init=False)
+    _reported: set[tuple[str, ...]] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
-        self._context = Context(self.config, "", self.values_only, str(uuid.uuid4()))
+        self._context = RunContext(self.config, "", self.values_only, str(uuid.uuid4()))
 
     @property
     def suffix(self) -> str:
@@ -106,29 +76,29 @@ class DebeziumFormat:
         self._context = replace(self._context, database=database)
         # Each connection describes tables anew. They would be found here, but by comparing every column.
         event_table.cache_clear()
-        self._told = set()
-        self._progress = Progress() if last_commit is None else Progress(*last_commit)
+        self._reported = set()
+        self._state = TimelineState() if last_commit is None else TimelineState(*last_commit)
 
-    def encode(self, part: Slice) -> EncodedSlice:
+    def encode(self, slice_: Slice) -> EncodedSlice:
         """Encode a slice's events; a PROTOCOL error where a value is no valid UTF-8."""
         now = time.time_ns()
-        timeline = Timeline(part, self._progress)
-        changes = list(self._wanted(part))
-        orders, sums = self._count(changes, timeline)
+        timeline = Timeline(slice_, self._state)
+        changes = list(self._wanted(slice_))
+        orders, totals = self._count(changes, timeline)
         encoded: list[EncodedLines] = []
         at = handled(self._context, now)
         for change, order in zip(changes, orders, strict=True):
             if isinstance(change, ChangeBatch):
                 encoded += self._rows(change, timeline, order, at)
             else:
-                encoded.append(self._truncate(change, timeline.place(change.stamp, order), now))
-        encoded += self._messages(part, timeline, now)
-        if sums is not None:
-            encoded += self._transactions(timeline.marks, sums)
-        encoded += self._skipped(part)
-        self._progress = timeline.after
+                encoded.append(self._truncate(change, timeline.position(change.stamp, order), at))
+        encoded += self._messages(slice_, timeline, now)
+        if totals is not None:
+            encoded += self._transactions(timeline.boundaries, totals)
+        encoded += self._skipped(slice_)
+        self._state = timeline.after
         pieces = tuple(_piece(lines) for lines in LINES.in_order(encoded))
-        return EncodedSlice(pieces, part.edge, tuple(map(self._described, tables_of(part))))
+        return EncodedSlice(pieces, slice_.edge, tuple(map(self._described, tables_of(slice_))))
 
     def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
         """Join lines; with a compression, into one frame."""
@@ -141,97 +111,98 @@ class DebeziumFormat:
 
     def _count(
         self, changes: Sequence[ChangeBatch | TruncateChange], timeline: Timeline
-    ) -> tuple[Sequence[Orders | None], Sums | None]:
-        """Number the events of each change in its transaction, where that is told."""
+    ) -> tuple[Sequence[EventOrders | None], TransactionCounts | None]:
+        """Number the events of each change in its transaction, where that is asked for."""
         if not self.config.provide_transaction_metadata:
             return [None] * len(changes), None
         return timeline.count([self._counts(change) for change in changes])
 
-    def _counts(self, change: ChangeBatch | TruncateChange) -> Changes:
+    def _counts(self, change: ChangeBatch | TruncateChange) -> EventCounts:
         name = change.table.display
         if isinstance(change, TruncateChange):
-            return Changes(name, one(change.stamp, 0).index, np.ones(1, np.int64))
+            return EventCounts(name, Stamps.of([change.stamp]).index, np.ones(1, np.int64))
         index = change.stamps.index
         if change.operation == "R":
-            return Changes(name, index, np.zeros(len(index), np.int64))
-        return Changes(name, index, event_counts(change, self._layout(change.table), self.config))
+            return EventCounts(name, index, np.zeros(len(index), np.int64))
+        return EventCounts(name, index, event_counts(change, self._layout(change.table), self.config))
 
     def _rows(
-        self, batch: ChangeBatch, timeline: Timeline, orders: Orders | None, at: bytes
+        self, batch: ChangeBatch, timeline: Timeline, orders: EventOrders | None, at: bytes
     ) -> Iterator[EncodedLines]:
         losses = self._losses(batch.table, batch.stamps.lsn)
         # Rows of a snapshot are in no transaction.
         orders = None if batch.operation == "R" else orders
-        places = timeline.places(batch.stamps, orders, snapshot_marker(batch))
+        positions = timeline.positions(batch.stamps, orders, _snapshot_marker(batch))
         layout = self._layout(batch.table, snapshot=batch.operation == "R")
         if is_few(batch, losses):
-            lines: Lines = few_lines(batch, layout, self._context, places, at)
+            lines: Lines = few_lines(batch, layout, self._context, positions, at)
         else:
             names = batch.table.schema, batch.table.name
-            record = Record(self._context, layout, names, places, at)
-            lines = row_lines(batch, layout, record, self.config, losses)
-        stamps, told = batch.stamps, not_empty(lines)
+            records = RowRecords(self._context, layout, names, positions, at)
+            lines = row_lines(batch, layout, records, self.config, losses)
+        stamps, some = batch.stamps, not_empty(lines)
         index, commit = stamps.index, stamps.commit_lsn
-        if told is not None:
-            lines = LINES.take(lines, np.flatnonzero(told))
-            index, commit = index[told], commit[told]
+        if some is not None:
+            lines = LINES.take(lines, np.flatnonzero(some))
+            index, commit = index[some], commit[some]
         if len(lines):
-            yield Encoded(*self._place(batch.table), index, commit, lines, batch.lacks_any)
+            yield Encoded(*self._target_of(batch.table), index, commit, lines, batch.lacks_any)
         yield from _lost(losses, stamps)
 
     def _losses(self, table: TableSchema, lsn: Int64s) -> Losses | None:
         """Look for losses in directories only, which tables are made of."""
-        return Losses(table, lsn, self._told) if self.layout == "table" else None
+        return Losses(table, lsn, self._reported) if self.layout == "table" else None
 
-    def _skipped(self, part: Slice) -> Iterator[EncodedLines]:
-        """Tell of operations that are left out, in directories only."""
+    def _skipped(self, slice_: Slice) -> Iterator[EncodedLines]:
+        """Report operations that are left out, in directories only."""
         if self.layout == "stream":
             return
         skipped = self.config.skipped_operations
         left_out = [
-            (b.table, b.stamps) for b in part.changes if len(b) and set(_CODES[b.operation]) & set(skipped)
+            (b.table, b.stamps) for b in slice_.changes if len(b) and set(_CODES[b.operation]) & set(skipped)
         ]
-        left_out += [(t.table, one(t.stamp, 0)) for t in part.truncates if "t" in skipped]
+        left_out += [(t.table, Stamps.of([t.stamp])) for t in slice_.truncates if "t" in skipped]
         for table, stamps in left_out:
             losses = self._losses(table, stamps.lsn)
             if losses is not None and self.config.includes_table(table.schema, table.name):
-                losses.tell(0, "skipped.operations")
+                losses.report(0, "skipped.operations")
             yield from _lost(losses, stamps)
 
-    def _wanted(self, part: Slice) -> Iterator[ChangeBatch | TruncateChange]:
+    def _wanted(self, slice_: Slice) -> Iterator[ChangeBatch | TruncateChange]:
         """Give what makes events; rows of a table without columns make none."""
-        for batch in part.changes:
+        for batch in slice_.changes:
             some = len(batch) and batch.table.columns
             if some and _includes(self.config, batch.table.schema, batch.table.name, _CODES[batch.operation]):
                 yield batch
-        for truncate in part.truncates:
+        for truncate in slice_.truncates:
             if _includes(self.config, truncate.table.schema, truncate.table.name, "t"):
                 yield truncate
 
     def _layout(self, table: TableSchema, *, snapshot: bool = False) -> EventTable:
         return event_table(table, table.facts, self.config, snapshot=snapshot)
 
-    def _truncate(self, change: TruncateChange, places: Places, now: int) -> EncodedLines:
-        line = events.truncate(self._context, change, self._layout(change.table), places, now)
-        stamps = places.stamps
-        return Encoded(*self._place(change.table), stamps.index, stamps.commit_lsn, [line])
+    def _truncate(self, change: TruncateChange, positions: Positions, at: bytes) -> EncodedLines:
+        line = events.truncate(self._context, change, self._layout(change.table), positions, at)
+        stamps = positions.stamps
+        return Encoded(*self._target_of(change.table), stamps.index, stamps.commit_lsn, [line])
 
-    def _messages(self, part: Slice, timeline: Timeline, now: int) -> Iterator[EncodedLines]:
-        for message in part.messages:
+    def _messages(self, slice_: Slice, timeline: Timeline, now: int) -> Iterator[EncodedLines]:
+        for message in slice_.messages:
             if self.config.includes_message(message.prefix):
-                places = timeline.place(message.stamp)
-                line, stamps = events.message(self._context, message, places, now), places.stamps
+                positions = timeline.position(message.stamp)
+                line, stamps = events.message(self._context, message, positions, now), positions.stamps
                 yield Encoded(self._target(MESSAGES), None, stamps.index, stamps.commit_lsn, [line])
 
-    def _transactions(self, marks: Boundaries, sums: Sums) -> Iterator[EncodedLines]:
-        index, commit_lsn = marks.stamps.index, marks.stamps.commit_lsn
-        for rows, lines in events.transactions(self._context, marks, sums):
-            yield Encoded(self._target(TRANSACTIONS), None, index[rows], commit_lsn[rows], lines)
+    def _transactions(self, boundaries: Boundaries, totals: TransactionCounts) -> Iterator[EncodedLines]:
+        stamps = boundaries.stamps
+        for rows, lines in events.transactions(self._context, boundaries, totals):
+            target, commit_lsn = self._target(TRANSACTIONS), stamps.commit_lsn[rows]
+            yield Encoded(target, None, stamps.index[rows], commit_lsn, lines)
 
     def _target(self, name: str) -> str:
         return name if self.layout == "table" else ""
 
-    def _place(self, table: TableSchema) -> tuple[str, TableSchema | None]:
+    def _target_of(self, table: TableSchema) -> tuple[str, TableSchema | None]:
         return (table.display, self._described(table)) if self.layout == "table" else ("", None)
 
     def _described(self, table: TableSchema) -> TableSchema:
@@ -244,6 +215,26 @@ class DebeziumFormat:
 def _includes(config: ConnectorConfig, schema: str, table: str, codes: str) -> bool:
     """Say whether any of these operations on a table makes an event."""
     return not set(codes) <= set(config.skipped_operations) and config.includes_table(schema, table)
+
+
+def _snapshot_marker(batch: ChangeBatch) -> Fragment:
+    """Give `false` for a streamed batch.
+
+    A row that is several of these is, in this order: the last of all, the first of all, its table's last.
+    """
+    snapshot = batch.snapshot
+    if snapshot is None:
+        return b"false"
+    markers = [b"true"] * len(batch)
+    if snapshot.begins:
+        markers[0] = b"first_in_data_collection"
+    if snapshot.ends:
+        markers[-1] = b"last_in_data_collection"
+    if snapshot.begins and snapshot.first_table:
+        markers[0] = b"first"
+    if snapshot.ends and snapshot.last_table:
+        markers[-1] = b"last"
+    return kernels.binary(markers)
 
 
 def _lost(losses: Losses | None, stamps: Stamps) -> Iterator[EncodedLines]:

@@ -33,7 +33,7 @@ _JDBC_TEXT = frozenset(["bpchar", "char", "varchar", "text", "name"])
 _SHORT_STRING, _LONG_STRING = b"\x74", b"\x7c"
 
 
-class Mask(NamedTuple):
+class ColumnMask(NamedTuple):
     """`action` is truncate, mask or hash; `rank` is Debezium's order of looking for a column's rule."""
 
     action: str
@@ -42,22 +42,22 @@ class Mask(NamedTuple):
     rank: int
 
 
-def parse_mask(rule: str) -> Mask:
+def parse_mask(rule: str) -> ColumnMask:
     """Read a property such as `column.mask.with.5.chars`; ValueError if it is none."""
     match = _RULE.fullmatch(rule)
     if match is None:
         raise ValueError("it names no mask")
     if match["action"] == "mask.with":
-        return Mask("mask", int(match["chars"]), str, 1)
+        return ColumnMask("mask", int(match["chars"]), str, 1)
     if match["action"] is not None:
         if int(match["chars"]) == 0:
             raise ValueError("the length must be positive")
-        return Mask("truncate", int(match["chars"]), str, 0)
+        return ColumnMask("truncate", int(match["chars"]), str, 0)
     algorithm = _ALGORITHMS.get(match["algorithm"].upper())
     if algorithm is None:
         raise ValueError("it names no mask")
     newer = match["newer"] is not None
-    return Mask("hash", 0, _hash(algorithm, match["salt"].encode(), newer=newer), 5 if newer else 4)
+    return ColumnMask("hash", 0, _hash(algorithm, match["salt"].encode(), newer=newer), 5 if newer else 4)
 
 
 def _hash(algorithm: str, salt: bytes, *, newer: bool) -> Change:
@@ -81,7 +81,7 @@ def _surrogates(character: str) -> str:
     return chr(0xD800 + high) + chr(0xDC00 + low)
 
 
-def masked(field: Field, mask: Mask, type_: PgType, length: int) -> Field:
+def masked(field: Field, mask: ColumnMask, type_: PgType, length: int) -> Field:
     """Put a column's field behind a mask; `length` is the column's as the driver tells it."""
     if mask.action == "truncate":
         if length <= mask.chars:

@@ -3,14 +3,24 @@
 All that rows of a table share, but the time of handling, is in a template that is made once.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import repeat
+from typing import NamedTuple, Self, cast
 
 from pgcdc_cli.changes.slice import ChangeBatch, FullImage, KeyImage, Operation, texts_of
-from pgcdc_cli.formats.debezium.event_table import EventColumn, EventTable, Losses
-from pgcdc_cli.formats.debezium.events import event_parts
-from pgcdc_cli.formats.debezium.record import Context, Places, Record, Slot, Slots, Template, previous_part
+from pgcdc_cli.formats.debezium.event_table import EventColumn, EventTable
+from pgcdc_cli.formats.debezium.events import row_event
+from pgcdc_cli.formats.debezium.losses import Losses
+from pgcdc_cli.formats.debezium.record import (
+    Fragments,
+    Positions,
+    RowRecords,
+    RunContext,
+    Slot,
+    Slots,
+    previous_commit,
+)
 from pgcdc_cli.formats.debezium.types.kind import single_token
 from pgcdc_cli.formats.lines import are_few
 from pgcdc_cli.types.kernels import Int64s
@@ -23,32 +33,53 @@ def is_few(batch: ChangeBatch, losses: Losses | None) -> bool:
 
 
 def few_lines(
-    batch: ChangeBatch, table: EventTable, context: Context, places: Places, handled: bytes
+    batch: ChangeBatch, table: EventTable, context: RunContext, positions: Positions, handled: bytes
 ) -> list[bytes]:
-    """Write a batch's lines, of what `is_few` takes; the arguments are those of `Record`."""
+    """Write a batch's lines, of what `is_few` takes; the arguments are those of `RowRecords`."""
     names, image = (batch.table.schema, batch.table.name), batch.old if batch.new is None else batch.new
     assert image is not None
-    template = _template(context, table, names, batch.operation, numbered=places.orders is not None)
-    texts = _place(places)
+    template = _template(context, table, names, batch.operation, numbered=positions.orders is not None)
+    texts = _texts(positions)
     texts[b"handled"] = repeat(handled)
     for number, column in enumerate(table.all_columns):
         texts[b"%d" % number] = _tokens(column, image)
     return template.lines(texts, len(batch))
 
 
+class _Template(NamedTuple):
+    """A line, in the form that `%` takes, and the slots in it in their order."""
+
+    form: bytes
+    slots: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, fragments: Fragments) -> Self:
+        """Put constants and slots together."""
+        texts = cast("Sequence[bytes]", fragments)
+        forms = [b"%b" if isinstance(text, Slot) else text.replace(b"%", b"%%") for text in texts]
+        return cls(b"".join(forms), tuple(text for text in texts if isinstance(text, Slot)))
+
+    def lines(self, texts: Mapping[bytes, Iterable[bytes]], rows: int) -> list[bytes]:
+        """Fill in each slot's texts, of which there is one a row, or more than that."""
+        columns = [texts[slot] for slot in self.slots]
+        return (
+            [self.form % row for row in zip(*columns, strict=False)] if columns else [self.form % ()] * rows
+        )
+
+
 @lru_cache(4096)
 def _template(
-    context: Context, table: EventTable, names: tuple[str, str], operation: Operation, *, numbered: bool
-) -> Template:
+    context: RunContext, table: EventTable, names: tuple[str, str], operation: Operation, *, numbered: bool
+) -> _Template:
     columns = tuple(Slot(b"%d" % number) for number in range(len(table.all_columns)))
-    record = Record(context, table, names, Slots(numbered=numbered), Slot(b"handled"))
+    records = RowRecords(context, table, names, Slots(numbered=numbered), Slot(b"handled"))
     images = (columns, None) if operation == "D" else (None, columns)
-    return Template.of(event_parts(operation, table, record, context.config, images))
+    return _Template.of(row_event(operation, table, records, context.config, images))
 
 
-def _place(places: Places) -> dict[bytes, Iterable[bytes]]:
+def _texts(positions: Positions) -> dict[bytes, Iterable[bytes]]:
     """Write what goes into `Slots`."""
-    stamps, orders = places.stamps, places.orders
+    stamps, orders = positions.stamps, positions.orders
     micros, xid = stamps.commit_ts.tolist(), _digits(stamps.xid)
     texts: dict[bytes, Iterable[bytes]] = {
         b"lsn": _digits(stamps.lsn),
@@ -56,7 +87,7 @@ def _place(places: Places) -> dict[bytes, Iterable[bytes]]:
         b"micros": [b"%d" % at for at in micros],
         b"xid": xid,
         b"xid_or_null": [b"null" if one == b"0" else one for one in xid],
-        b"previous": list(map(previous_part, places.ends.tolist())),
+        b"previous": list(map(previous_commit, positions.ends.tolist())),
     }
     if orders is not None:
         texts |= {b"total": _digits(orders.total), b"of_table": _digits(orders.table)}
