@@ -123,11 +123,11 @@ def _piece(batch: Encoded[pa.RecordBatch]) -> Piece:
     return Piece(batch.target, rows, *batch.commit_range, batch.rows, head, batch.table, batch.unchanged)
 
 
-Field: TypeAlias = "pa.Field[Any]"
+ArrowField: TypeAlias = "pa.Field[Any]"
 
 FORMAT_VERSION = 1
 
-STAMP_FIELDS: tuple[Field, ...] = (
+STAMP_FIELDS: tuple[ArrowField, ...] = (
     pa.field("_op", pa.string(), nullable=False),
     pa.field("_lsn", pa.int64(), nullable=False),
     pa.field("_commit_lsn", pa.int64(), nullable=False),
@@ -140,7 +140,7 @@ _NAMES = pa.list_(pa.string())
 _TEXTS = pa.map_(pa.string(), pa.string())
 OWN_NAMES = frozenset([*(field.name for field in STAMP_FIELDS), "_unchanged", "_truncate", "_old", "_unfit"])
 
-_MESSAGE_FIELDS: tuple[Field, ...] = (
+_MESSAGE_FIELDS: tuple[ArrowField, ...] = (
     *(field.with_nullable(nullable=True) if field is _COMMIT_TS else field for field in STAMP_FIELDS),
     pa.field("transactional", pa.bool_(), nullable=False),
     pa.field("prefix", pa.string(), nullable=False),
@@ -157,7 +157,7 @@ def _table_schema(table: TableSchema) -> pa.Schema:
         "schema_fingerprint": table.fingerprint,
         "format_version": str(FORMAT_VERSION),
     }
-    fields: list[Field] = [
+    fields: list[ArrowField] = [
         *STAMP_FIELDS,
         pa.field("_unchanged", _NAMES),
         pa.field("_truncate", _NAMES),
@@ -168,7 +168,7 @@ def _table_schema(table: TableSchema) -> pa.Schema:
     return pa.schema(fields, metadata)
 
 
-def _row_fields(table: TableSchema) -> list[Field]:
+def _row_fields(table: TableSchema) -> list[ArrowField]:
     """Give the table's columns their types; a USAGE error where one is called as one of pgcdc's own."""
     for column in table.columns:
         if column.name in OWN_NAMES:
@@ -227,12 +227,12 @@ def _record_batch(schema: pa.Schema, columns: Mapping[str, ArrowArray], rows: in
 
 
 def _struct(kind: pa.DataType, columns: Mapping[str, ArrowArray], rows: int) -> ArrowArray:
-    fields: list[Field] = list(cast("Any", kind))
+    fields: list[ArrowField] = list(cast("Any", kind))
     arrays = cast("Any", _filled(fields, columns, rows))
     return cast("ArrowArray", pa.StructArray.from_arrays(arrays, fields=fields))
 
 
-def _filled(fields: Iterable[Field], columns: Mapping[str, ArrowArray], rows: int) -> list[ArrowArray]:
+def _filled(fields: Iterable[ArrowField], columns: Mapping[str, ArrowArray], rows: int) -> list[ArrowArray]:
     """Put columns in the order of the fields, with nulls for those that there are none of."""
     return [
         columns[field.name] if field.name in columns else kernels.nulls(rows, field.type) for field in fields

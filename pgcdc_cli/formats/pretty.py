@@ -20,63 +20,40 @@ from pgcdc_cli.pgoutput import messages as m
 
 Change: TypeAlias = dict[str, Any]
 
-NULL = "NULL"
-UNCHANGED = "(unchanged)"
-_QUOTED = frozenset(["", UNCHANGED])
-
-
-class Number(str):
-    """A number as it was written: a float would round it, and an int refuses thousands of digits."""
-
-    __slots__ = ()
-
-
-def parse_line(line: str | bytes) -> Change:
-    """Read a JSON line, its numbers digit for digit.
-
-    Raises ValueError, or RecursionError where JSON is nested too deeply.
-    """
-    change: Change = json.loads(line, parse_int=Number, parse_float=Number)
-    return change
-
-
-def image(change: Change, label: str) -> dict[str, str]:
-    """Say what the values of the `old` or `new` image look like, by column.
-
-    NULL is SQL's, null is JSON's; a text that could be taken for something else is quoted.
-    """
-    json_null = change.get("json_null", [])
-    values = change.get(label, {})
-    return {
-        name: "null" if value is None and f"{label}.{name}" in json_null else shown(value)
-        for name, value in values.items()
-    }
-
-
-def shown(value: object) -> str:
-    """Write one value."""
-    if value is None:
-        return NULL
-    if isinstance(value, str) and not isinstance(value, Number):
-        return f'"{value}"' if _is_ambiguous(value) else value
-    return _json(value)
-
-
-def _is_ambiguous(text: str) -> bool:
-    return text in _QUOTED or text[0] == " " or text[-1] == " " or text.upper() == NULL
-
-
-def _json(value: object) -> str:
-    if isinstance(value, Number):
-        return str(value)
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_json(name)}: {_json(member)}" for name, member in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_json, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
-
-
 _JSONL = JsonlFormat(layout="stream", transactions=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PrettyFormat:
+    """Everything into one stream, with transaction brackets; values are cut so that lines fit `width`."""
+
+    name: ClassVar[str] = "pretty"
+    suffix: ClassVar[str] = ".txt"
+    tail: ClassVar[bytes] = b""
+    capabilities: ClassVar[Capabilities] = Capabilities(("stream",), transactions=True)
+    decodes: ClassVar[Literal[True]] = True
+    wants_boundaries: ClassVar[bool] = True
+    restartable: ClassVar[None] = None
+
+    colour: bool = False
+    width: int = field(default_factory=lambda: get_terminal_size().columns)
+
+    def encode(self, slice_: Slice) -> EncodedSlice:
+        """Encode the rows of a slice; a PROTOCOL error where a value is no valid UTF-8."""
+        encoded = _JSONL.encode(slice_)
+        return EncodedSlice(tuple(map(self._rendered, encoded.pieces)), encoded.edge, encoded.tables)
+
+    def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
+        """Join the text."""
+        return join_bytes(data)
+
+    def _rendered(self, piece: Piece) -> Piece:
+        style = Style(self.colour, self.width)
+        lines = bytes(_JSONL.frame([piece.data])).removesuffix(b"\n").split(b"\n")
+        text = "".join(render_line(line, style) for line in lines).encode()
+        return Piece(piece.target, piece.rows, piece.first_commit_lsn, piece.last_commit_lsn, text)
+
+
 _ARROW = " -> "
 _INDENT = 4
 _WIDEST_NAME = 24
@@ -212,35 +189,60 @@ def _values(values: Mapping[str, str], style: Style, paint: Paint) -> Iterator[s
         yield names.label(name) + paint(shorten(value, names.room))
 
 
-@dataclass(frozen=True, slots=True)
-class PrettyFormat:
-    """Everything into one stream, with transaction brackets; values are cut so that lines fit `width`."""
+NULL = "NULL"
+UNCHANGED = "(unchanged)"
+_QUOTED = frozenset(["", UNCHANGED])
 
-    name: ClassVar[str] = "pretty"
-    suffix: ClassVar[str] = ".txt"
-    tail: ClassVar[bytes] = b""
-    capabilities: ClassVar[Capabilities] = Capabilities(("stream",), transactions=True)
-    decodes: ClassVar[Literal[True]] = True
-    wants_boundaries: ClassVar[bool] = True
-    restartable: ClassVar[None] = None
 
-    colour: bool = False
-    width: int = field(default_factory=lambda: get_terminal_size().columns)
+class Number(str):
+    """A number as it was written: a float would round it, and an int refuses thousands of digits."""
 
-    def encode(self, slice_: Slice) -> EncodedSlice:
-        """Encode the rows of a slice; a PROTOCOL error where a value is no valid UTF-8."""
-        encoded = _JSONL.encode(slice_)
-        return EncodedSlice(tuple(map(self._rendered, encoded.pieces)), encoded.edge, encoded.tables)
+    __slots__ = ()
 
-    def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
-        """Join the text."""
-        return join_bytes(data)
 
-    def _rendered(self, piece: Piece) -> Piece:
-        style = Style(self.colour, self.width)
-        lines = bytes(_JSONL.frame([piece.data])).removesuffix(b"\n").split(b"\n")
-        text = "".join(render_line(line, style) for line in lines).encode()
-        return Piece(piece.target, piece.rows, piece.first_commit_lsn, piece.last_commit_lsn, text)
+def parse_line(line: str | bytes) -> Change:
+    """Read a JSON line, its numbers digit for digit.
+
+    Raises ValueError, or RecursionError where JSON is nested too deeply.
+    """
+    change: Change = json.loads(line, parse_int=Number, parse_float=Number)
+    return change
+
+
+def image(change: Change, label: str) -> dict[str, str]:
+    """Say what the values of the `old` or `new` image look like, by column.
+
+    NULL is SQL's, null is JSON's; a text that could be taken for something else is quoted.
+    """
+    json_null = change.get("json_null", [])
+    values = change.get(label, {})
+    return {
+        name: "null" if value is None and f"{label}.{name}" in json_null else shown(value)
+        for name, value in values.items()
+    }
+
+
+def shown(value: object) -> str:
+    """Write one value."""
+    if value is None:
+        return NULL
+    if isinstance(value, str) and not isinstance(value, Number):
+        return f'"{value}"' if _is_ambiguous(value) else value
+    return _json(value)
+
+
+def _is_ambiguous(text: str) -> bool:
+    return text in _QUOTED or text[0] == " " or text[-1] == " " or text.upper() == NULL
+
+
+def _json(value: object) -> str:
+    if isinstance(value, Number):
+        return str(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_json(name)}: {_json(member)}" for name, member in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_json, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
 
 
 Relations = Mapping[int, m.Relation]

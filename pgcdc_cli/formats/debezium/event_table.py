@@ -17,7 +17,8 @@ from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.masks import masked, parse_mask, with_parameters
 from pgcdc_cli.formats.debezium.types import texts
 from pgcdc_cli.formats.debezium.types.kind import NULL, Field, inexact, token
-from pgcdc_cli.formats.debezium.types.registry import field_for, source_type
+from pgcdc_cli.formats.debezium.types.registry import field_for
+from pgcdc_cli.formats.debezium.types.source_type import source_type
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from pgcdc_cli.formats.debezium.types.kind import Field, inexact, token
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.pg_type import PgType
 
-Change = Callable[[str], str]
+Rewrite = Callable[[str], str]
 _RULE = re.compile(
     r"column\.(?:(?P<action>truncate\.to|mask\.with)\.(?P<chars>\d+)\.chars"
     r"|mask\.hash(?P<newer>\.v2)?\.(?P<algorithm>[^.]+)\.with\.salt\.(?P<salt>.+))"
@@ -38,7 +38,7 @@ class ColumnMask(NamedTuple):
 
     action: str
     chars: int
-    hashed: Change
+    hashed: Rewrite
     rank: int
 
 
@@ -60,7 +60,7 @@ def parse_mask(rule: str) -> ColumnMask:
     return ColumnMask("hash", 0, _hash(algorithm, match["salt"].encode(), newer=newer), 5 if newer else 4)
 
 
-def _hash(algorithm: str, salt: bytes, *, newer: bool) -> Change:
+def _hash(algorithm: str, salt: bytes, *, newer: bool) -> Rewrite:
     octets = str.encode if newer else _serialised
     return lambda text: hashlib.new(algorithm, salt + octets(text), usedforsecurity=False).hexdigest()
 
@@ -108,8 +108,8 @@ def with_parameters(field: Field, more: Mapping[str, str]) -> Field:
     return replace(field, schema=in_order({**field.schema, "parameters": parameters}))
 
 
-def _changed(field: Field, change: Change, why: str) -> Field:
-    """Change texts, which can't be read back.
+def _changed(field: Field, change: Rewrite, why: str) -> Field:
+    """Rewrite texts, which can't be read back.
 
     What stands for a null of an optional field comes from the converter, behind the mask.
     """

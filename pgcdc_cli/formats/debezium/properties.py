@@ -14,7 +14,7 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig, Patterns
 from pgcdc_cli.formats.debezium.masks import parse_mask
 
-Kind = Literal["text", "verbatim", "topic", "flag", "number", "choice", "choices", "patterns", "keys"]
+PropertyKind = Literal["text", "verbatim", "topic", "flag", "number", "choice", "choices", "patterns", "keys"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Property:
     """
 
     name: str
-    kind: Kind
+    kind: PropertyKind
     doc: str
     default: str = ""
     choices: tuple[str, ...] = ()

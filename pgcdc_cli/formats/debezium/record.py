@@ -122,26 +122,26 @@ class Positions:
         return _digits(self.orders.total + second), _digits(self.orders.table + second)
 
 
-class Slot(bytes):
+class Variable(bytes):
     """The name of what differs among rows, where it goes in a template."""
 
 
-class Slots:
-    """Where changes stand, as slots: `Positions` for a template. `numbered` if their orders are written."""
+class Variables:
+    """`Positions` for a template, as variables; `numbered` if their orders are written."""
 
-    lsn = Slot(b"lsn")
-    millis = Slot(b"millis")
-    micros = Slot(b"micros")
-    xid = Slot(b"xid")
-    xid_or_null = Slot(b"xid_or_null")
-    previous = Slot(b"previous")
+    lsn = Variable(b"lsn")
+    millis = Variable(b"millis")
+    micros = Variable(b"micros")
+    xid = Variable(b"xid")
+    xid_or_null = Variable(b"xid_or_null")
+    previous = Variable(b"previous")
     snapshot = b"false"
 
     def __init__(self, *, numbered: bool) -> None:
         self._numbered = numbered
 
     def numbers(self, _second: bool) -> tuple[Fragment, Fragment] | None:
-        return (Slot(b"total"), Slot(b"of_table")) if self._numbered else None
+        return (Variable(b"total"), Variable(b"of_table")) if self._numbered else None
 
 
 class RowRecords:
@@ -152,7 +152,7 @@ class RowRecords:
         context: RunContext,
         table: EventTable,
         names: tuple[str, str],
-        positions: Positions | Slots,
+        positions: Positions | Variables,
         handled: bytes,
     ) -> None:
         """`names` are schema and table; `handled` is what the function of that name gives."""
@@ -220,7 +220,7 @@ def _envelope_end(context: RunContext, operation: str, transaction: Fragments, h
     return (op, handled, b',"transaction":', *transaction)
 
 
-def _transaction(positions: Positions | Slots, *, second: bool) -> Fragments:
+def _transaction(positions: Positions | Variables, *, second: bool) -> Fragments:
     """Give the transaction block."""
     numbers = positions.numbers(second)
     if numbers is None:
@@ -230,7 +230,7 @@ def _transaction(positions: Positions | Slots, *, second: bool) -> Fragments:
     return (*identity, b'","total_order":', total, b',"data_collection_order":', of_table, b"}")
 
 
-def source_block(context: RunContext, names: tuple[str, str], positions: Positions | Slots) -> Fragments:
+def source_block(context: RunContext, names: tuple[str, str], positions: Positions | Variables) -> Fragments:
     """Give the source block of n changes."""
     lsn, snapshot, database = positions.lsn, positions.snapshot, _name(context.database)
     block: list[Fragment] = [*context.source(), positions.millis, b',"snapshot":']

@@ -17,8 +17,8 @@ from pgcdc_cli.formats.debezium.record import (
     Positions,
     RowRecords,
     RunContext,
-    Slot,
-    Slots,
+    Variable,
+    Variables,
     previous_commit,
 )
 from pgcdc_cli.formats.debezium.types.kind import single_token
@@ -47,21 +47,21 @@ def few_lines(
 
 
 class _Template(NamedTuple):
-    """A line, in the form that `%` takes, and the slots in it in their order."""
+    """A line, in the form that `%` takes, and the variables in it in their order."""
 
     form: bytes
-    slots: tuple[bytes, ...]
+    variables: tuple[bytes, ...]
 
     @classmethod
     def of(cls, fragments: Fragments) -> Self:
-        """Put constants and slots together."""
+        """Put constants and variables together."""
         texts = cast("Sequence[bytes]", fragments)
-        forms = [b"%b" if isinstance(text, Slot) else text.replace(b"%", b"%%") for text in texts]
-        return cls(b"".join(forms), tuple(text for text in texts if isinstance(text, Slot)))
+        forms = [b"%b" if isinstance(text, Variable) else text.replace(b"%", b"%%") for text in texts]
+        return cls(b"".join(forms), tuple(text for text in texts if isinstance(text, Variable)))
 
     def lines(self, texts: Mapping[bytes, Iterable[bytes]], rows: int) -> list[bytes]:
-        """Fill in each slot's texts, of which there is one a row, or more than that."""
-        columns = [texts[slot] for slot in self.slots]
+        """Fill in each variable's texts, of which there is one a row, or more than that."""
+        columns = [texts[variable] for variable in self.variables]
         return (
             [self.form % row for row in zip(*columns, strict=False)] if columns else [self.form % ()] * rows
         )
@@ -71,14 +71,14 @@ class _Template(NamedTuple):
 def _template(
     context: RunContext, table: EventTable, names: tuple[str, str], operation: Operation, *, numbered: bool
 ) -> _Template:
-    columns = tuple(Slot(b"%d" % number) for number in range(len(table.all_columns)))
-    records = RowRecords(context, table, names, Slots(numbered=numbered), Slot(b"handled"))
+    columns = tuple(Variable(b"%d" % number) for number in range(len(table.all_columns)))
+    records = RowRecords(context, table, names, Variables(numbered=numbered), Variable(b"handled"))
     images = (columns, None) if operation == "D" else (None, columns)
     return _Template.of(row_event(operation, table, records, context.config, images))
 
 
 def _texts(positions: Positions) -> dict[bytes, Iterable[bytes]]:
-    """Write what goes into `Slots`."""
+    """Write what goes into `Variables`."""
     stamps, orders = positions.stamps, positions.orders
     micros, xid = stamps.commit_ts.tolist(), _digits(stamps.xid)
     texts: dict[bytes, Iterable[bytes]] = {

@@ -37,7 +37,7 @@ _JAVA_ARRAY = '"[Ljava.lang.String;@0"'
 
 def array(element: PgType, kind: Kind, config: ConnectorConfig, *, optional: bool = True) -> Kind:
     """Lists of what `kind` is; `optional` says whether an element may be null, which ltree's can't anyway."""
-    strict = not optional or element.name == "ltree"
+    no_nulls = not optional or element.name == "ltree"
     schema = {"type": "array", "items": in_order({**kind.schema, "optional": optional})}
     delimiter = ";" if element.name == "box" else ","
 
@@ -47,10 +47,10 @@ def array(element: PgType, kind: Kind, config: ConnectorConfig, *, optional: boo
         tokens = iter(to_tokens(kind.to_json, [one for elements in parsed for one in elements or ()]))
         shown = (None if elements is None else list(islice(tokens, len(elements))) for elements in parsed)
         rows = zip(texts, parsed, shown, strict=True)
-        return kernels.binary([_array(element, *row, strict=strict) for row in rows])
+        return kernels.binary([_array(element, *row, no_nulls=no_nulls) for row in rows])
 
     unavailable = _unavailable(element, config)
-    loss = _loss(element, kind, strict=strict)
+    loss = _loss(element, kind, no_nulls=no_nulls)
     return Kind(schema, to_json, b"[]", None, unavailable, form=_form(kind.form), loss=loss)
 
 
@@ -76,10 +76,10 @@ def _form(items: Form) -> Form:
     return items if items["form"] is None else {"form": "array", "items": items}
 
 
-def _loss(element: PgType, kind: Kind, *, strict: bool) -> Loss:
+def _loss(element: PgType, kind: Kind, *, no_nulls: bool) -> Loss:
     """Patterns may match more than what is lost: text of an element that looks like it."""
     patterns = [r"^(\{\{|\[)"]
-    patterns += ["[{,]NULL[,}]"] if strict else []
+    patterns += ["[{,]NULL[,}]"] if no_nulls else []
     patterns += [_LOST[element.name]] if element.name in _LOST else []
     if kind.form["form"] == "variable":
         patterns += [r"\.\d*0[,}]"]
@@ -92,13 +92,13 @@ def _array(
     parsed: list[str | None] | None,
     tokens: list[bytes | None] | None,
     *,
-    strict: bool,
+    no_nulls: bool,
 ) -> bytes | None:
     if text is None:
         return None
     if parsed is None or tokens is None:
         return _several_dimensions(text, element)
-    if (strict and None in tokens) or (element.name == "numeric" and not _NOT_FINITE.isdisjoint(parsed)):
+    if (no_nulls and None in tokens) or (element.name == "numeric" and not _NOT_FINITE.isdisjoint(parsed)):
         return None
     return b"[" + b",".join(NULL if one is None else one for one in tokens) + b"]"
 

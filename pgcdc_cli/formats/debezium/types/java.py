@@ -17,30 +17,30 @@ _LARGEST_LONG_EXPONENT = 62
 
 
 @dataclass(frozen=True, slots=True)
-class Precision:
+class FloatFormat:
     """Bits of the significand, and the exponent of the least number that has all of them."""
 
     bits: int
     least: int
 
 
-DOUBLE = Precision(53, -1022)
-FLOAT = Precision(24, -126)
+DOUBLE = FloatFormat(53, -1022)
+FLOAT = FloatFormat(24, -126)
 
 
-def java_digits(value: float, precision: Precision) -> tuple[str, int]:
+def java_digits(value: float, format_: FloatFormat) -> tuple[str, int]:
     """Give decimal digits d and a point p of a positive number: it is 0.d times 10 to the power of p."""
     numerator, denominator = value.as_integer_ratio()
     fraction_bits = denominator.bit_length() - 1
     exponent = numerator.bit_length() - fraction_bits - 1
-    significant = precision.bits - max(0, precision.least - exponent)
+    significant = format_.bits - max(0, format_.least - exponent)
     if fraction_bits == 0 and exponent <= _LARGEST_LONG_EXPONENT:
         return _integer(numerator, exponent - significant)
     return _general(numerator, fraction_bits, significant)
 
 
 def _integer(value: int, excess: int) -> tuple[str, int]:
-    """Round away as many digits as fit in the bits that the number's place leaves open."""
+    """Round away as many digits as fit in the bits that the number's size leaves open."""
     dropped = len(str(2 ** (excess - 1))) - 1 if excess > 1 else 0
     unit = 10**dropped
     kept = str((value + unit // 2) // unit)
@@ -101,7 +101,7 @@ def java_map_order(keys: Iterable[str]) -> list[str]:
     keys = list(keys)
     hashes = np.array([java_hash(key) for key in keys], np.int64)
     found = buckets(hashes, np.full(len(keys), len(keys)))
-    return [keys[place] for place in np.argsort(found, kind="stable").tolist()]
+    return [keys[index] for index in np.argsort(found, kind="stable").tolist()]
 
 
 def buckets(hashes: Int64s, sizes: Int64s) -> Int64s:

@@ -166,7 +166,7 @@ _SHORT[np.frombuffer(b"\b\t\n\f\r", np.uint8)] = True
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Field:
-    """A column's place in the row struct.
+    """A column in the row struct.
 
     `schema` is the Connect schema in JsonConverter's order of keys, its "default" a JSON token, without
     "field". `to_json` turns wire text into JSON tokens, one per value; null stays null. The others are single

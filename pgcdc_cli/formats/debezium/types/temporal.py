@@ -28,7 +28,7 @@ from pgcdc_cli.formats.debezium.types.kind import (
     quoted,
     token,
 )
-from pgcdc_cli.formats.debezium.types.numbers import java_number
+from pgcdc_cli.formats.debezium.types.numeric_types import java_number
 from pgcdc_cli.formats.stamps import integer_text, timestamp_text
 from pgcdc_cli.types import kernels, to_arrow
 
@@ -248,7 +248,7 @@ def timestamptz_in_array(typmod: int) -> Kind:
     kind = timestamptz(typmod, snapshot=False)
 
     def relabelled(text: str) -> bytes | None:
-        # The driver's constant, without its era; the other infinity is told by name.
+        # The driver's constant, without its era; the other infinity goes by its name.
         text = "292269055-12-02 23:00:00+00" if text == "-infinity" else text
         later = _LEFT_OUT.sub(lambda day: f"1582-10-{int(day[1]) + 10}", text.removesuffix(" BC"))
         return kind.to_json(kernels.binary([later]))[0].as_py()

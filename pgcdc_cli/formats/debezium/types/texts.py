@@ -26,7 +26,7 @@ from pgcdc_cli.formats.debezium.types.kind import (
     string,
     token,
 )
-from pgcdc_cli.formats.debezium.types.numbers import java_float, java_number
+from pgcdc_cli.formats.debezium.types.numeric_types import java_float, java_number
 from pgcdc_cli.types import kernels
 
 ZERO_UUID = b'"00000000-0000-0000-0000-000000000000"'

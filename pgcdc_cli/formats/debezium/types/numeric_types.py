@@ -198,11 +198,11 @@ def _string_mode(scale: int | None) -> ToJson:
     def convert(text: str) -> bytes:
         if text in _NOT_FINITE_NAMES:
             return token(_NOT_FINITE_NAMES[text])
-        places = len(text.partition(".")[2])
-        if scale is None or scale == places:
+        digits = len(text.partition(".")[2])
+        if scale is None or scale == digits:
             return token(text)
-        zeros = "0" * (scale - places)
-        return token(f"{text}{zeros}" if places else f"{text}.{zeros}")
+        zeros = "0" * (scale - digits)
+        return token(f"{text}{zeros}" if digits else f"{text}.{zeros}")
 
     def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
         if scale is not None and scale > _LARGEST_INT64_PRECISION:
@@ -278,10 +278,10 @@ def _base64_of(values: NDArray[np.int64]) -> pa.BinaryArray:
     bits = (values << 8 * (8 - size)).view(np.uint64)[:, None]
     pairs = bits >> _RIGHT[: longest // 2] << _LEFT[: longest // 2] & 4095
     letters = _PAIRS[pairs].view(np.uint8).reshape(len(values), longest)
-    place = np.arange(longest)
-    letters[place >= ((size * 8 + 5) // 6)[:, None]] = ord("=")
+    letter = np.arange(longest)
+    letters[letter >= ((size * 8 + 5) // 6)[:, None]] = ord("=")
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(length)])
-    shown = letters if (length == longest).all() else letters[place < length[:, None]]
+    shown = letters if (length == longest).all() else letters[letter < length[:, None]]
     return quoted(kernels.from_bytes(offsets, shown.reshape(-1)))
 
 
