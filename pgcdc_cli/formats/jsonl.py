@@ -158,9 +158,9 @@ def _content(content: bytes) -> bytes:
 
 def _mark(event: TransactionBoundary) -> bytes:
     stamp = event.stamp
-    end = b"" if event.kind == "B" else b'"end_lsn":"%b",' % one_lsn(stamp.lsn)
+    end = b"" if event.kind == "B" else b',"end_lsn":"%b"' % one_lsn(stamp.lsn)
     commit_lsn, transaction = one_lsn(stamp.commit_lsn), one_transaction(stamp, event.gid)
-    return b'{"op":"%b","commit_lsn":"%b",%b%b}\n' % (event.kind.encode(), commit_lsn, end, transaction)
+    return b'{"op":"%b","commit_lsn":"%b"%b%b}\n' % (event.kind.encode(), commit_lsn, end, transaction)
 
 
 def _named(table: TableSchema) -> bytes:
@@ -305,11 +305,12 @@ def _row_members(table: TableSchema, old: _RowImage | None, new: _RowImage | Non
     for label, image in ((b',"old":', old), (b',"new":', new)):
         if image is not None:
             yield from (label, object_of(image.values))
-    if new is not None:
+    if new is not None and new.unchanged:
         yield named_list("unchanged", new.unchanged)
     images = (("old", old), ("new", new))
     nulls = [f"{label}.{name}" for label, image in images if image is not None for name in image.json_null]
-    yield named_list("json_null", nulls)
+    if nulls:
+        yield named_list("json_null", nulls)
 
 
 def _row_key(names: tuple[str, ...], old: _RowImage | None, new: _RowImage | None) -> dict[str, bytes]:

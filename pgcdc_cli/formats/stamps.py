@@ -21,8 +21,8 @@ INVALID_XID = 0
 """`InvalidTransactionId` in access/transam.h: what snapshot rows have."""
 
 _POSITION = b'"lsn":"%b","commit_lsn":"%b","seq":%b'
-_TRANSACTION = b'"xid":%b,"ts":"%b"'
-_NO_TRANSACTION = b'"xid":null,"ts":null'
+_TRANSACTION = b',"xid":%b,"ts":"%b"'
+_NO_TRANSACTION = b',"xid":null,"ts":null'
 
 
 def stamp_columns(stamps: Stamps, gid: str | None) -> Iterator[Fragment]:
@@ -35,7 +35,7 @@ def stamp_columns(stamps: Stamps, gid: str | None) -> Iterator[Fragment]:
     xid = kernels.null_where(integer_text(stamps.xid[starts]), stamps.xid[starts] == INVALID_XID)
     ts = timestamp_text(stamps.commit_ts[starts])
     source = _source_column(stamps, starts, gid)
-    transaction = joined([b",", *_filled(_TRANSACTION, [xid], [ts]), source])
+    transaction = joined([*_filled(_TRANSACTION, [xid], [ts]), source])
     shared: tuple[Fragment, Fragment]
     if len(starts) == 1:
         shared = commit_lsn[0].as_py(), transaction[0].as_py()
@@ -75,28 +75,28 @@ def stamp_rows(stamps: Stamps, gid: str | None) -> Iterator[bytes]:
     source = _source(gid, None)
     columns = (stamps.lsn, stamps.commit_lsn, stamps.seq, stamps.xid, stamps.commit_ts)
     for lsn, commit_lsn, seq, xid, commit_ts in zip(*(column.tolist() for column in columns), strict=True):
-        yield b"%b,%b%b" % (_position(lsn, commit_lsn, seq), _transaction(xid, commit_ts), source)
+        commit, transaction = _commit(commit_lsn, xid, commit_ts)
+        yield _POSITION % (one_lsn(lsn), commit, b"%d" % seq) + transaction + source
 
 
 def one_stamp(stamp: Stamp, gid: str | None) -> bytes:
     """Write a single stamp."""
-    return b"%b,%b" % (_position(stamp.lsn, stamp.commit_lsn, stamp.seq), one_transaction(stamp, gid))
+    commit, transaction = _commit(stamp.commit_lsn, stamp.xid, stamp.commit_ts)
+    position = _POSITION % (one_lsn(stamp.lsn), commit, b"%d" % stamp.seq)
+    return position + transaction + _source(gid, stamp.origin)
 
 
 def one_transaction(stamp: Stamp, gid: str | None) -> bytes:
-    """Write a single stamp from `xid` on."""
-    return _transaction(stamp.xid, stamp.commit_ts) + _source(gid, stamp.origin)
-
-
-def _position(lsn: int, commit_lsn: int, seq: int) -> bytes:
-    return _POSITION % (one_lsn(lsn), one_lsn(commit_lsn), b"%d" % seq)
+    """Write a single stamp from the comma before `xid` on."""
+    return _commit(stamp.commit_lsn, stamp.xid, stamp.commit_ts)[1] + _source(gid, stamp.origin)
 
 
 @lru_cache(64)
-def _transaction(xid: int | None, commit_ts: int | None) -> bytes:
+def _commit(commit_lsn: int, xid: int | None, commit_ts: int | None) -> tuple[bytes, bytes]:
+    """Write what a transaction's rows share: the commit LSN, and what stands behind `seq`."""
     if commit_ts is None:
-        return _NO_TRANSACTION
-    return _TRANSACTION % (b"%d" % xid if xid else b"null", one_timestamp(commit_ts))
+        return one_lsn(commit_lsn), _NO_TRANSACTION
+    return one_lsn(commit_lsn), _TRANSACTION % (b"%d" % xid if xid else b"null", one_timestamp(commit_ts))
 
 
 def _source(gid: str | None, origin: Origin | None) -> bytes:
