@@ -105,8 +105,8 @@ class JsonlFormat:
         if slice_.messages:
             stamps = Stamps.of([event.stamp for event in slice_.messages])
             yield self._events(None, stamps, [_message(event, gid) for event in slice_.messages])
-        for marks in slice_.boundaries if self.transactions else ():
-            yield self._events(None, marks.stamps, list(map(_mark, marks)))
+        for boundaries in slice_.boundaries if self.transactions else ():
+            yield self._events(None, boundaries.stamps, list(map(_boundary, boundaries)))
 
     def _changes(self, batch: ChangeBatch, gid: str | None) -> EncodedLines:
         few = _few_rows(batch, self.numeric, gid)
@@ -156,7 +156,7 @@ def _content(content: bytes) -> bytes:
         return b'"content_base64":"%b"' % base64.b64encode(content)
 
 
-def _mark(event: TransactionBoundary) -> bytes:
+def _boundary(event: TransactionBoundary) -> bytes:
     stamp = event.stamp
     end = b"" if event.kind == "B" else b',"end_lsn":"%b"' % one_lsn(stamp.lsn)
     commit_lsn, transaction = one_lsn(stamp.commit_lsn), one_transaction(stamp, event.gid)

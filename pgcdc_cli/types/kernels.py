@@ -171,25 +171,25 @@ def replace_substring(column: pa.BinaryArray, old: bytes, new: bytes) -> pa.Bina
     return cast("pa.BinaryArray", pc.call_function("replace_substring", [column], options))
 
 
-def join(parts: Sequence[Fragment]) -> ArrowArray:
+def join(fragments: Sequence[Fragment]) -> ArrowArray:
     """Concatenate per row: constants and columns (one of them at least); a null reads as `null`.
 
     The result has wide offsets if it may have 2**31 bytes or more.
     """
-    arrays = [part for part in parts if isinstance(part, pa.Array)]
-    wide = sum(_size(part, len(arrays[0])) for part in parts) > INT32_MAX
+    arrays = [fragment for fragment in fragments if isinstance(fragment, pa.Array)]
+    wide = sum(_size(fragment, len(arrays[0])) for fragment in fragments) > INT32_MAX
     target = pa.large_binary() if wide or any(a.type == pa.large_binary() for a in arrays) else pa.binary()
-    arguments = [_argument(part, target) for part in (*parts, b"")]
+    arguments = [_argument(fragment, target) for fragment in (*fragments, b"")]
     options = pc.JoinOptions("replace", b"null")  # type: ignore[call-overload]
     return cast("ArrowArray", pc.call_function("binary_join_element_wise", arguments, options))
 
 
-def _argument(part: Fragment, target: pa.DataType) -> Any:  # noqa: ANN401 - a column or a scalar
-    if isinstance(part, bytes):
-        return pa.scalar(part, target)
-    return part if part.type == target else part.cast(target)
+def _argument(fragment: Fragment, target: pa.DataType) -> Any:  # noqa: ANN401 - a column or a scalar
+    if isinstance(fragment, bytes):
+        return pa.scalar(fragment, target)
+    return fragment if fragment.type == target else fragment.cast(target)
 
 
-def _size(part: Fragment, rows: int) -> int:
-    """Bytes that a part may add; a null adds four."""
-    return len(part) * rows if isinstance(part, bytes) else part.nbytes
+def _size(fragment: Fragment, rows: int) -> int:
+    """Bytes that a fragment may add; a null adds four."""
+    return len(fragment) * rows if isinstance(fragment, bytes) else fragment.nbytes

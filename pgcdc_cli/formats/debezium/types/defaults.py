@@ -1,4 +1,4 @@
-"""ArrowArray defaults, as `PostgresDefaultValueConverter` of Debezium 2.5.4 reads them.
+"""Column defaults, as `PostgresDefaultValueConverter` of Debezium 2.5.4 reads them.
 
 Nothing is evaluated: a call of a function has a stand-in, of `'a' || 'b'` the first literal is taken, and
 what is left must be a value as it stands. Each type has a reader, which turns that text into wire text or
