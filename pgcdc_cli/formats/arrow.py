@@ -243,10 +243,10 @@ def _stamps(operation: str, stamps: Stamps) -> Columns:
     """Make the columns of `STAMP_FIELDS`."""
     commit_ts: ArrowArray = pa.array(stamps.commit_ts)
     columns: tuple[ArrowArray, ...] = (
-        pa.repeat(pa.scalar(operation), len(stamps)),
+        pa.repeat(pa.scalar(operation, pa.string()), len(stamps)),
         pa.array(stamps.lsn),
         pa.array(stamps.commit_lsn),
-        commit_ts.cast(_COMMIT_TS.type),
+        commit_ts.view(_COMMIT_TS.type),
         pa.array(stamps.xid, mask=stamps.xid == INVALID_XID),
         pa.array(stamps.seq),
     )
