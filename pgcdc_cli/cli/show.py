@@ -16,7 +16,7 @@ from pgcdc_cli.cli.units import whole_number
 
 if TYPE_CHECKING:
     from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
-    from pgcdc_cli.reader.stored_file import Record, TableFilter
+    from pgcdc_cli.reader.directory_reader import StoredChange
 
 
 def register(app: typer.Typer) -> None:
@@ -85,12 +85,10 @@ def show(  # noqa: PLR0913 - a command's options
 def _lines(
     paths: list[Path], form: Literal["pretty", "jsonl"] | None, tables: list[str], *, partial: bool
 ) -> Iterator[str]:
-    from pgcdc_cli.reader.stored_file import TableFilter
+    from pgcdc_cli.reader.directory_reader import read_path
 
-    keep = TableFilter(tuple(tables))
-    records = chain.from_iterable(_records(path, keep, partial=partial) for path in paths)
-    as_text = _printer(form or ("pretty" if sys.stdout.isatty() else "jsonl"))
-    return map(as_text, records)
+    changes = chain.from_iterable(read_path(path, tables, partial=partial) for path in paths)
+    return map(_printer(form or ("pretty" if sys.stdout.isatty() else "jsonl")), changes)
 
 
 def _events(
@@ -107,35 +105,28 @@ def _events(
     return map(_for_terminals, lines) if sys.stdout.isatty() else lines
 
 
-def _records(path: Path, keep: "TableFilter", *, partial: bool) -> Iterator["Record"]:
-    from pgcdc_cli.reader.directory_reader import read_directory, read_file
-
-    if path.is_dir():
-        return read_directory(path, keep, partial=partial)
-    return (record for record in read_file(str(path)) if keep(record.table))
-
-
-def _printer(form: str) -> Callable[["Record"], str]:
+def _printer(form: str) -> Callable[["StoredChange"], str]:
     if form == "pretty":
         return _pretty_printer()
     terminal = sys.stdout.isatty()
-    return lambda record: _for_terminals(record.line) if terminal else record.line
+    return lambda change: _for_terminals(change.line) if terminal else change.line
 
 
-def _pretty_printer() -> Callable[["Record"], str]:
+def _pretty_printer() -> Callable[["StoredChange"], str]:
     from pgcdc_cli.formats.pretty import render_line, render_message
     from pgcdc_cli.formats.terminal import Style
+    from pgcdc_cli.reader.capture_reader import CapturedMessage
     from pgcdc_cli.reader.stored_file import undecodable
 
     style = Style(colour=wants_colour(sys.stdout), width=get_terminal_size().columns)
 
-    def pretty(record: "Record") -> str:
-        if record.capture is not None:
-            return render_message(*record.capture, style)
+    def pretty(change: "StoredChange") -> str:
+        if isinstance(change, CapturedMessage):
+            return render_message(change.message, change.relations, style)
         try:
-            return render_line(record.line, style).removesuffix("\n")
+            return render_line(change.line, style).removesuffix("\n")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise undecodable("a change", f"{error!r} in {record.line[:200]}") from error
+            raise undecodable("a change", f"{error!r} in {change.line[:200]}") from error
 
     return pretty
 

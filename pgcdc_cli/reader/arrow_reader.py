@@ -1,12 +1,17 @@
-"""Arrow streams back into JSON lines: columns into wire text, and then the way that JSON lines always go."""
+"""Arrow streams: their rows as changes, and each column as PostgreSQL's text of its values."""
 
+import io
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from decimal import Decimal
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from pgcdc_cli.changes.slice import (
     ChangeBatch,
@@ -22,18 +27,214 @@ from pgcdc_cli.changes.slice import (
 from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
 from pgcdc_cli.formats.arrow import MESSAGE_SCHEMA, OWN_NAMES, STAMP_FIELDS
 from pgcdc_cli.formats.jsonl import JsonlFormat
-from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.reader.stored_file import Record, Stored, find_schema, undecodable
+from pgcdc_cli.formats.lines import MESSAGES
+from pgcdc_cli.reader.stored_file import Order, StoredFile, find_schema, undecodable
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import ArrowArray, Booleans, Int64s
 from pgcdc_cli.types.pg_type import TYPES, PgType, builtin
 from pgcdc_cli.types.to_arrow import arrow_type, json_kind
 
+_ROWS = 1024
+"""Rows that become changes at once."""
+
+_JSONL = JsonlFormat()
+_ROW_OPERATIONS: tuple[Operation, ...] = ("I", "U", "D", "R")
+_NO_OLD, _KEY, _WHOLE = range(3)
 _TEXT = 25
 """OID of text."""
 
 
-def inferred_schema(arrow: pa.Schema) -> TableSchema:
+class ArrowRow(NamedTuple):
+    """One change, which is the row `number` of `rows`; `table` is `schema.table` or `_messages`."""
+
+    order: Order
+    table: str
+    rows: "ArrowRows"
+    number: int
+
+    @property
+    def line(self) -> str:
+        """The change as a JSON line, without its line break."""
+        return self.rows.lines[self.number]
+
+
+def read_arrow(file: StoredFile, content: io.BufferedReader) -> Iterator[ArrowRow]:
+    """Give every row; PROTOCOL error for a damaged stream, or one that isn't pgcdc's.
+
+    The table is that of the directory's schema file, else what the stream itself says of it.
+    """
+    with _refusing_damage(file.path), pa.ipc.open_stream(content) as reader:
+        table = _table(file.path, reader.schema)
+        for batch in reader:
+            for start in range(0, batch.num_rows, _ROWS):
+                yield from ArrowRows(file.path, table, batch.slice(start, _ROWS))
+
+
+@contextmanager
+def _refusing_damage(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise undecodable(path, f"its Arrow stream is damaged or not pgcdc's: {error}") from error
+
+
+def _table(path: str, arrow: pa.Schema) -> TableSchema | None:
+    """Find the table; None for a file of logical messages."""
+    if arrow.equals(MESSAGE_SCHEMA):
+        return None
+    fingerprint = (arrow.metadata or {})[b"schema_fingerprint"].decode()
+    return find_schema(Path(path).absolute().parent.parent, fingerprint) or _inferred_schema(arrow)
+
+
+class ArrowRows:
+    """Rows of one table, or logical messages, whose `table` is None."""
+
+    def __init__(self, path: str, table: TableSchema | None, batch: pa.RecordBatch) -> None:
+        self.table = table
+        self._path = path
+        self._batch = batch
+
+    def __iter__(self) -> Iterator[ArrowRow]:
+        """Give them one by one, in the order of the file."""
+        name = MESSAGES if self.table is None else self.table.display
+        commit_lsn, seq = (_integers(self._batch.column(column)) for column in ("_commit_lsn", "_seq"))
+        streamed = (_operations(self._batch) != "R").astype(np.int64)
+        orders = zip(commit_lsn.tolist(), streamed.tolist(), seq.tolist(), strict=True)
+        for number, order in enumerate(orders):
+            yield ArrowRow(order, name, self, number)
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """All of them as JSON lines, without their line breaks."""
+        every = np.arange(self._batch.num_rows)
+        encoded = _JSONL.encode(self.slice(every, every))
+        text = b"".join(bytes(_JSONL.frame([piece.data])) for piece in encoded.pieces).decode()
+        lines = text.split("\n")[:-1]
+        if len(lines) != len(every):
+            raise undecodable(self._path, "its Arrow stream has an operation that pgcdc doesn't write")
+        return lines
+
+    def slice(self, numbers: Int64s, index: Int64s) -> Slice:
+        """Give some of them as changes; `index` says where each stands among those of other tables."""
+        with _refusing_damage(self._path):
+            batch = self._batch.take(numbers)
+            if self.table is None:
+                return Slice(None, messages=tuple(_messages(batch, index)))
+            changes = tuple(_changes(self.table, batch, index))
+            return Slice(None, changes, tuple(_truncates(self.table, batch, index)))
+
+    @cached_property
+    def has_line_breaks(self) -> bool:
+        """Whether a json value has a line break, which a JSON line can't have."""
+        json = (column.name for column in self._columns() if json_kind(column.type) == "json")
+        texts = (image for name in json for image in (self._batch.column(name), _old(self._batch, name)))
+        return any(kernels.as_mask(kernels.matches(text, "[\n\r]")).any() for text in texts)
+
+    def _columns(self) -> tuple[TableColumn, ...]:
+        return () if self.table is None else self.table.columns
+
+
+def _messages(batch: pa.RecordBatch, index: Int64s) -> Iterator[MessageChange]:
+    columns = (batch.column(name).to_pylist() for name in ("transactional", "prefix", "content"))
+    return map(MessageChange, _each_stamp(batch, index), *columns)
+
+
+def _truncates(table: TableSchema, batch: pa.RecordBatch, index: Int64s) -> Iterator[TruncateChange]:
+    batch, index = _taken(batch, index, _operations(batch) == "T")
+    options = batch.column("_truncate").to_pylist()
+    for stamp, names in zip(_each_stamp(batch, index), options, strict=True):
+        given = names or ()
+        yield TruncateChange(table, stamp, "cascade" in given, "restart_identity" in given)
+
+
+def _changes(table: TableSchema, batch: pa.RecordBatch, index: Int64s) -> Iterator[ChangeBatch]:
+    """Put the rows of each shape together."""
+    operations, olds = _operations(batch), _old_kinds(table, batch)
+    for operation in _ROW_OPERATIONS:
+        for old in (_NO_OLD, _KEY, _WHOLE):
+            chosen = (operations == operation) & (olds == old)
+            if chosen.any():
+                rows, places = _taken(batch, index, chosen)
+                images = _Images(table, rows)
+                new = None if operation == "D" else images.new()
+                before = None if old == _NO_OLD else images.old(whole=old == _WHOLE)
+                yield ChangeBatch(table, operation, _stamps(rows, places), new, before)
+
+
+def _old_kinds(table: TableSchema, batch: pa.RecordBatch) -> Int64s:
+    """Say what each row has of the old one: nothing, its key, or all, even outside of the identity."""
+    whole = np.full(batch.num_rows, table.replica_identity is ReplicaIdentity.FULL)
+    for column in table.columns:
+        if not column.replica_identity:
+            whole |= kernels.as_mask(_old(batch, column.name).is_valid())
+    has_old = kernels.as_mask(batch.column("_old").is_valid())
+    return np.where(has_old, np.where(whole, _WHOLE, _KEY), _NO_OLD)
+
+
+class _Images:
+    """The images of rows of one shape."""
+
+    def __init__(self, table: TableSchema, batch: pa.RecordBatch) -> None:
+        self._columns = table.columns
+        self._batch = batch
+        self._unfit = [
+            (number, dict(pairs)) for number, pairs in enumerate(batch.column("_unfit").to_pylist()) if pairs
+        ]
+
+    def new(self) -> FullImage:
+        texts = (self._texts(self._batch.column(c.name), c.name, c.type) for c in self._columns)
+        unchanged = [names or () for names in self._batch.column("_unchanged").to_pylist()]
+        masks = (np.array([c.name in names for names in unchanged], np.bool_) for c in self._columns)
+        return FullImage(tuple(texts), tuple(mask if mask.any() else None for mask in masks))
+
+    def old(self, *, whole: bool) -> FullImage | KeyImage:
+        texts = [
+            self._texts(_old(self._batch, c.name), f"_old.{c.name}", c.type)
+            if whole or c.replica_identity
+            else None
+            for c in self._columns
+        ]
+        known = [column for column in texts if column is not None]
+        return FullImage(tuple(known), (None,) * len(known)) if whole else KeyImage(tuple(texts))
+
+    def _texts(self, column: ArrowArray, name: str, pg_type: PgType) -> pa.BinaryArray:
+        texts = pg_texts(column, pg_type)
+        for number, unfit in self._unfit:
+            if texts[number] is None:
+                texts[number] = unfit.get(name)
+        return kernels.binary(texts)
+
+
+def _operations(batch: pa.RecordBatch) -> NDArray[np.str_]:
+    return np.array(batch.column("_op").to_pylist(), np.str_)
+
+
+def _old(batch: pa.RecordBatch, name: str) -> ArrowArray:
+    """Give a column of the old image."""
+    return cast("pa.StructArray", batch.column("_old")).field(name)
+
+
+def _taken(batch: pa.RecordBatch, index: Int64s, chosen: Booleans) -> tuple[pa.RecordBatch, Int64s]:
+    return batch.filter(pa.array(chosen)), index[chosen]
+
+
+def _each_stamp(batch: pa.RecordBatch, index: Int64s) -> Iterator[Stamp]:
+    for stamp in _stamps(batch, index):
+        yield replace(stamp, commit_ts=stamp.commit_ts or None, xid=stamp.xid or None)
+
+
+def _stamps(batch: pa.RecordBatch, index: Int64s) -> Stamps:
+    names = [field.name for field in STAMP_FIELDS[1:]]
+    lsn, commit_lsn, commit_ts, xid, seq = (_integers(batch.column(name)) for name in names)
+    return Stamps(index, lsn, commit_lsn, commit_ts, xid, seq)
+
+
+def _integers(column: ArrowArray) -> Int64s:
+    integers: Int64s = column.cast(pa.int64()).fill_null(0).to_numpy()
+    return integers
+
+
+def _inferred_schema(arrow: pa.Schema) -> TableSchema:
     """Make a table without a key, whose columns have the first type that has the column's Arrow type.
 
     KeyError or ValueError if the stream isn't pgcdc's.
@@ -171,184 +372,3 @@ def _element(text: str | None, delimiter: str) -> str:
     if text and text.upper() != "NULL" and delimiter not in text and _NEEDS_QUOTES.isdisjoint(text):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-_ROWS = 1024
-"""Rows that are turned back at once."""
-
-_FORMAT = JsonlFormat()
-_ROW_OPERATIONS: tuple[Operation, ...] = ("I", "U", "D", "R")
-_MESSAGES = "_messages"
-_NO_OLD, _KEY, _WHOLE = range(3)
-
-
-def read_arrow(path: str, file: Stored) -> Iterator[Record]:
-    """Give one record a row; PROTOCOL error for a damaged stream, or one that isn't pgcdc's.
-
-    The table is that of the directory's schema file, else what the stream itself tells of it.
-    """
-    try:
-        with pa.ipc.open_stream(file) as reader:
-            table = _table(path, reader.schema)
-            for batch in reader:
-                for start in range(0, batch.num_rows, _ROWS):
-                    yield from _records(batch.slice(start, _ROWS), table)
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise undecodable(path, f"its Arrow stream is damaged or not pgcdc's: {error}") from error
-
-
-def _table(path: str, arrow: pa.Schema) -> TableSchema | None:
-    """Find the table; None for a file of logical messages."""
-    if arrow.equals(MESSAGE_SCHEMA):
-        return None
-    fingerprint = (arrow.metadata or {})[b"schema_fingerprint"].decode()
-    return find_schema(Path(path).absolute().parent.parent, fingerprint) or inferred_schema(arrow)
-
-
-def _records(batch: pa.RecordBatch, table: TableSchema | None) -> Iterator[Record]:
-    rows = _Messages(batch) if table is None else _Rows(batch, table)
-    target = _MESSAGES if table is None else table.display
-    encoded = _FORMAT.encode(rows.part())
-    text = b"".join(bytes(_FORMAT.frame([piece.data])) for piece in encoded.pieces).decode()
-    stamps = rows.stamps
-    snapshot = np.array([operation != "R" for operation in rows.operations], np.int64)
-    places = zip(stamps.commit_lsn.tolist(), snapshot.tolist(), stamps.seq.tolist(), strict=True)
-    exact = isinstance(rows, _Messages) or not rows.has_line_breaks()
-    for order, line in zip(places, text.split("\n"), strict=False):
-        yield Record(order, target, line, exact=exact)
-
-
-def _stamps(batch: pa.RecordBatch) -> Stamps:
-    names = [field.name for field in STAMP_FIELDS[1:]]
-    lsn, commit_lsn, commit_ts, xid, seq = (_integers(batch.column(name)) for name in names)
-    return Stamps(np.arange(batch.num_rows), lsn, commit_lsn, commit_ts, xid, seq)
-
-
-def _integers(column: ArrowArray) -> Int64s:
-    integers: Int64s = column.cast(pa.int64()).fill_null(0).to_numpy()
-    return integers
-
-
-class _Messages:
-    """Rows of a file of logical messages."""
-
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        self._batch = batch
-        self.stamps = _stamps(batch)
-        self.operations = [str(operation) for operation in batch.column("_op")]
-
-    def part(self) -> Slice:
-        rows = self._batch.select(["transactional", "prefix", "content"]).to_pylist()
-        messages = (MessageChange(stamp(self.stamps, row), *rows[row].values()) for row in range(len(rows)))
-        return Slice(None, messages=tuple(messages))
-
-
-class _Rows:
-    """Rows of one table."""
-
-    def __init__(self, batch: pa.RecordBatch, table: TableSchema) -> None:
-        self._batch = batch
-        self._schema = table
-        self.stamps = _stamps(batch)
-        self.operations = [str(operation) for operation in batch.column("_op")]
-        old = batch.column("_old")
-        assert isinstance(old, pa.StructArray)
-        self._old = old
-        self._unfit = [dict(pairs or ()) for pairs in batch.column("_unfit").to_pylist()]
-
-    def part(self) -> Slice:
-        """Give the rows as changes, each shape by itself; `index` keeps their order."""
-        olds, operations = self._old_kinds(), np.array(self.operations, dtype=object)
-        shapes = [
-            (operation, old, np.flatnonzero((operations == operation) & (olds == old)))
-            for operation in _ROW_OPERATIONS
-            for old in (_NO_OLD, _KEY, _WHOLE)
-        ]
-        changes = tuple(self._changes(*shape) for shape in shapes if len(shape[2]))
-        truncates = tuple(self._truncate(int(row)) for row in np.flatnonzero(operations == "T"))
-        return Slice(None, changes, truncates)
-
-    def has_line_breaks(self) -> bool:
-        """Say whether a json value has a line break, which its line can't have."""
-        texts = [
-            image
-            for index, column in enumerate(self._schema.columns)
-            if json_kind(column.type) == "json"
-            for image in (self._batch.column(column.name), self._old.field(index))
-        ]
-        return any(kernels.as_mask(kernels.matches(text, "[\n\r]")).any() for text in texts)
-
-    def _old_kinds(self) -> Int64s:
-        """Say what each row has of the old one: nothing, its key, or all, even outside of the identity."""
-        whole = np.full(len(self._old), self._schema.replica_identity is ReplicaIdentity.FULL)
-        for index, column in enumerate(self._schema.columns):
-            if not column.replica_identity:
-                whole |= kernels.as_mask(self._old.field(index).is_valid())
-        has_old = kernels.as_mask(self._old.is_valid())
-        return np.where(has_old, np.where(whole, _WHOLE, _KEY), _NO_OLD)
-
-    def _changes(self, operation: Operation, old: int, rows: Int64s) -> ChangeBatch:
-        new = None if operation == "D" else self._new(rows)
-        return ChangeBatch(
-            self._schema,
-            operation,
-            _taken(self.stamps, rows),
-            new,
-            None if old == _NO_OLD else self._old_image(rows, whole=old == _WHOLE),
-        )
-
-    def _new(self, rows: Int64s) -> FullImage:
-        unchanged = [
-            frozenset(names or ())
-            for names in kernels.take(self._batch.column("_unchanged"), rows).to_pylist()
-        ]
-        columns = [
-            self._texts(self._batch.column(column.name), column.name, index, rows)
-            for index, column in enumerate(self._schema.columns)
-        ]
-        masks = [_mask(column.name, unchanged) for column in self._schema.columns]
-        return FullImage(tuple(columns), tuple(masks))
-
-    def _old_image(self, rows: Int64s, *, whole: bool) -> FullImage | KeyImage:
-        columns = [
-            self._texts(self._old.field(index), f"_old.{column.name}", index, rows)
-            if whole or column.replica_identity
-            else None
-            for index, column in enumerate(self._schema.columns)
-        ]
-        known = [column for column in columns if column is not None]
-        return FullImage(tuple(known), (None,) * len(known)) if whole else KeyImage(tuple(columns))
-
-    def _texts(self, column: ArrowArray, name: str, index: int, rows: Int64s) -> pa.BinaryArray:
-        texts = pg_texts(kernels.take(column, rows), self._schema.columns[index].type)
-        for place, row in enumerate(rows):
-            if texts[place] is None:
-                texts[place] = self._unfit[row].get(name)
-        return kernels.binary(texts)
-
-    def _truncate(self, row: int) -> TruncateChange:
-        options = self._batch.column("_truncate")[row].as_py() or ()
-        cascade, restart = "cascade" in options, "restart_identity" in options
-        return TruncateChange(self._schema, stamp(self.stamps, row), cascade, restart)
-
-
-def _taken(stamps: Stamps, rows: Int64s) -> Stamps:
-    index, lsn, commit_lsn = stamps.index[rows], stamps.lsn[rows], stamps.commit_lsn[rows]
-    return Stamps(index, lsn, commit_lsn, stamps.commit_ts[rows], stamps.xid[rows], stamps.seq[rows])
-
-
-def _mask(name: str, unchanged: list[frozenset[str]]) -> Booleans | None:
-    mask = np.array([name in names for names in unchanged], np.bool_)
-    return mask if mask.any() else None
-
-
-def stamp(stamps: Stamps, row: int) -> Stamp:
-    """Give one row's place."""
-    return Stamp(
-        row,
-        Lsn(stamps.lsn[row]),
-        Lsn(stamps.commit_lsn[row]),
-        int(stamps.commit_ts[row]) or None,
-        int(stamps.xid[row]) or None,
-        int(stamps.seq[row]),
-    )

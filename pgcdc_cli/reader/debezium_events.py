@@ -3,10 +3,12 @@
 import json
 from collections.abc import Iterable, Iterator
 from functools import cache
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
-from pgcdc_cli.changes.slice import Slice
+import numpy as np
+
+from pgcdc_cli.changes.slice import MessageChange, Slice
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.directory.checkpoint import Checkpoint, read_checkpoint
 from pgcdc_cli.directory.disk import Disk
@@ -14,12 +16,13 @@ from pgcdc_cli.directory.file_names import CHECKPOINT, SCHEMAS
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.format import DebeziumFormat
-from pgcdc_cli.reader.directory_reader import read_directory
-from pgcdc_cli.reader.jsonl_reader import Lines, members
-from pgcdc_cli.reader.stored_file import Record, TableFilter, damaged, read_schema, undecodable
+from pgcdc_cli.reader.arrow_reader import ArrowRow, ArrowRows
+from pgcdc_cli.reader.directory_reader import StoredChange, read_directory
+from pgcdc_cli.reader.jsonl_reader import JsonLine, LinesAsChanges, check_blanks, split_object
+from pgcdc_cli.reader.stored_file import damaged, read_schema, undecodable
 
-_LINES = 1024
-"""Lines that are turned into events at once."""
+_CHANGES = 1024
+"""Changes that are turned into events at once."""
 
 
 def read_events(directory: Path, encoding: DebeziumFormat, *, partial: bool) -> Iterator[str]:
@@ -35,11 +38,11 @@ def read_events(directory: Path, encoding: DebeziumFormat, *, partial: bool) -> 
         )
     checkpoint = read_checkpoint(Disk(), str(directory / CHECKPOINT))
     encoding.restart(_database(directory, checkpoint, config), None)
-    marks = checkpoint is not None and checkpoint.options.get("transactions") == "True"
-    records = read_directory(directory, TableFilter(()), partial=partial)
-    source = _Source(directory, config, marks=marks)
-    while chunk := list(islice(records, _LINES)):
-        encoded = encoding.encode(source.slice(chunk))
+    has_commits = checkpoint is not None and checkpoint.options.get("transactions") == "True"
+    slices = _Slices(directory, config, has_commits=has_commits)
+    changes = read_directory(directory, partial=partial)
+    while some := list(islice(changes, _CHANGES)):
+        encoded = encoding.encode(slices.slice(some))
         for piece in encoded.pieces:
             yield from bytes(encoding.frame([piece.data])).decode().removesuffix("\n").split("\n")
 
@@ -58,36 +61,83 @@ def _refused(reason: str, *, hint: str) -> PgcdcError:
     return PgcdcError(ErrorKind.USAGE, f"could not show Debezium's events: {reason}", hint=hint)
 
 
-class _Source:
-    """What lines are of: tables, and transactions if their ends were written (`marks`)."""
+class _Slices:
+    """Makes slices of what was stored; `has_commits` says whether transactions' ends were, too."""
 
-    def __init__(self, directory: Path, config: ConnectorConfig, *, marks: bool) -> None:
+    def __init__(self, directory: Path, config: ConnectorConfig, *, has_commits: bool) -> None:
         self._directory = directory
         self._config = config
-        self._marks = marks
+        self._has_commits = has_commits
 
-    def slice(self, records: Iterable[Record]) -> Slice:
-        lines = Lines(self._config.includes_column)
-        for record in records:
-            self._add(lines, record)
-        return lines.slice()
+    def slice(self, changes: Iterable[StoredChange]) -> Slice:
+        lines = LinesAsChanges(self._config.includes_column)
+        rows: dict[ArrowRows, list[tuple[int, int]]] = {}
+        for index, change in enumerate(changes):
+            if isinstance(change, ArrowRow):
+                rows.setdefault(change.rows, []).append((change.number, index))
+            else:
+                self._add_line(lines, change, index)
+        return _joined([lines.slice(), *(self._rows(of_one, chosen) for of_one, chosen in rows.items())])
 
-    def _add(self, lines: Lines, record: Record) -> None:
+    def _add_line(self, lines: LinesAsChanges, change: StoredChange, index: int) -> None:
         try:
-            line = members(record.line)
-            if self._wanted(line):
-                lines.add(line, self._table(record, line), exact=record.exact)
+            line = split_object(change.line)
+            if self._wants_line(line):
+                lines.add(line, self._table(change, line), index)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            reason = f"{error!r} in {record.line[:200]}"
+            reason = f"{error!r} in {change.line[:200]}"
             raise undecodable(str(self._directory), reason) from error
 
-    def _wanted(self, line: dict[str, str]) -> bool:
+    def _wants_line(self, line: dict[str, str]) -> bool:
         if "table" in line:
             return self._config.includes_table(json.loads(line["schema"]), json.loads(line["table"]))
         if line["op"] != '"M"':
             return True
-        wanted = self._config.includes_message(json.loads(line["prefix"]))
-        if self._marks or json.loads(line["transactional"]):
+        return self._wants_message(json.loads(line["prefix"]), json.loads(line["transactional"]))
+
+    def _table(self, change: StoredChange, line: dict[str, str]) -> TableSchema | None:
+        if "table" not in line:
+            return None
+        if line["op"] == '"R"':
+            raise _snapshot_rows(change.table)
+        if isinstance(change, JsonLine) and change.file.schema is not None:
+            table = read_schema(change.file.schema)
+        else:
+            table = _only_version(self._directory, change.table)
+        _check_facts(table)
+        return table
+
+    def _rows(self, rows: ArrowRows, chosen: list[tuple[int, int]]) -> Slice:
+        table = rows.table
+        if table is not None and not self._config.includes_table(table.schema, table.name):
+            return Slice(None)
+        numbers, index = np.array(chosen, np.int64).T
+        part = rows.slice(numbers, index)
+        for batch in part.changes:
+            if batch.operation == "R":
+                raise _snapshot_rows(batch.table.display)
+        if table is not None:
+            _check_facts(table)
+        if rows.has_line_breaks:
+            self._check_json(part)
+        return Slice(None, part.changes, part.truncates, tuple(filter(self._wants, part.messages)))
+
+    def _check_json(self, part: Slice) -> None:
+        """Refuse of Arrow files what is refused of JSON lines beside a value with a line break."""
+        for batch in part.changes:
+            for image in (batch.new, batch.old):
+                columns = () if image is None else zip(batch.table.columns, image.columns, strict=True)
+                for column, values in columns:
+                    for value in () if values is None else values.to_pylist():
+                        text = None if value is None else value.decode()
+                        check_blanks(batch.table, column, text, self._config.includes_column)
+
+    def _wants(self, message: MessageChange) -> bool:
+        return self._wants_message(message.prefix, message.transactional)
+
+    def _wants_message(self, prefix: str, transactional: bool) -> bool:
+        wanted = self._config.includes_message(prefix)
+        if self._has_commits or transactional:
             return wanted
         if wanted:
             raise _refused(
@@ -95,38 +145,29 @@ class _Source:
                 hint="stream with --layout stream --transactions, or leave messages out with "
                 "-c message.prefix.exclude.list=...",
             )
-        # Not even as a place in the stream: without the commits, that would be taken for the last of them.
+        # Not even its LSN: without the commits, that would be taken for the last of them.
         return False
 
-    def _table(self, record: Record, line: dict[str, str]) -> TableSchema | None:
-        if "table" not in line:
-            return None
-        if line["op"] == '"R"':
-            raise _refused(
-                f'"{record.table}" has rows of a snapshot, and which was its last is not in the files',
-                hint="stream with --format debezium",
-            )
-        if record.schema is not None:
-            table = _schema_file(self._directory / record.schema)
-        else:
-            table = _only_version(self._directory, record.table)
-        if table.facts is None and any(column.not_null is not None for column in table.columns):
-            raise _refused(
-                f'the schema file of "{record.table}" tells no defaults and no primary key',
-                hint="an earlier version of pgcdc wrote it: stream with --format debezium",
-            )
-        return table
+
+def _snapshot_rows(table: str) -> PgcdcError:
+    return _refused(
+        f'"{table}" has rows of a snapshot, and which was its last is not in the files',
+        hint="stream with --format debezium",
+    )
 
 
-@cache
-def _schema_file(path: Path) -> TableSchema:
-    return read_schema(path)
+def _check_facts(table: TableSchema) -> None:
+    if table.facts is None and any(column.not_null is not None for column in table.columns):
+        raise _refused(
+            f'the schema file of "{table.display}" tells no defaults and no primary key',
+            hint="an earlier version of pgcdc wrote it: stream with --format debezium",
+        )
 
 
 @cache
 def _only_version(directory: Path, display: str) -> TableSchema:
     """Find the table of a file that holds all tables, and doesn't tell which version of them a row is of."""
-    tables = [_schema_file(path) for path in sorted((directory / SCHEMAS).glob("*.json"))]
+    tables = [read_schema(path) for path in sorted((directory / SCHEMAS).glob("*.json"))]
     versions = [table for table in tables if table.display == display]
     if not versions:
         raise damaged(str(directory / SCHEMAS), f'no schema file for "{display}"')
@@ -136,3 +177,13 @@ def _only_version(directory: Path, display: str) -> TableSchema:
             hint="stream with --layout table",
         )
     return versions[0]
+
+
+def _joined(parts: list[Slice]) -> Slice:
+    return Slice(
+        None,
+        tuple(chain.from_iterable(part.changes for part in parts)),
+        tuple(chain.from_iterable(part.truncates for part in parts)),
+        tuple(chain.from_iterable(part.messages for part in parts)),
+        tuple(chain.from_iterable(part.boundaries for part in parts)),
+    )

@@ -1,51 +1,58 @@
-"""A directory that `pgcdc stream -D` writes: its finished segments in order; or one file of any kind."""
+"""What pgcdc wrote, change by change: a directory of `pgcdc stream -D` in order, or one file of any kind."""
 
 import heapq
+import io
 import resource
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from itertools import chain, groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import TypeAlias
 
 from pgcdc_cli.directory import manifest
 from pgcdc_cli.directory.checkpoint import read_checkpoint
 from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.directory.file_names import CHECKPOINT, MANIFEST, PARTIAL, parse_file_name
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.reader.arrow_reader import read_arrow
-from pgcdc_cli.reader.capture_reader import TAGS, read_capture
-from pgcdc_cli.reader.jsonl_reader import read_json_lines
-from pgcdc_cli.reader.stored_file import (
-    Promise,
-    Record,
-    Stored,
-    TableFilter,
-    damaged,
-    open_stored,
-    undecodable,
-)
+from pgcdc_cli.reader.arrow_reader import ArrowRow, read_arrow
+from pgcdc_cli.reader.capture_reader import TAGS, CapturedMessage, read_capture
+from pgcdc_cli.reader.jsonl_reader import JsonLine, read_json_lines
+from pgcdc_cli.reader.stored_file import Promise, StoredFile, damaged, open_stored, undecodable
+
+StoredChange: TypeAlias = JsonLine | ArrowRow | CapturedMessage
+"""One change, or another message of a capture: each has `order`, `table` and `line`."""
 
 _ARROW = b"\xff\xff\xff\xff"
 """Begins a message of an IPC stream ("Encapsulated message format" in Arrow's "Columnar Format")."""
 
 
-def read_file(path: str, promise: Promise | None = None) -> Iterator[Record]:
+def read_path(path: Path, tables: Sequence[str], *, partial: bool) -> Iterator[StoredChange]:
+    """Read a directory or a file; `tables` are patterns such as `public.*`, and none means all tables.
+
+    The wildcards are *, ? and [...].
+    """
+    if path.is_dir():
+        return read_directory(path, tables, partial=partial)
+    return (change for change in _read_file(StoredFile(str(path))) if _matches(tables, change.table))
+
+
+def _matches(tables: Sequence[str], table: str) -> bool:
+    return not tables or any(fnmatchcase(table, pattern) for pattern in tables)
+
+
+def _read_file(file: StoredFile) -> Iterator[StoredChange]:
     """Read JSON lines (compressed or not), an Arrow stream, or raw pgoutput; nothing from an empty file.
 
-    `promise` is what the file must be. Raises PgcdcError: PROTOCOL for a file of another kind or with damaged
-    content, CHECKPOINT where it isn't as promised, USAGE where it isn't there.
+    Raises PgcdcError: PROTOCOL for a file of another kind or with damaged content, CHECKPOINT where it isn't
+    as promised, USAGE where it isn't there.
     """
-    with open_stored(path, promise) as file:
-        start = _peek(file)
+    with open_stored(file) as content:
+        start = content.peek(4)[:4]
         if start:
-            yield from _reader(path, start)(path, file)
+            yield from _reader(file.path, start)(file, content)
 
 
-def _peek(file: Stored) -> bytes:
-    return file.peek(4)[:4]
-
-
-def _reader(path: str, start: bytes) -> Callable[[str, Stored], Iterator[Record]]:
+def _reader(path: str, start: bytes) -> Callable[[StoredFile, io.BufferedReader], Iterator[StoredChange]]:
     if start == _ARROW:
         return read_arrow
     if start[:1] == b"{":
@@ -55,19 +62,11 @@ def _reader(path: str, start: bytes) -> Callable[[str, Stored], Iterator[Record]
     raise undecodable(path, "it is neither JSON lines nor Arrow nor pgoutput")
 
 
-class _Stored(NamedTuple):
-    """A file of a segment, from manifest or checkpoint."""
-
-    path: str
-    table: str | None
-    promise: Promise
-    schema: str | None
-
-
-def read_directory(directory: Path, keep: TableFilter, *, partial: bool) -> Iterator[Record]:
+def read_directory(directory: Path, tables: Sequence[str] = (), *, partial: bool) -> Iterator[StoredChange]:
     """Every change of the finished segments; with `partial`, then what the checkpoint covers of the open one.
 
-    Memory holds one row per file of a segment. Raises CHECKPOINT for anything that isn't as it was written.
+    Memory holds a line, or a batch of Arrow rows, per file of a segment. Raises CHECKPOINT for anything that
+    isn't as it was written.
     """
     if not (directory / MANIFEST).exists() and not (directory / CHECKPOINT).exists():
         raise PgcdcError(
@@ -77,59 +76,65 @@ def read_directory(directory: Path, keep: TableFilter, *, partial: bool) -> Iter
         )
     segments = manifest.read_manifest(str(directory / MANIFEST))
     for segment in segments:
-        files = [_Stored(f.path, f.table, Promise(f.bytes, f.crc32), f.schema) for f in segment.files]
-        yield from _merge(directory, files, keep)
+        files = [
+            _stored(directory, f.path, f.table, Promise(f.bytes, f.crc32), f.schema) for f in segment.files
+        ]
+        yield from _merge(files, tables)
     if partial:
-        yield from _merge(directory, _unfinished(directory, segments), keep)
+        yield from _merge(_unfinished(directory, segments), tables)
 
 
-def _unfinished(directory: Path, segments: list[manifest.Segment]) -> list[_Stored]:
+def _stored(
+    directory: Path, path: str, table: str | None, promise: Promise, schema: str | None
+) -> StoredFile:
+    return StoredFile(str(directory / path), table, promise, None if schema is None else directory / schema)
+
+
+def _unfinished(directory: Path, segments: list[manifest.Segment]) -> list[StoredFile]:
     checkpoint = read_checkpoint(Disk(), str(directory / CHECKPOINT))
-    if checkpoint is None:
+    if checkpoint is None or (segments and checkpoint.segment <= segments[-1].segment):
         return []
-    if segments and checkpoint.segment <= segments[-1].segment:
-        return []
-    files = [
-        _Stored(f.path, f.table, Promise(f.state.size, f.state.crc32), f.schema) for f in checkpoint.files
+    return [
+        _renamed(_stored(directory, f.path, f.table, Promise(f.state.size, f.state.crc32), f.schema))
+        for f in checkpoint.files
     ]
-    return [_renamed(directory, file) for file in files]
 
 
-def _renamed(directory: Path, file: _Stored) -> _Stored:
+def _renamed(file: StoredFile) -> StoredFile:
     """Between two steps of a rotation an unfinished file may have its final name already."""
     final = file.path.removesuffix(PARTIAL)
-    if not (directory / file.path).exists() and (directory / final).exists():
+    if not Path(file.path).exists() and Path(final).exists():
         return file._replace(path=final)
     return file
 
 
-def _merge(directory: Path, files: Iterable[_Stored], keep: TableFilter) -> Iterator[Record]:
-    """One segment's rows by their place in history; a table's parts follow one another."""
-    wanted = [file for file in files if file.table is None or keep(file.table)]
-    wanted.sort(key=lambda file: (file.table or "", _part(file.path)))
+def _merge(files: Iterable[StoredFile], tables: Sequence[str]) -> Iterator[StoredChange]:
+    """One segment's changes in order; a table's files follow one another."""
+    wanted = [file for file in files if file.table is None or _matches(tables, file.table)]
+    wanted.sort(key=lambda file: (file.table or "", _number(file.path)))
     for file in wanted:
-        _check(directory, file)
+        _check(file)
     _allow_open_files(len(wanted))
-    tables = [
-        chain.from_iterable(_read(directory, part, keep) for part in list(parts))
-        for _, parts in groupby(wanted, key=lambda file: file.table)
+    by_table = [
+        chain.from_iterable(_read(file, tables) for file in list(files))
+        for _, files in groupby(wanted, key=lambda file: file.table)
     ]
-    return heapq.merge(*tables, key=lambda record: record.order)
+    return heapq.merge(*by_table, key=lambda change: change.order)
 
 
-def _part(path: str) -> int:
+def _number(path: str) -> int:
     name = parse_file_name(Path(path).name)
     return 0 if name is None else name.part
 
 
-def _check(directory: Path, file: _Stored) -> None:
-    path = directory / file.path
-    size = _size(path)
+def _check(file: StoredFile) -> None:
+    assert file.promise is not None
+    size = _size(Path(file.path))
     if file.schema is not None:
-        _size(directory / file.schema)
+        _size(file.schema)
     finished = not file.path.endswith(PARTIAL)
     if size < file.promise.size or (finished and size != file.promise.size):
-        raise damaged(str(path), f"{size} bytes where {file.promise.size} were written")
+        raise damaged(file.path, f"{size} bytes where {file.promise.size} were written")
 
 
 def _size(path: Path) -> int:
@@ -139,10 +144,11 @@ def _size(path: Path) -> int:
         raise damaged(str(path), error.strerror or str(error)) from error
 
 
-def _read(directory: Path, file: _Stored, keep: TableFilter) -> Iterator[Record]:
-    for record in read_file(str(directory / file.path), file.promise):
-        if file.table is not None or keep(record.table):
-            yield record._replace(schema=file.schema)
+def _read(file: StoredFile, tables: Sequence[str]) -> Iterator[StoredChange]:
+    changes = _read_file(file)
+    if file.table is not None:
+        return changes
+    return (change for change in changes if _matches(tables, change.table))
 
 
 def _allow_open_files(count: int) -> None:

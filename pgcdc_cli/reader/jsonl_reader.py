@@ -1,13 +1,13 @@
-"""JSON lines, as they stand, and back into changes for a format that makes something else of them."""
+"""JSON lines, as they stand; and as changes, for a format that makes something else of them."""
 
 import base64
+import io
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -26,45 +26,83 @@ from pgcdc_cli.changes.slice import (
 )
 from pgcdc_cli.changes.table import TableColumn, TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.pretty import Change, parse_line
+from pgcdc_cli.formats.lines import MESSAGES
+from pgcdc_cli.formats.pretty import parse_line
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.reader.stored_file import Record, Stored, lines, undecodable
+from pgcdc_cli.reader.stored_file import Order, StoredFile, undecodable
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.to_arrow import json_kind
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+_OPERATIONS = frozenset("BCIUDTMRPKr")
+_BOUNDS = frozenset("BCPKr")
+_END = 2**63
+"""Orders a transaction's end behind its changes."""
 
-    from pgcdc_cli.types.kernels import Booleans
+
+class JsonLine(NamedTuple):
+    """One change: its line without the line break, and the file that it is of.
+
+    `table` is `schema.table`, `_messages`, or empty for where a transaction begins or ends.
+    """
+
+    order: Order
+    table: str
+    line: str
+    file: StoredFile
+
+
+def read_json_lines(file: StoredFile, content: io.BufferedReader) -> Iterator[JsonLine]:
+    """Give every line; PROTOCOL error for one that is no change."""
+    for number, line in enumerate(content, 1):
+        try:
+            text = line.removesuffix(b"\n").decode()
+            yield JsonLine(*_order_and_table(text), text, file)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            reason = f"line {number} is no change of pgcdc: {error!r}"
+            raise undecodable(file.path, reason) from error
+
+
+def _order_and_table(line: str) -> tuple[Order, str]:
+    change = parse_line(line)
+    operation = change["op"]
+    if operation not in _OPERATIONS:
+        raise ValueError(f"unknown op {operation!r}")
+    commit_lsn = Lsn.parse(change["commit_lsn"])
+    if operation in _BOUNDS:
+        return (commit_lsn, 1, -1 if operation == "B" else _END), ""
+    table = MESSAGES if operation == "M" else f"{change['schema']}.{change['table']}"
+    return (commit_lsn, int(operation != "R"), int(change["seq"])), table
+
 
 # An int refuses thousands of digits.
 _DECODER = json.JSONDecoder(parse_int=float)
 _BLANKS = re.compile(r"[ \t\n\r]*")
 
 
-def members(text: str) -> dict[str, str]:
-    """Part an object whose members stand close together, as pgcdc writes them; blanks are part of a value.
+def split_object(text: str) -> dict[str, str]:
+    """Split a JSON object into names and the text of their values, blanks around a value included.
 
-    Raises ValueError if it is something else, RecursionError where it is nested too deeply.
+    Around names there are none, as pgcdc writes it. Raises ValueError if it is something else, RecursionError
+    where it is nested too deeply.
     """
-    return dict(_members(text))
+    return dict(_split(text))
 
 
-def _members(text: str) -> Iterator[tuple[str, str]]:
+def _split(text: str) -> Iterator[tuple[str, str]]:
     if text == "{}":
         return
-    place, mark = 0, "{"
-    while mark != "}":
-        if text[place : place + 1] != mark:
-            raise ValueError(f"no {mark} at character {place}")
-        name, colon = _DECODER.raw_decode(text, place + 1)
+    position, separator = 0, "{"
+    while separator != "}":
+        if text[position : position + 1] != separator:
+            raise ValueError(f"no {separator} at character {position}")
+        name, colon = _DECODER.raw_decode(text, position + 1)
         if not isinstance(name, str) or text[colon : colon + 1] != ":":
-            raise ValueError(f"no member at character {place + 1}")
-        place = _value_end(text, colon + 1)
-        yield name, text[colon + 1 : place]
-        mark = "}" if text[place : place + 1] == "}" else ","
-    if place + 1 != len(text):
-        raise ValueError(f"more than an object, from character {place + 1} on")
+            raise ValueError(f"no member at character {position + 1}")
+        position = _value_end(text, colon + 1)
+        yield name, text[colon + 1 : position]
+        separator = "}" if text[position : position + 1] == "}" else ","
+    if position + 1 != len(text):
+        raise ValueError(f"more than an object, from character {position + 1} on")
 
 
 def _value_end(text: str, start: int) -> int:
@@ -77,43 +115,19 @@ def _after_blanks(text: str, start: int) -> int:
     return start if blanks is None else blanks.end()
 
 
-_OPERATIONS = frozenset("BCIUDTMRPKr")
-_BOUNDS = frozenset("BCPKr")
-_LAST = 2**63
-"""Where a transaction's end stands among its changes."""
-
-
-def read_json_lines(path: str, file: Stored) -> Iterator[Record]:
-    """One record a line; PROTOCOL error for a line that is no change."""
-    for number, line in enumerate(lines(file), 1):
-        try:
-            text = line.decode()
-            yield _record(parse_line(text), text)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            reason = f"line {number} is no change of pgcdc: {error!r}"
-            raise undecodable(path, reason) from error
-
-
-def _record(change: Change, line: str) -> Record:
-    operation = change["op"]
-    if operation not in _OPERATIONS:
-        raise ValueError(f"unknown op {operation!r}")
-    commit_lsn = Lsn.parse(change["commit_lsn"])
-    if operation in _BOUNDS:
-        return Record((commit_lsn, 1, -1 if operation == "B" else _LAST), "", line)
-    table = "_messages" if operation == "M" else f"{change['schema']}.{change['table']}"
-    return Record((commit_lsn, int(operation != "R"), int(change["seq"])), table, line)
-
-
 Texts: TypeAlias = dict[str, str | None]
 """PostgreSQL's text of each column that was sent, None for SQL NULL."""
+
+IncludesColumn: TypeAlias = Callable[[str, str, str], bool]
+"""Says of schema, table and column whether its values matter."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _JSON = 114
 """OID of json."""
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
-_ROWS: dict[str, Operation] = {"I": "I", "U": "U", "D": "D"}
+_BLANK = frozenset(" \n\r")
+_ROW_OPERATIONS: dict[str, Operation] = {"I": "I", "U": "U", "D": "D"}
 
 
 class _Row(NamedTuple):
@@ -123,40 +137,33 @@ class _Row(NamedTuple):
     unchanged: frozenset[str]
 
 
-@dataclass(slots=True)
-class Lines:
-    """Lines that will be a slice together, in the order in which they are added.
+class LinesAsChanges:
+    """Collects lines that become one slice."""
 
-    `includes_column` says of schema, table and column whether its values matter.
-    """
+    def __init__(self, includes_column: IncludesColumn) -> None:
+        self._includes_column = includes_column
+        self._rows: dict[tuple[str, Operation, tuple[str, ...] | None], list[_Row]] = {}
+        self._tables: dict[str, TableSchema] = {}
+        self._truncates: list[TruncateChange] = []
+        self._messages: list[MessageChange] = []
+        self._commits: list[TransactionBoundary] = []
 
-    includes_column: Callable[[str, str, str], bool]
-    _count: int = 0
-    _rows: dict[tuple[str, Operation, tuple[str, ...] | None], list[_Row]] = field(default_factory=dict)
-    _tables: dict[str, TableSchema] = field(default_factory=dict)
-    _truncates: list[TruncateChange] = field(default_factory=list)
-    _messages: list[MessageChange] = field(default_factory=list)
-    _marks: list[TransactionBoundary] = field(default_factory=list)
-
-    def add(self, line: dict[str, str], table: TableSchema | None, *, exact: bool) -> None:
-        """Add a line's members; `table` is None for what has none. A begin's place is not in its line.
-
-        `exact` says that blanks in json values were no line breaks.
+    def add(self, line: dict[str, str], table: TableSchema | None, index: int) -> None:
+        """Add a split line; `table` is None for what has none. A begin is left out: it has no LSN.
 
         Raises USAGE where PostgreSQL's text can't be known, and KeyError, TypeError or ValueError where the
         line isn't one of pgcdc, or not one of this table.
         """
         operation = json.loads(line["op"])
         if operation == "C":
-            self._marks.append(TransactionBoundary("C", self._stamp(line, json.loads(line["end_lsn"]))))
+            self._commits.append(TransactionBoundary("C", _stamp(line, index, line["end_lsn"])))
         elif operation == "M":
-            self._messages.append(self._message(line))
+            self._messages.append(_message(line, index))
         elif operation == "T" and table is not None:
             options = (json.loads(line[name]) for name in ("cascade", "restart_identity"))
-            self._truncates.append(TruncateChange(table, self._stamp(line), *options))
+            self._truncates.append(TruncateChange(table, _stamp(line, index, line["lsn"]), *options))
         elif table is not None:
-            images = [self._texts(table, line, image, exact=exact) for image in ("new", "old")]
-            self._add_row(_ROWS[operation], line, table, *images)
+            self._add_row(_ROW_OPERATIONS[operation], line, table, index)
         elif operation != "B":
             raise ValueError(f"a table is missing for op {operation!r}")
 
@@ -165,59 +172,50 @@ class Lines:
         changes = tuple(
             _batch(self._tables[table], operation, rows) for (table, operation, _), rows in self._rows.items()
         )
-        marks = (Boundaries.of(self._marks),) if self._marks else ()
-        return Slice(None, changes, tuple(self._truncates), tuple(self._messages), marks)
+        boundaries = (Boundaries.of(self._commits),) if self._commits else ()
+        return Slice(None, changes, tuple(self._truncates), tuple(self._messages), boundaries)
 
-    def _add_row(
-        self,
-        operation: Operation,
-        line: dict[str, str],
-        table: TableSchema,
-        new: Texts | None,
-        old: Texts | None,
-    ) -> None:
-        unchanged = frozenset(json.loads(line.get("unchanged", "[]")))
+    def _add_row(self, operation: Operation, line: dict[str, str], table: TableSchema, index: int) -> None:
+        new, old = (self._texts(table, line, image) for image in ("new", "old"))
         if (new is None) != (operation == "D") or (operation == "D" and old is None):
             raise ValueError("its images are not those of its op")
-        key = f"{table.oid}-{table.fingerprint}"
-        self._tables[key] = table
-        shown = None if old is None else tuple(old)
-        rows = self._rows.setdefault((key, operation, shown), [])
-        rows.append(_Row(self._stamp(line), new, old, unchanged))
+        version = f"{table.oid}-{table.fingerprint}"
+        self._tables[version] = table
+        unchanged = frozenset(json.loads(line.get("unchanged", "[]")))
+        rows = self._rows.setdefault((version, operation, None if old is None else tuple(old)), [])
+        rows.append(_Row(_stamp(line, index, line["lsn"]), new, old, unchanged))
 
-    def _texts(self, table: TableSchema, line: dict[str, str], image: str, *, exact: bool) -> Texts | None:
+    def _texts(self, table: TableSchema, line: dict[str, str], image: str) -> Texts | None:
         if image not in line:
             return None
         json_nulls = json.loads(line.get("json_null", "[]"))
         columns = {column.name: column for column in table.columns}
         texts = {}
-        for name, value in members(line[image]).items():
+        for name, value in split_object(line[image]).items():
             text = _text(columns[name], value, json_null=f"{image}.{name}" in json_nulls)
-            lossy = not exact and _may_have_had_line_breaks(columns[name], text)
-            if lossy and self._includes(table, name):
-                raise _inexact(table, columns[name])
+            check_blanks(table, columns[name], text, self._includes_column)
             texts[name] = text
         return texts
 
-    def _includes(self, table: TableSchema, column: str) -> bool:
-        return self.includes_column(table.schema, table.name, column)
 
-    def _message(self, line: dict[str, str]) -> MessageChange:
-        if "content" in line:
-            content = json.loads(line["content"]).encode()
-        else:
-            content = base64.b64decode(json.loads(line["content_base64"]), validate=True)
-        transactional, prefix = json.loads(line["transactional"]), json.loads(line["prefix"])
-        return MessageChange(self._stamp(line), transactional, prefix, content)
+def _message(line: dict[str, str], index: int) -> MessageChange:
+    if "content" in line:
+        content = json.loads(line["content"]).encode()
+    else:
+        content = base64.b64decode(json.loads(line["content_base64"]), validate=True)
+    transactional, prefix = json.loads(line["transactional"]), json.loads(line["prefix"])
+    return MessageChange(_stamp(line, index, line["lsn"]), transactional, prefix, content)
 
-    def _stamp(self, line: dict[str, str], lsn: str | None = None) -> Stamp:
-        place = Lsn.parse(lsn or json.loads(line["lsn"]))
-        commit_lsn = Lsn.parse(json.loads(line["commit_lsn"]))
-        micros = _micros(line["ts"])
-        self._count += 1
-        return Stamp(
-            self._count, place, commit_lsn, micros, json.loads(line["xid"]), int(line.get("seq", "0"))
-        )
+
+def _stamp(line: dict[str, str], index: int, lsn: str) -> Stamp:
+    return Stamp(
+        index,
+        Lsn.parse(json.loads(lsn)),
+        Lsn.parse(json.loads(line["commit_lsn"])),
+        _micros(line["ts"]),
+        json.loads(line["xid"]),
+        int(line.get("seq", "0")),
+    )
 
 
 @lru_cache(64)
@@ -228,7 +226,7 @@ def _micros(ts: str) -> int | None:
 
 
 def _text(column: TableColumn, value: str, *, json_null: bool) -> str | None:
-    """Undo `formats.jsonvalue`."""
+    """Undo what `formats/json_object.py` did to a value."""
     if json_kind(column.type) == "json":
         return None if value.strip() == "null" and not json_null else value
     if value.startswith('"'):
@@ -236,29 +234,32 @@ def _text(column: TableColumn, value: str, *, json_null: bool) -> str | None:
     return {"null": None, "true": "t", "false": "f"}.get(value, value)
 
 
-def _may_have_had_line_breaks(column: TableColumn, value: str | None) -> bool:
-    return value is not None and column.type.oid == _JSON and " " in _STRING.sub("", value)
-
-
-def _inexact(table: TableSchema, column: TableColumn) -> PgcdcError:
-    return PgcdcError(
-        ErrorKind.USAGE,
-        f'could not restore column "{column.name}" of "{table.display}": a blank in its json may have been '
-        "a line break",
-        hint="leave it out with -c column.exclude.list=..., or stream with --format debezium",
-    )
+def check_blanks(
+    table: TableSchema, column: TableColumn, text: str | None, includes_column: IncludesColumn
+) -> None:
+    """Refuse a json value with a blank that may have been a line break before it became a JSON line."""
+    if text is None or column.type.oid != _JSON or _BLANK.isdisjoint(_STRING.sub("", text)):
+        return
+    if includes_column(table.schema, table.name, column.name):
+        raise PgcdcError(
+            ErrorKind.USAGE,
+            f'could not restore column "{column.name}" of "{table.display}": a blank in its json may have '
+            "been a line break",
+            hint="leave it out with -c column.exclude.list=..., or stream with --format debezium",
+        )
 
 
 def _batch(table: TableSchema, operation: Operation, rows: list[_Row]) -> ChangeBatch:
     new = None if operation == "D" else _full(table, [(row.new or {}, row.unchanged) for row in rows])
     old = [row.old for row in rows if row.old is not None]
-    return ChangeBatch(table, operation, _stamps(rows), new, _old(table, old) if old else None)
+    stamps = Stamps.of([row.stamp for row in rows])
+    return ChangeBatch(table, operation, stamps, new, _old(table, old) if old else None)
 
 
 def _full(table: TableSchema, rows: list[tuple[Texts, frozenset[str]]]) -> FullImage:
     columns, masks = [], []
     for name in (column.name for column in table.columns):
-        unchanged: Booleans = np.array([name in names for _, names in rows], np.bool_)
+        unchanged = np.array([name in names for _, names in rows], np.bool_)
         texts = [None if away else texts[name] for (texts, _), away in zip(rows, unchanged, strict=True)]
         columns.append(kernels.binary(texts))
         masks.append(unchanged if unchanged.any() else None)
@@ -268,14 +269,9 @@ def _full(table: TableSchema, rows: list[tuple[Texts, frozenset[str]]]) -> FullI
 def _old(table: TableSchema, rows: list[Texts]) -> FullImage | KeyImage:
     if all(column.name in rows[0] for column in table.columns):
         return _full(table, [(row, frozenset()) for row in rows])
-    columns: list[pa.BinaryArray | None] = [
-        kernels.binary([row[column.name] for row in rows]) if column.replica_identity else None
-        for column in table.columns
-    ]
-    return KeyImage(tuple(columns))
-
-
-def _stamps(rows: list[_Row]) -> Stamps:
-    stamps = [row.stamp for row in rows]
-    values = [(s.index, s.lsn, s.commit_lsn, s.commit_ts or 0, s.xid or 0, s.seq) for s in stamps]
-    return Stamps(*np.array(values, np.int64).T.copy())
+    return KeyImage(
+        tuple(
+            kernels.binary([row[column.name] for row in rows]) if column.replica_identity else None
+            for column in table.columns
+        )
+    )

@@ -1,11 +1,9 @@
-"""A stored file: its bytes, checked and decompressed while they are read; its tables; its records."""
+"""A stored file: its bytes, checked and decompressed while they are read, and the schema of its table."""
 
 import glob
 import io
 import json
 import zlib
-from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
@@ -15,65 +13,12 @@ import pyarrow as pa
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.directory.file_names import SCHEMAS
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.pgoutput.messages import Message, Relation
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 Order: TypeAlias = tuple[int, int, int]
-"""Place in history: commit LSN, 0 for rows of a snapshot else 1, number in the transaction."""
-
-
-class Record(NamedTuple):
-    """One change, or another message of a capture.
-
-    `table` is `schema.table`, `_messages`, or empty for what has none; `line` is JSON, in one line without
-    its line break. `capture` is the message itself, and the relations known before it. `schema` is the path
-    of the table's schema file in its directory, where that knows it. `exact` says that no line break of a
-    json value became a blank in the line.
-    """
-
-    order: Order
-    table: str
-    line: str
-    capture: tuple[Message, Mapping[int, Relation]] | None = None
-    schema: str | None = None
-    exact: bool = False
-
-
-def damaged(path: str, reason: str) -> PgcdcError:
-    """Refuse a file that isn't what it was when it was finished."""
-    return PgcdcError(
-        ErrorKind.CHECKPOINT,
-        f'could not read "{path}": {reason}',
-        hint="the file was damaged or changed after it was written: restore it from a copy",
-    )
-
-
-def undecodable(path: str, reason: str) -> PgcdcError:
-    """Refuse a file that holds something else than pgcdc or pg_recvlogical writes."""
-    return PgcdcError(
-        ErrorKind.PROTOCOL,
-        f'could not read "{path}": {reason}',
-        hint="pgcdc shows its own files (JSON lines, Arrow) and what pg_recvlogical captured of pgoutput",
-    )
-
-
-class TableFilter:
-    """Patterns such as `public.*`, with the wildcards *, ? and [...]; none lets everything through."""
-
-    def __init__(self, patterns: tuple[str, ...]) -> None:
-        self._patterns = patterns
-
-    def __call__(self, table: str) -> bool:
-        return not self._patterns or any(fnmatchcase(table, pattern) for pattern in self._patterns)
-
-
-Stored: TypeAlias = io.BufferedReader
-
-_CHUNK = 1 << 16
-_GZIP = b"\x1f\x8b"
-_ZSTD = b"\x28\xb5\x2f\xfd"
+"""Order in history: commit LSN, 0 for rows of a snapshot else 1, number in the transaction."""
 
 
 class Promise(NamedTuple):
@@ -83,7 +28,36 @@ class Promise(NamedTuple):
     crc32: int
 
 
-class CheckedFile(io.RawIOBase):
+class StoredFile(NamedTuple):
+    """A file to read.
+
+    What manifest or checkpoint says of it is None for a file that stands alone: `table` (None, too, where it
+    holds several), `promise`, and the path of the table's schema file.
+    """
+
+    path: str
+    table: str | None = None
+    promise: Promise | None = None
+    schema: Path | None = None
+
+
+_CHUNK = 1 << 16
+_GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+
+
+def open_stored(file: StoredFile) -> io.BufferedReader:
+    """Open a file's content, decompressed where it begins as gzip or Zstandard frames do."""
+    raw: io.BufferedReader = io.BufferedReader(_CheckedFile(file.path, file.promise), _CHUNK)
+    start = raw.peek(4)[:4]
+    if start[:2] == _GZIP:
+        return io.BufferedReader(_Decompressed(file.path, raw, "gzip"), _CHUNK)
+    if start == _ZSTD:
+        return io.BufferedReader(_Decompressed(file.path, raw, "zstd"), _CHUNK)
+    return raw
+
+
+class _CheckedFile(io.RawIOBase):
     """A file up to its promised size, whose checksum is held against the promise when its end is read."""
 
     def __init__(self, path: str, promise: Promise | None) -> None:
@@ -138,21 +112,10 @@ def _unreadable(path: str, error: OSError) -> PgcdcError:
     )
 
 
-def open_stored(path: str, promise: Promise | None = None) -> Stored:
-    """Open a file's content, decompressed where it begins as gzip or Zstandard frames do."""
-    raw: Stored = io.BufferedReader(CheckedFile(path, promise), _CHUNK)
-    start = raw.peek(4)[:4]
-    if start[:2] == _GZIP:
-        return io.BufferedReader(_Decompressed(path, raw, "gzip"), _CHUNK)
-    if start == _ZSTD:
-        return io.BufferedReader(_Decompressed(path, raw, "zstd"), _CHUNK)
-    return raw
-
-
 class _Decompressed(io.RawIOBase):
     """Several compressed frames as one content; PROTOCOL where they are damaged."""
 
-    def __init__(self, path: str, raw: Stored, codec: Literal["gzip", "zstd"]) -> None:
+    def __init__(self, path: str, raw: io.BufferedReader, codec: Literal["gzip", "zstd"]) -> None:
         super().__init__()
         self._path = path
         self._raw = raw
@@ -176,10 +139,22 @@ class _Decompressed(io.RawIOBase):
         super().close()
 
 
-def lines(file: Stored) -> Iterator[bytes]:
-    """Lines without their line breaks; what stands behind the last one, too."""
-    for line in file:
-        yield line.removesuffix(b"\n")
+def damaged(path: str, reason: str) -> PgcdcError:
+    """Refuse a file that isn't what it was when it was finished."""
+    return PgcdcError(
+        ErrorKind.CHECKPOINT,
+        f'could not read "{path}": {reason}',
+        hint="the file was damaged or changed after it was written: restore it from a copy",
+    )
+
+
+def undecodable(path: str, reason: str) -> PgcdcError:
+    """Refuse a file that holds something else than pgcdc or pg_recvlogical writes."""
+    return PgcdcError(
+        ErrorKind.PROTOCOL,
+        f'could not read "{path}": {reason}',
+        hint="pgcdc shows its own files (JSON lines, Arrow) and what pg_recvlogical captured of pgoutput",
+    )
 
 
 @cache
@@ -194,6 +169,7 @@ def find_schema(directory: Path, fingerprint: str) -> TableSchema | None:
     return schema
 
 
+@cache
 def read_schema(path: Path) -> TableSchema:
     """Read a schema file; CHECKPOINT error if it isn't as written."""
     try:

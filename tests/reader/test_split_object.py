@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgcdc_cli.reader.jsonl_reader import members
+from pgcdc_cli.reader.jsonl_reader import split_object
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=8)
 SCALARS = st.none() | st.booleans() | st.integers() | NAMES
@@ -21,11 +21,11 @@ def test_every_value_keeps_its_text(values, escaped):
         for name, (before, value, after) in values.items()
     }
     line = ",".join(f"{json.dumps(name, ensure_ascii=escaped)}:{text}" for name, text in texts.items())
-    assert members("{" + line + "}") == texts
+    assert split_object("{" + line + "}") == texts
 
 
 def test_numbers_and_repeated_names_inside_of_a_value_stay():
-    assert members('{"a":1.10,"b":{"k":1E+5,"k":-0.0},"c":1e400}') == {
+    assert split_object('{"a":1.10,"b":{"k":1E+5,"k":-0.0},"c":1e400}') == {
         "a": "1.10",
         "b": '{"k":1E+5,"k":-0.0}',
         "c": "1e400",
@@ -33,7 +33,7 @@ def test_numbers_and_repeated_names_inside_of_a_value_stay():
 
 
 def test_numbers_may_have_any_number_of_digits():
-    assert members('{"a":[%s]}' % ("9" * 5000)) == {"a": "[" + "9" * 5000 + "]"}
+    assert split_object('{"a":[%s]}' % ("9" * 5000)) == {"a": "[" + "9" * 5000 + "]"}
 
 
 @pytest.mark.parametrize(
@@ -42,4 +42,4 @@ def test_numbers_may_have_any_number_of_digits():
 )
 def test_anything_else_is_refused(text):
     with pytest.raises(ValueError, match=r"."):
-        members(text)
+        split_object(text)
