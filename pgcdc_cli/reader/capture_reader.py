@@ -8,7 +8,7 @@ import base64
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.errors import UndecodableError
+from pgcdc_cli.formats.lines import MESSAGES
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.decode import decode_next
@@ -30,6 +31,13 @@ _LARGEST = 1 << 30
 """Bytes of a message at most: `MaxAllocSize` in memutils.h."""
 
 TAGS = frozenset(m.Tag)
+
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_LINE_BREAKS = str.maketrans("\n\r", "  ")
+
+_RowChange: TypeAlias = m.Insert | m.Update | m.Delete
+_Image: TypeAlias = m.FullTuple | m.KeyTuple
+_ImageT = TypeVar("_ImageT", m.FullTuple, m.KeyTuple, m.FullTuple | m.KeyTuple)
 
 
 class CapturedMessage(NamedTuple):
@@ -62,7 +70,7 @@ def read_capture(file: StoredFile, content: io.BufferedReader) -> Iterator[Captu
 
 
 class _Window:
-    """The bytes of the capture that are in memory; `position` is where in the capture the next message is."""
+    """The bytes of the capture that are in memory; the next message is at byte `position` of the capture."""
 
     def __init__(self, content: io.BufferedReader) -> None:
         self._content = content
@@ -122,7 +130,7 @@ class _Transaction:
                 yield CapturedMessage(*self._truncate(one, self._relation(oid)), one, self._relations)
             return
         if isinstance(message, m.Insert | m.Update | m.Delete):
-            message = in_text(message, self._relation(message.relation_oid))
+            message = _in_text(message, self._relation(message.relation_oid))
         yield CapturedMessage(*self._line(message), message, self._relations)
 
     def _line(self, message: m.Message) -> tuple[str, str]:
@@ -135,10 +143,10 @@ class _Transaction:
             case m.Insert() | m.Update() | m.Delete():
                 return self._row(message)
             case m.LogicalMessage():
-                return "_messages", _json({**self._change("M", message.xid), **_logical(message)})
+                return MESSAGES, _json({**self._change("M", message.xid), **_logical(message)})
             case m.Relation():
                 self._relations[message.oid] = message
-                return f"{message.namespace}.{message.name}", _json(_other(message))
+                return _name(message), _json(_other(message))
             case _:
                 if isinstance(message, m.StreamStart | m.StreamStop):
                     self.in_stream = isinstance(message, m.StreamStart)
@@ -165,23 +173,26 @@ class _Transaction:
             raise UndecodableError(f"could not tell the table of a change: relation {oid} is unknown", b"")
         return self._relations[oid]
 
-    def _row(self, message: m.Insert | m.Update | m.Delete) -> tuple[str, str]:
+    def _row(self, message: _RowChange) -> tuple[str, str]:
         relation = self._relation(message.relation_oid)
         old = None if isinstance(message, m.Insert) else message.old
         new = None if isinstance(message, m.Delete) else message.new
         for image in (old, new):
             if image is not None and len(image.values) != len(relation.columns):
-                raise UndecodableError(f"could not fit a row to {relation.namespace}.{relation.name}", b"")
+                raise UndecodableError(f"could not fit a row to {_name(relation)}", b"")
         change = self._change(type(message).__name__[0], message.xid)
         head = _json({**change, "schema": relation.namespace, "table": relation.name})
-        table = f"{relation.namespace}.{relation.name}"
-        return table, head[:-1] + row_members(relation, old, new) + "}"
+        return _name(relation), head[:-1] + _row_json(relation, old, new) + "}"
 
     def _truncate(self, message: m.Truncate, relation: m.Relation) -> tuple[str, str]:
         table = {"schema": relation.namespace, "table": relation.name}
         options = {"cascade": message.cascade, "restart_identity": message.restart_identity}
         change = self._change("T", message.xid)
-        return f"{relation.namespace}.{relation.name}", _json({**change, **table, **options})
+        return _name(relation), _json({**change, **table, **options})
+
+
+def _name(relation: m.Relation) -> str:
+    return f"{relation.namespace}.{relation.name}"
 
 
 def _logical(message: m.LogicalMessage) -> dict[str, Any]:
@@ -213,44 +224,93 @@ def _plain(name: str, value: Any) -> Any:  # noqa: ANN401 - any field
     return value
 
 
-def _json(content: dict[str, Any]) -> str:
+def _row_json(relation: m.Relation, old: _Image | None, new: _Image | None) -> str:
+    """Write what follows the table's name in a line: key, old, new and unchanged, each behind a comma.
+
+    Values of types that aren't built in are strings; the key is what identifies the row on the wire.
+    """
+    images = {"old": _values(relation, old), "new": _values(relation, new)}
+    objects = {"key": _key(relation, images["old" if new is None else "new"]), **images}
+    written = "".join(
+        f',"{name}":{_object(values)}' for name, values in objects.items() if values is not None
+    )
+    unchanged = _unchanged(relation, new)
+    return f'{written},"unchanged":{_json(unchanged)}' if unchanged else written
+
+
+def _object(values: Mapping[str, str]) -> str:
+    return "{" + ",".join(f"{_json(name)}:{value}" for name, value in values.items()) + "}"
+
+
+def _key(relation: m.Relation, values: Mapping[str, str] | None) -> dict[str, str] | None:
+    """Under REPLICA IDENTITY FULL every column is flagged, and the capture doesn't tell the key."""
+    names = {column.name for column in relation.columns if column.key}
+    if not names or values is None or relation.replica_identity is ReplicaIdentity.FULL:
+        return None
+    return {name: value for name, value in values.items() if name in names}
+
+
+def _values(relation: m.Relation, image: _Image | None) -> dict[str, str] | None:
+    """Write the values that were sent, by column."""
+    if image is None:
+        return None
+    values = {}
+    for column, value in zip(relation.columns, image.values, strict=True):
+        match value:
+            case m.Null() if isinstance(image, m.FullTuple) or column.key:
+                values[column.name] = "null"
+            case m.Text():
+                values[column.name] = _text_json(column, value.data.decode())
+            case m.Binary():
+                values[column.name] = _json("\\x" + value.data.hex())
+    return values
+
+
+def _unchanged(relation: m.Relation, image: _Image | None) -> list[str]:
+    columns = () if image is None else zip(relation.columns, image.values, strict=True)
+    return [column.name for column, value in columns if isinstance(value, m.UnchangedToast)]
+
+
+def _text_json(column: m.RelationColumn, text: str) -> str:
+    pg_type = builtin(column.type_oid, column.typmod)
+    kind = "string" if pg_type is None else json_kind(pg_type)
+    if kind == "json":
+        return text.translate(_LINE_BREAKS)
+    if kind == "bool" and text in ("t", "f"):
+        return "true" if text == "t" else "false"
+    if kind in ("number", "float") and _NUMBER.fullmatch(text):
+        return text
+    return _json(text)
+
+
+def _json(content: object) -> str:
     return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
 
 
-_Value = TypeVar("_Value", bound=m.TupleValue)
-
-
-def in_text(message: m.Insert | m.Update | m.Delete, relation: m.Relation) -> m.Insert | m.Update | m.Delete:
-    """Replace the values that can be read; those of other types stay binary.
+def _in_text(message: _RowChange, relation: m.Relation) -> _RowChange:
+    """Replace the binary values whose types can be read.
 
     UndecodableError for a value that is not its type's send format.
     """
     match message:
         case m.Insert(new=new):
-            return replace(message, new=_full(new, relation))
+            return replace(message, new=_image_in_text(new, relation))
         case m.Update(old=old, new=new):
-            return replace(message, old=old and _old(old, relation), new=_full(new, relation))
+            old = None if old is None else _image_in_text(old, relation)
+            return replace(message, old=old, new=_image_in_text(new, relation))
         case m.Delete(old=old):
-            return replace(message, old=_old(old, relation))
+            return replace(message, old=_image_in_text(old, relation))
 
 
-def _old(image: m.KeyTuple | m.FullTuple, relation: m.Relation) -> m.KeyTuple | m.FullTuple:
-    if isinstance(image, m.FullTuple):
-        return _full(image, relation)
-    return m.KeyTuple(_texts(image.values, relation))
-
-
-def _full(image: m.FullTuple, relation: m.Relation) -> m.FullTuple:
-    return m.FullTuple(_texts(image.values, relation))
-
-
-def _texts(values: tuple[_Value, ...], relation: m.Relation) -> tuple[_Value | m.Text, ...]:
+def _image_in_text(image: _ImageT, relation: m.Relation) -> _ImageT:
+    values = image.values
     if len(values) != len(relation.columns) or not any(isinstance(value, m.Binary) for value in values):
-        return values
-    return tuple(_text(*pair) for pair in zip(values, relation.columns, strict=True))
+        return image
+    texts: Any = tuple(map(_value_in_text, values, relation.columns))
+    return replace(image, values=texts)
 
 
-def _text(value: _Value, column: m.RelationColumn) -> _Value | m.Text:
+def _value_in_text(value: m.TupleValue, column: m.RelationColumn) -> m.TupleValue:
     pg_type = builtin(column.type_oid, column.typmod)
     if not isinstance(value, m.Binary) or pg_type is None or not has_reader(pg_type):
         return value
@@ -260,83 +320,3 @@ def _text(value: _Value, column: m.RelationColumn) -> _Value | m.Text:
         reason = f'column "{column.name}" is not what its type sends in binary: {error.reason}'
         raise UndecodableError(f"could not read a row: {reason}", value.data) from None
     return m.Text(text[0].as_py() or b"")
-
-
-Image: TypeAlias = m.FullTuple | m.KeyTuple
-
-_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
-_LINE_BREAKS = str.maketrans("\n\r", "  ")
-
-
-def row_members(relation: m.Relation, old: Image | None, new: Image | None) -> str:
-    """Give what follows the table's name in a line, each member with a comma before it.
-
-    Values of types that aren't built in are strings; the key is what identifies the row on the wire.
-    """
-    members = [
-        _member("key", _object(_key(relation, new or old))),
-        _member("old", _object(_sent(relation, old))),
-        _member("new", _object(_sent(relation, new))),
-        _member("unchanged", _names(relation, new)),
-    ]
-    return "".join(members)
-
-
-def _member(name: str, content: str | None) -> str:
-    return "" if content is None else f',"{name}":{content}'
-
-
-def _object(values: Iterable[tuple[str, str]] | None) -> str | None:
-    if values is None:
-        return None
-    return "{" + ",".join(f"{quote(name)}:{value}" for name, value in values) + "}"
-
-
-def _key(relation: m.Relation, image: Image | None) -> list[tuple[str, str]] | None:
-    """Under REPLICA IDENTITY FULL every column is flagged, and the capture doesn't tell the key."""
-    names = {column.name for column in relation.columns if column.key}
-    if not names or image is None or relation.replica_identity is ReplicaIdentity.FULL:
-        return None
-    return [(name, value) for name, value in _sent(relation, image) or () if name in names]
-
-
-def _sent(relation: m.Relation, image: Image | None) -> list[tuple[str, str]] | None:
-    return None if image is None else list(_values(relation, image))
-
-
-def _values(relation: m.Relation, image: Image) -> Iterator[tuple[str, str]]:
-    for column, value in zip(relation.columns, image.values, strict=True):
-        match value:
-            case m.Null() if isinstance(image, m.FullTuple) or column.key:
-                yield column.name, "null"
-            case m.Text():
-                yield column.name, _fragment(column, value.data.decode())
-            case m.Binary():
-                yield column.name, quote("\\x" + value.data.hex())
-            case _:
-                pass
-
-
-def _names(relation: m.Relation, image: Image | None) -> str | None:
-    if image is None:
-        return None
-    columns = zip(relation.columns, image.values, strict=True)
-    names = [column.name for column, value in columns if isinstance(value, m.UnchangedToast)]
-    return json.dumps(names, ensure_ascii=False, separators=(",", ":")) if names else None
-
-
-def _fragment(column: m.RelationColumn, text: str) -> str:
-    pg_type = builtin(column.type_oid, column.typmod)
-    kind = "string" if pg_type is None else json_kind(pg_type)
-    if kind == "json":
-        return text.translate(_LINE_BREAKS)
-    if kind == "bool" and text in ("t", "f"):
-        return "true" if text == "t" else "false"
-    if kind in ("number", "float") and _NUMBER.fullmatch(text):
-        return text
-    return quote(text)
-
-
-def quote(text: str) -> str:
-    """Make a JSON string, UTF-8 as it is."""
-    return json.dumps(text, ensure_ascii=False)
