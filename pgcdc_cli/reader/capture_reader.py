@@ -17,10 +17,10 @@ import pyarrow as pa
 from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.formats.lines import MESSAGES
+from pgcdc_cli.formats.stamps import one_timestamp
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.decode import decode_next
-from pgcdc_cli.reader.arrow_reader import timestamp_text
 from pgcdc_cli.reader.stored_file import Order, StoredFile, undecodable
 from pgcdc_cli.types.binary import MalformedError, has_reader, text_of
 from pgcdc_cli.types.pg_type import builtin
@@ -219,8 +219,7 @@ def _plain(name: str, value: Any) -> Any:  # noqa: ANN401 - any field
     if isinstance(value, tuple):
         return [asdict(column) for column in value]
     if name.endswith("_time") and value is not None:
-        seconds, fraction = divmod(value, 1_000_000)
-        return f"{timestamp_text(seconds * 1_000_000).replace(' ', 'T', 1)}.{fraction:06d}Z"
+        return one_timestamp(value).decode()
     return value
 
 
