@@ -155,11 +155,11 @@ def _changes(table: TableSchema, batch: pa.RecordBatch, index: Int64s) -> Iterat
         for old in (_NO_OLD, _KEY, _WHOLE):
             chosen = (operations == operation) & (olds == old)
             if chosen.any():
-                rows, places = _taken(batch, index, chosen)
+                rows, rows_index = _taken(batch, index, chosen)
                 images = _Images(table, rows)
                 new = None if operation == "D" else images.new()
                 before = None if old == _NO_OLD else images.old(whole=old == _WHOLE)
-                yield ChangeBatch(table, operation, _stamps(rows, places), new, before)
+                yield ChangeBatch(table, operation, _stamps(rows, rows_index), new, before)
 
 
 def _old_kinds(table: TableSchema, batch: pa.RecordBatch) -> Int64s:
@@ -179,6 +179,7 @@ class _Images:
         self._columns = table.columns
         self._batch = batch
         self._unfit = [dict(pairs or ()) for pairs in batch.column("_unfit").to_pylist()]
+        self._all_fit = not any(self._unfit)
 
     def new(self) -> FullImage:
         texts = (self._texts(self._batch.column(c.name), c.name, c.type) for c in self._columns)
@@ -198,8 +199,9 @@ class _Images:
 
     def _texts(self, column: ArrowArray, name: str, pg_type: PgType) -> pa.BinaryArray:
         texts = pg_texts(column, pg_type)
-        unfit = [values.get(name) for values in self._unfit]
-        return kernels.coalesce(texts, kernels.binary(unfit)) if any(unfit) else texts
+        if self._all_fit:
+            return texts
+        return kernels.coalesce(texts, kernels.binary([unfit.get(name) for unfit in self._unfit]))
 
 
 def _operations(batch: pa.RecordBatch) -> NDArray[np.str_]:

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cache
 from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 
-from pgcdc_cli.changes.slice import MessageChange, Slice
+from pgcdc_cli.changes.slice import ChangeBatch, MessageChange, Slice
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.directory.checkpoint import Checkpoint, read_checkpoint
 from pgcdc_cli.directory.disk import Disk
@@ -112,19 +113,19 @@ class _Slices:
         if table is not None and not self._config.includes_table(table.schema, table.name):
             return Slice(None)
         numbers, index = np.array(chosen, np.int64).T
-        part = rows.slice(numbers, index)
-        for batch in part.changes:
+        found = rows.slice(numbers, index)
+        for batch in found.changes:
             if batch.operation == "R":
                 raise _snapshot_rows(batch.table.display)
         if table is not None:
             _check_facts(table)
         if rows.has_line_breaks:
-            self._check_json(part)
-        return Slice(None, part.changes, part.truncates, tuple(filter(self._wants, part.messages)))
+            self._check_json(found.changes)
+        return replace(found, messages=tuple(filter(self._wants, found.messages)))
 
-    def _check_json(self, part: Slice) -> None:
+    def _check_json(self, batches: Iterable[ChangeBatch]) -> None:
         """Refuse of Arrow files what is refused of JSON lines beside a value with a line break."""
-        for batch in part.changes:
+        for batch in batches:
             for image in (batch.new, batch.old):
                 columns = () if image is None else zip(batch.table.columns, image.columns, strict=True)
                 for column, values in columns:
@@ -166,7 +167,7 @@ def _check_facts(table: TableSchema) -> None:
 
 @cache
 def _only_version(directory: Path, display: str) -> TableSchema:
-    """Find the table of a file that holds all tables, and doesn't tell which version of them a row is of."""
+    """Find the table of a line in a file of all tables: no line says which version it is of."""
     tables = [read_schema(path) for path in sorted((directory / SCHEMAS).glob("*.json"))]
     versions = [table for table in tables if table.display == display]
     if not versions:
@@ -179,11 +180,11 @@ def _only_version(directory: Path, display: str) -> TableSchema:
     return versions[0]
 
 
-def _joined(parts: list[Slice]) -> Slice:
+def _joined(slices: list[Slice]) -> Slice:
     return Slice(
         None,
-        tuple(chain.from_iterable(part.changes for part in parts)),
-        tuple(chain.from_iterable(part.truncates for part in parts)),
-        tuple(chain.from_iterable(part.messages for part in parts)),
-        tuple(chain.from_iterable(part.boundaries for part in parts)),
+        tuple(chain.from_iterable(one.changes for one in slices)),
+        tuple(chain.from_iterable(one.truncates for one in slices)),
+        tuple(chain.from_iterable(one.messages for one in slices)),
+        tuple(chain.from_iterable(one.boundaries for one in slices)),
     )
