@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.errors import UndecodableError
-from pgcdc_cli.formats.lines import MESSAGES
 from pgcdc_cli.formats.stamps import one_timestamp
+from pgcdc_cli.formats.stream_order import MESSAGES
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.decode import decode_next

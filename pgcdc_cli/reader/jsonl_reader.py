@@ -26,8 +26,8 @@ from pgcdc_cli.changes.slice import (
 )
 from pgcdc_cli.changes.table import TableColumn, TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.lines import MESSAGES
 from pgcdc_cli.formats.pretty import parse_line
+from pgcdc_cli.formats.stream_order import MESSAGES
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.reader.stored_file import Order, StoredFile, undecodable
 from pgcdc_cli.types import kernels

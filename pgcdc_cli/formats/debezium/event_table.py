@@ -11,11 +11,10 @@ from functools import lru_cache
 from typing import Any
 
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts, TableSchema
-from pgcdc_cli.formats.debezium import connect_schemas
-from pgcdc_cli.formats.debezium.connect_schemas import Schema, render
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.masks import masked, parse_mask, with_parameters
-from pgcdc_cli.formats.debezium.types import texts
+from pgcdc_cli.formats.debezium.types import connect_schemas, texts
+from pgcdc_cli.formats.debezium.types.connect_schemas import Schema, render
 from pgcdc_cli.formats.debezium.types.kind import NULL, Field, inexact, token
 from pgcdc_cli.formats.debezium.types.registry import field_for
 from pgcdc_cli.formats.debezium.types.source_type import source_type

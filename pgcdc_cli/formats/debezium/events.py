@@ -18,8 +18,6 @@ from pgcdc_cli.changes.slice import (
     Stamps,
     TruncateChange,
 )
-from pgcdc_cli.formats.debezium import connect_schemas
-from pgcdc_cli.formats.debezium.connect_schemas import Schema
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.event_table import EventColumn, EventTable, wrapping
 from pgcdc_cli.formats.debezium.losses import Cells, Losses
@@ -34,6 +32,8 @@ from pgcdc_cli.formats.debezium.record import (
     source_block,
 )
 from pgcdc_cli.formats.debezium.timeline import TransactionCounts
+from pgcdc_cli.formats.debezium.types import connect_schemas
+from pgcdc_cli.formats.debezium.types.connect_schemas import Schema
 from pgcdc_cli.formats.debezium.types.java import buckets, java_hash
 from pgcdc_cli.formats.debezium.types.kind import token
 from pgcdc_cli.formats.debezium.types.texts import encoded

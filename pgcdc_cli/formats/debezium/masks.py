@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from pgcdc_cli.formats.debezium.connect_schemas import in_order
+from pgcdc_cli.formats.debezium.types.connect_schemas import in_order
 from pgcdc_cli.formats.debezium.types.kind import Field, inexact, token
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.pg_type import PgType

@@ -12,8 +12,8 @@ from itertools import islice
 
 import pyarrow as pa
 
-from pgcdc_cli.formats.debezium.connect_schemas import in_order
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
+from pgcdc_cli.formats.debezium.types.connect_schemas import in_order
 from pgcdc_cli.formats.debezium.types.kind import (
     NULL,
     Form,

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pgcdc_cli.changes.table import ColumnFacts, TableColumn
-from pgcdc_cli.formats.debezium.connect_schemas import in_order
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.types import arrays, numeric_types, temporal, texts
+from pgcdc_cli.formats.debezium.types.connect_schemas import in_order
 from pgcdc_cli.formats.debezium.types.defaults import default_token
 from pgcdc_cli.formats.debezium.types.kind import NULL, Field, Form, Kind, inexact, per_value
 from pgcdc_cli.formats.debezium.types.source_type import is_array_of_domain
