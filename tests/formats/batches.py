@@ -81,11 +81,11 @@ def key_only(rows: list[list], schema: TableSchema) -> KeyImage:
 
 
 def stamps(index: list[int], commit_lsn: int | list[int] = 0x1A2B400, xid: int = 771, seq: int = 0) -> Stamps:
-    """Changes at these places in the stream: LSNs go up by 16 from 0/1A2B000."""
-    places = np.array(index, np.int64)
-    commits = np.broadcast_to(np.asarray(commit_lsn, np.int64), places.shape).copy()
-    same = np.full(len(places), 1, np.int64)
-    return Stamps(places, 0x1A2B000 + 16 * places, commits, same * COMMIT_TS, same * xid, places + seq)
+    """Changes that stand here in the stream: LSNs go up by 16 from 0/1A2B000."""
+    at = np.array(index, np.int64)
+    commits = np.broadcast_to(np.asarray(commit_lsn, np.int64), at.shape).copy()
+    same = np.full(len(at), 1, np.int64)
+    return Stamps(at, 0x1A2B000 + 16 * at, commits, same * COMMIT_TS, same * xid, at + seq)
 
 
 def stamp(index: int, commit_lsn: int = 0x1A2B400, xid: int | None = 771, lsn: int | None = None) -> Stamp:

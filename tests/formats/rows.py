@@ -112,24 +112,24 @@ def to_slice(stream: list[Event], order: list[int]) -> Slice:
 
     changes = []
     for _, group in groupby(sorted(rows, key=shape), shape):
-        members = list(group)
-        changes.append(_batch([event for event, _ in members], [index for _, index in members]))
-    singles = [(event, index) for event, index in placed if event.kind not in "IURD"]
+        events = list(group)
+        changes.append(_batch([event for event, _ in events], [index for _, index in events]))
+    alone = [(event, index) for event, index in placed if event.kind not in "IURD"]
     return Slice(
         None,
         tuple(changes),
-        tuple(TruncateChange(e.schema, stamp(i), True, False) for e, i in singles if e.kind == "T"),
-        tuple(MessageChange(stamp(i), True, "p", b"hello \xc3\xa9") for e, i in singles if e.kind == "M"),
-        (Boundaries.of([TransactionBoundary(e.kind, stamp(i)) for e, i in singles if e.kind in "BC"]),),
+        tuple(TruncateChange(e.schema, stamp(i), True, False) for e, i in alone if e.kind == "T"),
+        tuple(MessageChange(stamp(i), True, "p", b"hello \xc3\xa9") for e, i in alone if e.kind == "M"),
+        (Boundaries.of([TransactionBoundary(e.kind, stamp(i)) for e, i in alone if e.kind in "BC"]),),
     )
 
 
-def _batch(members: list[Event], index: list[int]) -> ChangeBatch:
-    first = members[0]
-    new = None if first.new is None else full([list(event.new) for event in members])
+def _batch(events: list[Event], index: list[int]) -> ChangeBatch:
+    first = events[0]
+    new = None if first.new is None else full([list(event.new) for event in events])
     old = None
     if first.old is not None:
-        rows = [list(event.old) for event in members]
+        rows = [list(event.old) for event in events]
         old = key_only(rows, first.schema) if first.old_is_key else full(rows)
     return ChangeBatch(first.schema, first.kind, stamps(index), new, old)
 

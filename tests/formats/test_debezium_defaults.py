@@ -6,14 +6,14 @@ The expressions are spelled as `pg_get_expr` prints them; what is expected was t
 from dataclasses import replace
 
 import pytest
+from debezium_tools import OIDS, numeric
 
 from pgcdc_cli.changes.table import ColumnFacts, TableColumn
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.types.registry import field_for
-from pgcdc_cli.types.pg_type import TYPES, PgType, builtin
+from pgcdc_cli.types.pg_type import PgType, builtin
 
 UUID = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
-OIDS = {name: oid for name, _, oid, _ in TYPES}
 
 
 def default(type_: PgType, expression: str, *, snapshot: bool = False, **modes: str) -> str | None:
@@ -22,10 +22,6 @@ def default(type_: PgType, expression: str, *, snapshot: bool = False, **modes: 
     field = field_for(column, ColumnFacts(expression, ("new", "it's")), config, snapshot=snapshot)
     found = field.schema.get("default")
     return None if found is None else found.decode()
-
-
-def numeric(precision: int, scale: int) -> int:
-    return (precision << 16 | scale) + 4
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 from batches import UNCHANGED, Stream, change, full, key_only, stamp, table
+from debezium_tools import lines, started
 
-from pgcdc_cli.changes.slice import LastCommit, MessageChange, TransactionBoundary, TruncateChange
+from pgcdc_cli.changes.slice import MessageChange, TransactionBoundary, TruncateChange
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts, TableSchema
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
-from pgcdc_cli.formats.debezium.format import DebeziumFormat
-from pgcdc_cli.formats.interface import EncodedSlice
 from pgcdc_cli.lsn import Lsn
 
 PLAIN = ConnectorConfig(
@@ -28,16 +27,6 @@ def items() -> TableSchema:
     columns = {name: ColumnFacts() for name in ("id", "name")}
     required = (replace(schema.columns[0], not_null=True), schema.columns[1])
     return replace(schema, columns=required, facts=TableFacts(("id",), None, columns))
-
-
-def started(config: ConnectorConfig, last_commit: int | None = None, **options: Any) -> DebeziumFormat:
-    encoding = DebeziumFormat(config, "stream", **options)
-    encoding.restart("shop", None if last_commit is None else LastCommit(Lsn(last_commit), 0))
-    return encoding
-
-
-def lines(encoded: EncodedSlice) -> list[dict[str, Any]]:
-    return [json.loads(line) for piece in encoded.pieces for line in bytes(piece.data).splitlines()]
 
 
 def records(stream: Stream, config: ConnectorConfig = PLAIN) -> list[dict[str, Any]]:

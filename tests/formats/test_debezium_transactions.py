@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from batches import COMMIT_TS, Stream, full, stamp, stamps, table
+from debezium_tools import started
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pgcdc_cli.changes.slice import ChangeBatch, MessageChange, Stamp, TransactionBoundary, TruncateChange
 from pgcdc_cli.changes.table import TableSchema
-from pgcdc_cli.formats.debezium.format import DebeziumFormat
 from pgcdc_cli.formats.debezium.properties import connector_config
 
 TABLES = [table({"id": "int4", "v": "text"}, name=f"t{number}", oid=number + 1) for number in range(30)]
@@ -98,7 +98,7 @@ def in_java(names: dict[str, int]) -> list[str]:
     return sorted(names, key=bucket)
 
 
-def told(lines: Iterator[bytes]) -> Iterator[tuple[Any, ...]]:
+def shown(lines: Iterator[bytes]) -> Iterator[tuple[Any, ...]]:
     for line in lines:
         value = json.loads(line)
         if value and "op" in value:
@@ -116,8 +116,7 @@ def written(events: list[Event], cuts: list[int], skipped: str) -> Iterator[byte
         "skipped.operations": ",".join(skipped) or "none",
         "value.converter.schemas.enable": "false",
     }
-    encoding = DebeziumFormat(connector_config(properties), "stream", values_only=True)
-    encoding.restart("shop", None)
+    encoding = started(connector_config(properties), values_only=True)
     for start, stop in pairwise([0, *sorted(cuts), len(events)]):
         for piece in encoding.encode(stream(list(enumerate(events))[start:stop]).slice()).pieces:
             yield from bytes(piece.data).splitlines()
@@ -165,10 +164,10 @@ def batch(rows: list[tuple[int, Event]]) -> ChangeBatch:
 def test_any_cut_of_a_stream_numbers_events_as_one_by_one(data, events, skipped):
     cuts = data.draw(st.lists(st.integers(0, len(events)), max_size=4))
     wanted = "".join(sorted(skipped))
-    assert list(told(written(events, cuts, wanted))) == list(expected(events, wanted))
+    assert list(shown(written(events, cuts, wanted))) == list(expected(events, wanted))
 
 
 def test_a_transaction_of_many_tables_lists_them_as_java_does():
     events = [Event("B", 0), *(Event("I", 0, changed) for changed in reversed(TABLES)), Event("C", 0)]
     events += [Event("B", 1), *(Event("I", 1, changed) for changed in TABLES[:13]), Event("C", 1)]
-    assert list(told(written(events, [], ""))) == list(expected(events, ""))
+    assert list(shown(written(events, [], ""))) == list(expected(events, ""))

@@ -10,6 +10,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 import pytest
+from debezium_tools import OIDS, numeric
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,9 +18,8 @@ from pgcdc_cli.changes.table import ColumnFacts, TableColumn
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.types.registry import field_for
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.pg_type import TYPES, builtin
+from pgcdc_cli.types.pg_type import builtin
 
-OIDS = {name: oid for name, _, oid, _ in TYPES} | {f"{name}[]": array for name, _, _, array in TYPES}
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 MANY = settings(deadline=None, max_examples=200)
 
@@ -35,11 +35,6 @@ def field(kind: str, typmod: int = -1, default: str | None = None, *, not_null: 
 def tokens(kind: str, texts: list[str | None], typmod: int = -1, **modes: str) -> list[str | None]:
     found = field(kind, typmod, **modes).to_json(kernels.binary(texts)).to_pylist()
     return [None if token is None else token.decode() for token in found]
-
-
-def numeric(precision: int, scale: int) -> int:
-    """The typmod of numeric(precision, scale)."""
-    return (precision << 16 | scale & 0x7FF) + 4
 
 
 @MANY

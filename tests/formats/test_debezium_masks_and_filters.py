@@ -1,18 +1,17 @@
 """What masks, filters and skipped operations do to events; what is expected was told by a real 2.5.4."""
 
 import hashlib
-import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from batches import Stream, change, full, key_only, stamp, table
+from debezium_tools import records, started
 
 from pgcdc_cli.changes.slice import MessageChange, TransactionBoundary, TruncateChange
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts, TableSchema
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
-from pgcdc_cli.formats.debezium.format import DebeziumFormat
 from pgcdc_cli.formats.debezium.properties import connector_config
 
 TYPES = {"id": "text", "name": "text", "note": "text", "number": "int4"}
@@ -28,13 +27,6 @@ def people() -> TableSchema:
     facts = TableFacts(("id",), None, {name: ColumnFacts() for name in TYPES})
     required = tuple(replace(c, not_null=c.name in {"id", "name"}) for c in schema.columns)
     return replace(schema, columns=required, facts=facts)
-
-
-def records(stream: Stream, settings: ConnectorConfig) -> list[dict[str, Any]]:
-    encoding = DebeziumFormat(settings, "stream")
-    encoding.restart("shop", None)
-    pieces = encoding.encode(stream.slice()).pieces
-    return [json.loads(line) for piece in pieces for line in bytes(piece.data).splitlines()]
 
 
 def after(schema: TableSchema, row: list[str | None], **properties: str) -> dict[str, Any]:
@@ -210,7 +202,5 @@ def test_messages_have_a_dot_in_their_topic_whatever_the_delimiter():
 def test_a_character_beyond_the_basic_plane_may_be_cut_in_two(people):
     cut = {"column.truncate.to.2.chars": "public.people.name"}
     stream = Stream(changes=[change(people, "I", [1], [["k", "a😀b", None, "7"]])])
-    encoding = DebeziumFormat(config(**cut), "stream")
-    encoding.restart("shop", None)
-    [piece] = encoding.encode(stream.slice()).pieces
+    [piece] = started(config(**cut)).encode(stream.slice()).pieces
     assert b'"name":"a\\uD83D"' in bytes(piece.data)
