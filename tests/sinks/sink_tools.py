@@ -229,6 +229,7 @@ class MemoryOrRealReader:
                 assert file.unchanged == any(json.loads(row)["seq"] == LACKING for row in rows)
                 commits = [Lsn(json.loads(row)["commit"]) for row in rows]
                 assert segment.first_commit_lsn <= min(commits) <= max(commits) <= segment.last_commit_lsn
+                assert Path(file.path).name.split("-")[0] == f"{segment.segment:06d}"
                 assert file.path.split("-")[1] == commits[0].hex16()
                 if file.schema is not None:
                     assert json.loads(files[file.schema])["format_version"] == 1
