@@ -103,7 +103,7 @@ def _old(relation: m.Relation, row: m.KeyTuple | m.FullTuple | None) -> Row | No
     return {c.name: _plain(c, v) for c, v in pairs if isinstance(row, m.FullTuple) or c.key}
 
 
-def _plain(column: m.RelationColumn, value: m.Value) -> int | bool | str | None:
+def _plain(column: m.RelationColumn, value: m.TupleValue) -> int | bool | str | None:
     if isinstance(value, m.Null):
         return None
     assert isinstance(value, m.Text)
