@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgcdc_cli.directory.file_names import LONGEST, SCHEMAS, file_name, parse_file_name, table_folder
-from pgcdc_cli.formats.lines import MESSAGES
+from pgcdc_cli.formats.stream_order import MESSAGES
 from pgcdc_cli.lsn import Lsn
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=63)
