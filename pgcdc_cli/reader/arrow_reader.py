@@ -33,7 +33,7 @@ from pgcdc_cli.types import kernels
 from pgcdc_cli.types.binary import text_of
 from pgcdc_cli.types.kernels import ArrowArray, Booleans, Int64s
 from pgcdc_cli.types.pg_type import TYPES, PgType, builtin
-from pgcdc_cli.types.to_arrow import arrow_type, json_kind
+from pgcdc_cli.types.to_arrow import arrow_type
 
 _ROWS = 1024
 """Rows that become changes at once."""
@@ -123,16 +123,6 @@ class ArrowRows:
                 return Slice(None, messages=tuple(_messages(batch, index)))
             changes = tuple(_changes(self.table, batch, index))
             return Slice(None, changes, tuple(_truncates(self.table, batch, index)))
-
-    @cached_property
-    def has_line_breaks(self) -> bool:
-        """Whether a json value has a line break, which a JSON line can't have."""
-        json = (column.name for column in self._columns() if json_kind(column.type) == "json")
-        texts = (image for name in json for image in (self._batch.column(name), _old(self._batch, name)))
-        return any(kernels.as_mask(kernels.matches(text, "[\n\r]")).any() for text in texts)
-
-    def _columns(self) -> tuple[TableColumn, ...]:
-        return () if self.table is None else self.table.columns
 
 
 def _messages(batch: pa.RecordBatch, index: Int64s) -> Iterator[MessageChange]:

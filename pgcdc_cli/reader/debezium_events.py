@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pgcdc_cli.changes.slice import ChangeBatch, MessageChange, Slice
+from pgcdc_cli.changes.slice import MessageChange, Slice
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.directory.checkpoint import Checkpoint, read_checkpoint
 from pgcdc_cli.directory.disk import Disk
@@ -19,7 +19,7 @@ from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.format import DebeziumFormat
 from pgcdc_cli.reader.arrow_reader import ArrowRow, ArrowRows
 from pgcdc_cli.reader.directory_reader import StoredChange, read_directory
-from pgcdc_cli.reader.jsonl_reader import JsonLine, LinesAsChanges, check_blanks, split_object
+from pgcdc_cli.reader.jsonl_reader import JsonLine, LinesAsChanges, split_object
 from pgcdc_cli.reader.stored_file import damaged, read_schema, undecodable
 
 _CHANGES = 1024
@@ -119,19 +119,7 @@ class _Slices:
                 raise _snapshot_rows(batch.table.display)
         if table is not None:
             _check_facts(table)
-        if rows.has_line_breaks:
-            self._check_json(found.changes)
         return replace(found, messages=tuple(filter(self._wants, found.messages)))
-
-    def _check_json(self, batches: Iterable[ChangeBatch]) -> None:
-        """Refuse of Arrow files what is refused of JSON lines beside a value with a line break."""
-        for batch in batches:
-            for image in (batch.new, batch.old):
-                columns = () if image is None else zip(batch.table.columns, image.columns, strict=True)
-                for column, values in columns:
-                    for value in () if values is None else values.to_pylist():
-                        text = None if value is None else value.decode()
-                        check_blanks(batch.table, column, text, self._config.includes_column)
 
     def _wants(self, message: MessageChange) -> bool:
         return self._wants_message(message.prefix, message.transactional)
