@@ -75,9 +75,10 @@ class PgcdcError(Exception):
 
 
 class UndecodableError(PgcdcError):
-    """Bytes from the wire that are no message of the protocol: `data`, without the frame's header.
+    """Bytes from the wire that are no message of the protocol.
 
-    Of kind UNEXPECTED where they may well be one: an error of ours came up over them.
+    `data` is the message, or the whole frame where that is malformed. Of kind UNEXPECTED where it may well be
+    one: an error of ours came up over it.
     """
 
     def __init__(self, message: str, data: bytes, kind: ErrorKind = ErrorKind.PROTOCOL) -> None:

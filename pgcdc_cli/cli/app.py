@@ -1,4 +1,4 @@
-"""`pgcdc`: all its commands in one tree, and the one place where errors become text and exit statuses."""
+"""`pgcdc`: all its commands in one tree, and the one place where errors end a command."""
 
 import gc
 import logging

@@ -86,11 +86,11 @@ class PendingRotation:
 class Checkpoint:
     """What was durable at one transaction edge.
 
-    `end_lsn` is the end of the last durable transaction; `segment` the number of the open segment, or the
-    next. `last_commit` is the last transaction that came, while `end_lsn` goes on with keepalives; None
-    before the first. `options` describes the format and what else decides over the content of lines. `inode`
-    is device and inode of a single output file, None for a directory. `prepared` are the transactions that
-    were prepared and not ended before `end_lsn`; their spools are durable.
+    `end_lsn` is up to where everything is durable, the last commit's end or a later keepalive's position;
+    `last_commit` the last transaction that came, None before the first. `segment` is the number of the open
+    segment, or the next. `options` describes the format and what else decides over the content of lines.
+    `inode` is device and inode of a single output file, None for a directory. `prepared` are the transactions
+    that were prepared and not ended before `end_lsn`; their spools are durable.
     """
 
     source: StreamSource

@@ -33,7 +33,7 @@ class Stat(NamedTuple):
 
 
 class Disk:
-    """The real disk. Paths are the operating system's; every method raises PgcdcError of kind OUTPUT."""
+    """The real disk. Paths are the operating system's; errors are of kind OUTPUT, if not said otherwise."""
 
     def _os(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return function(*args, **kwargs)

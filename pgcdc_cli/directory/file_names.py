@@ -89,7 +89,7 @@ class DataFileName(NamedTuple):
 
 
 def file_name(segment: int, first_commit_lsn: Lsn, part: int, suffix: str) -> str:
-    """Name a finished file: segment, first commit LSN, part."""
+    """Name a data file; `suffix` ends with `PARTIAL` until it is finished."""
     return f"{segment:06d}-{first_commit_lsn.hex16()}-{part}{suffix}"
 
 

@@ -59,7 +59,7 @@ class OpenFiles:
         self.disk.fsync(self.hold(path), self.full(path))
 
     def fsync_folders(self) -> None:
-        """Fsync every folder in which something was made, renamed or removed."""
+        """Fsync every folder in which something was made or removed, and those that callers noted."""
         for folder in sorted(self.changed_folders):
             self.disk.fsync_folder(self.full(folder))
         self.changed_folders.clear()
@@ -73,7 +73,7 @@ class OpenFiles:
         self.changed_folders.add(folder_of(path))
 
     def rename(self, path: str, new: str) -> None:
-        """Rename within a folder."""
+        """Rename within a folder, which is the caller's to note."""
         self.close(path)
         self.disk.rename(self.full(path), self.full(new))
 

@@ -91,9 +91,10 @@ class Images(NamedTuple):
 def decode_rows(wire: Wire, groups: Sequence[Rows]) -> list[Images]:
     """Decode row messages, of at least one group; one result for each, or two.
 
-    Where a publication shows a partition as its root, the marker is by the root's replica identity, the old
-    tuple by the partition's (`logicalrep_write_update` in proto.c). So a `K` tuple with values outside of
-    the key is a whole row, of a partition with replica identity FULL; those of a group come apart.
+    Where a publication shows a partition as its root (`publish_via_partition_root`), the marker is by the
+    root's replica identity, the old tuple by the partition's (`logicalrep_write_update` in proto.c). So a `K`
+    tuple with values outside of the key is a whole row, of a partition with replica identity FULL; those of a
+    group come apart.
 
     UndecodableError, with the message's LSN, where one is not what the plain decoder takes, has another
     number of columns than its relation, or has a binary value that was not asked for or can't be read.

@@ -234,7 +234,7 @@ class BeginPrepare:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """`P`: the end of a prepared transaction."""
+    """`P`: PREPARE TRANSACTION: its changes end here, whether it commits is open."""
 
     prepare_lsn: Lsn
     end_lsn: Lsn

@@ -106,7 +106,7 @@ class Streams:
         return self._replay.wire
 
     def slices(self, frames: Sequence[bytes]) -> Iterator[Slice]:
-        """Decode whole XLogData frames, header included; one that was spooled piece by piece.
+        """Decode whole XLogData frames, header included; a spooled transaction comes in several slices.
 
         Raises as the assembler does, GAP for the commit of a prepared transaction that was never seen, and
         what the spools raise.

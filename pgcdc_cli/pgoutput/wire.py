@@ -17,7 +17,7 @@ from pgcdc_cli.pgoutput.messages import Message, Tag
 from pgcdc_cli.types.kernels import Booleans, Int64s
 
 LARGEST = 2**31 - 1
-"""Bytes in one buffer: Arrow's binary offsets have 32 bits. A frame is smaller: so is CopyData's length."""
+"""Bytes in one buffer: Arrow's binary offsets have 32 bits. So has CopyData's length: no frame is larger."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,7 +1,7 @@
 """The connection to a walsender: commands, then COPY BOTH.
 
-`receive` gives what has arrived, `confirm` says what is durable, and a thread beside (`feedback.py`) tells
-the server. PostgreSQL manual, "Streaming Replication Protocol".
+`receive` gives what has arrived, `confirm` says what is written and what is durable; the server is told by
+`feedback.py`. PostgreSQL manual, "Streaming Replication Protocol".
 """
 
 import logging

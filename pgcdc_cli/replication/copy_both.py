@@ -1,6 +1,6 @@
 """CopyData frames on a libpq connection in COPY BOTH mode: take, wait, read ahead, end the stream.
 
-libpq documentation, "Functions Associated with the COPY Command". Of a connection's frames nothing blocks but
+libpq documentation, "Functions Associated with the COPY Command". While frames are taken nothing blocks but
 `wait`; errors are psycopg's. On a Unix socket, whose buffer is small, a thread reads ahead into libpq's while
 the data thread is busy: a server that can't send waits for us.
 """
@@ -34,7 +34,7 @@ _FIRST_BUFFER, _LARGEST_BUFFER = 16 << 10, 4 << 20
 """libpq's input buffer at first (`pqMakeEmptyPGconn`), and as far as reading ahead may grow it."""
 
 _PAUSE = 0.01
-"""Seconds without reading: a walsender in mid-transaction then blocks, and only then looks at its mail."""
+"""Seconds without reading: a walsender in mid-transaction then blocks, and only then reads our messages."""
 
 _LONGEST_PAUSE = 0.25
 

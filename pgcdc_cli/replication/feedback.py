@@ -1,8 +1,8 @@
-"""Standby status updates: when they are due, what they say, and the thread that sends them.
+"""Standby status updates: when they are due, what they say, and the thread that sends those that can't wait.
 
-The connection is used under one lock. The data thread holds it only while it takes what has arrived; however
-long it then decodes or waits for a disk, the feedback thread keeps the server from giving up on us. It needs
-only to send: a walsender reads updates even while its own sending is blocked.
+The connection is used under one lock. The data thread holds it only while it takes what has arrived, and
+sends what is due then; however long it decodes or waits for a disk, the feedback thread keeps the server from
+giving up on us. It needs only to send: a walsender reads updates even while its own sending is blocked.
 
 Rules: positions never go down; the flushed one is what `confirm` says is durable, never more; every
 update asks for a keepalive, so that a silent server is a lost one.
@@ -26,7 +26,7 @@ _UNSENT_WAIT = 0.1
 
 
 def update_interval(status_interval: float, wal_sender_timeout: float) -> float:
-    """Seconds between updates; 0 is "none" for both arguments. A third leaves time to be late."""
+    """Seconds between updates, of which 0 means none: a third of the timeout, so that one may be late."""
     return min(status_interval or NEVER, wal_sender_timeout / 3 or NEVER)
 
 

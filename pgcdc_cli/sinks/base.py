@@ -43,10 +43,12 @@ LAZY_PACE = 0.02
 class Sink(Protocol):
     """Where encoded slices go.
 
-    `edge_lsn` is the end LSN of the last transaction written: what is delivered again below it is skipped.
-    `last_commit` is that transaction, None before the first.
+    `edge_lsn` is up to where everything is written, the last commit's end or a later keepalive's position:
+    what is delivered again below it is skipped.
+    `last_commit` is the last transaction written, None before the first.
     `prepared` are the transactions that are prepared and not ended there.
-    `durable_lsn` is the position that is fsynced and in the checkpoint: the only one the server may hear of.
+    `durable_lsn` is the position that is fsynced and in the checkpoint: the only one reported as
+    flushed.
     `pace` is how many seconds a few rows may wait for others, so that they are handled together.
     """
 

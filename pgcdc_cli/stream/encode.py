@@ -73,9 +73,9 @@ class ChangeEncoder:
         return frame[MESSAGE_TAG] in _GOES_ON
 
     def encode(self, frames: Sequence[bytes]) -> Iterator[EncodedSlice]:
-        """Give what the rooms give; an error that none of them means is an UndecodableError, too.
+        """Raise what decoder and format raise; any other exception becomes an UndecodableError.
 
-        So that it can be reported: it comes again at every start.
+        So it can be reported: it would come again at every start.
         """
         try:
             for decoded in self._streams.slices(frames):

@@ -1,7 +1,7 @@
 """The loop of a stream: receive, decode and format, write, checkpoint, acknowledge; batch for batch.
 
-One thread does all of that in turn. The connection's feedback thread only tells the server, when it is due,
-what the sink has made durable.
+One thread does all of that in turn. Where that takes long, the connection's feedback thread tells the server
+what is written and what is durable.
 """
 
 import time
@@ -50,7 +50,7 @@ class SliceWriter:
         self.last_data = time.monotonic()
 
     def write(self, slices: Iterable[EncodedSlice]) -> None:
-        """Write slices; a transaction that takes long may be left in its midst, and comes again."""
+        """Write slices; on a stop signal an open transaction is abandoned, and the server sends it again."""
         self.last_data = time.monotonic()
         for encoded in slices:
             self.last_data = time.monotonic()
@@ -129,7 +129,7 @@ class StreamLoop:
             return
         self._sink.advance(keepalive.wal_end)
         if keepalive.reply_requested:
-            # So it is that a server asks which waits with its shutdown until all is confirmed.
+            # A server that is shutting down asks, and waits until all is confirmed.
             self._sink.flush()
 
     def _checkpoint_if_due(self, encoder: FrameEncoder) -> None:

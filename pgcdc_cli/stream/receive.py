@@ -27,7 +27,7 @@ TICK = 0.25
 
 
 def is_small(frames: Sequence[bytes]) -> bool:
-    """Say whether a batch costs more than what is in it."""
+    """Say whether a batch's fixed cost outweighs its rows."""
     return len(frames) <= MOST_MESSAGES and sum(map(len, frames)) <= MOST_BYTES
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pgcdc_cli.errors import PgcdcError
 
 FIRST_ATTEMPTS = 4
-"""Attempts to make the first connection: about a second, enough for a server that is just starting."""
+"""Attempts to make the first connection: over half a second, enough for a server that is just starting."""
 
 GIVE_UP_AFTER = 600.0
 """Seconds without a working connection after which a run that had one gives up."""

@@ -44,7 +44,8 @@ _OF_EVENTS = ("newest", "position", "half", "moved")
 class Extras:
     """What a merged table has beside the source's columns.
 
-    `missing_is_null` is what becomes of a value that nothing has.
+    `missing_is_null`: a value that neither the changes nor the table have is written as NULL; else it stops
+    the merge.
     """
 
     metadata: bool = False

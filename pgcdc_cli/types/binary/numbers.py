@@ -1,6 +1,6 @@
 """Numbers as text: the ASCII digits that all are printed with, then float4 and float8, then numeric.
 
-Of floats Arrow finds the digits. PostgreSQL writes an exponent below 1e-4 and from 1e15 (float4: 1e6), with
+Arrow finds the digits of floats. PostgreSQL writes an exponent below 1e-4 and from 1e15 (float4: 1e6), with
 two digits at least; Arrow has other limits. PostgreSQL's digits (`d2s.c`, where `STRICTLY_SHORTEST` is off)
 are never those of a decimal half-way between two numbers, since it depends on the reader which one it reads
 back as.
