@@ -16,6 +16,7 @@ from pgcdc_cli.cli.command_tree import usage_error
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 PANEL = "Connection"
+_URI = ("postgresql://", "postgres://")
 
 Dbname = Annotated[
     str | None,
@@ -104,11 +105,10 @@ def connection_string(
 
     _check_text(dbname, host, username, password)
     options = {"host": host, "port": port, "user": username, "fallback_application_name": "pgcdc"}
-    _check_port(port)
     try:
         if dbname is not None and _is_conninfo(dbname):
             options |= {name: str(value) for name, value in conninfo_to_dict(dbname).items()}
-            _check_host_and_port(dbname, options)
+            _check_uri(dbname, options)
         else:
             options["dbname"] = dbname
     except psycopg.ProgrammingError as error:
@@ -118,6 +118,7 @@ def connection_string(
             f"could not read the connection string: {_without_secrets(str(error), str(dbname))}",
             hint='as in -d "host=localhost dbname=shop" or -d postgresql://user@localhost/shop',
         ) from None
+    _check_port(options["port"])
     if password is not None:
         options["password"] = password
     return make_conninfo("", **options)
@@ -125,7 +126,7 @@ def connection_string(
 
 def _is_conninfo(dbname: str) -> bool:
     """Tell what libpq expands in place of a database name ("Database Connection Control Functions")."""
-    return "=" in dbname or dbname.startswith(("postgresql://", "postgres://"))
+    return "=" in dbname or dbname.startswith(_URI)
 
 
 def _without_secrets(reason: str, conninfo: str) -> str:
@@ -149,19 +150,21 @@ def _check_port(port: str | None) -> None:
             raise usage_error(f'-p/--port: "{number}" is no port number (1 to 65535)')
 
 
-def _check_host_and_port(conninfo: str, options: Mapping[str, str | None]) -> None:
+def _check_uri(conninfo: str, options: Mapping[str, str | None]) -> None:
     """Refuse what libpq takes for host, port and database where a URI's password has an unescaped `@` or `/`.
 
     They are pieces of a password then, which no message may show.
     """
+    if not conninfo.startswith(_URI):
+        return
     hosts, ports = ((options[name] or "").split(",") for name in ("host", "port"))
     authority, _, path = conninfo.partition("://")[2].partition("?")[0].partition("/")
-    is_cut = "@" in path and "@" not in authority
+    is_cut = ":" in authority and "@" not in authority and "@" in path
     if is_cut or any("@" in host[1:] and "/" not in host for host in hosts) or not all(map(_is_port, ports)):
         raise PgcdcError(
             ErrorKind.USAGE,
             "could not read the connection string: its host, port or database can't be one",
-            hint='in a URI\'s password, write "@" as %40 and "/" as %2F; or set PGPASSWORD',
+            hint='in a password write "@" as %40 and "/" as %2F, or set PGPASSWORD; in a name "@" as %40',
         )
 
 

@@ -24,6 +24,7 @@ from pgcdc_cli.demo.comparison import compare
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
 from pgcdc_cli.demo.load import LoadKind, Workload
 from pgcdc_cli.demo.report import DemoProgress, DemoResult, DemoSettings, Reporter, TableResult
+from pgcdc_cli.directory.file_names import MANIFEST
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 
@@ -92,7 +93,7 @@ class DemoRun:
     def segments(self) -> list[dict[str, Any]]:
         """Read the finished segments out of the manifest, as it is while a stream may be writing to it."""
         try:
-            text = (self.files / "manifest.jsonl").read_text()
+            text = (self.files / MANIFEST).read_text()
         except FileNotFoundError:
             return []
         return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]

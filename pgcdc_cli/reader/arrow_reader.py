@@ -108,8 +108,9 @@ class ArrowRows:
     def lines(self) -> list[str]:
         """All of them as JSON lines, without their line breaks."""
         every = np.arange(self._batch.num_rows)
-        encoded = _JSONL.encode(self.slice(every, every))
-        text = b"".join(bytes(_JSONL.frame([piece.data])) for piece in encoded.pieces).decode()
+        with _refusing_damage(self._path):
+            encoded = _JSONL.encode(self.slice(every, every))
+            text = b"".join(bytes(_JSONL.frame([piece.data])) for piece in encoded.pieces).decode()
         lines = text.split("\n")[:-1]
         if len(lines) != len(every):
             raise undecodable(self._path, "its Arrow stream has an operation that pgcdc doesn't write")

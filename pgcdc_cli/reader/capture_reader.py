@@ -16,14 +16,14 @@ import pyarrow as pa
 
 from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.errors import UndecodableError
-from pgcdc_cli.formats.stamps import one_timestamp
 from pgcdc_cli.formats.stream_order import MESSAGES
+from pgcdc_cli.frames import POSTGRES_EPOCH
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.decode import decode_next
 from pgcdc_cli.reader.stored_file import Order, StoredFile, undecodable
 from pgcdc_cli.types.binary import MalformedError, has_reader, text_of
-from pgcdc_cli.types.pg_type import builtin
+from pgcdc_cli.types.pg_type import PgType, builtin
 from pgcdc_cli.types.to_arrow import json_kind
 
 _CHUNK = 1 << 20
@@ -31,6 +31,8 @@ _LARGEST = 1 << 30
 """Bytes of a message at most: `MaxAllocSize` in memutils.h."""
 
 TAGS = frozenset(m.Tag)
+
+_TIMESTAMP = PgType(1114, -1, "timestamp")
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _LINE_BREAKS = str.maketrans("\n\r", "  ")
@@ -219,8 +221,16 @@ def _plain(name: str, value: Any) -> Any:  # noqa: ANN401 - any field
     if isinstance(value, tuple):
         return [asdict(column) for column in value]
     if name.endswith("_time") and value is not None:
-        return one_timestamp(value).decode()
+        return _moment(value)
     return value
+
+
+def _moment(micros: int) -> str:
+    """Print a time, of any year: unlike a live stream, a capture is shown whatever is in it."""
+    fraction = micros % 1_000_000
+    sent = max(micros - fraction - POSTGRES_EPOCH, -(2**63)).to_bytes(8, "big", signed=True)
+    text = str(text_of(_TIMESTAMP, pa.array([sent], pa.binary()))[0].as_py(), "ascii")
+    return f"{text.replace(' ', 'T', 1)}.{fraction:06d}Z"
 
 
 def _row_json(relation: m.Relation, old: _Image | None, new: _Image | None) -> str:

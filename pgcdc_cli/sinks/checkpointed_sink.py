@@ -248,27 +248,31 @@ class CheckpointedSink:
 
     def _flush(self) -> None:
         self.outputs.write_whole()
-        self._make_durable(self._save)
+        self._flushed_at = self._clock()
+        if self.outputs.changed() or self._at_edge() != self._saved:
+            self._make_durable(self._save)
 
     def _rotate(self) -> None:
         self.outputs.finish()
-        self._make_durable(lambda edge: self._destination.rotate(edge, self._save))
+        self._flushed_at = self._clock()
+        if self.outputs or self._at_edge() != self._saved:
+            self._make_durable(lambda edge: self._destination.rotate(edge, self._save))
 
     def _make_durable(self, save: Callable[[Checkpoint], None]) -> None:
         """Fsync, then the checkpoint: only then what was written counts as durable."""
         changed = self.outputs.changed()
-        self._flushed_at = self._clock()
         self._fsync(changed)
-        save(
-            replace(
-                self._saved,
-                end_lsn=self._edge.lsn,
-                last_commit=self._edge.last_commit,
-                prepared=self._edge.prepared,
-                files=self.outputs.entries(),
-            )
-        )
+        save(self._at_edge())
         self.outputs.now_durable(changed)
+
+    def _at_edge(self) -> Checkpoint:
+        return replace(
+            self._saved,
+            end_lsn=self._edge.lsn,
+            last_commit=self._edge.last_commit,
+            prepared=self._edge.prepared,
+            files=self.outputs.entries(),
+        )
 
     def _fsync(self, changed: list[OutputFile]) -> None:
         self._destination.fsync(changed)

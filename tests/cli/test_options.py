@@ -47,6 +47,20 @@ def test_a_password_in_a_connection_string_reaches_libpq():
     assert f"password={SECRET}" in options(dbname=f"postgresql://me:{SECRET}@h/shop")
 
 
+@pytest.mark.parametrize(
+    "dbname",
+    [
+        "postgresql://h/shop@prod",
+        "postgresql:///shop@prod",
+        "host=h dbname=shop application_name=http://a:b/c@d",
+        "host=h password='x:y://z/w@v'",
+    ],
+)
+def test_what_libpq_takes_without_a_password_to_cut_is_taken(dbname):
+    taken = conninfo_to_dict(options(dbname=dbname))
+    assert taken == {"fallback_application_name": "pgcdc", **conninfo_to_dict(dbname)}
+
+
 def test_a_password_that_was_asked_for_wins():
     assert f"password={SECRET}" in options(dbname="password=other", password=SECRET)
 
@@ -60,7 +74,6 @@ def test_a_password_that_was_asked_for_wins():
         f"postgresql://me:1/{SECRET}@h/shop",
         f"postgresql://me:{SECRET}/x@h/shop",
         f"postgresql://me:x@{SECRET}@h/shop",
-        f"host=h port={SECRET}",
         f"host=h pasword {SECRET} password={SECRET}",
         f"postgresql://me:{SECRET}@h/shop?x={SECRET}",
     ],

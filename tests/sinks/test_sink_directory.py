@@ -71,6 +71,18 @@ def test_what_is_durable_is_not_written_again(tmp_path):
     sink.close()
 
 
+def test_nothing_is_left_of_a_table_of_which_no_transaction_was_written(tmp_path):
+    clock = Clock()
+    sink = started(tmp_path / "d", clock=clock, status_interval=10)
+    feed, (tx,) = Feed(Lines()), transactions("a")
+    sink.write(feed.slice([(tx, 0)], None))
+    clock.now += 30
+    sink.tick()
+    sink.rollback()
+    sink.close()
+    assert not list((tmp_path / "d").glob("schemas/*"))
+
+
 def test_flush_and_rotation_follow_the_clock(tmp_path):
     clock = Clock()
     sink = started(tmp_path / "d", clock=clock, fsync_interval=10, rotate_interval=60, rotate_size=None)

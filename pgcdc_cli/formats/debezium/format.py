@@ -23,7 +23,7 @@ from pgcdc_cli.formats.debezium.event_table import EventTable, described, event_
 from pgcdc_cli.formats.debezium.events import event_counts, row_lines
 from pgcdc_cli.formats.debezium.losses import LOSSES, Losses
 from pgcdc_cli.formats.debezium.record import EventOrders, Positions, RowRecords, RunContext, handled
-from pgcdc_cli.formats.debezium.record_template import few_lines, is_few
+from pgcdc_cli.formats.debezium.record_template import few_lines, is_few, row_template
 from pgcdc_cli.formats.debezium.timeline import EventCounts, Timeline, TimelineState, TransactionCounts
 from pgcdc_cli.formats.interface import Data, EncodedSlice, Piece
 from pgcdc_cli.formats.lines import LINES, SUFFIXES, EncodedLines, Lines, compress, joined_lines, not_empty
@@ -76,6 +76,7 @@ class DebeziumFormat:
         self._context = replace(self._context, database=database)
         # Each connection describes tables anew. They would be found here, but by comparing every column.
         event_table.cache_clear()
+        row_template.cache_clear()
         self._reported = set()
         self._state = TimelineState() if last_commit is None else TimelineState(*last_commit)
 

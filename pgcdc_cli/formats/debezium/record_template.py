@@ -38,7 +38,7 @@ def few_lines(
     """Write a batch's lines, of what `is_few` takes; the arguments are those of `RowRecords`."""
     names, image = (batch.table.schema, batch.table.name), batch.old if batch.new is None else batch.new
     assert image is not None
-    template = _template(context, table, names, batch.operation, numbered=positions.orders is not None)
+    template = row_template(context, table, names, batch.operation, numbered=positions.orders is not None)
     texts = _texts(positions)
     texts[b"handled"] = repeat(handled)
     for number, column in enumerate(table.all_columns):
@@ -68,7 +68,7 @@ class _Template(NamedTuple):
 
 
 @lru_cache(4096)
-def _template(
+def row_template(
     context: RunContext, table: EventTable, names: tuple[str, str], operation: Operation, *, numbered: bool
 ) -> _Template:
     columns = tuple(Variable(b"%d" % number) for number in range(len(table.all_columns)))
