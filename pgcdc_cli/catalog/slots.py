@@ -8,7 +8,8 @@ from pgcdc_cli.lsn import Lsn
 # In recovery the end of the log is what has been replayed: nothing beyond can be decoded.
 _SLOTS = """
 SELECT to_jsonb(s), pg_wal_lsn_diff(w.lsn, s.restart_lsn)::bigint,
-       pg_wal_lsn_diff(w.lsn, s.confirmed_flush_lsn)::bigint
+       pg_wal_lsn_diff(w.lsn, s.confirmed_flush_lsn)::bigint,
+       pg_is_in_recovery()
 FROM pg_replication_slots s,
      LATERAL (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
                           ELSE pg_current_wal_lsn() END AS lsn) w
@@ -22,7 +23,8 @@ class Slot:
     """A row of pg_replication_slots; None also for what the server's version doesn't have.
 
     `plugin`, `database` and `confirmed_flush_lsn` are None for a physical slot. `retained_bytes` is how much
-    log the slot holds back, `lag_bytes` how much of it is not yet confirmed.
+    log the slot holds back, `lag_bytes` how much of it is not yet confirmed. `synced`: a standby's copy of
+    the primary's slot, which can't be read before the standby is promoted.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Slot:
     active_pid: int | None
     two_phase: bool | None
     failover: bool | None
+    synced: bool | None
     restart_lsn: Lsn | None
     confirmed_flush_lsn: Lsn | None
     wal_status: str | None
@@ -45,7 +48,7 @@ def read_slots(session: Session, name: str | None) -> list[Slot]:
     return [_slot(*row) for row in rows]
 
 
-def _slot(view: dict[str, object], retained: int | None, lag: int | None) -> Slot:
+def _slot(view: dict[str, object], retained: int | None, lag: int | None, in_recovery: bool) -> Slot:
     return Slot(
         name=str(view["slot_name"]),
         plugin=_text(view, "plugin"),
@@ -54,6 +57,8 @@ def _slot(view: dict[str, object], retained: int | None, lag: int | None) -> Slo
         active_pid=_number(view, "active_pid"),
         two_phase=_flag(view, "two_phase"),
         failover=_flag(view, "failover"),
+        # A promoted standby leaves the column as it was, and it means nothing there.
+        synced=_flag(view, "synced") and in_recovery,
         restart_lsn=_lsn(view, "restart_lsn"),
         confirmed_flush_lsn=_lsn(view, "confirmed_flush_lsn"),
         wal_status=_text(view, "wal_status"),

@@ -201,6 +201,7 @@ def _lines(slot: "Slot") -> list[tuple[str, str]]:
         ("temporary", _yes(slot.temporary)),
         ("two-phase", _yes(slot.two_phase)),
         ("failover", _yes(slot.failover)),
+        ("synced", _yes(slot.synced)),
     ]
 
 

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 from psycopg.errors import Diagnostic
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -31,15 +32,23 @@ log = logging.getLogger("pgcdc")
 _CREATE = {"55000": ErrorKind.USAGE, "58P01": ErrorKind.USAGE}
 """wal_level is too low, or the server has no such plugin."""
 
+_DROP = {"55000": ErrorKind.USAGE}
+"""A standby keeps it in step with the primary's."""
+
 _START = {"XX000": ErrorKind.USAGE}
 """So it is that pgoutput refuses an option it doesn't know."""
 
 _STREAM = {"42704": ErrorKind.PUBLICATION, "0A000": ErrorKind.PUBLICATION, "22": ErrorKind.PUBLICATION}
 """It doesn't exist, its column lists contradict each other, or a row filter can't be computed."""
 
-_START_PROBLEM = (
-    "SELECT slot_type, database, current_database() FROM pg_replication_slots WHERE slot_name = {}"
-)
+_SLOT_FACTS = """
+SELECT slot_type, database, current_database(),
+       to_jsonb(s) ->> 'invalidation_reason' IS NOT NULL OR to_jsonb(s) ->> 'wal_status' = 'lost',
+       pg_is_in_recovery() AND (to_jsonb(s) ->> 'synced')::boolean
+FROM pg_replication_slots s WHERE slot_name = {}
+"""
+
+SYNCED_HINT = "nothing is lost: promote the standby, or connect to the primary"
 
 _STREAMING_HINT = "servers fail so at some transactions only where they stream them: --streaming off"
 _PUBLICATION_HINT = "create the publication; then make the slot anew, or advance it past this point"
@@ -65,6 +74,7 @@ class ReplicationConnection:
     def __init__(
         self, conninfo: str, *, status_interval: float = 10.0, wal_receiver_timeout: float = 60.0
     ) -> None:
+        self._conninfo = conninfo
         self._connection = connect(conninfo, replication=True)
         self._status_interval = status_interval
         self._wal_receiver_timeout = wal_receiver_timeout
@@ -85,6 +95,17 @@ class ReplicationConnection:
     def server_version(self) -> int:
         """180004 for 18.4."""
         return self._connection.info.server_version
+
+    @property
+    def in_recovery(self) -> bool:
+        """Was this a standby when the last command ended? Since PostgreSQL 14; before 16 none can decode."""
+        return self._connection.info.parameter_status("in_hot_standby") == "on"
+
+    def beside(self) -> Self:
+        """Connect once more, to this very server: `conninfo` may name several."""
+        info = self._connection.info
+        here = make_conninfo(self._conninfo, host=info.host, hostaddr=info.hostaddr, port=info.port)
+        return type(self)(here)
 
     def identify_system(self) -> SystemIdentity:
         system_id, timeline, position, database = self._row("IDENTIFY_SYSTEM", "identify the server")
@@ -138,7 +159,14 @@ class ReplicationConnection:
 
     def drop_slot(self, name: str, *, wait: bool = False) -> None:
         """Drop a slot; with `wait`, first let go whoever reads it."""
-        self._execute(commands.drop_slot(name, wait=wait), f'drop slot "{name}"')
+        command = commands.drop_slot(name, wait=wait)
+        try:
+            self._connection.execute(command.encode())
+        except psycopg.Error as error:
+            failure = session.server_failure(f'drop slot "{name}"', error, _DROP)
+            if error.sqlstate == session.NOT_IN_PREREQUISITE_STATE:
+                failure.hint = "drop it on the primary: the standby has a copy of it"
+            raise failure from error
 
     def start(self, slot: str, lsn: Lsn, options: Mapping[str, str]) -> None:
         """Begin streaming at `lsn`, or where the slot is if that is later. `options` go to the plugin."""
@@ -267,14 +295,16 @@ class ReplicationConnection:
         failure = session.server_failure(f'start streaming from slot "{self._slot}"', error, _START)
         if failure.kind is not ErrorKind.SLOT_INVALIDATED:
             return failure
-        query = sql.SQL(_START_PROBLEM).format(sql.Literal(self._slot))
-        row = self._connection.execute(query).fetchone()
-        if row is not None and row[0] != "logical":
-            return PgcdcError(ErrorKind.USAGE, failure.message, hint="pgcdc reads logical slots")
-        if row is not None and row[1] != row[2]:
-            hint = f'connect to database "{row[1]}", where the slot was made, with -d'
-            return PgcdcError(ErrorKind.USAGE, failure.message, hint=hint)
-        return failure
+        row = self._slot_facts()
+        kind, hint = _start_problem(row, error.sqlstate) if row else (failure.kind, None)
+        return PgcdcError(kind, failure.message, hint=hint)
+
+    def _slot_facts(self) -> tuple[Any, ...] | None:
+        query = sql.SQL(_SLOT_FACTS).format(sql.Literal(self._slot))
+        try:
+            return self._connection.execute(query).fetchone()
+        except psycopg.Error as error:
+            raise session.server_failure(f'look at slot "{self._slot}"', error) from error
 
     def _confirmed_flush(self) -> Lsn:
         """Ask for the slot's own position, so that no update says less, or says 0."""
@@ -297,6 +327,18 @@ class ReplicationConnection:
             return self._connection.execute(command.encode())
         except psycopg.Error as error:
             raise session.server_failure(doing, error, kinds) from error
+
+
+def _start_problem(facts: tuple[Any, ...], sqlstate: str | None) -> tuple[ErrorKind, str | None]:
+    """Say why a slot can't be streamed: kind, and a hint where the kind's own is not it."""
+    slot_type, database, ours, lost, synced = facts
+    if slot_type != "logical":
+        return ErrorKind.USAGE, "pgcdc reads logical slots"
+    if database != ours:
+        return ErrorKind.USAGE, f'connect to database "{database}", where the slot was made, with -d'
+    if lost or sqlstate != session.NOT_IN_PREREQUISITE_STATE:
+        return ErrorKind.SLOT_INVALIDATED, None
+    return (ErrorKind.SLOT_ACTIVE, SYNCED_HINT) if synced else (ErrorKind.UNEXPECTED, None)
 
 
 def _names(message: str, name: str) -> bool:

@@ -9,7 +9,7 @@ from pgcdc_cli.catalog import Catalog, Slot
 from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource, check_gap, check_source
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.replication.connection import ReplicationConnection, SystemIdentity
+from pgcdc_cli.replication.connection import SYNCED_HINT, ReplicationConnection, SystemIdentity
 from pgcdc_cli.sinks.base import Sink
 from pgcdc_cli.stream.settings import Signals, StreamSettings
 
@@ -126,7 +126,8 @@ def check_slot(catalog: Catalog, name: str, database: str, *, decodes: bool, kee
 
     `decodes` is false for raw output; `keeps_prepared`: prepared transactions can be dealt with.
 
-    Raises PgcdcError: SLOT_MISSING, SLOT_INVALIDATED, or USAGE for one of another kind.
+    Raises PgcdcError: SLOT_MISSING, SLOT_INVALIDATED, SLOT_ACTIVE for a standby's copy, or USAGE for one of
+    another kind.
     """
     slot = catalog.slot(name)
     if slot is None:
@@ -155,3 +156,6 @@ def _misfit(slot: Slot, database: str, *, decodes: bool, keeps_prepared: bool) -
     if slot.two_phase and not keeps_prepared:
         return "it sends prepared transactions, and nothing keeps them: use -f, -D or --two-phase-at prepare"
     return None
+    if slot.synced:
+        message = f'could not stream slot "{name}": this standby is synchronizing it from the primary'
+        raise PgcdcError(ErrorKind.SLOT_ACTIVE, message, hint=SYNCED_HINT)

@@ -26,7 +26,7 @@ def test_a_slot_is_shown_as_the_server_has_it(database, catalog):
     assert (slot.name, slot.plugin, slot.database, slot.temporary) == (name, "pgoutput", database.name, False)
     assert (slot.active_pid, slot.two_phase, slot.invalidation_reason) == (None, False, None)
     assert slot.wal_status == "reserved"
-    assert slot.failover == (False if database.server.version >= 17 else None)
+    assert slot.failover == slot.synced == (False if database.server.version >= 17 else None)
 
 
 def test_lag_and_retained_bytes_grow_with_the_log(database, catalog):
