@@ -135,8 +135,8 @@ def check_source(
     `slot_position` is the slot's confirmed_flush_lsn; `history`, called where the timelines differ, gives the
     server's TIMELINE_HISTORY: earlier timelines, each with the position at which it was left. Raises
     SOURCE_CHANGED for another server, database, slot or set of publications, or a timeline that does not
-    descend from ours at our position; GAP if the slot is beyond the checkpoint, unless `accept_gap`: then the
-    stream gets a new identity and begins at the slot's position.
+    descend from ours at our position, unless the slot proves that we wrote from it; GAP if the slot is beyond
+    the checkpoint, unless `accept_gap`: then the stream gets a new identity and begins where the slot is.
     """
     _check_identity(checkpoint.source, source)
     if source.publications != checkpoint.source.publications and not accept_publications:
@@ -144,7 +144,7 @@ def check_source(
             "publications", ", ".join(checkpoint.source.publications), ", ".join(source.publications),
             hint="if that is meant: --accept-publications",
         )  # fmt: skip
-    _check_timeline(checkpoint, source, history)
+    _check_timeline(checkpoint, source, slot_position, history)
     if accept_gap and slot_position > checkpoint.end_lsn:
         return replace(checkpoint, source=source, stream_id=str(uuid.uuid4()), end_lsn=slot_position)
     check_gap(source.slot, slot_position, checkpoint.end_lsn)
@@ -171,15 +171,23 @@ def _check_identity(ours: StreamSource, theirs: StreamSource) -> None:
 
 
 def _check_timeline(
-    checkpoint: Checkpoint, source: StreamSource, history: Callable[[], Sequence[tuple[int, Lsn]]]
+    checkpoint: Checkpoint,
+    source: StreamSource,
+    slot_position: Lsn,
+    history: Callable[[], Sequence[tuple[int, Lsn]]],
 ) -> None:
+    """Refuse a timeline that doesn't have what is written.
+
+    One that left ours before our position has it if we wrote from it: from a standby that was promoted
+    meanwhile. Only a slot that was confirmed up to exactly our position proves that.
+    """
     ours, theirs = checkpoint.source.timeline, source.timeline
     if ours == theirs:
         return
     left_at = dict(history()).get(ours)
     if theirs < ours or left_at is None:
         raise _changed("timeline", str(ours), f"{theirs}, which does not descend from it")
-    if checkpoint.end_lsn > left_at:
+    if checkpoint.end_lsn > left_at and slot_position != checkpoint.end_lsn:
         raise _changed(
             "timeline", f"{ours} up to {checkpoint.end_lsn}", f"{theirs}, which left it at {left_at}"
         )

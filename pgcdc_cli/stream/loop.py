@@ -90,12 +90,19 @@ class StreamLoop:
         self._signals = signals
         self._report = report
 
-    def run(self, connection: ReplicationConnection, encoder: FrameEncoder) -> None:
-        """Go on until the run is to end; raises PgcdcError CONNECTION where the server ends the stream."""
+    def run(
+        self, connection: ReplicationConnection, encoder: FrameEncoder, follow_timeline: Callable[[], None]
+    ) -> None:
+        """Go on until the run is to end; raises PgcdcError CONNECTION where the server ends the stream.
+
+        `follow_timeline` is called before anything that came is taken into the sink.
+        """
         receiver = BatchReceiver(connection, encoder, self._end, self._must_end, self._sink.pace)
         self._writer.last_data = time.monotonic()
         while not (encoder.ended or self._must_end() or self._end_is_reached(encoder)):
             received = receiver.receive()
+            if not received.empty:
+                follow_timeline()
             self._write(received, connection, encoder)
             if received.closed:
                 raise PgcdcError(ErrorKind.CONNECTION, "could not go on: the server ended the stream")

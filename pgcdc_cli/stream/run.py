@@ -24,6 +24,7 @@ from pgcdc_cli.stream.reconnect import RetryPolicy
 from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals, StreamSettings
 from pgcdc_cli.stream.snapshot import Snapshot
 from pgcdc_cli.stream.start import RunStart
+from pgcdc_cli.stream.timeline import TimelineWatch
 
 log = logging.getLogger("pgcdc")
 
@@ -48,6 +49,7 @@ class StreamRun:
         self._end = RunEnd(settings.limits)
         self._writer = SliceWriter(sink, signals)
         self._start = RunStart(settings, sink, self._catalog, signals, decodes=encoding.decodes)
+        self._timeline = TimelineWatch(self._start, sink, signals)
         heartbeats = Heartbeats(encoding.restartable, settings.heartbeat_interval)
         self._loop = StreamLoop(sink, self._writer, self._end, heartbeats, signals, report)
         self._snapshot_taken = False
@@ -122,9 +124,10 @@ class StreamRun:
                 self._sink.close()
                 return
             options = self._plugin_options(connection.server_version)
-            connection.start(settings.slot, self._sink.durable_lsn, options)
-            retries.connected()
-            self._loop.run(connection, self._encoder(identity.database))
+            with closing(self._timeline.begin(connection, identity)) as timeline:
+                connection.start(settings.slot, self._sink.durable_lsn, options)
+                retries.connected()
+                self._loop.run(connection, self._encoder(identity.database), timeline.follow)
             self._sink.close()
             self._loop.acknowledge(connection)
             self._part(connection)

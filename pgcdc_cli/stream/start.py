@@ -15,6 +15,10 @@ from pgcdc_cli.stream.settings import Signals, StreamSettings
 
 log = logging.getLogger("pgcdc")
 
+_OLDER_SERVER = (
+    "the server is an older copy of itself: bring back the newer one, or use another directory and a new slot"
+)
+_STANDBY_BEHIND = "run again when it has caught up with the primary"
 _OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
 
 
@@ -69,6 +73,7 @@ class RunStart:
             identity.system_id, identity.timeline, identity.database, settings.slot, settings.publications
         )
         checkpoint = self._checked(source, position, connection)
+        self._check_log_end(identity.wal_position, in_recovery=connection.in_recovery)
         if checkpoint is not None or not self._started:
             self._sink.start(source, self._start_lsn(position), checkpoint)
         self._started = True
@@ -110,6 +115,20 @@ class RunStart:
             check_gap(settings.slot, position, self._sink.durable_lsn)
         return None
 
+    def _check_log_end(self, log_end: Lsn, *, in_recovery: bool) -> None:
+        """Refuse a server whose log doesn't have our position yet; a standby may come to it.
+
+        So no slot is confirmed beyond its server's log: `check_source` relies on it.
+        """
+        done = self._sink.durable_lsn
+        if done <= max(log_end, self._settings.start_lsn or Lsn(0)):
+            return
+        if in_recovery:
+            message = f"could not go on from {done}: the standby has come to {log_end} only"
+            raise PgcdcError(ErrorKind.CONNECTION, message, hint=_STANDBY_BEHIND)
+        message = f"could not go on from {done}: the server's log ends before that, at {log_end}"
+        raise PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=_OLDER_SERVER)
+
     def _start_lsn(self, position: Lsn) -> Lsn:
         wanted = self._settings.start_lsn
         if self.unread:
@@ -141,6 +160,9 @@ def check_slot(catalog: Catalog, name: str, database: str, *, decodes: bool, kee
         raise PgcdcError(
             ErrorKind.SLOT_INVALIDATED, f'could not stream slot "{name}": invalidated ({reason})'
         )
+    if slot.synced:
+        message = f'could not stream slot "{name}": this standby is synchronizing it from the primary'
+        raise PgcdcError(ErrorKind.SLOT_ACTIVE, message, hint=SYNCED_HINT)
     return slot.confirmed_flush_lsn or Lsn(0)
 
 
@@ -156,6 +178,3 @@ def _misfit(slot: Slot, database: str, *, decodes: bool, keeps_prepared: bool) -
     if slot.two_phase and not keeps_prepared:
         return "it sends prepared transactions, and nothing keeps them: use -f, -D or --two-phase-at prepare"
     return None
-    if slot.synced:
-        message = f'could not stream slot "{name}": this standby is synchronizing it from the primary'
-        raise PgcdcError(ErrorKind.SLOT_ACTIVE, message, hint=SYNCED_HINT)

@@ -220,6 +220,25 @@ def test_a_later_timeline_must_descend_from_ours_after_our_position(history, fin
         assert caught.value.kind is ErrorKind.SOURCE_CHANGED
 
 
+def test_a_timeline_that_left_ours_earlier_is_the_one_we_wrote_if_its_slot_is_where_we_are():
+    source = replace(SOURCE, timeline=2)
+    history = [(1, Lsn(ONE.end_lsn - 8))]
+    checked = check_source(ONE, source, slot_position=ONE.end_lsn, history=lambda: history)
+    assert checked == replace(ONE, source=source)
+    for elsewhere in (-9, -8, -1, 1):
+        with pytest.raises(PgcdcError) as caught:
+            check_source(
+                ONE,
+                source,
+                slot_position=Lsn(ONE.end_lsn + elsewhere),
+                accept_gap=True,
+                history=lambda: history,
+            )
+        assert caught.value.kind is ErrorKind.SOURCE_CHANGED
+    with pytest.raises(PgcdcError, match="does not descend"):
+        check_source(ONE, source, slot_position=ONE.end_lsn, history=list)
+
+
 def test_a_slot_beyond_the_checkpoint_is_a_gap():
     beyond = Lsn(ONE.end_lsn + 1)
     with pytest.raises(PgcdcError) as caught:

@@ -1,0 +1,241 @@
+"""Standbys that are promoted, and servers put back to what they were: nothing is lost, no histories mixed."""
+
+import json
+import signal
+import subprocess
+import threading
+from dataclasses import replace
+
+import psycopg
+import pytest
+from processes import PGCDC, wait_until
+from servers import remove, start
+from standbys import cold_copy, flush_log, put_back, replayed, standby
+from stream_runs import NOW, SMALL, delivers, insert, make_slot, position, refused, stream
+
+from pgcdc_cli.directory.checkpoint import decode, encode
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.replication.connection import ReplicationConnection
+
+OTHER_PLACE = "use another directory, or connect to the source that the checkpoint names"
+SOON = ("--fsync-interval", "0.01")
+PROMOTE = "nothing is lost: promote the standby, or connect to the primary"
+
+
+def connect(server) -> psycopg.Connection:
+    return psycopg.connect(server.uri(), autocommit=True)
+
+
+def checkpoint(path) -> dict:
+    return json.loads(path.read_text())
+
+
+@pytest.fixture
+def pair(request):
+    """A server with the tables of `SMALL`, and a standby of it."""
+    primary = start(getattr(request, "param", 18))
+    try:
+        with connect(primary) as there:
+            there.execute(SMALL)
+        follower = standby(primary)
+        try:
+            yield primary, follower
+        finally:
+            remove(follower)
+    finally:
+        remove(primary)
+
+
+def make_own_slot(primary, follower) -> None:
+    """Make slot `s` on a standby, which waits for what only its primary can log."""
+    create = [
+        follower.bin / "psql", "-q", "-d", follower.uri(),
+        "-c", "SELECT pg_create_logical_replication_slot('s', 'pgoutput')",
+    ]  # fmt: skip
+    replayed(follower, primary)
+    with connect(primary) as there, subprocess.Popen(create, stdout=subprocess.DEVNULL) as making:
+        while making.poll() is None:
+            flush_log(there)
+            threading.Event().wait(0.1)
+    assert making.returncode == 0
+
+
+@pytest.mark.parametrize("pair", [16, 18], ids=["pg16", "pg18"], indirect=True)
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
+def test_a_standby_is_promoted_while_it_is_streamed(pair, tmp_path, follow, end):
+    primary, follower = pair
+    make_own_slot(primary, follower)
+    path = tmp_path / "rows"
+    saved = tmp_path / "rows.checkpoint"
+    with connect(primary) as there:
+        insert(there, 1, 1)
+    following = follow(follower.uri(), "s", path, *SOON)
+    wait_until(lambda: following.rows() == [1])
+    assert checkpoint(saved)["source"]["timeline"] == 1
+    follower.pg_ctl("promote")
+    with connect(follower) as here:
+        insert(here, 2, 2)
+        wait_until(lambda: following.rows() == [1, 2])
+        wait_until(lambda: checkpoint(saved)["source"]["timeline"] == 2)
+        following.stop(end)
+        insert(here, 3, 3)
+    again = stream(follower.uri(), "s", "-f", str(path), *NOW)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert following.rows() == [1, 2, 3]
+
+
+def test_a_new_timeline_is_in_the_checkpoint_before_anything_of_it(pair, tmp_path, follow):
+    primary, follower = pair
+    make_own_slot(primary, follower)
+    following = follow(follower.uri(), "s", tmp_path / "rows", *SOON)
+    saved = tmp_path / "rows.checkpoint"
+    wait_until(saved.exists)
+    follower.pg_ctl("promote")
+    with connect(follower) as here, ReplicationConnection(follower.uri()) as asked:
+        for number in range(1, 30):
+            insert(here, number, number)
+            wait_until(lambda: following.rows()[-1:] == [number])  # noqa: B023
+            [(_, left)] = asked.timeline_history(2)
+            found = checkpoint(saved)
+            assert found["source"]["timeline"] == 2 or Lsn.parse(found["end_lsn"]) <= left
+    assert following.stop()[0] == 0
+
+
+def test_a_checkpoint_that_was_left_behind_by_a_promotion(pair, tmp_path):
+    primary, follower = pair
+    make_own_slot(primary, follower)
+    out = tmp_path / "out"
+    follower.pg_ctl("promote")
+    with connect(follower) as here:
+        insert(here, 1, 1)
+        assert delivers(follower.uri(), "s", out) == [1]
+        saved = out / "checkpoint.json"
+        ended = decode(saved.read_bytes())
+        behind = replace(ended, source=replace(ended.source, timeline=1))
+        insert(here, 2, 2)
+        saved.write_bytes(encode(replace(behind, end_lsn=Lsn(behind.end_lsn + 8))))
+        with ReplicationConnection(follower.uri()) as asked:
+            [(_, left)] = asked.timeline_history(2)
+        refused(
+            stream(follower.uri(), "s", "-D", str(out), *NOW), 13,
+            "go on from the checkpoint: it is of timeline 1 up to "
+            f"{Lsn(behind.end_lsn + 8)}, not 2, which left it at {left}", OTHER_PLACE,
+        )  # fmt: skip
+        saved.write_bytes(encode(behind))
+        assert delivers(follower.uri(), "s", out) == [1, 2]
+    assert checkpoint(saved)["source"]["timeline"] == 2
+
+
+def test_a_standby_that_is_behind_the_checkpoint_is_waited_for(pair, tmp_path):
+    primary, follower = pair
+    make_own_slot(primary, follower)
+    out = tmp_path / "out"
+    delivers(follower.uri(), "s", out)
+    saved = out / "checkpoint.json"
+    ahead = decode(saved.read_bytes())
+    ahead = replace(ahead, end_lsn=Lsn(ahead.end_lsn + (1 << 20)))
+    saved.write_bytes(encode(ahead))
+    run = stream(follower.uri(), "s", "-D", str(out), *NOW)
+    assert run.returncode == 3
+    assert run.stderr.startswith(
+        f"pgcdc: error: could not go on from {ahead.end_lsn}: the standby has come to "
+    )
+    assert run.stderr.endswith(" only\nhint: run again when it has caught up with the primary\n")
+    with connect(follower) as here:
+        assert Lsn.parse(position(here, "s")) < ahead.end_lsn
+    follower.pg_ctl("promote")
+    with ReplicationConnection(follower.uri()) as asked:
+        [(_, left)] = asked.timeline_history(2)
+    refused(
+        stream(follower.uri(), "s", "-D", str(out), *NOW), 13,
+        f"go on from the checkpoint: it is of timeline 1 up to {ahead.end_lsn}, "
+        f"not 2, which left it at {left}", OTHER_PLACE,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def synced():
+    """A server with slot `s` and a row, and its standby, which has a copy of the slot."""
+    primary = start(18)
+    try:
+        with connect(primary) as there:
+            there.execute(SMALL)
+            there.execute("SELECT pg_create_physical_replication_slot('standby')")
+            there.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput', false, false, true)")
+            settings = {"primary_slot_name": "standby", "hot_standby_feedback": "on"}
+            follower = standby(primary, settings)
+            try:
+                insert(there, 1, 1)
+                yield primary, follower
+            finally:
+                remove(follower)
+    finally:
+        remove(primary)
+
+
+def synchronize(primary, follower) -> None:
+    """Have the slot copied: the standby keeps it once the primary's is where it can follow."""
+    with connect(follower) as here:
+
+        def is_kept() -> bool:
+            replayed(follower, primary)
+            here.execute("SELECT pg_sync_replication_slots()")
+            kept = "SELECT 1 FROM pg_replication_slots WHERE slot_name = 's' AND synced AND NOT temporary"
+            return here.execute(kept).fetchone() is not None
+
+        wait_until(is_kept, pause=0.3)
+
+
+def test_a_standbys_copy_of_a_slot_is_waited_for(synced, tmp_path, follow):
+    primary, follower = synced
+    both = f"postgresql://postgres@/postgres?host={primary.socket_directory},{follower.socket_directory}"
+    following = follow(both, "s", tmp_path / "rows", *SOON)
+    wait_until(lambda: following.rows() == [1])
+    synchronize(primary, follower)
+    primary.pg_ctl("stop", "-m", "fast")
+    run = stream(follower.uri(), "s", "-f", str(tmp_path / "other"), *NOW)
+    refused(run, 5, 'stream slot "s": this standby is synchronizing it from the primary', PROMOTE)
+    with ReplicationConnection(follower.uri()) as connection, pytest.raises(PgcdcError) as caught:
+        connection.start("s", Lsn(0), {"proto_version": "1", "publication_names": "pub"})
+    assert (caught.value.kind, caught.value.hint) == (ErrorKind.SLOT_ACTIVE, PROMOTE)
+    drop = [*PGCDC, "slot", "drop", "s", "-d", follower.uri()]
+    dropped = subprocess.run(drop, capture_output=True, text=True, timeout=60, check=False)
+    assert dropped.returncode == 2
+    assert dropped.stderr.endswith("\nhint: drop it on the primary: the standby has a copy of it\n")
+    follower.pg_ctl("promote")
+    with connect(follower) as here:
+        insert(here, 2, 2)
+    wait_until(lambda: following.rows() == [1, 2])
+    status, errors = following.stop()
+    assert status == 0
+    assert "this standby is synchronizing it from the primary; trying again" in errors
+
+
+def test_an_older_copy_of_the_server_is_refused(tmp_path):
+    server = start(18)
+    try:
+        make_slot(server.uri(), "s")
+        copy = cold_copy(server)
+        out = tmp_path / "out"
+        assert delivers(server.uri(), "s", out) == [1]
+        with connect(server) as here:
+            insert(here, 2, 2000)
+        delivers(server.uri(), "s", out)
+        put_back(server, copy)
+        end = checkpoint(out / "checkpoint.json")["end_lsn"]
+        with connect(server) as here:
+            insert(here, 3000, 3000)
+        run = stream(server.uri(), "s", "-D", str(out), *NOW)
+        assert (run.returncode, run.stdout) == (13, "")
+        error, hint = run.stderr.splitlines()
+        assert error.startswith(
+            f"pgcdc: error: could not go on from {end}: the server's log ends before that, at "
+        )
+        assert hint == (
+            "hint: the server is an older copy of itself: bring back the newer one,"
+            " or use another directory and a new slot"
+        )
+        assert checkpoint(out / "checkpoint.json")["end_lsn"] == end
+    finally:
+        remove(server)
