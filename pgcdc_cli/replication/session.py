@@ -17,6 +17,10 @@ SessionConnection = psycopg.Connection[tuple[object, ...]]
 Kinds = dict[str, ErrorKind]
 
 SESSION_SETTINGS = {
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
     "TimeZone": "UTC",
     "DateStyle": "ISO",
     "IntervalStyle": "postgres",
@@ -24,9 +28,18 @@ SESSION_SETTINGS = {
     "bytea_output": "hex",
     "client_min_messages": "warning",
 }
-"""Set by statement rather than by the connection option `options`, which is the user's to give."""
+"""Set by statement rather than by the connection option `options`, which is the user's to give.
 
-_SET = ";".join(f"SET {name} = '{value}'" for name, value in SESSION_SETTINGS.items()).encode()
+A role's or a database's timeouts are for shorter work: pg_dump, too, goes without.
+"""
+
+# Which came with 17.
+_NO_TRANSACTION_TIMEOUT = (
+    "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'"
+)
+_SET = ";".join(
+    [*(f"SET {name} = '{value}'" for name, value in SESSION_SETTINGS.items()), _NO_TRANSACTION_TIMEOUT]
+).encode()
 
 UNDEFINED_OBJECT = "42704"
 INTERNAL_ERROR = "XX000"
@@ -44,11 +57,16 @@ _KINDS = {
     "58P01": ErrorKind.SLOT_INVALIDATED,
     "53300": ErrorKind.CONNECTION,
     "53400": ErrorKind.USAGE,
+    "25P03": ErrorKind.CONNECTION,
+    "25P04": ErrorKind.CONNECTION,
+    "55P03": ErrorKind.CONNECTION,
+    "57014": ErrorKind.CONNECTION,
     "57P01": ErrorKind.CONNECTION,
     "57P02": ErrorKind.CONNECTION,
     "57P03": ErrorKind.CONNECTION,
     "57P05": ErrorKind.CONNECTION,
 }
+_CANCELLED = "it was cancelled, by a timeout of the server or with pg_cancel_backend: run again"
 _CLASSES = {
     "08": ErrorKind.CONNECTION,
     "22": ErrorKind.USAGE,
@@ -58,8 +76,12 @@ _CLASSES = {
 _HINTS = {
     "3D000": "check -d",
     "25006": "connect to the primary: a standby is read only",
+    "25P03": _CANCELLED,
+    "25P04": _CANCELLED,
     "53300": "raise max_connections or max_wal_senders, or end other sessions",
     "53400": "raise max_replication_slots, or drop a slot that nobody reads: pgcdc slot list",
+    "55P03": _CANCELLED,
+    "57014": _CANCELLED,
 }
 _REFUSED = (
     (r"Is the server running|timeout expired|translate host|resolve host", ErrorKind.CONNECTION, None),

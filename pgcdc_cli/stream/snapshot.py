@@ -50,12 +50,6 @@ LEFT JOIN pg_index i ON i.indrelid = c.oid
 ORDER BY 2, 3
 """
 
-_NO_TIMEOUTS = """
-SELECT set_config(name, '0', false) FROM pg_settings
-WHERE name IN ('statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')
-"""
-"""A role's or a database's are for shorter work: pg_dump, too, goes without. The last came with 17."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Table:
@@ -83,7 +77,6 @@ class Snapshot:
         self._connection.close()
 
     def _begin(self, conninfo: str) -> Lsn:
-        self._run(sql.SQL(_NO_TIMEOUTS))
         with ReplicationConnection(conninfo) as exporting:
             name = f"pgcdc_snapshot_{secrets.token_hex(6)}"
             position, snapshot = exporting.export_snapshot(name)

@@ -1,0 +1,62 @@
+"""A database's timeouts are for shorter work than ours, and what was cancelled is tried again."""
+
+import subprocess
+
+import psycopg
+import pytest
+from processes import PGCDC, wait_until
+from stream_runs import insert
+
+LONGER_THAN_THESE = "SELECT pg_sleep(1)"
+
+
+def waits_for(database, condition: str) -> None:
+    wait_until(
+        lambda: database.execute(f"SELECT 1 FROM pg_locks WHERE NOT granted AND {condition}").fetchone()
+    )
+
+
+@pytest.mark.parametrize("timeout", ["statement_timeout", "lock_timeout"])
+def test_a_locked_catalog_is_waited_for(source, tmp_path, follow, timeout):
+    slot, out = source.create_slot(), tmp_path / "out"
+    source.execute(f"ALTER DATABASE {source.name} SET {timeout} = '200ms'")
+    run = follow(source.uri, slot, out)
+    insert(source, 1, 1)
+    wait_until(lambda: run.rows() == [1])
+    source.execute("ALTER TABLE t ADD c int")
+    with psycopg.connect(source.uri, options="-c statement_timeout=0") as locker:
+        locker.execute("LOCK TABLE pg_attrdef IN ACCESS EXCLUSIVE MODE")
+        insert(source, 2, 2)
+        waits_for(source, "relation = 'pg_attrdef'::regclass")
+        locker.execute(LONGER_THAN_THESE)
+    wait_until(lambda: run.rows() == [1, 2])
+    assert run.stop() == (0, "")
+
+
+def test_a_slot_waits_for_the_transactions_before_it(source):
+    source.execute(f"ALTER DATABASE {source.name} SET lock_timeout = '200ms'")
+    name = f"s_{source.name}"
+    line = [*PGCDC, "slot", "create", "-d", source.uri, name]
+    with psycopg.connect(source.uri, options="-c statement_timeout=0") as before:
+        insert(before, 1, 1)
+        with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            waits_for(source, "locktype = 'transactionid'")
+            before.execute(LONGER_THAN_THESE)
+            before.rollback()
+            errors = process.communicate(timeout=60)[1]
+    assert (process.returncode, errors) == (0, "")
+
+
+def test_a_walsender_that_is_cancelled_is_connected_to_again(source, tmp_path, follow):
+    slot, out = source.create_slot(), tmp_path / "out"
+    run = follow(source.uri, slot, out)
+    insert(source, 1, 1)
+    wait_until(lambda: run.rows() == [1])
+    source.execute(
+        "SELECT pg_cancel_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", (slot,)
+    )
+    insert(source, 2, 2)
+    wait_until(lambda: run.rows() == [1, 2])
+    status, errors = run.stop()
+    reason = f'could not receive from slot "{slot}": canceling statement due to user request'
+    assert (status, errors) == (0, f"pgcdc: warning: {reason}; trying again\n")
