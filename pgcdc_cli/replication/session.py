@@ -84,6 +84,7 @@ _HINTS = {
     "57014": _CANCELLED,
 }
 _REFUSED = (
+    (r"private key", ErrorKind.USAGE, "check sslkey: a file that its owner alone may read (chmod 600)"),
     (r"Is the server running|timeout expired|translate host|resolve host", ErrorKind.CONNECTION, None),
     (r"starting up|shutting down|not yet accepting|recovery mode", ErrorKind.CONNECTION, None),
     (r"too many|remaining connection slots|max_wal_senders", ErrorKind.CONNECTION, _HINTS["53300"]),
