@@ -83,8 +83,9 @@ _HINTS = {
     "55P03": _CANCELLED,
     "57014": _CANCELLED,
 }
+_CHECK_KEY = "check sslkey, a file that its owner alone may read (chmod 600), and sslpassword"
 _REFUSED = (
-    (r"private key", ErrorKind.USAGE, "check sslkey: a file that its owner alone may read (chmod 600)"),
+    (r"private key", ErrorKind.USAGE, _CHECK_KEY),
     (r"Is the server running|timeout expired|translate host|resolve host", ErrorKind.CONNECTION, None),
     (r"starting up|shutting down|not yet accepting|recovery mode", ErrorKind.CONNECTION, None),
     (r"too many|remaining connection slots|max_wal_senders", ErrorKind.CONNECTION, _HINTS["53300"]),
@@ -94,6 +95,11 @@ _REFUSED = (
     (r"certificate|does not support SSL", ErrorKind.USAGE, "check sslmode, sslrootcert and sslcert"),
     (r"closed the connection unexpectedly|Connection reset|Broken pipe", ErrorKind.CONNECTION, None),
 )
+_FAILED = re.compile(r"^(connection failed: |connection is bad: )+")
+_ATTEMPT = re.compile(
+    r"^- host: (?:None|'(.*?)'), port: (?:None|'(.*?)'), hostaddr: (?:None|'(.*?)'): ", re.MULTILINE
+)
+_WHERE = re.compile(r"^connection to server (?:at|on) .*? failed: ")
 _PINGS = {Ping.OK: ErrorKind.AUTHENTICATION, Ping.NO_ATTEMPT: ErrorKind.USAGE}
 
 
@@ -125,11 +131,30 @@ def connect_failure(conninfo: str, error: psycopg.Error) -> PgcdcError:
         # libpq quotes the piece it stumbled over, and that may be half of a password.
         text = re.sub(r'"[^"]*"', '"..."', _one_line(str(error)))
         return PgcdcError(ErrorKind.USAGE, f"could not read the connection string: {text}", hint="check -d")
-    text = _one_line(str(error)).removeprefix("connection failed: ").removeprefix("connection is bad: ")
+    text = _one_line(_FAILED.sub("", str(error), count=1))
     kind, hint = _refusal(conninfo, text)
+    text = _of_several_hosts(str(error)) or text
     if error.pgconn is not None and error.pgconn.needs_password:
         kind, hint = ErrorKind.AUTHENTICATION, None
     return PgcdcError(kind, f"could not connect to the server: {text}", hint=hint)
+
+
+def _of_several_hosts(text: str) -> str | None:
+    """Shorten what psycopg says of several attempts, the last of them twice; None where there was one."""
+    _, *parts = _ATTEMPT.split(text)
+    attempts = zip(parts[::4], parts[1::4], parts[2::4], parts[3::4], strict=True)
+    said = (f"{_place(host or address, port)}: {_brief(why)}" for host, port, address, why in attempts)
+    return "; ".join(dict.fromkeys(said)) or None
+
+
+def _place(host: str | None, port: str | None) -> str:
+    return f'"{host}", port {port}' if port else f'"{host}"'
+
+
+def _brief(failure: str) -> str:
+    """Give the reason alone."""
+    reason = _FAILED.sub("", failure, count=1).partition("\n\tIs the server running")[0]
+    return _one_line(_WHERE.sub("", reason, count=1))
 
 
 def _refusal(conninfo: str, text: str) -> tuple[ErrorKind, str | None]:

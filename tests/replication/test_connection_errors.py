@@ -74,6 +74,29 @@ def test_a_refusal_in_another_language_is_no_reason_to_try_again(strict_server, 
     assert refused("host=/nowhere user=u").kind is ErrorKind.CONNECTION
 
 
+def test_several_hosts_are_each_named_once_in_a_line():
+    error = refused("host=127.0.0.1,/nowhere,127.0.0.1 port=1 user=u dbname=d")
+    assert error.kind is ErrorKind.CONNECTION
+    assert error.message == (
+        'could not connect to the server: "127.0.0.1", port 1: Connection refused;'
+        ' "/nowhere", port 1: No such file or directory'
+    )
+
+
+def test_an_address_stands_for_a_host_without_a_name():
+    error = refused("hostaddr=127.0.0.1,127.0.0.2 port=1 user=u dbname=d")
+    reasons = (f'"127.0.0.{n}", port 1: Connection refused' for n in (1, 2))
+    assert error.message == f"could not connect to the server: {'; '.join(reasons)}"
+
+
+def test_what_the_last_of_several_hosts_says_is_not_lost(strict_server):
+    error = refused(f"host=/nowhere,{strict_server.socket_directory} user=nobody dbname=postgres")
+    reason = f'"{strict_server.socket_directory}": FATAL:  role "nobody" does not exist'
+    assert (
+        error.message == f'could not connect to the server: "/nowhere": No such file or directory; {reason}'
+    )
+
+
 def test_too_many_walsenders_is_worth_another_try(strict_server):
     uri = strict_server.uri()
     with ReplicationConnection(uri), ReplicationConnection(uri):
