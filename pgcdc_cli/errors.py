@@ -45,7 +45,7 @@ class ErrorKind(Enum):
     GAP = Rule(6, False, "changes in between are lost: --accept-gap goes on without them")
     PUBLICATION = Rule(7, False, "create it with: pgcdc publication create NAME, before the slot")
     PROTOCOL = Rule(8, False, "nothing of it was confirmed: report it with the .bad file")
-    OUTPUT = Rule(9, False, "nothing beyond the last checkpoint was confirmed: make room and run again")
+    OUTPUT = Rule(9, False, "nothing beyond the last checkpoint was confirmed: mend it and run again")
     CHECKPOINT = Rule(
         10, False, "restore the file from a copy, or start over with an empty directory and a new slot"
     )

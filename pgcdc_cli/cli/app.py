@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -247,7 +248,8 @@ def _forget_output_if_gone(error: PgcdcError) -> None:
 
 
 def _forget_output() -> None:
-    """Let Python not try again at exit to write what can't be written."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
-    os.close(null)
+    """Let Python not try again at exit to write what can't be written; if not even that opens, it may."""
+    with suppress(OSError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)

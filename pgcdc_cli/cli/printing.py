@@ -3,6 +3,7 @@
 Neither ever holds a password, or control characters that a terminal would obey.
 """
 
+import errno
 import os
 import sys
 import traceback
@@ -75,9 +76,9 @@ def output_error(error: OSError) -> Exception:
     if isinstance(error, BrokenPipeError):
         return error
     reason = error.strerror or str(error)
-    return PgcdcError(
-        ErrorKind.OUTPUT, f"could not write to standard output: {reason}", hint="make room and run again"
-    )
+    full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+    hint = "make room and run again" if full else "check where standard output goes"
+    return PgcdcError(ErrorKind.OUTPUT, f"could not write to standard output: {reason}", hint=hint)
 
 
 def say(text: str) -> None:

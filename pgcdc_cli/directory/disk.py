@@ -5,6 +5,7 @@ short or be the last before a crash. Whatever goes wrong is an error of kind OUT
 only a reader that went away stays a BrokenPipeError, which is no error to anybody.
 """
 
+import errno
 import os
 import select
 import stat
@@ -22,6 +23,25 @@ T = TypeVar("T")
 
 TEMPORARY = ".tmp"
 _CHUNK = 1 << 20
+
+_MAKE_ROOM = "nothing beyond the last checkpoint was confirmed: make room and run again"
+_CHECK_MODE = "check owner and mode of the path and of its folder, and who runs pgcdc"
+_MISSING = "a folder on the way is missing: make it, or put it back where it was removed"
+_HINTS = {
+    errno.ENOSPC: _MAKE_ROOM,
+    errno.EDQUOT: _MAKE_ROOM,
+    errno.EFBIG: "raise the largest size of a file (ulimit -f), or write smaller ones: -D with --rotate-size",
+    errno.EROFS: "mount the file system for writing, or write to another place",
+    errno.EACCES: _CHECK_MODE,
+    errno.EPERM: _CHECK_MODE,
+    errno.ENOENT: _MISSING,
+    errno.ENOTDIR: "a file stands where a folder should be: move it away, or write to another place",
+    errno.EISDIR: "a folder takes -D, not -f",
+    errno.EEXIST: "move away what has that name, or write to another place",
+    errno.EMFILE: "raise the number of files that a process may open: ulimit -n",
+    errno.ENFILE: "raise the number of files that the system may open: fs.file-max",
+}
+"""What mends what the operating system reports; the kind's own hint is for the rest."""
 
 
 class Stat(NamedTuple):
@@ -177,4 +197,4 @@ def _named(verb: str, path: str) -> Iterator[None]:
         raise
     except OSError as error:
         message = f'could not {verb} "{path}": {error.strerror or error}'
-        raise PgcdcError(ErrorKind.OUTPUT, message) from error
+        raise PgcdcError(ErrorKind.OUTPUT, message, hint=_HINTS.get(error.errno or 0)) from error

@@ -51,7 +51,8 @@ class SegmentDirectory:
         if found is None:
             self._files.disk.mkdir(self._files.root)
         elif not found.folder:
-            raise PgcdcError(ErrorKind.OUTPUT, f'could not open "{self._files.root}": it is no directory')
+            message = f'could not open "{self._files.root}": it is no directory'
+            raise PgcdcError(ErrorKind.OUTPUT, message, hint="write into a file with -f, or name another")
         return self._files.disk.lock(self._files.full(self.control.lock))
 
     def check_unwritten(self) -> None:

@@ -183,6 +183,20 @@ def test_a_full_disk_is_said(stream, tmp_path):
     )
 
 
+def test_output_that_cant_be_written_needs_no_room(stream, tmp_path):
+    stream("-D", "d")
+    command = [*PGCDC, "show", "d"]
+    with Path("/dev/null").open() as unwritable:
+        ran = subprocess.run(
+            command, stdout=unwritable, stderr=subprocess.PIPE, text=True, cwd=tmp_path, check=False
+        )
+    assert ran.returncode == 9
+    assert ran.stderr == (
+        "pgcdc: error: could not write to standard output: Bad file descriptor\n"
+        "hint: check where standard output goes\n"
+    )
+
+
 # Unfinished files
 
 

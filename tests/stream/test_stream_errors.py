@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import re
 import resource
 import signal
 import socket
@@ -30,6 +31,9 @@ from stream_runs import (
 SEE_HELP = "see pgcdc stream --help"
 START_SERVER = "check that the server is running and reachable, and -h, -p and -d"
 MAKE_ROOM = "nothing beyond the last checkpoint was confirmed: make room and run again"
+CHECK_MODE = "check owner and mode of the path and of its folder, and who runs pgcdc"
+OTHER_PLACE = "move away what has that name, or write to another place"
+MISSING = "a folder on the way is missing: make it, or put it back where it was removed"
 OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
 
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1  # linux/prctl.h, linux/capability.h
@@ -236,7 +240,8 @@ def test_a_full_disk_loses_nothing(source, tmp_path, where):
     line = stream_command(source.uri, slot, where, str(out), "-F", "0.01", *NOW)
     run = limited(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)), line)
     full = next(out.rglob("*.partial")) if where == "-D" else out
-    refused(run, 9, f'write "{full}": File too large', MAKE_ROOM)
+    hint = "raise the largest size of a file (ulimit -f), or write smaller ones: -D with --rotate-size"
+    refused(run, 9, f'write "{full}": File too large', hint)
     assert stream(source.uri, slot, where, str(out), *NOW).returncode == 0
     assert (in_directory(out) if where == "-D" else numbers(out.read_text())) == list(range(1, 5001))
 
@@ -262,7 +267,7 @@ def test_a_directory_that_may_only_be_read(source, written):
     ):
         line = stream_command(source.uri, slot, where, str(path), *NOW)
         run = limited(lambda: ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0), line)
-        refused(run, 9, f"{doing}: Permission denied", MAKE_ROOM)
+        refused(run, 9, f"{doing}: Permission denied", CHECK_MODE)
     for folder in (out, out.parent):
         folder.chmod(0o755)
     assert position(source, slot) == before
@@ -273,8 +278,77 @@ def test_a_file_where_a_directory_should_be(source, tmp_path):
     slot, file = source.create_slot(), tmp_path / "file"
     file.touch()
     run = stream(source.uri, slot, "-D", str(file / "out"))
-    refused(run, 9, f'examine "{file}/out": Not a directory', MAKE_ROOM)
-    refused(stream(source.uri, slot, "-D", str(file)), 9, f'open "{file}": it is no directory', MAKE_ROOM)
+    hint = "a file stands where a folder should be: move it away, or write to another place"
+    refused(run, 9, f'examine "{file}/out": Not a directory', hint)
+    run = stream(source.uri, slot, "-D", str(file))
+    refused(run, 9, f'open "{file}": it is no directory', "write into a file with -f, or name another")
+
+
+def test_a_file_where_a_table_s_folder_should_be(source, tmp_path):
+    slot, out = source.create_slot(), tmp_path / "out"
+    out.mkdir()
+    (out / "public.t").touch()
+    insert(source, 1, 1)
+    run = stream(source.uri, slot, "-D", str(out), *NOW)
+    assert re.fullmatch(
+        f'pgcdc: error: could not open "{out}/public.t/.*": Not a directory\n'
+        "hint: a file stands where a folder should be: move it away, or write to another place\n",
+        run.stderr,
+    )
+    (out / "public.t").unlink()
+    assert delivers(source.uri, slot, out) == [1]
+
+
+def test_a_directory_where_a_file_should_be(source, tmp_path):
+    run = stream(source.uri, source.create_slot(), "-f", str(tmp_path), *NOW)
+    refused(run, 9, f'open "{tmp_path}": Is a directory', "a folder takes -D, not -f")
+
+
+def test_a_directory_in_a_folder_that_is_missing(source, tmp_path):
+    slot, out = source.create_slot(), tmp_path / "missing" / "out"
+    insert(source, 1, 1)
+    run = stream(source.uri, slot, "-D", str(out), *NOW)
+    refused(run, 9, f'create folder "{out}": No such file or directory', MISSING)
+    out.parent.mkdir()
+    assert delivers(source.uri, slot, out) == [1]
+
+
+def test_a_directory_that_is_a_link_to_nowhere(source, tmp_path):
+    (tmp_path / "out").symlink_to("nowhere")
+    run = stream(source.uri, source.create_slot(), "-D", str(tmp_path / "out"), *NOW)
+    refused(run, 9, f'create folder "{tmp_path}/out": File exists', OTHER_PLACE)
+
+
+def test_a_directory_that_is_removed_meanwhile(source, tmp_path, follow):
+    slot, out = source.create_slot(), tmp_path / "out"
+    run = follow(source.uri, slot, out, "-D", str(out), "-F", "0.1")
+    insert(source, 1, 1)
+    wait_until(lambda: list(out.glob("public.t/*.partial")))
+    wait_until(lambda: b".partial" in (out / "checkpoint.json").read_bytes())
+    out.rename(tmp_path / "away")
+    insert(source, 2, 2)
+    status, errors = run.wait()
+    message = f'open "{out}/checkpoint.json.tmp": No such file or directory'
+    assert (status, errors) == (9, f"pgcdc: error: could not {message}\nhint: {MISSING}\n")
+    (tmp_path / "away").rename(out)
+    assert delivers(source.uri, slot, out) == [1, 2]
+
+
+def test_no_more_open_files(source, tmp_path, follow):
+    slot, out = source.create_slot(), tmp_path / "out"
+    run = follow(source.uri, slot, out, "-D", str(out), "-F", "0.1")
+    insert(source, 1, 1)
+    wait_until(lambda: list(out.glob("public.t/*.partial")))
+    resource.prlimit(run.process.pid, resource.RLIMIT_NOFILE, (3, 4096))
+    insert(source, 2, 2)
+    status, errors = run.wait()
+    assert status == 9, errors
+    assert re.fullmatch(
+        f'pgcdc: error: could not (open|fsync) "{out}.*": Too many open files\n'
+        "hint: raise the number of files that a process may open: ulimit -n\n",
+        errors,
+    )
+    assert delivers(source.uri, slot, out) == [1, 2]
 
 
 def test_a_reader_that_goes_away(source, tmp_path):

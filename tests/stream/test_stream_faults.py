@@ -245,6 +245,21 @@ def test_a_full_file_system(source, small_disk, form):
     assert found == list(range(1, 30_001))
 
 
+def test_a_file_system_that_may_only_be_read(source, small_disk):
+    slot, out = source.create_slot(), small_disk / "out"
+    insert(source, 1, 1)
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    run = stream(source.uri, slot, "-D", str(out), "--endpos", "now")
+    assert run.returncode == 9
+    assert run.stderr == (
+        f'pgcdc: error: could not create folder "{out}": Read-only file system\n'
+        "hint: mount the file system for writing, or write to another place\n"
+    )
+    subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
+    assert stream(source.uri, slot, "-D", str(out), "--endpos", "now").returncode == 0
+    assert in_directory(out) == [1]
+
+
 def arrow_numbers(directory: Path) -> list[int]:
     return [row["a"] for row in contents(directory)["public.t"] if isinstance(row, dict)]
 
@@ -271,7 +286,7 @@ def test_a_directory_that_may_not_be_written(source):
         )
         assert run.stderr == (
             f'pgcdc: error: could not create folder "{place}/out": Permission denied\n'
-            "hint: nothing beyond the last checkpoint was confirmed: make room and run again\n"
+            "hint: check owner and mode of the path and of its folder, and who runs pgcdc\n"
         )
         assert run.returncode == 9
     finally:

@@ -1,0 +1,41 @@
+"""What the operating system reports is mended in different ways, and making room is one of them."""
+
+import os
+
+import pytest
+from sink_disks import FailingDisk
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+
+
+def hint_of(code: str) -> str:
+    with pytest.raises(PgcdcError) as caught:
+        FailingDisk(0, code).open("/nowhere", os.O_CREAT)
+    assert caught.value.kind is ErrorKind.OUTPUT
+    return caught.value.hint
+
+
+@pytest.mark.parametrize("code", ["ENOSPC", "EDQUOT"])
+def test_a_full_disk_needs_room(code):
+    assert hint_of(code) == "nothing beyond the last checkpoint was confirmed: make room and run again"
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        ("EFBIG", "ulimit -f"),
+        ("EROFS", "mount the file system for writing"),
+        ("EACCES", "owner and mode"),
+        ("EPERM", "owner and mode"),
+        ("ENOENT", "a folder on the way is missing"),
+        ("ENOTDIR", "a file stands where a folder should be"),
+        ("EISDIR", "-D, not -f"),
+        ("EEXIST", "move away what has that name"),
+        ("EMFILE", "ulimit -n"),
+        ("ENFILE", "fs.file-max"),
+        ("EIO", "nothing beyond the last checkpoint was confirmed: mend it"),
+    ],
+)
+def test_whatever_else_is_wrong_needs_something_else(code, remedy):
+    assert remedy in hint_of(code)
+    assert "room" not in hint_of(code)
