@@ -170,6 +170,7 @@ complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l compression -x -a 'none gzip z
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l rotate-size -x -d 'Finish a segment at this size'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l rotate-interval -x -d 'Finish a segment at this age; 0 for never'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -s F -l fsync-interval -x -d 'Time between fsyncs; 0: only at rotation and exit'
+complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l file-mode -x -d 'Mode of new files, octal. Who may read these may enter new folders'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l transactions -d 'Write begin and commit, too; one file only'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l numeric -x -a 'string number' -d 'How jsonl writes numeric'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l connector-config -r -F -d 'A Debezium connector\'s configuration'

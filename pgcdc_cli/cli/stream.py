@@ -1,5 +1,6 @@
 """`pgcdc stream`: from options to one run of the loop, with a line that shows how far it is."""
 
+import os
 import shutil
 import signal
 import sys
@@ -70,6 +71,7 @@ def stream(  # noqa: PLR0913 - a command's options
     rotate_size: stream_options.RotateSize = "128MB",
     rotate_interval: stream_options.RotateInterval = "5min",
     fsync_interval: stream_options.FsyncInterval = "10s",
+    file_mode: stream_options.FileMode = "0600",
     transactions: stream_options.Transactions = False,
     numeric: stream_options.Numeric = "string",
     connector_config: stream_options.ConnectorConfig = None,
@@ -114,6 +116,7 @@ def stream(  # noqa: PLR0913 - a command's options
         rotate_interval=units.duration(rotate_interval) or None,
         fsync_interval=units.duration(fsync_interval),
         status_interval=units.duration(status_interval),
+        file_mode=units.file_mode(file_mode),
         connector=config,
         values_only=record == "value",
     )
@@ -216,9 +219,12 @@ def _shows_progress(target: StreamTarget) -> bool:
 
 
 def _run(settings: "StreamSettings", target: StreamTarget, progress: ProgressLine) -> None:
+    from pgcdc_cli.directory.disk import folder_mode
     from pgcdc_cli.stream.run import StreamRun
     from pgcdc_cli.stream.settings import Signals
 
+    # Neither less nor more than was asked for, whatever the shell's umask is.
+    os.umask(0o777 & ~folder_mode(target.file_mode))
     encoding, signals = encoding_for(target), Signals()
     run = StreamRun(settings, sink_for(target, encoding), encoding, signals, progress)
     with _handled(signals):

@@ -116,6 +116,15 @@ FsyncInterval = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
+FileMode = Annotated[
+    str,
+    typer.Option(
+        metavar="MODE",
+        callback=units.checked(units.file_mode),
+        help="Mode of new files, octal. Who may read these may enter new folders.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 Transactions = Annotated[
     bool,
     typer.Option(

@@ -142,6 +142,7 @@ class StreamTarget:
     rotate_interval: float | None
     fsync_interval: float
     status_interval: float
+    file_mode: int
     connector: "ConnectorConfig | None" = None
     values_only: bool = False
     at_prepare: bool = False
@@ -231,6 +232,7 @@ def _debezium(target: StreamTarget, config: "ConnectorConfig") -> "Format":
 
 def sink_for(target: StreamTarget, encoding: "Format | RawFormat") -> "Sink":
     """Make the sink, as yet unopened."""
+    from pgcdc_cli.directory.disk import Disk
     from pgcdc_cli.sinks.base import SinkSettings
     from pgcdc_cli.sinks.directory_sink import directory_sink
     from pgcdc_cli.sinks.file_sink import file_sink
@@ -249,11 +251,12 @@ def sink_for(target: StreamTarget, encoding: "Format | RawFormat") -> "Sink":
         rotate_size=target.rotate_size,
         rotate_interval=target.rotate_interval,
     )
+    disk = Disk(target.file_mode)
     if target.directory is not None:
-        return directory_sink(str(target.directory), encoding, settings)
+        return directory_sink(str(target.directory), encoding, settings, disk)
     if target.stdout:
-        return StreamSink(sys.stdout.fileno(), encoding, settings)
+        return StreamSink(sys.stdout.fileno(), encoding, settings, disk)
     path = str(target.file)
     if not keeps_checkpoint(target):
-        return StreamSink(path, encoding, settings)
-    return file_sink(path, encoding, settings)
+        return StreamSink(path, encoding, settings, disk)
+    return file_sink(path, encoding, settings, disk)

@@ -7,6 +7,7 @@ from pgcdc_cli.cli.command_tree import usage_error
 from pgcdc_cli.lsn import Lsn
 
 _NUMBER = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([A-Za-z]*)")
+_OCTAL = re.compile("[0-7]{1,9}")
 _BYTES = {"B": 1, "kB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 _SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -70,6 +71,16 @@ def whole_number(text: str) -> int:
     if not (text.isdecimal() and text.isascii()) or int(text) == 0:
         raise usage_error(f'"{text}" is no whole number above 0')
     return int(text)
+
+
+def file_mode(text: str) -> int:
+    """Permissions of files, octal as for chmod; the owner, who goes on with them, reads and writes."""
+    mode = int(text, 8) if _OCTAL.fullmatch(text) else -1
+    if not 0 <= mode <= 0o777:
+        raise usage_error(f'"{text}" is no mode from 0600 to 0777, such as 0640')
+    if mode & 0o600 != 0o600:
+        raise usage_error(f'mode "{text}" lets the owner not read and write')
+    return mode
 
 
 def name_and_value(option: str, text: str) -> tuple[str, str]:

@@ -24,6 +24,9 @@ T = TypeVar("T")
 TEMPORARY = ".tmp"
 _CHUNK = 1 << 20
 
+FILE_MODE = 0o600
+"""Rows of tables that not everybody may read are nobody else's to read in files."""
+
 _MAKE_ROOM = "nothing beyond the last checkpoint was confirmed: make room and run again"
 _CHECK_MODE = "check owner and mode of the path and of its folder, and who runs pgcdc"
 _MISSING = "a folder on the way is missing: make it, or put it back where it was removed"
@@ -44,6 +47,11 @@ _HINTS = {
 """What mends what the operating system reports; the kind's own hint is for the rest."""
 
 
+def folder_mode(file_mode: int) -> int:
+    """Give folders of files with this mode: who may read these may enter."""
+    return file_mode | (file_mode & 0o444) >> 2
+
+
 class Stat(NamedTuple):
     device: int
     inode: int
@@ -53,14 +61,20 @@ class Stat(NamedTuple):
 
 
 class Disk:
-    """The real disk. Paths are the operating system's; errors are of kind OUTPUT, if not said otherwise."""
+    """The real disk. Paths are the operating system's; errors are of kind OUTPUT, if not said otherwise.
+
+    `file_mode`, less the umask, is that of new files, and with `folder_mode` that of new folders.
+    """
+
+    def __init__(self, file_mode: int = FILE_MODE) -> None:
+        self._file_mode = file_mode
 
     def _os(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return function(*args, **kwargs)
 
     def lock(self, path: str) -> Callable[[], None]:
         """Lock a file against other processes and return what unlocks it; LOCKED if another holds it."""
-        lock = FileLock(path)
+        lock = FileLock(path, mode=self._file_mode)
         with _named("lock", path):
             try:
                 lock.acquire(timeout=0)
@@ -110,12 +124,22 @@ class Disk:
 
     def mkdir(self, path: str) -> None:
         with _named("create folder", path):
-            self._os(os.mkdir, path)
+            self._os(os.mkdir, path, folder_mode(self._file_mode))
 
     def open(self, path: str, flags: int = 0) -> int:
         """Open for appending, with `os.O_CREAT` and `os.O_EXCL` if given, and return the descriptor."""
         with _named("open", path):
-            return self._os(os.open, path, os.O_WRONLY | os.O_APPEND | flags, 0o666)
+            return self._os(os.open, path, os.O_WRONLY | os.O_APPEND | flags, self._file_mode)
+
+    def _create_anew(self, path: str) -> int:
+        """Create a file; what a crash left there is removed, since its mode may be another."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
+        with _named("open", path):
+            try:
+                return self._os(os.open, path, flags, self._file_mode)
+            except FileExistsError:
+                self._os(os.unlink, path)
+                return self._os(os.open, path, flags, self._file_mode)
 
     def write(self, fd: int, path: str, data: bytes | memoryview) -> None:
         """Write all of `data`, in as many calls as it takes; waits for the reader of a non-blocking pipe."""
@@ -175,7 +199,7 @@ class Disk:
         The folder is the caller's to fsync.
         """
         temporary = path + TEMPORARY
-        fd = self.open(temporary, os.O_CREAT | os.O_TRUNC)
+        fd = self._create_anew(temporary)
         try:
             self.write(fd, temporary, data)
             self.fsync(fd, temporary)

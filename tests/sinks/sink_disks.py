@@ -25,6 +25,7 @@ class FailingDisk(Disk):
     """
 
     def __init__(self, at: int = -1, how: str = "before") -> None:
+        super().__init__()
         self.at, self.how = at, how
         self.calls: list[str] = []
         self.dead = False
@@ -94,6 +95,7 @@ class PowerDisk(Disk):
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.inodes = 1
         self.root = Inode(1, entries={})
         self.open_files: dict[int, Inode] = {}
@@ -218,7 +220,7 @@ class PowerDisk(Disk):
 
     _rmdir = _unlink
 
-    def _mkdir(self, path: str) -> None:
+    def _mkdir(self, path: str, _mode: int = 0) -> None:
         self._new(path, {})
 
     def _stat(self, path: str) -> SimpleNamespace:
