@@ -33,6 +33,19 @@ SESSION_SETTINGS = {
 A role's or a database's timeouts are for shorter work: pg_dump, too, goes without.
 """
 
+_NETWORK = {
+    "connect_timeout": "10",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
+"""What libpq leaves to the system: hours until a dead network is noticed, minutes where it is for a new one.
+
+A minute is how long walsender and standby wait for each other, too (`wal_sender_timeout`,
+`wal_receiver_timeout`). Ten seconds, for each host, are plenty for a handshake, and there is another try.
+"""
+
 # Which came with 17.
 _NO_TRANSACTION_TIMEOUT = (
     "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'"
@@ -113,6 +126,7 @@ def connect(conninfo: str, *, replication: bool = False) -> SessionConnection:
     if replication:
         parameters["replication"] = "database"
     try:
+        conninfo = _with_timeouts(conninfo)
         whole = make_conninfo(conninfo, **parameters)
         connection = psycopg.connect(whole, autocommit=True, cursor_factory=psycopg.ClientCursor)
     except psycopg.Error as error:
@@ -123,6 +137,18 @@ def connect(conninfo: str, *, replication: bool = False) -> SessionConnection:
         connection.close()
         raise server_failure("set up the session", error) from error
     return connection
+
+
+def _with_timeouts(conninfo: str) -> str:
+    """Say how long to wait on the network, unless the string, the service file or the environment does.
+
+    Only a connection knows all three; with such a port it isn't even tried.
+    """
+    attempt = PGconn.connect_start(make_conninfo(conninfo, port="0").encode())
+    known = {option.keyword.decode(): option.val for option in attempt.info}
+    attempt.finish()
+    given = {name: value.decode() for name in _NETWORK if (value := known.get(name)) is not None}
+    return make_conninfo(conninfo, **(_NETWORK | given))
 
 
 def connect_failure(conninfo: str, error: psycopg.Error) -> PgcdcError:
