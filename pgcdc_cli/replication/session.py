@@ -46,6 +46,8 @@ A minute is how long walsender and standby wait for each other, too (`wal_sender
 `wal_receiver_timeout`). Ten seconds, for each host, are plenty for a handshake, and there is another try.
 """
 
+_TOO_MANY_PORTS = "," * 999
+
 # Which came with 17.
 _NO_TRANSACTION_TIMEOUT = (
     "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'"
@@ -142,9 +144,9 @@ def connect(conninfo: str, *, replication: bool = False) -> SessionConnection:
 def _with_timeouts(conninfo: str) -> str:
     """Say how long to wait on the network, unless the string, the service file or the environment does.
 
-    Only a connection knows all three; with such a port it isn't even tried.
+    Only a connection knows all three. With so many ports it isn't tried, nor a password looked for.
     """
-    attempt = PGconn.connect_start(make_conninfo(conninfo, port="0").encode())
+    attempt = PGconn.connect_start(make_conninfo(conninfo, port=_TOO_MANY_PORTS).encode())
     known = {option.keyword.decode(): option.val for option in attempt.info}
     attempt.finish()
     given = {name: value.decode() for name in _NETWORK if (value := known.get(name)) is not None}
