@@ -40,6 +40,19 @@ LAZY_PACE = 0.02
 """Where rows are seen at the next flush only."""
 
 
+_PORTIONS, _LARGEST_PORTION = 64, 1 << 20
+"""Slices of which a segment is made, at least: what is written of a row may be some times what was sent.
+
+Of a busy stream a megabyte comes at once, and little more: larger portions need nobody to count.
+"""
+
+
+def portion_of(settings: SinkSettings) -> int | None:
+    """Bytes of messages for one slice of a segment; None where what comes at once is less."""
+    portion = None if settings.rotate_size is None else settings.rotate_size // _PORTIONS
+    return None if portion is None or portion >= _LARGEST_PORTION else portion
+
+
 class Sink(Protocol):
     """Where encoded slices go.
 
@@ -50,10 +63,15 @@ class Sink(Protocol):
     `durable_lsn` is the position that is fsynced and in the checkpoint: the only one reported as
     flushed.
     `pace` is how many seconds a few rows may wait for others, so that they are handled together.
+    `portion` is at how many bytes of messages a slice is to end with the next transaction, so that there are
+    edges in time; None for any number.
     """
 
     @property
     def pace(self) -> float: ...
+
+    @property
+    def portion(self) -> int | None: ...
 
     @property
     def edge_lsn(self) -> Lsn: ...

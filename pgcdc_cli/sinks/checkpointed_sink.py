@@ -28,7 +28,7 @@ from pgcdc_cli.directory.spool_file import SpoolFolder
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import EncodedSlice, Piece
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.sinks.base import EAGER_PACE, LAZY_PACE, LastEdge, SinkSettings
+from pgcdc_cli.sinks.base import EAGER_PACE, LAZY_PACE, LastEdge, SinkSettings, portion_of
 from pgcdc_cli.sinks.output_file import OutputFile, OutputFiles
 
 HELD_AT_MOST = 16 << 20
@@ -85,6 +85,7 @@ class CheckpointedSink:
     ) -> None:
         self.outputs = outputs
         self.pace = LAZY_PACE if destination.in_segments else EAGER_PACE
+        self.portion = portion_of(settings) if destination.in_segments else None
         self._destination = destination
         self._files = outputs.files
         self._settings = settings
@@ -226,9 +227,16 @@ class CheckpointedSink:
         if not (self._destination.in_segments and self.outputs):
             return False
         size, interval = self._settings.rotate_size, self._settings.rotate_interval
-        if size is not None and self.outputs.size >= size:
+        if size is not None and self._has(size):
             return True
         return interval is not None and self._clock() - self._first_row_at >= interval
+
+    def _has(self, size: int) -> bool:
+        """Are the files so large, with what is held? What compression leaves of that, nobody knows before."""
+        if self.outputs.size + self.outputs.held < size:
+            return False
+        self.outputs.write_whole()
+        return self.outputs.size >= size
 
     def _flush_if_due(self) -> None:
         if self.outputs.behind:

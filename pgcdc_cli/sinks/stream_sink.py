@@ -26,6 +26,7 @@ class StreamSink:
     """Writes every slice as it comes to a path, or to a descriptor that stays open."""
 
     pace = EAGER_PACE
+    portion = None
 
     def __init__(
         self,

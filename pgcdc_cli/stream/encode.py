@@ -16,6 +16,7 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.messages import Tag
 from pgcdc_cli.pgoutput.streamed import Streams
 
+_COMMIT = bytes([Tag.COMMIT])
 _GOES_ON = frozenset(
     bytes([tag])
     for tag in (
@@ -32,6 +33,21 @@ _GOES_ON = frozenset(
     )
 )
 """What is never the last message of a transaction or streamed block."""
+
+
+def portions(frames: Sequence[bytes], size: int | None) -> Iterator[Sequence[bytes]]:
+    """Divide frames where a transaction ends, each time there are `size` bytes of them; None for never."""
+    if size is None or sum(map(len, frames)) <= size:
+        yield frames
+        return
+    start = taken = 0
+    for number, frame in enumerate(frames, 1):
+        taken += len(frame)
+        if taken >= size and frame[MESSAGE_TAG] == _COMMIT:
+            yield frames[start:number]
+            start, taken = number, 0
+    if start < len(frames):
+        yield frames[start:]
 
 
 class FrameEncoder(Protocol):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import chain
 
 from pgcdc_cli.changes.slice import Edge
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -16,7 +17,7 @@ from pgcdc_cli.frames import Keepalive, Received
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.sinks.base import Sink
-from pgcdc_cli.stream.encode import FrameEncoder
+from pgcdc_cli.stream.encode import FrameEncoder, portions
 from pgcdc_cli.stream.receive import BatchReceiver, is_small
 from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals
 
@@ -125,7 +126,9 @@ class StreamLoop:
         """Decode, format and write a batch, and take over the position of the keepalive behind it."""
         if received.frames:
             with nullcontext() if is_small(received.frames) else connection.reading_ahead():
-                self._writer.write(encoder.encode(received.frames))
+                # One sequence: where a stop leaves a transaction in its midst, nothing may follow.
+                encoded = map(encoder.encode, portions(received.frames, self._sink.portion))
+                self._writer.write(chain.from_iterable(encoded))
         if received.keepalive is not None and not encoder.ended:
             self._advance(received.keepalive, encoder)
 

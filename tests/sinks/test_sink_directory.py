@@ -139,6 +139,18 @@ def test_positions_never_go_down(tmp_path):
     sink.close()
 
 
+def test_rows_that_are_not_written_yet_count_for_the_size_of_a_segment(tmp_path):
+    sink, feed = started(tmp_path / "d", rotate_size=100), Feed(Lines())
+    for tx in TXS:
+        sink.write(feed.whole(tx))
+    sink.close()
+    segments = reader(tmp_path / "d").segments()
+    sizes = [sum(file.bytes for file in segment.files) for segment in segments]
+    assert len(sizes) > 1
+    assert min(sizes[:-1]) >= 100
+    check_complete(reader(tmp_path / "d"), Lines(), TXS)
+
+
 def test_hup_rotates_at_the_next_edge(tmp_path):
     sink, feed = started(tmp_path / "d"), Feed(Lines())
     sink.write(feed.part(TXS[0], 0, 1))

@@ -82,3 +82,37 @@ def test_a_value_of_a_hundred_megabytes(database18, tmp_path, form):
     values = [row["new"]["b"] if form == "jsonl" else row["b"] for row in rows]
     assert [len(value) for value in values] == [5, 100_000_000, 5]
     assert values[1] == "0123456789" * 10_000_000
+
+
+@pytest.mark.parametrize(
+    ("size", "form"),
+    [
+        ("10kB", ["jsonl"]),
+        ("100kB", ["jsonl"]),
+        ("10kB", ["jsonl", "--compression", "zstd"]),
+        ("20kB", ["arrow"]),
+    ],
+)
+def test_a_segment_ends_soon_behind_its_size_at_the_end_of_a_transaction(database18, tmp_path, size, form):
+    """Three tables, transactions of a few rows in each: more of them come at once than a segment holds."""
+    names = ("a", "b", "c")
+    database18.execute(";".join(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)" for name in names))
+    database18.execute("CREATE PUBLICATION pub FOR ALL TABLES")
+    slot, out = database18.create_slot(), tmp_path / "out"
+    inserts = "; ".join(
+        f"INSERT INTO {name} SELECT 3 * i + g, md5((3 * i + g)::text) FROM generate_series(0, 2) g"
+        for name in names
+    )
+    database18.execute(f"DO $$ BEGIN FOR i IN 0..599 LOOP {inserts}; COMMIT; END LOOP; END $$")
+    options = ("-D", str(out), "--rotate-size", size, "--format", *form, "--endpos", "now")
+    assert stream(database18.uri, slot, *options).returncode == 0
+    for lines in (found := contents(out)).values():
+        images = [row.get("new", row) for row in rows_of(lines)]
+        assert [image["id"] for image in images] == list(range(1800))
+    assert found.keys() == {f"public.{name}" for name in names}
+    segments = [json.loads(line)["files"] for line in (out / "manifest.jsonl").read_text().splitlines()]
+    assert all(len({file["rows"] for file in files}) == 1 and not files[0]["rows"] % 3 for files in segments)
+    assert len(segments) > 2
+    wanted = int(size.removesuffix("kB")) << 10
+    for files in segments[:-1]:
+        assert wanted <= sum(file["bytes"] for file in files) < 1.5 * wanted

@@ -1,0 +1,100 @@
+"""How much of what came at once goes into one slice."""
+
+import pytest
+
+from pgcdc_cli.changes.slice import Edge
+from pgcdc_cli.formats.interface import EncodedSlice
+from pgcdc_cli.frames import Received
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.stream.encode import portions
+from pgcdc_cli.stream.loop import Heartbeats, SliceWriter, StreamLoop
+from pgcdc_cli.stream.settings import RunEnd, RunLimits, Signals
+
+FRAME = 26
+"""Bytes of a frame of `sent`."""
+
+
+def sent(tags: str) -> list[bytes]:
+    return [bytes(FRAME - 1) + tag.encode() for tag in tags]
+
+
+def divided(tags: str, size: int | None) -> list[str]:
+    return ["".join(chr(frame[-1]) for frame in part) for part in portions(sent(tags), size)]
+
+
+@pytest.mark.parametrize(
+    ("size", "parts"),
+    [
+        (None, ["BICBIICBCBI"]),
+        (11 * FRAME, ["BICBIICBCBI"]),
+        (0, ["BIC", "BIIC", "BC", "BI"]),
+        (3 * FRAME, ["BIC", "BIIC", "BCBI"]),
+        (4 * FRAME, ["BICBIIC", "BCBI"]),
+        (8 * FRAME, ["BICBIICBC", "BI"]),
+    ],
+)
+def test_portions_end_with_a_transaction_once_they_are_large_enough(size, parts):
+    assert divided("BICBIICBCBI", size) == parts
+
+
+def test_what_ends_with_a_commit_has_nothing_behind_it():
+    assert divided("BICBIC", 0) == ["BIC", "BIC"]
+
+
+class Encoder:
+    """Of the first portion it gives half a transaction, of those behind it whole ones."""
+
+    in_transaction = ended = False
+
+    def __init__(self) -> None:
+        self._edges = [None, Edge(Lsn(1), Lsn(2), 1), Edge(Lsn(3), Lsn(4), 1)]
+
+    def awaits_more(self, frame: bytes) -> bool:
+        del frame
+        return False
+
+    def encode(self, frames):
+        del frames
+        yield EncodedSlice((), self._edges.pop(0))
+
+
+class Sink:
+    pace, portion, edge_lsn, durable_lsn = 0.0, 0, Lsn(0), Lsn(0)
+
+    def __init__(self) -> None:
+        self.edges: list[Edge | None] = []
+
+    def write(self, encoded: EncodedSlice) -> None:
+        self.edges.append(encoded.edge)
+
+    def tick(self) -> None:
+        pass
+
+
+class Stopped:
+    """A connection that brings three transactions at once, and a signal with them."""
+
+    def __init__(self, signals: Signals) -> None:
+        self._signals = signals
+
+    def receive(self, limit: int, timeout: float) -> Received:
+        del limit, timeout
+        self._signals.stop = True
+        return Received(sent("BICBICBIC"), None)
+
+    def confirm(self, written: Lsn, flushed: Lsn) -> None:
+        pass
+
+
+def test_behind_a_transaction_that_a_signal_cuts_short_nothing_is_written():
+    signals, sink = Signals(), Sink()
+    loop = StreamLoop(
+        sink,
+        SliceWriter(sink, signals),
+        RunEnd(RunLimits()),
+        Heartbeats(None, 0),
+        signals,
+        lambda _: None,
+    )
+    loop.run(Stopped(signals), Encoder())
+    assert sink.edges == []
