@@ -13,8 +13,8 @@ class Proxy:
     def __init__(self, server: EmbeddedServer) -> None:
         self._target = f"{server.socket_directory}/.s.PGSQL.5432"
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._flowing = threading.Event()
-        self._flowing.set()
+        self._gates: list[threading.Event] = []
+        self._add_gate()
         self._budget: int | None = None
         self._sockets: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
@@ -25,10 +25,21 @@ class Proxy:
 
     def stall(self) -> None:
         """Let nothing through any more, in either direction, without closing anything."""
-        self._flowing.clear()
+        self._gates[-1].clear()
+
+    def strand(self) -> None:
+        """Do so to the connections there are; later ones are good."""
+        self.stall()
+        self._add_gate()
 
     def resume(self) -> None:
-        self._flowing.set()
+        for gate in self._gates:
+            gate.set()
+
+    def _add_gate(self) -> None:
+        gate = threading.Event()
+        gate.set()
+        self._gates.append(gate)
 
     def cut(self) -> None:
         """Close all connections."""
@@ -60,17 +71,20 @@ class Proxy:
             upstream = socket.socket(socket.AF_UNIX)
             upstream.connect(self._target)
             self._sockets += [client, upstream]
+            gate = self._gates[-1]
             for source, sink in ((client, upstream), (upstream, client)):
                 pump = threading.Thread(
-                    target=self._pump, args=(source, sink, source is upstream), daemon=True
+                    target=self._pump, args=(source, sink, gate, source is upstream), daemon=True
                 )
                 self._threads.append(pump)
                 pump.start()
 
-    def _pump(self, source: socket.socket, sink: socket.socket, from_server: bool) -> None:
+    def _pump(
+        self, source: socket.socket, sink: socket.socket, gate: threading.Event, from_server: bool
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                self._flowing.wait()
+                gate.wait()
                 if from_server and self._budget is not None:
                     data = data[: self._budget]
                     self._budget -= len(data)

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -227,7 +228,7 @@ def _run(settings: "StreamSettings", target: StreamTarget, progress: ProgressLin
     os.umask(0o777 & ~folder_mode(target.file_mode))
     encoding, signals = encoding_for(target), Signals()
     run = StreamRun(settings, sink_for(target, encoding), encoding, signals, progress)
-    with _handled(signals):
+    with _handled(signals), _timed(signals, settings.limits.max_time):
         try:
             run.run()
         finally:
@@ -254,3 +255,21 @@ def _handled(signals: "Signals") -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _timed(signals: "Signals", seconds: float | None) -> Iterator[None]:
+    """End a wait for the server when time is up. Between batches the run looks at the clock itself."""
+
+    def time_up(_number: int, _frame: "FrameType | None") -> None:
+        signals.time_up = True
+        if signals.waiting:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, time_up)
+    signal.setitimer(signal.ITIMER_REAL, min(seconds or 0, threading.TIMEOUT_MAX))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -92,7 +92,7 @@ RotateSize = Annotated[
     typer.Option(
         metavar="SIZE",
         callback=units.checked(units.size),
-        help="Finish a segment at this size.",
+        help="Finish a segment with the first transaction behind this size.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -166,7 +166,7 @@ MaxTime = Annotated[
     typer.Option(
         metavar="TIME",
         callback=units.checked(units.positive_duration),
-        help="Exit after this time.",
+        help="Exit after this time, even if the server doesn't answer.",
         rich_help_panel=END,
     ),
 ]

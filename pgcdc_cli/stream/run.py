@@ -93,14 +93,19 @@ class StreamRun:
             try:
                 self._one_connection(retries)
             except KeyboardInterrupt:
-                if not self._signals.stop:
-                    raise
+                if self._signals.stop:
+                    return
+                if self._signals.time_up:
+                    raise _time_up() from None
+                raise
             except PgcdcError as error:
                 wait = retries.after(error)
                 if wait is None:
                     raise
                 log.log(retries.level, "%s; trying again", error.message)
                 self._writer.back_to_edge()
+                # Its connection went the same way, perhaps, and nobody has noticed yet.
+                self._catalog.close()
                 self._pause(wait)
                 if self._end.time_is_up:
                     raise
@@ -117,7 +122,8 @@ class StreamRun:
         with self._signals.interruptible():
             connection = ReplicationConnection(settings.conninfo, status_interval=settings.status_interval)
         with connection:
-            identity = connection.identify_system()
+            with self._signals.interruptible():
+                identity = connection.identify_system()
             self._end.resolve_now(identity.wal_position)
             self._start.prepare(connection, identity)
             if not self._take_snapshot(identity.database):
@@ -125,7 +131,8 @@ class StreamRun:
                 return
             options = self._plugin_options(connection.server_version)
             with closing(self._timeline.begin(connection, identity)) as timeline:
-                connection.start(settings.slot, self._sink.durable_lsn, options)
+                with self._signals.interruptible():
+                    connection.start(settings.slot, self._sink.durable_lsn, options)
                 retries.connected()
                 self._loop.run(connection, self._encoder(identity.database), timeline.follow)
             self._sink.close()
@@ -197,3 +204,7 @@ class StreamRun:
         spools = self._sink.new_spools()
         streams = Streams(assembler, spools, policy, skip_before=self._sink.edge_lsn)
         return ChangeEncoder(streams, encoding)
+
+
+def _time_up() -> PgcdcError:
+    return PgcdcError(ErrorKind.TIMEOUT, "could not wait for the server any longer: time is up")

@@ -80,20 +80,21 @@ class StreamSettings:
 class Signals:
     """What signals ask for; set by a handler, looked at between batches.
 
-    While `waiting` there is nothing to finish, and a handler that was asked to stop may raise
-    KeyboardInterrupt.
+    `time_up`: the run has no time left. While `waiting` there is nothing to finish, and a handler that was
+    told of either may raise KeyboardInterrupt.
     """
 
     stop: bool = False
+    time_up: bool = False
     hangup: bool = False
     waiting: bool = False
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Wait for a server, which may take for ever. KeyboardInterrupt if a stop was asked for before."""
+        """Wait for a server, which may take for ever. KeyboardInterrupt if there was reason for it before."""
         self.waiting = True
         try:
-            if self.stop:
+            if self.stop or self.time_up:
                 raise KeyboardInterrupt
             yield
         finally:

@@ -11,11 +11,13 @@ import sys
 import termios
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
 import pytest
 from processes import stream_command, wait_until
+from proxy import Proxy
 from segments import contents
 from stream_runs import SMALL, in_directory, insert, numbers, position, stream
 
@@ -401,6 +403,114 @@ def test_a_server_that_never_answers_does_not_outlast_a_signal():
             process.send_signal(signal.SIGINT)
             assert process.communicate(timeout=60)[1] == ""
             assert process.returncode == 0
+
+
+class Mute:
+    """A server that lets everybody in, answers `answers` commands, and then nothing more."""
+
+    def __init__(self, answers: int) -> None:
+        self._answers = answers
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.uri = (
+            f"postgresql://u@127.0.0.1:{self._listener.getsockname()[1]}/d?sslmode=disable&gssencmode=disable"
+        )
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._thread.join()
+        self._listener.close()
+
+    def _serve(self) -> None:
+        with self._listener.accept()[0] as client:
+            client.recv(8192)
+            client.sendall(b"R\0\0\0\x08\0\0\0\0" + READY)
+            for _ in range(self._answers):
+                client.recv(8192)
+                client.sendall(b"C\0\0\0\x08SET\0" + READY)
+            while client.recv(8192):
+                pass
+
+
+READY = b"Z\0\0\0\5I"
+
+
+@pytest.mark.parametrize("answers", [0, 1])
+def test_a_server_that_lets_us_in_and_is_silent_does_not_outlast_the_time_given(answers):
+    """Neither where the session is set up, nor where the server is to say who it is."""
+    with closing(Mute(answers)) as mute:
+        assert stream(mute.uri, "s", "--max-time", "1s").returncode == 12
+
+
+@pytest.mark.parametrize("end", [[], ["--endpos", "now"]])
+def test_a_server_that_never_answers_does_not_outlast_the_time_given(end):
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        uri = f"postgresql://u@127.0.0.1:{deaf.getsockname()[1]}/d?connect_timeout=1000"
+        run = stream(uri, "s", "--max-time", "1s", *end)
+    assert run.returncode == 12
+    assert run.stderr == (
+        "pgcdc: error: could not wait for the server any longer: time is up\n"
+        "hint: run again to go on from where it stopped\n"
+    )
+
+
+def test_a_slot_that_waits_for_a_transaction_does_not_outlast_the_time_given(source, tmp_path):
+    with psycopg.connect(source.uri) as blocking:
+        blocking.execute("SELECT txid_current()")
+        run = stream(source.uri, "waited_for", "-f", str(tmp_path / "f"), "--create-slot", "--max-time", "1s")
+    assert run.returncode == 12
+    slots = source.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = 'waited_for'")
+    assert slots.fetchall() == []
+
+
+def taken(admin, written: str) -> bool:
+    """Whether the server was told that all up to a position is durable."""
+    query = "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = 's'"
+    return admin.execute(query, (written,)).fetchone() == (True,)
+
+
+IMPATIENT = """
+import functools, sys
+from pgcdc_cli.cli.app import main
+from pgcdc_cli.stream import run
+run.ReplicationConnection = functools.partial(run.ReplicationConnection, wal_receiver_timeout=3.0)
+sys.argv[0] = "pgcdc"
+main()
+"""
+
+
+@pytest.mark.parametrize("where", ["-D", "-f"])
+def test_a_connection_on_which_nothing_comes_any_more_is_left_for_another(own_server, tmp_path, where):
+    """So are the catalog's. The server lets go of the slot when it has not heard of us for two seconds."""
+    server, out = own_server(18, {"wal_sender_timeout": "2s"}), tmp_path / "out"
+    proxy = Proxy(server)
+    with closing(proxy), psycopg.connect(server.uri(), autocommit=True) as admin:
+        admin.execute(SMALL)
+        admin.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+        insert(admin, 1, 5)
+        [written] = admin.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+        options = (where, str(out), "-F", "0.2", "--max-transactions", "3")
+        line = stream_command(proxy.uri("postgres"), "s", *options)[3:]
+        process = subprocess.Popen(
+            [sys.executable, "-c", IMPATIENT, *line], stderr=subprocess.PIPE, text=True
+        )
+        try:
+            wait_until(lambda: taken(admin, written))
+            proxy.strand()
+            insert(admin, 6, 20_000)
+            insert(admin, 20_001, 20_002)
+            errors = process.communicate(timeout=120)[1]
+        finally:
+            process.kill()
+            process.communicate()
+    assert process.returncode == 0, errors
+    assert re.match(
+        'pgcdc: warning: could not receive from slot "s": the server has been silent for [0-9]+ s; trying'
+        " again\n",
+        errors,
+    )
+    found = in_directory(out) if where == "-D" else numbers(out.read_text())
+    assert found == list(range(1, 20_003))
 
 
 def waiting(pipe) -> int:

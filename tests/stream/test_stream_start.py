@@ -166,7 +166,7 @@ def test_nothing_is_confirmed_between_rotations_if_so_wanted(source, tmp_path, f
 
 @pytest.mark.parametrize("limit", ["--max-time", "--idle-timeout"])
 def test_a_limit_of_time_does_not_hide_that_there_is_no_server(tmp_path, limit):
-    run = stream(f"host={tmp_path} dbname=d", "s", limit, "50ms")
+    run = stream(f"host={tmp_path} dbname=d", "s", limit, "500ms")
     assert run.returncode == 3
     assert run.stderr.startswith("pgcdc: error: could not connect to the server: ")
 
