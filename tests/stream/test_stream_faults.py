@@ -123,17 +123,17 @@ from pgcdc_cli.cli.app import main
 from pgcdc_cli.formats import jsonl
 from pgcdc_cli.pgoutput import replay
 
-def broken(batch, numeric, gid):
+def broken(encoding, batch, gid):
     if batch.table.name == "other":
         raise RuntimeError("a bug")
-    return written(batch, numeric, gid)
+    return written(encoding, batch, gid)
 
 def broken_spool(wire):
     raise RuntimeError("a bug")
 
-written = jsonl.few_lines
+written = jsonl.JsonlFormat._changes
 if sys.argv.pop(1) == "format":
-    jsonl.few_lines = jsonl.row_parts = broken
+    jsonl.JsonlFormat._changes = broken
 else:
     replay.chunk_of_block = broken_spool
 sys.argv[0] = "pgcdc"
