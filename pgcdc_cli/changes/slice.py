@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pgcdc_cli.changes.origin import Origin
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.types.kernels import Booleans, Int64s
@@ -52,14 +53,6 @@ def texts_of(columns: Sequence[pa.BinaryArray | None], index: int) -> ColumnText
         return columns.texts[index]
     column = columns[index]
     return None if column is None else column.to_pylist()
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The server that a transaction came here from, and the LSN of its commit there."""
-
-    commit_lsn: Lsn
-    name: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pgcdc_cli.changes.origin import Origin
 from pgcdc_cli.changes.slice import (
     Boundaries,
     ChangeBatch,
     Edge,
     MessageChange,
-    Origin,
     Slice,
     Stamp,
     Stamps,

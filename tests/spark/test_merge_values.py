@@ -242,7 +242,7 @@ def test_types_are_chosen_for_a_tables_whole_life(
     columns = {"day": pg_type(DATE), "n": pg_type(NUMERIC), "doc": pg_type(JSON)}
     tables = {name: table_schema(name, {**ID, name: kind}, ("id",)) for name, kind in columns.items()}
     directory.segment([(table, [insert(10, id="1")]) for table in tables.values()])
-    chosen: dict[str, Any] = {"infinity": "string", "decimal": "decimal(20,6)", "variant": True}
+    chosen: dict[str, Any] = {"infinity": "string", "decimal": "20,6", "variant": True}
     merge_into(spark, directory, tmp_path / "chosen", **chosen)
     merge_into(spark, directory, tmp_path / "plain")
     directory.segment([(table, [insert(20, id="2")]) for table in tables.values()])
@@ -257,7 +257,7 @@ def test_types_are_chosen_for_a_tables_whole_life(
             {},
             {"day": "add --infinity string", "n": "add --decimal 20,6", "doc": "add --variant"},
         ),
-        "narrower": ("chosen", {**chosen, "decimal": "decimal(20,5)"}, {"n": "add --decimal 20,6"}),
+        "narrower": ("chosen", {**chosen, "decimal": "20,5"}, {"n": "add --decimal 20,6"}),
     }
     for warehouse, options, remedies in asked.values():
         summary = merge_into(spark, directory, tmp_path / warehouse, dry_run=True, **options)
@@ -311,7 +311,7 @@ def test_what_nothing_has_can_be_null(spark: SparkSession, tmp_path: Path, direc
     ]
 
 
-CHOSEN: dict[str, Any] = {"infinity": "string", "decimal": "decimal(20,6)", "variant": True}
+CHOSEN: dict[str, Any] = {"infinity": "string", "decimal": "20,6", "variant": True}
 
 
 def test_deleted_rows_keep_such_values(spark: SparkSession, directory: Directory, warehouse: Path) -> None:

@@ -1,0 +1,13 @@
+"""Replication origins: where a transaction comes from that was replicated here."""
+
+from dataclasses import dataclass
+
+from pgcdc_cli.lsn import Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The server that a transaction came here from, and the LSN of its commit there."""
+
+    commit_lsn: Lsn
+    name: str
