@@ -53,10 +53,10 @@ class OpenFiles:
         self.changed_folders.add(folder)
 
     def append(self, path: str, data: bytes | memoryview) -> None:
-        self.disk.write(self.hold(path), self.full(path), data)
+        self.disk.write(self.descriptor(path), self.full(path), data)
 
     def fsync(self, path: str) -> None:
-        self.disk.fsync(self.hold(path), self.full(path))
+        self.disk.fsync(self.descriptor(path), self.full(path))
 
     def fsync_folders(self) -> None:
         """Fsync every folder in which something was made or removed, and those that callers noted."""
@@ -65,7 +65,7 @@ class OpenFiles:
         self.changed_folders.clear()
 
     def truncate(self, path: str, size: int) -> None:
-        self.disk.truncate(self.hold(path), self.full(path), size)
+        self.disk.truncate(self.descriptor(path), self.full(path), size)
 
     def remove(self, path: str) -> None:
         self.close(path)
@@ -93,7 +93,7 @@ class OpenFiles:
         if failed is not None:
             raise failed
 
-    def hold(self, path: str) -> int:
+    def descriptor(self, path: str) -> int:
         """Open a file that is there, unless it is open; it stays so until others need the room."""
         if path not in self._open:
             return self._keep(path, 0)

@@ -209,7 +209,7 @@ class ReplicationConnection:
 
     def _take(self, copy: CopyBoth, feedback: Feedback, limit: int) -> Received:
         with self._lock:
-            feedback.service()
+            feedback.send_if_due()
             received = copy.take(limit)
             if received.keepalive is not None and received.keepalive.reply_requested:
                 feedback.reply()

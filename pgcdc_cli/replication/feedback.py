@@ -68,9 +68,9 @@ class Feedback:
     def reply(self) -> None:
         """Send an update now, since the server asked for it. The caller holds the lock."""
         self._due = 0.0
-        self.service()
+        self.send_if_due()
 
-    def service(self) -> None:
+    def send_if_due(self) -> None:
         """Send an update if one is due. The caller holds the lock."""
         if self._due <= time.monotonic() and not self._unsent:
             self._due = time.monotonic() + self._interval
@@ -99,7 +99,7 @@ class Feedback:
         while not self._stop.is_set():
             try:
                 with self._lock:
-                    self.service()
+                    self.send_if_due()
                     wait = _UNSENT_WAIT if self._unsent else self._due - time.monotonic()
             except Exception as failure:  # noqa: BLE001 -- `check` raises it in the data thread
                 self._failure = failure

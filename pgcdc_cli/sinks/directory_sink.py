@@ -128,7 +128,7 @@ class SegmentDirectory:
         pending = recovery.plan(edge, self._outputs.encoding.name, self._manifest_size)
         begun = replace(edge, segment=edge.segment + 1, files=(), pending=pending)
         save(begun)
-        self._manifest_size = recovery.publish(self._files, pending)
+        self._manifest_size = recovery.finish_segment(self._files, pending)
         save(replace(begun, pending=None))
         self._segment = begun.segment
         self._outputs.clear()

@@ -81,7 +81,7 @@ class SingleFile:
         if self._files.stat(self._name) is None:
             raise damaged(self._full, "it is missing; was it moved without HUP?")
         (entry,) = checkpoint.files
-        self._files.hold(self._name)
+        self._files.descriptor(self._name)
         found = self._stat()
         if (found.device, found.inode) != checkpoint.inode:
             raise damaged(self._full, "it is another file than the one written; was that moved without HUP?")
@@ -103,7 +103,7 @@ class SingleFile:
         if self._files.stat(self._name) is None:
             self._files.create(self._name)
             self._files.fsync_folders()
-        self._files.hold(self._name)
+        self._files.descriptor(self._name)
         self._check_empty("they aren't ours")
         found = self._stat()
         entry = PartialFile(self._name, FileState())

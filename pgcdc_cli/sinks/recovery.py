@@ -53,7 +53,7 @@ def _finished_path(file: PartialFile) -> str:
     return file.path.removesuffix(PARTIAL)
 
 
-def publish(files: OpenFiles, pending: PendingRotation) -> int:
+def finish_segment(files: OpenFiles, pending: PendingRotation) -> int:
     """Rename the files, make that durable, append the manifest's line; returns the manifest's new size."""
     for old, new in pending.renames:
         _rename(files, old, new)
@@ -110,7 +110,7 @@ def recover(files: OpenFiles, checkpoint: Checkpoint) -> tuple[Checkpoint, int]:
         _check_partial(files, file)
     if checkpoint.pending is not None:
         _check_pending(files, checkpoint.pending)
-        size = publish(files, checkpoint.pending)
+        size = finish_segment(files, checkpoint.pending)
         checkpoint = replace(checkpoint, pending=None)
     else:
         size = _check_manifest(files, checkpoint)

@@ -18,7 +18,7 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.sinks.base import Sink
 from pgcdc_cli.stream.encode import FrameEncoder, portions
-from pgcdc_cli.stream.receive import BatchReceiver, is_small
+from pgcdc_cli.stream.receive import BatchReceiver, fits_small_batch
 from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals
 
 
@@ -125,7 +125,7 @@ class StreamLoop:
     def _write(self, received: Received, connection: ReplicationConnection, encoder: FrameEncoder) -> None:
         """Decode, format and write a batch, and take over the position of the keepalive behind it."""
         if received.frames:
-            with nullcontext() if is_small(received.frames) else connection.reading_ahead():
+            with nullcontext() if fits_small_batch(received.frames) else connection.reading_ahead():
                 # One sequence: where a stop leaves a transaction in its midst, nothing may follow.
                 encoded = map(encoder.encode, portions(received.frames, self._sink.portion))
                 self._writer.write(chain.from_iterable(encoded))

@@ -26,8 +26,8 @@ TICK = 0.25
 """Seconds after which an idle loop looks at signals and clocks."""
 
 
-def is_small(frames: Sequence[bytes]) -> bool:
-    """Say whether a batch's fixed cost outweighs its rows."""
+def fits_small_batch(frames: Sequence[bytes]) -> bool:
+    """Say whether a batch is so small that its fixed cost outweighs its rows, whatever they are."""
     return len(frames) <= MOST_MESSAGES and sum(map(len, frames)) <= MOST_BYTES
 
 
@@ -63,7 +63,11 @@ class BatchReceiver:
     def _paced(self, received: Received) -> Received:
         """Let a few changes that come right after the last ones wait for more: each batch has its price."""
         wait = self._taken + self._pace - time.monotonic()
-        if wait <= 0 or not is_small(received.frames) or self._encoder.awaits_more(received.frames[-1]):
+        if (
+            wait <= 0
+            or not fits_small_batch(received.frames)
+            or self._encoder.awaits_more(received.frames[-1])
+        ):
             return received
         if self._ends_with(received):
             return received

@@ -11,7 +11,7 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.small_batch import MOST_BYTES, MOST_MESSAGES
 from pgcdc_cli.stream import receive
 from pgcdc_cli.stream.encode import ChangeEncoder, RawEncoder
-from pgcdc_cli.stream.receive import TICK, BatchReceiver, is_small
+from pgcdc_cli.stream.receive import TICK, BatchReceiver, fits_small_batch
 from pgcdc_cli.stream.settings import RunEnd, RunLimits
 
 NOTHING = Received([], None)
@@ -112,9 +112,9 @@ def test_a_small_batch_that_comes_later_waits_for_nothing(clock):
 
 
 def test_a_batch_of_many_or_of_large_rows_is_not_small():
-    assert is_small(sent("I" * MOST_MESSAGES))
-    assert not is_small(sent("I" * (MOST_MESSAGES + 1)))
-    assert not is_small([b"w" * (MOST_BYTES + 1)])
+    assert fits_small_batch(sent("I" * MOST_MESSAGES))
+    assert not fits_small_batch(sent("I" * (MOST_MESSAGES + 1)))
+    assert not fits_small_batch([b"w" * (MOST_BYTES + 1)])
 
 
 @pytest.mark.parametrize("raw", [True, False])

@@ -19,6 +19,7 @@ from pgcdc_cli.changes.slice import (
     TruncateChange,
 )
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
+from pgcdc_cli.formats.debezium.event_sequence import TransactionCounts
 from pgcdc_cli.formats.debezium.event_table import EventColumn, EventTable, wrapping
 from pgcdc_cli.formats.debezium.losses import Cells, Losses
 from pgcdc_cli.formats.debezium.record import (
@@ -31,7 +32,6 @@ from pgcdc_cli.formats.debezium.record import (
     record_line,
     source_block,
 )
-from pgcdc_cli.formats.debezium.timeline import TransactionCounts
 from pgcdc_cli.formats.debezium.types import connect_schemas
 from pgcdc_cli.formats.debezium.types.connect_schemas import Schema
 from pgcdc_cli.formats.debezium.types.java import buckets, java_hash

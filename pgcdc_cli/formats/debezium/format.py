@@ -19,12 +19,17 @@ from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.formats.capabilities import Capabilities, Compression, Layout
 from pgcdc_cli.formats.debezium import events
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
+from pgcdc_cli.formats.debezium.event_sequence import (
+    EventCounts,
+    EventSequence,
+    EventSequenceState,
+    TransactionCounts,
+)
 from pgcdc_cli.formats.debezium.event_table import EventTable, described, event_table
 from pgcdc_cli.formats.debezium.events import event_counts, row_lines
 from pgcdc_cli.formats.debezium.losses import LOSSES, Losses
 from pgcdc_cli.formats.debezium.record import EventOrders, Positions, RowRecords, RunContext, handled
 from pgcdc_cli.formats.debezium.record_template import few_lines, is_few, row_template
-from pgcdc_cli.formats.debezium.timeline import EventCounts, Timeline, TimelineState, TransactionCounts
 from pgcdc_cli.formats.interface import Data, EncodedSlice, Piece
 from pgcdc_cli.formats.lines import LINES, SUFFIXES, EncodedLines, Lines, compress, joined_lines, not_empty
 from pgcdc_cli.formats.stream_order import MESSAGES, Encoded, tables_of
@@ -53,7 +58,7 @@ class DebeziumFormat:
     layout: Layout = "table"
     compression: Compression = "none"
     values_only: bool = False
-    _state: TimelineState = field(default_factory=TimelineState, init=False)
+    _state: EventSequenceState = field(default_factory=EventSequenceState, init=False)
     _context: RunContext = field(init=False)
     _reported: set[tuple[str, ...]] = field(default_factory=set, init=False)
 
@@ -78,26 +83,26 @@ class DebeziumFormat:
         event_table.cache_clear()
         row_template.cache_clear()
         self._reported = set()
-        self._state = TimelineState() if last_commit is None else TimelineState(*last_commit)
+        self._state = EventSequenceState() if last_commit is None else EventSequenceState(*last_commit)
 
     def encode(self, slice_: Slice) -> EncodedSlice:
         """Encode a slice's events; a PROTOCOL error where a value is no valid UTF-8."""
         now = time.time_ns()
-        timeline = Timeline(slice_, self._state)
+        sequence = EventSequence(slice_, self._state)
         changes = list(self._wanted(slice_))
-        orders, totals = self._count(changes, timeline)
+        orders, totals = self._count(changes, sequence)
         encoded: list[EncodedLines] = []
         at = handled(self._context, now)
         for change, order in zip(changes, orders, strict=True):
             if isinstance(change, ChangeBatch):
-                encoded += self._rows(change, timeline, order, at)
+                encoded += self._rows(change, sequence, order, at)
             else:
-                encoded.append(self._truncate(change, timeline.position(change.stamp, order), at))
-        encoded += self._messages(slice_, timeline, now)
+                encoded.append(self._truncate(change, sequence.position(change.stamp, order), at))
+        encoded += self._messages(slice_, sequence, now)
         if totals is not None:
-            encoded += self._transactions(timeline.boundaries, totals)
+            encoded += self._transactions(sequence.boundaries, totals)
         encoded += self._skipped(slice_)
-        self._state = timeline.after
+        self._state = sequence.after
         pieces = tuple(_piece(lines) for lines in LINES.in_order(encoded))
         return EncodedSlice(pieces, slice_.edge, tuple(map(self._described, tables_of(slice_))))
 
@@ -111,12 +116,12 @@ class DebeziumFormat:
         return EncodedSlice((Piece(self._target(HEARTBEATS), 1, commit_lsn, commit_lsn, line),), None)
 
     def _count(
-        self, changes: Sequence[ChangeBatch | TruncateChange], timeline: Timeline
+        self, changes: Sequence[ChangeBatch | TruncateChange], sequence: EventSequence
     ) -> tuple[Sequence[EventOrders | None], TransactionCounts | None]:
         """Number the events of each change in its transaction, where that is asked for."""
         if not self.config.provide_transaction_metadata:
             return [None] * len(changes), None
-        return timeline.count([self._counts(change) for change in changes])
+        return sequence.count([self._counts(change) for change in changes])
 
     def _counts(self, change: ChangeBatch | TruncateChange) -> EventCounts:
         name = change.table.display
@@ -128,12 +133,12 @@ class DebeziumFormat:
         return EventCounts(name, index, event_counts(change, self._layout(change.table), self.config))
 
     def _rows(
-        self, batch: ChangeBatch, timeline: Timeline, orders: EventOrders | None, at: bytes
+        self, batch: ChangeBatch, sequence: EventSequence, orders: EventOrders | None, at: bytes
     ) -> Iterator[EncodedLines]:
         losses = self._losses(batch.table, batch.stamps.lsn)
         # Rows of a snapshot are in no transaction.
         orders = None if batch.operation == "R" else orders
-        positions = timeline.positions(batch.stamps, orders, _snapshot_marker(batch))
+        positions = sequence.positions(batch.stamps, orders, _snapshot_marker(batch))
         layout = self._layout(batch.table, snapshot=batch.operation == "R")
         if is_few(batch, losses):
             lines: Lines = few_lines(batch, layout, self._context, positions, at)
@@ -187,10 +192,10 @@ class DebeziumFormat:
         stamps = positions.stamps
         return Encoded(*self._target_of(change.table), stamps.index, stamps.commit_lsn, [line])
 
-    def _messages(self, slice_: Slice, timeline: Timeline, now: int) -> Iterator[EncodedLines]:
+    def _messages(self, slice_: Slice, sequence: EventSequence, now: int) -> Iterator[EncodedLines]:
         for message in slice_.messages:
             if self.config.includes_message(message.prefix):
-                positions = timeline.position(message.stamp)
+                positions = sequence.position(message.stamp)
                 line, stamps = events.message(self._context, message, positions, now), positions.stamps
                 yield Encoded(self._target(MESSAGES), None, stamps.index, stamps.commit_lsn, [line])
 

@@ -43,7 +43,7 @@ class TransactionCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class TimelineState:
+class EventSequenceState:
     """What is known at the end of a slice.
 
     `last_commit` is the end LSN of the last commit (or -1), `last_time` the last transaction's commit time in
@@ -55,17 +55,17 @@ class TimelineState:
     events: dict[str, int] = field(default_factory=dict)
 
 
-class Timeline:
+class EventSequence:
     """The order of commits in one slice, and of events in its transactions."""
 
-    def __init__(self, slice_: Slice, before: TimelineState) -> None:
+    def __init__(self, slice_: Slice, before: EventSequenceState) -> None:
         self.boundaries = _boundaries(slice_)
         stamps, commit = self.boundaries.stamps, self.boundaries.kinds == "C"
         self._commits, ends = _with_messages(stamps.index[commit], stamps.lsn[commit], slice_)
         self._ends = np.concatenate([[before.last_commit], ends])
         self._before = before
         last_time = int(stamps.commit_ts[-1]) if len(stamps) else before.last_time
-        self.after = TimelineState(int(self._ends[-1]), last_time, before.events)
+        self.after = EventSequenceState(int(self._ends[-1]), last_time, before.events)
 
     def count(self, changes: Sequence[EventCounts]) -> tuple[list[EventOrders], TransactionCounts]:
         """Number the events of changes in their transactions, for each in turn, and sum them up."""
