@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from contextlib import ExitStack
 
 import psycopg
 import pytest
@@ -12,15 +13,18 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.replication.session import connect
 
+WALSENDERS = 8
+"""More than those of the tests before that have not gone yet."""
+
 OPTIONS = {"proto_version": "1", "publication_names": '"p"'}
 
 
 @pytest.fixture(scope="module")
 def strict_server(own_server):
-    """wal_level is replica, two walsenders; `pw` needs a password, `banned` may not come in."""
+    """wal_level is replica, few walsenders; `pw` needs a password, `banned` may not come in."""
     hba = "local all pw scram-sha-256\nlocal all banned reject\n"
     server = own_server(
-        18, {"wal_level": "replica", "max_wal_senders": "2", "max_replication_slots": "2"}, hba
+        18, {"wal_level": "replica", "max_wal_senders": str(WALSENDERS), "max_replication_slots": "2"}, hba
     )
     with psycopg.connect(server.uri(), autocommit=True) as admin:
         admin.execute("SET password_encryption = 'scram-sha-256'")
@@ -99,10 +103,11 @@ def test_what_the_last_of_several_hosts_says_is_not_lost(strict_server):
 
 def test_too_many_walsenders_is_worth_another_try(strict_server):
     uri = strict_server.uri()
-    with ReplicationConnection(uri), ReplicationConnection(uri):
-        error = refused(uri)
-    assert error.kind is ErrorKind.CONNECTION
-    assert "max_wal_senders" in error.hint
+    with ExitStack() as connections, pytest.raises(PgcdcError, match="could not connect") as caught:
+        for _ in range(WALSENDERS + 1):
+            connections.enter_context(ReplicationConnection(uri))
+    assert caught.value.kind is ErrorKind.CONNECTION
+    assert "max_wal_senders" in caught.value.hint
 
 
 def test_a_wal_level_below_logical_says_how_to_raise_it(strict_server):

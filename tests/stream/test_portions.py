@@ -96,5 +96,5 @@ def test_behind_a_transaction_that_a_signal_cuts_short_nothing_is_written():
         signals,
         lambda _: None,
     )
-    loop.run(Stopped(signals), Encoder())
+    loop.run(Stopped(signals), Encoder(), lambda: None)
     assert sink.edges == []
