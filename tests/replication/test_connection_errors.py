@@ -101,13 +101,21 @@ def test_what_the_last_of_several_hosts_says_is_not_lost(strict_server):
     )
 
 
+def attempt(connections, uri):
+    """Connect, or give the error."""
+    try:
+        connections.enter_context(ReplicationConnection(uri))
+    except PgcdcError as error:
+        return error
+
+
 def test_too_many_walsenders_is_worth_another_try(strict_server):
     uri = strict_server.uri()
-    with ExitStack() as connections, pytest.raises(PgcdcError, match="could not connect") as caught:
-        for _ in range(WALSENDERS + 1):
-            connections.enter_context(ReplicationConnection(uri))
-    assert caught.value.kind is ErrorKind.CONNECTION
-    assert "max_wal_senders" in caught.value.hint
+    with ExitStack() as connections:
+        while (error := attempt(connections, uri)) is None:
+            pass
+    assert error.kind is ErrorKind.CONNECTION
+    assert "max_wal_senders" in error.hint
 
 
 def test_a_wal_level_below_logical_says_how_to_raise_it(strict_server):
