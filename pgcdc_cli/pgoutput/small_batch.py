@@ -48,11 +48,14 @@ class _UnusualError(Exception):
     """Something that is left to the columns."""
 
 
+def fits_small_batch(frames: Sequence[bytes]) -> bool:
+    """Say whether XLogData frames are so few that their batch's fixed cost outweighs their rows."""
+    return len(frames) <= MOST_MESSAGES and sum(map(len, frames)) <= MOST_BYTES
+
+
 def is_small(frames: Sequence[bytes]) -> bool:
-    """Say whether these XLogData frames are few, and of kinds that are taken here."""
-    if len(frames) > MOST_MESSAGES or sum(map(len, frames)) > MOST_BYTES:
-        return False
-    return all(frame[MESSAGE_TAG] in _TAKEN for frame in frames)
+    """Say whether these frames are few, and of kinds that are taken here."""
+    return fits_small_batch(frames) and all(frame[MESSAGE_TAG] in _TAKEN for frame in frames)
 
 
 @dataclass(slots=True)

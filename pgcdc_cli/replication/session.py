@@ -171,11 +171,11 @@ def _of_several_hosts(text: str) -> str | None:
     """Shorten what psycopg says of several attempts, the last of them twice; None where there was one."""
     _, *parts = _ATTEMPT.split(text)
     attempts = zip(parts[::4], parts[1::4], parts[2::4], parts[3::4], strict=True)
-    said = (f"{_place(host or address, port)}: {_brief(why)}" for host, port, address, why in attempts)
+    said = (f"{_address(host or address, port)}: {_brief(why)}" for host, port, address, why in attempts)
     return "; ".join(dict.fromkeys(said)) or None
 
 
-def _place(host: str | None, port: str | None) -> str:
+def _address(host: str | None, port: str | None) -> str:
     return f'"{host}", port {port}' if port else f'"{host}"'
 
 

@@ -257,20 +257,22 @@ class CheckpointedSink:
     def _flush(self) -> None:
         self.outputs.write_whole()
         self._flushed_at = self._clock()
-        if self.outputs.changed() or self._at_edge() != self._saved:
-            self._make_durable(self._save)
+        edge = self._at_edge()
+        if self.outputs.changed() or edge != self._saved:
+            self._make_durable(edge, self._save)
 
     def _rotate(self) -> None:
         self.outputs.finish()
         self._flushed_at = self._clock()
-        if self.outputs or self._at_edge() != self._saved:
-            self._make_durable(lambda edge: self._destination.rotate(edge, self._save))
+        edge = self._at_edge()
+        if self.outputs or edge != self._saved:
+            self._make_durable(edge, lambda edge: self._destination.rotate(edge, self._save))
 
-    def _make_durable(self, save: Callable[[Checkpoint], None]) -> None:
+    def _make_durable(self, edge: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
         """Fsync, then the checkpoint: only then what was written counts as durable."""
         changed = self.outputs.changed()
         self._fsync(changed)
-        save(self._at_edge())
+        save(edge)
         self.outputs.now_durable(changed)
 
     def _at_edge(self) -> Checkpoint:

@@ -1,11 +1,11 @@
 """What the server sent, in batches of a size that is worth its price."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.frames import Received
-from pgcdc_cli.pgoutput.small_batch import MOST_BYTES, MOST_MESSAGES
+from pgcdc_cli.pgoutput.small_batch import fits_small_batch
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.stream.encode import FrameEncoder
 from pgcdc_cli.stream.settings import RunEnd
@@ -24,11 +24,6 @@ NAP = 0.0002
 
 TICK = 0.25
 """Seconds after which an idle loop looks at signals and clocks."""
-
-
-def fits_small_batch(frames: Sequence[bytes]) -> bool:
-    """Say whether a batch is so small that its fixed cost outweighs its rows, whatever they are."""
-    return len(frames) <= MOST_MESSAGES and sum(map(len, frames)) <= MOST_BYTES
 
 
 class BatchReceiver:

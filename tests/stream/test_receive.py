@@ -8,10 +8,10 @@ import pytest
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.frames import Keepalive, Received
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.small_batch import MOST_BYTES, MOST_MESSAGES
+from pgcdc_cli.pgoutput.small_batch import MOST_BYTES, MOST_MESSAGES, fits_small_batch
 from pgcdc_cli.stream import receive
 from pgcdc_cli.stream.encode import ChangeEncoder, RawEncoder
-from pgcdc_cli.stream.receive import TICK, BatchReceiver, fits_small_batch
+from pgcdc_cli.stream.receive import TICK, BatchReceiver
 from pgcdc_cli.stream.settings import RunEnd, RunLimits
 
 NOTHING = Received([], None)
