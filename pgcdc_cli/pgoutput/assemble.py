@@ -28,10 +28,10 @@ from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import small_batch
 from pgcdc_cli.pgoutput.columns import SMALLEST_ROW, Rows, Shape, decode_rows
+from pgcdc_cli.pgoutput.message_buffer import MessageBuffer, tag_mask
 from pgcdc_cli.pgoutput.messages import LogicalMessage, Relation, Tag, Truncate
 from pgcdc_cli.pgoutput.relations import Tables
 from pgcdc_cli.pgoutput.transactions import BatchTransactions, DecodeLimits, State, find_transactions
-from pgcdc_cli.pgoutput.wire import Wire, tag_mask
 from pgcdc_cli.types.kernels import Int64s
 
 _SHAPES = tuple(Shape)
@@ -81,9 +81,9 @@ class Assembler:
         """A limit is reached; what follows is not looked at."""
         return self._state.ended
 
-    def assemble(self, wire: Wire) -> list[Slice]:
+    def assemble(self, buffer: MessageBuffer) -> list[Slice]:
         """Decode messages, as `assemble` does. What `describe` raises passes through."""
-        found, self._state = assemble(wire, self._state, self._tables, boundaries=self._boundaries)
+        found, self._state = assemble(buffer, self._state, self._tables, boundaries=self._boundaries)
         return found
 
     def assemble_small(self, frames: Sequence[bytes]) -> list[Slice] | None:
@@ -95,7 +95,9 @@ class Assembler:
         return found
 
 
-def assemble(wire: Wire, state: State, tables: Tables, *, boundaries: bool) -> tuple[list[Slice], State]:
+def assemble(
+    buffer: MessageBuffer, state: State, tables: Tables, *, boundaries: bool
+) -> tuple[list[Slice], State]:
     """Decode messages to at most two slices, and give the state behind them.
 
     The first slice ends at the last transaction edge among them, the second is the open remainder; where
@@ -106,11 +108,11 @@ def assemble(wire: Wire, state: State, tables: Tables, *, boundaries: bool) -> t
     """
     if state.ended:
         return [], state
-    transactions = find_transactions(wire, state)
-    contents = _read(wire, transactions, tables, None if state.open is None else state.open.origin)
+    transactions = find_transactions(buffer, state)
+    contents = _read(buffer, transactions, tables, None if state.open is None else state.open.origin)
     at = np.flatnonzero(_IS_BOUNDARY[transactions.tags] & transactions.wanted & boundaries)
     numbers = _numbers(transactions, contents, at, 0 if state.open is None else state.open.seq)
-    batch = _Batch(wire, transactions, tables, contents, at, numbers)
+    batch = _Batch(buffer, transactions, tables, contents, at, numbers)
     return batch.slices(), transactions.next_state(state, numbers.next_seq, contents.origins)
 
 
@@ -128,42 +130,44 @@ class _Contents(NamedTuple):
     origins: dict[int, Origin]
 
 
-def _read(wire: Wire, transactions: BatchTransactions, tables: Tables, origin: Origin | None) -> _Contents:
+def _read(
+    buffer: MessageBuffer, transactions: BatchTransactions, tables: Tables, origin: Origin | None
+) -> _Contents:
     """Read all that is no row, and find each row's table: what its OID meant where the row stood.
 
     `origin` is that of the transaction that was open before. Raises UndecodableError for a row or truncate of
     an unknown relation, and for what is no message.
     """
     rows = np.flatnonzero(_IS_ROW[transactions.tags] & transactions.wanted)
-    shapes = _shapes(wire, rows)
-    oids = wire.head[rows] >> 24 & 0xFFFFFFFF
+    shapes = _shapes(buffer, rows)
+    oids = buffer.head[rows] >> 24 & 0xFFFFFFFF
     versions = _current(tables, oids)
     found = _Contents(rows, shapes, [], [], {} if origin is None else {0: origin})
     others = _IS_DEFINITION[transactions.tags] | (_IS_OTHER_CHANGE[transactions.tags] & transactions.wanted)
     for number in np.flatnonzero(others).tolist():
-        message = wire.decode(number)
+        message = buffer.decode(number)
         if isinstance(message, Relation):
             tables.learn(message)
             behind = int(np.searchsorted(rows, number))
             versions[behind:][oids[behind:] == message.oid] = tables.current(message.oid)
         elif isinstance(message, Truncate):
-            truncated = [_known(wire, number, tables, oid) for oid in message.relation_oids]
+            truncated = [_known(buffer, number, tables, oid) for oid in message.relation_oids]
             found.truncates.append((number, message, truncated))
         elif isinstance(message, LogicalMessage):
             found.messages.append((number, message))
         elif isinstance(message, Origin):
             found.origins.setdefault(int(transactions.number[number]), message)
     for unknown in np.flatnonzero(versions < 0)[:1].tolist():
-        raise _unknown(wire, int(rows[unknown]), int(oids[unknown]))
+        raise _unknown(buffer, int(rows[unknown]), int(oids[unknown]))
     return found._replace(kinds=versions * len(_SHAPES) + shapes)
 
 
-def _shapes(wire: Wire, rows: Int64s) -> Int64s:
-    head = wire.head[rows]
+def _shapes(buffer: MessageBuffer, rows: Int64s) -> Int64s:
+    head = buffer.head[rows]
     shapes: Int64s = _SHAPE_OF[head >> 48 & 0xFF00 | head >> 16 & 0xFF]
-    wrong = rows[(shapes < 0) | (wire.sizes(rows) < SMALLEST_ROW)]
+    wrong = rows[(shapes < 0) | (buffer.sizes(rows) < SMALLEST_ROW)]
     for number in wrong[:1].tolist():
-        message = wire.decode(number)
+        message = buffer.decode(number)
         raise AssertionError(f"the decoders disagree on {message}")
     return shapes
 
@@ -175,17 +179,17 @@ def _current(tables: Tables, oids: Int64s) -> Int64s:
     return found
 
 
-def _known(wire: Wire, number: int, tables: Tables, oid: int) -> TableSchema:
+def _known(buffer: MessageBuffer, number: int, tables: Tables, oid: int) -> TableSchema:
     table = tables.current(oid)
     if table < 0:
-        raise _unknown(wire, number, oid)
+        raise _unknown(buffer, number, oid)
     return tables[table]
 
 
-def _unknown(wire: Wire, number: int, oid: int) -> UndecodableError:
-    title = Tag(wire.message(number)[0]).title
+def _unknown(buffer: MessageBuffer, number: int, oid: int) -> UndecodableError:
+    title = Tag(buffer.message(number)[0]).title
     reason = f"no Relation message has come for OID {oid}"
-    return wire.error(number, f"could not assemble {title} message: {reason}")
+    return buffer.error(number, f"could not assemble {title} message: {reason}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -227,7 +231,7 @@ def _counts(messages: int, contents: _Contents) -> Int64s:
 class _Batch:
     """All that is known of a batch; `boundaries` are its Begin and Commit messages, if wanted."""
 
-    wire: Wire
+    buffer: MessageBuffer
     transactions: BatchTransactions
     tables: Tables
     contents: _Contents
@@ -274,7 +278,7 @@ class _Batch:
             number, shape = divmod(int(kinds[some[0]]), len(_SHAPES))
             tables.append(self.tables[number])
             groups.append(Rows(rows[some], tables[-1], _SHAPES[shape], self.tables.reader(number)))
-        for images in decode_rows(self.wire, groups):
+        for images in decode_rows(self.buffer, groups):
             operation = groups[images.group].shape.operation
             yield ChangeBatch(
                 tables[images.group], operation, self._stamps(images.numbers), images.new, images.old
@@ -306,7 +310,7 @@ class _Batch:
         transactions = self.transactions
         return Stamps(
             self.numbers.index[numbers],
-            self.wire.lsn[numbers],
+            self.buffer.lsn[numbers],
             transactions.commit_lsn[numbers],
             transactions.commit_ts[numbers],
             transactions.xid[numbers],
@@ -328,7 +332,7 @@ class _Batch:
         transactions = self.transactions
         return Stamp(
             int(self.numbers.index[number]) + position,
-            Lsn(int(self.wire.lsn[number])),
+            Lsn(int(self.buffer.lsn[number])),
             Lsn(int(transactions.commit_lsn[number])),
             int(transactions.commit_ts[number]),
             int(transactions.xid[number]),

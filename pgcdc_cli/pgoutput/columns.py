@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from pgcdc_cli.changes.slice import FullImage, KeyImage, Operation
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import UndecodableError
+from pgcdc_cli.pgoutput.message_buffer import MessageBuffer, as_buffer
 from pgcdc_cli.pgoutput.messages import (
     BINARY,
     NULL,
@@ -32,7 +33,6 @@ from pgcdc_cli.pgoutput.messages import (
     Tag,
     Update,
 )
-from pgcdc_cli.pgoutput.wire import Wire, as_buffer
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.binary import MalformedError
 from pgcdc_cli.types.kernels import Booleans, Int64s
@@ -88,7 +88,7 @@ class Images(NamedTuple):
     old: FullImage | KeyImage | None
 
 
-def decode_rows(wire: Wire, groups: Sequence[Rows]) -> list[Images]:
+def decode_rows(buffer: MessageBuffer, groups: Sequence[Rows]) -> list[Images]:
     """Decode row messages, of at least one group; one result for each, or two.
 
     Where a publication shows a partition as its root (`publish_via_partition_root`), the marker is by the
@@ -99,25 +99,27 @@ def decode_rows(wire: Wire, groups: Sequence[Rows]) -> list[Images]:
     UndecodableError, with the message's LSN, where one is not what the plain decoder takes, has another
     number of columns than its relation, or has a binary value that was not asked for or can't be read.
     """
-    first = [_Tuples(wire, rows, rows.shape.marker, wire.starts[rows.numbers] + _COUNT_AT) for rows in groups]
-    _walk(wire, first)
+    first = [
+        _Tuples(buffer, rows, rows.shape.marker, buffer.starts[rows.numbers] + _COUNT_AT) for rows in groups
+    ]
+    _walk(buffer, first)
     if any(run.whole.any() for run in first):
-        return _decode_apart(wire, first)
-    second = {i: _new_tuples(wire, run) for i, run in enumerate(first) if _has_both(run.rows.shape)}
-    _walk(wire, list(second.values()))
+        return _decode_apart(buffer, first)
+    second = {i: _new_tuples(buffer, run) for i, run in enumerate(first) if _has_both(run.rows.shape)}
+    _walk(buffer, list(second.values()))
     last = [second.get(i, run) for i, run in enumerate(first)]
-    _check(wire, last, np.concatenate([run.position == run.ends for run in last]))
+    _check(buffer, last, np.concatenate([run.position == run.ends for run in last]))
     return [_images(i, run, second.get(i)) for i, run in enumerate(first)]
 
 
-def _decode_apart(wire: Wire, runs: Sequence["_Tuples"]) -> list[Images]:
+def _decode_apart(buffer: MessageBuffer, runs: Sequence["_Tuples"]) -> list[Images]:
     """Decode whole rows as groups of their own."""
     parts = []
     for group, run in enumerate(runs):
         for whole in np.unique(run.whole).tolist():
             numbers = run.rows.numbers[run.whole == whole]
             parts.append((group, replace(run.rows, numbers=numbers, whole=whole or run.rows.whole)))
-    found = decode_rows(wire, [rows for _, rows in parts])
+    found = decode_rows(buffer, [rows for _, rows in parts])
     return [images._replace(group=parts[images.group][0]) for images in found]
 
 
@@ -141,12 +143,12 @@ class _Tuples:
     which don't have all of the key.
     """
 
-    def __init__(self, wire: Wire, rows: Rows, marker: str, position: Int64s) -> None:
+    def __init__(self, buffer: MessageBuffer, rows: Rows, marker: str, position: Int64s) -> None:
         self.rows = rows
         self.marker = marker
         self.is_key = marker == "K" and not rows.whole
         self.position = position
-        self.ends = wire.ends[rows.numbers]
+        self.ends = buffer.ends[rows.numbers]
         self.has_more = self.lacks_key = np.zeros(len(position), np.bool_)
         self.width = len(rows.table.columns)
         self.columns: list[pa.BinaryArray | None] = []
@@ -175,11 +177,11 @@ class _Tuples:
         return FullImage(columns, tuple(self.unchanged))
 
 
-def _new_tuples(wire: Wire, old: _Tuples) -> _Tuples:
+def _new_tuples(buffer: MessageBuffer, old: _Tuples) -> _Tuples:
     """Find the new tuples behind the old ones, once those are walked."""
-    words = wire.int64(old.position)
-    _check(wire, [old], (old.position + 3 <= old.ends) & (words >> 56 == _NEW))
-    return _Tuples(wire, old.rows, "N", old.position + 1)
+    words = buffer.int64(old.position)
+    _check(buffer, [old], (old.position + 3 <= old.ends) & (words >> 56 == _NEW))
+    return _Tuples(buffer, old.rows, "N", old.position + 1)
 
 
 class _Step(NamedTuple):
@@ -191,7 +193,7 @@ class _Step(NamedTuple):
     good: Booleans
 
 
-def _walk(wire: Wire, runs: Sequence[_Tuples]) -> None:
+def _walk(buffer: MessageBuffer, runs: Sequence[_Tuples]) -> None:
     """Fill the columns of all runs, and move their positions to the ends of their tuples."""
     if not runs:
         return
@@ -201,7 +203,7 @@ def _walk(wire: Wire, runs: Sequence[_Tuples]) -> None:
     ends = np.concatenate([run.ends for run in runs])
     is_key = np.repeat([run.marker == "K" for run in runs], np.diff(bounds))
     widths = np.repeat([run.width for run in runs], np.diff(bounds))
-    _check(wire, runs, wire.int64(position) >> 48 & 0xFFFF == widths)
+    _check(buffer, runs, buffer.int64(position) >> 48 & 0xFFFF == widths)
     position += 2
     active = len(runs)
     binary = runs[0].rows.read is not None
@@ -209,16 +211,16 @@ def _walk(wire: Wire, runs: Sequence[_Tuples]) -> None:
         while runs[active - 1].width <= column:
             active -= 1
         rows = bounds[active]
-        step = _step(wire, position[:rows], ends[:rows], is_key[:rows], binary=binary)
-        _check(wire, runs, step.good)
+        step = _step(buffer, position[:rows], ends[:rows], is_key[:rows], binary=binary)
+        _check(buffer, runs, step.good)
         position[:rows] = step.ends
-        _append(wire, step, runs[:active], bounds, column)
+        _append(buffer, step, runs[:active], bounds, column)
     for run, (start, end) in zip(runs, pairwise(bounds), strict=True):
         run.position = position[start:end]
 
 
-def _step(wire: Wire, position: Int64s, ends: Int64s, is_key: Booleans, *, binary: bool) -> _Step:
-    word = wire.int64(position)
+def _step(buffer: MessageBuffer, position: Int64s, ends: Int64s, is_key: Booleans, *, binary: bool) -> _Step:
+    word = buffer.int64(position)
     kind = word >> 56
     length = word >> 24 & 0xFFFFFFFF
     sent = kind == TEXT
@@ -234,7 +236,9 @@ def _step(wire: Wire, position: Int64s, ends: Int64s, is_key: Booleans, *, binar
     return _Step(starts, stops, kind, known & (stops <= ends))
 
 
-def _append(wire: Wire, step: _Step, runs: Sequence[_Tuples], bounds: Sequence[int], column: int) -> None:
+def _append(
+    buffer: MessageBuffer, step: _Step, runs: Sequence[_Tuples], bounds: Sequence[int], column: int
+) -> None:
     """Give every run its values of the column."""
     kinds = [
         None if step.kind is None else step.kind[start:end]
@@ -248,11 +252,11 @@ def _append(wire: Wire, step: _Step, runs: Sequence[_Tuples], bounds: Sequence[i
         for run in runs:
             run.columns.append(None)
         return
-    values = wire.pack(step.starts, step.ends)
+    values = buffer.pack(step.starts, step.ends)
     offsets = _offsets(values)
     for run, kind, start, end, wants in zip(runs, kinds, bounds, bounds[1:], wanted, strict=False):
         own = _own_values(values, kind, offsets[start : end + 1]) if wants else None
-        run.columns.append(own if own is None or kind is None else _text(wire, run.rows, column, own, kind))
+        run.columns.append(own if own is None or kind is None else _text(buffer, run.rows, column, own, kind))
         run.unchanged.append(_mask(kind))
 
 
@@ -279,7 +283,9 @@ def _own_values(values: pa.BinaryArray, kind: Int64s | None, offsets: NDArray[np
     return cast("pa.BinaryArray", pa.BinaryArray.from_buffers(pa.binary(), count, buffers))
 
 
-def _text(wire: Wire, rows: Rows, column: int, values: pa.BinaryArray, kind: Int64s) -> pa.BinaryArray:
+def _text(
+    buffer: MessageBuffer, rows: Rows, column: int, values: pa.BinaryArray, kind: Int64s
+) -> pa.BinaryArray:
     """Read those values of a column that are binary."""
     binary = kind == BINARY
     if rows.read is None or not binary.any():
@@ -289,14 +295,14 @@ def _text(wire: Wire, rows: Rows, column: int, values: pa.BinaryArray, kind: Int
         read = rows.read(column, values.filter(pa.array(binary)) if mixed else values)
     except MalformedError as error:
         numbers = rows.numbers[binary] if mixed else rows.numbers
-        raise _malformed(wire, int(numbers[error.row]), rows.table.columns[column].name, error) from None
+        raise _malformed(buffer, int(numbers[error.row]), rows.table.columns[column].name, error) from None
     return kernels.replace_with_mask(values, binary, read) if mixed else read
 
 
-def _malformed(wire: Wire, number: int, column: str, error: MalformedError) -> UndecodableError:
-    title = Tag(wire.message(number)[0]).title
+def _malformed(buffer: MessageBuffer, number: int, column: str, error: MalformedError) -> UndecodableError:
+    title = Tag(buffer.message(number)[0]).title
     reason = f'column "{column}" is not what its type sends in binary: {error.reason}'
-    return wire.error(number, f"could not decode {title} message: {reason}")
+    return buffer.error(number, f"could not decode {title} message: {reason}")
 
 
 def _mask(kind: Int64s | None) -> Booleans | None:
@@ -306,7 +312,7 @@ def _mask(kind: Int64s | None) -> Booleans | None:
     return unchanged if unchanged.any() else None
 
 
-def _check(wire: Wire, runs: Sequence[_Tuples], good: Booleans) -> None:
+def _check(buffer: MessageBuffer, runs: Sequence[_Tuples], good: Booleans) -> None:
     """Raise what is wrong with the first message that is not good; `good` may cover the first runs only."""
     if good.all():
         return
@@ -316,24 +322,24 @@ def _check(wire: Wire, runs: Sequence[_Tuples], good: Booleans) -> None:
         own = good[start : start + len(run.position)]
         bad += [(int(number), run.rows.table) for number in run.rows.numbers[: len(own)][~own][:1]]
         start += len(run.position)
-    raise _explain(wire, *min(bad, key=lambda pair: pair[0]))
+    raise _explain(buffer, *min(bad, key=lambda pair: pair[0]))
 
 
-def _explain(wire: Wire, number: int, table: TableSchema) -> UndecodableError:
-    message = wire.decode(number)
+def _explain(buffer: MessageBuffer, number: int, table: TableSchema) -> UndecodableError:
+    message = buffer.decode(number)
     assert isinstance(message, Insert | Update | Delete)
     title = f"could not decode {type(message).__name__} message"
     images = [getattr(message, name, None) for name in ("old", "new")]
     for image in filter(None, images):
         if len(image.values) != len(table.columns):
-            return wire.error(
+            return buffer.error(
                 number,
                 f"{title}: it has {len(image.values)} columns,"
                 f' table "{table.display}" has {len(table.columns)}',
             )
         for column, value in zip(table.columns, image.values, strict=True):
             if isinstance(value, Binary):
-                return wire.error(
+                return buffer.error(
                     number, f'{title}: column "{column.name}" is binary, which was not asked for'
                 )
-    raise AssertionError(f"the decoders disagree on {wire.message(number)!r}")
+    raise AssertionError(f"the decoders disagree on {buffer.message(number)!r}")

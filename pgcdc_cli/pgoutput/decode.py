@@ -1,7 +1,7 @@
 """The plain decoder: one message's bytes to one typed object, or to one error.
 
 PostgreSQL manual, "Logical Replication Message Formats"; `src/backend/replication/logical/proto.c`. Rules:
-nothing is read beyond the message; a count or length from the wire is held against the bytes that are left
+nothing is read beyond the message; a count or length from the buffer is held against the bytes that are left
 before anything is done with it; whatever the bytes, the only exception is UndecodableError. Offsets in its
 text count from the message's tag.
 """

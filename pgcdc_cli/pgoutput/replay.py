@@ -25,8 +25,8 @@ from pgcdc_cli.frames import POSTGRES_EPOCH
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.decode import BEGIN, COMMIT
+from pgcdc_cli.pgoutput.message_buffer import MessageBuffer, tag_mask
 from pgcdc_cli.pgoutput.messages import Tag, Truncate
-from pgcdc_cli.pgoutput.wire import Wire, tag_mask
 from pgcdc_cli.types.kernels import Int64s
 
 _IS_CHANGE = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE, Tag.TRUNCATE, Tag.MESSAGE)
@@ -35,34 +35,34 @@ _HAS_NO_XID = tag_mask(Tag.ORIGIN)
 _XID_SIZE = 4
 
 
-def chunk_of(wire: Wire) -> Chunk:
+def chunk_of(buffer: MessageBuffer) -> Chunk:
     """Copy messages that have no xid of their own."""
-    return _packed(wire, wire.starts)
+    return _packed(buffer, buffer.starts)
 
 
-def chunk_of_block(wire: Wire) -> Chunk:
+def chunk_of_block(buffer: MessageBuffer) -> Chunk:
     """Copy messages of a streamed block, without the xid behind each one's tag."""
-    chunk = _packed(wire, wire.starts + np.where(_HAS_NO_XID[wire.tags], 0, _XID_SIZE))
+    chunk = _packed(buffer, buffer.starts + np.where(_HAS_NO_XID[buffer.tags], 0, _XID_SIZE))
     data = bytearray(chunk.data)
-    np.frombuffer(data, np.uint8)[np.cumsum(chunk.sizes) - chunk.sizes] = wire.tags
+    np.frombuffer(data, np.uint8)[np.cumsum(chunk.sizes) - chunk.sizes] = buffer.tags
     return Chunk(bytes(data), chunk.sizes, chunk.lsn)
 
 
-def _packed(wire: Wire, starts: Int64s) -> Chunk:
-    data = wire.pack(starts, wire.ends).buffers()[2]
-    sizes = wire.ends - starts
+def _packed(buffer: MessageBuffer, starts: Int64s) -> Chunk:
+    data = buffer.pack(starts, buffer.ends).buffers()[2]
+    sizes = buffer.ends - starts
     body = memoryview(data or b"")[: int(sizes.sum())]
-    return Chunk(b"".join([body, PADDING]), sizes, wire.lsn)
+    return Chunk(b"".join([body, PADDING]), sizes, buffer.lsn)
 
 
-def subtransaction_of(wire: Wire) -> Int64s:
+def subtransaction_of(buffer: MessageBuffer) -> Int64s:
     """Give the xid of each of a streamed block's messages; -1 for those that have none."""
-    return np.where(_HAS_NO_XID[wire.tags], -1, wire.head >> 24 & 0xFFFFFFFF)
+    return np.where(_HAS_NO_XID[buffer.tags], -1, buffer.head >> 24 & 0xFFFFFFFF)
 
 
-def _subtransactions(wire: Wire) -> dict[int, int]:
+def _subtransactions(buffer: MessageBuffer) -> dict[int, int]:
     """Give the xids of a streamed block's messages, and the index of the first one of each, in order."""
-    found, firsts = np.unique(subtransaction_of(wire), return_index=True)
+    found, firsts = np.unique(subtransaction_of(buffer), return_index=True)
     order = np.argsort(firsts)
     return dict(zip(found[order].tolist(), firsts[order].tolist(), strict=True))
 
@@ -79,11 +79,11 @@ class Definition(NamedTuple):
     message: bytes
 
 
-def _definitions(wire: Wire, order: int) -> list[Definition]:
+def _definitions(buffer: MessageBuffer, order: int) -> list[Definition]:
     """Find the relation messages; the first one gets this order, those after it the next ones."""
-    indexes = np.flatnonzero(wire.tags == Tag.RELATION).tolist()
+    indexes = np.flatnonzero(buffer.tags == Tag.RELATION).tolist()
     return [
-        Definition(order + i, int(wire.head[index] >> 24 & 0xFFFFFFFF), index, wire.message(index))
+        Definition(order + i, int(buffer.head[index] >> 24 & 0xFFFFFFFF), index, buffer.message(index))
         for i, index in enumerate(indexes)
     ]
 
@@ -167,12 +167,12 @@ class SpooledTransaction:
         self.defined.cut(self._count)
         self.lent.cut(self._count)
 
-    def wires(self) -> Iterator[Wire]:
+    def buffers(self) -> Iterator[MessageBuffer]:
         """Give the messages back."""
-        for wire in map(Wire.of, () if self.spool is None else self.spool.chunks()):
+        for buffer in map(MessageBuffer.of, () if self.spool is None else self.spool.chunks()):
             if self._reopened:
-                self.defined.add((one._replace(order=0) for one in _definitions(wire, 0)), 0)
-            yield wire
+                self.defined.add((one._replace(order=0) for one in _definitions(buffer, 0)), 0)
+            yield buffer
 
     def remove(self) -> None:
         if self.spool is not None:
@@ -192,32 +192,32 @@ class TransactionEnd:
 class Replay:
     """Gives the assembler messages as they come, and spools.
 
-    `wire` is the chunk of a spool that is being decoded.
+    `buffer` is the chunk of a spool that is being decoded.
     """
 
     def __init__(self, assembler: Assembler) -> None:
         self.assembler = assembler
-        self.wire: Wire | None = None
+        self.buffer: MessageBuffer | None = None
         self._count = 0
         self._outside: dict[int, Definition] = {}
 
-    def pass_on(self, wire: Wire) -> Iterator[Slice]:
+    def pass_on(self, buffer: MessageBuffer) -> Iterator[Slice]:
         """Take messages that stand outside of all that is spooled."""
-        self._learn(self._numbered(wire))
-        yield from self.assembler.assemble(wire)
+        self._learn(self._numbered(buffer))
+        yield from self.assembler.assemble(buffer)
 
-    def spool(self, wire: Wire, transaction: SpooledTransaction) -> None:
+    def spool(self, buffer: MessageBuffer, transaction: SpooledTransaction) -> None:
         """Take messages of a transaction's block, and what they need that came outside of it."""
-        chunk = chunk_of_block(wire) if transaction.streamed else chunk_of(wire)
-        plain = Wire.of(chunk)
+        chunk = chunk_of_block(buffer) if transaction.streamed else chunk_of(buffer)
+        plain = MessageBuffer.of(chunk)
         self._complete(plain, transaction)
-        first = _subtransactions(wire) if transaction.streamed else {}
+        first = _subtransactions(buffer) if transaction.streamed else {}
         transaction.append(chunk, self._numbered(plain), first)
 
-    def _complete(self, wire: Wire, transaction: SpooledTransaction) -> None:
+    def _complete(self, buffer: MessageBuffer, transaction: SpooledTransaction) -> None:
         """Give a spool the definitions that its next messages need and that came outside of it."""
-        own = {one.oid: one.ordinal for one in reversed(_definitions(wire, 0))}
-        needed = {oid for oid, index in _tables(wire).items() if index < own.get(oid, len(wire))}
+        own = {one.oid: one.ordinal for one in reversed(_definitions(buffer, 0))}
+        needed = {oid for oid, index in _tables(buffer).items() if index < own.get(oid, len(buffer))}
         oids = [oid for oid in sorted(needed & self._outside.keys()) if self._is_missing(oid, transaction)]
         if oids:
             known = [self._outside[oid]._replace(ordinal=ordinal) for ordinal, oid in enumerate(oids)]
@@ -245,9 +245,9 @@ class Replay:
     def _learn(self, definitions: Iterable[Definition]) -> None:
         self._outside.update((one.oid, one) for one in definitions)
 
-    def _numbered(self, wire: Wire) -> list[Definition]:
+    def _numbered(self, buffer: MessageBuffer) -> list[Definition]:
         """Find the tables that these messages define, and count them."""
-        found = _definitions(wire, self._count + 1)
+        found = _definitions(buffer, self._count + 1)
         self._count += len(found)
         return found
 
@@ -262,10 +262,10 @@ class Replay:
         Without a change in it there is only an edge: in protocol 1, the server doesn't send it at all. Where
         the end position is reached it stops short, and nothing of the transaction was given.
         """
-        wires = _without_repeats(transaction.wires())
-        first = _up_to_a_change(wires)
+        buffers = _without_repeats(transaction.buffers())
+        first = _up_to_a_change(buffers)
         if first and _has_change(first[-1]):
-            whole = chain(_begin(transaction.xid, end, first), first, wires, _commit(end))
+            whole = chain(_begin(transaction.xid, end, first), first, buffers, _commit(end))
             for found in self._decode(whole):
                 edge = None if found.edge is None else replace(found.edge, prepared=prepared)
                 boundaries = tuple(replace(some, gid=end.gid) for some in found.boundaries)
@@ -276,13 +276,13 @@ class Replay:
         if not self.assembler.ended:
             yield from self._restore(transaction)
 
-    def _decode(self, wires: Iterable[Wire]) -> Iterator[Slice]:
-        for wire in wires:
-            self.wire = wire
-            yield from self.assembler.assemble(wire)
+    def _decode(self, buffers: Iterable[MessageBuffer]) -> Iterator[Slice]:
+        for buffer in buffers:
+            self.buffer = buffer
+            yield from self.assembler.assemble(buffer)
             if self.assembler.ended:
                 break
-        self.wire = None
+        self.buffer = None
 
     def _restore(self, transaction: SpooledTransaction) -> Iterator[Slice]:
         """Let the newest definitions count again, where some came while the transaction was spooled."""
@@ -293,68 +293,70 @@ class Replay:
             yield from self.assembler.assemble(_relations(newer))
 
 
-def _tables(wire: Wire) -> dict[int, int]:
+def _tables(buffer: MessageBuffer) -> dict[int, int]:
     """Give the OIDs of the tables that rows and truncates are of, and the index of each one's first."""
-    rows = np.flatnonzero(_IS_ROW[wire.tags])
-    oids, firsts = np.unique(wire.head[rows] >> 24 & 0xFFFFFFFF, return_index=True)
+    rows = np.flatnonzero(_IS_ROW[buffer.tags])
+    oids, firsts = np.unique(buffer.head[rows] >> 24 & 0xFFFFFFFF, return_index=True)
     found: dict[int, int] = dict(zip(oids.tolist(), rows[firsts].tolist(), strict=True))
-    for index in np.flatnonzero(wire.tags == Tag.TRUNCATE).tolist():
-        message = wire.decode(index)
+    for index in np.flatnonzero(buffer.tags == Tag.TRUNCATE).tolist():
+        message = buffer.decode(index)
         assert isinstance(message, Truncate)
         found |= {oid: min(index, found.get(oid, index)) for oid in message.relation_oids}
     return found
 
 
-def _without_repeats(wires: Iterable[Wire]) -> Iterator[Wire]:
+def _without_repeats(buffers: Iterable[MessageBuffer]) -> Iterator[MessageBuffer]:
     """Leave out definitions that say again what the last one said.
 
     There is one after every savepoint that was rolled back, and the catalog would be asked for each; here all
     of them would be answered at one moment.
     """
     last: dict[int, bytes] = {}
-    for wire in wires:
-        kept = np.ones(len(wire), np.bool_)
-        for one in _definitions(wire, 0):
+    for buffer in buffers:
+        kept = np.ones(len(buffer), np.bool_)
+        for one in _definitions(buffer, 0):
             kept[one.ordinal] = last.get(one.oid) != one.message
             last[one.oid] = one.message
         if kept.any():
-            yield wire if kept.all() else wire.select(kept)
+            yield buffer if kept.all() else buffer.select(kept)
 
 
-def _up_to_a_change(wires: Iterator[Wire]) -> list[Wire]:
+def _up_to_a_change(buffers: Iterator[MessageBuffer]) -> list[MessageBuffer]:
     """Take from the front what comes before the first change, and that."""
-    taken: list[Wire] = []
-    for wire in wires:
-        taken.append(wire)
-        if _has_change(wire):
+    taken: list[MessageBuffer] = []
+    for buffer in buffers:
+        taken.append(buffer)
+        if _has_change(buffer):
             break
     return taken
 
 
-def _has_change(wire: Wire) -> bool:
-    return bool(_IS_CHANGE[wire.tags].any())
+def _has_change(buffer: MessageBuffer) -> bool:
+    return bool(_IS_CHANGE[buffer.tags].any())
 
 
-def _begin(xid: int, end: TransactionEnd, first: Sequence[Wire]) -> list[Wire]:
+def _begin(xid: int, end: TransactionEnd, first: Sequence[MessageBuffer]) -> list[MessageBuffer]:
     """Give a Begin, and the Origin if there is one.
 
     As protocol 1's, its frame starts where that of the first change does.
     """
     begin = BEGIN.pack(b"B", end.commit_lsn, end.time - POSTGRES_EPOCH, xid)
     origins = [w.message(n) for w in first for n in np.flatnonzero(w.tags == Tag.ORIGIN)[:1].tolist()]
-    return [_wire([begin, *origins[:1]], first[-1].lsn[_IS_CHANGE[first[-1].tags]][0])]
+    return [_buffer([begin, *origins[:1]], first[-1].lsn[_IS_CHANGE[first[-1].tags]][0])]
 
 
-def _commit(end: TransactionEnd) -> list[Wire]:
+def _commit(end: TransactionEnd) -> list[MessageBuffer]:
     message = COMMIT.pack(b"C", 0, end.commit_lsn, end.end_lsn, end.time - POSTGRES_EPOCH)
-    return [_wire([message], end.end_lsn)]
+    return [_buffer([message], end.end_lsn)]
 
 
-def _relations(definitions: Iterable[Definition]) -> Wire:
+def _relations(definitions: Iterable[Definition]) -> MessageBuffer:
     """Give relation messages, one or more, as if they had just come; the server gives them LSN 0."""
-    return _wire([definition.message for definition in definitions], 0)
+    return _buffer([definition.message for definition in definitions], 0)
 
 
-def _wire(messages: Sequence[bytes], lsn: int) -> Wire:
+def _buffer(messages: Sequence[bytes], lsn: int) -> MessageBuffer:
     sizes = np.array([len(message) for message in messages], np.int64)
-    return Wire.of(Chunk(b"".join([*messages, PADDING]), sizes, np.full(len(messages), lsn, np.int64)))
+    return MessageBuffer.of(
+        Chunk(b"".join([*messages, PADDING]), sizes, np.full(len(messages), lsn, np.int64))
+    )

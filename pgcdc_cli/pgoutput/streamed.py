@@ -35,11 +35,11 @@ from pgcdc_cli.frames import MESSAGE_TAG
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.assemble import Assembler
+from pgcdc_cli.pgoutput.message_buffer import MessageBuffer, tag_mask
 from pgcdc_cli.pgoutput.messages import Tag
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy, PreparedTransactions
 from pgcdc_cli.pgoutput.replay import Replay, SpooledTransaction, TransactionEnd, subtransaction_of
 from pgcdc_cli.pgoutput.small_batch import is_small
-from pgcdc_cli.pgoutput.wire import Wire, tag_mask
 
 _IS_CONTROL = tag_mask(
     Tag.STREAM_START,
@@ -61,7 +61,7 @@ _LONG_ABORT = 25
 """Bytes of a Stream Abort that has LSN and time."""
 
 
-class Streams:
+class PgoutputDecoder:
     """All transactions of one connection, whole ones and those that come in pieces.
 
     `skip_before` is the assembler's. After an error it is useless.
@@ -101,9 +101,9 @@ class Streams:
         return self._assembler.ended
 
     @property
-    def replayed(self) -> Wire | None:
+    def replayed(self) -> MessageBuffer | None:
         """The chunk of a spool that is being decoded; None while messages are decoded as they come."""
-        return self._replay.wire
+        return self._replay.buffer
 
     def slices(self, frames: Sequence[bytes]) -> Iterator[Slice]:
         """Decode whole XLogData frames, header included; a spooled transaction comes in several slices.
@@ -116,8 +116,8 @@ class Streams:
         if small is not None:
             yield from small
             return
-        for wire in Wire.join(frames):
-            yield from self._read(wire)
+        for buffer in MessageBuffer.join(frames):
+            yield from self._read(buffer)
 
     def _hold_begin(self, frames: Sequence[bytes]) -> Sequence[bytes]:
         """Keep a Begin for what follows it: that says where the transaction came from."""
@@ -126,45 +126,45 @@ class Streams:
             self._begin.append(frames.pop())
         return frames
 
-    def _read(self, wire: Wire) -> Iterator[Slice]:
+    def _read(self, buffer: MessageBuffer) -> Iterator[Slice]:
         at = 0
-        for number in np.flatnonzero(_IS_CONTROL[wire.tags]).tolist():
-            yield from self._run(wire, at, number)
+        for number in np.flatnonzero(_IS_CONTROL[buffer.tags]).tolist():
+            yield from self._run(buffer, at, number)
             if not self.ended:
-                yield from self._control(wire, number)
+                yield from self._control(buffer, number)
             if self.ended:
                 return
             at = number + 1
-        yield from self._run(wire, at, len(wire))
+        yield from self._run(buffer, at, len(buffer))
 
-    def _run(self, wire: Wire, start: int, stop: int) -> Iterator[Slice]:
+    def _run(self, buffer: MessageBuffer, start: int, stop: int) -> Iterator[Slice]:
         """Take messages that are no control messages: to the assembler, or into a spool."""
         if start == stop:
             return
-        run = wire if stop - start == len(wire) else wire.select(slice(start, stop))
+        run = buffer if stop - start == len(buffer) else buffer.select(slice(start, stop))
         if self._block is None:
             yield from self._replay.pass_on(run)
         else:
             self._check_changes(run, streamed=self._block.streamed)
             self._replay.spool(run, self._block)
 
-    def _check_changes(self, wire: Wire, *, streamed: bool) -> None:
-        good = _IS_CHANGE[wire.tags] & (wire.ends - wire.starts >= _TAG_AND_XID)
+    def _check_changes(self, buffer: MessageBuffer, *, streamed: bool) -> None:
+        good = _IS_CHANGE[buffer.tags] & (buffer.ends - buffer.starts >= _TAG_AND_XID)
         if streamed:
-            good &= subtransaction_of(wire) != _NO_XID
+            good &= subtransaction_of(buffer) != _NO_XID
         for number in np.flatnonzero(~good)[:1].tolist():
-            message = wire.decode(number, in_stream=streamed)
+            message = buffer.decode(number, in_stream=streamed)
             zero = getattr(message, "xid", None) == _NO_XID
             reason = f"its xid is {_NO_XID}" if zero else "it is inside of another transaction"
-            raise _misplaced(wire, number, reason)
+            raise _misplaced(buffer, number, reason)
 
-    def _control(self, wire: Wire, number: int) -> Iterator[Slice]:
-        parallel = len(wire.message(number)) == _LONG_ABORT
-        message = wire.decode(number, streaming_parallel=parallel)
+    def _control(self, buffer: MessageBuffer, number: int) -> Iterator[Slice]:
+        parallel = len(buffer.message(number)) == _LONG_ABORT
+        message = buffer.decode(number, streaming_parallel=parallel)
         try:
-            yield from self._readers[type(message)](message, Lsn(int(wire.lsn[number])))
+            yield from self._readers[type(message)](message, Lsn(int(buffer.lsn[number])))
         except _MisplacedError as error:
-            raise _misplaced(wire, number, str(error)) from None
+            raise _misplaced(buffer, number, str(error)) from None
 
     def _check_outside(self) -> None:
         if self._block is not None or self._assembler.in_transaction:
@@ -288,6 +288,6 @@ class _MisplacedError(Exception):
     """A message that may not stand where it does."""
 
 
-def _misplaced(wire: Wire, number: int, reason: str) -> UndecodableError:
-    title = Tag(wire.message(number)[0]).title
-    return wire.error(number, f"could not assemble {title} message: {reason}")
+def _misplaced(buffer: MessageBuffer, number: int, reason: str) -> UndecodableError:
+    title = Tag(buffer.message(number)[0]).title
+    return buffer.error(number, f"could not assemble {title} message: {reason}")

@@ -16,8 +16,8 @@ from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.frames import POSTGRES_EPOCH
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.decode import BEGIN, COMMIT, LATEST_WIRE_TIME
+from pgcdc_cli.pgoutput.message_buffer import MessageBuffer
 from pgcdc_cli.pgoutput.messages import Commit, Tag
-from pgcdc_cli.pgoutput.wire import Wire
 from pgcdc_cli.types.kernels import Booleans, Int64s
 
 _SMALLEST_MESSAGE = 15
@@ -169,22 +169,22 @@ class BatchTransactions:
         return OpenTransaction(commit_lsn, commit_ts, xid, next_seq, origins.get(number))
 
 
-def find_transactions(wire: Wire, state: State) -> BatchTransactions:
+def find_transactions(buffer: MessageBuffer, state: State) -> BatchTransactions:
     """Say for each message which transaction it belongs to, up to the end of what is wanted.
 
     Raise UndecodableError for a message before that which is malformed or out of place.
     """
-    tags, limits = wire.tags, state.limits
-    bounds = _BoundaryMessages(_begins(wire, tags), _commits(wire, tags), _nontransactional(wire, tags))
+    tags, limits = buffer.tags, state.limits
+    bounds = _BoundaryMessages(_begins(buffer, tags), _commits(buffer, tags), _nontransactional(buffer, tags))
     member = _membership(tags, bounds, state.open)
     valid = _valid(tags, bounds, member)
     wanted = _wanted(bounds, member, limits.skip_before)
     ends = np.sort(np.append(bounds.commits.at, bounds.nontransactional.at))
     ends = ends[valid[ends] & wanted[ends]]
     stops = _stops(bounds, valid, ends, limits)
-    stop = int(stops.min()) if len(stops) else len(wire)
+    stop = int(stops.min()) if len(stops) else len(buffer)
     for number in np.flatnonzero(~valid[:stop])[:1].tolist():
-        raise _misplaced(wire, number, inside=bool(member.inside[number]))
+        raise _misplaced(buffer, number, inside=bool(member.inside[number]))
     return BatchTransactions(
         tags=tags[:stop],
         number=member.number[:stop],
@@ -200,26 +200,26 @@ def find_transactions(wire: Wire, state: State) -> BatchTransactions:
     )
 
 
-def _begins(wire: Wire, tags: Int64s) -> _Begins:
+def _begins(buffer: MessageBuffer, tags: Int64s) -> _Begins:
     at = np.flatnonzero(tags == Tag.BEGIN)
-    final_lsn, time = wire.field(at, 1), wire.field(at, 9)
-    xid = wire.field(at, 17) >> 32 & 0xFFFFFFFF
-    valid = (wire.sizes(at) == BEGIN.size) & (final_lsn >= 0) & (time <= LATEST_WIRE_TIME)
+    final_lsn, time = buffer.field(at, 1), buffer.field(at, 9)
+    xid = buffer.field(at, 17) >> 32 & 0xFFFFFFFF
+    valid = (buffer.sizes(at) == BEGIN.size) & (final_lsn >= 0) & (time <= LATEST_WIRE_TIME)
     return _Begins(at, final_lsn, time, xid, valid)
 
 
-def _commits(wire: Wire, tags: Int64s) -> _Commits:
+def _commits(buffer: MessageBuffer, tags: Int64s) -> _Commits:
     at = np.flatnonzero(tags == Tag.COMMIT)
-    commit_lsn, end_lsn = wire.field(at, 2), wire.field(at, 10)
-    valid = (wire.sizes(at) == COMMIT.size) & (end_lsn >= 0)
-    valid &= (wire.head[at] >> 48 & 0xFF == 0) & (wire.field(at, 18) <= LATEST_WIRE_TIME)
+    commit_lsn, end_lsn = buffer.field(at, 2), buffer.field(at, 10)
+    valid = (buffer.sizes(at) == COMMIT.size) & (end_lsn >= 0)
+    valid &= (buffer.head[at] >> 48 & 0xFF == 0) & (buffer.field(at, 18) <= LATEST_WIRE_TIME)
     return _Commits(at, commit_lsn, end_lsn, valid)
 
 
-def _nontransactional(wire: Wire, tags: Int64s) -> _Nontransactional:
-    at = np.flatnonzero((tags == Tag.MESSAGE) & (wire.head >> 48 & 1 == 0))
-    lsn = wire.field(at, 2)
-    return _Nontransactional(at, lsn, (wire.sizes(at) >= _SMALLEST_MESSAGE) & (lsn >= 0))
+def _nontransactional(buffer: MessageBuffer, tags: Int64s) -> _Nontransactional:
+    at = np.flatnonzero((tags == Tag.MESSAGE) & (buffer.head >> 48 & 1 == 0))
+    lsn = buffer.field(at, 2)
+    return _Nontransactional(at, lsn, (buffer.sizes(at) >= _SMALLEST_MESSAGE) & (lsn >= 0))
 
 
 def _membership(tags: Int64s, bounds: _BoundaryMessages, before: OpenTransaction | None) -> _Membership:
@@ -274,9 +274,9 @@ def _stops_at(bounds: _BoundaryMessages, valid: Booleans, until: Lsn) -> Int64s:
     return np.append(before[valid[before]], behind[valid[behind]] + 1)
 
 
-def _misplaced(wire: Wire, number: int, *, inside: bool) -> UndecodableError:
-    message = wire.decode(number)
-    tag = Tag(wire.message(number)[0])
+def _misplaced(buffer: MessageBuffer, number: int, *, inside: bool) -> UndecodableError:
+    message = buffer.decode(number)
+    tag = Tag(buffer.message(number)[0])
     if not _ALLOWED[tag]:
         reason = "it belongs to a streamed or prepared transaction"
     elif isinstance(message, Commit) and inside:
@@ -285,4 +285,4 @@ def _misplaced(wire: Wire, number: int, *, inside: bool) -> UndecodableError:
         reason = "it is inside of another transaction"
     else:
         reason = "it is outside of any transaction"
-    return wire.error(number, f"could not assemble {tag.title} message: {reason}")
+    return buffer.error(number, f"could not assemble {tag.title} message: {reason}")

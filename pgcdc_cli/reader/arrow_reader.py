@@ -245,7 +245,6 @@ def _pg_type(arrow: pa.DataType) -> PgType:
     return next(fitting, PgType(_TEXT, -1, "text"))
 
 
-_DAY = 86_400_000_000
 _NEEDS_QUOTES = frozenset('{}"\\ \t\n\r\v\f')
 _BY_NAME = {name: PgType(oid, -1, name) for name, _, oid, _ in TYPES}
 
@@ -278,7 +277,7 @@ _SENT = (
     _Sent(pa.types.is_boolean, "bool", pa.uint8(), "u1"),
     _Sent(pa.types.is_float32, "float4", pa.float32(), ">f4"),
     _Sent(pa.types.is_float64, "float8", pa.float64(), ">f8"),
-    _Sent(pa.types.is_date32, "date", pa.int32(), ">i4", POSTGRES_EPOCH // _DAY),
+    _Sent(pa.types.is_date32, "date", pa.int32(), ">i4", POSTGRES_EPOCH // kernels.DAY),
     _Sent(pa.types.is_time, "time", pa.int64(), ">i8"),
     _Sent(_is_local, "timestamp", pa.int64(), ">i8", POSTGRES_EPOCH),
     _Sent(pa.types.is_timestamp, "timestamptz", pa.int64(), ">i8", POSTGRES_EPOCH),

@@ -56,10 +56,7 @@ def portion_of(settings: SinkSettings) -> int | None:
 class Sink(Protocol):
     """Where encoded slices go.
 
-    `edge_lsn` is up to where everything is written, the last commit's end or a later keepalive's position:
-    what is delivered again below it is skipped.
-    `last_commit` is the last transaction written, None before the first.
-    `prepared` are the transactions that are prepared and not ended there.
+    `edge` is up to where everything is written: what is delivered again below it is skipped.
     `durable_lsn` is the position that is fsynced and in the checkpoint: the only one reported as
     flushed.
     `pace` is how many seconds a few rows may wait for others, so that they are handled together.
@@ -74,13 +71,7 @@ class Sink(Protocol):
     def portion(self) -> int | None: ...
 
     @property
-    def edge_lsn(self) -> Lsn: ...
-
-    @property
-    def last_commit(self) -> LastCommit | None: ...
-
-    @property
-    def prepared(self) -> tuple[Prepared, ...]: ...
+    def edge(self) -> "LastEdge": ...
 
     @property
     def durable_lsn(self) -> Lsn: ...
@@ -126,7 +117,12 @@ class Sink(Protocol):
 
 @dataclass(slots=True)
 class LastEdge:
-    """The last transaction edge that was written, as `Sink` describes it."""
+    """The last transaction edge that was written.
+
+    `lsn` is the last commit's end, or a later keepalive's position.
+    `last_commit` is the last transaction written, None before the first.
+    `prepared` are the transactions that are prepared and not ended there.
+    """
 
     lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
     last_commit: LastCommit | None = None

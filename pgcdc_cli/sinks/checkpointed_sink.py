@@ -15,7 +15,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import ClassVar, Protocol
 
-from pgcdc_cli.changes.slice import Edge, LastCommit, Prepared
+from pgcdc_cli.changes.slice import Edge
 from pgcdc_cli.directory.checkpoint import (
     Checkpoint,
     StreamSource,
@@ -102,16 +102,8 @@ class CheckpointedSink:
         self._unlock: Callable[[], None] | None = None
 
     @property
-    def edge_lsn(self) -> Lsn:
-        return self._edge.lsn
-
-    @property
-    def last_commit(self) -> LastCommit | None:
-        return self._edge.last_commit
-
-    @property
-    def prepared(self) -> tuple[Prepared, ...]:
-        return self._edge.prepared
+    def edge(self) -> LastEdge:
+        return self._edge
 
     @property
     def durable_lsn(self) -> Lsn:

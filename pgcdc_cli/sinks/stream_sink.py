@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from pgcdc_cli.changes.slice import LastCommit, Prepared
 from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource
 from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.directory.open_files import OpenFiles
@@ -56,16 +55,8 @@ class StreamSink:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     @property
-    def edge_lsn(self) -> Lsn:
-        return self._edge.lsn
-
-    @property
-    def last_commit(self) -> LastCommit | None:
-        return self._edge.last_commit
-
-    @property
-    def prepared(self) -> tuple[Prepared, ...]:
-        return self._edge.prepared
+    def edge(self) -> LastEdge:
+        return self._edge
 
     @property
     def durable_lsn(self) -> Lsn:

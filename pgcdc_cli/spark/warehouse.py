@@ -18,6 +18,7 @@ from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _ALL = ""
+_RECORD, _LOCK, _LOG = "_pgcdc.json", "_pgcdc.lock", "_pgcdc.log"
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def read_record(warehouse: str) -> list[MergedTable] | None:
     directory = local_path(warehouse)
     if directory is None:
         return None
-    record = directory / "_pgcdc.json"
+    record = directory / _RECORD
     try:
         content = json.loads(record.read_bytes())
         return [MergedTable.from_json(row) for row in content["rows"]]
@@ -102,9 +103,10 @@ def _segments(manifest: bytes, until: int | None) -> Iterator[tuple[int, str]]:
 def refuse_if_locked(warehouse: str) -> None:
     """Raise LOCKED if another merge is under way here, before Spark is started for nothing."""
     directory = local_path(warehouse)
-    if directory is None or not (directory / "_pgcdc.lock").is_file():
+    path = None if directory is None else directory / _LOCK
+    if path is None or not path.is_file():
         return
-    with (directory / "_pgcdc.lock").open("rb") as lock:
+    with path.open("rb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -120,7 +122,7 @@ def keep_log(log: Path, warehouse: str) -> Path | None:
     directory = local_path(warehouse)
     if directory is None or not directory.is_dir() or not log.is_file():
         return None
-    kept = directory / "_pgcdc.log"
+    kept = directory / _LOG
     try:
         shutil.copyfile(log, kept)
     except OSError:

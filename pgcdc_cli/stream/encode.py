@@ -14,7 +14,7 @@ from pgcdc_cli.formats.raw import RawFormat
 from pgcdc_cli.frames import MESSAGE_TAG, XLOGDATA_HEADER, xlogdata_start
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.messages import Tag
-from pgcdc_cli.pgoutput.streamed import Streams
+from pgcdc_cli.pgoutput.streamed import PgoutputDecoder
 
 _COMMIT = bytes([Tag.COMMIT])
 _GOES_ON = frozenset(
@@ -72,17 +72,17 @@ class FrameEncoder(Protocol):
 class ChangeEncoder:
     """Decodes, assembles, formats; as much at a time as memory should hold."""
 
-    def __init__(self, streams: Streams, encoding: Format) -> None:
-        self._streams = streams
+    def __init__(self, decoder: PgoutputDecoder, encoding: Format) -> None:
+        self._decoder = decoder
         self._encoding = encoding
 
     @property
     def in_transaction(self) -> bool:
-        return self._streams.in_transaction
+        return self._decoder.in_transaction
 
     @property
     def ended(self) -> bool:
-        return self._streams.ended
+        return self._decoder.ended
 
     def awaits_more(self, frame: bytes) -> bool:
         """Say so of all that begins a transaction or a streamed block, or stands in one."""
@@ -94,7 +94,7 @@ class ChangeEncoder:
         So it can be reported: it would come again at every start.
         """
         try:
-            for decoded in self._streams.slices(frames):
+            for decoded in self._decoder.slices(frames):
                 yield self._encode(decoded, frames)
         except (PgcdcError, MemoryError):
             raise
@@ -110,13 +110,13 @@ class ChangeEncoder:
             raise self._unexpected(error, self._whose(decoded), frames) from error
 
     def _unexpected(self, error: Exception, what: str, frames: Sequence[bytes]) -> UndecodableError:
-        wire = self._streams.replayed
-        if wire is None:
+        buffer = self._decoder.replayed
+        if buffer is None:
             messages = [frame[XLOGDATA_HEADER:] for frame in frames]
             first, last = xlogdata_start(frames[0]), xlogdata_start(frames[-1])
         else:
-            messages = [wire.message(number) for number in range(len(wire))]
-            first, last = Lsn(int(wire.lsn[0])), Lsn(int(wire.lsn[-1]))
+            messages = [buffer.message(number) for number in range(len(buffer))]
+            first, last = Lsn(int(buffer.lsn[0])), Lsn(int(buffer.lsn[-1]))
         reason = (
             f"could not handle {what}: unexpected {type(error).__name__}: {error} (LSN {first} to {last})"
         )

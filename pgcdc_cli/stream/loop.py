@@ -114,14 +114,14 @@ class StreamLoop:
 
     def acknowledge(self, connection: ReplicationConnection) -> None:
         """Let the server know of what is written and durable."""
-        connection.confirm(self._sink.edge_lsn, self._sink.durable_lsn)
+        connection.confirm(self._sink.edge.lsn, self._sink.durable_lsn)
         self._writer.totals.durable_lsn = self._sink.durable_lsn
 
     def _must_end(self) -> bool:
         return self._signals.stop or self._end.is_idle(self._writer.last_data) or self._end.time_is_up
 
     def _end_is_reached(self, encoder: FrameEncoder) -> bool:
-        return not encoder.in_transaction and self._end.is_reached(self._sink.edge_lsn)
+        return not encoder.in_transaction and self._end.is_reached(self._sink.edge.lsn)
 
     def _write(self, received: Received, connection: ReplicationConnection, encoder: FrameEncoder) -> None:
         """Decode, format and write a batch, and take over the position of the keepalive behind it."""
@@ -148,7 +148,7 @@ class StreamLoop:
         if self._signals.hangup:
             self._signals.hangup = False
             self._sink.reopen()
-        heartbeat = None if encoder.in_transaction else self._heartbeats.due(self._sink.edge_lsn)
+        heartbeat = None if encoder.in_transaction else self._heartbeats.due(self._sink.edge.lsn)
         if heartbeat is not None:
             self._writer.write([heartbeat])
         self._sink.tick()

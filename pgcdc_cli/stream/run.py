@@ -14,7 +14,7 @@ from pgcdc_cli.formats.raw import RawFormat
 from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.messages import Relation
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy
-from pgcdc_cli.pgoutput.streamed import Streams
+from pgcdc_cli.pgoutput.streamed import PgoutputDecoder
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.sinks.base import Sink
 from pgcdc_cli.stream.encode import ChangeEncoder, FrameEncoder, RawEncoder
@@ -76,7 +76,7 @@ class StreamRun:
                 raise
             finally:
                 self._sink.close()
-        self._end.check(self._sink.edge_lsn)
+        self._end.check(self._sink.edge.lsn)
 
     def _keep(self, data: bytes) -> str:
         """Write what could not be decoded beside the output; gives the hint."""
@@ -179,7 +179,7 @@ class StreamRun:
 
     def _restart_format(self, database: str) -> None:
         if self._encoding.restartable is not None:
-            self._encoding.restartable.restart(database, self._sink.last_commit)
+            self._encoding.restartable.restart(database, self._sink.edge.last_commit)
 
     def _encoder(self, database: str) -> FrameEncoder:
         """Make what encodes the frames of a new connection, which come again from the last edge on."""
@@ -189,21 +189,21 @@ class StreamRun:
         self._restart_format(database)
         assembler = Assembler(
             self._describe,
-            skip_before=self._sink.edge_lsn,
+            skip_before=self._sink.edge.lsn,
             boundaries=encoding.wants_boundaries,
             until=self._end.lsn,
             max_transactions=self._end.transactions_left(self.totals.transactions),
             binary=self._settings.protocol.binary,
         )
         policy = PreparedPolicy(
-            known=self._sink.prepared,
+            known=self._sink.edge.prepared,
             at_prepare=self._settings.at_prepare,
             accept_gap=self._settings.accept_gap,
             warn=log.warning,
         )
         spools = self._sink.new_spools()
-        streams = Streams(assembler, spools, policy, skip_before=self._sink.edge_lsn)
-        return ChangeEncoder(streams, encoding)
+        decoder = PgoutputDecoder(assembler, spools, policy, skip_before=self._sink.edge.lsn)
+        return ChangeEncoder(decoder, encoding)
 
 
 def _time_up() -> PgcdcError:

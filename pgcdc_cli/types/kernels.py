@@ -27,6 +27,9 @@ _FALSE = pa.scalar(False)
 
 INT32_MAX = 2**31 - 1
 
+DAY = 86_400_000_000
+"""Microseconds."""
+
 
 def as_text(column: ArrowArray) -> pa.StringArray:
     """Take bytes for UTF-8; a PROTOCOL error if they aren't."""

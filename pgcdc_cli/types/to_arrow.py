@@ -247,7 +247,6 @@ def _hex_one_by_one(column: pa.BinaryArray) -> Typed:
     return Typed(pa.array(values, pa.binary()), unfit)
 
 
-_DAY = 86_400_000_000
 _INT64_MAX = 2**63 - 1
 _MOMENT = re.compile(
     r"(?P<year>\d{4,})-(?P<month>\d\d)-(?P<day>\d\d)"
@@ -300,7 +299,7 @@ def parse_micros(text: str) -> int | None:
     seconds = int(match["hour"]) * 3600 + int(match["minute"]) * 60 + int(match["second"])
     if match["zone"]:
         seconds -= _zone_seconds(match["zone"])
-    micros = days * _DAY + seconds * 1_000_000 + int((match["fraction"] or "0").ljust(6, "0"))
+    micros = days * kernels.DAY + seconds * 1_000_000 + int((match["fraction"] or "0").ljust(6, "0"))
     return micros if micros <= _INT64_MAX else None
 
 

@@ -5,14 +5,14 @@ from pgoutput_reference import describe
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy
-from pgcdc_cli.pgoutput.streamed import Streams
+from pgcdc_cli.pgoutput.streamed import PgoutputDecoder
 
 
 def connection(spools, *, skip_before=0, known=(), **policy):
-    """Streams that gather their warnings in `warnings`."""
+    """A decoder that gathers its warnings in `warnings`."""
     warnings = []
     assembler = Assembler(describe, skip_before=Lsn(skip_before), boundaries=True)
     given_policy = PreparedPolicy(known=known, warn=warnings.append, **policy)
-    streams = Streams(assembler, spools, given_policy, skip_before=Lsn(skip_before))
-    streams.warnings = warnings
-    return streams
+    decoder = PgoutputDecoder(assembler, spools, given_policy, skip_before=Lsn(skip_before))
+    decoder.warnings = warnings
+    return decoder

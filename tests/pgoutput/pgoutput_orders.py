@@ -6,7 +6,7 @@ from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.assemble import Assembler
-from pgcdc_cli.pgoutput.wire import Wire
+from pgcdc_cli.pgoutput.message_buffer import MessageBuffer
 
 TIME = 1_700_000_000_000_000
 COLUMNS = (m.RelationColumn("id", 20, -1, True), m.RelationColumn("doc", 25, -1, False))
@@ -33,6 +33,6 @@ class FrameAssembler(Assembler):
 
     def assemble(self, frames):
         found = []
-        for wire in [] if self.ended else Wire.join(frames):
-            found += super().assemble(wire)
+        for buffer in [] if self.ended else MessageBuffer.join(frames):
+            found += super().assemble(buffer)
         return found

@@ -52,7 +52,7 @@ class Pending:
 
 
 def reference_of_pieces(frames, *, skip_before=0):
-    """The same as `Streams`, one message at a time; a Begin that is the last frame waits for what follows.
+    """The same as `PgoutputDecoder`, one message at a time; a Begin that comes last waits for what follows.
 
     Raises PgcdcError. `prepared` are the names of what is at the end; `pending`: something is put aside.
     """

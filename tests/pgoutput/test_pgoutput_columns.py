@@ -8,7 +8,7 @@ from pgcdc_cli.changes.slice import FullImage, KeyImage
 from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.columns import Rows, Shape, decode_rows
-from pgcdc_cli.pgoutput.wire import Wire
+from pgcdc_cli.pgoutput.message_buffer import MessageBuffer
 from pgcdc_cli.types.pg_type import PgType
 
 TEXT = PgType(25, -1, "text")
@@ -37,10 +37,10 @@ def decode(*groups):
     """Each group: table, shape, messages. The messages of all groups are interleaved on the wire."""
     placed = [(row, group) for group, (_, _, rows) in enumerate(groups) for row in rows]
     order = sorted(range(len(placed)), key=lambda i: (i * 7919) % len(placed))
-    (wire,) = Wire.join([frame(placed[i][0]) for i in order])
+    (buffer,) = MessageBuffer.join([frame(placed[i][0]) for i in order])
     numbers = [np.array([n for n, i in enumerate(order) if placed[i][1] == g]) for g in range(len(groups))]
     images = decode_rows(
-        wire, [Rows(rows, of, shape) for rows, (of, shape, _) in zip(numbers, groups, strict=True)]
+        buffer, [Rows(rows, of, shape) for rows, (of, shape, _) in zip(numbers, groups, strict=True)]
     )
     originals = [[placed[order[n]][0] for n in one.numbers] for one in images]
     return images, originals

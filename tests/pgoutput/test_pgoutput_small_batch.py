@@ -12,10 +12,10 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput import small_batch
 from pgcdc_cli.pgoutput.assemble import assemble
+from pgcdc_cli.pgoutput.message_buffer import MessageBuffer
 from pgcdc_cli.pgoutput.relations import Tables
 from pgcdc_cli.pgoutput.small_batch import MOST_MESSAGES, is_small
 from pgcdc_cli.pgoutput.transactions import DecodeLimits, State
-from pgcdc_cli.pgoutput.wire import Wire
 
 KEY = m.KeyTuple((m.Text(b"1"), m.Null()))
 ROWS = {
@@ -65,9 +65,9 @@ def test_each_shape_leaves_the_state_that_the_columns_leave(name):
     small = columns = State(DecodeLimits(Lsn(0), until=Lsn(2000)))
     for messages in ([BEGIN, ROWS[name]], [ROWS[name], ROWS[name]], [ROWS[name], COMMIT], [BEGIN, COMMIT]):
         frames = frames_of(*messages)
-        (wire,) = Wire.join(frames)
+        (buffer,) = MessageBuffer.join(frames)
         _, small = small_batch.assemble(frames, small, tables, boundaries=True)
-        _, columns = assemble(wire, columns, tables, boundaries=True)
+        _, columns = assemble(buffer, columns, tables, boundaries=True)
         assert small == columns
 
 

@@ -176,7 +176,7 @@ def go_on(sink: CheckpointedSink | Any, feed: Feed, txs: Sequence[Tx], confirmed
     assert sink.durable_lsn >= confirmed, "more was confirmed than was durable"
     rng = random.Random(seed)
     for tx in txs:
-        if tx.end_lsn <= confirmed or tx.commit_lsn < sink.edge_lsn:
+        if tx.end_lsn <= confirmed or tx.commit_lsn < sink.edge.lsn:
             continue
         at = 0
         while rng.random() < 0.3 and at < len(tx.rows):

@@ -51,10 +51,10 @@ def test_a_run_leaves_finished_files_a_manifest_and_a_checkpoint(tmp_path):
 def test_nothing_is_durable_before_a_flush_and_all_up_to_the_edge_after(tmp_path):
     sink, feed = started(tmp_path / "d"), Feed(Lines())
     sink.write(feed.whole(TXS[0], TXS[1]))
-    assert (sink.edge_lsn, sink.durable_lsn) == (TXS[1].end_lsn, START)
+    assert (sink.edge.lsn, sink.durable_lsn) == (TXS[1].end_lsn, START)
     sink.write(feed.part(TXS[3], 0, 1))
     sink.flush()
-    assert (sink.edge_lsn, sink.durable_lsn) == (TXS[1].end_lsn, TXS[1].end_lsn)
+    assert (sink.edge.lsn, sink.durable_lsn) == (TXS[1].end_lsn, TXS[1].end_lsn)
     sink.close()
     assert reader(tmp_path / "d").lines(Lines())["public.a"] == expected(TXS[:2], "a")
 
@@ -121,7 +121,7 @@ def test_keepalives_move_the_checkpoint_once_per_status_interval_and_make_no_seg
     sink = started(tmp_path / "d", clock=clock, status_interval=10)
     for _ in range(25):
         clock.now += 1
-        sink.advance(Lsn(sink.edge_lsn + 1))
+        sink.advance(Lsn(sink.edge.lsn + 1))
         assert sink.durable_lsn in {START, START + 10, START + 20}
     assert sink.durable_lsn == START + 20
     sink.close()
@@ -135,7 +135,7 @@ def test_positions_never_go_down(tmp_path):
     sink.advance(Lsn(10_000))
     sink.advance(Lsn(5_000))
     sink.write(Feed(Lines()).whole(TXS[0]))
-    assert sink.edge_lsn == 10_000
+    assert sink.edge.lsn == 10_000
     sink.close()
 
 
@@ -357,7 +357,7 @@ def test_a_gap_that_is_accepted_ends_the_stream_and_begins_another(tmp_path):
     old = sink.checkpoint
     checked = check_source(old, SOURCE, slot_position=TXS[3].end_lsn, accept_gap=True)
     sink.start(SOURCE, START, checked)
-    assert sink.edge_lsn == sink.durable_lsn == TXS[3].end_lsn
+    assert sink.edge.lsn == sink.durable_lsn == TXS[3].end_lsn
     sink.write(Feed(Lines()).whole(TXS[4]))
     sink.close()
     first, second, third = reader(tmp_path / "d").segments()

@@ -82,7 +82,7 @@ class SinkMachine(RuleBasedStateMachine):
         self.note()
         self.open = None
         for tx in self.log:
-            if tx.end_lsn > self.confirmed and tx.commit_lsn >= self.sink.edge_lsn:
+            if tx.end_lsn > self.confirmed and tx.commit_lsn >= self.sink.edge.lsn:
                 self.sink.write(self.feed.whole(tx))
 
     def note(self):
@@ -184,7 +184,7 @@ class SinkMachine(RuleBasedStateMachine):
     @invariant()
     def never_more_confirmed_than_written(self):
         if getattr(self, "sink", None):
-            assert self.confirmed <= self.sink.edge_lsn
+            assert self.confirmed <= self.sink.edge.lsn
 
 
 SinkMachine.TestCase.settings = settings(max_examples=150 * scale.factor, stateful_step_count=40)

@@ -23,7 +23,7 @@ from pgcdc_cli.directory import spool_file
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import EncodedSlice
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.wire import Wire
+from pgcdc_cli.pgoutput.message_buffer import MessageBuffer
 
 TXS = transactions("ab", "a", "bc", "c", "abc", "a")
 SETTINGS = {"rotate_size": 300, "rotate_interval": None, "fsync_interval": 5.0, "status_interval": 5.0}
@@ -58,8 +58,8 @@ class Server:
         """One run from a started sink to its end; `confirmed` is what the server was told before."""
         self.confirmed = confirmed
         spools = sink.new_spools()
-        known = {one.gid: one for one in sink.prepared}
-        begun = sink.edge_lsn
+        known = {one.gid: one for one in sink.edge.prepared}
+        begun = sink.edge.lsn
         events = sorted([(tx.end_lsn, tx) for tx in TXS] + [(lsn, None) for lsn in (*PREPARES, ROLLBACK)])
         for number, (lsn, tx) in enumerate(events):
             if lsn <= confirmed:
@@ -94,8 +94,8 @@ class Server:
         if tx.commit_lsn < begun:
             return
         assert prepared is not None, "its changes are lost: the server sends them no more"
-        wires = map(Wire.of, spools.reopen(prepared).chunks())
-        found = [wire.message(number).decode() for wire in wires for number in range(len(wire))]
+        buffers = map(MessageBuffer.of, spools.reopen(prepared).chunks())
+        found = [buffer.message(number).decode() for buffer in buffers for number in range(len(buffer))]
         assert found == content("first")
         part = self.feed.whole(tx)
         edge = Edge(tx.commit_lsn, tx.end_lsn, 1, prepared=tuple(known.values()))

@@ -34,7 +34,7 @@ def test_a_pipe_gets_every_slice_at_once_and_edges_are_durable():
     assert sink.durable_lsn == START
     assert os.read(reading, 1000) == expected(TXS[:1])[0]
     sink.write(feed().part(TXS[0], 1, edge=True))
-    assert sink.edge_lsn == sink.durable_lsn == TXS[0].end_lsn
+    assert sink.edge.lsn == sink.durable_lsn == TXS[0].end_lsn
     sink.advance(TXS[1].end_lsn)
     assert sink.durable_lsn == TXS[1].end_lsn
     sink.close()

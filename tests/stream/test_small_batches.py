@@ -16,7 +16,7 @@ from pgcdc_cli.frames import XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import small_batch
 from pgcdc_cli.pgoutput.assemble import Assembler
-from pgcdc_cli.pgoutput.wire import Wire
+from pgcdc_cli.pgoutput.message_buffer import MessageBuffer
 from pgcdc_cli.replication.connection import ReplicationConnection
 
 HANDLED = re.compile(rb'"ts_ms":\d+(,"transaction":(null|{[^}]*}))?}')
@@ -63,7 +63,7 @@ def slices(sent, *, marks: bool) -> list:
     for frames in batches:
         few = assembler.assemble_small(frames) if small_batch.is_small(frames) else None
         small += few is not None
-        found += assembler.assemble(*Wire.join(frames)) if few is None else few
+        found += assembler.assemble(*MessageBuffer.join(frames)) if few is None else few
     assert not small_batch.MOST_MESSAGES or small > len(batches) // 2, "most batches are small"
     return found
 

@@ -138,15 +138,12 @@ def _unavailable(element: PgType, config: ConnectorConfig) -> bytes:
     return NULL
 
 
-_DAY = 86_400_000_000
-
-
 def _name_uuid(name: bytes) -> uuid.UUID:
     """`UUID.nameUUIDFromBytes`: the MD5 of the bytes alone, without a name space."""
     return uuid.UUID(bytes=hashlib.md5(name, usedforsecurity=False).digest(), version=3)
 
 
-_cut = per_value(lambda micros: b"%d" % (int(micros) // 1000 * 1000 % _DAY))
+_cut = per_value(lambda micros: b"%d" % (int(micros) // 1000 * 1000 % kernels.DAY))
 
 
 def in_millis(kind: Kind, typmod: int) -> Kind:

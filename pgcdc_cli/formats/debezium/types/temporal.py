@@ -191,7 +191,7 @@ def _micros(text: str, *, julian: bool) -> int | None:
     if julian and days < _GREGORIAN_BEGIN:
         days += _julian_lag(year - (month <= 2))
     clock = match["clock"] + (f".{match['fraction']}" if match["fraction"] else "")
-    return days * 86_400_000_000 + _clock_micros(clock)
+    return days * kernels.DAY + _clock_micros(clock)
 
 
 def _julian_lag(year: int) -> int:
@@ -260,7 +260,7 @@ def _julian_timestamp(text: str, digits: int) -> bytes:
     """Print the moment of an old timestamp, which is in the Julian calendar, in the Gregorian one."""
     micros = _micros(text, julian=True)
     assert micros is not None
-    days, rest = divmod(micros, 86_400_000_000)
+    days, rest = divmod(micros, kernels.DAY)
     seconds, fraction = divmod(rest, 1_000_000)
     # NumPy's calendar is the proleptic Gregorian one, with a year 0.
     year, month, day = str(np.datetime64(int(days), "D")).rsplit("-", 2)
@@ -309,7 +309,7 @@ def _zoned_time(text: str) -> bytes | None:
         return None
     zone = sum(int(part or 0) * unit for part, unit in zip(match.groups()[5:], (3600, 60, 1), strict=True))
     zone = -zone if match[5] == "-" else zone
-    seconds, micros = divmod((_clock_micros(text) - zone * 1_000_000) % 86_400_000_000, 1_000_000)
+    seconds, micros = divmod((_clock_micros(text) - zone * 1_000_000) % kernels.DAY, 1_000_000)
     fraction = f".{micros:06}".rstrip("0") if micros else ""
     return token(f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{fraction}Z")
 

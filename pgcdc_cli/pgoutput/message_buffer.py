@@ -21,7 +21,7 @@ LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Wire:
+class MessageBuffer:
     """n messages: message i is `data[starts[i]:ends[i]]`.
 
     `lsn` is its frame's start LSN, `head` its first eight bytes, as if zeroes followed the last message.
@@ -29,7 +29,7 @@ class Wire:
     """
 
     data: bytes
-    buffer: pa.Buffer
+    arrow: pa.Buffer
     words: Int64s
     starts: Int64s
     ends: Int64s
@@ -37,7 +37,7 @@ class Wire:
     head: Int64s
 
     @classmethod
-    def join(cls, frames: Sequence[bytes]) -> "Iterator[Wire]":
+    def join(cls, frames: Sequence[bytes]) -> "Iterator[MessageBuffer]":
         """Put frames into as few buffers as `LARGEST` allows.
 
         UndecodableError for a frame without a message, or with a sign-bit LSN.
@@ -51,7 +51,7 @@ class Wire:
             start, done = stop, int(ends[stop - 1])
 
     @classmethod
-    def _join(cls, frames: Sequence[bytes], sizes: Int64s) -> "Wire":
+    def _join(cls, frames: Sequence[bytes], sizes: Int64s) -> "MessageBuffer":
         if int(sizes.min()) <= XLOGDATA_HEADER:
             short = frames[int(np.argmin(sizes))]
             wanted = XLOGDATA_HEADER + 1
@@ -67,17 +67,17 @@ class Wire:
         return cls(data, pa.py_buffer(data), words, starts, ends, lsn, native(words[starts]))
 
     @classmethod
-    def of(cls, chunk: Chunk) -> "Wire":
+    def of(cls, chunk: Chunk) -> "MessageBuffer":
         """Take messages without their frames' headers."""
         data, words = chunk.data, _words(chunk.data)
         ends = chunk.offset + np.cumsum(chunk.sizes)
         starts = ends - chunk.sizes
         return cls(data, pa.py_buffer(data), words, starts, ends, chunk.lsn, native(words[starts]))
 
-    def select(self, which: "slice | Booleans") -> "Wire":
+    def select(self, which: "slice | Booleans") -> "MessageBuffer":
         """Take some of the messages; they stay where they are."""
         columns = (column[which] for column in (self.starts, self.ends, self.lsn, self.head))
-        return Wire(self.data, self.buffer, self.words, *columns)
+        return MessageBuffer(self.data, self.arrow, self.words, *columns)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -122,7 +122,7 @@ class Wire:
         offsets[2::2] = ends
         total = int((ends - starts).sum())
         offsets[-1] = min(total * elements // count + elements, len(self.data))
-        spaced = pa.BinaryArray.from_buffers(pa.binary(), elements, [None, as_buffer(offsets), self.buffer])
+        spaced = pa.BinaryArray.from_buffers(pa.binary(), elements, [None, as_buffer(offsets), self.arrow])
         return cast("pa.BinaryArray", spaced.take(np.arange(1, elements, 2)))
 
     def error(self, number: int, message: str) -> UndecodableError:
