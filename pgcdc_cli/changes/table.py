@@ -124,9 +124,9 @@ def _names(names: list[str] | None) -> tuple[str, ...] | None:
     return None if names is None else tuple(names)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TableSchema:
-    """One version of one table.
+    """One version of one table; two are equal that have one fingerprint.
 
     `key` names the columns that identify a row on the wire as the merge understands it: the relation
     message's key columns under replica identity DEFAULT and INDEX, the primary key (unless deferrable) under
@@ -141,12 +141,15 @@ class TableSchema:
     replica_identity: ReplicaIdentity
     columns: tuple[TableColumn, ...]
     key: tuple[str, ...] | None
-    facts: TableFacts | None = field(default=None, compare=False)
-    events: dict[str, Any] | None = field(default=None, compare=False)
+    facts: TableFacts | None = None
+    events: dict[str, Any] | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Compare quickly: tables are looked up for every batch, and after a reconnect others are there."""
+        return self is other or (isinstance(other, TableSchema) and self.fingerprint == other.fingerprint)
 
     def __hash__(self) -> int:
-        """Hash quickly: tables are looked up for every batch."""
-        return hash((self.oid, self.name))
+        return hash(self.fingerprint)
 
     @property
     def display(self) -> str:

@@ -55,11 +55,6 @@ class Member(NamedTuple):
     absent: Booleans | None
 
 
-def object_of(values: dict[str, bytes]) -> bytes:
-    """Write one row's object; the values are JSON already."""
-    return b"{" + b",".join([quote(name) + b":" + value for name, value in values.items()]) + b"}"
-
-
 def objects_of(members: Iterable[Member]) -> Iterator[Fragment]:
     """Yield what, joined row by row, are n rows' objects."""
     yield b"{"

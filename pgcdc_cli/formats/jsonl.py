@@ -8,13 +8,12 @@ JSON's own and not SQL NULL. `xid` is null outside of transactions. What each ty
 `types/to_arrow.py`.
 
 Rows are written as columns, which cost a fifth of a millisecond for each table and shape, however few they
-are; a few rows are written one by one. What is not usual there (changes from another server, text that isn't
-UTF-8, a boolean that is none) is left to the columns.
+are; a few rows are written one by one (`line_template.py`).
 """
 
 import base64
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -29,7 +28,6 @@ from pgcdc_cli.changes.slice import (
     Stamps,
     TransactionBoundary,
     TruncateChange,
-    texts_of,
 )
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.formats.capabilities import Capabilities, Compression, Layout, Numeric
@@ -37,21 +35,17 @@ from pgcdc_cli.formats.interface import Data, EncodedSlice, Piece
 from pgcdc_cli.formats.json_object import (
     JsonValue,
     Member,
-    UnusualError,
-    is_json_null,
     joined,
     json_null,
     json_value,
-    json_writer,
-    named_list,
     named_lists,
-    object_of,
     objects_of,
     one_string,
     quote,
 )
-from pgcdc_cli.formats.lines import LINES, SUFFIXES, EncodedLines, are_few, compress, joined_lines
-from pgcdc_cli.formats.stamps import one_lsn, one_stamp, one_transaction, stamp_columns, stamp_rows
+from pgcdc_cli.formats.line_template import few_lines
+from pgcdc_cli.formats.lines import LINES, SUFFIXES, EncodedLines, compress, joined_lines
+from pgcdc_cli.formats.stamps import one_lsn, one_stamp, one_transaction, stamp_columns
 from pgcdc_cli.formats.stream_order import MESSAGES, Encoded, tables_of
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Booleans, Fragment
@@ -109,7 +103,7 @@ class JsonlFormat:
             yield self._events(None, boundaries.stamps, list(map(_boundary, boundaries)))
 
     def _changes(self, batch: ChangeBatch, gid: str | None) -> EncodedLines:
-        few = _few_rows(batch, self.numeric, gid)
+        few = few_lines(batch, self.numeric, gid)
         lines = joined(_columns(batch, self.numeric, gid)) if few is None else few
         stamps = batch.stamps
         return Encoded(*self._target(batch.table), stamps.index, stamps.commit_lsn, lines, batch.lacks_any)
@@ -247,76 +241,3 @@ def _nulls(label: str, table: TableSchema, image: Image | None) -> Iterator[tupl
             mask = json_null(values)
             if mask is not None:
                 yield f"{label}.{column.name}", mask
-
-
-@dataclass(slots=True)
-class _RowImage:
-    """One row's image: values as they stand in JSON by column, and which were not sent or are JSON's null."""
-
-    values: dict[str, bytes] = field(default_factory=dict)
-    unchanged: list[str] = field(default_factory=list)
-    json_null: list[str] = field(default_factory=list)
-
-
-def _few_rows(batch: ChangeBatch, numeric: JsonKind, gid: str | None) -> list[bytes] | None:
-    """Write a batch's lines; None for what is left to the columns. The arguments are those of `_columns`."""
-    if not are_few(len(batch)) or batch.stamps.origin is not None:
-        return None
-    try:
-        return list(_one_by_one(batch, numeric, gid))
-    except (UnusualError, UnicodeDecodeError):
-        return None
-
-
-def _one_by_one(batch: ChangeBatch, numeric: JsonKind, gid: str | None) -> Iterator[bytes]:
-    begin, names = b'{"op":%b,' % quote(batch.operation), _named(batch.table)
-    olds, news = (_row_images(batch, image, numeric) for image in (batch.old, batch.new))
-    for stamp, old, new in zip(stamp_rows(batch.stamps, gid), olds, news, strict=True):
-        yield b"".join([begin, stamp, names, *_row_members(batch.table, old, new), b"}\n"])
-
-
-def _row_images(
-    batch: ChangeBatch, image: Image | None, numeric: JsonKind
-) -> Sequence[_RowImage] | Sequence[None]:
-    if image is None:
-        return [None] * len(batch)
-    rows = [_RowImage() for _ in range(len(batch))]
-    unchanged = image.unchanged if isinstance(image, FullImage) else [None] * len(image.columns)
-    for index, (column, mask) in enumerate(zip(batch.table.columns, unchanged, strict=True)):
-        values = texts_of(image.columns, index)
-        if values is not None:
-            kind = json_kind(column.type)
-            write = json_writer(numeric if kind == "numeric" else kind)
-            absent = [False] * len(rows) if mask is None else mask.tolist()
-            for row, value, left_out in zip(rows, values, absent, strict=True):
-                if left_out:
-                    row.unchanged.append(column.name)
-                else:
-                    row.values[column.name] = b"null" if value is None else write(value)
-                    if kind == "json" and value is not None and is_json_null(value):
-                        row.json_null.append(column.name)
-    return rows
-
-
-def _row_members(table: TableSchema, old: _RowImage | None, new: _RowImage | None) -> Iterable[bytes]:
-    """Write key to json_null."""
-    if table.key is not None:
-        yield from (b',"key":', object_of(_row_key(table.key, old, new)))
-    for label, image in ((b',"old":', old), (b',"new":', new)):
-        if image is not None:
-            yield from (label, object_of(image.values))
-    if new is not None and new.unchanged:
-        yield named_list("unchanged", new.unchanged)
-    images = (("old", old), ("new", new))
-    nulls = [f"{label}.{name}" for label, image in images if image is not None for name in image.json_null]
-    if nulls:
-        yield named_list("json_null", nulls)
-
-
-def _row_key(names: tuple[str, ...], old: _RowImage | None, new: _RowImage | None) -> dict[str, bytes]:
-    """Give the new row's key, or the deleted one's; what was not sent again stands in the old image."""
-    if old is not None and old.unchanged:
-        raise UnusualError
-    before = {} if old is None else old.values
-    values = before if new is None else {**before, **new.values}
-    return {name: values[name] for name in names if name in values}

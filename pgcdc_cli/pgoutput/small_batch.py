@@ -7,7 +7,8 @@ messages. It takes begins, commits and rows only; what is not usual, or not righ
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from types import EllipsisType  # noqa: TC003 - a part of the alias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -38,10 +39,20 @@ from pgcdc_cli.types.kernels import Booleans
 MOST_MESSAGES, MOST_BYTES = 96, 1 << 16
 """From about here on columns are quicker."""
 
-Tuple = m.FullTuple | m.KeyTuple
-TupleT = TypeVar("TupleT", m.FullTuple, m.KeyTuple, Tuple)
-_COMMIT = b"C"
-_TAKEN = frozenset([b"B", b"I", b"U", b"D", _COMMIT])
+_BEGIN, _COMMIT, _NEW = b"B", b"C", b"N"
+_TAKEN = frozenset([_BEGIN, b"I", b"U", b"D", _COMMIT])
+_KINDS: dict[bytes, Operation] = {
+    b"IN": "I",
+    b"UN": "U",
+    b"UK": "U",
+    b"UO": "U",
+    b"DK": "D",
+    b"DO": "D",
+}
+"""By a row message's tag and the marker of its first tuple."""
+
+_OID = slice(XLOGDATA_HEADER + 1, XLOGDATA_HEADER + 5)
+_MARKER = slice(_OID.stop, _OID.stop + 1)
 
 
 class _UnusualError(Exception):
@@ -58,20 +69,33 @@ def is_small(frames: Sequence[bytes]) -> bool:
     return fits_small_batch(frames) and all(frame[MESSAGE_TAG] in _TAKEN for frame in frames)
 
 
+_Value: TypeAlias = "bytes | EllipsisType | None"
+"""A text, None for NULL, `...` for one that was not sent."""
+
+
 @dataclass(slots=True)
 class _Rows:
     """Rows of one table and shape; a stamp is what `Stamps` has of it, from `index` to `seq`."""
 
     table: TableSchema
     operation: Operation
+    old_is_key: bool
     stamps: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
-    new: list[m.FullTuple] = field(default_factory=list)
-    old: list[Tuple] = field(default_factory=list)
+    new: list[list[_Value]] = field(default_factory=list)
+    old: list[list[_Value]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, table: TableSchema, kind: bytes) -> "_Rows":
+        """Begin with rows whose messages have this tag and this marker."""
+        if kind not in _KINDS:
+            raise _UnusualError
+        return cls(table, _KINDS[kind], kind[1:] == b"K")
 
     def batch(self) -> ChangeBatch:
         stamps = np.array(self.stamps, np.int64).T
         new = _full_image(self.new) if self.new else None
-        old = _old_image(self.table, self.old) if self.old else None
+        image = _key_image(self.table, self.old) if self.old_is_key else _full_image(self.old)
+        old = image if self.old else None
         return ChangeBatch(self.table, self.operation, Stamps(*stamps), new, old)
 
 
@@ -105,13 +129,21 @@ class _SliceBuilder:
     open: OpenTransaction | None
     index: int = 0
     edge: Edge | None = None
-    rows: dict[tuple[int, str, type], _Rows] = field(default_factory=dict)
+    rows: dict[tuple[int, bytes], _Rows] = field(default_factory=dict)
     boundaries: list[TransactionBoundary] = field(default_factory=list)
 
     def take(self, frames: Sequence[bytes]) -> None:
         """Decode frames; UndecodableError or _UnusualError for what is left to the columns."""
         for frame in frames:
-            self._take(decode(frame[XLOGDATA_HEADER:]), int.from_bytes(frame[START_LSN], "big", signed=True))
+            lsn, tag = int.from_bytes(frame[START_LSN], "big", signed=True), frame[MESSAGE_TAG]
+            if lsn < 0:
+                raise _UnusualError
+            if tag == _BEGIN:
+                self._begin(decode(frame[XLOGDATA_HEADER:]), lsn)
+            elif tag == _COMMIT:
+                self._commit(decode(frame[XLOGDATA_HEADER:]))
+            else:
+                self._row(frame, lsn)
 
     def slice(self) -> Slice:
         """Put together what was taken."""
@@ -120,22 +152,8 @@ class _SliceBuilder:
             self.edge, changes, boundaries=(Boundaries.of(self.boundaries),) if self.boundaries else ()
         )
 
-    def _take(self, message: m.Message, lsn: int) -> None:
-        if lsn < 0:
-            raise _UnusualError
-        match message:
-            case m.Begin():
-                self._begin(message, lsn)
-            case m.Commit():
-                self._commit(message)
-            case m.Insert():
-                self._row(message.relation_oid, "I", lsn, message.new, None)
-            case m.Update():
-                self._row(message.relation_oid, "U", lsn, message.new, message.old)
-            case m.Delete():
-                self._row(message.relation_oid, "D", lsn, None, message.old)
-
-    def _begin(self, message: m.Begin, lsn: int) -> None:
+    def _begin(self, message: m.Message, lsn: int) -> None:
+        assert isinstance(message, m.Begin)
         until = self.limits.until
         ends = until is not None and message.final_lsn >= until
         if self.open is not None or ends or self._is_skipped(message.final_lsn):
@@ -143,7 +161,8 @@ class _SliceBuilder:
         self.open = OpenTransaction(message.final_lsn, message.commit_time, message.xid, 0)
         self._boundary("B", self.open, lsn)
 
-    def _commit(self, message: m.Commit) -> None:
+    def _commit(self, message: m.Message) -> None:
+        assert isinstance(message, m.Commit)
         until, transaction = self.limits.until, self._inside()
         ends = until is not None and message.end_lsn >= until
         if ends or message.commit_lsn != transaction.commit_lsn:
@@ -171,55 +190,88 @@ class _SliceBuilder:
         self.index += 1
         return self.index - 1
 
-    def _row(
-        self, oid: int, operation: Operation, lsn: int, new: m.FullTuple | None, old: Tuple | None
-    ) -> None:
-        transaction, number = self._inside(), self.tables.current(oid)
+    def _row(self, frame: bytes, lsn: int) -> None:
+        transaction, number = self._inside(), self.tables.current(int.from_bytes(frame[_OID], "big"))
         if number < 0:
             raise _UnusualError
-        table = self.tables[number]
-        kind = number, operation, type(old)
-        rows = self.rows.get(kind) or self.rows.setdefault(kind, _Rows(table, operation))
+        table, kind = self.tables[number], frame[MESSAGE_TAG] + frame[_MARKER]
+        rows = self.rows.get((number, kind))
+        if rows is None:
+            rows = self.rows[number, kind] = _Rows.of(table, kind)
+        old, new = _read_row(frame, kind, len(table.columns))
+        if old is not None:
+            rows.old.append(_checked_key(table, old) if rows.old_is_key else old)
+        if new is not None:
+            rows.new.append(new)
         commit_lsn, commit_ts, xid, seq, _ = transaction
         rows.stamps.append((self._next_index(), lsn, commit_lsn, commit_ts, xid, seq))
-        if new is not None:
-            rows.new.append(_checked(table, new))
-        if old is not None:
-            rows.old.append(_checked(table, old))
         self.open = transaction._replace(seq=seq + 1)
 
 
-def _checked(table: TableSchema, image: TupleT) -> TupleT:
-    """Take a tuple that has the table's columns, as text; of a key none but the key's."""
-    if len(image.values) != len(table.columns) or m.Binary in map(type, image.values):
+def _read_row(frame: bytes, kind: bytes, columns: int) -> tuple[list[_Value] | None, list[_Value] | None]:
+    """Read a row's old and new values."""
+    old, at = None, _MARKER.start
+    try:
+        if kind[1:] != _NEW:
+            old, at = _read_values(frame, at + 1, columns)
+        if kind[:1] == b"D":
+            new = None
+        elif frame[at : at + 1] == _NEW:
+            new, at = _read_values(frame, at + 1, columns)
+        else:
+            raise _UnusualError
+    except IndexError:
+        raise _UnusualError from None
+    if at != len(frame):
         raise _UnusualError
-    if isinstance(image, m.KeyTuple):
-        for column, value in zip(table.columns, image.values, strict=True):
-            if not (column.replica_identity or isinstance(value, m.Null)):
-                raise _UnusualError
-    return image
+    return old, new
 
 
-def _full_image(tuples: Sequence[Tuple]) -> FullImage:
-    columns = list(zip(*(one.values for one in tuples), strict=True))
+def _read_values(data: bytes, at: int, columns: int) -> tuple[list[_Value], int]:
+    """Read a tuple of texts; gives its end, too, which is behind the data's where these are short."""
+    if int.from_bytes(data[at : at + 2], "big") != columns:
+        raise _UnusualError
+    at += 2
+    values: list[_Value] = []
+    for _ in range(columns):
+        kind = data[at]
+        at += 1
+        if kind == m.TEXT:
+            start = at + 4
+            at = start + int.from_bytes(data[at:start], "big")
+            values.append(data[start:at])
+        elif kind == m.NULL:
+            values.append(None)
+        elif kind == m.UNCHANGED_TOAST:
+            values.append(...)
+        else:
+            raise _UnusualError
+    return values, at
+
+
+def _checked_key(table: TableSchema, values: list[_Value]) -> list[_Value]:
+    """Take a key's values; what isn't the key's is NULL there."""
+    for column, value in zip(table.columns, values, strict=True):
+        if value is ... or (value is not None and not column.replica_identity):
+            raise _UnusualError
+    return values
+
+
+def _full_image(rows: Sequence[Sequence[_Value]]) -> FullImage:
+    columns = list(zip(*rows, strict=True))
     return FullImage(FewColumns([*map(_texts, columns)]), tuple(map(_unchanged, columns)))
 
 
-def _old_image(table: TableSchema, tuples: Sequence[Tuple]) -> FullImage | KeyImage:
-    if not isinstance(tuples[0], m.KeyTuple):
-        return _full_image(tuples)
-    columns = zip(*(one.values for one in tuples), strict=True)
-    wanted = zip(table.columns, columns, strict=True)
+def _key_image(table: TableSchema, rows: Sequence[Sequence[_Value]]) -> KeyImage:
+    columns = zip(table.columns, zip(*rows, strict=True), strict=True)
     return KeyImage(
-        FewColumns([_texts(values) if column.replica_identity else None for column, values in wanted])
+        FewColumns([_texts(values) if column.replica_identity else None for column, values in columns])
     )
 
 
-def _texts(values: Sequence[m.TupleValue]) -> ColumnTexts:
-    return [value.data if isinstance(value, m.Text) else None for value in values]
+def _texts(values: Sequence[_Value]) -> ColumnTexts:
+    return [None if value is ... else value for value in values]
 
 
-def _unchanged(values: Sequence[m.TupleValue]) -> Booleans | None:
-    if m.UnchangedToast not in map(type, values):
-        return None
-    return np.array([isinstance(value, m.UnchangedToast) for value in values])
+def _unchanged(values: Sequence[_Value]) -> Booleans | None:
+    return np.array([value is ... for value in values]) if ... in values else None

@@ -195,7 +195,7 @@ class ReplicationConnection:
         try:
             heard = copy.wait(0)
             received = self._take(copy, feedback, limit)
-            if received.empty:
+            if received.empty and timeout > 0:
                 heard |= copy.wait(timeout)
                 received = self._take(copy, feedback, limit)
         except psycopg.Error as error:

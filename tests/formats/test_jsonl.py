@@ -135,6 +135,12 @@ def test_what_is_no_json_number_or_boolean_is_a_string(kind, text):
     assert objects(STREAM, part)[0]["new"] == {"v": text}
 
 
+def test_percent_signs_in_names_stand_as_they_are():
+    odd = table({"%d": "int4", "a%%b%": "text"}, ("%d",), name="50%b")
+    (found,) = objects(STREAM, Slice(None, (change(odd, "I", [0], [["1", "x"]]),)))
+    assert (found["table"], found["key"], found["new"]) == ("50%b", {"%d": 1}, {"%d": 1, "a%%b%": "x"})
+
+
 def test_embedded_json_keeps_what_a_parser_would_change():
     text = '{"a":1e400,\n "a":1.0,\r\n"b":"\\ud800"}'
     part = Slice(None, (change(table({"v": "json"}, None), "I", [0], [[text]]),))
