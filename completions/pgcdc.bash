@@ -39,6 +39,7 @@ _pgcdc() {
         "pgcdc spark-submit --mode") _pgcdc_offer -W 'merge changelog both' -- "$word"; return ;;
         "pgcdc spark-submit --infinity") _pgcdc_offer -W 'null string' -- "$word"; return ;;
         "pgcdc spark-submit --missing-toast") _pgcdc_offer -W 'error null' -- "$word"; return ;;
+        "pgcdc spark-submit --readers") _pgcdc_offer -W 'any modern' -- "$word"; return ;;
     esac
     case "$command" in
         "pgcdc")
@@ -105,7 +106,7 @@ _pgcdc() {
             ;;
         "pgcdc spark-submit")
             members=''
-            options='--input --warehouse --master --format --catalog --mode --table --metadata --soft-delete --infinity --decimal --variant --missing-toast --compact --retain --until --if-new --dry-run --json --config --debug -v --verbose -q --quiet -? --help'
+            options='--input --warehouse --master --format --catalog --mode --table --metadata --soft-delete --infinity --decimal --variant --missing-toast --readers --compact --retain --until --if-new --dry-run --json --config --debug -v --verbose -q --quiet -? --help'
             ;;
     esac
     case "$word" in

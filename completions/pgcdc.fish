@@ -242,6 +242,7 @@ complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l infinity -x -a 'null str
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l decimal -x -d 'Type of numeric without precision, as in 38,18; else text'
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l variant -d 'json and jsonb become VARIANT'
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l missing-toast -x -a 'error null' -d 'Unchanged TOAST values that nothing before them has'
+complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l readers -x -a 'any modern' -d 'Who reads the Delta tables: any reader, or such as know deletion vectors. Converts those that are there; without it new ones are for any'
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l compact -d 'Then write the small files of merged tables together'
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l retain -x -d 'Then remove what only older versions of them need, as in 7d'
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l until -x -d 'Only segments that end there or before'

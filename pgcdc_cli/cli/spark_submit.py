@@ -102,6 +102,14 @@ def spark_submit(  # noqa: PLR0913 - a command's options
         Literal["error", "null"],
         typer.Option(help="Unchanged TOAST values that nothing before them has.", rich_help_panel=TABLES),
     ] = "error",
+    readers: Annotated[
+        Literal["any", "modern"] | None,
+        typer.Option(
+            help="Who reads the Delta tables: any reader, or such as know deletion vectors. Converts those"
+            " that are there; without it new ones are for any.",
+            rich_help_panel=TABLES,
+        ),
+    ] = None,
     compact: Annotated[
         bool,
         typer.Option(
@@ -148,6 +156,8 @@ def spark_submit(  # noqa: PLR0913 - a command's options
     from pgcdc_cli.spark.launch import SparkOptions, submit
     from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 
+    if readers is not None and table_format == "iceberg":
+        raise usage_error("--readers: Iceberg tables are the same for every reader")
     options = MergeOptions(
         input=directory,
         warehouse=warehouse,
@@ -163,6 +173,7 @@ def spark_submit(  # noqa: PLR0913 - a command's options
         decimal=decimal,
         variant=variant,
         missing_toast=missing_toast,
+        readers=readers,
         compact=compact,
         retain=None if retain is None else math.ceil(duration(retain) / 3600),
     )

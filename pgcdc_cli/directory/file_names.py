@@ -1,13 +1,14 @@
 """What the files and folders of a stream's output are called.
 
-Two tables never share a folder, whatever their names are, also on file systems that ignore case or normalise
-Unicode: a character stays as it is only if neither folding nor normalisation could turn it into another or
-another into it, and stands as the percent-encoded bytes of its UTF-8 otherwise.
+A table's folder is called as the table is: `public.Order Lines`. What a file system could stumble over is
+escaped: `~` and two hexadecimal digits for each byte of its UTF-8. Two tables never share a folder, also on
+file systems that ignore case or normalise Unicode.
 """
 
 import hashlib
 import re
 import unicodedata
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from pgcdc_cli.lsn import Lsn
@@ -22,6 +23,9 @@ PARTIAL = ".partial"
 
 LONGEST = 255
 """Bytes in the name of a folder, on every file system in common use."""
+
+_MARK = 8
+"""Hexadecimal digits that tell a table's folder from that of another with a similar name."""
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-")
 _DATA_FILE = re.compile(r"([0-9]{6,})-([0-9A-F]{16})-([1-9][0-9]*)(\..+)")
@@ -44,27 +48,86 @@ def beside(name: str) -> ControlFiles:
 
 
 def table_folder(schema: str, table: str) -> str:
-    """Name the folder of a table: `schema.table`, encoded.
+    """Name the folder of a table: `schema.table`, escaped.
 
-    A name that would be longer than 255 bytes is cut and ends in `%~` and a SHA-256 of the whole.
+    A name that would be longer than 255 bytes is cut and ends in `~~` and a SHA-256 of the whole.
     """
-    name = f"{_encode(schema)}.{_encode(table)}"
+    name = f"{_escape(schema, '_- ')}.{_escape(table, '_- .')}"
+    return name if len(name.encode()) <= LONGEST else _marked(name, hashlib.sha256(name.encode()).hexdigest())
+
+
+def _marked(name: str, mark: str) -> str:
+    """Tell it from others by a mark that no escaped name has."""
+    return name.encode()[: LONGEST - 2 - len(mark)].decode(errors="ignore") + f"~~{mark}"
+
+
+def _escape(name: str, kept: str) -> str:
+    """Escape all but letters and digits of any script, and what is kept if it stands inside."""
+    last = len(name) - 1
+    return "".join(
+        character
+        if _is_letter(character) or (character in kept and _is_inside(character, at, last))
+        else "".join(f"~{byte:02X}" for byte in character.encode())
+        for at, character in enumerate(name)
+    )
+
+
+def _is_letter(character: str) -> bool:
+    return character.isalnum() or unicodedata.category(character).startswith("M")
+
+
+def _is_inside(character: str, at: int, last: int) -> bool:
+    """Say whether it may stand there: many programs pass over names that begin with a full stop or `_`."""
+    return character == "-" or (at > 0 and (character == "_" or at < last))
+
+
+class TableFolders:
+    """Names the folders of a directory's tables; `existing` are those that it has.
+
+    A table stays in the folder that it has, also where an earlier version named it. Where another's folder
+    would be the same to some file system, it gets a name with a mark.
+    """
+
+    def __init__(self, existing: Iterable[str]) -> None:
+        files = {CHECKPOINT, MANIFEST}
+        self._existing = set(existing) - files
+        self._folded = {_folded(name) for name in self._existing | files}
+
+    def name(self, schema: str, table: str) -> str:
+        """Name a table's folder, which exists from now on."""
+        earlier, name = _earlier_name(schema, table), table_folder(schema, table)
+        if earlier in self._existing:
+            name = earlier
+        elif name not in self._existing and _folded(name) in self._folded:
+            name = _marked(name, hashlib.sha256(name.encode()).hexdigest()[:_MARK])
+        self._existing.add(name)
+        self._folded.add(_folded(name))
+        return name
+
+
+def _folded(name: str) -> str:
+    """Give what no file system tells from other names with the same."""
+    folded = unicodedata.normalize("NFKC", name).casefold().upper().casefold()
+    return unicodedata.normalize("NFKD", folded)
+
+
+def _earlier_name(schema: str, table: str) -> str:
+    """Name a folder as up to version 0.1: all but some letters and digits percent-encoded."""
+    name = f"{_percent_encode(schema)}.{_percent_encode(table)}"
     if len(name.encode()) <= LONGEST:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()
-    kept = name.encode()[: LONGEST - 2 - len(digest)].decode(errors="ignore")
-    return f"{kept}%~{digest}"
+    return f"{name.encode()[: LONGEST - 2 - len(digest)].decode(errors='ignore')}%~{digest}"
 
 
-def _encode(name: str) -> str:
-    return "".join(character if _keeps(character) else _percent(character) for character in name)
+def _percent_encode(name: str) -> str:
+    return "".join(
+        character if _was_kept(character) else "".join(f"%{byte:02X}" for byte in character.encode())
+        for character in name
+    )
 
 
-def _percent(character: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in character.encode())
-
-
-def _keeps(character: str) -> bool:
+def _was_kept(character: str) -> bool:
     if character.isascii():
         return character in _PLAIN
     return (

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pgcdc_cli.directory.checkpoint import Checkpoint, FileState, PartialFile
 from pgcdc_cli.directory.disk import Disk, damaged
-from pgcdc_cli.directory.file_names import IN_DIRECTORY, PARTIAL, ControlFiles, file_name, table_folder
+from pgcdc_cli.directory.file_names import IN_DIRECTORY, PARTIAL, ControlFiles, TableFolders, file_name
 from pgcdc_cli.directory.open_files import OpenFiles
 from pgcdc_cli.directory.schema_files import SchemaFiles
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -42,6 +42,7 @@ class SegmentDirectory:
         self._full_size = full_size
         self._schemas = SchemaFiles(self._files)
         self._folders: dict[tuple[str, str], str] = {}
+        self._names = TableFolders(())
         self._segment = 1
         self._manifest_size = 0
 
@@ -71,6 +72,7 @@ class SegmentDirectory:
         """Go on with the open files of the checkpoint's segment."""
         del save
         self._segment = checkpoint.segment
+        self._names = TableFolders(self._files.disk.names(self._files.root))
         for entry in checkpoint.files:
             head = self._files.disk.read(self._files.full(entry.path), 0, entry.head_size)
             self._outputs.open(entry, head, exists=True)
@@ -98,7 +100,7 @@ class SegmentDirectory:
             return piece.target
         name = piece.table.schema, piece.table.name
         if name not in self._folders:
-            self._folders[name] = table_folder(*name)
+            self._folders[name] = self._names.name(*name)
         return self._folders[name]
 
     def _create(self, folder: str, piece: Piece, schema: str | None, part: int) -> OutputFile:

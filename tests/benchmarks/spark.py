@@ -112,7 +112,9 @@ class Bench:
     def merge(self, directory: Directory, lake: str) -> float:
         """Merge, and return the seconds that it took; SystemExit if it could not."""
         began = time.monotonic()
-        summary = merge(self.spark, MergeOptions(str(directory.path), str(self.work / lake), format=lake))
+        readers = "modern" if lake == "delta" else None
+        options = MergeOptions(str(directory.path), str(self.work / lake), format=lake, readers=readers)
+        summary = merge(self.spark, options)
         if summary["error"] is not None:
             raise SystemExit(summary["error"]["message"])
         return time.monotonic() - began

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgcdc_cli.directory.file_names import LONGEST, SCHEMAS, file_name, parse_file_name, table_folder
+from pgcdc_cli.directory.file_names import (
+    LONGEST,
+    SCHEMAS,
+    TableFolders,
+    file_name,
+    parse_file_name,
+    table_folder,
+)
 from pgcdc_cli.formats.stream_order import MESSAGES
 from pgcdc_cli.lsn import Lsn
 
@@ -18,13 +25,16 @@ SIMILAR = st.text(
     ("schema", "table", "folder"),
     [
         ("public", "orders", "public.orders"),
-        ("public", "Orders", "public.%4Frders"),
-        ("a.b", "c", "a%2Eb.c"),
-        ("a", "b.c", "a.b%2Ec"),
-        ("public", "a/b%\n", "public.a%2Fb%25%0A"),
+        ("public", "OrderLines", "public.OrderLines"),
+        ("public", "Order Lines", "public.Order Lines"),
+        ("a.b", "c", "a~2Eb.c"),
+        ("a", "b.c", "a.b.c"),
+        ("public", "a/b%~\n", "public.a~2Fb~25~7E~0A"),
         ("public", "注文", "public.注文"),
-        ("public", "é", "public.%C3%A9"),
-        ("_messages", "x", "_messages.x"),
+        ("public", "é", "public.é"),
+        ("public", "हिन्दी", "public.हिन्दी"),
+        ("_messages", "x", "~5Fmessages.x"),
+        (".hidden", " x.", "~2Ehidden.~20x~2E"),
     ],
 )
 def test_a_folder_is_named_after_its_table(schema, table, folder):
@@ -36,10 +46,44 @@ def folded(name: str) -> str:
     return unicodedata.normalize("NFD", unicodedata.normalize("NFKC", name).casefold().upper().casefold())
 
 
+TABLES = st.lists(st.tuples(NAMES | SIMILAR, NAMES | SIMILAR), min_size=2, max_size=6, unique=True)
+
+
 @settings(deadline=None, max_examples=500)
-@given(st.lists(st.tuples(NAMES | SIMILAR, NAMES | SIMILAR), min_size=2, max_size=6, unique=True))
+@given(TABLES)
 def test_two_tables_never_share_a_folder_even_where_case_is_ignored(tables):
-    assert len({folded(table_folder(*table)) for table in tables}) == len(tables)
+    folders = TableFolders(())
+    assert len({folded(folders.name(*table)) for table in tables}) == len(tables)
+
+
+@settings(deadline=None, max_examples=300)
+@given(TABLES, st.randoms())
+def test_tables_stay_in_their_folders(tables, random):
+    first = TableFolders(())
+    found = {table: first.name(*table) for table in tables}
+    random.shuffle(tables)
+    again = TableFolders(found.values())
+    assert {table: again.name(*table) for table in tables} == found
+
+
+@pytest.mark.parametrize(
+    ("table", "folder"),
+    [
+        (("public", "OrderLines"), "public.%4Frder%4Cines"),
+        (("a", "b.c"), "a.b%2Ec"),
+        (("_x", "é"), "_x.%C3%A9"),
+    ],
+)
+def test_a_folder_that_an_earlier_version_made_goes_on(table, folder):
+    assert TableFolders([folder, "public.orders"]).name(*table) == folder
+
+
+def test_a_table_is_not_taken_for_a_file_of_the_directory():
+    found = {
+        TableFolders(["manifest.jsonl"]).name(*name.split("."))
+        for name in ("manifest.jsonl", "checkpoint.json")
+    }
+    assert not found & {"manifest.jsonl", "checkpoint.json"}
 
 
 @settings(deadline=None, max_examples=500)
@@ -55,7 +99,7 @@ def test_a_folder_is_one_name_that_every_file_system_takes(schema, table):
 def test_long_names_stay_apart_and_within_the_limit():
     folders = {table_folder("語" * 63, "表" * 62 + last) for last in "甲乙丙"}
     assert len(folders) == 3
-    assert all(len(folder.encode()) <= LONGEST and "%~" in folder for folder in folders)
+    assert all(len(folder.encode()) <= LONGEST and "~~" in folder for folder in folders)
 
 
 @given(st.integers(1, 10**9), st.integers(0, 2**64 - 1), st.integers(1, 10**6))

@@ -159,7 +159,7 @@ def test_a_table_that_another_program_wrote_is_left_alone(
     spark: SparkSession, directory: Directory, warehouse: Path, statement: str, shown: str
 ) -> None:
     """Until it is set back to the version that was recorded; its log may say more than that."""
-    merge_into(spark, directory, warehouse, tables=["public.one"], until=0x24)
+    merge_into(spark, directory, warehouse, tables=["public.one"], until=0x24, readers="modern")
     merge_into(spark, directory, warehouse)
     delta(spark, warehouse, statement)
     directory.segment([(ONE, THIRD), (TWO, THIRD)])

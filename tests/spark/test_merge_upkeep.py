@@ -54,7 +54,7 @@ def test_a_merge_of_few_rows_leaves_the_files_of_all_others(
     """Delta marks the old rows; compaction writes files anew of which many rows are marked."""
     warehouse = tmp_path / "wh"
     directory.segment([(ONE, [insert(number) for number in range(50)])])
-    merge_into(spark, directory, warehouse)
+    merge_into(spark, directory, warehouse, readers="modern")
     whole = set(read_table(spark, warehouse, ONE).inputFiles())
     directory.segment([(ONE, [delete(1000 + n, id=str(n)) for n in range(7)])])
     merge_into(spark, directory, warehouse)
@@ -72,7 +72,7 @@ def test_a_merge_of_most_rows_writes_the_files_anew(
     """Those too of which rows were marked; a merge of few rows after it marks them again."""
     monkeypatch.setattr(delta, "_MANY", 30)
     directory.segment([(ONE, [insert(number) for number in range(50)])])
-    merge_into(spark, directory, warehouse)
+    merge_into(spark, directory, warehouse, readers="modern")
     marks = []
     for first, last in ((0, 7), (7, 36), (36, 37)):
         directory.segment([(ONE, [delete(1000 + n, id=str(n)) for n in range(first, last)])])

@@ -2,11 +2,15 @@
 
 A commit carries its mark: the transaction identifier `pgcdc:<stream_id>:<table>:<mode>` with the range's last
 segment as version, which Delta refuses to go back behind, and the position as the commit's user metadata.
+
+Tables for any reader use no feature of Delta's that readers must know: no deletion vectors, so that a merge
+copies each file of which it changes a row, no type widening, so that a wider column is written anew, and no
+column mapping, so that some names are refused. Modern ones have deletion vectors, by which they are told.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,14 +19,21 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .lake import CONTROL, CommitMark, NamedTypes, TableCommit, alterations, is_ours, literal, quoted
 from .merge_errors import MergeError
-from .options import CHANGELOG, MERGE
+from .options import ANY, CHANGELOG, MERGE, MODERN
 from .segments import HadoopFiles, folder_name, join
 
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_COLUMNS_CHANGED = json.dumps({"pgcdc": "columns"})
+"""The user metadata of a commit that leaves all rows as they are."""
+
+_MAPPING = "delta.columnMapping.mode"
 _UNUSUAL = frozenset(" ,;{}()\n\t=")
-"""Delta stores columns with these in their names only under other, physical names (column mapping)."""
+"""Delta stores columns with these in their names only under other, physical names (column mapping).
+
+There are readers that don't know that and find NULL in all columns.
+"""
 
 _MERGE = {
     "spark.databricks.delta.merge.materializeSource": "none",
@@ -30,8 +41,12 @@ _MERGE = {
 }
 """Folded rows are persisted, and come out the same should they be computed again: no second copy of them."""
 
-_MERGED = {"delta.enableDeletionVectors": "true", "delta.autoOptimize.optimizeWrite": "true"}
-"""A merge of few rows into many writes these rows, in few files, and where the old ones are."""
+_DELETION_VECTORS, _TYPE_WIDENING = "delta.enableDeletionVectors", "delta.enableTypeWidening"
+_FEATURES = {_DELETION_VECTORS: "deletionVectors", _TYPE_WIDENING: "typeWidening"}
+"""By the property that turns it on: what only newer readers know."""
+
+_MERGED = {"delta.autoOptimize.optimizeWrite": "true"}
+"""A merge of few rows into many writes few files."""
 
 _MANY = 100_000
 _COPYING = {
@@ -57,7 +72,7 @@ _HARMLESS = frozenset(
 class DeltaLake:
     """Tables at WAREHOUSE/schema/table, changelogs at WAREHOUSE/schema/table.changelog.
 
-    With `catalog` they have a name there, too.
+    With `catalog` they have a name there, too. `readers` says what new ones may ask of who reads them.
     """
 
     title: ClassVar[str] = "Delta"
@@ -73,11 +88,14 @@ class DeltaLake:
 
     warehouse: str
     catalog: str | None = None
+    readers: str = ANY
 
-    def location(self, schema: str, table: str, mode: str) -> str:
-        # No table's own folder has a full stop in its name.
-        suffix = ".changelog" if mode == CHANGELOG else ""
-        return join(self.warehouse, folder_name(schema), folder_name(table) + suffix)
+    def location(self, schema: str, table: str, mode: str, mark: str = "") -> str:
+        suffix = f".{CHANGELOG}" if mode == CHANGELOG else ""
+        return join(self.warehouse, folder_name(schema), folder_name(table) + mark + suffix)
+
+    def known_location(self, path: str) -> str:
+        return join(self.warehouse, *path.split("/")[-2:])
 
     @property
     def control_location(self) -> str:
@@ -88,26 +106,29 @@ class DeltaLake:
         return _MERGE
 
     def open(self, session: SparkSession, location: str) -> "DeltaTable":
-        return DeltaTable(session, location)
+        return DeltaTable(session, location, self.readers)
 
-    def publish(self, session: SparkSession, schema: str, table: str, mode: str) -> None:
+    def publish(self, session: SparkSession, path: str, schema: str, table: str, mode: str) -> None:
         if self.catalog is None:
             return
         namespace = f"{quoted(self.catalog)}.{quoted(schema)}"
         name = f"{namespace}.{quoted(table + ('_changelog' if mode == CHANGELOG else ''))}"
-        location = literal(self.location(schema, table, mode))
         session.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-        session.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {location}")
+        session.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {literal(path)}")
 
 
 class DeltaTable:
-    """The table at a path, which needn't exist yet; it is written through a session of its own."""
+    """The table at a path, which needn't exist yet; it is written through a session of its own.
+
+    `readers` are those of a new one.
+    """
 
     rescales: ClassVar[bool] = True
 
-    def __init__(self, session: SparkSession, path: str) -> None:
+    def __init__(self, session: SparkSession, path: str, readers: str) -> None:
         self._session = session
         self._path = path
+        self._readers = readers
         self.name = f"delta.{quoted(path)}"
         # SQL has no way to a table's transaction marks.
         jvm: Any = session._jvm  # noqa: SLF001
@@ -156,10 +177,64 @@ class DeltaTable:
         return [(field.name, field.dataType.simpleString()) for field in self.read().schema]
 
     def alter(self, added: NamedTypes, widened: NamedTypes, struct: str | None = None) -> None:
-        properties = {"delta.enableTypeWidening": "true"} if widened else {}
-        properties |= _mapped(name for name, _ in added)
-        for statement in alterations(self.name, properties, added, widened, struct):
+        widens = any(map(self._is_on, _FEATURES))
+        properties = {_TYPE_WIDENING: "true"} if widened and widens else {}
+        properties |= self._mapping([name for name, _ in added], modern=widens)
+        for statement in alterations(self.name, properties, added, widened if widens else (), struct):
             self._session.sql(statement)
+        if widened and not widens:
+            self._rewrite(widened, struct)
+
+    def _rewrite(self, widened: NamedTypes, struct: str | None) -> None:
+        """Write all rows anew, with wider columns, in one commit, which leaves them as they are."""
+        rows = self.read()
+        for name, spark in widened:
+            rows = rows.withColumn(name, F.col(quoted(name)).cast(spark))
+            if struct is not None:
+                member = F.col(f"{quoted(struct)}.{quoted(name)}").cast(spark)
+                rows = rows.withColumn(struct, F.col(quoted(struct)).withField(quoted(name), member))
+        with self._set({_METADATA: _COLUMNS_CHANGED}):
+            writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+            writer.save(self._path)
+
+    def _mapping(self, names: Sequence[str], *, modern: bool) -> dict[str, str]:
+        """Give the property that columns of these names need; a MergeError where the table can't have it."""
+        unusual = [name for name in names if _UNUSUAL & set(name)]
+        if unusual and not modern and self._property(_MAPPING) is None:
+            raise MergeError(
+                f'could not write "{self._path}": column "{unusual[0]}" has a character in its name that'
+                " Delta keeps only in a way that not every reader knows",
+                "add --readers modern, or rename the column",
+            )
+        return {_MAPPING: "name"} if unusual else {}
+
+    def _property(self, name: str) -> str | None:
+        found = self._snapshot.metadata().configuration().get(name)
+        return str(found.get()) if found.isDefined() else None
+
+    def _is_on(self, name: str) -> bool:
+        return self._property(name) == "true"
+
+    def convert(self, readers: str) -> int:
+        if readers == ANY and any(_UNUSUAL & set(name) for name, _ in self.columns()):
+            raise MergeError(
+                f'could not convert "{self._path}": names of its columns need column mapping',
+                "rename the columns, and merge into a new warehouse",
+            )
+        if readers == MODERN and not self._is_on(_DELETION_VECTORS):
+            self._alter(f"SET TBLPROPERTIES ('{_DELETION_VECTORS}' = 'true')")
+        for name, feature in _FEATURES.items() if readers == ANY else ():
+            if self._is_on(name):
+                self._alter(f"SET TBLPROPERTIES ('{name}' = 'false')")
+            if self._has(feature):
+                self._alter(f"DROP FEATURE {feature}")
+        return int(self._update().version())
+
+    def _alter(self, what: str) -> None:
+        self._session.sql(f"ALTER TABLE {self.name} {what}")
+
+    def _has(self, feature: str) -> bool:
+        return feature in str(self._update().protocol().readerAndWriterFeatureNames())
 
     def read(self) -> DataFrame:
         return self._session.read.format("delta").load(self._path)
@@ -194,17 +269,22 @@ class DeltaTable:
     def _write(self, rows: DataFrame, how: str, mark: CommitMark | None) -> tuple[int, dict[str, int]]:
         writer: DataFrameWriter = rows.write.format("delta").mode(how)
         if not self.exists:
-            merged = _MERGED if mark is not None and mark.mode == MERGE else {}
-            writer = writer.options(**merged, **_mapped(rows.columns))
+            properties = _MERGED if mark is not None and mark.mode == MERGE else {}
+            modern = mark is not None and self._readers == MODERN
+            properties = properties | ({_DELETION_VECTORS: "true"} if modern else {})
+            writer = writer.options(**properties, **self._mapping(rows.columns, modern=modern))
         with self._marked(mark):
             writer.save(self._path)
         return (0, {}) if mark is None else self._commit(mark)
 
+    def _marked(self, mark: CommitMark | None) -> AbstractContextManager[None]:
+        if mark is None:
+            return nullcontext()
+        return self._set({_TXN_APP: mark.app_id, _TXN_VERSION: str(mark.segment), _METADATA: mark.metadata})
+
     @contextmanager
-    def _marked(self, mark: CommitMark | None) -> Iterator[None]:
-        settings = {}
-        if mark is not None:
-            settings = {_TXN_APP: mark.app_id, _TXN_VERSION: str(mark.segment), _METADATA: mark.metadata}
+    def _set(self, settings: Mapping[str, str]) -> Iterator[None]:
+        """Have these settings in the session."""
         for name, value in settings.items():
             self._session.conf.set(name, value)
         try:
@@ -231,7 +311,3 @@ class DeltaTable:
         content = HadoopFiles(self._session).read(path) or b""
         infos = [line for line in content.splitlines() if line.startswith(b'{"commitInfo"')]
         return dict(json.loads(infos[0])["commitInfo"]) if infos else {}
-
-
-def _mapped(names: Iterable[str]) -> dict[str, str]:
-    return {"delta.columnMapping.mode": "name"} if any(_UNUSUAL & set(name) for name in names) else {}

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .lake import CONTROL, CommitMark, NamedTypes, TableCommit, alterations, literal, quoted
 from .merge_errors import MergeError
-from .options import CHANGELOG
+from .options import ANY, CHANGELOG
 from .segments import folder_name
 
 _CATALOG = "pgcdc"
@@ -40,7 +40,8 @@ _VARIANTS = {"format-version": "3"}
 class IcebergLake:
     """Tables at WAREHOUSE/schema/table, changelogs at WAREHOUSE/schema/table.changelog; or in a catalog.
 
-    Without `catalog` it is Iceberg's Hadoop catalog, whose tables are where their names say.
+    Without `catalog` it is Iceberg's Hadoop catalog, whose tables are where their names say. `readers` makes
+    no difference to them.
     """
 
     title: ClassVar[str] = "Iceberg"
@@ -52,6 +53,7 @@ class IcebergLake:
 
     warehouse: str
     catalog: str | None = None
+    readers: str = ANY
 
     def __post_init__(self) -> None:
         if self.catalog is None and not self.warehouse.startswith(_ATOMIC):
@@ -61,11 +63,14 @@ class IcebergLake:
                 "give a catalog that you configured: --catalog NAME -- --conf spark.sql.catalog.NAME=...",
             )
 
-    def location(self, schema: str, table: str, mode: str) -> str:
+    def location(self, schema: str, table: str, mode: str, mark: str = "") -> str:
         if self.catalog is None:
-            suffix = ".changelog" if mode == CHANGELOG else ""
-            return self._name(folder_name(schema), folder_name(table) + suffix)
+            suffix = f".{CHANGELOG}" if mode == CHANGELOG else ""
+            return self._name(folder_name(schema), folder_name(table) + mark + suffix)
         return self._name(schema, table + ("_changelog" if mode == CHANGELOG else ""))
+
+    def known_location(self, path: str) -> str:
+        return path
 
     def _name(self, *parts: str) -> str:
         return ".".join(map(quoted, (self.catalog or _CATALOG, *parts)))
@@ -88,7 +93,7 @@ class IcebergLake:
     def open(self, session: SparkSession, location: str) -> "IcebergTable":
         return IcebergTable(session, location)
 
-    def publish(self, session: SparkSession, schema: str, table: str, mode: str) -> None:
+    def publish(self, session: SparkSession, path: str, schema: str, table: str, mode: str) -> None:
         """Do nothing: its tables have names from the beginning."""
 
 
@@ -190,6 +195,9 @@ class IcebergTable:
         found, summary = self._commit(mark)
         counts = (int(summary.get(_COUNTS + what, 0)) for what in ("inserted", "updated", "deleted"))
         return TableCommit(found, *counts)
+
+    def convert(self, readers: str) -> int:  # noqa: ARG002 - they are the same for all
+        return self._commit(None)[0]
 
     def compact(self) -> int:
         self._call(

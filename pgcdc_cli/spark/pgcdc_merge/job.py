@@ -26,7 +26,7 @@ from .iceberg import IcebergLake
 from .lake import CONTROL, CommitMark, Lake, LakeTable, is_conflict, new_session
 from .merge_errors import MergeError, cause_of, hint_for
 from .merge_table import MergedRange, MergeTarget, merge_table
-from .options import CHANGELOG, FORMAT_VERSION, MERGE, MergeOptions, parse_lsn
+from .options import ANY, CHANGELOG, FORMAT_VERSION, MERGE, MergeOptions, parse_lsn
 from .plan import (
     TableRange,
     check_extras,
@@ -147,10 +147,7 @@ class _MergeRun:
         versions = read_schemas(self._files, self._input, schemas, _choices(self._options))
 
         def works(mode: str) -> list[TableRange]:
-            def location(schema: str, name: str) -> str:
-                return self._lake.location(schema, name, mode)
-
-            return table_ranges(segments, versions, control.progress(mode), location)
+            return table_ranges(segments, versions, control.progress(mode), self._lake)
 
         found = [Task(work, mode) for work in works(mode)]
         keyless = {task.work.table for task in found if mode == MERGE and _never_had_a_key(task.work)}
@@ -224,7 +221,7 @@ class _MergeRun:
             row = replace(row, **asdict(result.commit), unfit=result.unfit)
             self._summary.missing[task.key] = result.missing
         version = task.work.version
-        self._lake.publish(session, version.schema, version.name, task.mode)
+        self._lake.publish(session, task.work.path, version.schema, version.name, task.mode)
         return replace(row, merged_at=_now())
 
     def _written(
@@ -250,12 +247,14 @@ class _MergeRun:
         return replace(work, files=[file for file in work.files if file.segment > done]), target
 
     def _maintain(self, control: ControlTable) -> None:
-        """Keep up the tables that the run changed, if asked; what can't be done is a warning.
+        """Convert all tables, and keep up those that the run changed, if asked; what fails is a warning.
 
         It follows the control table's last word, which then holds what the marks of removed versions said.
         The versions after compaction are recorded before anything is removed, so that recorded ones can
         always be read.
         """
+        if self._options.readers is not None:
+            self._convert(control)
         rows = [row for row in self._summary.changed.values() if row.path is not None]
         if self._options.compact and rows:
             compacted = {row.key: row for row in _at_once(self._compacted, rows)}
@@ -263,6 +262,29 @@ class _MergeRun:
             self._summary.changed |= compacted
         if self._options.retain is not None and rows:
             _at_once(self._expire, [self._lake.control_location, *(str(row.path) for row in rows)])
+
+    def _convert(self, control: ControlTable) -> None:
+        wanted = [row for row in control.rows.values() if self._is_wanted(row)]
+        converted = {row.key: row for row in _at_once(self._converted, wanted)}
+        if converted != {row.key: row for row in wanted}:
+            control.finish(converted)
+        changed = self._summary.changed
+        changed |= {key: row for key, row in converted.items() if key in changed}
+
+    def _is_wanted(self, row: ControlRow) -> bool:
+        """Say whether a row is of a table that there is, and of those to merge."""
+        selected = row.table != ALL and self._options.selects(row.table)
+        return selected and row.path is not None and row.version is not None
+
+    def _converted(self, row: ControlRow) -> ControlRow:
+        assert self._options.readers is not None
+        try:
+            return replace(row, version=self._open(str(row.path)).convert(self._options.readers))
+        except MergeError as error:
+            self._summary.warn(error.message)
+        except (PySparkException, Py4JJavaError) as error:
+            self._summary.warn(f'could not convert "{row.table}": {cause_of(error)}')
+        return row
 
     def _compacted(self, row: ControlRow) -> ControlRow:
         try:
@@ -320,7 +342,7 @@ def _open_lake(options: MergeOptions, files: HadoopFiles, warehouse: str) -> Lak
                 f'could not merge into "{warehouse}": its tables are {lake.title}\'s',
                 f"add --format {name}, or merge into a new warehouse",
             )
-    return LAKES[options.format](warehouse, options.catalog)
+    return LAKES[options.format](warehouse, options.catalog, options.readers or ANY)
 
 
 def _extras(options: MergeOptions) -> Extras:

@@ -19,6 +19,8 @@ SETTINGS = {
     "spark.sql.json.enableExactStringParsing": "true",
     "spark.sql.variant.allowDuplicateKeys": "true",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    # By default Spark writes INT96, of which others read nanoseconds: those of the year 1 are in 1754 then.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # By default ten thousand tasks list files, which takes minutes where there are few cores.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
 }
@@ -129,6 +131,10 @@ class LakeTable(Protocol):
         """Run a MERGE statement on it, whose source has so many rows."""
         ...
 
+    def convert(self, readers: str) -> int:
+        """Let it ask no more of a reader than that, and no less; returns the version after it."""
+        ...
+
     def compact(self) -> int:
         """Write its small files together; returns the version after it."""
         ...
@@ -150,8 +156,15 @@ class Lake(Protocol):
     trace: ClassVar[str]
     extensions: ClassVar[Mapping[str, str]]
 
-    def location(self, schema: str, table: str, mode: str) -> str:
-        """Return where a table is: what `open` and the control table know it by."""
+    def location(self, schema: str, table: str, mode: str, mark: str = "") -> str:
+        """Return where a new table is to be: what `open` and the control table know it by.
+
+        `mark` tells it from another whose name some file systems take for the same.
+        """
+        ...
+
+    def known_location(self, path: str) -> str:
+        """Return where a table is of which the control table has this: the warehouse may have moved."""
         ...
 
     @property
@@ -164,8 +177,8 @@ class Lake(Protocol):
 
     def open(self, session: SparkSession, location: str) -> LakeTable: ...
 
-    def publish(self, session: SparkSession, schema: str, table: str, mode: str) -> None:
-        """Give a table its name in the catalog, if there is one."""
+    def publish(self, session: SparkSession, path: str, schema: str, table: str, mode: str) -> None:
+        """Give the table at a path its name in the catalog, if there is one."""
         ...
 
 

@@ -13,6 +13,9 @@ from typing import Any
 MERGE, CHANGELOG = "merge", "changelog"
 """What is kept of a table: its rows as they are, or every change to them."""
 
+ANY, MODERN = "any", "modern"
+"""What the tables may ask of who reads them: what all know, or newer features, too."""
+
 FORMAT_VERSION = 1
 """Of the summary, as of all JSON that pgcdc writes."""
 
@@ -55,7 +58,8 @@ class MergeOptions:
     """What to merge where. `warehouse` is a directory or a URI of any file system that Hadoop knows.
 
     `until` is an LSN, `tables` are patterns for `schema.table`, `decimal` is a precision and a scale, as
-    38,18; `retain` is in hours (None: for ever).
+    38,18; `retain` is in hours (None: for ever). Without `readers` new tables are for any, and the others
+    stay as they are.
     """
 
     input: str = field(metadata=_option("what pgcdc stream -D wrote", metavar="DIR"))
@@ -84,6 +88,9 @@ class MergeOptions:
     variant: bool = field(default=False, metadata=_option("json and jsonb become VARIANT"))
     missing_toast: str = field(
         default="error", metadata=_option("where nothing has a value", choices=("error", "null"))
+    )
+    readers: str | None = field(
+        default=None, metadata=_option("who is to read the tables", choices=(ANY, MODERN))
     )
     compact: bool = field(default=False, metadata=_option("write small files together"))
     retain: int | None = field(

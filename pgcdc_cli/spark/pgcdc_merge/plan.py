@@ -1,16 +1,16 @@
 """Which files of which tables a run merges: from each table's own mark to one segment for all."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
 from .control import ControlRow, ModeProgress
 from .debezium_segments import check_exact
 from .fold import COMMIT_TS, DELETED, LSN, PREFIX, Extras
-from .lake import LakeTable
+from .lake import Lake, LakeTable
 from .merge_errors import MergeError
 from .schema_evolution import ANEW, Goal, find_goal
-from .segments import ChangeFile, FinishedSegment, TableVersion, with_all_columns
+from .segments import ChangeFile, FinishedSegment, TableVersion, folded, name_mark, with_all_columns
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def table_ranges(
     segments: Sequence[FinishedSegment],
     versions: Mapping[str, TableVersion],
     control: ModeProgress,
-    location: Callable[[str, str], str],
+    lake: Lake,
 ) -> list[TableRange]:
     """Gather the files of each table that the control table doesn't have as merged, in the order of names."""
     found: dict[tuple[str, str], list[ChangeFile]] = {}
@@ -96,10 +96,10 @@ def table_ranges(
         for file in segment.files:
             version = versions[file.schema]
             found.setdefault((version.schema, version.name), []).append(file)
-    gathered = []
+    gathered, places = [], _Places(control, lake)
     for (schema, name), files in sorted(found.items()):
         table = f"{schema}.{name}"
-        row = control.of(table)
+        row, place = control.of(table), places.of(schema, name)
         waiting = [file for file in files if row is None or file.segment > row.segment]
         if waiting:
             used = {file.schema: versions[file.schema] for file in waiting}
@@ -109,8 +109,28 @@ def table_ranges(
                 }
             merged = 0 if row is None else row.segment
             losses = [file for segment in segments for file in segment.losses if file.segment > merged]
-            gathered.append(TableRange(table, location(schema, name), row, waiting, used, losses))
+            gathered.append(TableRange(table, place, row, waiting, used, losses))
     return gathered
+
+
+class _Places:
+    """Where tables are: where the control table has them, new ones where no other is."""
+
+    def __init__(self, control: ModeProgress, lake: Lake) -> None:
+        self._control = control
+        self._lake = lake
+        self._tables = {row.table for row in control.rows.values() if row.path is not None}
+
+    def of(self, schema: str, name: str) -> str:
+        """Return a table's place."""
+        table = f"{schema}.{name}"
+        row = self._control.of(table)
+        if row is not None and row.path is not None:
+            return self._lake.known_location(row.path)
+        similar = {folded(other) for other in self._tables - {table}}
+        self._tables.add(table)
+        mark = name_mark(table) if folded(table) in similar else ""
+        return self._lake.location(schema, name, self._control.mode, mark)
 
 
 def check_followed(work: TableRange, first: FinishedSegment) -> None:

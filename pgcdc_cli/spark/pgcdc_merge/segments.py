@@ -4,8 +4,10 @@ A segment is a range of whole transactions across all tables, complete up to its
 without gaps, from 1.
 """
 
+import hashlib
 import json
 import re
+import unicodedata
 import zlib
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,11 +20,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from .column_types import DEFAULTS, Choices, LakeColumn
 from .merge_errors import MergeError
-from .options import FORMAT_VERSION
+from .options import CHANGELOG, FORMAT_VERSION
 
 _BUFFER = 1 << 20
 _GLOB = re.compile(r"([\\{}\[\]*?^])")
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
 
 LOSSES = "_losses"
 _OTHERS = frozenset({"_messages", "_transaction", "_heartbeat"})
@@ -362,12 +363,34 @@ def struct_of_texts(names: Iterable[str]) -> str:
 
 
 def folder_name(name: str) -> str:
-    """Name a table's or schema's folder so that no two share one, on any file system and in any locale.
+    """Name a table's or schema's folder as it is called.
 
-    All but `a-z 0-9 - _` stands percent-encoded, a leading underscore (hidden files; `_pgcdc`) too.
+    Letters and digits of any script stand, and `-`; behind the first character `_`; inside blanks and full
+    stops. Each byte of others stands as `~` and two hexadecimal digits. Nothing ends in `.changelog`.
     """
-    encoded = "".join(
-        character if character in _PLAIN else "".join(f"%{byte:02X}" for byte in character.encode())
-        for character in name
+    last = len(name) - 1
+    suffix = last - len(CHANGELOG) if name.lower().endswith(f".{CHANGELOG}") else -1
+    return "".join(
+        character
+        if _is_letter(character)
+        or character == "-"
+        or (character == "_" and at > 0)
+        or (character in " ." and 0 < at < last and at != suffix)
+        else "".join(f"~{byte:02X}" for byte in character.encode())
+        for at, character in enumerate(name)
     )
-    return "%5F" + encoded[1:] if encoded.startswith("_") else encoded
+
+
+def _is_letter(character: str) -> bool:
+    return character.isalnum() or unicodedata.category(character).startswith("M")
+
+
+def name_mark(name: str) -> str:
+    """Give what tells a table's folder from that of another which some file systems take for the same."""
+    return f"~~{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def folded(name: str) -> str:
+    """Give what no file system tells from other names with the same."""
+    upper = unicodedata.normalize("NFKC", name).casefold().upper()
+    return unicodedata.normalize("NFKD", upper.casefold())

@@ -1,0 +1,81 @@
+"""Who reads Delta tables without Spark: each gives a table's rows, as plain values, in the order of `id`."""
+
+import datetime as dt
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from pyspark.sql import DataFrame
+
+Rows = list[dict[str, Any]]
+
+REFUSALS = (Exception, pl.exceptions.PanicException)
+"""What a reader raises that can't read a table: each has errors of its own."""
+
+
+def pandas(path: str) -> Rows:
+    frame = DeltaTable(path).to_pandas(types_mapper=pd.ArrowDtype)
+    return plain(dict(zip(frame.columns, row, strict=True)) for row in frame.itertuples(index=False))
+
+
+def dataset(path: str) -> Rows:
+    return plain(DeltaTable(path).to_pyarrow_dataset().to_table().to_pylist())
+
+
+def query_builder(path: str) -> Rows:
+    found = QueryBuilder().register("t", DeltaTable(path)).execute("SELECT * FROM t")
+    return plain(pa.table(found.read_all()).to_pylist())
+
+
+def polars(path: str) -> Rows:
+    return plain(pl.read_delta(path).to_arrow().to_pylist())
+
+
+def over_duckdb(path: str) -> Rows:
+    changes = DeltaTable(path).to_pyarrow_dataset()
+    with duckdb.connect() as connection:
+        connection.register("changes", changes)
+        connection.execute("SET TimeZone = 'UTC'")
+        return plain(connection.sql("SELECT * FROM changes").to_arrow_table().to_pylist())
+
+
+READERS: Mapping[str, Callable[[str], Rows]] = {
+    "deltalake, to_pandas": pandas,
+    "deltalake, to_pyarrow_dataset": dataset,
+    "deltalake, QueryBuilder": query_builder,
+    "polars": polars,
+    "DuckDB, over deltalake's dataset": over_duckdb,
+}
+
+
+def spark(frame: DataFrame) -> Rows:
+    """Give what the others are held against."""
+    return plain(frame.toArrow().to_pylist())
+
+
+def plain(rows: Any) -> Rows:
+    """Make values of every library comparable."""
+    found = [{name: _plain(value) for name, value in row.items()} for row in rows]
+    return sorted(found, key=lambda row: (row["id"], str(row.get("_pgcdc_lsn")), str(row)))
+
+
+def _plain(value: Any) -> Any:
+    if value is None or value is pd.NaT or value is pd.NA:
+        return None
+    if hasattr(value, "tolist") and not isinstance(value, pd.Timestamp):
+        value = value.tolist()
+    if isinstance(value, dt.datetime):
+        moment = value.astimezone(dt.UTC) if value.tzinfo else value
+        return moment.strftime("%Y-%m-%d %H:%M:%S.%f").zfill(26)
+    if isinstance(value, float) and math.isnan(value):
+        return "NaN"
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    return value

@@ -1,0 +1,150 @@
+"""Who reads the tables needn't have Spark: others read the same values from them, or say that they can't."""
+
+from pathlib import Path
+
+import lake_readers
+import pytest
+from lake_readers import READERS, REFUSALS
+from merge_directories import FORMATS, Directory, merge_into, read_table, table_path
+from merge_histories import INT4, TEXT, pg_type, table_schema
+from merge_oracle import Change, delete, insert, update
+from pyspark.sql import SparkSession
+from test_merge_types import CASES
+
+from pgcdc_cli.changes.table import TableSchema
+from pgcdc_cli.spark.pgcdc_merge.job import LAKES
+from pgcdc_cli.spark.pgcdc_merge.lake import new_session
+from pgcdc_cli.types.pg_type import PgType
+
+INT8 = 20
+ID = {"id": pg_type(INT4)}
+NOTE = {"note": pg_type(TEXT)}
+ODD = {"Mixed Case": pg_type(TEXT), "semi;colon": pg_type(TEXT)}
+MANY = [insert(10 + number, id=str(number), note=f"n{number}") for number in range(40)]
+SOME = [update(100, id="3", note="changed"), delete(110, id="4"), insert(120, id="99", note="new")]
+
+Steps = list[tuple[dict[str, PgType], list[Change]]]
+"""Segments: the table's columns, and its changes."""
+
+
+def every_type() -> Steps:
+    """A column of each type, with as many rows as the type with most values has."""
+    columns = {**ID, **{f"c_{number}": case.type for number, case in enumerate(CASES.values())}}
+    values = [list(case.values) for case in CASES.values()]
+    rows = [
+        {f"c_{number}": some[row] if row < len(some) else None for number, some in enumerate(values)}
+        for row in range(max(map(len, values)))
+    ]
+    return [(columns, [insert(10 + number, id=str(number), **row) for number, row in enumerate(rows)])]
+
+
+TABLES: dict[str, Steps] = {
+    "inserted": [({**ID, **NOTE}, MANY)],
+    "updated and deleted": [({**ID, **NOTE}, MANY), ({**ID, **NOTE}, SOME)],
+    "every type, limits": every_type(),
+    "a wider column": [
+        ({**ID, "n": pg_type(INT4)}, [insert(10, id="1", n="7"), insert(20, id="2", n="8")]),
+        ({**ID, "n": pg_type(INT8)}, [update(40, id="1", n=str(2**62))]),
+    ],
+    "a column dropped": [({**ID, **NOTE}, MANY), (ID, [insert(200, id="100")])],
+    "a column renamed": [
+        ({**ID, **NOTE}, MANY),
+        ({**ID, "remark": pg_type(TEXT)}, [insert(200, id="100", remark="r")]),
+    ],
+}
+
+MODES = dict.fromkeys(TABLES, "merge") | {"a changelog": "changelog"}
+TABLES["a changelog"] = TABLES["updated and deleted"]
+
+
+def merged(spark: SparkSession, folder: Path, name: str, readers: str) -> tuple[TableSchema, Path]:
+    directory, warehouse = Directory(folder / "in", FORMATS["jsonl"]), folder / "wh"
+    for number, (columns, changes) in enumerate(TABLES[name]):
+        table = table_schema("notes", columns, ("id",))
+        directory.segment([(table, changes)])
+        merge_into(spark, directory, warehouse, mode=MODES[name], readers=readers if number == 0 else None)
+    return table, warehouse
+
+
+def verdict(reader: str, path: Path, expected: lake_readers.Rows) -> str:
+    try:
+        found = READERS[reader](str(path))
+    except REFUSALS:
+        return "refused"
+    return "right" if found == expected else "wrong"
+
+
+@pytest.mark.parametrize("readers", ["any", "modern"])
+@pytest.mark.parametrize("name", TABLES)
+def test_others_read_what_spark_reads(spark, tmp_path, name, readers):
+    """What they say of each is a row of the table in docs/spark.md."""
+    table, warehouse = merged(spark, tmp_path, name, readers)
+    expected = lake_readers.spark(read_table(spark, warehouse, table, mode=MODES[name]))
+    path = table_path(warehouse, table)
+    path = path.with_name(path.name + ".changelog") if MODES[name] == "changelog" else path
+    found = {reader: verdict(reader, path, expected) for reader in READERS}
+    print("|", name, "|", readers, "|", " | ".join(found.values()), "|")
+    assert expected
+    assert set(found.values()) == {"right"} if readers == "any" else "wrong" not in found.values()
+
+
+@pytest.mark.parametrize("when", ["at first", "later"])
+def test_a_name_that_not_every_reader_finds_is_refused_unless_asked_for(spark, tmp_path, when):
+    """A reader that doesn't know column mapping finds NULL in every column of such a table."""
+    directory, warehouse = Directory(tmp_path / "in", FORMATS["jsonl"]), tmp_path / "wh"
+    if when == "later":
+        directory.segment([(table_schema("notes", ID, ("id",)), [insert(5, id="0")])])
+        assert not merge_into(spark, directory, warehouse)["error"]
+    table = table_schema("notes", {**ID, **ODD}, ("id",))
+    directory.segment([(table, [insert(10, id="1", **{"Mixed Case": "a", "semi;colon": "b"})])])
+    (problem,) = (one["problem"] for one in merge_into(spark, directory, warehouse)["tables"])
+    assert 'column "Mixed Case" has a character in its name' in problem
+
+
+@pytest.mark.parametrize("name", ["updated and deleted", "a wider column"])
+def test_a_table_is_converted_there_and_back(spark, tmp_path, name):
+    table, warehouse = merged(spark, tmp_path, name, "modern")
+    path, directory = table_path(warehouse, table), Directory(tmp_path / "in", FORMATS["jsonl"])
+    expected = lake_readers.spark(read_table(spark, warehouse, table))
+    for readers, verdicts in (("any", {"right"}), ("modern", {"right", "refused"}), ("any", {"right"})):
+        summary = merge_into(spark, directory, warehouse, readers=readers)
+        assert (summary["error"], summary["warnings"]) == (None, [])
+        assert {verdict(reader, path, expected) for reader in READERS} <= verdicts
+
+
+ODD_NAMES = [
+    "OrderLines",
+    "Order Lines",
+    "tildes ~ and % signs",
+    "注文",
+    "a/b",
+    "über.all",
+    "notes.changelog",
+]
+
+
+@pytest.mark.parametrize("lake", ["delta", "iceberg"])
+def test_folders_are_called_as_their_tables_are(spark, tmp_path, lake):
+    """Each is opened by its path, of a table that others have names like."""
+    directory, warehouse = Directory(tmp_path / "in", FORMATS["jsonl"]), tmp_path / "wh"
+    names = [*ODD_NAMES, "orderlines", "notes"]
+    tables = [table_schema(name, ID, ("id",), oid=17000 + at) for at, name in enumerate(names)]
+    first = [(table, [insert(10, id=str(at))]) for at, table in enumerate(tables)]
+    second = [(table, [insert(200, id=str(100 + at))]) for at, table in enumerate(tables)]
+    for changes in (first, second):
+        directory.segment(changes)
+        summary = merge_into(spark, directory, warehouse, mode="both", format=lake)
+        assert (summary["error"], len(summary["tables"])) == (None, 2 * len(names))
+    for at, name in enumerate(names):
+        (row,) = [
+            one for one in summary["tables"] if one["table"] == f"public.{name}" and one["mode"] == "merge"
+        ]
+        if lake == "delta":
+            found = READERS["deltalake, QueryBuilder"](row["path"].removeprefix("file:"))
+        else:
+            made = LAKES[lake](f"file:{warehouse}")
+            found = lake_readers.spark(made.open(new_session(spark, made), row["path"]).read())
+        assert [one["id"] for one in found] == [at, 100 + at]
+    folders = {path.name for path in (warehouse / "public").iterdir()}
+    assert {"OrderLines", "Order Lines", "注文", "a~2Fb", "notes~2Echangelog", "notes.changelog"} <= folders
+    assert not [folder for folder in folders if folder.startswith("orderlines") and "~~" not in folder]
