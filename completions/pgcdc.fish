@@ -2,13 +2,14 @@
 function __pgcdc_at
     set -l command pgcdc
     for word in (commandline -opc)[2..-1]
-        contains -- "$command $word" "pgcdc demo" "pgcdc slot" "pgcdc slot create" "pgcdc slot drop" "pgcdc slot list" "pgcdc slot show" "pgcdc publication" "pgcdc publication create" "pgcdc publication drop" "pgcdc publication list" "pgcdc publication show" "pgcdc stream" "pgcdc show" "pgcdc status" "pgcdc spark-submit"
+        contains -- "$command $word" "pgcdc demo" "pgcdc doctor" "pgcdc slot" "pgcdc slot create" "pgcdc slot drop" "pgcdc slot list" "pgcdc slot show" "pgcdc publication" "pgcdc publication create" "pgcdc publication drop" "pgcdc publication list" "pgcdc publication show" "pgcdc stream" "pgcdc show" "pgcdc status" "pgcdc spark-submit"
         and set command "$command $word"
     end
     test "$command" = "$argv"
 end
 complete -c pgcdc -f
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a demo -d 'See the whole way once: server, load, files, Spark, proof'
+complete -c pgcdc -n '__pgcdc_at pgcdc' -a doctor -d 'Look for what would stop a stream or lose changes, and say what mends it'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a slot -d 'Create, drop, list and show replication slots'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a publication -d 'Create, drop, list and show publications'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a stream -d 'Stream the changes of a slot into files, each transaction exactly once'
@@ -30,6 +31,21 @@ complete -c pgcdc -n '__pgcdc_at pgcdc demo' -l debug -d 'Show the traceback of 
 complete -c pgcdc -n '__pgcdc_at pgcdc demo' -s v -l verbose -d 'Say more (twice: much more)'
 complete -c pgcdc -n '__pgcdc_at pgcdc demo' -s q -l quiet -d 'Say nothing but errors'
 complete -c pgcdc -n '__pgcdc_at pgcdc demo' -s '?' -l help -d 'Show help and exit'
+complete -c pgcdc -n '__pgcdc_at pgcdc doctor' -s S -l slot -x -d 'The slot that will be streamed'
+complete -c pgcdc -n '__pgcdc_at pgcdc doctor' -l publication -x -d 'A publication that will be streamed; repeatable'
+complete -c pgcdc -n '__pgcdc_at pgcdc doctor' -l role -x -d 'Print the SQL that gives a role the rights it needs, and no more'
+complete -c pgcdc -n '__pgcdc_at pgcdc doctor' -l json -d 'Print JSON'
+complete -c pgcdc -n '__pgcdc_at pgcdc doctor' -s d -l dbname -x -d 'Database name, conninfo string or URI'
+complete -c pgcdc -n '__pgcdc_at pgcdc doctor' -s h -l host -x -d 'Server\'s host, or its socket directory'
+complete -c pgcdc -n '__pgcdc_at pgcdc doctor' -s p -l port -x -d 'Server\'s port'
+complete -c pgcdc -n '__pgcdc_at pgcdc doctor' -s U -l username -x -d 'User to connect as'
+complete -c pgcdc -n '__pgcdc_at pgcdc doctor' -s w -l no-password -d 'Never ask for a password'
+complete -c pgcdc -n '__pgcdc_at pgcdc doctor' -s W -l password -d 'Ask for a password before connecting'
+complete -c pgcdc -n '__pgcdc_at pgcdc doctor' -l config -r -F -d 'Take defaults from a TOML file'
+complete -c pgcdc -n '__pgcdc_at pgcdc doctor' -l debug -d 'Show the traceback of an error'
+complete -c pgcdc -n '__pgcdc_at pgcdc doctor' -s v -l verbose -d 'Say more (twice: much more)'
+complete -c pgcdc -n '__pgcdc_at pgcdc doctor' -s q -l quiet -d 'Say nothing but errors'
+complete -c pgcdc -n '__pgcdc_at pgcdc doctor' -s '?' -l help -d 'Show help and exit'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot' -a create -d 'Create a logical replication slot'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot' -a drop -d 'Drop a replication slot, and with it the log that it holds back'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot' -a list -d 'List the server\'s replication slots, those of other databases included'

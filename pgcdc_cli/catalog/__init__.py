@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Self
 
+from pgcdc_cli.catalog.doctor import Finding, diagnose
 from pgcdc_cli.catalog.publications import (
     OPERATIONS,
     Publication,
@@ -16,6 +17,7 @@ from pgcdc_cli.catalog.publications import (
 )
 from pgcdc_cli.catalog.server import ServerFacts, Session, read_facts
 from pgcdc_cli.catalog.slots import Slot, read_slots
+from pgcdc_cli.catalog.streaming_role import grants
 from pgcdc_cli.catalog.table_facts import describe
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -59,6 +61,14 @@ class Catalog:
                 f"could not decode the log: wal_level is {level}",
                 hint="set wal_level = logical in postgresql.conf and restart the server",
             )
+
+    def diagnose(self, slot: str | None, publications: Sequence[str]) -> list[Finding]:
+        """Look for what would stop a stream of these or lose changes; None and [] stand for all there are."""
+        return diagnose(self._session, slot, publications)
+
+    def streaming_grants(self, role: str, publications: Sequence[str]) -> list[str]:
+        """Write the statements that give a role the rights to stream, and no more."""
+        return grants(self._session, role, publications)
 
     def slots(self) -> list[Slot]:
         """List the server's slots by name, physical ones and other databases' included."""

@@ -36,6 +36,7 @@ def test_the_commands_of_this_release_are_there():
     assert [" ".join(path) for path, _ in TREE] == [
         "pgcdc",
         "pgcdc demo",
+        "pgcdc doctor",
         "pgcdc slot",
         "pgcdc slot create",
         "pgcdc slot drop",
