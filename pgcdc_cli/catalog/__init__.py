@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from pgcdc_cli.catalog.doctor import Finding, diagnose
+from pgcdc_cli.catalog.names import nearest, quoted_list
 from pgcdc_cli.catalog.publications import (
     OPERATIONS,
     Publication,
@@ -17,7 +18,7 @@ from pgcdc_cli.catalog.publications import (
 )
 from pgcdc_cli.catalog.server import ServerFacts, Session, read_facts
 from pgcdc_cli.catalog.slots import Slot, read_slots
-from pgcdc_cli.catalog.streaming_role import grants
+from pgcdc_cli.catalog.streaming_role import create_grant, grants
 from pgcdc_cli.catalog.table_facts import describe
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -95,13 +96,26 @@ class Catalog:
             raise PgcdcError(
                 ErrorKind.PUBLICATION,
                 f'could not find publication "{missing[0]}"',
-                hint=f"create it with: pgcdc publication create {missing[0]}, then make the slot anew",
+                hint=self.other_publications(missing[0]),
             )
+
+    def other_publications(self, missing: str) -> str:
+        """Say what may have been meant by a publication that doesn't exist, or what to do if nothing was."""
+        near = nearest(missing, [one.name for one in self.publications()])
+        first = (
+            f"did you mean {quoted_list(near)}" if near else "see what there is with: pgcdc publication list"
+        )
+        return f"{first}; or create it with: pgcdc publication create {missing}, then make the slot anew"
 
     def create_publication(self, publication: Publication) -> None:
         """Create a publication of tables, of all tables in schemas, or of all tables."""
         doing = f'create publication "{publication.name}"'
-        self._session.run(create_statement(publication), doing, {"42710": ErrorKind.PUBLICATION})
+        try:
+            self._session.run(create_statement(publication), doing, {"42710": ErrorKind.PUBLICATION})
+        except PgcdcError as error:
+            if error.kind is ErrorKind.RIGHTS:
+                error.hint = create_grant(self._session)
+            raise
 
     def tables(self) -> list[tuple[str, str]]:
         """List the tables that can be published, by schema and name; partitions go with their root."""

@@ -13,6 +13,19 @@ WHERE %(names)s::text[] = '{}' OR pubname = ANY (%(names)s::text[]) ORDER BY 1, 
 _ROLE = "SELECT current_database(), EXISTS (SELECT FROM pg_roles WHERE rolname = %(role)s)"
 
 
+def create_grant(session: Session) -> str:
+    """Say what the role needs to create a publication."""
+    [(database, role)] = session.ask(
+        "SELECT current_database(), current_user", {}, "look at the role's rights"
+    )
+    statement = sql.SQL("GRANT CREATE ON DATABASE {} TO {}").format(
+        sql.Identifier(database), sql.Identifier(role)
+    )
+    return (
+        f"it takes: {statement.as_string()}; and owning the tables, or a superuser for all or schemas' tables"
+    )
+
+
 def grants(session: Session, role: str, publications: Sequence[str]) -> list[str]:
     """Write the statements for a role that streams these publications, or all that there are.
 

@@ -165,12 +165,12 @@ def show(name: Name, *, conninfo: str, json: Json = False) -> None:
 
     with Catalog(conninfo) as catalog:
         publication = catalog.publication(name)
-    if publication is None:
-        raise PgcdcError(
-            ErrorKind.PUBLICATION,
-            f'could not find publication "{name}": it does not exist',
-            hint=f"create it with: pgcdc publication create {name}",
-        )
+        if publication is None:
+            raise PgcdcError(
+                ErrorKind.PUBLICATION,
+                f'could not find publication "{name}": it does not exist',
+                hint=catalog.other_publications(name),
+            )
     if json:
         write(json_text.dumps(asdict(publication)))
     else:

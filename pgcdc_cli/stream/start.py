@@ -19,6 +19,7 @@ _OLDER_SERVER = (
     "the server is an older copy of itself: bring back the newer one, or use another directory and a new slot"
 )
 _STANDBY_BEHIND = "run again when it has caught up with the primary"
+_SLOT_IN_USE = "leave out --create-slot: there is a checkpoint, and the slot has what follows it"
 _OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
 
 
@@ -89,8 +90,13 @@ class RunStart:
             message = f'could not go on from {done}: slot "{name}" is gone'
             raise PgcdcError(ErrorKind.SLOT_MISSING, message, hint=ErrorKind.GAP.rule.hint)
         self._check_publications()
-        with self._signals.interruptible():
-            connection.create_slot(name, two_phase=self._settings.protocol.two_phase)
+        try:
+            with self._signals.interruptible():
+                connection.create_slot(name, two_phase=self._settings.protocol.two_phase)
+        except PgcdcError as error:
+            if error.kind is ErrorKind.SLOT_EXISTS and done:
+                error.hint = _SLOT_IN_USE
+            raise
         self._created = True
 
     def _check_publications(self) -> None:

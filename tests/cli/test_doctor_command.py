@@ -6,6 +6,10 @@ import uuid
 import psycopg
 import pytest
 
+UPDATES_FAIL = 'updates and deletes of table "public.orders" fail on the source: it has no replica identity'
+NO_KEY = 'table "public.orders" has no primary key: its changes can be streamed, but not merged by key'
+KEY = "ADD COLUMN pgcdc_key bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY;"
+
 
 @pytest.fixture
 def shop(database):
@@ -19,11 +23,10 @@ def test_an_error_has_its_statement_and_the_exit_status_15(shop, pgcdc):
     ran = pgcdc("doctor", "-d", shop.uri, "--publication", "p")
     assert ran.status == 15
     assert ran.out.splitlines()[:4] == [
-        'error    updates and deletes of table "public.orders" fail on the source: it has no replica identity',
+        f"error    {UPDATES_FAIL}",
         '         ALTER TABLE "public"."orders" REPLICA IDENTITY FULL;',
-        'warning  table "public.orders" has no primary key: its changes can be streamed, but not merged by key',
-        '         ALTER TABLE "public"."orders" ADD COLUMN pgcdc_key'
-        " bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY;",
+        f"warning  {NO_KEY}",
+        f'         ALTER TABLE "public"."orders" {KEY}',
     ]
     assert ran.err == (
         "pgcdc: error: could not find everything in order: 1 error, 1 warning\n"
@@ -46,7 +49,7 @@ def test_json_has_all_findings_and_the_same_status(shop, pgcdc):
     assert content["findings"][0] == {
         "check": "replica-identity",
         "level": "error",
-        "message": 'updates and deletes of table "public.orders" fail on the source: it has no replica identity',
+        "message": UPDATES_FAIL,
         "subject": "public.orders",
         "statements": ['ALTER TABLE "public"."orders" REPLICA IDENTITY FULL;'],
         "advice": None,

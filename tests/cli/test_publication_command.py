@@ -121,7 +121,8 @@ def test_show_of_no_publication(database18, refused):
         database18.uri,
         status=7,
         error='could not find publication "p": it does not exist',
-        hint="create it with: pgcdc publication create p",
+        hint="see what there is with: pgcdc publication list; or create it with: pgcdc publication create p,"
+        " then make the slot anew",
     )
 
 
