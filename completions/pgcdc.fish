@@ -2,7 +2,7 @@
 function __pgcdc_at
     set -l command pgcdc
     for word in (commandline -opc)[2..-1]
-        contains -- "$command $word" "pgcdc demo" "pgcdc doctor" "pgcdc slot" "pgcdc slot create" "pgcdc slot drop" "pgcdc slot list" "pgcdc slot show" "pgcdc publication" "pgcdc publication create" "pgcdc publication drop" "pgcdc publication list" "pgcdc publication show" "pgcdc stream" "pgcdc show" "pgcdc status" "pgcdc spark-submit"
+        contains -- "$command $word" "pgcdc demo" "pgcdc doctor" "pgcdc slot" "pgcdc slot create" "pgcdc slot drop" "pgcdc slot peek" "pgcdc slot list" "pgcdc slot show" "pgcdc publication" "pgcdc publication create" "pgcdc publication drop" "pgcdc publication list" "pgcdc publication show" "pgcdc stream" "pgcdc show" "pgcdc status" "pgcdc spark-submit"
         and set command "$command $word"
     end
     test "$command" = "$argv"
@@ -48,6 +48,7 @@ complete -c pgcdc -n '__pgcdc_at pgcdc doctor' -s q -l quiet -d 'Say nothing but
 complete -c pgcdc -n '__pgcdc_at pgcdc doctor' -s '?' -l help -d 'Show help and exit'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot' -a create -d 'Create a logical replication slot'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot' -a drop -d 'Drop a replication slot, and with it the log that it holds back'
+complete -c pgcdc -n '__pgcdc_at pgcdc slot' -a peek -d 'Print a slot\'s next changes, and take nothing: the next reader gets them all the same'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot' -a list -d 'List the server\'s replication slots, those of other databases included'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot' -a show -d 'Show one replication slot'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot' -l config -r -F -d 'Take defaults from a TOML file'
@@ -84,6 +85,20 @@ complete -c pgcdc -n '__pgcdc_at pgcdc slot drop' -l debug -d 'Show the tracebac
 complete -c pgcdc -n '__pgcdc_at pgcdc slot drop' -s v -l verbose -d 'Say more (twice: much more)'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot drop' -s q -l quiet -d 'Say nothing but errors'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot drop' -s '?' -l help -d 'Show help and exit'
+complete -c pgcdc -n '__pgcdc_at pgcdc slot peek' -l publication -x -d 'Publication to read; by default all there are'
+complete -c pgcdc -n '__pgcdc_at pgcdc slot peek' -l limit -x -d 'Transactions to print'
+complete -c pgcdc -n '__pgcdc_at pgcdc slot peek' -l format -x -a 'pretty jsonl raw' -d 'Format of the output'
+complete -c pgcdc -n '__pgcdc_at pgcdc slot peek' -s d -l dbname -x -d 'Database name, conninfo string or URI'
+complete -c pgcdc -n '__pgcdc_at pgcdc slot peek' -s h -l host -x -d 'Server\'s host, or its socket directory'
+complete -c pgcdc -n '__pgcdc_at pgcdc slot peek' -s p -l port -x -d 'Server\'s port'
+complete -c pgcdc -n '__pgcdc_at pgcdc slot peek' -s U -l username -x -d 'User to connect as'
+complete -c pgcdc -n '__pgcdc_at pgcdc slot peek' -s w -l no-password -d 'Never ask for a password'
+complete -c pgcdc -n '__pgcdc_at pgcdc slot peek' -s W -l password -d 'Ask for a password before connecting'
+complete -c pgcdc -n '__pgcdc_at pgcdc slot peek' -l config -r -F -d 'Take defaults from a TOML file'
+complete -c pgcdc -n '__pgcdc_at pgcdc slot peek' -l debug -d 'Show the traceback of an error'
+complete -c pgcdc -n '__pgcdc_at pgcdc slot peek' -s v -l verbose -d 'Say more (twice: much more)'
+complete -c pgcdc -n '__pgcdc_at pgcdc slot peek' -s q -l quiet -d 'Say nothing but errors'
+complete -c pgcdc -n '__pgcdc_at pgcdc slot peek' -s '?' -l help -d 'Show help and exit'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot list' -l json -d 'Print JSON'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot list' -s d -l dbname -x -d 'Database name, conninfo string or URI'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot list' -s h -l host -x -d 'Server\'s host, or its socket directory'
@@ -173,6 +188,7 @@ complete -c pgcdc -n '__pgcdc_at pgcdc stream' -s S -l slot -x -d 'Replication s
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l publication -x -d 'Publication to read'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l create-slot -d 'First create the slot'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l if-not-exists -d 'With --create-slot: an existing one will do'
+complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l peek -d 'Take nothing: read a temporary copy of the slot. So it is on a terminal without -f and -D'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -s I -l startpos -x -d 'Begin here, if the slot is not yet beyond'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -s n -l no-loop -d 'Don\'t connect again when the connection is lost'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -s s -l status-interval -x -d 'Time between status updates; 0: none but what the server needs'

@@ -2,7 +2,7 @@
 
 import json as json_text
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -100,6 +100,48 @@ def drop(
         if not if_exists or error.kind is not ErrorKind.SLOT_MISSING:
             raise
         say(f'slot "{name}" does not exist')
+
+
+@app.command("peek", cls=Command, epilog=examples("pgcdc slot peek shop_slot -d shop --limit 10"))
+@connecting
+def peek(
+    name: Name,
+    *,
+    conninfo: str,
+    publication: Annotated[
+        list[str] | None,
+        typer.Option("--publication", metavar="NAME", help="Publication to read; by default all there are."),
+    ] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Transactions to print.")] = 100,
+    file_format: Annotated[
+        Literal["pretty", "jsonl", "raw"], typer.Option("--format", help="Format of the output.")
+    ] = "pretty",
+) -> None:
+    """Print a slot's next changes, and take nothing: the next reader gets them all the same.
+
+    It reads a temporary copy of the slot, and ends with what the server has now. pgoutput's changes are
+    decoded; those of other plugins are printed as the plugin writes them.
+    """
+    from pgcdc_cli.catalog import Catalog
+    from pgcdc_cli.cli.stream import stream
+
+    slot = _find(conninfo, name)
+    raw = slot.plugin != "pgoutput" or file_format == "raw"
+    if publication is None and slot.plugin == "pgoutput":
+        with Catalog(conninfo) as catalog:
+            publication = [one.name for one in catalog.publications()]
+    stream(
+        conninfo=conninfo,
+        slot=name,
+        publication=publication,
+        file_format="raw" if raw else file_format,
+        peek=True,
+        endpos="now",
+        # What isn't decoded has no transactions to count.
+        max_transactions=None if raw else str(limit),
+        no_loop=True,
+        progress=False,
+    )
 
 
 @app.command(

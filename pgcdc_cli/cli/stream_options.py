@@ -26,6 +26,13 @@ CreateSlot = Annotated[bool, typer.Option("--create-slot", help="First create th
 IfNotExists = Annotated[
     bool, typer.Option("--if-not-exists", help="With --create-slot: an existing one will do.")
 ]
+Peek = Annotated[
+    bool,
+    typer.Option(
+        "--peek",
+        help="Take nothing: read a temporary copy of the slot. So it is on a terminal without -f and -D.",
+    ),
+]
 Startpos = Annotated[
     str | None,
     typer.Option(

@@ -188,6 +188,13 @@ def check(target: StreamTarget) -> None:
         raise usage_error(f"--format {target.format} needs a directory (-D): a file holds one table")
 
 
+def peeks(target: StreamTarget, *, asked: bool, file_given: bool) -> bool:
+    """Is the slot only looked at? So it is where somebody looks on and hasn't said where it should go."""
+    if asked and not target.stdout:
+        raise usage_error("--peek prints to standard output: it excludes -f FILE and -D")
+    return asked or (target.stdout and not file_given and sys.stdout.isatty())
+
+
 def keeps_checkpoint(target: StreamTarget) -> bool:
     """Say whether the output has a checkpoint."""
     from pgcdc_cli.sinks.file_sink import takes_checkpoint

@@ -168,6 +168,14 @@ class ReplicationConnection:
                 failure.hint = "drop it on the primary: the standby has a copy of it"
             raise failure from error
 
+    def temporary_copy(self, slot: str) -> str:
+        """Copy a logical slot, from its position on; give the name of the copy, gone with this connection."""
+        name = f"pgcdc_peek_{self._connection.info.backend_pid}"
+        query = sql.SQL("SELECT slot_name FROM pg_copy_logical_replication_slot({}, {}, true)")
+        command = query.format(sql.Literal(slot), sql.Literal(name)).as_string(self._connection)
+        self._row(command, f'copy slot "{slot}"')
+        return name
+
     def start(self, slot: str, lsn: Lsn, options: Mapping[str, str]) -> None:
         """Begin streaming at `lsn`, or where the slot is if that is later. `options` go to the plugin."""
         self._slot = slot

@@ -132,7 +132,8 @@ class StreamRun:
             options = self._plugin_options(connection.server_version)
             with closing(self._timeline.begin(connection, identity)) as timeline:
                 with self._signals.interruptible():
-                    connection.start(settings.slot, self._sink.durable_lsn, options)
+                    slot = connection.temporary_copy(settings.slot) if settings.peek else settings.slot
+                    connection.start(slot, self._sink.durable_lsn, options)
                 retries.connected()
                 self._loop.run(connection, self._encoder(identity.database), timeline.follow)
             self._sink.close()

@@ -51,7 +51,7 @@ class StreamSettings:
     can't be decoded. Without `use_catalog` relation messages are all that is known of tables.
     `make_publication` is called before a new stream begins. `heartbeat_interval` is in seconds, 0 for none.
     `at_prepare` gives out prepared transactions at their PREPARE; `keeps_prepared` says
-    that they can be dealt with at all.
+    that they can be dealt with at all. `peek` reads a temporary copy of the slot, so that nothing is taken.
     """
 
     conninfo: str
@@ -74,6 +74,7 @@ class StreamSettings:
     heartbeat_interval: float = 0.0
     at_prepare: bool = False
     keeps_prepared: bool = True
+    peek: bool = False
 
 
 @dataclass(slots=True)

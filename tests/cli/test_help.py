@@ -40,6 +40,7 @@ def test_the_commands_of_this_release_are_there():
         "pgcdc slot",
         "pgcdc slot create",
         "pgcdc slot drop",
+        "pgcdc slot peek",
         "pgcdc slot list",
         "pgcdc slot show",
         "pgcdc publication",
