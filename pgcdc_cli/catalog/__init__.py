@@ -17,11 +17,12 @@ from pgcdc_cli.catalog.publications import (
     set_statement,
 )
 from pgcdc_cli.catalog.server import ServerFacts, Session, read_facts
-from pgcdc_cli.catalog.slots import Slot, read_slots
+from pgcdc_cli.catalog.slots import Slot, advance_slot, copy_slot, read_slots
 from pgcdc_cli.catalog.streaming_role import create_grant, grants
 from pgcdc_cli.catalog.table_facts import describe
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.messages import Relation
 
 __all__ = ["OPERATIONS", "Catalog", "Publication", "PublishedTable", "ServerFacts", "Slot"]
@@ -79,6 +80,14 @@ class Catalog:
         """Find a slot."""
         found = read_slots(self._session, name)
         return found[0] if found else None
+
+    def advance_slot(self, name: str, position: Lsn | None) -> Lsn:
+        """Move a slot forward, None for the end of the log; give where it is now: not beyond that end."""
+        return advance_slot(self._session, name, position)
+
+    def copy_slot(self, old: str, new: str) -> Lsn:
+        """Make a second logical slot from where one is; give that position."""
+        return copy_slot(self._session, old, new)
 
     def publications(self) -> list[Publication]:
         """List the database's publications by name."""

@@ -43,7 +43,7 @@ _ORDER = ("demo", "doctor", "slot", "publication", "stream", "show", "status", "
 """As somebody meets them."""
 
 app = new_app(
-    summary="PostgreSQL's changes in files: a replication slot as JSON lines or Arrow, exactly once.",
+    summary="PostgreSQL's changes in files, as JSON lines or Arrow, exactly once.",
     epilog=examples("pgcdc stream -d shop -S shop_slot --publication shop_pub -D changes --endpos now"),
 )
 app.add_typer(slot.app, name="slot")

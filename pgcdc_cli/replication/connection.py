@@ -168,6 +168,23 @@ class ReplicationConnection:
                 failure.hint = "drop it on the primary: the standby has a copy of it"
             raise failure from error
 
+    def alter_slot(self, name: str, *, failover: bool | None = None, two_phase: bool | None = None) -> None:
+        """Change what a slot was created with; None leaves it as it is. USAGE where the server is too old."""
+        wanted = (("FAILOVER", failover, 17), ("TWO_PHASE", two_phase, 18))
+        flags = {flag: on for flag, on, _ in wanted if on is not None}
+        for flag, _, since in wanted:
+            if flag in flags and self.server_version < since * 10000:
+                what = f"{flag.lower().replace('_', '-')} of a slot"
+                raise PgcdcError(
+                    ErrorKind.USAGE,
+                    f'could not alter slot "{name}": to change {what} needs PostgreSQL {since}',
+                    hint="create another slot with it, and read the old one to its end first",
+                )
+        try:
+            self._connection.execute(commands.alter_slot(name, flags).encode())
+        except psycopg.Error as error:
+            raise session.server_failure(f'alter slot "{name}"', error, _DROP) from error
+
     def temporary_copy(self, slot: str) -> str:
         """Copy a logical slot, from its position on; give the name of the copy, gone with this connection."""
         name = f"pgcdc_peek_{self._connection.info.backend_pid}"
