@@ -2,7 +2,7 @@
 function __pgcdc_at
     set -l command pgcdc
     for word in (commandline -opc)[2..-1]
-        contains -- "$command $word" "pgcdc demo" "pgcdc doctor" "pgcdc slot" "pgcdc slot create" "pgcdc slot drop" "pgcdc slot peek" "pgcdc slot advance" "pgcdc slot copy" "pgcdc slot alter" "pgcdc slot list" "pgcdc slot show" "pgcdc publication" "pgcdc publication create" "pgcdc publication drop" "pgcdc publication list" "pgcdc publication show" "pgcdc stream" "pgcdc show" "pgcdc status" "pgcdc spark-submit"
+        contains -- "$command $word" "pgcdc demo" "pgcdc doctor" "pgcdc slot" "pgcdc slot create" "pgcdc slot drop" "pgcdc slot peek" "pgcdc slot advance" "pgcdc slot copy" "pgcdc slot alter" "pgcdc slot list" "pgcdc slot show" "pgcdc publication" "pgcdc publication create" "pgcdc publication alter" "pgcdc publication drop" "pgcdc publication list" "pgcdc publication show" "pgcdc stream" "pgcdc show" "pgcdc status" "pgcdc spark-submit"
         and set command "$command $word"
     end
     test "$command" = "$argv"
@@ -11,7 +11,7 @@ complete -c pgcdc -f
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a demo -d 'See the whole way once: server, load, files, Spark, proof'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a doctor -d 'Look for what would stop a stream or lose changes, and say what mends it'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a slot -d 'Create, look into, change and drop replication slots'
-complete -c pgcdc -n '__pgcdc_at pgcdc' -a publication -d 'Create, drop, list and show publications'
+complete -c pgcdc -n '__pgcdc_at pgcdc' -a publication -d 'Create, alter, drop, list and show publications'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a stream -d 'Stream the changes of a slot into files, each transaction exactly once'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a show -d 'Print what pgcdc wrote, in the order in which it happened'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a status -d 'Show how far a directory is: checkpoint, files, slot and merge'
@@ -164,6 +164,7 @@ complete -c pgcdc -n '__pgcdc_at pgcdc slot show' -s v -l verbose -d 'Say more (
 complete -c pgcdc -n '__pgcdc_at pgcdc slot show' -s q -l quiet -d 'Say nothing but errors'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot show' -s '?' -l help -d 'Show help and exit'
 complete -c pgcdc -n '__pgcdc_at pgcdc publication' -a create -d 'Create a publication: what a slot that names it will stream'
+complete -c pgcdc -n '__pgcdc_at pgcdc publication' -a alter -d 'Change a publication: all that is given, in one transaction'
 complete -c pgcdc -n '__pgcdc_at pgcdc publication' -a drop -d 'Drop a publication. Slots that still name it will fail'
 complete -c pgcdc -n '__pgcdc_at pgcdc publication' -a list -d 'List the database\'s publications. --json prints one object a line'
 complete -c pgcdc -n '__pgcdc_at pgcdc publication' -a show -d 'Show one publication: its tables with column lists and row filters'
@@ -188,6 +189,24 @@ complete -c pgcdc -n '__pgcdc_at pgcdc publication create' -l debug -d 'Show the
 complete -c pgcdc -n '__pgcdc_at pgcdc publication create' -s v -l verbose -d 'Say more (twice: much more)'
 complete -c pgcdc -n '__pgcdc_at pgcdc publication create' -s q -l quiet -d 'Say nothing but errors'
 complete -c pgcdc -n '__pgcdc_at pgcdc publication create' -s '?' -l help -d 'Show help and exit'
+complete -c pgcdc -n '__pgcdc_at pgcdc publication alter' -l add-table -x -d 'Add a table, as create\'s --table takes it'
+complete -c pgcdc -n '__pgcdc_at pgcdc publication alter' -l drop-table -x -d 'Leave a table out'
+complete -c pgcdc -n '__pgcdc_at pgcdc publication alter' -l set-table -x -d 'Publish this table and no others that aren\'t named'
+complete -c pgcdc -n '__pgcdc_at pgcdc publication alter' -l add-schema -x -d 'Add all tables in a schema'
+complete -c pgcdc -n '__pgcdc_at pgcdc publication alter' -l drop-schema -x -d 'Leave a schema out'
+complete -c pgcdc -n '__pgcdc_at pgcdc publication alter' -l operations -x -d 'What to publish, parted by commas'
+complete -c pgcdc -n '__pgcdc_at pgcdc publication alter' -l via-root -l no-via-root -d 'Publish partitions\' changes as their root\'s, or not'
+complete -c pgcdc -n '__pgcdc_at pgcdc publication alter' -s d -l dbname -x -d 'Database name, conninfo string or URI'
+complete -c pgcdc -n '__pgcdc_at pgcdc publication alter' -s h -l host -x -d 'Server\'s host, or its socket directory'
+complete -c pgcdc -n '__pgcdc_at pgcdc publication alter' -s p -l port -x -d 'Server\'s port'
+complete -c pgcdc -n '__pgcdc_at pgcdc publication alter' -s U -l username -x -d 'User to connect as'
+complete -c pgcdc -n '__pgcdc_at pgcdc publication alter' -s w -l no-password -d 'Never ask for a password'
+complete -c pgcdc -n '__pgcdc_at pgcdc publication alter' -s W -l password -d 'Ask for a password before connecting'
+complete -c pgcdc -n '__pgcdc_at pgcdc publication alter' -l config -r -F -d 'Take defaults from a TOML file'
+complete -c pgcdc -n '__pgcdc_at pgcdc publication alter' -l debug -d 'Show the traceback of an error'
+complete -c pgcdc -n '__pgcdc_at pgcdc publication alter' -s v -l verbose -d 'Say more (twice: much more)'
+complete -c pgcdc -n '__pgcdc_at pgcdc publication alter' -s q -l quiet -d 'Say nothing but errors'
+complete -c pgcdc -n '__pgcdc_at pgcdc publication alter' -s '?' -l help -d 'Show help and exit'
 complete -c pgcdc -n '__pgcdc_at pgcdc publication drop' -l if-exists -d 'No publication, no error'
 complete -c pgcdc -n '__pgcdc_at pgcdc publication drop' -s d -l dbname -x -d 'Database name, conninfo string or URI'
 complete -c pgcdc -n '__pgcdc_at pgcdc publication drop' -s h -l host -x -d 'Server\'s host, or its socket directory'

@@ -7,8 +7,10 @@ from pgcdc_cli.catalog.doctor import Finding, diagnose
 from pgcdc_cli.catalog.names import nearest, quoted_list
 from pgcdc_cli.catalog.publications import (
     OPERATIONS,
+    Alteration,
     Publication,
     PublishedTable,
+    alter_statements,
     create_statement,
     drop_statement,
     missing_publications,
@@ -25,7 +27,7 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.messages import Relation
 
-__all__ = ["OPERATIONS", "Catalog", "Publication", "PublishedTable", "ServerFacts", "Slot"]
+__all__ = ["OPERATIONS", "Alteration", "Catalog", "Publication", "PublishedTable", "ServerFacts", "Slot"]
 
 
 class Catalog:
@@ -134,6 +136,11 @@ class Catalog:
         """Let an existing publication have these tables, and no others."""
         doing = f'change publication "{publication.name}"'
         self._session.run(set_statement(publication), doing, {"42704": ErrorKind.PUBLICATION})
+
+    def alter_publication(self, name: str, change: Alteration) -> None:
+        """Change a publication, all of it or nothing."""
+        unfit = dict.fromkeys(("42704", "42710", "55000"), ErrorKind.PUBLICATION)
+        self._session.run(alter_statements(name, change), f'alter publication "{name}"', unfit)
 
     def drop_publication(self, name: str, *, if_exists: bool = False) -> None:
         """Drop a publication."""

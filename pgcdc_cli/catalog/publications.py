@@ -110,6 +110,39 @@ def set_statement(publication: Publication) -> sql.Composed:
     return sql.SQL("ALTER PUBLICATION {} SET{}").format(name, sql.SQL(_objects(publication).as_string()[4:]))
 
 
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """What to change of a publication: `put` are its tables and schemas from now on; None leaves as it is.
+
+    Of each publication here only tables and schemas count.
+    """
+
+    add: Publication | None = None
+    drop: Publication | None = None
+    put: Publication | None = None
+    operations: tuple[str, ...] | None = None
+    via_root: bool | None = None
+
+
+def alter_statements(name: str, change: Alteration) -> sql.Composed:
+    """All in one string, which the server runs as one transaction."""
+    alter = sql.SQL("ALTER PUBLICATION {}").format(sql.Identifier(name))
+    # A table can so be dropped and added again, with other columns.
+    acts = {"DROP": change.drop, "ADD": change.add, "SET": change.put}
+    parts: list[sql.Composable] = [
+        sql.SQL(f"{{}} {act}{{}}").format(alter, sql.SQL(_objects(which).as_string()[4:]))
+        for act, which in acts.items()
+        if which is not None
+    ]
+    if change.operations is not None:
+        publish = sql.Literal(", ".join(change.operations))
+        parts.append(sql.SQL("{} SET (publish = {})").format(alter, publish))
+    if change.via_root is not None:
+        on = sql.SQL("true" if change.via_root else "false")
+        parts.append(sql.SQL("{} SET (publish_via_partition_root = {})").format(alter, on))
+    return sql.SQL("; ").join(parts)
+
+
 def _objects(publication: Publication) -> sql.Composable:
     if publication.all_tables:
         return sql.SQL(" FOR ALL TABLES")

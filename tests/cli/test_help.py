@@ -48,6 +48,7 @@ def test_the_commands_of_this_release_are_there():
         "pgcdc slot show",
         "pgcdc publication",
         "pgcdc publication create",
+        "pgcdc publication alter",
         "pgcdc publication drop",
         "pgcdc publication list",
         "pgcdc publication show",
