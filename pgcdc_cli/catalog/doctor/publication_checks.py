@@ -88,10 +88,8 @@ def _refused(relation: PublishedRelation) -> Iterator[Finding]:
         return
     unlisted = [name for name in relation.identity if name not in relation.columns]
     if relation.has_list and (relation.identity_full or unlisted):
-        what = "of a table with REPLICA IDENTITY FULL" if relation.identity_full else ", ".join(unlisted)
-        problem = f'the column list of publication "{relation.publication}" leaves out columns {what}'
-        if relation.identity_full:
-            problem = f'publication "{relation.publication}" has a column list, and its identity is FULL'
+        why = "though its identity is FULL" if relation.identity_full else f"without {', '.join(unlisted)}"
+        problem = f'publication "{relation.publication}" has a column list for it, {why}'
         yield _finding("column-list", relation, problem, _publish_again(relation, unlisted))
     unfilterable = [name for name in relation.filtered_by if name not in relation.identity]
     if unfilterable and not relation.identity_full:
