@@ -1,9 +1,11 @@
 """`pgcdc slot advance`, `copy` and `alter` against real servers."""
 
 import json
+import os
+import subprocess
 
 import pytest
-from processes import wait_until
+from processes import PGCDC, wait_until
 
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import ReplicationConnection
@@ -104,3 +106,18 @@ def test_alter_wants_something_to_change(database, pgcdc, slot):
     ran = pgcdc("slot", "alter", slot, "-d", database.uri)
     assert ran.status == 2
     assert "nothing to change" in ran.err
+
+
+@pytest.mark.parametrize(("answer", "moved"), [(b"y\n", True), (b"\n", False)])
+def test_advance_asks_whoever_is_at_a_terminal(database18, answer, moved):
+    slot = database18.create_slot()
+    at = confirmed(database18, slot)
+    database18.execute("CREATE TABLE t (a int)")
+    keyboard, terminal = os.openpty()
+    os.write(keyboard, answer)
+    line = [*PGCDC, "slot", "advance", slot, "-d", database18.uri, "--to", "now"]
+    run = subprocess.run(line, stdin=terminal, capture_output=True, text=True, check=False)
+    os.close(keyboard)
+    os.close(terminal)
+    assert f'Skip the changes of slot "{slot}" from {at} to now for ever? [y/N]' in run.stderr
+    assert (run.returncode == 0, confirmed(database18, slot) != at) == (moved, moved)
