@@ -31,6 +31,7 @@ _pgcdc() {
         "pgcdc stream --compression") _pgcdc_offer -W 'none gzip zstd' -- "$word"; return ;;
         "pgcdc stream --numeric") _pgcdc_offer -W 'string number' -- "$word"; return ;;
         "pgcdc stream --record"|"pgcdc show --record") _pgcdc_offer -W 'full value' -- "$word"; return ;;
+        "pgcdc stream --invalid-text") _pgcdc_offer -W 'stop replace escape' -- "$word"; return ;;
         "pgcdc stream --streaming") _pgcdc_offer -W 'off on parallel' -- "$word"; return ;;
         "pgcdc stream --two-phase-at") _pgcdc_offer -W 'commit prepare' -- "$word"; return ;;
         "pgcdc stream --origin") _pgcdc_offer -W 'any none' -- "$word"; return ;;
@@ -91,7 +92,7 @@ _pgcdc() {
             ;;
         "pgcdc stream")
             members=''
-            options='-S --slot --publication --create-slot --if-not-exists -I --startpos -n --no-loop -s --status-interval --accept-gap --accept-publications -f --file -D --directory --format --layout --compression --rotate-size --rotate-interval -F --fsync-interval --file-mode --transactions --numeric --connector-config -c --connector-property --record --no-catalog -E --endpos --max-time --max-transactions --idle-timeout --proto-version --streaming -t --two-phase --two-phase-at --binary --messages --origin --spool-limit -o --option --progress --no-progress -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            options='-S --slot --publication --create-slot --if-not-exists -I --startpos -n --no-loop -s --status-interval --accept-gap --accept-publications -f --file -D --directory --format --layout --compression --rotate-size --rotate-interval -F --fsync-interval --file-mode --transactions --numeric --connector-config -c --connector-property --record --invalid-text --no-catalog -E --endpos --max-time --max-transactions --idle-timeout --proto-version --streaming -t --two-phase --two-phase-at --binary --messages --origin --spool-limit -o --option --progress --no-progress -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
             ;;
         "pgcdc show")
             members=''

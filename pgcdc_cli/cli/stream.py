@@ -78,6 +78,7 @@ def stream(  # noqa: PLR0913 - a command's options
     connector_config: stream_options.ConnectorConfig = None,
     connector_property: stream_options.ConnectorProperty = None,
     record: stream_options.Record = "full",
+    invalid_text: stream_options.InvalidText = None,
     no_catalog: stream_options.NoCatalog = False,
     endpos: stream_options.Endpos = None,
     max_time: stream_options.MaxTime = None,
@@ -120,8 +121,11 @@ def stream(  # noqa: PLR0913 - a command's options
         file_mode=units.file_mode(file_mode),
         connector=config,
         values_only=record == "value",
+        invalid_text=invalid_text,
     )
     check(target)
+    if invalid_text is not None and not target.format_class.decodes:
+        raise usage_error("--invalid-text: raw output has text as it is in the database")
     keeps, decodes = keeps_checkpoint(target), target.format_class.decodes
     stream_options.check_two_phase(
         target.format_class, at_prepare=target.at_prepare, two_phase=two_phase, keeps=keeps
@@ -160,6 +164,7 @@ def stream(  # noqa: PLR0913 - a command's options
         accept_gap=accept_gap,
         accept_publications=accept_publications,
         use_catalog=not no_catalog,
+        invalid_text=invalid_text,
     )
     shown = _shows_progress(target) if progress is None else progress
     _run(settings if config is None else with_connector(settings, config), target, ProgressLine(shown=shown))

@@ -9,6 +9,7 @@ import typer
 from pgcdc_cli.cli import units
 from pgcdc_cli.cli.command_tree import usage_error
 from pgcdc_cli.cli.target import FormatName
+from pgcdc_cli.cli.target import InvalidText as InvalidTextName
 from pgcdc_cli.formats.capabilities import Compression as CompressionName
 from pgcdc_cli.formats.capabilities import Layout as LayoutName
 from pgcdc_cli.formats.capabilities import Numeric as NumericName
@@ -132,6 +133,13 @@ Transactions = Annotated[
     ),
 ]
 Numeric = Annotated[NumericName, typer.Option(help="How jsonl writes numeric.", rich_help_panel=OUTPUT)]
+InvalidText = Annotated[
+    InvalidTextName | None,
+    typer.Option(
+        help="Text that isn't valid: U+FFFD or \\\\xNN for its bytes. Default: stop; debezium: replace.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 ConnectorConfig = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="A Debezium connector's configuration.", rich_help_panel=DEBEZIUM),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pgcdc_cli.sinks.base import Sink
     from pgcdc_cli.stream.settings import SnapshotPlan, StreamSettings
 
+InvalidText = Literal["stop", "replace", "escape"]
 FormatName = Literal["jsonl", "arrow", "debezium", "pretty", "raw"]
 
 STDOUT = "-"
@@ -147,6 +148,7 @@ class StreamTarget:
     values_only: bool = False
     at_prepare: bool = False
     spool_limit: int | None = None
+    invalid_text: InvalidText | None = None
 
     @property
     def format_class(self) -> "type[Format | RawFormat]":
@@ -241,6 +243,8 @@ def sink_for(target: StreamTarget, encoding: "Format | RawFormat") -> "Sink":
     options = {"numeric": target.numeric, "transactions": str(target.transactions), "layout": target.layout}
     if target.at_prepare:
         options |= {"two_phase_at": "prepare"}
+    if target.invalid_text is not None:
+        options |= {"invalid_text": target.invalid_text}
     if target.connector is not None:
         options |= {"connector": target.connector.fingerprint, "record": str(target.values_only)}
     settings = SinkSettings(

@@ -18,6 +18,7 @@ from pgcdc_cli.pgoutput.streamed import PgoutputDecoder
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.sinks.base import Sink
 from pgcdc_cli.stream.encode import ChangeEncoder, FrameEncoder, RawEncoder
+from pgcdc_cli.stream.invalid_text import TextMender
 from pgcdc_cli.stream.loop import Heartbeats, SliceWriter, StreamLoop
 from pgcdc_cli.stream.receive import TICK
 from pgcdc_cli.stream.reconnect import RetryPolicy
@@ -25,6 +26,7 @@ from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals, StreamSettings
 from pgcdc_cli.stream.snapshot import Snapshot
 from pgcdc_cli.stream.start import RunStart
 from pgcdc_cli.stream.timeline import TimelineWatch
+from pgcdc_cli.types.database_text import DatabaseText, InvalidText
 
 log = logging.getLogger("pgcdc")
 
@@ -53,6 +55,7 @@ class StreamRun:
         heartbeats = Heartbeats(encoding.restartable, settings.heartbeat_interval)
         self._loop = StreamLoop(sink, self._writer, self._end, heartbeats, signals, report)
         self._snapshot_taken = False
+        self._warned: set[str] = set()
 
     @property
     def totals(self) -> RunTotals:
@@ -132,9 +135,15 @@ class StreamRun:
             options = self._plugin_options(connection.server_version)
             with closing(self._timeline.begin(connection, identity)) as timeline:
                 with self._signals.interruptible():
-                    connection.start(settings.slot, self._sink.durable_lsn, options)
+                    text = self._text_of(connection.database_encoding)
+                    connection.start(
+                        settings.slot,
+                        self._sink.durable_lsn,
+                        options,
+                        client_encoding=text.client_encoding,
+                    )
                 retries.connected()
-                self._loop.run(connection, self._encoder(identity.database), timeline.follow)
+                self._loop.run(connection, self._encoder(identity.database, text), timeline.follow)
             self._sink.close()
             self._loop.acknowledge(connection)
             self._part(connection)
@@ -181,7 +190,14 @@ class StreamRun:
         if self._encoding.restartable is not None:
             self._encoding.restartable.restart(database, self._sink.edge.last_commit)
 
-    def _encoder(self, database: str) -> FrameEncoder:
+    def _text_of(self, encoding: str) -> DatabaseText:
+        """Say how text comes; as it is in the database where nothing is decoded."""
+        if not self._encoding.decodes:
+            return DatabaseText(encoding)
+        default: InvalidText = "replace" if self._encoding.name == "debezium" else "stop"
+        return DatabaseText.of(encoding, self._settings.invalid_text, default)
+
+    def _encoder(self, database: str, text: DatabaseText) -> FrameEncoder:
         """Make what encodes the frames of a new connection, which come again from the last edge on."""
         encoding = self._encoding
         if not encoding.decodes:
@@ -202,8 +218,8 @@ class StreamRun:
             warn=log.warning,
         )
         spools = self._sink.new_spools()
-        decoder = PgoutputDecoder(assembler, spools, policy, skip_before=self._sink.edge.lsn)
-        return ChangeEncoder(decoder, encoding)
+        decoder = PgoutputDecoder(assembler, spools, policy, skip_before=self._sink.edge.lsn, text=text)
+        return ChangeEncoder(decoder, encoding, TextMender(text, self._warned))
 
 
 def _time_up() -> PgcdcError:
