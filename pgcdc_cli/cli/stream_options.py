@@ -136,7 +136,7 @@ Numeric = Annotated[NumericName, typer.Option(help="How jsonl writes numeric.", 
 InvalidText = Annotated[
     InvalidTextName | None,
     typer.Option(
-        help="Text that isn't valid: U+FFFD or \\\\xNN for its bytes. Default: stop; debezium: replace.",
+        help="Text that isn't valid: U+FFFD or \\xNN for its bytes. Default: stop; debezium: replace.",
         rich_help_panel=OUTPUT,
     ),
 ]
