@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pgcdc_cli.catalog import Catalog
+    from pgcdc_cli.changes.selection import Selection
     from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
     from pgcdc_cli.formats.interface import Format
     from pgcdc_cli.formats.raw import RawFormat
@@ -149,6 +150,7 @@ class StreamTarget:
     at_prepare: bool = False
     spool_limit: int | None = None
     invalid_text: InvalidText | None = None
+    selection: "Selection | None" = None
 
     @property
     def format_class(self) -> "type[Format | RawFormat]":
@@ -243,6 +245,8 @@ def sink_for(target: StreamTarget, encoding: "Format | RawFormat") -> "Sink":
     options = {"numeric": target.numeric, "transactions": str(target.transactions), "layout": target.layout}
     if target.at_prepare:
         options |= {"two_phase_at": "prepare"}
+    if target.selection is not None:
+        options |= target.selection.options
     if target.invalid_text is not None:
         options |= {"invalid_text": target.invalid_text}
     if target.connector is not None:

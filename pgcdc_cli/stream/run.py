@@ -172,7 +172,7 @@ class StreamRun:
         with self._signals.interruptible():
             exported = Snapshot(self._settings.conninfo, self._settings.publications)
         with closing(exported) as snapshot:
-            for rows in snapshot.slices(plan.includes, self._describe):
+            for rows in snapshot.slices(plan.includes, self._describe, self._settings.selection):
                 if self._signals.stop:
                     self._sink.rollback()
                     return False
@@ -211,6 +211,7 @@ class StreamRun:
             max_transactions=self._end.transactions_left(self.totals.transactions),
             binary=self._settings.protocol.binary,
         )
+        assembler.select(self._settings.selection)
         policy = PreparedPolicy(
             known=self._sink.edge.prepared,
             at_prepare=self._settings.at_prepare,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pgcdc_cli.changes.selection import EVERYTHING, Selection
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.commands import Protocol
@@ -53,7 +54,7 @@ class StreamSettings:
     `make_publication` is called before a new stream begins. `heartbeat_interval` is in seconds, 0 for none.
     `at_prepare` gives out prepared transactions at their PREPARE; `keeps_prepared` says
     that they can be dealt with at all. `invalid_text` says what becomes of bytes that are no text; None
-    leaves it to the format.
+    leaves it to the format. `selection` are the tables and columns that are wanted.
     """
 
     conninfo: str
@@ -77,6 +78,7 @@ class StreamSettings:
     at_prepare: bool = False
     keeps_prepared: bool = True
     invalid_text: InvalidText | None = None
+    selection: Selection = EVERYTHING
 
 
 @dataclass(slots=True)

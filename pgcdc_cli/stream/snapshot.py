@@ -16,6 +16,7 @@ import numpy as np
 import psycopg
 from psycopg import sql
 
+from pgcdc_cli.changes.selection import EVERYTHING, Selection
 from pgcdc_cli.changes.slice import ChangeBatch, Edge, FullImage, Slice, SnapshotPosition, Stamps
 from pgcdc_cli.changes.table import ReplicaIdentity, TableSchema
 from pgcdc_cli.lsn import Lsn
@@ -87,13 +88,20 @@ class Snapshot:
         return position
 
     def slices(
-        self, includes: Callable[[str, str], bool], describe: Callable[[Relation], TableSchema]
+        self,
+        includes: Callable[[str, str], bool],
+        describe: Callable[[Relation], TableSchema],
+        selection: Selection = EVERYTHING,
     ) -> Iterator[Slice]:
-        """Read the published tables that `includes` lets through; the last slice, with an edge, is empty."""
+        """Read the published tables that `includes` and the selection let through.
+
+        The last slice, with an edge, is empty.
+        """
         tables = [
-            _Table(describe(relation), row_filter)
+            _Table(selected.table, row_filter)
             for relation, row_filter in self._relations()
             if relation.columns and includes(relation.namespace, relation.name)
+            if (selected := selection.of(describe(relation))) is not None
         ]
         filled = [table for table in tables if self._has_rows(table)]
         stamp = _Stamper(self.position, self._transaction())
