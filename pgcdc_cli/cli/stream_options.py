@@ -157,7 +157,7 @@ ExcludeColumn = Annotated[
 InvalidText = Annotated[
     InvalidTextName | None,
     typer.Option(
-        help="Text that isn't valid: U+FFFD or \\xNN for its bytes. Default: stop; debezium: replace.",
+        help="Text that isn't valid: U+FFFD, or its bytes in hexadecimal. Default: stop; debezium: replace.",
         rich_help_panel=OUTPUT,
     ),
 ]

@@ -247,8 +247,8 @@ def sink_for(target: StreamTarget, encoding: "Format | RawFormat") -> "Sink":
         options |= {"two_phase_at": "prepare"}
     if target.selection is not None:
         options |= target.selection.options
-    if target.invalid_text is not None:
-        options |= {"invalid_text": target.invalid_text}
+    if target.invalid_text not in {None, "replace" if target.format == "debezium" else "stop"}:
+        options |= {"invalid_text": str(target.invalid_text)}
     if target.connector is not None:
         options |= {"connector": target.connector.fingerprint, "record": str(target.values_only)}
     settings = SinkSettings(
