@@ -15,7 +15,7 @@ from pgcdc_cli.frames import MESSAGE_TAG, XLOGDATA_HEADER, xlogdata_start
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.messages import Tag
 from pgcdc_cli.pgoutput.streamed import PgoutputDecoder
-from pgcdc_cli.stream.invalid_text import TextMender, invalid_value
+from pgcdc_cli.stream.invalid_text import TextMender
 
 _COMMIT = bytes([Tag.COMMIT])
 _GOES_ON = frozenset(
@@ -97,7 +97,7 @@ class ChangeEncoder:
         """
         try:
             for decoded in self._decoder.slices(frames):
-                yield self._mender.counted(self._encode(self._mender.mend(decoded), frames))
+                yield self._encode(decoded, frames)
         except (PgcdcError, MemoryError):
             raise
         except Exception as error:
@@ -105,15 +105,10 @@ class ChangeEncoder:
 
     def _encode(self, decoded: Slice, frames: Sequence[bytes]) -> EncodedSlice:
         try:
-            return self._encoding.encode(decoded)
-        except MemoryError:
+            return self._mender.encode(self._encoding, decoded)
+        except (PgcdcError, MemoryError):
             raise
         except Exception as error:
-            invalid = invalid_value(decoded)
-            if invalid is not None:
-                raise invalid from error
-            if isinstance(error, PgcdcError):
-                raise
             raise self._unexpected(error, self._whose(decoded), frames) from error
 
     def _unexpected(self, error: Exception, what: str, frames: Sequence[bytes]) -> UndecodableError:

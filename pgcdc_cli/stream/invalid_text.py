@@ -11,7 +11,7 @@ import pyarrow as pa
 from pgcdc_cli.changes.slice import ChangeBatch, FewColumns, FullImage, KeyImage, Slice, texts_of
 from pgcdc_cli.changes.table import TableColumn, TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.interface import EncodedSlice, Piece
+from pgcdc_cli.formats.interface import EncodedSlice, Format, Piece
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import INVALID_TEXT_HINT
 from pgcdc_cli.types.database_text import DatabaseText, first_invalid
@@ -33,14 +33,27 @@ class TextMender:
         self._warned = warned
         self._counts: Counter[TableSchema] = Counter()
 
-    def mend(self, slice_: Slice) -> Slice:
+    def encode(self, encoding: Format, slice_: Slice) -> EncodedSlice:
+        """Encode a slice, mended; a PROTOCOL error names the first value that is no valid UTF-8."""
+        mended = self._mend(slice_)
+        try:
+            return self._counted(encoding.encode(mended))
+        except MemoryError:
+            raise
+        except Exception as error:
+            invalid = _invalid_value(mended)
+            if invalid is None:
+                raise
+            raise invalid from error
+
+    def _mend(self, slice_: Slice) -> Slice:
         """Give a slice whose values are UTF-8."""
         self._counts.clear()
         if self._text.passes:
             return slice_
         return replace(slice_, changes=tuple(map(self._batch, slice_.changes)))
 
-    def counted(self, encoded: EncodedSlice) -> EncodedSlice:
+    def _counted(self, encoded: EncodedSlice) -> EncodedSlice:
         """Say of each file's rows how many values of the last slice were no valid text."""
         if not self._counts:
             return encoded
@@ -109,7 +122,7 @@ def _backslashes(column: TableColumn) -> int:
     return 2 if type_.name in {"json", "jsonb", "hstore"} else 1
 
 
-def invalid_value(slice_: Slice) -> PgcdcError | None:
+def _invalid_value(slice_: Slice) -> PgcdcError | None:
     """Find the first value that is no valid UTF-8, and name table, column, key and position."""
     found = (_invalid(batch) for batch in slice_.changes)
     named = [one for one in found if one is not None]

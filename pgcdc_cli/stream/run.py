@@ -129,13 +129,13 @@ class StreamRun:
                 identity = connection.identify_system()
             self._end.resolve_now(identity.wal_position)
             self._start.prepare(connection, identity)
-            if not self._take_snapshot(identity.database):
+            text = self._text_of(connection.database_encoding)
+            if not self._take_snapshot(identity.database, text):
                 self._sink.close()
                 return
             options = self._plugin_options(connection.server_version)
             with closing(self._timeline.begin(connection, identity)) as timeline:
                 with self._signals.interruptible():
-                    text = self._text_of(connection.database_encoding)
                     connection.start(
                         settings.slot,
                         self._sink.durable_lsn,
@@ -162,7 +162,7 @@ class StreamRun:
         except PgcdcError as error:
             log.warning("%s; the end was perhaps not confirmed", error.message)
 
-    def _take_snapshot(self, database: str) -> bool:
+    def _take_snapshot(self, database: str, text: DatabaseText) -> bool:
         """Write the rows that are there before the stream, if any are wanted; false ends the run."""
         plan, encoding = self._settings.snapshot, self._encoding
         if plan is None or self._snapshot_taken or not (plan.again or self._start.unread):
@@ -170,13 +170,14 @@ class StreamRun:
         assert encoding.decodes, "what isn't decoded has no rows"
         self._restart_format(database)
         with self._signals.interruptible():
-            exported = Snapshot(self._settings.conninfo, self._settings.publications)
+            exported = Snapshot(self._settings.conninfo, self._settings.publications, text)
+        mender = TextMender(text, self._warned)
         with closing(exported) as snapshot:
             for rows in snapshot.slices(plan.includes, self._describe, self._settings.selection):
                 if self._signals.stop:
                     self._sink.rollback()
                     return False
-                self._writer.write([encoding.encode(rows)])
+                self._writer.write([mender.encode(encoding, rows)])
                 self._report(self.totals)
         self._sink.flush()
         self._snapshot_taken = True

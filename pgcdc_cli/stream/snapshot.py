@@ -8,6 +8,7 @@ PostgreSQL manual, "Streaming Replication Protocol", CREATE_REPLICATION_SLOT wit
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, cast
@@ -24,6 +25,7 @@ from pgcdc_cli.pgoutput.messages import Relation, RelationColumn
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.replication.session import connect, server_failure
 from pgcdc_cli.types import kernels
+from pgcdc_cli.types.database_text import STRICT, DatabaseText
 
 ROWS = 8192
 """Rows of a slice, at most."""
@@ -59,13 +61,15 @@ class _Table:
 
 
 class Snapshot:
-    """One snapshot. `position` is where the stream begins that has everything after it.
+    """One snapshot. `position` is where the stream begins that has everything after it; `text` says how text
+    comes.
 
     Methods raise PgcdcError.
     """
 
-    def __init__(self, conninfo: str, publications: Sequence[str]) -> None:
+    def __init__(self, conninfo: str, publications: Sequence[str], text: DatabaseText = STRICT) -> None:
         self._publications = list(publications)
+        self._text = text
         self._connection = connect(conninfo)
         try:
             self.position = self._begin(conninfo)
@@ -127,13 +131,31 @@ class Snapshot:
         return bool(found)
 
     def _rows(self, table: _Table) -> Iterator[tuple[Any, ...]]:
-        query = sql.SQL("COPY ({}) TO STDOUT").format(_select(table))
+        query = sql.SQL("COPY ({}) TO STDOUT").format(_select(table)).as_string(self._connection)
         doing = f'read the rows of table "{table.schema.display}"'
         try:
-            with self._connection.cursor() as cursor, cursor.copy(query) as copy:
+            with (
+                self._unconverted(),
+                self._connection.cursor() as cursor,
+                cursor.copy(query.encode(self._text.codec)) as copy,
+            ):
                 yield from copy.rows()
         except psycopg.Error as error:
             raise server_failure(doing, error) from error
+
+    @contextmanager
+    def _unconverted(self) -> Iterator[None]:
+        """Have the server send text as it is in the database, if that is how the stream has it.
+
+        With SQL_ASCII it converts and checks nothing, and psycopg gives bytes.
+        """
+        encoding = self._connection.info.parameter_status("server_encoding")
+        if self._text.client_encoding != encoding:
+            yield
+            return
+        self._connection.execute("SET client_encoding = SQL_ASCII")
+        yield
+        self._connection.execute("SET client_encoding = UTF8")
 
     def _ask(self, query: sql.Composable, parameters: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
         try:

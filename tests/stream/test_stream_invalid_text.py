@@ -223,3 +223,14 @@ def test_codecs_are_the_servers_own(server18):
                 except psycopg.DataError:
                     theirs = ""
                 assert ours == theirs, (encoding, hex(number))
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "WIN1252"])
+def test_rows_of_a_snapshot_are_mended_too(encoded, tmp_path, encoding):
+    database = encoded(encoding)
+    database.send(b"INSERT INTO t VALUES (5, 'a\x81b')")
+    slot = ("--create-slot", "-c", "topic.prefix=p", "--format", "debezium", "--invalid-text", "escape")
+    database.slot = f"slot_{encoding.lower()}"
+    ran = run(database, tmp_path, *slot)
+    assert ran.returncode == 0, ran.stderr
+    assert "\\\\\\\\x81b" in str(contents(tmp_path / "out"))
