@@ -61,10 +61,9 @@ class _Table:
 
 
 class Snapshot:
-    """One snapshot. `position` is where the stream begins that has everything after it; `text` says how text
-    comes.
+    """One snapshot. `position` is where the stream begins that has everything after it.
 
-    Methods raise PgcdcError.
+    `text` says how text comes. Methods raise PgcdcError.
     """
 
     def __init__(self, conninfo: str, publications: Sequence[str], text: DatabaseText = STRICT) -> None:
