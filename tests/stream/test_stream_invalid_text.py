@@ -5,6 +5,7 @@ import subprocess
 
 import psycopg
 import pytest
+from processes import wait_until
 from psycopg import sql
 from segments import contents, manifest
 from servers import Database
@@ -234,3 +235,16 @@ def test_rows_of_a_snapshot_are_mended_too(encoded, tmp_path, encoding):
     ran = run(database, tmp_path, *slot)
     assert ran.returncode == 0, ran.stderr
     assert "\\\\\\\\x81b" in str(contents(tmp_path / "out"))
+
+
+def test_rows_that_come_one_by_one_are_mended_too(encoded, tmp_path, follow):
+    """Of a table that is known by then, without which none is decoded by itself."""
+    database, path = encoded("SQL_ASCII"), tmp_path / "out.jsonl"
+    slot = database.create_slot()
+    following = follow(database.uri, slot, path, "--invalid-text", "escape", "-F", "0.1s")
+    for number in (1, 2):
+        database.send(b"INSERT INTO t VALUES (%d, 'a\xff')" % number)
+        wait_until(lambda: path.exists() and path.read_text().count("\n") == number)  # noqa: B023 - at once
+    assert following.stop()[0] == 0
+    found = [json.loads(line)["new"] for line in path.read_text().splitlines()]
+    assert found == [{"a": 1, "b": "a\\xff"}, {"a": 2, "b": "a\\xff"}]

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from processes import wait_until
 from segments import contents, manifest
 from stream_runs import NOW, stream
 
@@ -172,3 +173,16 @@ def test_raw_output_can_leave_out_nothing(option):
     ran = stream("", "s", "--publication", "pub", "--format", "raw", option, pattern)
     assert ran.returncode == 2
     assert "raw output has all that is sent" in ran.stderr
+
+
+def test_rows_that_come_one_by_one_are_filtered_too(shop, tmp_path, follow):
+    """Of tables that are known by then, without which none is decoded by itself."""
+    path = tmp_path / "out.jsonl"
+    options = ("--exclude-table", "*.audit", "--exclude-column", "*.*.customer", "-F", "0.1s")
+    following = follow(shop.uri, shop.slot, path, *options)
+    for number in (1, 2):
+        shop.execute(f"INSERT INTO audit VALUES (1); INSERT INTO orders VALUES ({number}, 'c', 'n')")
+        wait_until(lambda: path.exists() and path.read_text().count("\n") == number)  # noqa: B023 - at once
+    assert following.stop()[0] == 0
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["new"], line["seq"]) for line in found] == [({"id": n, "note": "n"}, 1) for n in (1, 2)]
