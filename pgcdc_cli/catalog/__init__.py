@@ -15,6 +15,7 @@ from pgcdc_cli.catalog.publications import (
     drop_statement,
     missing_publications,
     read_publications,
+    read_published,
     read_tables,
     set_statement,
 )
@@ -117,6 +118,10 @@ class Catalog:
             f"did you mean {quoted_list(near)}" if near else "see what there is with: pgcdc publication list"
         )
         return f"{first}; or create it with: pgcdc publication create {missing}, then make the slot anew"
+
+    def published(self, names: Sequence[str]) -> list[tuple[str, str, list[str]]]:
+        """List the tables of publications, by schema and name, and their columns."""
+        return read_published(self._session, names)
 
     def create_publication(self, publication: Publication) -> None:
         """Create a publication of tables, of all tables in schemas, or of all tables."""

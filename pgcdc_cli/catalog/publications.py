@@ -33,6 +33,14 @@ WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p
 ORDER BY 1, 2
 """
 
+_PUBLISHED = """
+SELECT DISTINCT t.schemaname::text, t.tablename::text,
+       ARRAY(SELECT a.attname::text FROM pg_attribute a
+             WHERE a.attrelid = format('%%I.%%I', t.schemaname, t.tablename)::regclass
+                   AND a.attnum > 0 AND NOT a.attisdropped)
+FROM pg_publication_tables t WHERE t.pubname = ANY (%(names)s::text[])
+"""
+
 _MISSING = """
 SELECT n FROM unnest(%(names)s::text[]) WITH ORDINALITY AS wanted (n, i)
 WHERE NOT EXISTS (SELECT FROM pg_publication p WHERE p.pubname = n) ORDER BY i
@@ -86,6 +94,12 @@ def _publication(row: tuple[Any, ...]) -> Publication:
         via_root=via_root,
         owner=owner,
     )
+
+
+def read_published(session: Session, names: Sequence[str]) -> list[tuple[str, str, list[str]]]:
+    """List the tables of publications, by schema and name, with their columns."""
+    rows = session.ask(_PUBLISHED, {"names": list(names)}, "list the published tables")
+    return [(schema, table, columns) for schema, table, columns in rows]
 
 
 def missing_publications(session: Session, names: Sequence[str]) -> list[str]:

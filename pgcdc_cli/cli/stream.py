@@ -80,6 +80,10 @@ def stream(  # noqa: PLR0913 - a command's options
     connector_config: stream_options.ConnectorConfig = None,
     connector_property: stream_options.ConnectorProperty = None,
     record: stream_options.Record = "full",
+    invalid_text: stream_options.InvalidText = None,
+    table: stream_options.Table = None,
+    exclude_table: stream_options.ExcludeTable = None,
+    exclude_column: stream_options.ExcludeColumn = None,
     no_catalog: stream_options.NoCatalog = False,
     endpos: stream_options.Endpos = None,
     max_time: stream_options.MaxTime = None,
@@ -106,6 +110,7 @@ def stream(  # noqa: PLR0913 - a command's options
     if file_format != "debezium" and (connector_config or connector_property or record != "full"):
         raise usage_error("--connector-config, -c and --record go with --format debezium")
     config = read_config(connector_config, connector_property or []) if file_format == "debezium" else None
+    selection = stream_options.selection(table, exclude_table, exclude_column)
     target = StreamTarget(
         file=STDOUT if file is None and directory is None else file,
         directory=directory,
@@ -123,9 +128,15 @@ def stream(  # noqa: PLR0913 - a command's options
         file_mode=units.file_mode(file_mode),
         connector=config,
         values_only=record == "value",
+        invalid_text=invalid_text,
+        selection=selection,
     )
     check(target)
     peek = peeks(target, asked=peek, file_given=file is not None)
+    if invalid_text is not None and not target.format_class.decodes:
+        raise usage_error("--invalid-text: raw output has text as it is in the database")
+    if selection.options and not target.format_class.decodes:
+        raise usage_error("--table, --exclude-table and --exclude-column: raw output has all that is sent")
     keeps, decodes = keeps_checkpoint(target), target.format_class.decodes
     stream_options.check_two_phase(
         target.format_class, at_prepare=target.at_prepare, two_phase=two_phase, keeps=keeps
@@ -165,6 +176,8 @@ def stream(  # noqa: PLR0913 - a command's options
         accept_publications=accept_publications,
         use_catalog=not no_catalog,
         peek=peek,
+        invalid_text=invalid_text,
+        selection=selection,
     )
     if peek:
         say(f'nothing is taken from slot "{source.slot}": -f - takes what it prints')

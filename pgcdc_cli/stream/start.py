@@ -37,7 +37,7 @@ class RunStart:
         self._catalog = catalog
         self._signals = signals
         self._decodes = decodes
-        self._started = self._created = False
+        self._started = self._created = self._warned = False
 
     @property
     def unread(self) -> bool:
@@ -100,8 +100,14 @@ class RunStart:
         self._created = True
 
     def _check_publications(self) -> None:
-        if self._decodes:
-            self._catalog.check_publications(self._settings.publications)
+        if not self._decodes:
+            return
+        self._catalog.check_publications(self._settings.publications)
+        selection = self._settings.selection
+        if selection.options and not self._warned:
+            self._warned = True
+            for pattern in selection.unmatched(self._catalog.published(self._settings.publications)):
+                log.warning('nothing that the publications have matches "%s"', pattern)
 
     def _checked(
         self, source: StreamSource, position: Lsn, connection: ReplicationConnection
