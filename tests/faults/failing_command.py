@@ -17,7 +17,7 @@ from pgcdc_cli.directory.disk import Disk
 
 KINDS = (".spool", "_spool", "checkpoint.json", ".checkpoint", "manifest.jsonl", "schemas", ".json", ".jsonl")
 WAYS = ("crash before", "crash after", "torn", "short", "folder gone", "slow")
-SLOW = 8.0
+SLOW = 5.0
 """Seconds that a slow call takes."""
 
 

@@ -12,9 +12,9 @@ from soak_load import TABLES, Load
 
 COMBINATIONS = [
     Combination(18, "default", False, "directory", False),
-    Combination(18, "1 off", False, "lines", False),
     Combination(16, "3 on", True, "debezium", False),
-    Combination(16, "4 parallel", False, "arrow", False),
+    pytest.param(Combination(18, "1 off", False, "lines", False), marks=pytest.mark.long),
+    pytest.param(Combination(16, "4 parallel", False, "arrow", False), marks=pytest.mark.long),
 ]
 KILLS = 5
 """In a round; of every other fault there is one."""
