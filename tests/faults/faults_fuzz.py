@@ -2,24 +2,30 @@
 
 import random
 
+COUNTS = (b"\xff" * 4, b"\x7f\xff\xff\xff", bytes(4), b"\0\0\xff\xff")
+
 
 def mutated(data: bytes, dice: random.Random) -> bytes:
-    """Change one to four places; never nothing but by chance."""
-    changed = bytearray(data)
-    for _ in range(dice.randint(1, 4)):
-        at = dice.randint(0, len(changed))
-        match dice.randrange(5):
-            case 0 if changed:
-                changed[min(at, len(changed) - 1)] ^= 1 << dice.randrange(8)
-            case 1:
-                del changed[at : at + dice.randint(1, 8)]
-            case 2:
-                changed[at:at] = dice.randbytes(dice.randint(1, 8))
-            case 3:
-                changed[at : at + 4] = dice.choice(
-                    [b"\xff" * 4, b"\x7f\xff\xff\xff", bytes(4), b"\0\0\xff\xff"]
-                )
-            case _:
-                size = dice.randint(1, 8)
-                changed[at : at + size] = dice.randbytes(size)
-    return bytes(changed)
+    """Change one place, or a few; what comes out is never what went in."""
+    changed = data
+    while changed == data:
+        for _ in range(dice.choice([1, 1, 1, 2, 4])):
+            changed = _changed(changed, dice)
+    return changed
+
+
+def _changed(data: bytes, dice: random.Random) -> bytes:
+    at, size = dice.randint(0, len(data)), dice.randint(1, 8)
+    match dice.randrange(6):
+        case 0 if at < len(data):
+            return data[:at] + bytes([data[at] ^ 1 << dice.randrange(8)]) + data[at + 1 :]
+        case 1 if data:
+            # A byte that occurs there: of a text, what comes out is mostly one, too.
+            return data[:at] + bytes([dice.choice(data)]) + data[at + 1 :]
+        case 2:
+            return data[:at] + data[at + size :]
+        case 3:
+            return data[:at] + dice.randbytes(size) + data[at:]
+        case 4:
+            return data[:at] + dice.choice(COUNTS) + data[at + 4 :]
+    return data[:at] + dice.randbytes(size) + data[at + size :]
