@@ -38,7 +38,7 @@ def server_of(own_server):
     return give
 
 
-@pytest.mark.timeout(0)
+@pytest.mark.timeout(0)  # as long as its size asks for
 @pytest.mark.parametrize("combination", COMBINATIONS, ids=str)
 def test_any_moment(combination, server_of, tmp_path, size, seed, tell):
     server, out = server_of(combination.version), tmp_path / "out"
@@ -58,6 +58,8 @@ def test_any_moment(combination, server_of, tmp_path, size, seed, tell):
                 for _ in reader.ways:
                     reader.interrupt()
                 reader.kill_often(KILLS - 1)
+            while reader.missing():
+                reader.interrupt()
             load.stop()
             reader.finish()
         changes = check_output(log, witness, out, combination)

@@ -61,7 +61,10 @@ class Interrupted:
         return self.ways.keys() - self.hits.keys()
 
     def interrupt(self) -> None:
-        """Let it work for a moment, and interrupt it in one of the ways, each in turn, in any order."""
+        """Let it work for a moment, and interrupt it in one of the ways, each in turn, in any order.
+
+        One that met no run at work is next again.
+        """
         if not self._next:
             self._next = self._dice.sample([*self.ways], len(self.ways))
         self._await_start()
@@ -69,6 +72,8 @@ class Interrupted:
         how = self._next.pop()
         if self.ways[how]():
             self.hits[how] += 1
+        else:
+            self._next.append(how)
         if self._ended:
             self._run, self._ended = self._start(), False
 
