@@ -35,7 +35,10 @@ def server_of(own_server):
             started[version] = own_server(version, settings)
         return started[version]
 
-    return give
+    yield give
+    # A server that was started again is another one than its package would stop.
+    for server in started.values():
+        server.pg_ctl("stop", "-m", "immediate")
 
 
 @pytest.mark.timeout(0)  # as long as its size asks for
