@@ -18,19 +18,21 @@ _pgcdc() {
     elif [ "$previous" = "=" ]; then previous="${COMP_WORDS[COMP_CWORD-2]}"; fi
     for ((i = 1; i < COMP_CWORD; i++)); do
         case "$command ${COMP_WORDS[i]}" in
-            "pgcdc demo"|"pgcdc slot"|"pgcdc slot create"|"pgcdc slot drop"|"pgcdc slot list"|"pgcdc slot show"|"pgcdc publication"|"pgcdc publication create"|"pgcdc publication drop"|"pgcdc publication list"|"pgcdc publication show"|"pgcdc stream"|"pgcdc show"|"pgcdc status"|"pgcdc spark-submit") command="$command ${COMP_WORDS[i]}" ;;
+            "pgcdc demo"|"pgcdc doctor"|"pgcdc slot"|"pgcdc slot create"|"pgcdc slot drop"|"pgcdc slot peek"|"pgcdc slot advance"|"pgcdc slot copy"|"pgcdc slot alter"|"pgcdc slot list"|"pgcdc slot show"|"pgcdc publication"|"pgcdc publication create"|"pgcdc publication alter"|"pgcdc publication drop"|"pgcdc publication list"|"pgcdc publication show"|"pgcdc stream"|"pgcdc show"|"pgcdc status"|"pgcdc spark-submit") command="$command ${COMP_WORDS[i]}" ;;
         esac
     done
     case "$command $previous" in
-        "pgcdc --config"|"pgcdc demo --config"|"pgcdc slot --config"|"pgcdc slot create --config"|"pgcdc slot drop --config"|"pgcdc slot list --config"|"pgcdc slot show --config"|"pgcdc publication --config"|"pgcdc publication create --config"|"pgcdc publication drop --config"|"pgcdc publication list --config"|"pgcdc publication show --config"|"pgcdc stream -f"|"pgcdc stream --file"|"pgcdc stream --connector-config"|"pgcdc stream --config"|"pgcdc show --connector-config"|"pgcdc show --config"|"pgcdc status --config"|"pgcdc spark-submit --config") _pgcdc_files -f -- "$word"; return ;;
+        "pgcdc --config"|"pgcdc demo --config"|"pgcdc doctor --config"|"pgcdc slot --config"|"pgcdc slot create --config"|"pgcdc slot drop --config"|"pgcdc slot peek --config"|"pgcdc slot advance --config"|"pgcdc slot copy --config"|"pgcdc slot alter --config"|"pgcdc slot list --config"|"pgcdc slot show --config"|"pgcdc publication --config"|"pgcdc publication create --config"|"pgcdc publication alter --config"|"pgcdc publication drop --config"|"pgcdc publication list --config"|"pgcdc publication show --config"|"pgcdc stream -f"|"pgcdc stream --file"|"pgcdc stream --connector-config"|"pgcdc stream --config"|"pgcdc show --connector-config"|"pgcdc show --config"|"pgcdc status --config"|"pgcdc spark-submit --config") _pgcdc_files -f -- "$word"; return ;;
         "pgcdc demo --keep"|"pgcdc stream -D"|"pgcdc stream --directory"|"pgcdc status --warehouse"|"pgcdc spark-submit --input"|"pgcdc spark-submit --warehouse") _pgcdc_files -d -- "$word"; return ;;
-        "pgcdc demo --seconds"|"pgcdc demo --rate"|"pgcdc slot create --plugin"|"pgcdc slot create -d"|"pgcdc slot create --dbname"|"pgcdc slot create -h"|"pgcdc slot create --host"|"pgcdc slot create -p"|"pgcdc slot create --port"|"pgcdc slot create -U"|"pgcdc slot create --username"|"pgcdc slot drop -d"|"pgcdc slot drop --dbname"|"pgcdc slot drop -h"|"pgcdc slot drop --host"|"pgcdc slot drop -p"|"pgcdc slot drop --port"|"pgcdc slot drop -U"|"pgcdc slot drop --username"|"pgcdc slot list -d"|"pgcdc slot list --dbname"|"pgcdc slot list -h"|"pgcdc slot list --host"|"pgcdc slot list -p"|"pgcdc slot list --port"|"pgcdc slot list -U"|"pgcdc slot list --username"|"pgcdc slot show -d"|"pgcdc slot show --dbname"|"pgcdc slot show -h"|"pgcdc slot show --host"|"pgcdc slot show -p"|"pgcdc slot show --port"|"pgcdc slot show -U"|"pgcdc slot show --username"|"pgcdc publication create --table"|"pgcdc publication create --schema"|"pgcdc publication create --operations"|"pgcdc publication create -d"|"pgcdc publication create --dbname"|"pgcdc publication create -h"|"pgcdc publication create --host"|"pgcdc publication create -p"|"pgcdc publication create --port"|"pgcdc publication create -U"|"pgcdc publication create --username"|"pgcdc publication drop -d"|"pgcdc publication drop --dbname"|"pgcdc publication drop -h"|"pgcdc publication drop --host"|"pgcdc publication drop -p"|"pgcdc publication drop --port"|"pgcdc publication drop -U"|"pgcdc publication drop --username"|"pgcdc publication list -d"|"pgcdc publication list --dbname"|"pgcdc publication list -h"|"pgcdc publication list --host"|"pgcdc publication list -p"|"pgcdc publication list --port"|"pgcdc publication list -U"|"pgcdc publication list --username"|"pgcdc publication show -d"|"pgcdc publication show --dbname"|"pgcdc publication show -h"|"pgcdc publication show --host"|"pgcdc publication show -p"|"pgcdc publication show --port"|"pgcdc publication show -U"|"pgcdc publication show --username"|"pgcdc stream -S"|"pgcdc stream --slot"|"pgcdc stream --publication"|"pgcdc stream -I"|"pgcdc stream --startpos"|"pgcdc stream -s"|"pgcdc stream --status-interval"|"pgcdc stream --rotate-size"|"pgcdc stream --rotate-interval"|"pgcdc stream -F"|"pgcdc stream --fsync-interval"|"pgcdc stream --file-mode"|"pgcdc stream -c"|"pgcdc stream --connector-property"|"pgcdc stream -E"|"pgcdc stream --endpos"|"pgcdc stream --max-time"|"pgcdc stream --max-transactions"|"pgcdc stream --idle-timeout"|"pgcdc stream --proto-version"|"pgcdc stream --spool-limit"|"pgcdc stream -o"|"pgcdc stream --option"|"pgcdc stream -d"|"pgcdc stream --dbname"|"pgcdc stream -h"|"pgcdc stream --host"|"pgcdc stream -p"|"pgcdc stream --port"|"pgcdc stream -U"|"pgcdc stream --username"|"pgcdc show --table"|"pgcdc show --limit"|"pgcdc show -c"|"pgcdc show --connector-property"|"pgcdc status -d"|"pgcdc status --dbname"|"pgcdc status -h"|"pgcdc status --host"|"pgcdc status -p"|"pgcdc status --port"|"pgcdc status -U"|"pgcdc status --username"|"pgcdc spark-submit --master"|"pgcdc spark-submit --catalog"|"pgcdc spark-submit --table"|"pgcdc spark-submit --decimal"|"pgcdc spark-submit --retain"|"pgcdc spark-submit --until") :; return ;;
+        "pgcdc demo --seconds"|"pgcdc demo --rate"|"pgcdc doctor -S"|"pgcdc doctor --slot"|"pgcdc doctor --publication"|"pgcdc doctor --role"|"pgcdc doctor -d"|"pgcdc doctor --dbname"|"pgcdc doctor -h"|"pgcdc doctor --host"|"pgcdc doctor -p"|"pgcdc doctor --port"|"pgcdc doctor -U"|"pgcdc doctor --username"|"pgcdc slot create --plugin"|"pgcdc slot create -d"|"pgcdc slot create --dbname"|"pgcdc slot create -h"|"pgcdc slot create --host"|"pgcdc slot create -p"|"pgcdc slot create --port"|"pgcdc slot create -U"|"pgcdc slot create --username"|"pgcdc slot drop -d"|"pgcdc slot drop --dbname"|"pgcdc slot drop -h"|"pgcdc slot drop --host"|"pgcdc slot drop -p"|"pgcdc slot drop --port"|"pgcdc slot drop -U"|"pgcdc slot drop --username"|"pgcdc slot peek --publication"|"pgcdc slot peek --limit"|"pgcdc slot peek -d"|"pgcdc slot peek --dbname"|"pgcdc slot peek -h"|"pgcdc slot peek --host"|"pgcdc slot peek -p"|"pgcdc slot peek --port"|"pgcdc slot peek -U"|"pgcdc slot peek --username"|"pgcdc slot advance --to"|"pgcdc slot advance -d"|"pgcdc slot advance --dbname"|"pgcdc slot advance -h"|"pgcdc slot advance --host"|"pgcdc slot advance -p"|"pgcdc slot advance --port"|"pgcdc slot advance -U"|"pgcdc slot advance --username"|"pgcdc slot copy -d"|"pgcdc slot copy --dbname"|"pgcdc slot copy -h"|"pgcdc slot copy --host"|"pgcdc slot copy -p"|"pgcdc slot copy --port"|"pgcdc slot copy -U"|"pgcdc slot copy --username"|"pgcdc slot alter -d"|"pgcdc slot alter --dbname"|"pgcdc slot alter -h"|"pgcdc slot alter --host"|"pgcdc slot alter -p"|"pgcdc slot alter --port"|"pgcdc slot alter -U"|"pgcdc slot alter --username"|"pgcdc slot list -d"|"pgcdc slot list --dbname"|"pgcdc slot list -h"|"pgcdc slot list --host"|"pgcdc slot list -p"|"pgcdc slot list --port"|"pgcdc slot list -U"|"pgcdc slot list --username"|"pgcdc slot show -d"|"pgcdc slot show --dbname"|"pgcdc slot show -h"|"pgcdc slot show --host"|"pgcdc slot show -p"|"pgcdc slot show --port"|"pgcdc slot show -U"|"pgcdc slot show --username"|"pgcdc publication create --table"|"pgcdc publication create --schema"|"pgcdc publication create --operations"|"pgcdc publication create -d"|"pgcdc publication create --dbname"|"pgcdc publication create -h"|"pgcdc publication create --host"|"pgcdc publication create -p"|"pgcdc publication create --port"|"pgcdc publication create -U"|"pgcdc publication create --username"|"pgcdc publication alter --add-table"|"pgcdc publication alter --drop-table"|"pgcdc publication alter --set-table"|"pgcdc publication alter --add-schema"|"pgcdc publication alter --drop-schema"|"pgcdc publication alter --operations"|"pgcdc publication alter -d"|"pgcdc publication alter --dbname"|"pgcdc publication alter -h"|"pgcdc publication alter --host"|"pgcdc publication alter -p"|"pgcdc publication alter --port"|"pgcdc publication alter -U"|"pgcdc publication alter --username"|"pgcdc publication drop -d"|"pgcdc publication drop --dbname"|"pgcdc publication drop -h"|"pgcdc publication drop --host"|"pgcdc publication drop -p"|"pgcdc publication drop --port"|"pgcdc publication drop -U"|"pgcdc publication drop --username"|"pgcdc publication list -d"|"pgcdc publication list --dbname"|"pgcdc publication list -h"|"pgcdc publication list --host"|"pgcdc publication list -p"|"pgcdc publication list --port"|"pgcdc publication list -U"|"pgcdc publication list --username"|"pgcdc publication show -d"|"pgcdc publication show --dbname"|"pgcdc publication show -h"|"pgcdc publication show --host"|"pgcdc publication show -p"|"pgcdc publication show --port"|"pgcdc publication show -U"|"pgcdc publication show --username"|"pgcdc stream -S"|"pgcdc stream --slot"|"pgcdc stream --publication"|"pgcdc stream -I"|"pgcdc stream --startpos"|"pgcdc stream -s"|"pgcdc stream --status-interval"|"pgcdc stream --rotate-size"|"pgcdc stream --rotate-interval"|"pgcdc stream -F"|"pgcdc stream --fsync-interval"|"pgcdc stream --file-mode"|"pgcdc stream -c"|"pgcdc stream --connector-property"|"pgcdc stream --table"|"pgcdc stream --exclude-table"|"pgcdc stream --exclude-column"|"pgcdc stream -E"|"pgcdc stream --endpos"|"pgcdc stream --max-time"|"pgcdc stream --max-transactions"|"pgcdc stream --idle-timeout"|"pgcdc stream --proto-version"|"pgcdc stream --spool-limit"|"pgcdc stream -o"|"pgcdc stream --option"|"pgcdc stream -d"|"pgcdc stream --dbname"|"pgcdc stream -h"|"pgcdc stream --host"|"pgcdc stream -p"|"pgcdc stream --port"|"pgcdc stream -U"|"pgcdc stream --username"|"pgcdc show --table"|"pgcdc show --limit"|"pgcdc show -c"|"pgcdc show --connector-property"|"pgcdc status -d"|"pgcdc status --dbname"|"pgcdc status -h"|"pgcdc status --host"|"pgcdc status -p"|"pgcdc status --port"|"pgcdc status -U"|"pgcdc status --username"|"pgcdc spark-submit --master"|"pgcdc spark-submit --catalog"|"pgcdc spark-submit --table"|"pgcdc spark-submit --decimal"|"pgcdc spark-submit --retain"|"pgcdc spark-submit --until") :; return ;;
         "pgcdc demo --format") _pgcdc_offer -W 'jsonl arrow' -- "$word"; return ;;
+        "pgcdc slot peek --format") _pgcdc_offer -W 'pretty jsonl raw' -- "$word"; return ;;
         "pgcdc stream --format") _pgcdc_offer -W 'jsonl arrow debezium pretty raw' -- "$word"; return ;;
         "pgcdc stream --layout") _pgcdc_offer -W 'table stream' -- "$word"; return ;;
         "pgcdc stream --compression") _pgcdc_offer -W 'none gzip zstd' -- "$word"; return ;;
         "pgcdc stream --numeric") _pgcdc_offer -W 'string number' -- "$word"; return ;;
         "pgcdc stream --record"|"pgcdc show --record") _pgcdc_offer -W 'full value' -- "$word"; return ;;
+        "pgcdc stream --invalid-text") _pgcdc_offer -W 'stop replace escape' -- "$word"; return ;;
         "pgcdc stream --streaming") _pgcdc_offer -W 'off on parallel' -- "$word"; return ;;
         "pgcdc stream --two-phase-at") _pgcdc_offer -W 'commit prepare' -- "$word"; return ;;
         "pgcdc stream --origin") _pgcdc_offer -W 'any none' -- "$word"; return ;;
@@ -43,15 +45,19 @@ _pgcdc() {
     esac
     case "$command" in
         "pgcdc")
-            members='demo slot publication stream show status spark-submit'
+            members='demo doctor slot publication stream show status spark-submit'
             options='-V --version --config --debug -v --verbose -q --quiet -? --help'
             ;;
         "pgcdc demo")
             members=''
             options='--keep --seconds --rate --format --config --debug -v --verbose -q --quiet -? --help'
             ;;
+        "pgcdc doctor")
+            members=''
+            options='-S --slot --publication --role --json -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            ;;
         "pgcdc slot")
-            members='create drop list show'
+            members='create drop peek advance copy alter list show'
             options='--config --debug -v --verbose -q --quiet -? --help'
             ;;
         "pgcdc slot create")
@@ -62,6 +68,22 @@ _pgcdc() {
             members=''
             options='--if-exists --wait -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
             ;;
+        "pgcdc slot peek")
+            members=''
+            options='--publication --limit --format -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            ;;
+        "pgcdc slot advance")
+            members=''
+            options='--to --yes -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            ;;
+        "pgcdc slot copy")
+            members=''
+            options='-d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            ;;
+        "pgcdc slot alter")
+            members=''
+            options='--failover --no-failover --two-phase --no-two-phase -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            ;;
         "pgcdc slot list")
             members=''
             options='--json -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
@@ -71,12 +93,16 @@ _pgcdc() {
             options='--json -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
             ;;
         "pgcdc publication")
-            members='create drop list show'
+            members='create alter drop list show'
             options='--config --debug -v --verbose -q --quiet -? --help'
             ;;
         "pgcdc publication create")
             members=''
             options='--table --schema --all-tables --operations --via-root -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            ;;
+        "pgcdc publication alter")
+            members=''
+            options='--add-table --drop-table --set-table --add-schema --drop-schema --operations --via-root --no-via-root -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
             ;;
         "pgcdc publication drop")
             members=''
@@ -92,7 +118,7 @@ _pgcdc() {
             ;;
         "pgcdc stream")
             members=''
-            options='-S --slot --publication --create-slot --if-not-exists -I --startpos -n --no-loop -s --status-interval --accept-gap --accept-publications -f --file -D --directory --format --layout --compression --rotate-size --rotate-interval -F --fsync-interval --file-mode --transactions --numeric --connector-config -c --connector-property --record --no-catalog -E --endpos --max-time --max-transactions --idle-timeout --proto-version --streaming -t --two-phase --two-phase-at --binary --messages --origin --spool-limit -o --option --progress --no-progress -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            options='-S --slot --publication --create-slot --if-not-exists --peek -I --startpos -n --no-loop -s --status-interval --accept-gap --accept-publications -f --file -D --directory --format --layout --compression --rotate-size --rotate-interval -F --fsync-interval --file-mode --transactions --numeric --connector-config -c --connector-property --record --invalid-text --table --exclude-table --exclude-column --no-catalog -E --endpos --max-time --max-transactions --idle-timeout --proto-version --streaming -t --two-phase --two-phase-at --binary --messages --origin --spool-limit -o --option --progress --no-progress -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
             ;;
         "pgcdc show")
             members=''

@@ -55,6 +55,7 @@ class ErrorKind(Enum):
         13, False, "use another directory, or connect to the source that the checkpoint names"
     )
     SPARK = Rule(14, False, "see the output of spark-submit above; add --verbose")
+    UNFIT = Rule(15, False, "the statements under each error mend it: run them, and pgcdc doctor again")
 
     @property
     def rule(self) -> Rule:

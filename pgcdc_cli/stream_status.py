@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgcdc_cli.catalog import Catalog, Slot
-from pgcdc_cli.directory.checkpoint import Checkpoint, read_checkpoint
+from pgcdc_cli.directory.checkpoint import Checkpoint, check_gap, read_checkpoint
 from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.directory.file_names import CHECKPOINT, MANIFEST
 from pgcdc_cli.directory.manifest import Segment, read_manifest
@@ -84,6 +84,16 @@ def read_slot(conninfo: str, name: str) -> Slot:
             hint="its changes since the checkpoint are lost: start over in a new directory, with a new slot",
         )
     return slot
+
+
+def check_no_gap(directory: Path, slot: Slot) -> None:
+    """Raise GAP if the slot is beyond what the directory holds.
+
+    The checkpoint is read behind the slot: a stream that runs meanwhile moves the checkpoint first.
+    """
+    checkpoint = read_local(directory)[0]
+    if checkpoint is not None and checkpoint.end_lsn:
+        check_gap(slot.name, slot.confirmed_flush_lsn or Lsn(0), checkpoint.end_lsn)
 
 
 def read_merged(warehouse: str, files: FinishedSegments) -> MergeState | None:

@@ -2,10 +2,12 @@
 
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
 import scale
+from faults_report import FaultsReport
 from proxy import Proxy
 from servers import Database, Servers, remove
 from servers import start as start_server
@@ -27,6 +29,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="seconds for each combination of the soak test (default: 4 s, a few of them)",
     )
     parser.addoption("--soak-seed", type=int, help="seed of the soak test (default: another in each run)")
+    parser.addoption(
+        "--faults", type=int, default=1, metavar="N", help="tests/faults N times as large (default: 1)"
+    )
+    parser.addoption("--faults-seed", type=int, help="seed of tests/faults (default: another in each run)")
+    parser.addoption("--faults-report", metavar="FILE", help="write what tests/faults did as a page")
     parser.addoption("--long", action="store_true", help="run the variants that take long, too")
 
 
@@ -36,6 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
     And let no made-up example have a deadline: on a busy machine any may take long.
     """
     scale.factor = config.option.scale
+    if page := config.option.faults_report:
+        config.pluginmanager.register(FaultsReport(Path(page), config.option.faults))
     if config.option.kills is None:
         config.option.kills = 50 * scale.factor
     hypothesis.settings.register_profile("untimed", deadline=None)

@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import threading
+import time
 
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
@@ -16,6 +17,7 @@ class Proxy:
         self._gates: list[threading.Event] = []
         self._add_gate()
         self._budget: int | None = None
+        self._delay = 0.0
         self._sockets: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
@@ -33,6 +35,8 @@ class Proxy:
         self._add_gate()
 
     def resume(self) -> None:
+        """Let everything through again, at once."""
+        self._budget, self._delay = None, 0.0
         for gate in self._gates:
             gate.set()
 
@@ -46,6 +50,16 @@ class Proxy:
         for one in self._sockets:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
+
+    def delay(self, seconds: float) -> None:
+        """Hold what comes for so long, piece by piece."""
+        self._delay = seconds
+
+    def half_close(self) -> None:
+        """Send nothing more to the clients, and say so; what they send arrives."""
+        for client in self._sockets[::2]:
+            with contextlib.suppress(OSError):
+                client.shutdown(socket.SHUT_WR)
 
     def cut_after(self, size: int) -> None:
         """Close all connections once `size` more bytes have come from the server."""
@@ -69,15 +83,26 @@ class Proxy:
             except OSError:
                 return
             upstream = socket.socket(socket.AF_UNIX)
-            upstream.connect(self._target)
+            try:
+                upstream.connect(self._target)
+            except OSError:
+                client.close()
+                upstream.close()
+                continue
             self._sockets += [client, upstream]
-            gate = self._gates[-1]
-            for source, sink in ((client, upstream), (upstream, client)):
-                pump = threading.Thread(
-                    target=self._pump, args=(source, sink, gate, source is upstream), daemon=True
-                )
-                self._threads.append(pump)
-                pump.start()
+            carry = threading.Thread(
+                target=self._carry, args=(client, upstream, self._gates[-1]), daemon=True
+            )
+            self._threads.append(carry)
+            carry.start()
+
+    def _carry(self, client: socket.socket, upstream: socket.socket, gate: threading.Event) -> None:
+        """Serve a connection until both ends are through with it."""
+        with client, upstream:
+            back = threading.Thread(target=self._pump, args=(upstream, client, gate, True), daemon=True)
+            back.start()
+            self._pump(client, upstream, gate, False)
+            back.join()
 
     def _pump(
         self, source: socket.socket, sink: socket.socket, gate: threading.Event, from_server: bool
@@ -85,6 +110,7 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
                 gate.wait()
+                time.sleep(self._delay)
                 if from_server and self._budget is not None:
                     data = data[: self._budget]
                     self._budget -= len(data)

@@ -3,25 +3,32 @@
 from collections.abc import Sequence
 from typing import Self
 
+from pgcdc_cli.catalog.doctor import Finding, diagnose
+from pgcdc_cli.catalog.names import nearest, quoted_list
 from pgcdc_cli.catalog.publications import (
     OPERATIONS,
+    Alteration,
     Publication,
     PublishedTable,
+    alter_statements,
     create_statement,
     drop_statement,
     missing_publications,
     read_publications,
+    read_published,
     read_tables,
     set_statement,
 )
 from pgcdc_cli.catalog.server import ServerFacts, Session, read_facts
-from pgcdc_cli.catalog.slots import Slot, read_slots
+from pgcdc_cli.catalog.slots import Slot, advance_slot, copy_slot, read_slots
+from pgcdc_cli.catalog.streaming_role import create_grant, grants
 from pgcdc_cli.catalog.table_facts import describe
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.messages import Relation
 
-__all__ = ["OPERATIONS", "Catalog", "Publication", "PublishedTable", "ServerFacts", "Slot"]
+__all__ = ["OPERATIONS", "Alteration", "Catalog", "Publication", "PublishedTable", "ServerFacts", "Slot"]
 
 
 class Catalog:
@@ -60,6 +67,14 @@ class Catalog:
                 hint="set wal_level = logical in postgresql.conf and restart the server",
             )
 
+    def diagnose(self, slot: str | None, publications: Sequence[str]) -> list[Finding]:
+        """Look for what would stop a stream of these or lose changes; None and [] stand for all there are."""
+        return diagnose(self._session, slot, publications)
+
+    def streaming_grants(self, role: str, publications: Sequence[str]) -> list[str]:
+        """Write the statements that give a role the rights to stream, and no more."""
+        return grants(self._session, role, publications)
+
     def slots(self) -> list[Slot]:
         """List the server's slots by name, physical ones and other databases' included."""
         return read_slots(self._session, None)
@@ -68,6 +83,14 @@ class Catalog:
         """Find a slot."""
         found = read_slots(self._session, name)
         return found[0] if found else None
+
+    def advance_slot(self, name: str, position: Lsn | None) -> Lsn:
+        """Move a slot forward, None for the end of the log; give where it is now: not beyond that end."""
+        return advance_slot(self._session, name, position)
+
+    def copy_slot(self, old: str, new: str) -> Lsn:
+        """Make a second logical slot from where one is; give that position."""
+        return copy_slot(self._session, old, new)
 
     def publications(self) -> list[Publication]:
         """List the database's publications by name."""
@@ -85,13 +108,30 @@ class Catalog:
             raise PgcdcError(
                 ErrorKind.PUBLICATION,
                 f'could not find publication "{missing[0]}"',
-                hint=f"create it with: pgcdc publication create {missing[0]}, then make the slot anew",
+                hint=self.other_publications(missing[0]),
             )
+
+    def other_publications(self, missing: str) -> str:
+        """Say what may have been meant by a publication that doesn't exist, or what to do if nothing was."""
+        near = nearest(missing, [one.name for one in self.publications()])
+        first = (
+            f"did you mean {quoted_list(near)}" if near else "see what there is with: pgcdc publication list"
+        )
+        return f"{first}; or create it with: pgcdc publication create {missing}, then make the slot anew"
+
+    def published(self, names: Sequence[str]) -> list[tuple[str, str, list[str]]]:
+        """List the tables of publications, by schema and name, and their columns."""
+        return read_published(self._session, names)
 
     def create_publication(self, publication: Publication) -> None:
         """Create a publication of tables, of all tables in schemas, or of all tables."""
         doing = f'create publication "{publication.name}"'
-        self._session.run(create_statement(publication), doing, {"42710": ErrorKind.PUBLICATION})
+        try:
+            self._session.run(create_statement(publication), doing, {"42710": ErrorKind.PUBLICATION})
+        except PgcdcError as error:
+            if error.kind is ErrorKind.RIGHTS:
+                error.hint = create_grant(self._session)
+            raise
 
     def tables(self) -> list[tuple[str, str]]:
         """List the tables that can be published, by schema and name; partitions go with their root."""
@@ -101,6 +141,11 @@ class Catalog:
         """Let an existing publication have these tables, and no others."""
         doing = f'change publication "{publication.name}"'
         self._session.run(set_statement(publication), doing, {"42704": ErrorKind.PUBLICATION})
+
+    def alter_publication(self, name: str, change: Alteration) -> None:
+        """Change a publication, all of it or nothing."""
+        unfit = dict.fromkeys(("42704", "42710", "55000"), ErrorKind.PUBLICATION)
+        self._session.run(alter_statements(name, change), f'alter publication "{name}"', unfit)
 
     def drop_publication(self, name: str, *, if_exists: bool = False) -> None:
         """Drop a publication."""

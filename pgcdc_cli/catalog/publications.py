@@ -33,6 +33,14 @@ WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p
 ORDER BY 1, 2
 """
 
+_PUBLISHED = """
+SELECT DISTINCT t.schemaname::text, t.tablename::text,
+       ARRAY(SELECT a.attname::text FROM pg_attribute a
+             WHERE a.attrelid = format('%%I.%%I', t.schemaname, t.tablename)::regclass
+                   AND a.attnum > 0 AND NOT a.attisdropped)
+FROM pg_publication_tables t WHERE t.pubname = ANY (%(names)s::text[])
+"""
+
 _MISSING = """
 SELECT n FROM unnest(%(names)s::text[]) WITH ORDINALITY AS wanted (n, i)
 WHERE NOT EXISTS (SELECT FROM pg_publication p WHERE p.pubname = n) ORDER BY i
@@ -88,6 +96,12 @@ def _publication(row: tuple[Any, ...]) -> Publication:
     )
 
 
+def read_published(session: Session, names: Sequence[str]) -> list[tuple[str, str, list[str]]]:
+    """List the tables of publications, by schema and name, with their columns."""
+    rows = session.ask(_PUBLISHED, {"names": list(names)}, "list the published tables")
+    return [(schema, table, columns) for schema, table, columns in rows]
+
+
 def missing_publications(session: Session, names: Sequence[str]) -> list[str]:
     """Those of `names` that don't exist, in their order."""
     rows = session.ask(_MISSING, {"names": list(names)}, "look for the publications")
@@ -108,6 +122,39 @@ def set_statement(publication: Publication) -> sql.Composed:
     """ALTER PUBLICATION ... SET TABLE: these tables, and no others."""
     name = sql.Identifier(publication.name)
     return sql.SQL("ALTER PUBLICATION {} SET{}").format(name, sql.SQL(_objects(publication).as_string()[4:]))
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """What to change of a publication: `put` are its tables and schemas from now on; None leaves as it is.
+
+    Of each publication here only tables and schemas count.
+    """
+
+    add: Publication | None = None
+    drop: Publication | None = None
+    put: Publication | None = None
+    operations: tuple[str, ...] | None = None
+    via_root: bool | None = None
+
+
+def alter_statements(name: str, change: Alteration) -> sql.Composed:
+    """All in one string, which the server runs as one transaction."""
+    alter = sql.SQL("ALTER PUBLICATION {}").format(sql.Identifier(name))
+    # A table can so be dropped and added again, with other columns.
+    acts = {"DROP": change.drop, "ADD": change.add, "SET": change.put}
+    parts: list[sql.Composable] = [
+        sql.SQL(f"{{}} {act}{{}}").format(alter, sql.SQL(_objects(which).as_string()[4:]))
+        for act, which in acts.items()
+        if which is not None
+    ]
+    if change.operations is not None:
+        publish = sql.Literal(", ".join(change.operations))
+        parts.append(sql.SQL("{} SET (publish = {})").format(alter, publish))
+    if change.via_root is not None:
+        on = sql.SQL("true" if change.via_root else "false")
+        parts.append(sql.SQL("{} SET (publish_via_partition_root = {})").format(alter, on))
+    return sql.SQL("; ").join(parts)
 
 
 def _objects(publication: Publication) -> sql.Composable:

@@ -6,16 +6,18 @@ from pgcdc_cli.catalog.server import Session
 from pgcdc_cli.lsn import Lsn
 
 # In recovery the end of the log is what has been replayed: nothing beyond can be decoded.
-_SLOTS = """
+_LOG_END = """
+CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END
+"""
+_SLOTS = f"""
 SELECT to_jsonb(s), pg_wal_lsn_diff(w.lsn, s.restart_lsn)::bigint,
        pg_wal_lsn_diff(w.lsn, s.confirmed_flush_lsn)::bigint,
        pg_is_in_recovery()
 FROM pg_replication_slots s,
-     LATERAL (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
-                          ELSE pg_current_wal_lsn() END AS lsn) w
+     LATERAL (SELECT {_LOG_END} AS lsn) w
 WHERE %(name)s::text IS NULL OR s.slot_name = %(name)s::text
 ORDER BY s.slot_name
-"""
+"""  # noqa: S608 - of two constants
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,21 @@ class Slot:
 def read_slots(session: Session, name: str | None) -> list[Slot]:
     rows = session.ask(_SLOTS, {"name": name}, "read the slots")
     return [_slot(*row) for row in rows]
+
+
+def advance_slot(session: Session, name: str, position: Lsn | None) -> Lsn:
+    """Move a slot forward, None for the end of the log; give where it is now: not beyond that end."""
+    target = _LOG_END if position is None else "%(position)s::pg_lsn"
+    query = f"SELECT end_lsn::text FROM pg_replication_slot_advance(%(name)s, {target})"  # noqa: S608 - of two
+    [(end,)] = session.ask(query, {"name": name, "position": str(position)}, f'advance slot "{name}"')
+    return Lsn.parse(end)
+
+
+def copy_slot(session: Session, old: str, new: str) -> Lsn:
+    """Make a second logical slot from where one is; give that position."""
+    query = "SELECT lsn::text FROM pg_copy_logical_replication_slot(%(old)s, %(new)s)"
+    [(position,)] = session.ask(query, {"old": old, "new": new}, f'copy slot "{old}"')
+    return Lsn.parse(position)
 
 
 def _slot(view: dict[str, object], retained: int | None, lag: int | None, in_recovery: bool) -> Slot:

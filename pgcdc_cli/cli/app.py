@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from pgcdc_cli.cli import demo, publication, show, slot, spark_submit, status, stream
+from pgcdc_cli.cli import demo, doctor, publication, show, slot, spark_submit, status, stream
 from pgcdc_cli.cli.command_tree import (
     ClickCommand,
     ClickError,
@@ -39,11 +39,11 @@ LEVELS = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO, 2: logging.DEB
 
 _QUOTES = re.compile(r"(?<!\w)'([^']*)'(?!\w)")
 
-_ORDER = ("demo", "slot", "publication", "stream", "show", "status", "spark-submit")
+_ORDER = ("demo", "doctor", "slot", "publication", "stream", "show", "status", "spark-submit")
 """As somebody meets them."""
 
 app = new_app(
-    summary="PostgreSQL's changes in files: a replication slot as JSON lines or Arrow, exactly once.",
+    summary="PostgreSQL's changes in files, as JSON lines or Arrow, exactly once.",
     epilog=examples("pgcdc stream -d shop -S shop_slot --publication shop_pub -D changes --endpos now"),
 )
 app.add_typer(slot.app, name="slot")
@@ -53,6 +53,7 @@ show.register(app)
 status.register(app)
 spark_submit.register(app)
 demo.register(app)
+doctor.register(app)
 
 
 def _print_version(value: bool) -> None:

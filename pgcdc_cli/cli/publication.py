@@ -1,4 +1,4 @@
-"""`pgcdc publication`: create, drop, list and show publications."""
+"""`pgcdc publication`: create, alter, drop, list and show publications."""
 
 import json as json_text
 import re
@@ -49,7 +49,7 @@ def quoted(name: str) -> str:
 
 
 app = new_app(
-    summary="Create, drop, list and show publications.",
+    summary="Create, alter, drop, list and show publications.",
     epilog=examples(
         "pgcdc publication create shop_pub -d shop --all-tables", "pgcdc publication list -d shop"
     ),
@@ -124,6 +124,70 @@ def _operations(text: str) -> tuple[str, ...]:
     return tuple(operation for operation in OPERATIONS if operation in wanted)
 
 
+Tables = list[str] | None
+
+
+@app.command(
+    "alter",
+    cls=Command,
+    epilog=examples(
+        "pgcdc publication alter shop_pub -d shop --add-table 'orders(id, total)'",
+        "pgcdc publication alter shop_pub -d shop --via-root --operations insert,update",
+    ),
+)
+@connecting
+def alter(  # noqa: PLR0913 - a command's options
+    name: Name,
+    *,
+    conninfo: str,
+    add_table: Annotated[
+        Tables, typer.Option(metavar="TABLE", help="Add a table, as create's --table takes it.")
+    ] = None,
+    drop_table: Annotated[Tables, typer.Option(metavar="TABLE", help="Leave a table out.")] = None,
+    set_table: Annotated[
+        Tables, typer.Option(metavar="TABLE", help="Publish this table and no others that aren't named.")
+    ] = None,
+    add_schema: Annotated[Tables, typer.Option(metavar="SCHEMA", help="Add all tables in a schema.")] = None,
+    drop_schema: Annotated[Tables, typer.Option(metavar="SCHEMA", help="Leave a schema out.")] = None,
+    operations: Annotated[
+        str | None, typer.Option(metavar="LIST", help="What to publish, parted by commas.")
+    ] = None,
+    via_root: Annotated[
+        bool | None,
+        typer.Option("--via-root/--no-via-root", help="Publish partitions' changes as their root's, or not."),
+    ] = None,
+) -> None:
+    """Change a publication: all that is given, in one transaction.
+
+    --add-table, --drop-table, --set-table, --add-schema and --drop-schema may be given several times. A slot
+    sees a change from this point of the log on: what is still to be read before it comes as it was.
+    """
+    from pgcdc_cli.catalog import Alteration, Catalog
+
+    if set_table and (add_table or drop_table or add_schema or drop_schema):
+        raise usage_error("--set-table says all: it excludes what adds and drops")
+    change = Alteration(
+        add=_members(name, add_table, add_schema),
+        drop=_members(name, drop_table, drop_schema),
+        put=_members(name, set_table, None),
+        operations=None if operations is None else _operations(operations),
+        via_root=via_root,
+    )
+    if change == Alteration():
+        raise usage_error("nothing to change")
+    missing = f"see what there is with: pgcdc publication list and pgcdc publication show {name}"
+    with hints({ErrorKind.PUBLICATION: missing}), Catalog(conninfo) as catalog:
+        catalog.alter_publication(name, change)
+
+
+def _members(name: str, tables: Tables, schemas: Tables) -> "Publication | None":
+    from pgcdc_cli.catalog import Publication
+
+    if not (tables or schemas):
+        return None
+    return Publication(name, tables=tuple(map(published_table, tables or ())), schemas=tuple(schemas or ()))
+
+
 @app.command("drop", cls=Command, epilog=examples("pgcdc publication drop shop_pub -d shop"))
 @connecting
 def drop(
@@ -165,12 +229,12 @@ def show(name: Name, *, conninfo: str, json: Json = False) -> None:
 
     with Catalog(conninfo) as catalog:
         publication = catalog.publication(name)
-    if publication is None:
-        raise PgcdcError(
-            ErrorKind.PUBLICATION,
-            f'could not find publication "{name}": it does not exist',
-            hint=f"create it with: pgcdc publication create {name}",
-        )
+        if publication is None:
+            raise PgcdcError(
+                ErrorKind.PUBLICATION,
+                f'could not find publication "{name}": it does not exist',
+                hint=catalog.other_publications(name),
+            )
     if json:
         write(json_text.dumps(asdict(publication)))
     else:

@@ -1,21 +1,24 @@
-"""`pgcdc slot`: create, drop, list and show replication slots."""
+"""`pgcdc slot`: create, look into, change and drop replication slots."""
 
 import json as json_text
+import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pgcdc_cli.cli.command_tree import Command, examples, new_app
+from pgcdc_cli.cli import units
+from pgcdc_cli.cli.command_tree import Command, examples, new_app, usage_error
 from pgcdc_cli.cli.connection_options import connecting
 from pgcdc_cli.cli.printing import facts, hints, human_bytes, say, table, text_of, write
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 if TYPE_CHECKING:
     from pgcdc_cli.catalog import Slot
+    from pgcdc_cli.lsn import Lsn
 
 app = new_app(
-    summary="Create, drop, list and show replication slots.",
+    summary="Create, look into, change and drop replication slots.",
     epilog=examples("pgcdc slot create shop_slot -d shop", "pgcdc slot list -d shop"),
 )
 
@@ -100,6 +103,153 @@ def drop(
         if not if_exists or error.kind is not ErrorKind.SLOT_MISSING:
             raise
         say(f'slot "{name}" does not exist')
+
+
+@app.command("peek", cls=Command, epilog=examples("pgcdc slot peek shop_slot -d shop --limit 10"))
+@connecting
+def peek(
+    name: Name,
+    *,
+    conninfo: str,
+    publication: Annotated[
+        list[str] | None,
+        typer.Option("--publication", metavar="NAME", help="Publication to read; by default all there are."),
+    ] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Transactions to print.")] = 100,
+    file_format: Annotated[
+        Literal["pretty", "jsonl", "raw"], typer.Option("--format", help="Format of the output.")
+    ] = "pretty",
+) -> None:
+    """Print a slot's next changes, and take nothing: the next reader gets them all the same.
+
+    It reads a temporary copy of the slot, and ends with what the server has now. pgoutput's changes are
+    decoded; those of other plugins are printed as the plugin writes them.
+    """
+    from pgcdc_cli.catalog import Catalog
+    from pgcdc_cli.cli.stream import stream
+
+    slot = _find(conninfo, name)
+    raw = slot.plugin != "pgoutput" or file_format == "raw"
+    if publication is None and slot.plugin == "pgoutput":
+        with Catalog(conninfo) as catalog:
+            publication = [one.name for one in catalog.publications()]
+    stream(
+        conninfo=conninfo,
+        slot=name,
+        publication=publication,
+        file_format="raw" if raw else file_format,
+        peek=True,
+        endpos="now",
+        # What isn't decoded has no transactions to count.
+        max_transactions=None if raw else str(limit),
+        no_loop=True,
+        progress=False,
+    )
+
+
+def _position(text: str) -> "Lsn | None":
+    """Read an LSN; None is the end of the log."""
+    return None if text == "now" else units.lsn(text)
+
+
+@app.command("advance", cls=Command, epilog=examples("pgcdc slot advance shop_slot -d shop --to now"))
+@connecting
+def advance(
+    name: Name,
+    *,
+    conninfo: str,
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="LSN|now",
+            callback=units.checked(_position),
+            help="Where to; now: to the end of the server's log.",
+        ),
+    ],
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+) -> None:
+    """Move a slot forward, past changes that nobody will get any more.
+
+    Prints its name and where it is now. A directory that was streamed from it meets a gap.
+    """
+    from pgcdc_cli.catalog import Catalog
+
+    slot, target = _find(conninfo, name), _position(to)
+    at = slot.confirmed_flush_lsn
+    if at is not None and target is not None and target < at:
+        raise PgcdcError(
+            ErrorKind.USAGE,
+            f'could not advance slot "{name}" to {target}: it is at {at} already',
+            hint="a slot goes forward only: what is confirmed may be gone",
+        )
+    if not yes:
+        _ask(f'Skip the changes of slot "{name}" from {at} to {to} for ever? [y/N] ')
+    in_use = {ErrorKind.SLOT_ACTIVE: f"end what reads it: pgcdc slot show {name} tells"}
+    with hints(in_use), Catalog(conninfo) as catalog:
+        write(f"{name} {catalog.advance_slot(name, target)}")
+
+
+def _ask(question: str) -> None:
+    """End the command unless somebody at the terminal agrees; USAGE where there is none."""
+    if not sys.stdin.isatty():
+        raise PgcdcError(
+            ErrorKind.USAGE, "could not ask: standard input is no terminal", hint="add --yes if you are sure"
+        )
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        raise PgcdcError(ErrorKind.USAGE, "could not go on: it wasn't agreed to", hint="nothing was changed")
+
+
+@app.command("copy", cls=Command, epilog=examples("pgcdc slot copy shop_slot second_slot -d shop"))
+@connecting
+def copy(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="The slot that there is.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The slot to make.")],
+    *,
+    conninfo: str,
+) -> None:
+    """Make a second slot that goes on from where one is, for another reader.
+
+    Prints its name and position. The server copies neither two-phase nor failover.
+    """
+    from pgcdc_cli.catalog import Catalog
+
+    exists = {ErrorKind.SLOT_EXISTS: "choose another name: pgcdc slot list tells those that there are"}
+    with hints(exists), Catalog(conninfo) as catalog:
+        write(f"{new} {catalog.copy_slot(old, new)}")
+
+
+@app.command("alter", cls=Command, epilog=examples("pgcdc slot alter shop_slot -d shop --failover"))
+@connecting
+def alter(
+    name: Name,
+    *,
+    conninfo: str,
+    failover: Annotated[
+        bool | None,
+        typer.Option("--failover/--no-failover", help="Keep it on standbys, too, or not (PostgreSQL 17)."),
+    ] = None,
+    two_phase: Annotated[
+        bool | None,
+        typer.Option("--two-phase/--no-two-phase", help="Send transactions at PREPARE (PostgreSQL 18)."),
+    ] = None,
+) -> None:
+    """Change what a slot was created with, while nobody reads it."""
+    from pgcdc_cli.replication.connection import ReplicationConnection
+
+    if failover is None and two_phase is None:
+        raise usage_error("nothing to change: give --failover or --two-phase, or their --no- forms")
+    slot = _find(conninfo, name)
+    if slot.active_pid is not None:
+        # The server would wait for the reader to end, however long that takes.
+        raise PgcdcError(
+            ErrorKind.SLOT_ACTIVE,
+            f'could not alter slot "{name}": it is active for PID {slot.active_pid}',
+            hint=f"end what reads it: pgcdc slot show {name} tells",
+        )
+    with ReplicationConnection(conninfo) as connection:
+        connection.alter_slot(name, failover=failover, two_phase=two_phase)
 
 
 @app.command(

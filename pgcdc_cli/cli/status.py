@@ -47,9 +47,9 @@ def status(
 
     The slot is looked up where a server is given, by options or PG* variables: "retained" is the log that it
     holds back, "lag" what of that isn't confirmed. Tables read at their VERSION are as of one moment: SELECT
-    ... VERSION AS OF; --json has the queries.
+    ... VERSION AS OF; --json has the queries. A slot that is missing or beyond the checkpoint is an error.
     """
-    from pgcdc_cli.stream_status import read_local, read_merged, read_slot
+    from pgcdc_cli.stream_status import check_no_gap, read_local, read_merged, read_slot
 
     checkpoint, files = read_local(directory)
     merged = None if warehouse is None else read_merged(warehouse, files)
@@ -57,6 +57,7 @@ def status(
     if checkpoint is not None and _names_a_server(conninfo):
         try:
             slot = read_slot(conninfo, checkpoint.source.slot)
+            check_no_gap(directory, slot)
         except PgcdcError as error:
             failure = error
     if json:

@@ -15,7 +15,7 @@ import typer
 from pgcdc_cli.cli import stream_options, units
 from pgcdc_cli.cli.command_tree import Command, examples, usage_error
 from pgcdc_cli.cli.connection_options import connecting
-from pgcdc_cli.cli.printing import human_bytes, talk, write_error
+from pgcdc_cli.cli.printing import human_bytes, say, talk, write_error
 from pgcdc_cli.cli.target import (
     STDOUT,
     StreamTarget,
@@ -24,6 +24,7 @@ from pgcdc_cli.cli.target import (
     encoding_for,
     folder_of,
     keeps_checkpoint,
+    peeks,
     read_config,
     sink_for,
     subscription,
@@ -59,6 +60,7 @@ def stream(  # noqa: PLR0913 - a command's options
     publication: stream_options.Publication = None,
     create_slot: stream_options.CreateSlot = False,
     if_not_exists: stream_options.IfNotExists = False,
+    peek: stream_options.Peek = False,
     startpos: stream_options.Startpos = None,
     no_loop: stream_options.NoLoop = False,
     status_interval: stream_options.StatusInterval = "10s",
@@ -78,6 +80,10 @@ def stream(  # noqa: PLR0913 - a command's options
     connector_config: stream_options.ConnectorConfig = None,
     connector_property: stream_options.ConnectorProperty = None,
     record: stream_options.Record = "full",
+    invalid_text: stream_options.InvalidText = None,
+    table: stream_options.Table = None,
+    exclude_table: stream_options.ExcludeTable = None,
+    exclude_column: stream_options.ExcludeColumn = None,
     no_catalog: stream_options.NoCatalog = False,
     endpos: stream_options.Endpos = None,
     max_time: stream_options.MaxTime = None,
@@ -97,12 +103,14 @@ def stream(  # noqa: PLR0913 - a command's options
     """Stream the changes of a slot into files, each transaction exactly once.
 
     Into standard output, one file (-f) or a directory of rotating files (-D). With a file or a directory, a
-    checkpoint lets the next run go on where this one ended, however it ended. INT and TERM end it cleanly;
-    HUP reopens the file, or finishes the segment.
+    checkpoint lets the next run go on where this one ended, however it ended. On a terminal, without -f and
+    -D, it shows what would come and takes nothing; -f - takes it. INT and TERM end it cleanly; HUP reopens
+    the file, or finishes the segment.
     """
     if file_format != "debezium" and (connector_config or connector_property or record != "full"):
         raise usage_error("--connector-config, -c and --record go with --format debezium")
     config = read_config(connector_config, connector_property or []) if file_format == "debezium" else None
+    selection = stream_options.selection(table, exclude_table, exclude_column)
     target = StreamTarget(
         file=STDOUT if file is None and directory is None else file,
         directory=directory,
@@ -120,8 +128,15 @@ def stream(  # noqa: PLR0913 - a command's options
         file_mode=units.file_mode(file_mode),
         connector=config,
         values_only=record == "value",
+        invalid_text=invalid_text,
+        selection=selection,
     )
     check(target)
+    peek = peeks(target, asked=peek, file_given=file is not None)
+    if invalid_text is not None and not target.format_class.decodes:
+        raise usage_error("--invalid-text: raw output has text as it is in the database")
+    if selection.options and not target.format_class.decodes:
+        raise usage_error("--table, --exclude-table and --exclude-column: raw output has all that is sent")
     keeps, decodes = keeps_checkpoint(target), target.format_class.decodes
     stream_options.check_two_phase(
         target.format_class, at_prepare=target.at_prepare, two_phase=two_phase, keeps=keeps
@@ -160,7 +175,12 @@ def stream(  # noqa: PLR0913 - a command's options
         accept_gap=accept_gap,
         accept_publications=accept_publications,
         use_catalog=not no_catalog,
+        peek=peek,
+        invalid_text=invalid_text,
+        selection=selection,
     )
+    if peek:
+        say(f'nothing is taken from slot "{source.slot}": -f - takes what it prints')
     shown = _shows_progress(target) if progress is None else progress
     _run(settings if config is None else with_connector(settings, config), target, ProgressLine(shown=shown))
 

@@ -9,11 +9,13 @@ import typer
 from pgcdc_cli.cli import units
 from pgcdc_cli.cli.command_tree import usage_error
 from pgcdc_cli.cli.target import FormatName
+from pgcdc_cli.cli.target import InvalidText as InvalidTextName
 from pgcdc_cli.formats.capabilities import Compression as CompressionName
 from pgcdc_cli.formats.capabilities import Layout as LayoutName
 from pgcdc_cli.formats.capabilities import Numeric as NumericName
 
 if TYPE_CHECKING:
+    from pgcdc_cli.changes.selection import NamePattern, Selection
     from pgcdc_cli.formats.interface import Format
     from pgcdc_cli.formats.raw import RawFormat
     from pgcdc_cli.stream.settings import RunLimits
@@ -25,6 +27,13 @@ Publication = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Pub
 CreateSlot = Annotated[bool, typer.Option("--create-slot", help="First create the slot.")]
 IfNotExists = Annotated[
     bool, typer.Option("--if-not-exists", help="With --create-slot: an existing one will do.")
+]
+Peek = Annotated[
+    bool,
+    typer.Option(
+        "--peek",
+        help="Take nothing: read a temporary copy of the slot. So it is on a terminal without -f and -D.",
+    ),
 ]
 Startpos = Annotated[
     str | None,
@@ -132,6 +141,33 @@ Transactions = Annotated[
     ),
 ]
 Numeric = Annotated[NumericName, typer.Option(help="How jsonl writes numeric.", rich_help_panel=OUTPUT)]
+Table = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATTERN",
+        help="Only tables like this: schema.table, * and ? as in psql.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+ExcludeTable = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PATTERN", help="No tables like this.", rich_help_panel=OUTPUT),
+]
+ExcludeColumn = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATTERN",
+        help="No columns like this, schema.table.column; keys stay.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+InvalidText = Annotated[
+    InvalidTextName | None,
+    typer.Option(
+        help="Text that isn't valid: U+FFFD, or its bytes in hexadecimal. Default: stop; debezium: replace.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 ConnectorConfig = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="A Debezium connector's configuration.", rich_help_panel=DEBEZIUM),
@@ -264,6 +300,28 @@ def plugin_options(publications: list[str], given: list[str], *, raw: bool) -> M
     from pgcdc_cli.replication.commands import publication_names
 
     return options | {"publication_names": publication_names(publications)}
+
+
+def selection(
+    tables: list[str] | None, excluded_tables: list[str] | None, excluded_columns: list[str] | None
+) -> "Selection":
+    """Read the patterns of tables and columns; raises PgcdcError USAGE."""
+    from pgcdc_cli.changes.selection import Selection
+
+    return Selection(
+        _patterns("--table", tables, 2),
+        _patterns("--exclude-table", excluded_tables, 2),
+        _patterns("--exclude-column", excluded_columns, 3),
+    )
+
+
+def _patterns(option: str, given: list[str] | None, parts: int) -> "tuple[NamePattern, ...]":
+    from pgcdc_cli.changes.selection import NamePattern
+
+    try:
+        return tuple(NamePattern(text, parts) for text in given or ())
+    except ValueError as error:
+        raise usage_error(f"{option}: {error}") from error
 
 
 def check_two_phase(

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pgcdc_cli.catalog import Catalog
+    from pgcdc_cli.changes.selection import Selection
     from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
     from pgcdc_cli.formats.interface import Format
     from pgcdc_cli.formats.raw import RawFormat
     from pgcdc_cli.sinks.base import Sink
     from pgcdc_cli.stream.settings import SnapshotPlan, StreamSettings
 
+InvalidText = Literal["stop", "replace", "escape"]
 FormatName = Literal["jsonl", "arrow", "debezium", "pretty", "raw"]
 
 STDOUT = "-"
@@ -147,6 +149,8 @@ class StreamTarget:
     values_only: bool = False
     at_prepare: bool = False
     spool_limit: int | None = None
+    invalid_text: InvalidText | None = None
+    selection: "Selection | None" = None
 
     @property
     def format_class(self) -> "type[Format | RawFormat]":
@@ -186,6 +190,13 @@ def check(target: StreamTarget) -> None:
         raise usage_error(f"--format {target.format} goes into one file (-f) or to standard output")
     if "stream" not in layouts and target.directory is None:
         raise usage_error(f"--format {target.format} needs a directory (-D): a file holds one table")
+
+
+def peeks(target: StreamTarget, *, asked: bool, file_given: bool) -> bool:
+    """Is the slot only looked at? So it is where somebody looks on and hasn't said where it should go."""
+    if asked and not target.stdout:
+        raise usage_error("--peek prints to standard output: it excludes -f FILE and -D")
+    return asked or (target.stdout and not file_given and sys.stdout.isatty())
 
 
 def keeps_checkpoint(target: StreamTarget) -> bool:
@@ -241,6 +252,10 @@ def sink_for(target: StreamTarget, encoding: "Format | RawFormat") -> "Sink":
     options = {"numeric": target.numeric, "transactions": str(target.transactions), "layout": target.layout}
     if target.at_prepare:
         options |= {"two_phase_at": "prepare"}
+    if target.selection is not None:
+        options |= target.selection.options
+    if target.invalid_text not in {None, "replace" if target.format == "debezium" else "stop"}:
+        options |= {"invalid_text": str(target.invalid_text)}
     if target.connector is not None:
         options |= {"connector": target.connector.fingerprint, "record": str(target.values_only)}
     settings = SinkSettings(

@@ -43,7 +43,8 @@ class StreamSource:
 class FileState:
     """A file's state at one moment: bytes, their CRC-32, rows, and the commits that these are of.
 
-    `unchanged` says that some rows have values that were not sent (unchanged TOAST).
+    `unchanged` says that some rows have values that were not sent (unchanged TOAST); `invalid_text` counts
+    values that were no valid text.
     """
 
     size: int = 0
@@ -52,6 +53,7 @@ class FileState:
     first_commit_lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
     last_commit_lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
     unchanged: bool = False
+    invalid_text: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +249,7 @@ def _encode_file(file: PartialFile) -> dict[str, object]:
         "first_commit_lsn": str(state.first_commit_lsn),
         "last_commit_lsn": str(state.last_commit_lsn),
         "unchanged": state.unchanged,
+        **({"invalid_text": state.invalid_text} if state.invalid_text else {}),
         "part": file.part,
         "table": file.table,
         "schema": file.schema,
@@ -341,6 +344,7 @@ def _decode_file(data: object) -> PartialFile:
             fields.lsn("first_commit_lsn"),
             fields.lsn("last_commit_lsn"),
             fields.flag("unchanged"),
+            0 if fields.missing("invalid_text") else fields.count("invalid_text"),
         ),
         part=fields.count("part"),
         table=None if fields.null("table") else fields.text("table"),

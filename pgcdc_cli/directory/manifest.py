@@ -21,7 +21,7 @@ class SegmentFile:
 
     `table` is `schema.table`, `_messages`, or None for one that holds all tables; `path` and `schema` are
     relative to the directory; `bytes` and `crc32` are of what is stored; `unchanged` says that some rows have
-    values that were not sent (unchanged TOAST).
+    values that were not sent (unchanged TOAST); `invalid_text` counts values that were no valid text.
     """
 
     table: str | None
@@ -32,6 +32,7 @@ class SegmentFile:
     crc32: int
     schema: str | None
     unchanged: bool
+    invalid_text: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ def encode_segment(segment: Segment) -> str:
             "crc32": file.crc32,
             "schema": file.schema,
             "unchanged": file.unchanged,
+            **({"invalid_text": file.invalid_text} if file.invalid_text else {}),
         }
         for file in segment.files
     ]
@@ -106,6 +108,7 @@ def _decode_file(data: object) -> SegmentFile:
         crc32=fields.count("crc32"),
         schema=None if fields.null("schema") else fields.path("schema"),
         unchanged=fields.missing("unchanged") or fields.flag("unchanged"),
+        invalid_text=0 if fields.missing("invalid_text") else fields.count("invalid_text"),
     )
     fields.end()
     return file

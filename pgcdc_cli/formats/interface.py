@@ -73,7 +73,7 @@ class Piece:
     `target` is the file's name in the directory's layout: `schema.table`, `_messages`, or "" where everything
     goes into one file. `head` begins every file of this kind (the Arrow schema): with another head, another
     file begins. `table` is None where a file holds several tables, or none. `unchanged` says that there are
-    rows with values that were not sent (unchanged TOAST).
+    rows with values that were not sent (unchanged TOAST), `invalid_text` how many values were no valid text.
     """
 
     target: str
@@ -84,6 +84,7 @@ class Piece:
     head: bytes = b""
     table: TableSchema | None = None
     unchanged: bool = False
+    invalid_text: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

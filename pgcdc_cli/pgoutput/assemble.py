@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pgcdc_cli.changes.origin import Origin
+from pgcdc_cli.changes.selection import Selected, Selection
 from pgcdc_cli.changes.slice import (
     Boundaries,
     ChangeBatch,
@@ -71,6 +72,10 @@ class Assembler:
         self._tables = Tables(describe, binary=binary)
         self._state = State(DecodeLimits(skip_before, until, max_transactions))
 
+    def select(self, selection: Selection) -> None:
+        """Leave out other tables and columns; nothing may have come before."""
+        self._tables.selection = selection
+
     @property
     def in_transaction(self) -> bool:
         """A transaction's Begin has come, its Commit has not."""
@@ -125,7 +130,7 @@ class _Contents(NamedTuple):
 
     rows: Int64s
     kinds: Int64s
-    truncates: list[tuple[int, Truncate, list[TableSchema]]]
+    truncates: list[tuple[int, Truncate, list[Selected | None]]]
     messages: list[tuple[int, LogicalMessage]]
     origins: dict[int, Origin]
 
@@ -179,11 +184,11 @@ def _current(tables: Tables, oids: Int64s) -> Int64s:
     return found
 
 
-def _known(buffer: MessageBuffer, number: int, tables: Tables, oid: int) -> TableSchema:
+def _known(buffer: MessageBuffer, number: int, tables: Tables, oid: int) -> Selected | None:
     table = tables.current(oid)
     if table < 0:
         raise _unknown(buffer, number, oid)
-    return tables[table]
+    return tables.selected(table)
 
 
 def _unknown(buffer: MessageBuffer, number: int, oid: int) -> UndecodableError:
@@ -273,23 +278,28 @@ class _Batch:
         rows, kinds = self.contents.rows[first:last], self.contents.kinds[first:last]
         order = np.argsort(kinds, kind="stable")
         firsts = np.flatnonzero(np.diff(kinds[order], prepend=-1))
-        tables, groups = [], []
+        selections: list[Selected] = []
+        groups: list[Rows] = []
         for some in np.split(order, firsts[1:]):
             number, shape = divmod(int(kinds[some[0]]), len(_SHAPES))
-            tables.append(self.tables[number])
-            groups.append(Rows(rows[some], tables[-1], _SHAPES[shape], self.tables.reader(number)))
-        for images in decode_rows(self.buffer, groups):
-            operation = groups[images.group].shape.operation
-            yield ChangeBatch(
-                tables[images.group], operation, self._stamps(images.numbers), images.new, images.old
-            )
+            selected = self.tables.selected(number)
+            if selected is not None:
+                selections.append(selected)
+                reader = self.tables.reader(number)
+                groups.append(Rows(rows[some], self.tables[number], _SHAPES[shape], reader))
+        for images in decode_rows(self.buffer, groups) if groups else ():
+            rows_of = groups[images.group]
+            stamps = self._stamps(images.numbers)
+            batch = ChangeBatch(rows_of.table, rows_of.shape.operation, stamps, images.new, images.old)
+            yield selections[images.group].narrow(batch)
 
     def _truncates(self, start: int, stop: int) -> Iterator[TruncateChange]:
         for number, message, tables in self.contents.truncates:
             if start <= number < stop:
-                for position, table in enumerate(tables):
-                    stamp = self._stamp(number, position)
-                    yield TruncateChange(table, stamp, message.cascade, message.restart_identity)
+                for position, selected in enumerate(tables):
+                    if selected is not None:
+                        stamp = self._stamp(number, position)
+                        yield TruncateChange(selected.table, stamp, message.cascade, message.restart_identity)
 
     def _messages(self, start: int, stop: int) -> Iterator[MessageChange]:
         for number, message in self.contents.messages:

@@ -16,6 +16,7 @@ from pgcdc_cli.frames import POSTGRES_EPOCH
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.messages import BINARY, NULL, TEXT, UNCHANGED_TOAST, Message, Tag
+from pgcdc_cli.types.database_text import STRICT, DatabaseText
 
 LATEST_WIRE_TIME = 2**63 - 1 - POSTGRES_EPOCH
 """A later one would not fit 64 bits once it counts from 1970."""
@@ -39,14 +40,20 @@ _SMALLEST_COLUMN = 10
 """Bytes of a relation message's column with an empty name."""
 
 
-def decode(data: bytes, *, in_stream: bool = False, streaming_parallel: bool = False) -> Message:
+def decode(
+    data: bytes,
+    *,
+    in_stream: bool = False,
+    streaming_parallel: bool = False,
+    text: DatabaseText = STRICT,
+) -> Message:
     """Decode the one message that `data` is.
 
     `in_stream`: it came between Stream Start and Stream Stop, so that changes begin with an xid.
     `streaming_parallel`: protocol 4 with `streaming 'parallel'`, so that Stream Abort has LSN and time.
-    UndecodableError if it is short, long, or no message.
+    `text`: how names are written. UndecodableError if it is short, long, or no message.
     """
-    message, end = decode_next(data, 0, in_stream=in_stream, streaming_parallel=streaming_parallel)
+    message, end = decode_next(data, 0, in_stream=in_stream, streaming_parallel=streaming_parallel, text=text)
     if end != len(data):
         left = _are_left(len(data) - end)
         raise UndecodableError(f"could not decode {_title(data[0])}: it ends at byte {end}, {left}", data)
@@ -54,10 +61,15 @@ def decode(data: bytes, *, in_stream: bool = False, streaming_parallel: bool = F
 
 
 def decode_next(
-    data: bytes, offset: int, *, in_stream: bool = False, streaming_parallel: bool = False
+    data: bytes,
+    offset: int,
+    *,
+    in_stream: bool = False,
+    streaming_parallel: bool = False,
+    text: DatabaseText = STRICT,
 ) -> tuple[Message, int]:
     """Decode the message at `offset` of several that follow one another; returns it and where it ends."""
-    cursor = _Cursor(data, offset, in_stream, streaming_parallel)
+    cursor = _Cursor(data, offset, in_stream, streaming_parallel, text)
     reader = _READERS.get(cursor.tag)
     if reader is None:
         raise cursor.error("no such message in protocol 1 to 4")
@@ -82,9 +94,11 @@ def _are_left(number: int) -> str:
 class _Cursor:
     """Reads one message front to back; each read says what it is after, for the error."""
 
-    __slots__ = ("data", "in_stream", "offset", "start", "streaming_parallel", "tag")
+    __slots__ = ("data", "in_stream", "offset", "start", "streaming_parallel", "tag", "text")
 
-    def __init__(self, data: bytes, start: int, in_stream: bool, streaming_parallel: bool) -> None:
+    def __init__(
+        self, data: bytes, start: int, in_stream: bool, streaming_parallel: bool, text: DatabaseText
+    ) -> None:
         if start >= len(data):
             raise UndecodableError(
                 "could not decode message: its tag at byte 0 wants 1 byte, 0 are left", b""
@@ -95,6 +109,7 @@ class _Cursor:
         self.offset = start + 1
         self.in_stream = in_stream
         self.streaming_parallel = streaming_parallel
+        self.text = text
 
     @property
     def at(self) -> int:
@@ -156,7 +171,7 @@ class _Cursor:
             raise self.error(f"{what} at byte {self.at} has no terminator, {_are_left(self.left)}")
         text = self.data[self.offset : end]
         try:
-            decoded = text.decode()
+            decoded = self.text.name(text)
         except UnicodeDecodeError as error:
             raise self.error(
                 f"{what} at byte {self.at} is not UTF-8: {error.reason} at byte {self.at + error.start}"

@@ -1,7 +1,7 @@
 """A batch of XLogData frames in one buffer, and big-endian integers gathered from it for all at once."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -14,6 +14,7 @@ from pgcdc_cli.frames import START_LSN, XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.decode import decode
 from pgcdc_cli.pgoutput.messages import Message, Tag
+from pgcdc_cli.types.database_text import STRICT, DatabaseText
 from pgcdc_cli.types.kernels import Booleans, Int64s
 
 LARGEST = 2**31 - 1
@@ -25,7 +26,7 @@ class MessageBuffer:
     """n messages: message i is `data[starts[i]:ends[i]]`.
 
     `lsn` is its frame's start LSN, `head` its first eight bytes, as if zeroes followed the last message.
-    `words[p]` is the 64-bit integer at byte p.
+    `words[p]` is the 64-bit integer at byte p. `text` says how names are written.
     """
 
     data: bytes
@@ -35,9 +36,10 @@ class MessageBuffer:
     ends: Int64s
     lsn: Int64s
     head: Int64s
+    text: DatabaseText = STRICT
 
     @classmethod
-    def join(cls, frames: Sequence[bytes]) -> "Iterator[MessageBuffer]":
+    def join(cls, frames: Sequence[bytes], text: DatabaseText = STRICT) -> "Iterator[MessageBuffer]":
         """Put frames into as few buffers as `LARGEST` allows.
 
         UndecodableError for a frame without a message, or with a sign-bit LSN.
@@ -47,11 +49,11 @@ class MessageBuffer:
         start = done = 0
         while start < len(frames):
             stop = max(start + 1, int(np.searchsorted(ends, done + LARGEST, "right")))
-            yield cls._join(frames[start:stop], sizes[start:stop])
+            yield cls._join(frames[start:stop], sizes[start:stop], text)
             start, done = stop, int(ends[stop - 1])
 
     @classmethod
-    def _join(cls, frames: Sequence[bytes], sizes: Int64s) -> "MessageBuffer":
+    def _join(cls, frames: Sequence[bytes], sizes: Int64s, text: DatabaseText) -> "MessageBuffer":
         if int(sizes.min()) <= XLOGDATA_HEADER:
             short = frames[int(np.argmin(sizes))]
             wanted = XLOGDATA_HEADER + 1
@@ -64,20 +66,20 @@ class MessageBuffer:
         starts = ends - sizes
         lsn = _checked(native(words[starts + START_LSN.start]), frames)
         starts += XLOGDATA_HEADER
-        return cls(data, pa.py_buffer(data), words, starts, ends, lsn, native(words[starts]))
+        return cls(data, pa.py_buffer(data), words, starts, ends, lsn, native(words[starts]), text)
 
     @classmethod
-    def of(cls, chunk: Chunk) -> "MessageBuffer":
+    def of(cls, chunk: Chunk, text: DatabaseText = STRICT) -> "MessageBuffer":
         """Take messages without their frames' headers."""
         data, words = chunk.data, _words(chunk.data)
         ends = chunk.offset + np.cumsum(chunk.sizes)
         starts = ends - chunk.sizes
-        return cls(data, pa.py_buffer(data), words, starts, ends, chunk.lsn, native(words[starts]))
+        return cls(data, pa.py_buffer(data), words, starts, ends, chunk.lsn, native(words[starts]), text)
 
     def select(self, which: "slice | Booleans") -> "MessageBuffer":
         """Take some of the messages; they stay where they are."""
-        columns = (column[which] for column in (self.starts, self.ends, self.lsn, self.head))
-        return MessageBuffer(self.data, self.arrow, self.words, *columns)
+        starts, ends, lsn, head = (column[which] for column in (self.starts, self.ends, self.lsn, self.head))
+        return replace(self, starts=starts, ends=ends, lsn=lsn, head=head)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -92,7 +94,12 @@ class MessageBuffer:
     def decode(self, number: int, *, in_stream: bool = False, streaming_parallel: bool = False) -> Message:
         """Decode one message, as `decode` does; the error says where in the log it is."""
         try:
-            return decode(self.message(number), in_stream=in_stream, streaming_parallel=streaming_parallel)
+            return decode(
+                self.message(number),
+                in_stream=in_stream,
+                streaming_parallel=streaming_parallel,
+                text=self.text,
+            )
         except UndecodableError as error:
             raise self.error(number, error.message) from None
 

@@ -5,6 +5,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from pgcdc_cli.changes.selection import EVERYTHING, Selected
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.pgoutput.messages import Relation
@@ -14,7 +15,8 @@ from pgcdc_cli.types.binary import has_reader, sends_binary, text_of
 class Tables:
     """The tables that relation messages defined, numbered: one number for each distinct version.
 
-    With `binary` each table's types must have a binary reader.
+    With `binary` each table's types must have a binary reader. `selection` says which tables and columns are
+    wanted of those to come.
     """
 
     def __init__(self, describe: Callable[[Relation], TableSchema], *, binary: bool = False) -> None:
@@ -23,6 +25,8 @@ class Tables:
         self._numbers: dict[Relation, int] = {}
         self._tables: list[TableSchema] = []
         self._current: dict[int, int] = {}
+        self._selected: list[Selected | None] = []
+        self.selection = EVERYTHING
 
     def __getitem__(self, number: int) -> TableSchema:
         return self._tables[number]
@@ -34,13 +38,19 @@ class Tables:
     def learn(self, relation: Relation) -> None:
         """Take over a relation message: it counts from here on."""
         table = self._describe(relation)
-        if self._binary:
+        selected = self.selection.of(table)
+        if self._binary and selected is not None:
             _check_readers(table)
         known = self._numbers.get(relation)
         if known is None or (self._tables[known], self._tables[known].facts) != (table, table.facts):
             self._tables.append(table)
+            self._selected.append(selected)
             self._numbers[relation] = len(self._tables) - 1
         self._current[relation.oid] = self._numbers[relation]
+
+    def selected(self, number: int) -> Selected | None:
+        """Give what is wanted of a table; None where nothing is."""
+        return self._selected[number]
 
     def reader(self, number: int) -> Callable[[int, pa.BinaryArray], pa.BinaryArray] | None:
         """Give what reads binary values of a column; None where binary was not asked for."""

@@ -27,6 +27,7 @@ from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.decode import BEGIN, COMMIT
 from pgcdc_cli.pgoutput.message_buffer import MessageBuffer, tag_mask
 from pgcdc_cli.pgoutput.messages import Tag, Truncate
+from pgcdc_cli.types.database_text import STRICT, DatabaseText
 from pgcdc_cli.types.kernels import Int64s
 
 _IS_CHANGE = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE, Tag.TRUNCATE, Tag.MESSAGE)
@@ -167,9 +168,10 @@ class SpooledTransaction:
         self.defined.cut(self._count)
         self.lent.cut(self._count)
 
-    def buffers(self) -> Iterator[MessageBuffer]:
+    def buffers(self, text: DatabaseText) -> Iterator[MessageBuffer]:
         """Give the messages back."""
-        for buffer in map(MessageBuffer.of, () if self.spool is None else self.spool.chunks()):
+        for chunk in () if self.spool is None else self.spool.chunks():
+            buffer = MessageBuffer.of(chunk, text)
             if self._reopened:
                 self.defined.add((one._replace(order=0) for one in _definitions(buffer, 0)), 0)
             yield buffer
@@ -192,11 +194,12 @@ class TransactionEnd:
 class Replay:
     """Gives the assembler messages as they come, and spools.
 
-    `buffer` is the chunk of a spool that is being decoded.
+    `buffer` is the chunk of a spool that is being decoded; `text` says how names are written.
     """
 
-    def __init__(self, assembler: Assembler) -> None:
+    def __init__(self, assembler: Assembler, text: DatabaseText) -> None:
         self.assembler = assembler
+        self._text = text
         self.buffer: MessageBuffer | None = None
         self._count = 0
         self._outside: dict[int, Definition] = {}
@@ -209,7 +212,7 @@ class Replay:
     def spool(self, buffer: MessageBuffer, transaction: SpooledTransaction) -> None:
         """Take messages of a transaction's block, and what they need that came outside of it."""
         chunk = chunk_of_block(buffer) if transaction.streamed else chunk_of(buffer)
-        plain = MessageBuffer.of(chunk)
+        plain = MessageBuffer.of(chunk, buffer.text)
         self._complete(plain, transaction)
         first = _subtransactions(buffer) if transaction.streamed else {}
         transaction.append(chunk, self._numbered(plain), first)
@@ -221,7 +224,7 @@ class Replay:
         oids = [oid for oid in sorted(needed & self._outside.keys()) if self._is_missing(oid, transaction)]
         if oids:
             known = [self._outside[oid]._replace(ordinal=ordinal) for ordinal, oid in enumerate(oids)]
-            transaction.lend(chunk_of(_relations(known)), known)
+            transaction.lend(chunk_of(_relations(known, buffer.text)), known)
 
     def _is_missing(self, oid: int, transaction: SpooledTransaction) -> bool:
         """Say whether a spool has neither a definition of its own nor the newest from elsewhere."""
@@ -232,7 +235,7 @@ class Replay:
         """Let a prepared transaction's definitions count outside of it, unless newer ones came since."""
         newer = self._learn_newer(transaction)
         if newer:
-            yield from self.assembler.assemble(_relations(newer))
+            yield from self.assembler.assemble(_relations(newer, self._text))
 
     def _learn_newer(self, transaction: SpooledTransaction) -> list[Definition]:
         newer = [one for oid, one in transaction.defined.last().items() if one.order > self._order(oid)]
@@ -262,7 +265,7 @@ class Replay:
         Without a change in it there is only an edge: in protocol 1, the server doesn't send it at all. Where
         the end position is reached it stops short, and nothing of the transaction was given.
         """
-        buffers = _without_repeats(transaction.buffers())
+        buffers = _without_repeats(transaction.buffers(self._text))
         first = _up_to_a_change(buffers)
         if first and _has_change(first[-1]):
             whole = chain(_begin(transaction.xid, end, first), first, buffers, _commit(end))
@@ -290,7 +293,7 @@ class Replay:
         spooled = transaction.lent.last() | transaction.defined.last()
         newer = [self._outside[oid] for oid, one in spooled.items() if one.order < self._order(oid)]
         if newer:
-            yield from self.assembler.assemble(_relations(newer))
+            yield from self.assembler.assemble(_relations(newer, self._text))
 
 
 def _tables(buffer: MessageBuffer) -> dict[int, int]:
@@ -342,21 +345,22 @@ def _begin(xid: int, end: TransactionEnd, first: Sequence[MessageBuffer]) -> lis
     """
     begin = BEGIN.pack(b"B", end.commit_lsn, end.time - POSTGRES_EPOCH, xid)
     origins = [w.message(n) for w in first for n in np.flatnonzero(w.tags == Tag.ORIGIN)[:1].tolist()]
-    return [_buffer([begin, *origins[:1]], first[-1].lsn[_IS_CHANGE[first[-1].tags]][0])]
+    lsn = first[-1].lsn[_IS_CHANGE[first[-1].tags]][0]
+    return [_buffer([begin, *origins[:1]], lsn, first[-1].text)]
 
 
 def _commit(end: TransactionEnd) -> list[MessageBuffer]:
     message = COMMIT.pack(b"C", 0, end.commit_lsn, end.end_lsn, end.time - POSTGRES_EPOCH)
-    return [_buffer([message], end.end_lsn)]
+    return [_buffer([message], end.end_lsn, STRICT)]
 
 
-def _relations(definitions: Iterable[Definition]) -> MessageBuffer:
+def _relations(definitions: Iterable[Definition], text: DatabaseText) -> MessageBuffer:
     """Give relation messages, one or more, as if they had just come; the server gives them LSN 0."""
-    return _buffer([definition.message for definition in definitions], 0)
+    return _buffer([definition.message for definition in definitions], 0, text)
 
 
-def _buffer(messages: Sequence[bytes], lsn: int) -> MessageBuffer:
+def _buffer(messages: Sequence[bytes], lsn: int, text: DatabaseText) -> MessageBuffer:
     sizes = np.array([len(message) for message in messages], np.int64)
     return MessageBuffer.of(
-        Chunk(b"".join([*messages, PADDING]), sizes, np.full(len(messages), lsn, np.int64))
+        Chunk(b"".join([*messages, PADDING]), sizes, np.full(len(messages), lsn, np.int64)), text
     )

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from pgcdc_cli.changes.selection import Selected
 from pgcdc_cli.changes.slice import (
     Boundaries,
     ChangeBatch,
@@ -78,6 +79,7 @@ class _Rows:
     """Rows of one table and shape; a stamp is what `Stamps` has of it, from `index` to `seq`."""
 
     table: TableSchema
+    selected: Selected
     operation: Operation
     old_is_key: bool
     stamps: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
@@ -85,18 +87,18 @@ class _Rows:
     old: list[list[_Value]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, table: TableSchema, kind: bytes) -> "_Rows":
+    def of(cls, table: TableSchema, selected: Selected, kind: bytes) -> "_Rows":
         """Begin with rows whose messages have this tag and this marker."""
         if kind not in _KINDS:
             raise _UnusualError
-        return cls(table, _KINDS[kind], kind[1:] == b"K")
+        return cls(table, selected, _KINDS[kind], kind[1:] == b"K")
 
     def batch(self) -> ChangeBatch:
         stamps = np.array(self.stamps, np.int64).T
         new = _full_image(self.new) if self.new else None
         image = _key_image(self.table, self.old) if self.old_is_key else _full_image(self.old)
         old = image if self.old else None
-        return ChangeBatch(self.table, self.operation, Stamps(*stamps), new, old)
+        return self.selected.narrow(ChangeBatch(self.table, self.operation, Stamps(*stamps), new, old))
 
 
 def assemble(
@@ -194,18 +196,22 @@ class _SliceBuilder:
         transaction, number = self._inside(), self.tables.current(int.from_bytes(frame[_OID], "big"))
         if number < 0:
             raise _UnusualError
+        commit_lsn, commit_ts, xid, seq, _ = transaction
+        stamp = (self._next_index(), lsn, commit_lsn, commit_ts, xid, seq)
+        self.open = transaction._replace(seq=seq + 1)
+        selected = self.tables.selected(number)
+        if selected is None:
+            return
         table, kind = self.tables[number], frame[MESSAGE_TAG] + frame[_MARKER]
         rows = self.rows.get((number, kind))
         if rows is None:
-            rows = self.rows[number, kind] = _Rows.of(table, kind)
+            rows = self.rows[number, kind] = _Rows.of(table, selected, kind)
         old, new = _read_row(frame, kind, len(table.columns))
         if old is not None:
             rows.old.append(_checked_key(table, old) if rows.old_is_key else old)
         if new is not None:
             rows.new.append(new)
-        commit_lsn, commit_ts, xid, seq, _ = transaction
-        rows.stamps.append((self._next_index(), lsn, commit_lsn, commit_ts, xid, seq))
-        self.open = transaction._replace(seq=seq + 1)
+        rows.stamps.append(stamp)
 
 
 def _read_row(frame: bytes, kind: bytes, columns: int) -> tuple[list[_Value] | None, list[_Value] | None]:

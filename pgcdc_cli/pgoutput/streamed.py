@@ -40,6 +40,7 @@ from pgcdc_cli.pgoutput.messages import Tag
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy, PreparedTransactions
 from pgcdc_cli.pgoutput.replay import Replay, SpooledTransaction, TransactionEnd, subtransaction_of
 from pgcdc_cli.pgoutput.small_batch import is_small
+from pgcdc_cli.types.database_text import STRICT, DatabaseText
 
 _IS_CONTROL = tag_mask(
     Tag.STREAM_START,
@@ -68,11 +69,18 @@ class PgoutputDecoder:
     """
 
     def __init__(
-        self, assembler: Assembler, spools: Spools, policy: PreparedPolicy, *, skip_before: Lsn
+        self,
+        assembler: Assembler,
+        spools: Spools,
+        policy: PreparedPolicy,
+        *,
+        skip_before: Lsn,
+        text: DatabaseText = STRICT,
     ) -> None:
+        self._text = text
         self._assembler = assembler
         self._spools = spools
-        self._replay = Replay(assembler)
+        self._replay = Replay(assembler, text)
         self._prepared = PreparedTransactions(self._replay, spools, policy, skip_before)
         self._open: dict[int, SpooledTransaction] = {}
         self._block: SpooledTransaction | None = None
@@ -116,7 +124,7 @@ class PgoutputDecoder:
         if small is not None:
             yield from small
             return
-        for buffer in MessageBuffer.join(frames):
+        for buffer in MessageBuffer.join(frames, self._text):
             yield from self._read(buffer)
 
     def _hold_begin(self, frames: Sequence[bytes]) -> Sequence[bytes]:

@@ -38,6 +38,11 @@ def drop_slot(slot: str, *, wait: bool) -> str:
     return f"DROP_REPLICATION_SLOT {quote_identifier(slot)}{' WAIT' if wait else ''}"
 
 
+def alter_slot(slot: str, flags: Mapping[str, bool]) -> str:
+    pairs = ", ".join(f"{flag} {'true' if on else 'false'}" for flag, on in flags.items())
+    return f"ALTER_REPLICATION_SLOT {quote_identifier(slot)} ({pairs})"
+
+
 def start_replication(slot: str, lsn: Lsn, options: Mapping[str, str]) -> str:
     pairs = ", ".join(f"{quote_identifier(name)} {quote_literal(value)}" for name, value in options.items())
     tail = f" ({pairs})" if pairs else ""

@@ -38,8 +38,18 @@ _DROP = {"55000": ErrorKind.USAGE}
 _START = {"XX000": ErrorKind.USAGE}
 """So it is that pgoutput refuses an option it doesn't know."""
 
-_STREAM = {"42704": ErrorKind.PUBLICATION, "0A000": ErrorKind.PUBLICATION, "22": ErrorKind.PUBLICATION}
-"""It doesn't exist, its column lists contradict each other, or a row filter can't be computed."""
+_INVALID_TEXT = {"22021", "22P05"}
+"""A character is invalid, or has no equivalent in the client's encoding."""
+
+_STREAM = {
+    **dict.fromkeys(_INVALID_TEXT, ErrorKind.PROTOCOL),
+    "42704": ErrorKind.PUBLICATION,
+    "0A000": ErrorKind.PUBLICATION,
+    "22": ErrorKind.PUBLICATION,
+}
+"""Text can't be converted; the publication doesn't exist, its column lists contradict each other, or a row
+filter can't be computed.
+"""
 
 _SLOT_FACTS = """
 SELECT slot_type, database, current_database(),
@@ -50,6 +60,7 @@ FROM pg_replication_slots s WHERE slot_name = {}
 
 SYNCED_HINT = "nothing is lost: promote the standby, or connect to the primary"
 
+INVALID_TEXT_HINT = "mend it in the source before it is read, or go on with --invalid-text replace or escape"
 _STREAMING_HINT = "servers fail so at some transactions only where they stream them: --streaming off"
 _PUBLICATION_HINT = "create the publication; then make the slot anew, or advance it past this point"
 
@@ -168,8 +179,43 @@ class ReplicationConnection:
                 failure.hint = "drop it on the primary: the standby has a copy of it"
             raise failure from error
 
-    def start(self, slot: str, lsn: Lsn, options: Mapping[str, str]) -> None:
-        """Begin streaming at `lsn`, or where the slot is if that is later. `options` go to the plugin."""
+    def alter_slot(self, name: str, *, failover: bool | None = None, two_phase: bool | None = None) -> None:
+        """Change what a slot was created with; None leaves it as it is. USAGE where the server is too old."""
+        wanted = (("FAILOVER", failover, 17), ("TWO_PHASE", two_phase, 18))
+        flags = {flag: on for flag, on, _ in wanted if on is not None}
+        for flag, _, since in wanted:
+            if flag in flags and self.server_version < since * 10000:
+                what = f"{flag.lower().replace('_', '-')} of a slot"
+                raise PgcdcError(
+                    ErrorKind.USAGE,
+                    f'could not alter slot "{name}": to change {what} needs PostgreSQL {since}',
+                    hint="create another slot with it, and read the old one to its end first",
+                )
+        try:
+            self._connection.execute(commands.alter_slot(name, flags).encode())
+        except psycopg.Error as error:
+            raise session.server_failure(f'alter slot "{name}"', error, _DROP) from error
+
+    def temporary_copy(self, slot: str) -> str:
+        """Copy a logical slot, from its position on; give the name of the copy, gone with this connection."""
+        name = f"pgcdc_peek_{self._connection.info.backend_pid}"
+        query = sql.SQL("SELECT slot_name FROM pg_copy_logical_replication_slot({}, {}, true)")
+        command = query.format(sql.Literal(slot), sql.Literal(name)).as_string(self._connection)
+        self._row(command, f'copy slot "{slot}"')
+        return name
+
+    @property
+    def database_encoding(self) -> str:
+        """The encoding of the database, by PostgreSQL's name."""
+        return self._connection.info.parameter_status("server_encoding") or "UTF8"
+
+    def start(
+        self, slot: str, lsn: Lsn, options: Mapping[str, str], *, client_encoding: str = "UTF8"
+    ) -> None:
+        """Begin streaming at `lsn`, or where the slot is if that is later. `options` go to the plugin.
+
+        Text comes in `client_encoding`, as the server's SET knows it.
+        """
         self._slot = slot
         self._publications = commands.split_names(options.get("publication_names", ""))
         self._streams = options.get("streaming", "off") not in {"off", "false"}
@@ -177,7 +223,7 @@ class ReplicationConnection:
         timeout = int(self._row(query, "read the server's settings")[0]) / 1000
         position = max(lsn, self._confirmed_flush())
         try:
-            self._connection.execute(commands.start_replication(slot, lsn, options).encode())
+            self._start_replication(commands.start_replication(slot, lsn, options), client_encoding)
         except psycopg.Error as error:
             raise self._start_failure(error) from error
         interval = update_interval(self._status_interval, timeout)
@@ -187,6 +233,19 @@ class ReplicationConnection:
         self._feedback = Feedback(self._connection.pgconn, self._lock, position, interval)
         if self._connection.info.host.startswith(("/", "@")):
             self._read_ahead = ReadAhead(self._copy, self._lock)
+
+    def _start_replication(self, command: str, encoding: str) -> None:
+        if encoding == "UTF8":
+            self._connection.execute(command.encode())
+            return
+        self._connection.execute(f"SET client_encoding = '{encoding}'".encode())
+        try:
+            # Of SQL_ASCII nobody knows what the bytes are.
+            codec = "utf-8" if encoding == "SQL_ASCII" else self._connection.info.encoding
+            self._connection.execute(command.encode(codec))
+        except psycopg.Error:
+            self._connection.execute(b"SET client_encoding = 'UTF8'")
+            raise
 
     def receive(self, limit: int, timeout: float) -> Received:
         """Take up to `limit` frames of what has arrived; if nothing has, wait up to `timeout` seconds."""
@@ -285,6 +344,8 @@ class ReplicationConnection:
 
     def _stream_failure(self, error: psycopg.Error) -> PgcdcError:
         failure = session.server_failure(f'receive from slot "{self._slot}"', error, _STREAM)
+        if error.sqlstate in _INVALID_TEXT:
+            failure.hint = INVALID_TEXT_HINT
         if failure.kind is ErrorKind.PUBLICATION and error.sqlstate == session.UNDEFINED_OBJECT:
             failure.hint = _PUBLICATION_HINT
         if self._streams and error.sqlstate == session.INTERNAL_ERROR and "could not map file" in str(error):

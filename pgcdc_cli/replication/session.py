@@ -8,6 +8,7 @@ language, and then `PQping` tells a server that refuses us from one that isn't t
 import re
 
 import psycopg
+from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import PGconn, Ping
 
@@ -93,6 +94,7 @@ _HINTS = {
     "25006": "connect to the primary: a standby is read only",
     "25P03": _CANCELLED,
     "25P04": _CANCELLED,
+    "42602": "a slot's name has lower case letters, digits and underscores, 63 at most",
     "53300": "raise max_connections or max_wal_senders, or end other sessions",
     "53400": "raise max_replication_slots, or drop a slot that nobody reads: pgcdc slot list",
     "55P03": _CANCELLED,
@@ -162,9 +164,19 @@ def connect_failure(conninfo: str, error: psycopg.Error) -> PgcdcError:
     text = _one_line(_FAILED.sub("", str(error), count=1))
     kind, hint = _refusal(conninfo, text)
     text = _of_several_hosts(str(error)) or text
+    hint = _connect_grant(text, error) or hint
     if error.pgconn is not None and error.pgconn.needs_password:
         kind, hint = ErrorKind.AUTHENTICATION, None
     return PgcdcError(kind, f"could not connect to the server: {text}", hint=hint)
+
+
+def _connect_grant(text: str, error: psycopg.Error) -> str | None:
+    """Write the statement that lets the role into a database that it may not connect to."""
+    refused = re.search(r'permission denied for database "(.+?)"', text)
+    if refused is None or error.pgconn is None:
+        return None
+    role = sql.Identifier(error.pgconn.user.decode()).as_string()
+    return f"GRANT CONNECT ON DATABASE {sql.Identifier(refused[1]).as_string()} TO {role}"
 
 
 def _of_several_hosts(text: str) -> str | None:

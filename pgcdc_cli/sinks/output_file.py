@@ -188,7 +188,8 @@ class OutputFile:
         full = self.held + size >= FRAME_SIZE
         data = piece.data if full else _own(piece.data)
         commits = piece.first_commit_lsn, piece.last_commit_lsn
-        held.add([data], FileState(size, 0, piece.rows, *commits, piece.unchanged))
+        state = FileState(size, 0, piece.rows, *commits, piece.unchanged, piece.invalid_text)
+        held.add([data], state)
         if full:
             self.write_all()
 
@@ -273,7 +274,8 @@ class _HeldRows:
 def _extended(before: FileState, rows: FileState, size: int, crc32: int) -> FileState:
     first = before.first_commit_lsn if before.rows else rows.first_commit_lsn
     last = rows.last_commit_lsn if rows.rows else before.last_commit_lsn
-    return FileState(size, crc32, before.rows + rows.rows, first, last, before.unchanged or rows.unchanged)
+    unchanged, invalid = before.unchanged or rows.unchanged, before.invalid_text + rows.invalid_text
+    return FileState(size, crc32, before.rows + rows.rows, first, last, unchanged, invalid)
 
 
 def _size(data: Data) -> int:

@@ -46,6 +46,7 @@ def _finished(file: PartialFile, kind: str) -> SegmentFile:
         crc32=state.crc32,
         schema=file.schema,
         unchanged=state.unchanged,
+        invalid_text=state.invalid_text,
     )
 
 

@@ -15,6 +15,7 @@ from pgcdc_cli.frames import MESSAGE_TAG, XLOGDATA_HEADER, xlogdata_start
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.messages import Tag
 from pgcdc_cli.pgoutput.streamed import PgoutputDecoder
+from pgcdc_cli.stream.invalid_text import TextMender
 
 _COMMIT = bytes([Tag.COMMIT])
 _GOES_ON = frozenset(
@@ -72,9 +73,10 @@ class FrameEncoder(Protocol):
 class ChangeEncoder:
     """Decodes, assembles, formats; as much at a time as memory should hold."""
 
-    def __init__(self, decoder: PgoutputDecoder, encoding: Format) -> None:
+    def __init__(self, decoder: PgoutputDecoder, encoding: Format, mender: TextMender) -> None:
         self._decoder = decoder
         self._encoding = encoding
+        self._mender = mender
 
     @property
     def in_transaction(self) -> bool:
@@ -103,7 +105,7 @@ class ChangeEncoder:
 
     def _encode(self, decoded: Slice, frames: Sequence[bytes]) -> EncodedSlice:
         try:
-            return self._encoding.encode(decoded)
+            return self._mender.encode(self._encoding, decoded)
         except (PgcdcError, MemoryError):
             raise
         except Exception as error:

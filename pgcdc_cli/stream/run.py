@@ -18,6 +18,7 @@ from pgcdc_cli.pgoutput.streamed import PgoutputDecoder
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.sinks.base import Sink
 from pgcdc_cli.stream.encode import ChangeEncoder, FrameEncoder, RawEncoder
+from pgcdc_cli.stream.invalid_text import TextMender
 from pgcdc_cli.stream.loop import Heartbeats, SliceWriter, StreamLoop
 from pgcdc_cli.stream.receive import TICK
 from pgcdc_cli.stream.reconnect import RetryPolicy
@@ -25,6 +26,7 @@ from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals, StreamSettings
 from pgcdc_cli.stream.snapshot import Snapshot
 from pgcdc_cli.stream.start import RunStart
 from pgcdc_cli.stream.timeline import TimelineWatch
+from pgcdc_cli.types.database_text import DatabaseText, InvalidText
 
 log = logging.getLogger("pgcdc")
 
@@ -53,6 +55,7 @@ class StreamRun:
         heartbeats = Heartbeats(encoding.restartable, settings.heartbeat_interval)
         self._loop = StreamLoop(sink, self._writer, self._end, heartbeats, signals, report)
         self._snapshot_taken = False
+        self._warned: set[str] = set()
 
     @property
     def totals(self) -> RunTotals:
@@ -126,15 +129,22 @@ class StreamRun:
                 identity = connection.identify_system()
             self._end.resolve_now(identity.wal_position)
             self._start.prepare(connection, identity)
-            if not self._take_snapshot(identity.database):
+            text = self._text_of(connection.database_encoding)
+            if not self._take_snapshot(identity.database, text):
                 self._sink.close()
                 return
             options = self._plugin_options(connection.server_version)
             with closing(self._timeline.begin(connection, identity)) as timeline:
                 with self._signals.interruptible():
-                    connection.start(settings.slot, self._sink.durable_lsn, options)
+                    slot = connection.temporary_copy(settings.slot) if settings.peek else settings.slot
+                    connection.start(
+                        slot,
+                        self._sink.durable_lsn,
+                        options,
+                        client_encoding=text.client_encoding,
+                    )
                 retries.connected()
-                self._loop.run(connection, self._encoder(identity.database), timeline.follow)
+                self._loop.run(connection, self._encoder(identity.database, text), timeline.follow)
             self._sink.close()
             self._loop.acknowledge(connection)
             self._part(connection)
@@ -153,7 +163,7 @@ class StreamRun:
         except PgcdcError as error:
             log.warning("%s; the end was perhaps not confirmed", error.message)
 
-    def _take_snapshot(self, database: str) -> bool:
+    def _take_snapshot(self, database: str, text: DatabaseText) -> bool:
         """Write the rows that are there before the stream, if any are wanted; false ends the run."""
         plan, encoding = self._settings.snapshot, self._encoding
         if plan is None or self._snapshot_taken or not (plan.again or self._start.unread):
@@ -161,13 +171,14 @@ class StreamRun:
         assert encoding.decodes, "what isn't decoded has no rows"
         self._restart_format(database)
         with self._signals.interruptible():
-            exported = Snapshot(self._settings.conninfo, self._settings.publications)
+            exported = Snapshot(self._settings.conninfo, self._settings.publications, text)
+        mender = TextMender(text, self._warned)
         with closing(exported) as snapshot:
-            for rows in snapshot.slices(plan.includes, self._describe):
+            for rows in snapshot.slices(plan.includes, self._describe, self._settings.selection):
                 if self._signals.stop:
                     self._sink.rollback()
                     return False
-                self._writer.write([encoding.encode(rows)])
+                self._writer.write([mender.encode(encoding, rows)])
                 self._report(self.totals)
         self._sink.flush()
         self._snapshot_taken = True
@@ -181,7 +192,14 @@ class StreamRun:
         if self._encoding.restartable is not None:
             self._encoding.restartable.restart(database, self._sink.edge.last_commit)
 
-    def _encoder(self, database: str) -> FrameEncoder:
+    def _text_of(self, encoding: str) -> DatabaseText:
+        """Say how text comes; as it is in the database where nothing is decoded."""
+        if not self._encoding.decodes:
+            return DatabaseText(encoding)
+        default: InvalidText = "replace" if self._encoding.name == "debezium" else "stop"
+        return DatabaseText.of(encoding, self._settings.invalid_text, default)
+
+    def _encoder(self, database: str, text: DatabaseText) -> FrameEncoder:
         """Make what encodes the frames of a new connection, which come again from the last edge on."""
         encoding = self._encoding
         if not encoding.decodes:
@@ -195,6 +213,7 @@ class StreamRun:
             max_transactions=self._end.transactions_left(self.totals.transactions),
             binary=self._settings.protocol.binary,
         )
+        assembler.select(self._settings.selection)
         policy = PreparedPolicy(
             known=self._sink.edge.prepared,
             at_prepare=self._settings.at_prepare,
@@ -202,8 +221,8 @@ class StreamRun:
             warn=log.warning,
         )
         spools = self._sink.new_spools()
-        decoder = PgoutputDecoder(assembler, spools, policy, skip_before=self._sink.edge.lsn)
-        return ChangeEncoder(decoder, encoding)
+        decoder = PgoutputDecoder(assembler, spools, policy, skip_before=self._sink.edge.lsn, text=text)
+        return ChangeEncoder(decoder, encoding, TextMender(text, self._warned))
 
 
 def _time_up() -> PgcdcError:

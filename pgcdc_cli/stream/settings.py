@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pgcdc_cli.changes.selection import EVERYTHING, Selection
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.commands import Protocol
+from pgcdc_cli.types.database_text import InvalidText
 
 if TYPE_CHECKING:
     from pgcdc_cli.catalog import Catalog
@@ -51,7 +53,9 @@ class StreamSettings:
     can't be decoded. Without `use_catalog` relation messages are all that is known of tables.
     `make_publication` is called before a new stream begins. `heartbeat_interval` is in seconds, 0 for none.
     `at_prepare` gives out prepared transactions at their PREPARE; `keeps_prepared` says
-    that they can be dealt with at all.
+    that they can be dealt with at all. `peek` reads a temporary copy of the slot, so that nothing is taken.
+    `invalid_text` says what becomes of bytes that are no text; None
+    leaves it to the format. `selection` are the tables and columns that are wanted.
     """
 
     conninfo: str
@@ -74,6 +78,9 @@ class StreamSettings:
     heartbeat_interval: float = 0.0
     at_prepare: bool = False
     keeps_prepared: bool = True
+    peek: bool = False
+    invalid_text: InvalidText | None = None
+    selection: Selection = EVERYTHING
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ PostgreSQL manual, "Streaming Replication Protocol", CREATE_REPLICATION_SLOT wit
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, cast
@@ -16,6 +17,7 @@ import numpy as np
 import psycopg
 from psycopg import sql
 
+from pgcdc_cli.changes.selection import EVERYTHING, Selection
 from pgcdc_cli.changes.slice import ChangeBatch, Edge, FullImage, Slice, SnapshotPosition, Stamps
 from pgcdc_cli.changes.table import ReplicaIdentity, TableSchema
 from pgcdc_cli.lsn import Lsn
@@ -23,6 +25,7 @@ from pgcdc_cli.pgoutput.messages import Relation, RelationColumn
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.replication.session import connect, server_failure
 from pgcdc_cli.types import kernels
+from pgcdc_cli.types.database_text import STRICT, DatabaseText
 
 ROWS = 8192
 """Rows of a slice, at most."""
@@ -60,11 +63,12 @@ class _Table:
 class Snapshot:
     """One snapshot. `position` is where the stream begins that has everything after it.
 
-    Methods raise PgcdcError.
+    `text` says how text comes. Methods raise PgcdcError.
     """
 
-    def __init__(self, conninfo: str, publications: Sequence[str]) -> None:
+    def __init__(self, conninfo: str, publications: Sequence[str], text: DatabaseText = STRICT) -> None:
         self._publications = list(publications)
+        self._text = text
         self._connection = connect(conninfo)
         try:
             self.position = self._begin(conninfo)
@@ -87,13 +91,20 @@ class Snapshot:
         return position
 
     def slices(
-        self, includes: Callable[[str, str], bool], describe: Callable[[Relation], TableSchema]
+        self,
+        includes: Callable[[str, str], bool],
+        describe: Callable[[Relation], TableSchema],
+        selection: Selection = EVERYTHING,
     ) -> Iterator[Slice]:
-        """Read the published tables that `includes` lets through; the last slice, with an edge, is empty."""
+        """Read the published tables that `includes` and the selection let through.
+
+        The last slice, with an edge, is empty.
+        """
         tables = [
-            _Table(describe(relation), row_filter)
+            _Table(selected.table, row_filter)
             for relation, row_filter in self._relations()
             if relation.columns and includes(relation.namespace, relation.name)
+            if (selected := selection.of(describe(relation))) is not None
         ]
         filled = [table for table in tables if self._has_rows(table)]
         stamp = _Stamper(self.position, self._transaction())
@@ -119,13 +130,31 @@ class Snapshot:
         return bool(found)
 
     def _rows(self, table: _Table) -> Iterator[tuple[Any, ...]]:
-        query = sql.SQL("COPY ({}) TO STDOUT").format(_select(table))
+        query = sql.SQL("COPY ({}) TO STDOUT").format(_select(table)).as_string(self._connection)
         doing = f'read the rows of table "{table.schema.display}"'
         try:
-            with self._connection.cursor() as cursor, cursor.copy(query) as copy:
+            with (
+                self._unconverted(),
+                self._connection.cursor() as cursor,
+                cursor.copy(query.encode(self._text.codec)) as copy,
+            ):
                 yield from copy.rows()
         except psycopg.Error as error:
             raise server_failure(doing, error) from error
+
+    @contextmanager
+    def _unconverted(self) -> Iterator[None]:
+        """Have the server send text as it is in the database, if that is how the stream has it.
+
+        With SQL_ASCII it converts and checks nothing, and psycopg gives bytes.
+        """
+        encoding = self._connection.info.parameter_status("server_encoding")
+        if self._text.client_encoding != encoding:
+            yield
+            return
+        self._connection.execute("SET client_encoding = SQL_ASCII")
+        yield
+        self._connection.execute("SET client_encoding = UTF8")
 
     def _ask(self, query: sql.Composable, parameters: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
         try:

@@ -19,6 +19,7 @@ _OLDER_SERVER = (
     "the server is an older copy of itself: bring back the newer one, or use another directory and a new slot"
 )
 _STANDBY_BEHIND = "run again when it has caught up with the primary"
+_SLOT_IN_USE = "leave out --create-slot: there is a checkpoint, and the slot has what follows it"
 _OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
 
 
@@ -36,7 +37,7 @@ class RunStart:
         self._catalog = catalog
         self._signals = signals
         self._decodes = decodes
-        self._started = self._created = False
+        self._started = self._created = self._warned = False
 
     @property
     def unread(self) -> bool:
@@ -89,13 +90,24 @@ class RunStart:
             message = f'could not go on from {done}: slot "{name}" is gone'
             raise PgcdcError(ErrorKind.SLOT_MISSING, message, hint=ErrorKind.GAP.rule.hint)
         self._check_publications()
-        with self._signals.interruptible():
-            connection.create_slot(name, two_phase=self._settings.protocol.two_phase)
+        try:
+            with self._signals.interruptible():
+                connection.create_slot(name, two_phase=self._settings.protocol.two_phase)
+        except PgcdcError as error:
+            if error.kind is ErrorKind.SLOT_EXISTS and done:
+                error.hint = _SLOT_IN_USE
+            raise
         self._created = True
 
     def _check_publications(self) -> None:
-        if self._decodes:
-            self._catalog.check_publications(self._settings.publications)
+        if not self._decodes:
+            return
+        self._catalog.check_publications(self._settings.publications)
+        selection = self._settings.selection
+        if selection.options and not self._warned:
+            self._warned = True
+            for pattern in selection.unmatched(self._catalog.published(self._settings.publications)):
+                log.warning('nothing that the publications have matches "%s"', pattern)
 
     def _checked(
         self, source: StreamSource, position: Lsn, connection: ReplicationConnection

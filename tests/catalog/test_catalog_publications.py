@@ -94,7 +94,18 @@ def test_the_first_missing_publication_is_named(catalog):
     with pytest.raises(PgcdcError, match='could not find publication "Nix"') as caught:
         catalog.check_publications(["there", "Nix", "nada"])
     assert caught.value.kind is ErrorKind.PUBLICATION
-    assert "pgcdc publication create" in caught.value.hint
+    assert caught.value.hint.startswith("see what there is with: pgcdc publication list; or create it with:")
+
+
+def test_a_missing_publication_proposes_what_looks_like_it(catalog):
+    for name in ("shop_pub", "Orders", "other"):
+        catalog.create_publication(Publication(name))
+    with pytest.raises(PgcdcError) as caught:
+        catalog.check_publications(["shop_pup"])
+    assert caught.value.hint.startswith('did you mean "shop_pub"; or create it with:')
+    with pytest.raises(PgcdcError) as caught:
+        catalog.check_publications(["orders"])
+    assert caught.value.hint.startswith('did you mean "Orders"; or create it with:')
 
 
 def test_a_role_without_rights_is_told_so(database, catalog):

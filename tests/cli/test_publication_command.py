@@ -121,7 +121,8 @@ def test_show_of_no_publication(database18, refused):
         database18.uri,
         status=7,
         error='could not find publication "p": it does not exist',
-        hint="create it with: pgcdc publication create p",
+        hint="see what there is with: pgcdc publication list; or create it with: pgcdc publication create p,"
+        " then make the slot anew",
     )
 
 
@@ -216,3 +217,41 @@ def test_what_is_shown_of_a_table_is_read_back_as_the_same(schema, name, columns
     if columns is not None:
         text += f" ({', '.join(map(quoted, columns))})"
     assert published_table(text) == PublishedTable(schema, name, columns)
+
+
+def alter(pgcdc, database, *arguments):
+    ran = pgcdc("publication", "alter", "p", "-d", database.uri, *arguments)
+    assert (ran.status, ran.out, ran.err) == (0, "", "")
+    return shown(pgcdc, database)
+
+
+def names(publication):
+    return [(table["name"], table["columns"], table["row_filter"]) for table in publication["tables"]]
+
+
+def test_alter_changes_what_is_given_and_nothing_else(any_shop, pgcdc):
+    create(pgcdc, any_shop, "--table", '"Odd.Schema"."My ""Table"""')
+    altered = alter(pgcdc, any_shop, "--add-table", "orders(id, total) WHERE (id > 10)", "--via-root")
+    assert names(altered) == [('My "Table"', None, None), ("orders", ["id", "total"], "(id > 10)")]
+    assert (altered["via_root"], altered["operations"]) == (True, ALL)
+    altered = alter(pgcdc, any_shop, "--drop-table", "orders", "--add-schema", "public")
+    assert (names(altered), altered["schemas"]) == ([('My "Table"', None, None)], ["public"])
+    altered = alter(pgcdc, any_shop, "--drop-schema", "public", "--operations", "insert", "--no-via-root")
+    assert (altered["schemas"], altered["operations"], altered["via_root"]) == ([], ["insert"], False)
+    assert names(alter(pgcdc, any_shop, "--set-table", "orders")) == [("orders", None, None)]
+
+
+def test_alter_is_all_or_nothing(shop, pgcdc):
+    before = create(pgcdc, shop, "--table", "orders")
+    ran = pgcdc("publication", "alter", "p", "-d", shop.uri, "--add-schema", "public", "--drop-table", "nix")
+    assert ran.status == 2
+    assert shown(pgcdc, shop) == before
+
+
+def test_alter_of_no_publication_or_of_nothing(shop, pgcdc):
+    ran = pgcdc("publication", "alter", "nix", "-d", shop.uri, "--via-root")
+    assert (ran.status, ran.err.splitlines()[1]) == (
+        7,
+        "hint: see what there is with: pgcdc publication list and pgcdc publication show nix",
+    )
+    assert pgcdc("publication", "alter", "nix", "-d", shop.uri).status == 2

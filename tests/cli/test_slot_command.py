@@ -244,6 +244,26 @@ def test_no_right_to_replicate(database, pgcdc, role, name):
     assert not exists(database, name)
 
 
+def test_no_right_to_connect_names_the_grant(database, pgcdc, role):
+    database.execute(f"REVOKE CONNECT ON DATABASE {database.name} FROM PUBLIC")
+    ran = pgcdc("slot", "list", "-d", database.server.uri(database.name, user=role))
+    assert ran.status == 4
+    hint = ran.err.splitlines()[1].removeprefix("hint: ")
+    assert hint == f'GRANT CONNECT ON DATABASE "{database.name}" TO "{role}"'
+    database.execute(hint)
+    assert pgcdc("slot", "list", "-d", database.server.uri(database.name, user=role)).status == 0
+    database.execute(f"REVOKE CONNECT ON DATABASE {database.name} FROM {role}")
+
+
+def test_a_name_that_no_slot_may_have(database, refused):
+    refused(
+        *("slot", "create", "a-b", "-d", database.uri),
+        status=2,
+        error='could not create slot "a-b": replication slot name "a-b" contains invalid character',
+        hint="a slot's name has lower case letters, digits and underscores, 63 at most",
+    )
+
+
 def test_no_such_role(database, pgcdc):
     ran = pgcdc("slot", "list", "-d", database.server.uri(database.name, user="nobody_at_all"))
     assert ran.status == 4

@@ -141,3 +141,20 @@ def test_transactions_that_are_prepared_are_named(shop, pgcdc):
         shop.execute(f"ROLLBACK PREPARED '{name}'")
     assert pgcdc(*run).status == 0
     assert "prepared" not in pgcdc("status", "changes").out
+
+
+def test_a_slot_beyond_the_checkpoint_is_a_gap(changes, shop, pgcdc):
+    [end] = shop.execute(
+        "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", (changes,)
+    ).fetchone()
+    shop.execute("SELECT pg_logical_emit_message(true, 'x', 'x')")
+    advance = "SELECT end_lsn::text FROM pg_replication_slot_advance(%s, pg_current_wal_lsn())"
+    [position] = shop.execute(advance, (changes,)).fetchone()
+    ran = pgcdc("status", "changes", "-d", shop.uri)
+    assert ran.status == 6
+    assert f"confirmed     {position}" in ran.out
+    assert ran.err == (
+        f'pgcdc: error: could not go on with slot "{changes}": it is at {position},'
+        f" the output ends at {end}\n"
+        "hint: changes in between are lost: --accept-gap goes on without them\n"
+    )

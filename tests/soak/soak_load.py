@@ -75,10 +75,12 @@ WAITING = "SET deadlock_timeout = '40ms'; SET lock_timeout = '120ms'"
 class Load:
     """Sessions of a database, busy until `stop`; `kinds` says how often each thing has happened."""
 
-    def __init__(self, uri: str, seed: int, *, early: bool, messages: str, sessions: int = 5) -> None:
+    def __init__(
+        self, uri: str, seed: int, *, early: bool, messages: str, sessions: int = 5, patient: bool = False
+    ) -> None:
         self._uri = uri
         self._ended = threading.Event()
-        self.shared = Shared(early=early, messages=messages)
+        self.shared = Shared(early=early, messages=messages, patient=patient)
         self._sessions = [
             Session(uri, random.Random(f"{seed} {number}"), number, self.shared, self._ended)
             for number in range(sessions)
@@ -108,16 +110,20 @@ class Load:
     def stop(self) -> None:
         """End the sessions, and what they left prepared."""
         self.__exit__()
-        assert not self.missing()
+        missing = self.missing()
+        assert self.shared.patient or not missing
         with psycopg.connect(self._uri, autocommit=True) as connection:
-            for _, gid in self.shared.prepared:
+            query = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+            for (gid,) in connection.execute(query).fetchall():
                 connection.execute(f"COMMIT PREPARED '{gid}'")
 
 
 class Shared:
     """What the sessions of a load have in common."""
 
-    def __init__(self, *, early: bool, messages: str) -> None:
+    def __init__(self, *, early: bool, messages: str, patient: bool) -> None:
+        self.patient = patient
+        """Sessions go on after a server that went away; what was in doubt then stays prepared, or not."""
         self.early = early
         """The server tells its reader of transactions before they commit."""
         self.messages = messages
@@ -152,15 +158,29 @@ class Session(threading.Thread):
 
     def run(self) -> None:
         try:
-            with psycopg.connect(self._uri, autocommit=True, prepare_threshold=None) as connection:
-                self._connection, self.execute = connection, connection.execute
-                self.execute(WAITING)
-                while not self._ended.wait(self.dice.uniform(0, 0.1)):
-                    self._end_one_prepared()
-                    with self._undoing("ROLLBACK"):
-                        self._transaction()
+            while not self._ended.wait(0.1):
+                with self._server_may_go():
+                    self._work()
         except BaseException as failure:  # noqa: BLE001  raised again where the load is watched
             self.failure = failure
+
+    @contextmanager
+    def _server_may_go(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.OperationalError:
+            if not self._shared.patient:
+                raise
+            self.kinds["server gone"] += 1
+
+    def _work(self) -> None:
+        with psycopg.connect(self._uri, autocommit=True, prepare_threshold=None) as connection:
+            self._connection, self.execute = connection, connection.execute
+            self.execute(WAITING)
+            while not self._ended.wait(self.dice.uniform(0, 0.1)):
+                self._end_one_prepared()
+                with self._undoing("ROLLBACK"):
+                    self._transaction()
 
     def _transaction(self) -> None:
         if self.dice.random() < 0.5:

@@ -5,12 +5,14 @@ import signal
 import subprocess
 from collections import Counter
 from contextlib import suppress
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import pytest
 from logs import Log, Running
 
-INTERRUPTIONS = ("killed", "stopped", "cut off")
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 LOST_FILE = b"could not map filenumber"
 """How servers end all reading at what `soak_load.SHARED` doesn't keep them from: a fault of theirs."""
 
@@ -22,17 +24,28 @@ def check(*, well: bool, errors: bytes) -> None:
     assert well, errors.decode()
 
 
+def early_ends(number: signal.Signals) -> set[int]:
+    """Give the exit statuses of a run that met a signal before it began to read: at SIGINT, a shell's."""
+    return {-number, 128 + number} if number == signal.SIGINT else {-number}
+
+
 class Interrupted:
     """A reader of a slot; `hits` counts the interruptions of each kind that met a run at work."""
 
     def __init__(self, log: Log, slot: str, dice: random.Random, *arguments: str) -> None:
         self.hits: Counter[str] = Counter()
+        self.ways: dict[str, Callable[[], bool]] = {
+            "killed": self._kill,
+            "stopped": self._stop,
+            "cut off": self._cut_off,
+        }
+        """How to interrupt it; each says whether it met a run at work."""
         self._log = log
         self._slot = slot
         self._dice = dice
         self._arguments = arguments
         self._next: list[str] = []
-        self._run = self._start()
+        self._run, self._ended = self._start(), False
 
     def __enter__(self) -> Self:
         return self
@@ -45,19 +58,24 @@ class Interrupted:
 
     def missing(self) -> set[str]:
         """Tell what has not yet happened to it."""
-        return set(INTERRUPTIONS) - self.hits.keys()
+        return self.ways.keys() - self.hits.keys()
 
     def interrupt(self) -> None:
-        """Let it work for a moment, and interrupt it in one of the ways, each in turn, in any order."""
+        """Let it work for a moment, and interrupt it in one of the ways, each in turn, in any order.
+
+        One that met no run at work is next again.
+        """
         if not self._next:
-            self._next = self._dice.sample(INTERRUPTIONS, len(INTERRUPTIONS))
+            self._next = self._dice.sample([*self.ways], len(self.ways))
         self._await_start()
         self._work(self._dice.uniform(0, 1.2))
         how = self._next.pop()
-        if {"killed": self._kill, "stopped": self._stop, "cut off": self._cut_off}[how]():
+        if self.ways[how]():
             self.hits[how] += 1
-        if how != "cut off":
-            self._run = self._start()
+        else:
+            self._next.append(how)
+        if self._ended:
+            self._run, self._ended = self._start(), False
 
     def _await_start(self) -> None:
         """Mostly; a run may be interrupted before it reads, too."""
@@ -73,11 +91,21 @@ class Interrupted:
 
     def _kill(self) -> bool:
         self._run.kill()
+        self._ended = True
         return True
 
     def _stop(self) -> bool:
-        status, errors = self._run.stop()
-        check(well=status in {0, -signal.SIGTERM}, errors=errors)
+        return self._signalled(signal.SIGTERM)
+
+    def _signalled(self, number: signal.Signals) -> bool:
+        """Send a signal that ends it; one that comes before it is ready for that ends it, too."""
+        self._run.process.send_signal(number)
+        return self._ends_by(number)
+
+    def _ends_by(self, number: signal.Signals) -> bool:
+        status, errors = self._run.wait()
+        self._ended = True
+        check(well=status in {0, *early_ends(number)}, errors=errors)
         return status == 0
 
     def _cut_off(self) -> bool:

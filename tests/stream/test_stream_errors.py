@@ -187,7 +187,8 @@ def test_no_such_publication(database, tmp_path):
     run = stream(database.uri, slot, "-D", str(tmp_path / "out"), *NOW)
     refused(
         run, 7, 'find publication "pub"',
-        "create it with: pgcdc publication create pub, then make the slot anew",
+        "see what there is with: pgcdc publication list;"
+        " or create it with: pgcdc publication create pub, then make the slot anew",
     )  # fmt: skip
     assert position(database, slot) == before
 

@@ -1,0 +1,137 @@
+"""What the doctor finds, and what it looks at."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from psycopg import sql
+
+from pgcdc_cli.catalog.publications import Publication, read_publications
+from pgcdc_cli.catalog.server import ServerFacts, Session, read_facts
+from pgcdc_cli.catalog.slots import Slot, read_slots
+
+Level = Literal["error", "warning", "ok"]
+
+_SETTINGS = """
+SELECT name, reset_val, coalesce(unit, '') FROM pg_settings WHERE name = ANY (%(names)s)
+"""
+_NAMES = (
+    "hot_standby_feedback",
+    "idle_in_transaction_session_timeout",
+    "idle_replication_slot_timeout",
+    "idle_session_timeout",
+    "lock_timeout",
+    "logical_decoding_work_mem",
+    "max_replication_slots",
+    "max_slot_wal_keep_size",
+    "max_wal_senders",
+    "max_wal_size",
+    "primary_slot_name",
+    "statement_timeout",
+    "synchronized_standby_slots",
+    "transaction_timeout",
+)
+_ROLE_AND_SENDERS = "SELECT current_user, (SELECT count(*) FROM pg_stat_replication)"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is right or wrong.
+
+    `check` names the kind of finding, for scripts; `subject` the slot, publication or table it is about.
+    `statements` mend it, in this order; `advice` says what no statement does, such as a restart.
+    """
+
+    check: str
+    level: Level
+    message: str
+    subject: str | None = None
+    statements: tuple[str, ...] = ()
+    advice: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting as a new session of this role has it: `value` in units of `unit`, "" for none."""
+
+    value: str
+    unit: str
+
+    @property
+    def number(self) -> int:
+        return int(self.value)
+
+    @property
+    def text(self) -> str:
+        return f"{self.value} {self.unit}".rstrip()
+
+
+class Setup:
+    """What a stream would depend on, each part asked for once. Properties raise PgcdcError.
+
+    Without a slot's name all of the database's are looked at, without publications' names all of them.
+    """
+
+    def __init__(self, session: Session, slot: str | None, publications: Sequence[str]) -> None:
+        self.session = session
+        self.slot_name = slot
+        self.publication_names = tuple(publications)
+
+    @cached_property
+    def facts(self) -> ServerFacts:
+        return read_facts(self.session)
+
+    @cached_property
+    def settings(self) -> dict[str, Setting]:
+        """Settings by name; those that the server's version doesn't have are left out."""
+        rows = self.session.ask(_SETTINGS, {"names": list(_NAMES)}, "read the server's settings")
+        return {name: Setting(value, unit) for name, value, unit in rows}
+
+    @cached_property
+    def role(self) -> str:
+        return str(self._role_and_senders[0])
+
+    @property
+    def wal_senders(self) -> int:
+        """How many there are now."""
+        return int(str(self._role_and_senders[1]))
+
+    @cached_property
+    def _role_and_senders(self) -> tuple[object, ...]:
+        [row] = self.session.ask(_ROLE_AND_SENDERS, {}, "count the walsenders")
+        return row
+
+    @cached_property
+    def slots(self) -> list[Slot]:
+        """All slots of the server."""
+        return read_slots(self.session, None)
+
+    @cached_property
+    def all_publications(self) -> list[Publication]:
+        return read_publications(self.session, None)
+
+    @property
+    def publications(self) -> list[Publication]:
+        """Those that were named, as far as they exist, or all."""
+        wanted = self.publication_names
+        return [one for one in self.all_publications if not wanted or one.name in wanted]
+
+
+def quoted(*name: str) -> str:
+    """Quote a name, maybe with its schema, for SQL."""
+    return sql.Identifier(*name).as_string()
+
+
+def literal(value: object) -> str:
+    """Quote a value for SQL."""
+    return sql.Literal(value).as_string()
+
+
+def set_system(name: str, value: object) -> str:
+    """Write the statement that changes a setting of the server."""
+    return f"ALTER SYSTEM SET {name} = {literal(str(value))};"
+
+
+RELOAD = "SELECT pg_reload_conf();"
+RESTART = "restart the server afterwards"

@@ -1,0 +1,155 @@
+"""Checks of slots: do they still have their changes, and does somebody read them?"""
+
+from collections.abc import Iterator
+
+from pgcdc_cli.catalog.doctor.finding import RELOAD, Finding, Setup, literal, set_system
+from pgcdc_cli.catalog.names import nearest, quoted_list
+from pgcdc_cli.catalog.slots import Slot
+
+_MB = 1 << 20
+_FAILOVER_SINCE = 170000
+
+
+def slot_missing(setup: Setup) -> Iterator[Finding]:
+    """Is the slot there that was named?"""
+    name = setup.slot_name
+    if name is None or _named(setup) is not None:
+        return
+    near = nearest(name, [slot.name for slot in setup.slots])
+    advice = f"or did you mean {quoted_list(near)}?" if near else "create the publication first"
+    statement = f"SELECT pg_create_logical_replication_slot({literal(name)}, 'pgoutput');"
+    yield Finding("slot-missing", "error", f'slot "{name}" does not exist', name, (statement,), advice)
+
+
+def slot_kind(setup: Setup) -> Iterator[Finding]:
+    """Is the named slot one that can be streamed, from this database?"""
+    slot = _named(setup)
+    if slot is None:
+        return
+    name, database = slot.name, setup.facts.database
+    if slot.plugin is None:
+        problem, advice = "is a physical slot, which has no changes of rows", "choose another name with -S"
+    elif slot.database != database:
+        problem = f'belongs to database "{slot.database}", not "{database}"'
+        advice = f"connect to that database: -d {slot.database}"
+    elif slot.plugin != "pgoutput":
+        problem = f"has the plugin {slot.plugin}, which only --format raw can write"
+        advice = "create one with: pgcdc slot create NAME"
+    elif slot.synced:
+        problem = "is a copy that this standby keeps of the primary's"
+        advice = "stream it from the primary, or after the standby's promotion"
+    else:
+        reader = "nobody" if slot.active_pid is None else f"process {slot.active_pid}"
+        flags = ", ".join(flag for flag in ("two_phase", "failover") if getattr(slot, flag))
+        message = f'slot "{name}" is of this database, read by {reader}{flags and f" ({flags})"}'
+        yield Finding("slot-kind", "ok", message, name)
+        return
+    yield Finding("slot-kind", "error", f'slot "{name}" {problem}', name, advice=advice)
+
+
+def slot_lost(setup: Setup) -> Iterator[Finding]:
+    """Have slots lost their changes, or will they at the next checkpoint?"""
+    for slot in _looked_at(setup):
+        name = slot.name
+        drop = f"SELECT pg_drop_replication_slot({literal(name)});"
+        if slot.invalidation_reason or slot.wal_status == "lost":
+            reason = slot.invalidation_reason or "wal_removed"
+            create = f"SELECT pg_create_logical_replication_slot({literal(name)}, {literal(slot.plugin)});"
+            yield Finding(
+                "slot-lost",
+                "error",
+                f'slot "{name}" is invalidated ({reason}): its changes are lost',
+                name,
+                (drop, create) if slot.plugin else (drop,),
+                "take a new snapshot of the tables: what was lost doesn't come back",
+            )
+        elif slot.wal_status == "unreserved":
+            limit = 2 * _megabytes(slot.retained_bytes) + 1024
+            yield Finding(
+                "slot-unreserved",
+                "error",
+                f'slot "{name}" retains more log than max_slot_wal_keep_size: the next checkpoint ends it',
+                name,
+                (set_system("max_slot_wal_keep_size", f"{limit}MB"), RELOAD),
+                "and read it now",
+            )
+
+
+def slot_retained(setup: Setup) -> Iterator[Finding]:
+    """Is much log held back, against the limit or on the disk?"""
+    limit = setup.settings["max_slot_wal_keep_size"].number
+    usual = setup.settings["max_wal_size"].number
+    for slot in _all_alive(setup):
+        name, retained = slot.name, _megabytes(slot.retained_bytes)
+        if limit >= 0 and retained * 2 > limit and slot.wal_status != "unreserved":
+            yield Finding(
+                "slot-near-limit",
+                "warning",
+                f'slot "{name}" retains {retained} MB of log; {limit} MB (max_slot_wal_keep_size) end it',
+                name,
+                (set_system("max_slot_wal_keep_size", f"{4 * retained + 1024}MB"), RELOAD),
+                "or read it more often",
+            )
+        elif slot.active_pid is None and retained > usual:
+            yield Finding(
+                "slot-inactive",
+                "warning",
+                f'slot "{name}" is read by nobody and holds back {retained} MB of log on the server\'s disk'
+                f" (more than max_wal_size, {usual} MB)",
+                name,
+                (f"SELECT pg_drop_replication_slot({literal(name)});",),
+                "read it; drop it only if nobody needs its changes any more",
+            )
+
+
+def slot_spilled(setup: Setup) -> Iterator[Finding]:
+    """Were transactions written to the server's disk before they were sent?"""
+    query = "SELECT slot_name, spill_txns, spill_bytes FROM pg_stat_replication_slots WHERE spill_txns > 0"
+    names = {slot.name for slot in _looked_at(setup)}
+    for name, count, size in setup.session.ask(query, {}, "read the slots' statistics"):
+        if name in names:
+            message = (
+                f'slot "{name}": {count} transactions ({size // _MB} MB) were spilled to the server\'s disk'
+            )
+            reset = f"SELECT pg_stat_reset_replication_slot({literal(name)});"
+            advice = "leave out --streaming off and --proto-version 1, or raise logical_decoding_work_mem"
+            yield Finding("slot-spilled", "warning", message, name, (reset,), advice)
+
+
+def slot_failover(setup: Setup) -> Iterator[Finding]:
+    """Does the named slot survive a failover to a standby that there is?"""
+    slot = _named(setup)
+    standbys = [one.name for one in setup.slots if one.plugin is None]
+    if slot is None or not standbys or setup.facts.in_recovery or setup.facts.version < _FAILOVER_SINCE:
+        return
+    if not slot.failover:
+        message = f'slot "{slot.name}" stays behind when a standby takes over: it is no failover slot'
+        advice = f"pgcdc slot alter {slot.name} --failover"
+        yield Finding("slot-failover", "warning", message, slot.name, advice=advice)
+    elif not setup.settings["synchronized_standby_slots"].value:
+        message = (
+            f'slot "{slot.name}" is a failover slot, but may be ahead of the standbys when one takes over:'
+            " synchronized_standby_slots is empty"
+        )
+        statements = (set_system("synchronized_standby_slots", ", ".join(standbys)), RELOAD)
+        yield Finding("slot-failover", "warning", message, slot.name, statements)
+
+
+def _named(setup: Setup) -> Slot | None:
+    return next((slot for slot in setup.slots if slot.name == setup.slot_name), None)
+
+
+def _looked_at(setup: Setup) -> list[Slot]:
+    """The named slot, or all logical ones of this database."""
+    if setup.slot_name is not None:
+        return [slot for slot in setup.slots if slot.name == setup.slot_name]
+    return [slot for slot in setup.slots if slot.database == setup.facts.database]
+
+
+def _all_alive(setup: Setup) -> list[Slot]:
+    """All slots of the server that still hold log back: they share its disk."""
+    return [slot for slot in setup.slots if slot.wal_status != "lost" and not slot.invalidation_reason]
+
+
+def _megabytes(size: int | None) -> int:
+    return (size or 0) // _MB

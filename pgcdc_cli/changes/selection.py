@@ -1,0 +1,148 @@
+"""Which tables and columns are wanted, by patterns as psql and pg_dump have them."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from pgcdc_cli.changes.slice import ChangeBatch, FewColumns, FullImage, KeyImage
+from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
+
+_PARTS = re.compile(r'(?:"(?:[^"]|"")*"|[^".])+|\.')
+_PIECES = re.compile(r'"((?:[^"]|"")*)"|([*?])|([^"*?]+)')
+
+
+class NamePattern:
+    """A pattern of two or three parts, `schema.table` or `schema.table.column`.
+
+    `*` is any characters, `?` any one; letters are lower case but within quotes, where all stands for itself.
+    """
+
+    def __init__(self, text: str, parts: int) -> None:
+        """Read a pattern; ValueError, with what is wrong, if it hasn't so many parts."""
+        found = _PARTS.findall(text)
+        if "".join(found) != text or found[1::2] != ["."] * (parts - 1) or len(found) != 2 * parts - 1:
+            wanted = ".".join(("schema", "table", "column")[:parts])
+            raise ValueError(f'"{text}" is no pattern of the form {wanted}')
+        self.text = text
+        self._parts = [re.compile(_expression(part), re.DOTALL) for part in found[::2]]
+
+    def matches(self, *names: str) -> bool:
+        """Match as many names as there are parts."""
+        return all(part.fullmatch(name) for part, name in zip(self._parts, names, strict=True))
+
+
+def _expression(part: str) -> str:
+    return "".join(
+        {"*": ".*", "?": "."}[wild] if wild else re.escape(quoted.replace('""', '"') or plain.lower())
+        for quoted, wild, plain in _PIECES.findall(part)
+    )
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which tables and columns are wanted: all, unless there are patterns.
+
+    A column of the key, or of what the server sends of an old row, is wanted whatever the patterns say.
+    """
+
+    tables: tuple[NamePattern, ...] = ()
+    excluded_tables: tuple[NamePattern, ...] = ()
+    excluded_columns: tuple[NamePattern, ...] = ()
+
+    def includes(self, schema: str, table: str) -> bool:
+        """Say whether a table is wanted."""
+        wanted = not self.tables or any(one.matches(schema, table) for one in self.tables)
+        return wanted and not any(one.matches(schema, table) for one in self.excluded_tables)
+
+    def of(self, table: TableSchema) -> "Selected | None":
+        """Choose a table's columns; None for a table that isn't wanted."""
+        if not self.includes(table.schema, table.name):
+            return None
+        kept = tuple(n for n, column in enumerate(table.columns) if self._keeps(table, column))
+        if len(kept) == len(table.columns):
+            return Selected(table)
+        return Selected(_narrowed(table, kept), kept)
+
+    def _keeps(self, table: TableSchema, column: TableColumn) -> bool:
+        if column.name in _key_names(table):
+            return True
+        names = table.schema, table.name, column.name
+        return not any(one.matches(*names) for one in self.excluded_columns)
+
+    def unmatched(self, published: Iterable[tuple[str, str, Sequence[str]]]) -> list[str]:
+        """List the patterns that match none of these tables and columns."""
+        known = list(published)
+        tables = [
+            one.text
+            for one in (*self.tables, *self.excluded_tables)
+            if not any(one.matches(schema, table) for schema, table, _ in known)
+        ]
+        columns = [
+            one.text
+            for one in self.excluded_columns
+            if not any(one.matches(schema, table, name) for schema, table, names in known for name in names)
+        ]
+        return tables + columns
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What a checkpoint holds of it; the order of patterns doesn't matter."""
+        given = {
+            "table": self.tables,
+            "exclude_table": self.excluded_tables,
+            "exclude_column": self.excluded_columns,
+        }
+        return {name: " ".join(sorted({one.text for one in some})) for name, some in given.items() if some}
+
+
+EVERYTHING = Selection()
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """A table as it is wanted; `kept` are the indexes of its columns, None for all."""
+
+    table: TableSchema
+    kept: tuple[int, ...] | None = None
+
+    def narrow(self, batch: ChangeBatch) -> ChangeBatch:
+        """Leave out the other columns of the table's changes."""
+        if self.kept is None:
+            return batch
+        new = None if batch.new is None else self._full(batch.new)
+        old = self._full(batch.old) if isinstance(batch.old, FullImage) else self._key(batch.old)
+        return replace(batch, table=self.table, new=new, old=old)
+
+    def _full(self, image: FullImage) -> FullImage:
+        assert self.kept is not None
+        unchanged = tuple(image.unchanged[number] for number in self.kept)
+        if isinstance(image.columns, FewColumns):
+            return FullImage(FewColumns([image.columns.texts[number] for number in self.kept]), unchanged)
+        return FullImage(tuple(image.columns[number] for number in self.kept), unchanged)
+
+    def _key(self, image: KeyImage | None) -> KeyImage | None:
+        assert self.kept is not None
+        if image is None:
+            return None
+        if isinstance(image.columns, FewColumns):
+            return KeyImage(FewColumns([image.columns.texts[number] for number in self.kept]))
+        return KeyImage(tuple(image.columns[number] for number in self.kept))
+
+
+def _key_names(table: TableSchema) -> set[str]:
+    names = set(table.key or ())
+    if table.facts is not None:
+        names |= {*(table.facts.primary_key or ()), *(table.facts.unique or ())}
+    if table.replica_identity is not ReplicaIdentity.FULL:
+        names |= {column.name for column in table.columns if column.replica_identity}
+    return names
+
+
+def _narrowed(table: TableSchema, kept: Sequence[int]) -> TableSchema:
+    columns = tuple(table.columns[number] for number in kept)
+    facts = table.facts
+    if facts is not None:
+        names = {column.name for column in columns}
+        known = {name: one for name, one in facts.columns.items() if name in names}
+        facts = replace(facts, columns=known)
+    return replace(table, columns=columns, facts=facts)

@@ -1,0 +1,107 @@
+"""`pgcdc doctor`: would a stream run, and lose nothing?"""
+
+import json as json_text
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pgcdc_cli.cli.command_tree import Command, examples, usage_error
+from pgcdc_cli.cli.connection_options import connecting
+from pgcdc_cli.cli.printing import flush, printable, wants_colour, write
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+
+if TYPE_CHECKING:
+    from pgcdc_cli.catalog.doctor import Finding, Level
+
+_LEVELS: "tuple[Level, ...]" = ("error", "warning", "ok")
+_COLOURS = {"error": "\x1b[1;31m", "warning": "\x1b[33m", "ok": "\x1b[32m"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add `doctor`."""
+    app.command(
+        "doctor",
+        cls=Command,
+        epilog=examples(
+            "pgcdc doctor -d shop -S shop_slot --publication shop_pub",
+            "pgcdc doctor -d shop --publication shop_pub --role streamer",
+        ),
+    )(doctor)
+
+
+@connecting
+def doctor(
+    *,
+    conninfo: str,
+    slot: Annotated[
+        str | None, typer.Option("-S", "--slot", metavar="SLOT", help="The slot that will be streamed.")
+    ] = None,
+    publication: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--publication", metavar="NAME", help="A publication that will be streamed; repeatable."
+        ),
+    ] = None,
+    role: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Print the SQL that gives a role the rights it needs, and no more."
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Look for what would stop a stream or lose changes, and say what mends it.
+
+    Only reads. Looks at the server, the role that connects, publications and slots: those that are named, or
+    all of the database. What it finds is an error, a warning or ok; with an error it exits with status 15.
+    """
+    from pgcdc_cli.catalog import Catalog
+
+    if role is not None and (json or slot is not None):
+        raise usage_error("--role prints SQL: it excludes --json and -S")
+    with Catalog(conninfo) as catalog:
+        if role is not None:
+            for statement in catalog.streaming_grants(role, publication or []):
+                write(statement)
+            return
+        findings = catalog.diagnose(slot, publication or [])
+    findings.sort(key=lambda finding: _LEVELS.index(finding.level))
+    if json:
+        content = {"format_version": 1, "findings": [asdict(finding) for finding in findings]}
+        write(json_text.dumps(content))
+    else:
+        _print(findings)
+    _judge(findings)
+
+
+def _print(findings: "Sequence[Finding]") -> None:
+    colours, plain = (_COLOURS, "\x1b[0m") if wants_colour(sys.stdout) else (dict.fromkeys(_LEVELS, ""), "")
+    for finding in findings:
+        word = f"{colours[finding.level]}{finding.level}{plain}{' ' * (7 - len(finding.level))}"
+        write(f"{word}  {printable(finding.message)}")
+        for line in _remedy(finding):
+            write(" " * 9 + printable(line))
+
+
+def _remedy(finding: "Finding") -> Iterator[str]:
+    yield from finding.statements
+    if finding.advice is not None:
+        yield f"({finding.advice})"
+
+
+def _judge(findings: "Sequence[Finding]") -> None:
+    """Raise PgcdcError UNFIT if there is an error."""
+    counts = Counter(finding.level for finding in findings)
+    if not counts["error"]:
+        return
+    flush()
+    found = ", ".join(
+        f"{counts[level]} {level}{'' if counts[level] == 1 else 's'}"
+        for level in _LEVELS[:2]
+        if counts[level]
+    )
+    raise PgcdcError(ErrorKind.UNFIT, f"could not find everything in order: {found}")

@@ -1,0 +1,172 @@
+"""Values that are no valid text: where the first one stands, or what is put in its place."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from pgcdc_cli.changes.slice import ChangeBatch, FewColumns, FullImage, KeyImage, Slice, texts_of
+from pgcdc_cli.changes.table import TableColumn, TableSchema
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.formats.interface import EncodedSlice, Format, Piece
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.replication.connection import INVALID_TEXT_HINT
+from pgcdc_cli.types.database_text import DatabaseText, first_invalid
+
+log = logging.getLogger("pgcdc")
+
+ImageT = TypeVar("ImageT", FullImage, KeyImage, FullImage | KeyImage)
+_LONGEST_VALUE = 60
+
+
+class TextMender:
+    """Makes the text of slices UTF-8; with "stop" it passes slices on as they are.
+
+    It warns of each table once, and counts for the manifest.
+    """
+
+    def __init__(self, text: DatabaseText, warned: set[str]) -> None:
+        self._text = text
+        self._warned = warned
+        self._counts: Counter[TableSchema] = Counter()
+
+    def encode(self, encoding: Format, slice_: Slice) -> EncodedSlice:
+        """Encode a slice, mended; a PROTOCOL error names the first value that is no valid UTF-8."""
+        mended = self._mend(slice_)
+        try:
+            return self._counted(encoding.encode(mended))
+        except MemoryError:
+            raise
+        except Exception as error:
+            invalid = _invalid_value(mended)
+            if invalid is None:
+                raise
+            raise invalid from error
+
+    def _mend(self, slice_: Slice) -> Slice:
+        """Give a slice whose values are UTF-8."""
+        self._counts.clear()
+        if self._text.passes:
+            return slice_
+        return replace(slice_, changes=tuple(map(self._batch, slice_.changes)))
+
+    def _counted(self, encoded: EncodedSlice) -> EncodedSlice:
+        """Say of each file's rows how many values of the last slice were no valid text."""
+        if not self._counts:
+            return encoded
+        left = Counter(self._counts)
+        return replace(encoded, pieces=tuple(_counted(piece, left) for piece in encoded.pieces))
+
+    def _batch(self, batch: ChangeBatch) -> ChangeBatch:
+        new = None if batch.new is None else self._image(batch.table, batch.new)
+        old = None if batch.old is None else self._image(batch.table, batch.old)
+        if new is batch.new and old is batch.old:
+            return batch
+        return replace(batch, new=new, old=old)
+
+    def _image(self, table: TableSchema, image: ImageT) -> ImageT:
+        columns = image.columns
+        few = isinstance(columns, FewColumns)
+        given = columns.texts if isinstance(columns, FewColumns) else columns
+        mended: list[Any] = [
+            None if values is None else self._values(table, column, values)
+            for column, values in zip(table.columns, given, strict=True)
+        ]
+        if all(new is old for new, old in zip(mended, given, strict=True)):
+            return image
+        return replace(image, columns=FewColumns(mended) if few else tuple(mended))
+
+    def _values(
+        self, table: TableSchema, column: TableColumn, values: pa.BinaryArray | list[bytes | None]
+    ) -> pa.BinaryArray | list[bytes | None]:
+        backslashes = _backslashes(column)
+        mended: pa.BinaryArray | list[bytes | None]
+        if isinstance(values, list):
+            if all(value is None or value.isascii() for value in values):
+                return values
+            mended, invalid = self._text.values(values, backslashes)
+        else:
+            mended, invalid = self._text.column(values, backslashes)
+        if invalid:
+            self._counts[table] += invalid
+            self._warn(table, column)
+        return mended
+
+    def _warn(self, table: TableSchema, column: TableColumn) -> None:
+        if table.display not in self._warned:
+            self._warned.add(table.display)
+            log.warning(
+                'column "%s" of table "%s" has text that is invalid: --invalid-text %s applies',
+                column.name,
+                table.display,
+                self._text.invalid,
+            )
+
+
+def _counted(piece: Piece, left: Counter[TableSchema]) -> Piece:
+    """Take the counts of the tables that a piece is of: of all where it holds several."""
+    tables = [table for table in left if piece.table in (None, table)]
+    if not piece.rows or not tables:
+        return piece
+    return replace(piece, invalid_text=sum(left.pop(table) for table in tables))
+
+
+def _backslashes(column: TableColumn) -> int:
+    """Say how many backslashes stand for one in this column's text."""
+    type_ = column.type
+    if type_.element is not None:
+        return 4 if type_.element.name in {"json", "jsonb"} else 2
+    return 2 if type_.name in {"json", "jsonb", "hstore"} else 1
+
+
+def _invalid_value(slice_: Slice) -> PgcdcError | None:
+    """Find the first value that is no valid UTF-8, and name table, column, key and position."""
+    found = (_invalid(batch) for batch in slice_.changes)
+    named = [one for one in found if one is not None]
+    if not named:
+        return None
+    _, table, where, lsn = min(named, key=lambda one: one[0])
+    message = f'could not decode {where} of table "{table}": it is not valid UTF-8 (LSN {lsn})'
+    return PgcdcError(ErrorKind.PROTOCOL, message, hint=INVALID_TEXT_HINT)
+
+
+def _invalid(batch: ChangeBatch) -> tuple[int, str, str, Lsn] | None:
+    """Find a batch's first invalid value: its index in the stream, table, column and key, LSN."""
+    places = [
+        (row, number)
+        for image in (batch.new, batch.old)
+        if image is not None
+        for number, values in enumerate(_arrays(image.columns))
+        if values is not None and (row := first_invalid(values)) is not None
+    ]
+    if not places:
+        return None
+    row, number = min(places)
+    where = f'column "{batch.table.columns[number].name}"{_key(batch, row)}'
+    return int(batch.stamps.index[row]), batch.table.display, where, Lsn(int(batch.stamps.lsn[row]))
+
+
+def _arrays(columns: Sequence[pa.BinaryArray | None]) -> Iterator[pa.BinaryArray | None]:
+    return (columns[number] for number in range(len(columns)))
+
+
+def _key(batch: ChangeBatch, row: int) -> str:
+    image = batch.new or batch.old
+    names = batch.table.key
+    if image is None or not names:
+        return ""
+    numbers = [number for number, column in enumerate(batch.table.columns) if column.name in names]
+    pairs = [
+        f"{batch.table.columns[number].name}={_shown(texts[row])}"
+        for number in numbers
+        if (texts := texts_of(image.columns, number)) is not None
+    ]
+    return f" in the row with {', '.join(pairs)}"
+
+
+def _shown(value: bytes | None) -> str:
+    text = "NULL" if value is None else value.decode(errors="backslashreplace")
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."

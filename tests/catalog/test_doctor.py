@@ -1,0 +1,350 @@
+"""Every fault that the doctor names: found, mended by the very statements that it gives, and gone."""
+
+import contextlib
+import uuid
+
+import psycopg
+import pytest
+from debian_server import DebianServer
+from processes import wait_until
+from servers import Database, new_slot_name, remove
+from standbys import replayed, standby
+
+from pgcdc_cli.catalog import Catalog
+
+
+def findings(database, *publications, slot=None, user=None):
+    uri = database.uri if user is None else database.server.uri(database.name, user=user)
+    with Catalog(uri) as catalog:
+        return catalog.diagnose(slot, publications)
+
+
+def problems(*arguments, **options):
+    found = findings(*arguments, **options)
+    return [(one.check, one.level, one.subject) for one in found if one.level != "ok"]
+
+
+def mend(database, check, *publications, restart=False, **options):
+    """Run the statements of the one finding of this kind, after which there is none."""
+    found = [one for one in findings(database, *publications, **options) if one.check == check]
+    [finding] = [one for one in found if one.level != "ok"]
+    assert finding.statements
+    with psycopg.connect(database.uri, autocommit=True) as connection:
+        for statement in finding.statements:
+            connection.execute(statement)
+    if restart:
+        assert "restart" in finding.advice
+        database.server.pg_ctl("restart", "-m", "fast")
+    # A new setting takes a moment to be everywhere.
+    wait_until(lambda: check not in [one for one, _, _ in problems(database, *publications, **options)])
+    return finding
+
+
+def alter_system(database, name, value):
+    database.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+    database.execute("SELECT pg_reload_conf()")
+    wait_until(lambda: database.execute(f"SHOW {name}").fetchone() == (value,))
+
+
+@contextlib.contextmanager
+def altered(database, name, value):
+    """A setting of the server, reset in the end."""
+    alter_system(database, name, value)
+    try:
+        yield
+    finally:
+        database.execute(f"ALTER SYSTEM RESET {name}")
+        database.execute("SELECT pg_reload_conf()")
+
+
+@pytest.fixture
+def own_database(own_server):
+    """Make a database on a server of its own, with settings that other tests could not live with."""
+    made = []
+
+    def make(**settings):
+        made.append(Database(own_server(18, settings)))
+        return made[-1]
+
+    yield make
+    for database in made:
+        database.connection.close()
+
+
+@pytest.fixture
+def role(database):
+    """A role that may log in, and nothing else."""
+    name = f"r_{uuid.uuid4().hex[:12]}"
+    database.execute(f"CREATE ROLE {name} LOGIN")
+    yield name
+    database.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
+
+
+def publish(database, *statements, objects="FOR ALL TABLES"):
+    for statement in statements:
+        database.execute(statement)
+    database.execute(f"CREATE PUBLICATION p {objects}")
+
+
+def test_what_is_in_order_has_no_problem(database):
+    publish(database, "CREATE TABLE orders (id int PRIMARY KEY, total numeric)")
+    slot = database.create_slot()
+    assert problems(database, "p", slot=slot) == []
+    assert 'publication "p" has 1 table' in [one.message for one in findings(database, "p", slot=slot)]
+
+
+def test_a_wal_level_that_is_too_low(own_database):
+    database = own_database(wal_level="replica")
+    mend(database, "wal-level", restart=True)
+
+
+def test_neither_walsenders_nor_slots_are_left(own_database):
+    database = own_database(max_wal_senders="0", max_replication_slots="1")
+    slot = database.create_slot()
+    assert ("free-slots", "error", None) in problems(database)
+    assert ("free-slots", "warning", None) in problems(database, slot=slot)
+    database.connection.close()
+    mend(database, "free-slots", restart=True)
+    mend(database, "free-wal-senders", restart=True)
+
+
+def test_a_role_without_replication(database, role):
+    mend(database, "replication-right", user=role)
+
+
+@pytest.mark.parametrize("value", ["0", "2s"])
+def test_a_timeout_of_walsenders_that_is_too_low_or_none(database, value):
+    database.execute(f"ALTER DATABASE {database.name} SET wal_sender_timeout = '{value}'")
+    try:
+        mend(database, "wal-sender-timeout")
+    finally:
+        database.execute(f"ALTER ROLE postgres IN DATABASE {database.name} RESET ALL")
+
+
+def test_timeouts_of_sessions_are_no_problem_and_it_says_so(database):
+    database.execute(f"ALTER DATABASE {database.name} SET statement_timeout = '5s'")
+    [said] = [one for one in findings(database) if one.check == "session-timeouts"]
+    assert (said.level, said.message) == (
+        "ok",
+        "statement_timeout (5000 ms): not in force for pgcdc, whose sessions set it to 0",
+    )
+
+
+def test_little_memory_to_decode(database):
+    database.execute(f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'")
+    try:
+        mend(database, "logical-decoding-work-mem")
+    finally:
+        database.execute(f"ALTER ROLE postgres IN DATABASE {database.name} RESET ALL")
+
+
+def test_slots_that_are_invalidated_when_idle(own_database):
+    mend(own_database(idle_replication_slot_timeout="1h"), "idle-slot-timeout")
+
+
+def test_a_missing_publication(database):
+    mend(database, "publication-missing", "shop_pub")
+
+
+def test_a_missing_publication_has_near_names(database):
+    database.execute("CREATE PUBLICATION shop_pub")
+    [finding] = [one for one in findings(database, "shop_pup") if one.check == "publication-missing"]
+    assert finding.advice.startswith('or did you mean "shop_pub"?')
+
+
+def test_a_missing_publication_and_no_right_to_create_one(database, role):
+    [finding] = [one for one in findings(database, "q", user=role) if one.check == "publication-missing"]
+    database.execute(finding.statements[0])
+    with psycopg.connect(database.server.uri(database.name, user=role), autocommit=True) as connection:
+        connection.execute("CREATE PUBLICATION q")
+
+
+def test_a_database_without_publications(database):
+    assert ("publication-missing", "warning", None) in problems(database)
+
+
+def test_a_publication_without_tables(database):
+    publish(database, "CREATE TABLE orders (id int PRIMARY KEY)", objects="")
+    mend(database, "publication-empty", "p")
+
+
+def test_operations_that_are_left_out(database):
+    publish(
+        database,
+        "CREATE TABLE orders (id int PRIMARY KEY)",
+        objects="FOR ALL TABLES WITH (publish = 'insert, delete')",
+    )
+    finding = mend(database, "operations", "p")
+    assert "update, truncate" in finding.message
+
+
+KEY = "id int PRIMARY KEY"
+
+
+@pytest.mark.parametrize(
+    ("check", "columns", "identity", "objects"),
+    [
+        ("replica-identity", "id int", "DEFAULT", "FOR ALL TABLES"),
+        ("replica-identity", "id int NOT NULL UNIQUE", "DEFAULT", "FOR TABLE t"),
+        ("replica-identity", KEY, "NOTHING", "FOR TABLE t"),
+        ("replica-identity", "id int PRIMARY KEY DEFERRABLE", "DEFAULT", "FOR TABLE t"),
+        ("column-list", f"{KEY}, a int", "DEFAULT", "FOR TABLE t (a)"),
+        ("column-list", f"{KEY}, a int", "FULL", "FOR TABLE t (id)"),
+        ("row-filter", f"{KEY}, a int", "DEFAULT", "FOR TABLE t WHERE (a > 1)"),
+        ("row-filter", f"{KEY}, a int", "DEFAULT", "FOR TABLE t (id) WHERE (a > 1)"),
+    ],
+)
+def test_updates_that_would_fail_on_the_source(database, check, columns, identity, objects):
+    table = f"CREATE TABLE t ({columns})"
+    publish(database, table, f"ALTER TABLE t REPLICA IDENTITY {identity}", objects=objects)
+    database.execute("INSERT INTO t (id) VALUES (1)")
+    with pytest.raises(psycopg.Error):
+        database.execute("UPDATE t SET id = 2")
+    finding = mend(database, check, "p")
+    assert (finding.level, finding.subject) == ("error", "public.t")
+    database.execute("UPDATE t SET id = 2")
+
+
+def test_inserts_alone_need_no_identity(database):
+    publish(database, "CREATE TABLE t (id int)", objects="FOR TABLE t WITH (publish = 'insert')")
+    assert "replica-identity" not in [check for check, _, _ in problems(database, "p")]
+
+
+@pytest.mark.parametrize("columns", ["id int", "id int NOT NULL UNIQUE"])
+def test_tables_without_a_key(database, columns):
+    publish(database, f"CREATE TABLE t ({columns})", "ALTER TABLE t REPLICA IDENTITY FULL")
+    mend(database, "keyless-table", "p")
+
+
+def test_partitions_under_their_own_names(database):
+    root = f"CREATE TABLE t ({KEY}) PARTITION BY RANGE (id)"
+    publish(database, root, "CREATE TABLE t_1 PARTITION OF t DEFAULT", objects="FOR TABLE t")
+    assert mend(database, "partition-root", "p").subject == "public.t"
+    assert problems(database, "p") == []
+
+
+@pytest.mark.parametrize("via_root", ["true", "false"])
+def test_each_partition_has_an_identity_of_its_own(database, via_root):
+    root = f"CREATE TABLE t ({KEY}) PARTITION BY RANGE (id)"
+    leaf = "CREATE TABLE t_1 PARTITION OF t DEFAULT"
+    nothing = "ALTER TABLE t_1 REPLICA IDENTITY NOTHING"
+    objects = f"FOR TABLE t WITH (publish_via_partition_root = {via_root})"
+    publish(database, root, leaf, nothing, objects=objects)
+    assert mend(database, "replica-identity", "p").subject == "public.t_1"
+
+
+@pytest.mark.parametrize("objects", ["FOR ALL TABLES", "FOR TABLES IN SCHEMA public"])
+def test_unlogged_tables(database, objects):
+    publish(database, f"CREATE UNLOGGED TABLE t ({KEY})", f"CREATE TABLE u ({KEY})", objects=objects)
+    assert mend(database, "unlogged-table", "p").subject == "public.t"
+
+
+def test_tables_that_the_role_may_not_read(database, role):
+    publish(database, "CREATE SCHEMA s", f"CREATE TABLE s.t ({KEY}, a int)", objects="FOR TABLE s.t (id)")
+    database.execute(f"ALTER ROLE {role} REPLICATION")
+    mend(database, "select-right", "p", user=role)
+    database.execute(f"REVOKE SELECT ON s.t FROM {role}")
+    database.execute(f"GRANT SELECT (id) ON s.t TO {role}")
+    assert problems(database, "p", user=role) == []
+
+
+def test_a_missing_slot(database):
+    name = new_slot_name()
+    mend(database, "slot-missing", slot=name)
+    [finding] = [one for one in findings(database, slot=f"{name}x") if one.check == "slot-missing"]
+    assert finding.advice == f'or did you mean "{name}"?'
+
+
+def test_slots_of_another_kind_or_database(database):
+    name = new_slot_name()
+    other = Database(database.server)
+    try:
+        [finding] = [one for one in findings(other, slot=database.create_slot()) if one.check == "slot-kind"]
+        assert (finding.level, finding.advice) == ("error", f"connect to that database: -d {database.name}")
+        database.execute("SELECT pg_create_physical_replication_slot(%s)", (name,))
+        assert ("slot-kind", "error", name) in problems(database, slot=name)
+    finally:
+        database.execute("SELECT pg_drop_replication_slot(%s)", (name,))
+        other.drop()
+
+
+def write_log(database, megabytes):
+    for _ in range(megabytes):
+        database.execute("SELECT pg_logical_emit_message(false, 'x', repeat('x', 1048576))")
+
+
+def test_a_slot_that_nobody_reads(own_database):
+    database = own_database(max_wal_size="32MB", min_wal_size="32MB")
+    slot = database.create_slot()
+    write_log(database, 40)
+    assert mend(database, "slot-inactive").subject == slot
+
+
+def test_a_slot_near_the_limit_beyond_it_and_lost(own_database):
+    database = own_database(max_slot_wal_keep_size="32MB")
+    slot = database.create_slot()
+    write_log(database, 24)
+    assert mend(database, "slot-near-limit").subject == slot
+    with altered(database, "max_slot_wal_keep_size", "8MB"):
+        assert mend(database, "slot-unreserved").subject == slot
+        alter_system(database, "max_slot_wal_keep_size", "8MB")
+        database.execute("CHECKPOINT")
+        finding = mend(database, "slot-lost")
+        assert finding.message == f'slot "{slot}" is invalidated (wal_removed): its changes are lost'
+
+
+def test_transactions_that_were_spilled(database):
+    publish(database, f"CREATE TABLE t ({KEY}, a text)")
+    slot = database.create_slot()
+    database.execute("SET logical_decoding_work_mem = '64kB'")
+    database.execute("INSERT INTO t SELECT i, repeat('x', 100) FROM generate_series(1, 5000) i")
+    decode = "SELECT count(*) FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL, %s, '1', %s, 'p')"
+    database.execute(decode, (slot, "proto_version", "publication_names"))
+    assert mend(database, "slot-spilled").subject == slot
+
+
+def test_a_standby(own_database):
+    database = own_database()
+    primary = database.server
+    follower = standby(primary)
+    try:
+        slot, copy = database.create_slot(), new_slot_name()
+        assert ("slot-failover", "warning", slot) not in problems(database, slot=slot)
+        database.execute("SELECT pg_create_physical_replication_slot(%s)", (copy,))
+        assert ("slot-failover", "warning", slot) in problems(database, slot=slot)
+        replayed(follower, primary)
+        database.server, database.uri = follower, follower.uri(database.name)
+        found = problems(database)
+        assert ("hot-standby-feedback", "warning", None) in found
+        assert ("primary-slot-name", "warning", None) in found
+        mend(database, "hot-standby-feedback")
+    finally:
+        remove(follower)
+
+
+def test_failover_slots_that_run_ahead_of_the_standbys(own_database):
+    database, slot, copy = own_database(), new_slot_name(), new_slot_name()
+    database.execute("SELECT pg_create_physical_replication_slot(%s)", (copy,))
+    create = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, false, true)"
+    database.execute(create, (slot,))
+    mend(database, "slot-failover", slot=slot)
+
+
+def test_what_the_role_may_not_see_is_said(database, role):
+    database.execute("REVOKE EXECUTE ON FUNCTION pg_current_wal_lsn() FROM PUBLIC")
+    assert ("not-seen", "warning", "slot-lost") in problems(database, user=role)
+
+
+@pytest.mark.skipif(DebianServer.missing() is not None, reason=DebianServer.missing() or "")
+def test_postgresql_15():
+    server = DebianServer()
+    try:
+        database = Database(server)
+        publish(database, f"CREATE TABLE t ({KEY}, a int)", objects="FOR TABLE t WHERE (a > 1)")
+        slot = database.create_slot()
+        assert problems(database, "p", slot=slot) == [("row-filter", "error", "public.t")]
+        mend(database, "row-filter", "p", slot=slot)
+        assert problems(database, "p", slot=slot) == []
+        database.drop()
+    finally:
+        server.stop()

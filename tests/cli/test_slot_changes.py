@@ -1,0 +1,123 @@
+"""`pgcdc slot advance`, `copy` and `alter` against real servers."""
+
+import json
+import os
+import subprocess
+
+import pytest
+from processes import PGCDC, wait_until
+
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.replication.connection import ReplicationConnection
+
+
+@pytest.fixture
+def slot(database):
+    """A slot with a transaction behind it."""
+    slot = database.create_slot()
+    database.execute("CREATE TABLE t (a int)")
+    return slot
+
+
+def confirmed(database, slot):
+    query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
+    return database.execute(query, (slot,)).fetchone()[0]
+
+
+def log_end(database):
+    return database.execute("SELECT pg_current_wal_lsn()::text").fetchone()[0]
+
+
+def test_advance_goes_to_a_position_or_to_the_end(database, pgcdc, slot):
+    middle = log_end(database)
+    database.execute("INSERT INTO t VALUES (1)")
+    ran = pgcdc("slot", "advance", slot, "-d", database.uri, "--to", middle, "--yes")
+    assert (ran.status, ran.out, ran.err) == (0, f"{slot} {middle}\n", "")
+    ran = pgcdc("slot", "advance", slot, "-d", database.uri, "--to", "now", "--yes")
+    assert (ran.status, ran.out) == (0, f"{slot} {confirmed(database, slot)}\n")
+    assert confirmed(database, slot) != middle
+
+
+def test_advance_never_goes_back(database, refused, slot):
+    at = confirmed(database, slot)
+    refused(
+        *("slot", "advance", slot, "-d", database.uri, "--to", "0/10", "--yes"),
+        status=2,
+        error=f'could not advance slot "{slot}" to 0/10: it is at {at} already',
+        hint="a slot goes forward only: what is confirmed may be gone",
+    )
+
+
+def test_advance_without_a_terminal_wants_to_be_told(database, refused, slot):
+    at = confirmed(database, slot)
+    refused(
+        *("slot", "advance", slot, "-d", database.uri, "--to", "now"),
+        status=2,
+        error="could not ask: standard input is no terminal",
+        hint="add --yes if you are sure",
+    )
+    assert confirmed(database, slot) == at
+
+
+def test_what_somebody_reads_is_neither_advanced_nor_altered(database, pgcdc, slot):
+    database.execute("CREATE PUBLICATION p")
+    with ReplicationConnection(database.uri) as reader:
+        reader.start(slot, Lsn(0), {"proto_version": "1", "publication_names": "p"})
+        ran = pgcdc("slot", "advance", slot, "-d", database.uri, "--to", "now", "--yes")
+        assert (ran.status, ran.out) == (5, "")
+        assert ran.err.splitlines()[1] == f"hint: end what reads it: pgcdc slot show {slot} tells"
+        if database.server.version >= 17:
+            assert pgcdc("slot", "alter", slot, "-d", database.uri, "--failover").status == 5
+    reading = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
+    wait_until(lambda: not database.execute(reading, (slot,)).fetchone()[0])
+
+
+def test_a_copy_goes_on_from_the_same_point(database, pgcdc, slot):
+    ran = pgcdc("slot", "copy", slot, f"{slot}_2", "-d", database.uri)
+    assert (ran.status, ran.out, ran.err) == (0, f"{slot}_2 {confirmed(database, slot)}\n", "")
+    assert confirmed(database, f"{slot}_2") == confirmed(database, slot)
+    assert pgcdc("slot", "copy", slot, f"{slot}_2", "-d", database.uri).status == 5
+    assert pgcdc("slot", "copy", "nix", f"{slot}_3", "-d", database.uri).status == 5
+
+
+def shown(database, pgcdc, slot):
+    slot = json.loads(pgcdc("slot", "show", slot, "-d", database.uri, "--json").out)
+    return slot["failover"], slot["two_phase"]
+
+
+def test_alter_changes_what_the_server_can(database, pgcdc, refused, slot):
+    if database.server.version >= 18:
+        assert pgcdc("slot", "alter", slot, "-d", database.uri, "--failover").status == 0
+        assert shown(database, pgcdc, slot) == (True, False)
+        line = ("slot", "alter", slot, "-d", database.uri, "--no-failover", "--two-phase")
+        assert pgcdc(*line).status == 0
+        assert shown(database, pgcdc, slot) == (False, True)
+        return
+    for option, what, since in [("--failover", "failover", 17), ("--no-two-phase", "two-phase", 18)]:
+        refused(
+            *("slot", "alter", slot, "-d", database.uri, option),
+            status=2,
+            error=f'could not alter slot "{slot}": to change {what} of a slot needs PostgreSQL {since}',
+            hint="create another slot with it, and read the old one to its end first",
+        )
+
+
+def test_alter_wants_something_to_change(database, pgcdc, slot):
+    ran = pgcdc("slot", "alter", slot, "-d", database.uri)
+    assert ran.status == 2
+    assert "nothing to change" in ran.err
+
+
+@pytest.mark.parametrize(("answer", "moved"), [(b"y\n", True), (b"\n", False)])
+def test_advance_asks_whoever_is_at_a_terminal(database18, answer, moved):
+    slot = database18.create_slot()
+    at = confirmed(database18, slot)
+    database18.execute("CREATE TABLE t (a int)")
+    keyboard, terminal = os.openpty()
+    os.write(keyboard, answer)
+    line = [*PGCDC, "slot", "advance", slot, "-d", database18.uri, "--to", "now"]
+    run = subprocess.run(line, stdin=terminal, capture_output=True, text=True, check=False)
+    os.close(keyboard)
+    os.close(terminal)
+    assert f'Skip the changes of slot "{slot}" from {at} to now for ever? [y/N]' in run.stderr
+    assert (run.returncode == 0, confirmed(database18, slot) != at) == (moved, moved)

@@ -1,0 +1,84 @@
+"""`pgcdc` on a disk on which one call goes wrong: `failing_command.py HOW FUNCTION KIND NUMBER CALLS ...`.
+
+The call is the NUMBER-th one, from 0, of FUNCTION (of `os`) on what KIND names (a suffix in `KINDS`). HOW is
+an errno's name or one of `WAYS`. CALLS is the file to which all such calls are written, one a line.
+"""
+
+import errno
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+from pgcdc_cli.cli.app import main
+from pgcdc_cli.directory.disk import Disk
+
+KINDS = (".spool", "_spool", "checkpoint.json", ".checkpoint", "manifest.jsonl", "schemas", ".json", ".jsonl")
+WAYS = ("crash before", "crash after", "torn", "short", "folder gone", "slow")
+SLOW = 5.0
+"""Seconds that a slow call takes."""
+
+
+class FailingDisk:
+    """What stands in the place of `Disk._os`."""
+
+    def __init__(self, how: str, target: tuple[str, str, int], calls: Path) -> None:
+        self._how = how
+        self._target = target
+        self._seen: dict[tuple[str, str], int] = {}
+        self._paths: dict[int, str] = {}
+        self._calls = calls.open("w", buffering=1)
+
+    def call(self, _disk, function, *args, **kwargs):
+        path = self._paths.get(args[0], "") if isinstance(args[0], int) else str(args[0])
+        place = function.__name__, kind_of(path)
+        number = self._seen[place] = self._seen.get(place, -1) + 1
+        print(*place, number, sep="\t", file=self._calls)
+        wrong = (*place, number) == self._target
+        result = self._wrong(function, path, *args, **kwargs) if wrong else function(*args, **kwargs)
+        if function is os.open:
+            self._paths[result] = path
+        return result
+
+    def _wrong(self, function, path, *args, **kwargs):
+        match self._how:
+            case "crash before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "crash after":
+                function(*args, **kwargs)
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "torn":
+                if function is os.write:
+                    os.write(args[0], bytes(args[1])[: len(args[1]) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "short" if function is os.write:
+                return os.write(args[0], bytes(args[1])[: max(1, len(args[1]) // 2)])
+            case "folder gone":
+                shutil.rmtree(folder_of(path))
+            case "slow":
+                time.sleep(SLOW)
+            case code if code not in WAYS:
+                number = getattr(errno, code)
+                raise OSError(number, os.strerror(number))
+        return function(*args, **kwargs)
+
+
+def kind_of(path: str) -> str:
+    """Name what a path is by its end, whatever it is called while it is written."""
+    bare = path.removesuffix(".tmp").removesuffix(".partial")
+    return next((kind for kind in KINDS if bare.endswith(kind)), "folder")
+
+
+def folder_of(path: str) -> Path:
+    """The output directory that a path is in, or is; it alone is named so."""
+    return next(one for one in (Path(path), *Path(path).parents) if one.name == "out")
+
+
+if __name__ == "__main__":
+    how, function, kind, number, calls = sys.argv[1:6]
+    disk = FailingDisk(how, (function, kind, int(number)), Path(calls))
+    Disk._os = lambda *args, **kwargs: disk.call(*args, **kwargs)  # noqa: PLW0108  a bound method would come without the disk
+    sys.argv[:] = ["pgcdc", *sys.argv[6:]]
+    main()

@@ -1,0 +1,31 @@
+"""Bytes that aren't as they were sent or left: flipped, missing, added, moved."""
+
+import random
+
+COUNTS = (b"\xff" * 4, b"\x7f\xff\xff\xff", bytes(4), b"\0\0\xff\xff")
+
+
+def mutated(data: bytes, dice: random.Random) -> bytes:
+    """Change one place, or a few; what comes out is never what went in."""
+    changed = data
+    while changed == data:
+        for _ in range(dice.choice([1, 1, 1, 2, 4])):
+            changed = _changed(changed, dice)
+    return changed
+
+
+def _changed(data: bytes, dice: random.Random) -> bytes:
+    at, size = dice.randint(0, len(data)), dice.randint(1, 8)
+    match dice.randrange(6):
+        case 0 if at < len(data):
+            return data[:at] + bytes([data[at] ^ 1 << dice.randrange(8)]) + data[at + 1 :]
+        case 1 if data:
+            # A byte that occurs there: of a text, what comes out is mostly one, too.
+            return data[:at] + bytes([dice.choice(data)]) + data[at + 1 :]
+        case 2:
+            return data[:at] + data[at + size :]
+        case 3:
+            return data[:at] + dice.randbytes(size) + data[at:]
+        case 4:
+            return data[:at] + dice.choice(COUNTS) + data[at + 4 :]
+    return data[:at] + dice.randbytes(size) + data[at + size :]

@@ -1,0 +1,148 @@
+"""`pgcdc stream` under everything that signals, servers and wires do, over and over."""
+
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from logs import Log
+from processes import stream_command, wait_until
+from proxy import Proxy
+from servers import AnyServer
+from soak_reader import Interrupted, check, early_ends
+
+from pgcdc_cli.demo.embedded_server import EmbeddedServer
+
+SENDER_TIMEOUT = 1.0
+"""The server's `wal_sender_timeout`, in seconds."""
+LONGER = 2.5 * SENDER_TIMEOUT
+
+
+class WiredLog(Log):
+    """A log whose readers come through a proxy."""
+
+    def __init__(self, server: AnyServer, statements: str, proxy: Proxy) -> None:
+        super().__init__(server, statements)
+        self._proxy = proxy
+
+    def command(self, slot: str, *arguments: str) -> list[str]:
+        return stream_command(self._proxy.uri(self.name), slot, *arguments)
+
+
+class Faulted(Interrupted):
+    """A reader that meets each fault in turn, in any order."""
+
+    def __init__(
+        self, log: WiredLog, server: EmbeddedServer, proxy: Proxy, slot: str, *arguments: str, seed: int
+    ) -> None:
+        super().__init__(log, slot, random.Random(seed), *arguments)
+        self._server = server
+        self._proxy = proxy
+        self.ways = {
+            "SIGKILL": self._kill,
+            "SIGTERM": self._stop,
+            "SIGINT": lambda: self._signalled(signal.SIGINT),
+            "SIGHUP": self._hang_up,
+            "two signals": self._two_signals,
+            "SIGSTOP beyond wal_sender_timeout": self._pause,
+            "walsender terminated": self._cut_off,
+            "server stopped fast": lambda: self._stop_server("fast"),
+            "server stopped immediately": lambda: self._stop_server("immediate"),
+            "postmaster killed": self._kill_postmaster,
+            "wire delayed": lambda: self._while_wire(lambda: proxy.delay(0.05)),
+            "wire stalled": lambda: self._while_wire(proxy.stall),
+            "wire cut in a frame": self._cut_in_a_frame,
+            "wire half closed": self._half_close,
+        }
+
+    def kill_often(self, times: int) -> None:
+        """SIGKILL at any moment, from the start of the process on."""
+        for _ in range(times):
+            self._work(self._dice.uniform(0, 1.5))
+            self._kill()
+            self.hits["SIGKILL"] += 1
+            self._run, self._ended = self._start(), False
+
+    def _reads(self) -> bool:
+        return self._run.process.poll() is None
+
+    def _hang_up(self) -> bool:
+        self._run.process.send_signal(signal.SIGHUP)
+        with suppress(subprocess.TimeoutExpired):
+            self._run.process.wait(0.2)
+        return self._reads() or self._ends_by(signal.SIGHUP)
+
+    def _two_signals(self) -> bool:
+        """The second one may find it at its end, or waiting for something."""
+        first, second = self._dice.choices([signal.SIGTERM, signal.SIGINT, signal.SIGHUP], k=2)
+        self._run.process.send_signal(first)
+        self._work_or_end(self._dice.uniform(0, 0.05))
+        self._run.process.send_signal(second)
+        self._work_or_end(self._dice.uniform(0, 0.05))
+        self._run.process.send_signal(signal.SIGTERM)
+        status, errors = self._run.wait()
+        self._ended = True
+        check(well=status in {0}.union(*map(early_ends, (first, second, signal.SIGTERM))), errors=errors)
+        return True
+
+    def _work_or_end(self, seconds: float) -> None:
+        with suppress(subprocess.TimeoutExpired):
+            self._run.process.wait(seconds)
+
+    def _pause(self) -> bool:
+        self._run.process.send_signal(signal.SIGSTOP)
+        time.sleep(LONGER)
+        self._run.process.send_signal(signal.SIGCONT)
+        return self._reads()
+
+    def _stop_server(self, mode: str) -> bool:
+        self._server.pg_ctl("stop", "-m", mode)
+        return self._return_later()
+
+    def _kill_postmaster(self) -> bool:
+        """Its children notice, and end by themselves; until then no other may start."""
+        locks = [self._server.data / "postmaster.pid"]
+        locks.append(Path(self._server.socket_directory) / ".s.PGSQL.5432.lock")
+        pid = int(locks[0].read_text().split()[0])
+        children = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=True
+        ).stdout.split()
+        subprocess.run(["kill", "-KILL", str(pid)], check=True)
+        wait_until(lambda: not any(_lives(child) for child in children))
+        # Where nobody reaps it, it would be taken for a server that runs.
+        for path in locks:
+            path.unlink(missing_ok=True)
+        return self._return_later()
+
+    def _return_later(self) -> bool:
+        """Start it as it was started before."""
+        time.sleep(self._dice.uniform(0, 0.5))
+        self._server.pg_ctl("restart")
+        return self._reads()
+
+    def _while_wire(self, change: Callable[[], None]) -> bool:
+        change()
+        time.sleep(LONGER)
+        self._proxy.resume()
+        return self._reads()
+
+    def _cut_in_a_frame(self) -> bool:
+        """After any number of bytes; the server's keepalives alone are enough of them."""
+        self._proxy.cut_after(self._dice.randrange(1, 3000))
+        self._work(self._dice.uniform(0.2, 1))
+        self._proxy.resume()
+        self._proxy.cut()
+        return self._reads()
+
+    def _half_close(self) -> bool:
+        self._proxy.half_close()
+        return self._reads()
+
+
+def _lives(pid: str) -> bool:
+    """Say whether a process is there and no zombie."""
+    found = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True, check=False)
+    return found.stdout.strip()[:1] not in {"", "Z"}

@@ -1,0 +1,250 @@
+"""Text that isn't valid: where the stream stops, how it goes on, and that valid text comes as it is."""
+
+import json
+import subprocess
+
+import psycopg
+import pytest
+from processes import wait_until
+from psycopg import sql
+from segments import contents, manifest
+from servers import Database
+from stream_runs import NOW, stream
+
+from pgcdc_cli.types.database_text import SINGLE_BYTE_CODECS
+
+HINT = "hint: mend it in the source before it is read, or go on with --invalid-text replace or escape\n"
+CONNECTOR = ("-c", "topic.prefix=p", "-c", "snapshot.mode=never")
+ROWS = 100
+"""So many are decoded as columns."""
+
+
+class Encoded(Database):
+    """A database of another encoding than UTF-8; what tests send it and get from it is its own bytes."""
+
+    def __init__(self, server, encoding: str) -> None:
+        super().__init__(server)
+        self.connection.close()
+        create = "DROP DATABASE {0}; CREATE DATABASE {0} ENCODING {1} TEMPLATE template0 LOCALE 'C'"
+        for statement in sql.SQL(create).format(sql.Identifier(self.name), encoding).as_string().split("; "):
+            with self._admin() as admin:
+                admin.execute(statement)
+        self.connection = psycopg.connect(self.uri, autocommit=True)
+        self.execute = self.connection.execute
+        self.send(b"CREATE TABLE t (a int PRIMARY KEY, b text); CREATE PUBLICATION pub FOR ALL TABLES")
+
+    def send(self, statements: bytes) -> None:
+        self.execute(f"SET client_encoding = {self.connection.info.parameter_status('server_encoding')}")
+        self.connection.pgconn.exec_(statements)
+        self.execute("SET client_encoding = UTF8")
+
+
+@pytest.fixture
+def encoded(server18):
+    made = []
+
+    def make(encoding: str) -> Encoded:
+        made.append(Encoded(server18, encoding))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.drop()
+
+
+def run(database, tmp_path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    slot = database.slot
+    return stream(database.uri, slot, "-D", str(tmp_path / "out"), *NOW, *arguments)
+
+
+def rows(tmp_path, table: str = "public.t") -> list[dict]:
+    return [json.loads(line)["new"] for line in contents(tmp_path / "out")[table]]
+
+
+def insert(database, value: bytes) -> None:
+    database.slot = database.create_slot()
+    database.send(b"INSERT INTO t VALUES (5, '%b')" % value)
+
+
+def more_rows(database) -> None:
+    database.execute(f"INSERT INTO t SELECT g, 'row' FROM generate_series(100, {100 + ROWS}) g")
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_stop_names_table_column_key_and_position(encoded, tmp_path, many):
+    database = encoded("SQL_ASCII")
+    insert(database, b"a\xffb")
+    if many:
+        more_rows(database)
+    ran = run(database, tmp_path)
+    assert ran.returncode == 8
+    first, hint = ran.stderr.splitlines(keepends=True)
+    assert first.startswith(
+        'pgcdc: error: could not decode column "b" in the row with a=5 of table "public.t":'
+        " it is not valid UTF-8 (LSN "
+    )
+    assert hint == HINT
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize(("option", "text"), [("replace", "a�é"), ("escape", "a\\xffé")])
+def test_a_stream_goes_on_where_that_is_asked_for(encoded, tmp_path, many, option, text):
+    database = encoded("SQL_ASCII")
+    insert(database, b"a\xff\xc3\xa9")
+    if many:
+        more_rows(database)
+    ran = run(database, tmp_path, "--invalid-text", option)
+    assert ran.returncode == 0, ran.stderr
+    assert rows(tmp_path)[0] == {"a": 5, "b": text}
+    assert ran.stderr.count("pgcdc: warning") == 1
+    assert 'column "b" of table "public.t"' in ran.stderr
+    [file] = manifest(tmp_path / "out")[0]["files"]
+    assert file["invalid_text"] == 1
+
+
+@pytest.mark.parametrize("form", ["arrow", "debezium"])
+def test_every_format_can_go_on(encoded, tmp_path, form):
+    database = encoded("SQL_ASCII")
+    insert(database, b"a\xffb")
+    more = CONNECTOR if form == "debezium" else ()
+    ran = run(database, tmp_path, "--format", form, "--invalid-text", "escape", *more)
+    assert ran.returncode == 0, ran.stderr
+    assert "\\\\xffb" in str(contents(tmp_path / "out"))
+
+
+def test_debezium_replaces_unless_told_otherwise(encoded, tmp_path):
+    database = encoded("SQL_ASCII")
+    insert(database, b"a\xffb")
+    ran = run(database, tmp_path, "--format", "debezium", *CONNECTOR)
+    assert ran.returncode == 0, ran.stderr
+    assert "a\ufffdb".encode() in b"".join(path.read_bytes() for path in (tmp_path / "out").glob("*/*.jsonl"))
+
+
+def test_bad_bytes_in_a_database_of_utf8_are_no_end(encoded, tmp_path):
+    """As when its encoding was changed in the catalog, or a function of an extension let them in."""
+    database = encoded("SQL_ASCII")
+    database.slot = database.create_slot()
+    database.send(b"INSERT INTO t VALUES (5, 'a\xffb')")
+    database.execute("UPDATE pg_database SET encoding = 6 WHERE datname = current_database()")
+    assert run(database, tmp_path).returncode == 8
+    ran = run(database, tmp_path, "--invalid-text", "escape", "--accept-gap")
+    assert ran.returncode == 2
+    out = tmp_path / "other"
+    ran = stream(database.uri, database.slot, "-D", str(out), *NOW, "--invalid-text", "escape")
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(contents(out)["public.t"][0])["new"] == {"a": 5, "b": "a\\xffb"}
+
+
+def test_what_has_no_equivalent_in_utf8_is_no_end(encoded, tmp_path):
+    database = encoded("WIN1252")
+    insert(database, b"\x81\xe9")
+    stopped = stream(database.uri, database.slot, "-f", str(tmp_path / "stopped"), *NOW)
+    assert (stopped.returncode, stopped.stderr.endswith(HINT)) == (8, True)
+    ran = run(database, tmp_path, "--invalid-text", "escape")
+    assert ran.returncode == 0, ran.stderr
+    assert rows(tmp_path) == [{"a": 5, "b": "\\x81é"}]
+
+
+@pytest.mark.parametrize("option", [(), ("--invalid-text", "escape")])
+@pytest.mark.parametrize(("encoding", "codec"), [("LATIN1", "latin-1"), ("EUC_JP", "euc_jp")])
+def test_names_and_values_of_other_encodings_are_utf8(encoded, tmp_path, encoding, codec, option):
+    word = {"LATIN1": "Größe", "EUC_JP": "日本"}[encoding]
+    database = encoded(encoding)
+    database.send(f'CREATE TABLE "{word}" (a int PRIMARY KEY, "{word}" text)'.encode(codec))
+    database.slot = database.create_slot()
+    database.send(f"""INSERT INTO "{word}" VALUES (1, '{word}')""".encode(codec))
+    ran = run(database, tmp_path, *option)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert rows(tmp_path, f"public.{word}") == [{"a": 1, word: word}]
+
+
+def test_json_and_arrays_stay_what_they_are(encoded, tmp_path):
+    database = encoded("SQL_ASCII")
+    database.send(b"CREATE TABLE nested (a int PRIMARY KEY, j json, l text[])")
+    database.slot = database.create_slot()
+    database.send(b"""INSERT INTO nested VALUES (1, '{"x": "\xff"}', '{"\xfe"}')""")
+    for form in ("jsonl", "arrow"):
+        out = tmp_path / form
+        ran = stream(
+            database.uri,
+            database.copy_slot(database.slot),
+            "-D",
+            str(out),
+            *NOW,
+            "--format",
+            form,
+            "--invalid-text",
+            "escape",
+        )
+        assert ran.returncode == 0, ran.stderr
+        text = json.dumps(contents(out)["public.nested"], default=str)
+        assert "\\\\xff" in text
+        assert "xfe" in text
+
+
+def test_raw_output_has_the_bytes_of_the_database(encoded, tmp_path):
+    for encoding, value in (("SQL_ASCII", b"a\xffb"), ("WIN1252", b"a\x81\xe9")):
+        database = encoded(encoding)
+        insert(database, value)
+        path = tmp_path / encoding
+        ran = stream(database.uri, database.slot, "--format", "raw", "-f", str(path), *NOW)
+        assert ran.returncode == 0, ran.stderr
+        assert value in path.read_bytes()
+
+
+def test_the_option_is_kept_and_means_nothing_for_raw_output(encoded, tmp_path):
+    database = encoded("SQL_ASCII")
+    insert(database, b"ok")
+    assert run(database, tmp_path, "--invalid-text", "escape").returncode == 0
+    assert run(database, tmp_path, "--invalid-text", "replace").returncode == 2
+    ran = stream(database.uri, database.slot, "--format", "raw", "--invalid-text", "escape")
+    assert ran.returncode == 2
+
+
+def test_streamed_and_binary_text_is_mended_too(encoded, tmp_path):
+    database = encoded("SQL_ASCII")
+    database.slot = database.create_slot()
+    database.execute(f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'")
+    database.send(b"BEGIN; INSERT INTO t SELECT g, 'a\xff' FROM generate_series(1, 3000) g; COMMIT")
+    ran = run(database, tmp_path, "--invalid-text", "replace", "--binary", "--proto-version", "2")
+    assert ran.returncode == 0, ran.stderr
+    assert {row["b"] for row in rows(tmp_path)} == {"a�"}
+    assert sum(file["invalid_text"] for file in manifest(tmp_path / "out")[0]["files"]) == 3000
+
+
+def test_codecs_are_the_servers_own(server18):
+    """Each byte is the character that the server takes it for, or invalid to both."""
+    with psycopg.connect(server18.uri(), autocommit=True) as connection:
+        for encoding, codec in SINGLE_BYTE_CODECS.items():
+            for number in range(0x80, 0x100):
+                ours = bytes([number]).decode(codec, "ignore")
+                query = "SELECT convert_from(%s::bytea, %s)"
+                try:
+                    theirs = connection.execute(query, (bytes([number]), encoding)).fetchone()[0]
+                except psycopg.DataError:
+                    theirs = ""
+                assert ours == theirs, (encoding, hex(number))
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "WIN1252"])
+def test_rows_of_a_snapshot_are_mended_too(encoded, tmp_path, encoding):
+    database = encoded(encoding)
+    database.send(b"INSERT INTO t VALUES (5, 'a\x81b')")
+    slot = ("--create-slot", "-c", "topic.prefix=p", "--format", "debezium", "--invalid-text", "escape")
+    database.slot = f"slot_{encoding.lower()}"
+    ran = run(database, tmp_path, *slot)
+    assert ran.returncode == 0, ran.stderr
+    assert "\\\\\\\\x81b" in str(contents(tmp_path / "out"))
+
+
+def test_rows_that_come_one_by_one_are_mended_too(encoded, tmp_path, follow):
+    """Of a table that is known by then, without which none is decoded by itself."""
+    database, path = encoded("SQL_ASCII"), tmp_path / "out.jsonl"
+    slot = database.create_slot()
+    following = follow(database.uri, slot, path, "--invalid-text", "escape", "-F", "0.1s")
+    for number in (1, 2):
+        database.send(b"INSERT INTO t VALUES (%d, 'a\xff')" % number)
+        wait_until(lambda: path.exists() and path.read_text().count("\n") == number)  # noqa: B023 - at once
+    assert following.stop()[0] == 0
+    found = [json.loads(line)["new"] for line in path.read_text().splitlines()]
+    assert found == [{"a": 1, "b": "a\\xff"}, {"a": 2, "b": "a\\xff"}]

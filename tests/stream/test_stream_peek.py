@@ -1,0 +1,123 @@
+"""What only looks at a slot takes nothing from it."""
+
+import os
+import subprocess
+
+import pytest
+from debian_server import DebianServer
+from processes import PGCDC, stream_command, wait_until
+from servers import Database
+from stream_runs import stream
+
+
+@pytest.fixture
+def slot(database):
+    """Of a database with three transactions of one row each behind it."""
+    database.execute("CREATE TABLE t (a int PRIMARY KEY)")
+    database.execute("CREATE PUBLICATION pub FOR TABLE t")
+    slot = database.create_slot()
+    for row in (1, 2, 3):
+        database.execute("INSERT INTO t VALUES (%s)", (row,))
+    return slot
+
+
+def left(database):
+    """The server's slots of this database, and where they are."""
+    query = "SELECT slot_name, confirmed_flush_lsn::text FROM pg_replication_slots WHERE database = %s"
+    return database.execute(query, (database.name,)).fetchall()
+
+
+def on_a_terminal(*arguments):
+    """Run with a terminal as standard output alone; status, what reached it, and standard error."""
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        arguments, stdout=theirs, stderr=subprocess.PIPE, env={**os.environ, "NO_COLOR": "1"}
+    )
+    os.close(theirs)
+    printed = b""
+    try:
+        while data := os.read(ours, 65536):
+            printed += data
+    except OSError:  # so Linux says that the other side was closed
+        pass
+    os.close(ours)
+    _, errors = process.communicate()
+    return process.returncode, printed.decode(), errors.decode()
+
+
+def test_on_a_terminal_nothing_is_taken_and_it_says_so(database, slot):
+    before = left(database)
+    status, printed, errors = on_a_terminal(*stream_command(database.uri, slot, "--endpos", "now"))
+    assert (status, printed.count("INSERT")) == (0, 3)
+    assert errors == f'pgcdc: nothing is taken from slot "{slot}": -f - takes what it prints\n'
+    assert left(database) == before
+
+
+def test_on_a_terminal_a_dash_takes(database, slot):
+    before = left(database)
+    status, printed, errors = on_a_terminal(*stream_command(database.uri, slot, "--endpos", "now", "-f", "-"))
+    assert (status, printed.count("INSERT"), errors) == (0, 3, "")
+    assert left(database) != before
+
+
+def test_a_pipe_takes_unless_told_otherwise(database, slot):
+    before = left(database)
+    peeked = stream(database.uri, slot, "--peek", "--endpos", "now")
+    assert (peeked.returncode, peeked.stdout.count('"op":"I"')) == (0, 3)
+    assert left(database) == before
+    taken = stream(database.uri, slot, "--endpos", "now")
+    assert (taken.stdout, taken.stderr) == (peeked.stdout, "")
+    assert left(database) != before
+
+
+def test_what_somebody_else_reads_can_be_looked_at(database, slot, follow, tmp_path):
+    following = follow(database.uri, slot, tmp_path / "out")
+    reader = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s"
+    wait_until(lambda: database.execute(reader, (slot,)).fetchone()[0])
+    assert stream(database.uri, slot, "--peek", "--endpos", "now").returncode == 0
+    assert following.stop() == (0, "")
+
+
+@pytest.mark.parametrize("target", [["-f", "out"], ["-D", "out"]])
+def test_there_is_nothing_to_keep_of_a_peek(target):
+    run = stream("dbname=none", "none", "--peek", *target)
+    assert run.returncode == 2
+    assert "--peek prints to standard output: it excludes -f FILE and -D" in run.stderr
+
+
+def peek(database, slot, *arguments):
+    line = [*PGCDC, "slot", "peek", slot, "-d", database.uri, *arguments]
+    return subprocess.run(line, capture_output=True, text=True, check=False)
+
+
+def test_slot_peek_prints_the_next_transactions_and_takes_nothing(database, slot):
+    before = left(database)
+    run = peek(database, slot)
+    assert (run.returncode, run.stdout.count("INSERT")) == (0, 3)
+    assert peek(database, slot, "--limit", "2").stdout.count("INSERT") == 2
+    assert peek(database, slot, "--format", "jsonl").stdout.count('"op":"I"') == 3
+    assert left(database) == before
+
+
+def test_slot_peek_of_no_slot(database):
+    run = peek(database, "nix")
+    assert (run.returncode, run.stdout) == (5, "")
+    assert 'could not find slot "nix"' in run.stderr
+
+
+@pytest.mark.skipif(DebianServer.missing() is not None, reason=DebianServer.missing() or "")
+def test_slot_peek_prints_other_plugins_as_they_write():
+    server = DebianServer()
+    try:
+        database = Database(server)
+        database.execute("CREATE TABLE t (a int)")
+        slot = database.create_slot(plugin="test_decoding")
+        database.execute("INSERT INTO t VALUES (7)")
+        before = left(database)
+        run = peek(database, slot)
+        assert run.returncode == 0
+        assert "table public.t: INSERT: a[integer]:7\n" in run.stdout
+        assert left(database) == before
+        database.drop()
+    finally:
+        server.stop()

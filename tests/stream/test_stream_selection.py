@@ -1,0 +1,188 @@
+"""`--table`, `--exclude-table` and `--exclude-column`: what is left out, and what isn't."""
+
+import json
+
+import pytest
+from processes import wait_until
+from segments import contents, manifest
+from stream_runs import NOW, stream
+
+from pgcdc_cli.changes.selection import NamePattern
+
+TABLES = """
+CREATE TABLE orders (id int PRIMARY KEY, customer text, note text);
+CREATE TABLE audit (id int, who text, what text);
+ALTER TABLE audit REPLICA IDENTITY FULL;
+CREATE TABLE "Secret" (id int PRIMARY KEY, word text);
+ALTER TABLE orders ALTER note SET STORAGE EXTERNAL;
+CREATE PUBLICATION pub FOR TABLE orders, audit, "Secret";
+"""
+MANY = 100
+"""So many rows are decoded as columns."""
+
+
+@pytest.fixture
+def shop(database18):
+    database18.execute(TABLES)
+    database18.slot = database18.create_slot()
+    return database18
+
+
+def write(database, rows: int = 1) -> None:
+    numbers = f"FROM generate_series(1, {rows}) g"
+    database.execute(
+        f"BEGIN; INSERT INTO audit SELECT g, 'me', 'all' {numbers};"
+        f"INSERT INTO orders SELECT g, 'c' || g, repeat('x', 9000) {numbers};"
+        f"""INSERT INTO "Secret" SELECT g, 'w' {numbers}; COMMIT"""
+    )
+
+
+def run(database, out, *options: str) -> str:
+    ran = stream(database.uri, database.slot, "-D", str(out), *NOW, *options)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stderr
+
+
+def lines(out, table: str) -> list[dict]:
+    return [json.loads(line) for line in contents(out)[table]]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "schema", "table", "matches"),
+    [
+        ("public.orders", "public", "orders", True),
+        ("PUBLIC.Orders", "public", "orders", True),
+        ('public."Orders"', "public", "orders", False),
+        ('public."Orders"', "public", "Orders", True),
+        ("*.ord*", "sales", "orders", True),
+        ("public.order?", "public", "orders", True),
+        ("public.order?", "public", "order", False),
+        ('public."a*"', "public", "ab", False),
+        ('public."a.b""c"', "public", 'a.b"c', True),
+        ("public.a+", "public", "aa", False),
+        ('public.x"Y"*', "public", "xYz", True),
+    ],
+)
+def test_patterns_are_psqls(pattern, schema, table, matches):
+    assert NamePattern(pattern, 2).matches(schema, table) is matches
+
+
+@pytest.mark.parametrize("pattern", ["orders", "a.b.c", "a.", ".b", "", 'a."b', "a..b"])
+def test_a_pattern_has_all_its_parts(pattern):
+    ran = stream("", "s", "--publication", "pub", "--table", pattern)
+    message = f'--table: "{pattern}" is no pattern of the form schema.table'
+    assert (ran.returncode, message in ran.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("rows", [1, MANY])
+@pytest.mark.parametrize(
+    "options", [("--table", "*.orders"), ("--exclude-table", '*."Secret"', "--exclude-table", "*.audit")]
+)
+def test_only_what_is_chosen_is_written_and_counted_as_ever(shop, tmp_path, rows, options):
+    write(shop, rows)
+    assert run(shop, tmp_path, *options) == ""
+    assert set(contents(tmp_path)) == {"public.orders"}
+    found = lines(tmp_path, "public.orders")
+    assert [line["new"]["id"] for line in found] == list(range(1, rows + 1))
+    assert [line["seq"] for line in found] == list(range(rows, 2 * rows))
+
+
+@pytest.mark.parametrize("rows", [1, MANY])
+def test_columns_that_are_excluded_are_nowhere(shop, tmp_path, rows):
+    write(shop, rows)
+    shop.execute("UPDATE orders SET customer = 'other'; UPDATE audit SET what = 'none'; DELETE FROM audit")
+    run(shop, tmp_path, "--exclude-column", "*.*.customer", "--exclude-column", "*.audit.w*")
+    orders, audit = lines(tmp_path, "public.orders"), lines(tmp_path, "public.audit")
+    assert set(orders[0]["new"]) == {"id", "note"}
+    assert (orders[-1]["new"], orders[-1]["unchanged"]) == ({"id": rows}, ["note"])
+    images = [image for line in audit for image in (line.get("old"), line.get("new")) if image]
+    assert len(images) == 4 * rows
+    assert all(set(image) == {"id"} for image in images)
+    for segment in manifest(tmp_path):
+        for file in segment["files"]:
+            names = {
+                column["name"] for column in json.loads((tmp_path / file["schema"]).read_text())["columns"]
+            }
+            assert not names & {"customer", "who", "what"}
+
+
+@pytest.mark.parametrize("rows", [1, MANY])
+def test_key_columns_stay(shop, tmp_path, rows):
+    write(shop, rows)
+    shop.execute("UPDATE orders SET id = -id")
+    run(shop, tmp_path, "--table", "*.orders", "--exclude-column", "*.*.*")
+    found = lines(tmp_path, "public.orders")
+    assert (found[0]["key"], found[0]["new"]) == ({"id": 1}, {"id": 1})
+    assert (found[-1]["old"], found[-1]["new"]) == ({"id": rows}, {"id": -rows})
+
+
+def test_a_truncate_is_of_the_tables_that_are_left(shop, tmp_path):
+    shop.execute('TRUNCATE audit, orders, "Secret"')
+    run(shop, tmp_path, "--exclude-table", "*.audit")
+    assert set(contents(tmp_path)) == {"public.orders", "public.Secret"}
+
+
+@pytest.mark.parametrize("form", ["arrow", "debezium"])
+@pytest.mark.parametrize("rows", [1, MANY])
+def test_every_format_leaves_out_the_same(shop, tmp_path, form, rows):
+    write(shop, rows)
+    more = ("-c", "topic.prefix=p", "-c", "snapshot.mode=never") if form == "debezium" else ()
+    run(shop, tmp_path, "--format", form, *more, "--table", "*.orders", "--exclude-column", "*.*.customer")
+    assert len(contents(tmp_path)) == 1
+    text = b"".join(path.read_bytes() for path in tmp_path.glob("*/*.*") if path.parent.name != "schemas")
+    assert b"customer" not in text
+    assert b"note" in text
+
+
+def test_a_snapshot_is_of_the_chosen_tables_and_columns(shop, tmp_path):
+    write(shop)
+    more = ("--format", "debezium", "-c", "topic.prefix=p", "--layout", "stream")
+    run(shop, tmp_path, *more, "--table", "*.orders", "--exclude-column", "*.*.note")
+    events = [json.loads(line) for line in contents(tmp_path)[None]]
+    assert {event["topic"] for event in events} == {"p.public.orders"}
+    assert {tuple(event["value"]["payload"]["after"]) for event in events} == {("id", "customer")}
+
+
+def test_a_streamed_transaction_is_filtered_too(shop, tmp_path):
+    shop.execute(f"ALTER DATABASE {shop.name} SET logical_decoding_work_mem = '64kB'")
+    write(shop, 2000)
+    run(shop, tmp_path, "--table", "*.orders", "--exclude-column", "*.*.note", "--proto-version", "2")
+    assert {tuple(line["new"]) for line in lines(tmp_path, "public.orders")} == {("id", "customer")}
+
+
+def test_what_matches_nothing_is_warned_of(shop, tmp_path):
+    options = ("--table", "public.order", "--exclude-column", "*.orders.nothing", "--table", "*.audit")
+    said = run(shop, tmp_path, *options)
+    assert said.splitlines() == [
+        f'pgcdc: warning: nothing that the publications have matches "{pattern}"'
+        for pattern in ("public.order", "*.orders.nothing")
+    ]
+
+
+def test_other_patterns_need_another_directory(shop, tmp_path):
+    write(shop)
+    run(shop, tmp_path, "--table", "*.orders", "--table", "*.audit")
+    run(shop, tmp_path, "--table", "*.audit", "--table", "*.orders")
+    ran = stream(shop.uri, shop.slot, "-D", str(tmp_path), *NOW, "--table", "*.orders")
+    assert ran.returncode == 2
+
+
+@pytest.mark.parametrize("option", ["--table", "--exclude-table", "--exclude-column"])
+def test_raw_output_can_leave_out_nothing(option):
+    pattern = "a.b.c" if option == "--exclude-column" else "a.b"
+    ran = stream("", "s", "--publication", "pub", "--format", "raw", option, pattern)
+    assert ran.returncode == 2
+    assert "raw output has all that is sent" in ran.stderr
+
+
+def test_rows_that_come_one_by_one_are_filtered_too(shop, tmp_path, follow):
+    """Of tables that are known by then, without which none is decoded by itself."""
+    path = tmp_path / "out.jsonl"
+    options = ("--exclude-table", "*.audit", "--exclude-column", "*.*.customer", "-F", "0.1s")
+    following = follow(shop.uri, shop.slot, path, *options)
+    for number in (1, 2):
+        shop.execute(f"INSERT INTO audit VALUES (1); INSERT INTO orders VALUES ({number}, 'c', 'n')")
+        wait_until(lambda: path.exists() and path.read_text().count("\n") == number)  # noqa: B023 - at once
+    assert following.stop()[0] == 0
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["new"], line["seq"]) for line in found] == [({"id": n, "note": "n"}, 1) for n in (1, 2)]
