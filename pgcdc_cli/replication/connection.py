@@ -46,9 +46,11 @@ _STREAM = {
     "42704": ErrorKind.PUBLICATION,
     "0A000": ErrorKind.PUBLICATION,
     "22": ErrorKind.PUBLICATION,
+    session.NOT_IN_PREREQUISITE_STATE: ErrorKind.CONNECTION,
 }
 """Text can't be converted; the publication doesn't exist, its column lists contradict each other, or a row
-filter can't be computed.
+filter can't be computed. That the slot can't be read by now needn't mean that it is lost: where the next
+connection is made, the slot is looked at.
 """
 
 _SLOT_FACTS = """

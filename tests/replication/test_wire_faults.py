@@ -118,7 +118,7 @@ def test_the_last_words_before_the_end_of_the_connection_are_heard(connected):
     [
         ("42704", ErrorKind.PUBLICATION),
         ("0A000", ErrorKind.PUBLICATION),
-        ("55000", ErrorKind.SLOT_INVALIDATED),
+        ("55000", ErrorKind.CONNECTION),
         ("58P01", ErrorKind.SLOT_INVALIDATED),
         ("42501", ErrorKind.RIGHTS),
         ("XX000", ErrorKind.UNEXPECTED),

@@ -7,6 +7,7 @@ import signal
 import psycopg
 import pytest
 from processes import peak_memory, stream_command, wait_until
+from segments import contents
 from stream_runs import SMALL, in_directory, insert, numbers, position, stream
 
 
@@ -175,4 +176,8 @@ def test_a_large_transaction_takes_little_memory(source, tmp_path):
     source.execute("INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(1, 300000) g")
     line = stream_command(source.uri, slot, "-D", str(tmp_path / "out"), "--endpos", "now")
     assert peak_memory(line) < 300 << 20
+    (lines,) = contents(tmp_path / "out").values()
+    assert [json.loads(line)["new"] for line in lines] == [
+        {"a": number, "b": "x" * 100} for number in range(1, 300_001)
+    ]
     assert len(in_directory(tmp_path / "out")) == 300_000
