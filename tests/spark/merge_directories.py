@@ -36,6 +36,7 @@ from pgcdc_cli.spark.pgcdc_merge.job import LAKES, merge
 from pgcdc_cli.spark.pgcdc_merge.lake import new_session
 from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 from pgcdc_cli.spark.pgcdc_merge.segments import folder_name
+from pgcdc_cli.spark.warehouse import read_record
 
 EXACT = ConnectorConfig(
     topic_prefix="shop",
@@ -208,7 +209,10 @@ def read_table(
 ) -> DataFrame:
     """Read a lake table, in a session of its own."""
     found = LAKES[lake](f"file:{warehouse}")
-    return found.open(new_session(spark, found), found.location(table.schema, table.name, mode)).read()
+    paths = {(row.table, row.mode): row.path for row in read_record(str(warehouse)) or ()}
+    known = paths.get((table.display, mode))
+    path = found.location(table.schema, table.name, mode) if known is None else found.known_location(known)
+    return found.open(new_session(spark, found), path).read()
 
 
 def merged_rows(

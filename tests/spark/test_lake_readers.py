@@ -88,6 +88,23 @@ def test_others_read_what_spark_reads(spark, tmp_path, name, readers):
     assert set(found.values()) == {"right"} if readers == "any" else "wrong" not in found.values()
 
 
+def test_a_table_for_modern_readers_has_any_name(spark, tmp_path):
+    """Nobody who doesn't know column mapping gets as far as to read NULL."""
+    directory, warehouse = Directory(tmp_path / "in", FORMATS["jsonl"]), tmp_path / "wh"
+    table = table_schema("notes", {**ID, **ODD}, ("id",))
+    for number, columns in enumerate((ID, {**ID, **ODD})):
+        row = dict.fromkeys(columns, "x") | {"id": str(number)}
+        directory.segment([(table_schema("notes", columns, ("id",)), [insert(10 + number, **row)])])
+        assert not merge_into(spark, directory, warehouse, readers=None if number else "modern")["error"]
+    expected = lake_readers.spark(read_table(spark, warehouse, table))
+    assert expected == [
+        {"id": 0, "Mixed Case": None, "semi;colon": None},
+        {"id": 1, "Mixed Case": "x", "semi;colon": "x"},
+    ]
+    path = table_path(warehouse, table)
+    assert "wrong" not in {verdict(reader, path, expected) for reader in READERS}
+
+
 @pytest.mark.parametrize("when", ["at first", "later"])
 def test_a_name_that_not_every_reader_finds_is_refused_unless_asked_for(spark, tmp_path, when):
     """A reader that doesn't know column mapping finds NULL in every column of such a table."""

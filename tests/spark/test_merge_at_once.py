@@ -106,7 +106,7 @@ def test_a_commit_right_after_ours_is_not_taken_for_it(
     spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory.segment([(ONE, FIRST)])
-    merge_into(spark, directory, warehouse)
+    merge_into(spark, directory, warehouse, readers="modern")
     directory.segment([(ONE, SECOND)])
     real = DeltaTable._commit
 

@@ -32,18 +32,18 @@ class Step(NamedTuple):
 STEPS = {
     "added": Step(
         {**ID, **NOTE},
-        {**ID, "more; so": pg_type(INT4), **NOTE},
+        {**ID, "more": pg_type(INT4), **NOTE},
         [insert(10, id="1", note="a"), insert(20, id="2", note="b"), insert(30, id="3", note="c")],
         [
-            update(40, id="1", unsent="note", **{"more; so": "7"}),
-            update(50, {"id": "2"}, id="4", unsent="note", **{"more; so": None}),
-            insert(60, id="5", note="e", **{"more; so": "9"}),
+            update(40, id="1", unsent="note", more="7"),
+            update(50, {"id": "2"}, id="4", unsent="note", more=None),
+            insert(60, id="5", note="e", more="9"),
         ],
         {
-            "1": {"note": "a", "more; so": "7"},
-            "3": {"note": "c", "more; so": None},
-            "4": {"note": "b", "more; so": None},
-            "5": {"note": "e", "more; so": "9"},
+            "1": {"note": "a", "more": "7"},
+            "3": {"note": "c", "more": None},
+            "4": {"note": "b", "more": None},
+            "5": {"note": "e", "more": "9"},
         },
     ),
     "dropped": Step(

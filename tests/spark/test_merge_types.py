@@ -310,7 +310,7 @@ def test_names_are_any_that_postgresql_allows(spark: SparkSession, tmp_path: Pat
     ]
     directory = Directory(tmp_path / "in [x]", FORMATS[encoding])
     directory.segment([(table, changes) for table in tables])
-    summary = merge_into(spark, directory, tmp_path / "wh")
+    summary = merge_into(spark, directory, tmp_path / "wh", readers="modern")
     assert summary["error"] is None, summary["warnings"]
     for table in tables:
         assert merged_rows(spark, tmp_path / "wh", table) == {("2",): {**moved, "a.b": '"s"'}}
