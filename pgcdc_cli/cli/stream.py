@@ -132,7 +132,7 @@ def stream(  # noqa: PLR0913 - a command's options
         selection=selection,
     )
     check(target)
-    peek = peeks(target, asked=peek, file_given=file is not None)
+    looks = peeks(target, asked=peek, file_given=file is not None)
     if invalid_text is not None and not target.format_class.decodes:
         raise usage_error("--invalid-text: raw output has text as it is in the database")
     if selection.options and not target.format_class.decodes:
@@ -175,11 +175,11 @@ def stream(  # noqa: PLR0913 - a command's options
         accept_gap=accept_gap,
         accept_publications=accept_publications,
         use_catalog=not no_catalog,
-        peek=peek,
+        peek=looks,
         invalid_text=invalid_text,
         selection=selection,
     )
-    if peek:
+    if looks and not peek:
         say(f'nothing is taken from slot "{source.slot}": -f - takes what it prints')
     shown = _shows_progress(target) if progress is None else progress
     _run(settings if config is None else with_connector(settings, config), target, ProgressLine(shown=shown))

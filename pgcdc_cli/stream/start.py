@@ -6,6 +6,7 @@ Looked at before START_REPLICATION, whose refusals say less.
 import logging
 
 from pgcdc_cli.catalog import Catalog, Slot
+from pgcdc_cli.changes.selection import Selection
 from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource, check_gap, check_source
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
@@ -19,6 +20,7 @@ _OLDER_SERVER = (
     "the server is an older copy of itself: bring back the newer one, or use another directory and a new slot"
 )
 _STANDBY_BEHIND = "run again when it has caught up with the primary"
+_NO_TABLE = "see what there is with: pgcdc publication show; a table that is to come must be published first"
 _SLOT_IN_USE = "leave out --create-slot: there is a checkpoint, and the slot has what follows it"
 _OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
 
@@ -103,11 +105,20 @@ class RunStart:
         if not self._decodes:
             return
         self._catalog.check_publications(self._settings.publications)
-        selection = self._settings.selection
-        if selection.options and not self._warned:
+        if self._settings.selection.options and not self._warned:
             self._warned = True
-            for pattern in selection.unmatched(self._catalog.published(self._settings.publications)):
-                log.warning('nothing that the publications have matches "%s"', pattern)
+            self._check_selection(self._settings.selection)
+
+    def _check_selection(self, selection: Selection) -> None:
+        """Warn of patterns that match nothing; a new stream that would leave out all is a mistyped one."""
+        published = self._catalog.published(self._settings.publications)
+        unmatched = selection.unmatched(published)
+        nothing = not any(selection.includes(schema, table) for schema, table, _ in published)
+        if unmatched and nothing and self._sink.checkpoint is None:
+            reason = f'nothing that the publications have matches "{unmatched[0]}"'
+            raise PgcdcError(ErrorKind.USAGE, f"could not find a table to stream: {reason}", hint=_NO_TABLE)
+        for pattern in unmatched:
+            log.warning('nothing that the publications have matches "%s"', pattern)
 
     def _checked(
         self, source: StreamSource, position: Lsn, connection: ReplicationConnection

@@ -150,6 +150,18 @@ def test_a_streamed_transaction_is_filtered_too(shop, tmp_path):
     assert {tuple(line["new"]) for line in lines(tmp_path, "public.orders")} == {("id", "customer")}
 
 
+def test_a_pattern_that_leaves_out_all_takes_nothing(shop, tmp_path):
+    """A mistyped one would take all changes from the slot and write none."""
+    write(shop)
+    ran = stream(shop.uri, shop.slot, "-D", str(tmp_path), *NOW, "--table", "public.order")
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("pgcdc: error: could not find a table to stream: nothing")
+    run(shop, tmp_path, "--table", "public.orders")
+    assert [line["new"]["id"] for line in lines(tmp_path, "public.orders")] == [1]
+    shop.execute("ALTER PUBLICATION pub DROP TABLE orders")
+    assert "warning" in run(shop, tmp_path, "--table", "public.orders")
+
+
 def test_what_matches_nothing_is_warned_of(shop, tmp_path):
     options = ("--table", "public.order", "--exclude-column", "*.orders.nothing", "--table", "*.audit")
     said = run(shop, tmp_path, *options)
