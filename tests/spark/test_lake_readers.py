@@ -74,8 +74,18 @@ def verdict(reader: str, path: Path, expected: lake_readers.Rows) -> str:
     return "right" if found == expected else "wrong"
 
 
-@pytest.mark.parametrize("readers", ["any", "modern"])
-@pytest.mark.parametrize("name", TABLES)
+EACH = [
+    *((name, "any") for name in TABLES),
+    ("updated and deleted", "modern"),
+    *(
+        pytest.param(name, "modern", marks=pytest.mark.long)
+        for name in TABLES
+        if name != "updated and deleted"
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "readers"), EACH)
 def test_others_read_what_spark_reads(spark, tmp_path, name, readers):
     """What they say of each is a row of the table in docs/spark.md."""
     table, warehouse = merged(spark, tmp_path, name, readers)
@@ -118,7 +128,9 @@ def test_a_name_that_not_every_reader_finds_is_refused_unless_asked_for(spark, t
     assert 'column "Mixed Case" has a character in its name' in problem
 
 
-@pytest.mark.parametrize("name", ["updated and deleted", "a wider column"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("updated and deleted", marks=pytest.mark.long), "a wider column"]
+)
 def test_a_table_is_converted_there_and_back(spark, tmp_path, name):
     table, warehouse = merged(spark, tmp_path, name, "modern")
     path, directory = table_path(warehouse, table), Directory(tmp_path / "in", FORMATS["jsonl"])
