@@ -28,7 +28,8 @@ class RawFormat:
         A plugin's message doesn't say where a transaction ends, so the edge is the largest start LSN: that
         of a transaction's last message is its end, and the next one may begin before it.
         """
-        lines = b"".join([some for frame in frames for some in (frame[XLOGDATA_HEADER:], b"\n")])
+        messages = [frame[XLOGDATA_HEADER:] for frame in frames]
+        lines = b"\n".join([*messages, b""])
         first, last = xlogdata_start(frames[0]), largest_start(frames)
         return EncodedSlice((Piece("", len(frames), first, last, lines),), Edge(last, last, 0))
 

@@ -59,7 +59,7 @@ class RetryPolicy:
     @property
     def level(self) -> int:
         """A lost connection is worth a warning; a server that isn't there will be an error soon enough."""
-        return logging.WARNING if self._was_connected else logging.INFO
+        return logging.WARNING if self._was_connected or self._for_ever else logging.INFO
 
     def connected(self) -> None:
         self._connected_at = time.monotonic()
