@@ -183,6 +183,7 @@ def run(arguments: list[str], program: str = PROGRAM) -> int:
     """
     _stand_in_for_closed_streams()
     _log_to_stderr()
+    talk.program = PROGRAM
     try:
         if program == recvlogical.PROGRAM:
             status = _invoke(root_command().commands["recvlogical"], program, arguments)

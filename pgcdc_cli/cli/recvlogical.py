@@ -115,6 +115,7 @@ class RecvLogical(Foreign):
     statuses: ClassVar = {
         0: "Done: the end was reached, or a signal asked to stop.",
         FAILED: "Anything else; standard error says what.",
+        130: "Interrupted before a slot was made or dropped.",
         141: "The reader of standard output went away, as if ended by SIGPIPE.",
     }
 
@@ -255,7 +256,7 @@ def recvlogical(  # noqa: PLR0913 - a command's options
     conninfo = make_conninfo("", **conninfo_to_dict(conninfo) | {"fallback_application_name": PROGRAM})
     kind: SessionKind = "physical" if ctx.params["dbname"] is None else "default"
     signals = Signals()
-    with handled(signals), _ended_by(signals):
+    with handled(signals), _ended_by(signals, streaming=start):
         with signals.interruptible(), ReplicationConnection(conninfo, session_kind=kind) as connection:
             if drop_slot:
                 _say(f'dropping replication slot "{slot}"')
@@ -284,12 +285,12 @@ def recvlogical(  # noqa: PLR0913 - a command's options
 
 
 @contextmanager
-def _ended_by(signals: "Signals") -> Iterator[None]:
-    """Let a signal that came while there was nothing to finish be a clean end, too."""
+def _ended_by(signals: "Signals", *, streaming: bool) -> Iterator[None]:
+    """Let a signal be a clean end of a stream that hasn't begun, too; of an action alone it is none."""
     try:
         yield
     except KeyboardInterrupt:
-        if not signals.stop:
+        if not (signals.stop and streaming):
             raise
 
 

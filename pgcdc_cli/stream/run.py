@@ -134,6 +134,9 @@ class StreamRun:
                 identity = connection.identify_system()
             self._end.resolve_now(identity.wal_position)
             self._start.prepare(connection, identity)
+            if not self._encoding.decodes:
+                # Nobody asks for tables: one connection less.
+                self._catalog.close()
             text = self._text_of(connection.database_encoding)
             if not self._take_snapshot(identity.database, text):
                 self._sink.close()
