@@ -2,7 +2,7 @@
 function __pgcdc_at
     set -l command pgcdc
     for word in (commandline -opc)[2..-1]
-        contains -- "$command $word" "pgcdc demo" "pgcdc doctor" "pgcdc slot" "pgcdc slot create" "pgcdc slot drop" "pgcdc slot peek" "pgcdc slot advance" "pgcdc slot copy" "pgcdc slot alter" "pgcdc slot list" "pgcdc slot show" "pgcdc publication" "pgcdc publication create" "pgcdc publication alter" "pgcdc publication drop" "pgcdc publication list" "pgcdc publication show" "pgcdc stream" "pgcdc show" "pgcdc status" "pgcdc spark-submit"
+        contains -- "$command $word" "pgcdc demo" "pgcdc doctor" "pgcdc slot" "pgcdc slot create" "pgcdc slot drop" "pgcdc slot peek" "pgcdc slot advance" "pgcdc slot copy" "pgcdc slot alter" "pgcdc slot list" "pgcdc slot show" "pgcdc publication" "pgcdc publication create" "pgcdc publication alter" "pgcdc publication drop" "pgcdc publication list" "pgcdc publication show" "pgcdc stream" "pgcdc recvlogical" "pgcdc show" "pgcdc status" "pgcdc spark-submit"
         and set command "$command $word"
     end
     test "$command" = "$argv"
@@ -13,6 +13,7 @@ complete -c pgcdc -n '__pgcdc_at pgcdc' -a doctor -d 'Look for what would stop a
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a slot -d 'Create, look into, change and drop replication slots'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a publication -d 'Create, alter, drop, list and show publications'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a stream -d 'Stream the changes of a slot into files, each transaction exactly once'
+complete -c pgcdc -n '__pgcdc_at pgcdc' -a recvlogical -d 'Do what pg_recvlogical does: the same options, raw output of any plugin, exit status 0 or 1'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a show -d 'Print what pgcdc wrote, in the order in which it happened'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a status -d 'Show how far a directory is: checkpoint, files, slot and merge'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a spark-submit -d 'Merge the changes in a directory into Delta or Iceberg tables'
@@ -297,6 +298,30 @@ complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l debug -d 'Show the traceback o
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -s v -l verbose -d 'Say more (twice: much more)'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -s q -l quiet -d 'Say nothing but errors'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -s '?' -l help -d 'Show help and exit'
+complete -c pgcdc -n '__pgcdc_at pgcdc recvlogical' -l create-slot -d 'Create the slot'
+complete -c pgcdc -n '__pgcdc_at pgcdc recvlogical' -l drop-slot -d 'Drop the slot'
+complete -c pgcdc -n '__pgcdc_at pgcdc recvlogical' -l start -d 'Stream the slot into the file'
+complete -c pgcdc -n '__pgcdc_at pgcdc recvlogical' -s S -l slot -x -d 'Name of the replication slot'
+complete -c pgcdc -n '__pgcdc_at pgcdc recvlogical' -s P -l plugin -x -d 'Output plugin of the slot to create'
+complete -c pgcdc -n '__pgcdc_at pgcdc recvlogical' -s t -l enable-two-phase -l two-phase -d 'Let the slot to create send transactions at their PREPARE'
+complete -c pgcdc -n '__pgcdc_at pgcdc recvlogical' -l enable-failover -d 'Keep the slot to create on standbys, too (PostgreSQL 17)'
+complete -c pgcdc -n '__pgcdc_at pgcdc recvlogical' -l if-not-exists -d 'With --create-slot, an existing slot is no error'
+complete -c pgcdc -n '__pgcdc_at pgcdc recvlogical' -s f -l file -r -F -d 'Where to write; - is standard output'
+complete -c pgcdc -n '__pgcdc_at pgcdc recvlogical' -s F -l fsync-interval -x -d 'Seconds between fsyncs of the file; 0 for none'
+complete -c pgcdc -n '__pgcdc_at pgcdc recvlogical' -s s -l status-interval -x -d 'Seconds between updates to the server'
+complete -c pgcdc -n '__pgcdc_at pgcdc recvlogical' -s I -l startpos -x -d 'Where to start, if beyond the slot'
+complete -c pgcdc -n '__pgcdc_at pgcdc recvlogical' -s E -l endpos -x -d 'End when this position is received'
+complete -c pgcdc -n '__pgcdc_at pgcdc recvlogical' -s n -l no-loop -d 'Don\'t connect again when the connection is lost'
+complete -c pgcdc -n '__pgcdc_at pgcdc recvlogical' -s o -l option -x -d 'Option for the output plugin'
+complete -c pgcdc -n '__pgcdc_at pgcdc recvlogical' -s v -l verbose -d 'Say more'
+complete -c pgcdc -n '__pgcdc_at pgcdc recvlogical' -s V -l version -d 'Print the version'
+complete -c pgcdc -n '__pgcdc_at pgcdc recvlogical' -s d -l dbname -x -d 'Database name, conninfo string or URI'
+complete -c pgcdc -n '__pgcdc_at pgcdc recvlogical' -s h -l host -x -d 'Server\'s host, or its socket directory'
+complete -c pgcdc -n '__pgcdc_at pgcdc recvlogical' -s p -l port -x -d 'Server\'s port'
+complete -c pgcdc -n '__pgcdc_at pgcdc recvlogical' -s U -l username -x -d 'User to connect as'
+complete -c pgcdc -n '__pgcdc_at pgcdc recvlogical' -s w -l no-password -d 'Never ask for a password'
+complete -c pgcdc -n '__pgcdc_at pgcdc recvlogical' -s W -l password -d 'Ask for a password before connecting'
+complete -c pgcdc -n '__pgcdc_at pgcdc recvlogical' -s '?' -l help -d 'Show help and exit'
 complete -c pgcdc -n '__pgcdc_at pgcdc show' -l format -x -a 'pretty jsonl debezium' -d 'Default: pretty on a terminal, else jsonl'
 complete -c pgcdc -n '__pgcdc_at pgcdc show' -l table -x -d 'Only tables like this, as in \'public.*\''
 complete -c pgcdc -n '__pgcdc_at pgcdc show' -l limit -x -d 'Only the first N lines'

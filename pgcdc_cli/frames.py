@@ -6,6 +6,7 @@ too, are microseconds since 2000-01-01 UTC; here, since 1970-01-01.
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pgcdc_cli.errors import UndecodableError
@@ -68,6 +69,11 @@ class Keepalive:
 def xlogdata_start(frame: bytes) -> Lsn:
     """Read where the log record of an XLogData frame begins."""
     return Lsn.from_bytes(frame[START_LSN], "big")
+
+
+def largest_start(frames: Sequence[bytes]) -> Lsn:
+    """Find the largest start of XLogData frames, at least one."""
+    return Lsn.from_bytes(max([frame[START_LSN] for frame in frames]), "big")
 
 
 def read_keepalive(frame: bytes) -> Keepalive:

@@ -11,7 +11,17 @@ from typing import Annotated
 
 import typer
 
-from pgcdc_cli.cli import demo, doctor, publication, show, slot, spark_submit, status, stream
+from pgcdc_cli.cli import (
+    demo,
+    doctor,
+    publication,
+    recvlogical,
+    show,
+    slot,
+    spark_submit,
+    status,
+    stream,
+)
 from pgcdc_cli.cli.command_tree import (
     ClickCommand,
     ClickError,
@@ -22,7 +32,7 @@ from pgcdc_cli.cli.command_tree import (
     long_name,
     new_app,
 )
-from pgcdc_cli.cli.printing import fail, flush, one_line, talk, version_line, write, write_error
+from pgcdc_cli.cli.printing import PROGRAM, fail, flush, one_line, talk, version_line, write, write_error
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 READER_GONE = 141
@@ -39,16 +49,27 @@ LEVELS = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO, 2: logging.DEB
 
 _QUOTES = re.compile(r"(?<!\w)'([^']*)'(?!\w)")
 
-_ORDER = ("demo", "doctor", "slot", "publication", "stream", "show", "status", "spark-submit")
+_ORDER = (
+    "demo",
+    "doctor",
+    "slot",
+    "publication",
+    "stream",
+    "recvlogical",
+    "show",
+    "status",
+    "spark-submit",
+)
 """As somebody meets them."""
 
 app = new_app(
     summary="PostgreSQL's changes in files, as JSON lines or Arrow, exactly once.",
-    epilog=examples("pgcdc stream -d shop -S shop_slot --publication shop_pub -D changes --endpos now"),
+    epilog=examples("pgcdc stream -d shop -S s --publication p -D changes --endpos now"),
 )
 app.add_typer(slot.app, name="slot")
 app.add_typer(publication.app, name="publication")
 stream.register(app)
+recvlogical.register(app)
 show.register(app)
 status.register(app)
 spark_submit.register(app)
@@ -95,7 +116,7 @@ class LineHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= LEVELS[min(talk.verbosity, 2)]:
             level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-            write_error(f"pgcdc: {level}{one_line(record.getMessage())}")
+            write_error(f"{talk.program}: {level}{one_line(record.getMessage())}")
 
 
 def _log_to_stderr() -> None:
@@ -107,20 +128,20 @@ def _log_to_stderr() -> None:
 
 @app.callback()
 def root(
-    version: Annotated[  # noqa: ARG001 - its callback acts
+    version: Annotated[
         bool,
         typer.Option("-V", "--version", callback=_print_version, is_eager=True, help="Print the version."),
     ] = False,
-    config: Annotated[  # noqa: ARG001 - as above
+    config: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE", callback=_load_config, is_eager=True, help="Take defaults from a TOML file."
         ),
     ] = None,
-    debug: Annotated[  # noqa: ARG001 - as above
+    debug: Annotated[
         bool, typer.Option("--debug", callback=_set_debug, help="Show the traceback of an error.")
     ] = False,
-    verbose: Annotated[  # noqa: ARG001 - as above
+    verbose: Annotated[
         int,
         typer.Option(
             "-v",
@@ -131,12 +152,11 @@ def root(
             help="Say more (twice: much more).",
         ),
     ] = 0,
-    quiet: Annotated[  # noqa: ARG001 - as above
+    quiet: Annotated[
         bool, typer.Option("-q", "--quiet", callback=_set_quiet, help="Say nothing but errors.")
     ] = False,
 ) -> None:
-    """Begin any command."""
-    _log_to_stderr()
+    """Take the options of all commands; their callbacks act."""
 
 
 def root_command() -> ClickCommand:
@@ -151,16 +171,24 @@ def main() -> None:
     # What is imported stays: to search it for garbage, at first again and again and once more at exit, would
     # take a quarter of a short run.
     gc.set_threshold(GARBAGE)
-    status = run(sys.argv[1:])
+    status = run(sys.argv[1:], Path(sys.argv[0]).name)
     gc.freeze()
     sys.exit(status)
 
 
-def run(arguments: list[str]) -> int:
-    """Run one command line; gives the exit status, and lets nothing escape but SystemExit."""
+def run(arguments: list[str], program: str = PROGRAM) -> int:
+    """Run one command line; gives the exit status, and lets nothing escape but SystemExit.
+
+    Under the name pg_recvlogical pgcdc is that program.
+    """
     _stand_in_for_closed_streams()
+    _log_to_stderr()
+    talk.program = PROGRAM
     try:
-        status = _invoke(root_command(), arguments)
+        if program == recvlogical.PROGRAM:
+            status = _invoke(root_command().commands["recvlogical"], program, arguments)
+        else:
+            status = _invoke(root_command(), PROGRAM, arguments)
         flush()
     except KeyboardInterrupt:
         status = INTERRUPTED
@@ -190,10 +218,10 @@ def _stand_in_for_closed_streams() -> None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
-def _invoke(root: ClickCommand, arguments: list[str]) -> int:
+def _invoke(command: ClickCommand, name: str, arguments: list[str]) -> int:
     try:
-        with root.make_context("pgcdc", arguments) as context:
-            root.invoke(context)
+        with command.make_context(name, arguments) as context:
+            command.invoke(context)
     except typer.Exit as end:
         return end.exit_code
     except typer.Abort as error:

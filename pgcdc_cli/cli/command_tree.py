@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, get_args
+from typing import Any, ClassVar, TypeAlias, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -25,6 +25,10 @@ NOT_FROM_ENVIRONMENT = frozenset({"help", "version", "password", "no_password"})
 
 ANYWHERE = frozenset({"config", "debug", "verbose", "quiet"})
 """Options of `pgcdc` itself that may stand behind the command's name, too."""
+
+
+HELP_NAMES = {"help_option_names": ["-?", "--help"]}
+"""Settings of a context that has no parent to take them from."""
 
 
 class Command(TyperCommand):
@@ -52,6 +56,15 @@ class Command(TyperCommand):
         _format_parameters(self.get_params(ctx), ctx, formatter)
 
 
+class Foreign(Command):
+    """A command that has another program's options: no variable, file or option of pgcdc decides over it.
+
+    `statuses` are the exit statuses that it has instead of those of `errors.py`.
+    """
+
+    statuses: ClassVar[dict[int, str]]
+
+
 class Group(TyperGroup):
     """A group that shows its help where no command is given."""
 
@@ -67,6 +80,13 @@ class Group(TyperGroup):
     def format_options(self, ctx: ClickContext, formatter: ClickFormatter) -> None:
         _format_parameters(self.get_params(ctx), ctx, formatter)
         self.format_commands(ctx, formatter)
+
+    def format_epilog(self, ctx: ClickContext, formatter: ClickFormatter) -> None:
+        """Save a line of the first help, which is to fit a screen."""
+        if ctx.parent is None:
+            formatter.write(f"\n  Example: {' '.join(example_lines(self))}\n")
+        else:
+            super().format_epilog(ctx, formatter)
 
 
 def _format_parameters(
@@ -102,7 +122,7 @@ def new_app(*, summary: str | None = None, epilog: str | None = None) -> typer.T
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         add_completion=False,
-        context_settings={"help_option_names": ["-?", "--help"]},
+        context_settings=HELP_NAMES,
         help=summary,
         epilog=epilog,
     )
@@ -128,6 +148,8 @@ def build(app: typer.Typer, order: Sequence[str] = ()) -> ClickCommand:
     root.commands = {name: root.commands[name] for name in order} | root.commands
     anywhere = [parameter for parameter in root.params if parameter.name in ANYWHERE]
     for path, command in walk(root):
+        if isinstance(command, Foreign):
+            continue
         for parameter in command.params:
             parameter.envvar = environment_variable(parameter)
             parameter.show_envvar = False

@@ -11,7 +11,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pgcdc_cli.cli.command_tree import NOT_FROM_ENVIRONMENT, ClickCommand, ClickParameter, long_name
+from pgcdc_cli.cli.command_tree import (
+    NOT_FROM_ENVIRONMENT,
+    ClickCommand,
+    ClickParameter,
+    Foreign,
+    long_name,
+)
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 Defaults: TypeAlias = dict[str, Any]
@@ -67,6 +73,8 @@ def _refuse_unknown(given: Iterable[str], known: Iterable[str], prefix: str, kin
 
 
 def _options(command: ClickCommand) -> list[ClickParameter]:
+    if isinstance(command, Foreign):
+        return []
     return [
         parameter
         for parameter in command.params

@@ -7,7 +7,7 @@ from pgcdc_cli.cli.command_tree import (
     ANYWHERE,
     ClickCommand,
     ClickParameter,
-    environment_variable,
+    Foreign,
     example_lines,
     panel,
     summary,
@@ -62,7 +62,7 @@ def _page(
         )
     if path[-1] == "stream":
         sections.append(_section("CONNECTOR PROPERTIES", _properties()))
-    sections.append(_section("EXIT STATUS", _items({str(k): text for k, text in _exit_statuses().items()})))
+    sections.append(_section("EXIT STATUS", _items(_exit_statuses(command))))
     if len(path) == 1:
         sections += [_section("ENVIRONMENT", _items(_ENVIRONMENT)), _section("FILES", _items(_FILES))]
     sections.append(_section("EXAMPLES", "\n".join([".EX", *map(_text, example_lines(command)), ".EE"])))
@@ -140,8 +140,8 @@ def _description(parameter: ClickParameter) -> str:
         parameter.default == 0 and not _is_switch(parameter)
     ):
         sentences.append(f"Default: {parameter.default}.")
-    if variable := environment_variable(parameter):
-        sentences.append(f"Environment: {variable}.")
+    if parameter.envvar:
+        sentences.append(f"Environment: {parameter.envvar}.")
     return " ".join(sentences)
 
 
@@ -149,14 +149,17 @@ def _is_switch(parameter: ClickParameter) -> bool:
     return bool(parameter.is_flag or parameter.count)
 
 
-def _exit_statuses() -> dict[int, str]:
+def _exit_statuses(command: ClickCommand) -> dict[str, str]:
     """Say what each status means, several kinds of error joined."""
+    if isinstance(command, Foreign):
+        return {str(status): text for status, text in command.statuses.items()}
     texts: dict[int, list[str]] = {}
     for kind in ErrorKind:
         what = kind.name.lower().replace("_", " ").capitalize()
         again = " (tried again by itself)" if kind.rule.transient else ""
         texts.setdefault(kind.rule.exit_status, []).append(f"{what}{again}: {kind.rule.hint}.")
-    return dict(sorted((_STATUSES | {status: " ".join(lines) for status, lines in texts.items()}).items()))
+    known = _STATUSES | {status: " ".join(lines) for status, lines in texts.items()}
+    return {str(status): text for status, text in sorted(known.items())}
 
 
 def _section(heading: str, body: str) -> str:

@@ -28,16 +28,21 @@ def version_line() -> str:
     return f"pgcdc {__version__} ({', '.join(libraries)})"
 
 
+PROGRAM = "pgcdc"
+
+
 @dataclass(slots=True)
 class Talk:
     """How much to say: `verbosity` is the number of -v, or -1 with -q.
 
+    `program` is what messages begin with.
     `live` while a line that will be rewritten stands on the terminal: what is said next overwrites it.
     """
 
     debug: bool = False
     verbosity: int = 0
     live: bool = False
+    program: str = PROGRAM
 
 
 talk = Talk()
@@ -84,7 +89,7 @@ def output_error(error: OSError) -> Exception:
 def say(text: str) -> None:
     """Put a remark on standard error, unless -q."""
     if talk.verbosity >= 0:
-        write_error(f"pgcdc: {one_line(text)}")
+        write_error(f"{talk.program}: {one_line(text)}")
 
 
 def fail(error: PgcdcError) -> int:
@@ -93,8 +98,9 @@ def fail(error: PgcdcError) -> int:
         write_error(version_line())
         write_error(mask("".join(traceback.format_exception(error)).rstrip()))
     red, plain = ("\x1b[1;31m", "\x1b[0m") if wants_colour(sys.stderr) else ("", "")
-    write_error(f"pgcdc: {red}error:{plain} ", one_line(error.message))
-    write_error("hint: ", one_line(error.hint))
+    write_error(f"{talk.program}: {red}error:{plain} ", one_line(error.message))
+    # PostgreSQL's own programs, in whose place one of ours may stand, say who gives the hint.
+    write_error("" if talk.program == PROGRAM else f"{talk.program}: ", "hint: ", one_line(error.hint))
     return error.kind.rule.exit_status
 
 

@@ -248,7 +248,7 @@ def _run(settings: "StreamSettings", target: StreamTarget, progress: ProgressLin
     os.umask(0o777 & ~folder_mode(target.file_mode))
     encoding, signals = encoding_for(target), Signals()
     run = StreamRun(settings, sink_for(target, encoding), encoding, signals, progress)
-    with _handled(signals), _timed(signals, settings.limits.max_time):
+    with handled(signals), _timed(signals, settings.limits.max_time):
         try:
             run.run()
         finally:
@@ -256,7 +256,7 @@ def _run(settings: "StreamSettings", target: StreamTarget, progress: ProgressLin
 
 
 @contextmanager
-def _handled(signals: "Signals") -> Iterator[None]:
+def handled(signals: "Signals") -> Iterator[None]:
     """INT and TERM ask for a clean end, and at the second time end at once; HUP asks for a new file."""
 
     def stop(number: int, _frame: "FrameType | None") -> None:

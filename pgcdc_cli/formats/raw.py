@@ -9,7 +9,7 @@ from pgcdc_cli.changes.slice import Edge
 from pgcdc_cli.formats.capabilities import Capabilities
 from pgcdc_cli.formats.interface import Data, EncodedSlice, Piece
 from pgcdc_cli.formats.lines import join_bytes
-from pgcdc_cli.frames import XLOGDATA_HEADER, xlogdata_start
+from pgcdc_cli.frames import XLOGDATA_HEADER, largest_start, xlogdata_start
 
 
 class RawFormat:
@@ -25,10 +25,12 @@ class RawFormat:
     def encode_frames(self, frames: Sequence[bytes]) -> EncodedSlice:
         """Unwrap XLogData frames, at least one.
 
-        A plugin's message doesn't say where a transaction ends, so the edge is the last message's start LSN.
+        A plugin's message doesn't say where a transaction ends, so the edge is the largest start LSN: that
+        of a transaction's last message is its end, and the next one may begin before it.
         """
-        lines = b"".join([some for frame in frames for some in (frame[XLOGDATA_HEADER:], b"\n")])
-        first, last = xlogdata_start(frames[0]), xlogdata_start(frames[-1])
+        messages = [frame[XLOGDATA_HEADER:] for frame in frames]
+        lines = b"\n".join([*messages, b""])
+        first, last = xlogdata_start(frames[0]), largest_start(frames)
         return EncodedSlice((Piece("", len(frames), first, last, lines),), Edge(last, last, 0))
 
     def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:

@@ -12,6 +12,9 @@ from typing import Literal
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 
+PluginOptions = Mapping[str, str | None]
+"""By name; None is an option without a value, which plugins take for true."""
+
 StreamingOption = Literal["off", "on", "parallel"]
 OriginOption = Literal["any", "none"]
 
@@ -43,8 +46,11 @@ def alter_slot(slot: str, flags: Mapping[str, bool]) -> str:
     return f"ALTER_REPLICATION_SLOT {quote_identifier(slot)} ({pairs})"
 
 
-def start_replication(slot: str, lsn: Lsn, options: Mapping[str, str]) -> str:
-    pairs = ", ".join(f"{quote_identifier(name)} {quote_literal(value)}" for name, value in options.items())
+def start_replication(slot: str, lsn: Lsn, options: PluginOptions) -> str:
+    pairs = ", ".join(
+        quote_identifier(name) + ("" if value is None else f" {quote_literal(value)}")
+        for name, value in options.items()
+    )
     tail = f" ({pairs})" if pairs else ""
     return f"START_REPLICATION SLOT {quote_identifier(slot)} LOGICAL {lsn}{tail}"
 

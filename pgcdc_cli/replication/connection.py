@@ -8,7 +8,6 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
@@ -78,17 +77,24 @@ class SystemIdentity:
 
 
 class ReplicationConnection:
-    """One connection with `replication=database`. `status_interval` is in seconds, 0 for none.
+    """One connection with `replication=database`, unless it is for a physical session (`SessionKind`).
+
+    `status_interval` is in seconds, 0 for none.
 
     While updates are sent, a server that stays silent for `wal_receiver_timeout` seconds is given up, as
     PostgreSQL's own subscriber does; 0 waits for ever. Every method raises PgcdcError.
     """
 
     def __init__(
-        self, conninfo: str, *, status_interval: float = 10.0, wal_receiver_timeout: float = 60.0
+        self,
+        conninfo: str,
+        *,
+        status_interval: float = 10.0,
+        wal_receiver_timeout: float = 60.0,
+        session_kind: session.SessionKind = "fixed",
     ) -> None:
         self._conninfo = conninfo
-        self._connection = connect(conninfo, replication=True)
+        self._connection = connect(conninfo, replication=True, kind=session_kind)
         self._status_interval = status_interval
         self._wal_receiver_timeout = wal_receiver_timeout
         self._patience = NEVER
@@ -212,14 +218,14 @@ class ReplicationConnection:
         return self._connection.info.parameter_status("server_encoding") or "UTF8"
 
     def start(
-        self, slot: str, lsn: Lsn, options: Mapping[str, str], *, client_encoding: str = "UTF8"
+        self, slot: str, lsn: Lsn, options: commands.PluginOptions, *, client_encoding: str = "UTF8"
     ) -> None:
         """Begin streaming at `lsn`, or where the slot is if that is later. `options` go to the plugin.
 
         Text comes in `client_encoding`, as the server's SET knows it.
         """
         self._slot = slot
-        self._publications = commands.split_names(options.get("publication_names", ""))
+        self._publications = commands.split_names(options.get("publication_names") or "")
         self._streams = options.get("streaming", "off") not in {"off", "false"}
         query = "SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'"
         timeout = int(self._row(query, "read the server's settings")[0]) / 1000

@@ -6,22 +6,32 @@ language, and then `PQping` tells a server that refuses us from one that isn't t
 """
 
 import re
+from typing import Literal
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import PGconn, Ping
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError, mask
 
+SessionKind = Literal["fixed", "default", "physical"]
+"""What a session is for.
+
+`fixed` is for what is decoded: it has `SESSION_SETTINGS`. `default` writes values as server, database and
+role have it, and names with their schemas, as pg_recvlogical's sessions do. `physical` is a walsender without
+a database: it takes replication commands only.
+"""
+
 SessionConnection = psycopg.Connection[tuple[object, ...]]
 Kinds = dict[str, ErrorKind]
 
+_TIMEOUTS = dict.fromkeys(
+    ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"), "0"
+)
+
 SESSION_SETTINGS = {
-    "statement_timeout": "0",
-    "lock_timeout": "0",
-    "idle_in_transaction_session_timeout": "0",
-    "idle_session_timeout": "0",
+    **_TIMEOUTS,
     "TimeZone": "UTC",
     "DateStyle": "ISO",
     "IntervalStyle": "postgres",
@@ -47,15 +57,26 @@ A minute is how long walsender and standby wait for each other, too (`wal_sender
 `wal_receiver_timeout`). Ten seconds, for each host, are plenty for a handshake, and there is another try.
 """
 
+_NAME: dict[str, str | int | None] = {"fallback_application_name": "pgcdc"}
+
 _TOO_MANY_PORTS = "," * 999
 
 # Which came with 17.
 _NO_TRANSACTION_TIMEOUT = (
     "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'"
 )
-_SET = ";".join(
-    [*(f"SET {name} = '{value}'" for name, value in SESSION_SETTINGS.items()), _NO_TRANSACTION_TIMEOUT]
-).encode()
+_EMPTY_SEARCH_PATH = "SELECT pg_catalog.set_config('search_path', '', false)"
+
+
+def _statements(settings: dict[str, str], *others: str) -> bytes:
+    return ";".join([*(f"SET {name} = '{value}'" for name, value in settings.items()), *others]).encode()
+
+
+_SET_UP: dict[SessionKind, bytes] = {
+    "fixed": _statements(SESSION_SETTINGS, _NO_TRANSACTION_TIMEOUT),
+    "default": _statements(_TIMEOUTS, _NO_TRANSACTION_TIMEOUT, _EMPTY_SEARCH_PATH),
+    "physical": b"",
+}
 
 UNDEFINED_OBJECT = "42704"
 INTERNAL_ERROR = "XX000"
@@ -120,23 +141,24 @@ _WHERE = re.compile(r"^connection to server (?:at|on) .*? failed: ")
 _PINGS = {Ping.OK: ErrorKind.AUTHENTICATION, Ping.NO_ATTEMPT: ErrorKind.USAGE}
 
 
-def connect(conninfo: str, *, replication: bool = False) -> SessionConnection:
+def connect(conninfo: str, *, replication: bool = False, kind: SessionKind = "fixed") -> SessionConnection:
     """Connect, with everything libpq knows (several hosts, service and password files, PG* variables).
 
     Statements go by the simple protocol, the only one that a walsender speaks. Raises PgcdcError: CONNECTION
     when another try may help, AUTHENTICATION, RIGHTS, or USAGE for a `conninfo` that names no database.
     """
-    parameters = {"fallback_application_name": "pgcdc", "client_encoding": "UTF8"}
+    parameters = {"client_encoding": "UTF8"}
     if replication:
-        parameters["replication"] = "database"
+        parameters["replication"] = "true" if kind == "physical" else "database"
     try:
-        conninfo = _with_timeouts(conninfo)
+        conninfo = _with_timeouts(make_conninfo("", **_NAME | conninfo_to_dict(conninfo)))
         whole = make_conninfo(conninfo, **parameters)
         connection = psycopg.connect(whole, autocommit=True, cursor_factory=psycopg.ClientCursor)
     except psycopg.Error as error:
         raise connect_failure(conninfo, error) from error
     try:
-        connection.execute(_SET)
+        if _SET_UP[kind]:
+            connection.execute(_SET_UP[kind])
     except psycopg.Error as error:
         connection.close()
         raise server_failure("set up the session", error) from error

@@ -22,7 +22,10 @@ STDOUT = 1
 
 
 class StreamSink:
-    """Writes every slice as it comes to a path, or to a descriptor that stays open."""
+    """Writes every slice as it comes to a path, or to a descriptor that stays open.
+
+    With `fsyncs` false what is written counts as durable, in a regular file, too.
+    """
 
     pace = EAGER_PACE
     portion = None
@@ -34,8 +37,11 @@ class StreamSink:
         settings: SinkSettings,
         disk: Disk | None = None,
         clock: Callable[[], float] | None = None,
+        *,
+        fsyncs: bool = True,
     ) -> None:
         self._target = target
+        self._fsyncs = fsyncs
         self._name = (
             target if isinstance(target, str) else "standard output" if target == STDOUT else str(target)
         )
@@ -73,7 +79,7 @@ class StreamSink:
         else:
             self._fd = self._disk.open(self._target, os.O_CREAT)
         found = self._disk.stat(self._fd)
-        self._regular = found is not None and found.regular
+        self._regular = self._fsyncs and found is not None and found.regular
         return None
 
     def start(self, source: StreamSource, start_lsn: Lsn, checkpoint: Checkpoint | None = None) -> None:

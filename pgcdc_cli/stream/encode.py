@@ -11,7 +11,7 @@ from pgcdc_cli.changes.slice import Slice
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.formats.interface import EncodedSlice, Format
 from pgcdc_cli.formats.raw import RawFormat
-from pgcdc_cli.frames import MESSAGE_TAG, XLOGDATA_HEADER, xlogdata_start
+from pgcdc_cli.frames import MESSAGE_TAG, XLOGDATA_HEADER, largest_start, xlogdata_start
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.messages import Tag
 from pgcdc_cli.pgoutput.streamed import PgoutputDecoder
@@ -135,7 +135,11 @@ class ChangeEncoder:
 
 
 class RawEncoder:
-    """The plugin's messages as they are; a frame's start LSN tells whether it is beyond the end."""
+    """The plugin's messages as they are; a frame's start LSN tells whether it is at the end, or beyond it.
+
+    The first one at the end is the last one wanted, as pg_recvlogical has it: a transaction that begins where
+    another ended has its first message at the same position.
+    """
 
     in_transaction = False
 
@@ -154,8 +158,12 @@ class RawEncoder:
             yield self._encoding.encode_frames(wanted)
 
     def _up_to(self, frames: Sequence[bytes], until: Lsn) -> Sequence[bytes]:
-        for number, frame in enumerate(frames):
-            if xlogdata_start(frame) > until:
-                self.ended = True
-                return frames[:number]
-        return frames
+        if largest_start(frames) < until:
+            return frames
+        self.ended = True
+        number, start = next(
+            (number, start)
+            for number, frame in enumerate(frames)
+            if (start := xlogdata_start(frame)) >= until
+        )
+        return frames[: number + (start == until)]

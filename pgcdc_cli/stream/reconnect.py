@@ -42,10 +42,14 @@ class Backoff(Iterator[float]):
 
 
 class RetryPolicy:
-    """May a failed connection be tried again, and when?"""
+    """May a failed connection be tried again, and when?
 
-    def __init__(self, *, loop: bool) -> None:
+    `for_ever`: no number of attempts and no time is too much.
+    """
+
+    def __init__(self, *, loop: bool, for_ever: bool = False) -> None:
         self._loop = loop
+        self._for_ever = for_ever
         self._backoff = Backoff()
         self._attempts = 0
         self._lost_at: float | None = None
@@ -55,7 +59,7 @@ class RetryPolicy:
     @property
     def level(self) -> int:
         """A lost connection is worth a warning; a server that isn't there will be an error soon enough."""
-        return logging.WARNING if self._was_connected else logging.INFO
+        return logging.WARNING if self._was_connected or self._for_ever else logging.INFO
 
     def connected(self) -> None:
         self._connected_at = time.monotonic()
@@ -72,6 +76,8 @@ class RetryPolicy:
         self._connected_at = None
         if not error.kind.rule.transient or not self._loop:
             return None
+        if self._for_ever:
+            return next(self._backoff)
         if not self._was_connected and self._attempts >= FIRST_ATTEMPTS:
             return None
         return None if now - self._lost_at > GIVE_UP_AFTER else next(self._backoff)

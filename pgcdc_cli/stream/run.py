@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 
 from pgcdc_cli.catalog import Catalog
@@ -15,6 +15,7 @@ from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.messages import Relation
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy
 from pgcdc_cli.pgoutput.streamed import PgoutputDecoder
+from pgcdc_cli.replication.commands import PluginOptions
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.sinks.base import Sink
 from pgcdc_cli.stream.encode import ChangeEncoder, FrameEncoder, RawEncoder
@@ -91,7 +92,7 @@ class StreamRun:
         return f'nothing of it was confirmed: report it with "{path}"'
 
     def _connect_until_done(self) -> None:
-        retries = RetryPolicy(loop=self._settings.loop)
+        retries = RetryPolicy(loop=self._settings.loop, for_ever=self._settings.for_ever)
         while not self._signals.stop:
             try:
                 self._one_connection(retries)
@@ -123,12 +124,19 @@ class StreamRun:
     def _one_connection(self, retries: RetryPolicy) -> None:
         settings = self._settings
         with self._signals.interruptible():
-            connection = ReplicationConnection(settings.conninfo, status_interval=settings.status_interval)
+            connection = ReplicationConnection(
+                settings.conninfo,
+                status_interval=settings.status_interval,
+                session_kind=settings.session_kind,
+            )
         with connection:
             with self._signals.interruptible():
                 identity = connection.identify_system()
             self._end.resolve_now(identity.wal_position)
             self._start.prepare(connection, identity)
+            if not self._encoding.decodes:
+                # Nobody asks for tables: one connection less.
+                self._catalog.close()
             text = self._text_of(connection.database_encoding)
             if not self._take_snapshot(identity.database, text):
                 self._sink.close()
@@ -149,7 +157,7 @@ class StreamRun:
             self._loop.acknowledge(connection)
             self._part(connection)
 
-    def _plugin_options(self, server_version: int) -> Mapping[str, str]:
+    def _plugin_options(self, server_version: int) -> PluginOptions:
         options = self._settings.options
         if not self._settings.publications:
             return options

@@ -1,7 +1,7 @@
 """What one run of the stream is to do: settings, limits, signals. And how far it is: end, totals."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from pgcdc_cli.changes.selection import EVERYTHING, Selection
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.replication.commands import Protocol
+from pgcdc_cli.replication.commands import PluginOptions, Protocol
+from pgcdc_cli.replication.session import SessionKind
 from pgcdc_cli.types.database_text import InvalidText
 
 if TYPE_CHECKING:
@@ -55,13 +56,14 @@ class StreamSettings:
     `at_prepare` gives out prepared transactions at their PREPARE; `keeps_prepared` says
     that they can be dealt with at all. `peek` reads a temporary copy of the slot, so that nothing is taken.
     `invalid_text` says what becomes of bytes that are no text; None
-    leaves it to the format. `selection` are the tables and columns that are wanted.
+    leaves it to the format. `selection` are the tables and columns that are wanted. With `for_ever` a
+    connection that was lost is tried again however long that takes.
     """
 
     conninfo: str
     slot: str
     publications: tuple[str, ...]
-    options: Mapping[str, str]
+    options: PluginOptions
     protocol: Protocol
     limits: RunLimits
     bad_file: Path
@@ -81,6 +83,8 @@ class StreamSettings:
     peek: bool = False
     invalid_text: InvalidText | None = None
     selection: Selection = EVERYTHING
+    for_ever: bool = False
+    session_kind: SessionKind = "fixed"
 
 
 @dataclass(slots=True)

@@ -32,6 +32,7 @@ import psycopg
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
 sys.path.append(str(Path(__file__).parents[1]))  # run as a script: the tools of all tests
+from processes import PGCDC as COMMAND
 from processes import stream_command, wait_until
 
 SETTINGS = {"max_wal_size": "8GB", "checkpoint_timeout": "1h", "autovacuum": "off"}
@@ -75,6 +76,7 @@ PGCDC = {
     "arrow-directory": ["--format", "arrow", "-D", "FILE"],
     "pretty": ["--format", "pretty", "-f", "FILE"],
     "raw": ["--format", "raw", "-f", "FILE"],
+    "recvlogical": [],
 }
 HEADINGS = ("reached", "busy", "p50 ms", "p99 ms", "grows")
 LOOK = 0.0003
@@ -134,10 +136,10 @@ class Watcher(threading.Thread):
 
 
 def command(server: EmbeddedServer, way: str, slot: str, target: Path) -> list[str]:
-    if way == RECVLOGICAL:
+    programs = {RECVLOGICAL: [str(server.bin / RECVLOGICAL)], "recvlogical": [*COMMAND, "recvlogical"]}
+    if way in programs:
         plugin = ["-o", "proto_version=1", "-o", "publication_names=bench"]
-        program = str(server.bin / "pg_recvlogical")
-        return [program, "-d", server.uri(), "-S", slot, "--start", *plugin, "-f", str(target)]
+        return [*programs[way], "-d", server.uri(), "-S", slot, "--start", *plugin, "-f", str(target)]
     where = [str(target) if argument == "FILE" else argument for argument in PGCDC[way]]
     return stream_command(server.uri(), slot, *where, publications=["bench"])
 

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -36,6 +36,7 @@ import pgcdc_cli
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
 sys.path.append(str(Path(__file__).parents[1]))  # run as a script: the tools of all tests
+from processes import PGCDC as COMMAND
 from processes import resident_peak, stream_command
 
 MEGABYTE = 1 << 20
@@ -80,6 +81,7 @@ PGCDC = {
     "arrow": ["--format", "arrow", "-D"],
     "arrow-binary": ["--binary", "--format", "arrow", "-D"],
     "raw": ["--format", "raw", "-f"],
+    "recvlogical": [],
     "debezium": [*DEBEZIUM, *NO_SCHEMAS, "-D"],
     "debezium-file": [*DEBEZIUM, *NO_SCHEMAS, "-f"],
     "debezium-schemas": [*DEBEZIUM, "-D"],
@@ -186,14 +188,16 @@ def copy_of_slot(log: Log) -> Iterator[str]:
             connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
 
 
-def pg_recvlogical(server: EmbeddedServer, log: Log, slot: str, target: Path) -> list[str]:
+def recvlogical(program: Sequence[str], log: Log, slot: str, target: Path) -> list[str]:
+    """Make the command line of pg_recvlogical, or of what stands in for it."""
     plugin = ["-o", "proto_version=1", "-o", "publication_names=bench"]
-    program = str(server.bin / "pg_recvlogical")
     stop = ["--no-loop", "--endpos", log.end]
-    return [program, "-d", log.uri, "-S", slot, "--start", *plugin, *stop, "-f", str(target)]
+    return [*program, "-d", log.uri, "-S", slot, "--start", *plugin, *stop, "-f", str(target)]
 
 
 def pgcdc(format_: str, log: Log, slot: str, target: Path) -> list[str]:
+    if format_ == "recvlogical":
+        return recvlogical([*COMMAND, "recvlogical"], log, slot, target)
     options = ["--no-loop", "--endpos", log.end, *PGCDC[format_], target]
     return stream_command(log.uri, slot, *options, publications=["bench"])
 
@@ -247,7 +251,8 @@ def compare(server: EmbeddedServer, log: Log, format_: str, pairs: int, work: Pa
         return run(lambda slot, target: pgcdc(format_, log, slot, target), log, work / f"ours{suffix}")
 
     def theirs() -> Usage:
-        return run(lambda slot, target: pg_recvlogical(server, log, slot, target), log, work / "theirs")
+        program = [str(server.bin / "pg_recvlogical")]
+        return run(lambda slot, target: recvlogical(program, log, slot, target), log, work / "theirs")
 
     theirs()
     measured = []

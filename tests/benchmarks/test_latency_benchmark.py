@@ -10,11 +10,20 @@ SCRIPT = Path(__file__).with_name("latency.py")
 
 def test_the_benchmark_measures_every_way_under_both_loads(tmp_path):
     report = tmp_path / "report.json"
-    small = ["--seconds", "1", "--rates", "200", "--ways", "jsonl,arrow-directory", "--json", report]
+    small = [
+        "--seconds",
+        "1",
+        "--rates",
+        "200",
+        "--ways",
+        "jsonl,recvlogical,arrow-directory",
+        "--json",
+        report,
+    ]
     ended = subprocess.run([sys.executable, SCRIPT, *small], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     results = json.loads(report.read_text())
-    ways = {"pg_recvlogical", "jsonl", "arrow-directory"}
+    ways = {"pg_recvlogical", "jsonl", "recvlogical", "arrow-directory"}
     for workload in ("one row", "TPC-B"):
         rows = {result["way"]: result for result in results if result["workload"] == workload}
         assert rows.keys() == ways

@@ -28,8 +28,8 @@ def measured(report, *options):
 
 
 def test_the_benchmark_measures_every_format_against_pg_recvlogical(tmp_path):
-    ways = list(product(("tcp", "socket"), ("jsonl", "jsonl-file", "arrow", "raw")))
-    found = measured(tmp_path / "report.json", "--formats", "jsonl,jsonl-file,arrow,raw")
+    ways = list(product(("tcp", "socket"), ("jsonl", "jsonl-file", "arrow", "raw", "recvlogical")))
+    found = measured(tmp_path / "report.json", "--formats", "jsonl,jsonl-file,arrow,raw,recvlogical")
     assert found == {("one", *way, 1) for way in ways} | {("many", *way, 20) for way in ways}
 
 

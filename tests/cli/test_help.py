@@ -1,6 +1,7 @@
 """Help, manual pages and completions: every command and option is in all of them, and they are up to date."""
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ from psycopg import pq
 
 from pgcdc_cli import __version__
 from pgcdc_cli.cli.app import root_command
-from pgcdc_cli.cli.command_tree import environment_variable, example_lines, walk
+from pgcdc_cli.cli.command_tree import example_lines, walk
 from pgcdc_cli.cli.generate import generated, stale
 from pgcdc_cli.errors import ErrorKind
 
@@ -53,6 +54,7 @@ def test_the_commands_of_this_release_are_there():
         "pgcdc publication list",
         "pgcdc publication show",
         "pgcdc stream",
+        "pgcdc recvlogical",
         "pgcdc show",
         "pgcdc status",
         "pgcdc spark-submit",
@@ -110,8 +112,8 @@ def test_the_manual_page_has_every_option_default_and_variable(path, command):
         assert roff(parameter.help) in text
         if parameter.param_type_name == "option" and parameter.default not in (None, False, [], ()):
             assert roff(str(parameter.default)) in text
-        if environment_variable(parameter):
-            assert roff(f"Environment: {environment_variable(parameter)}.") in text
+        if parameter.envvar:
+            assert roff(f"Environment: {parameter.envvar}.") in text
     for line in example_lines(command):
         assert roff(line) in text
 
@@ -119,6 +121,9 @@ def test_the_manual_page_has_every_option_default_and_variable(path, command):
 @EVERY_PATH
 def test_the_manual_page_has_every_exit_status(path):
     text = page(path)
+    if path[-1] == "recvlogical":
+        assert re.findall(r"\\fB(\d+)\\fR", text) == ["0", "1", "130", "141"]
+        return
     for kind in ErrorKind:
         assert f"\\fB{kind.rule.exit_status}\\fR\n" in text
         assert roff(kind.rule.hint) in text

@@ -17,6 +17,6 @@ def test_each_payload_is_followed_by_a_line_break_whatever_is_in_it():
     assert (piece.first_commit_lsn, piece.last_commit_lsn) == (Lsn(0x10), Lsn(0x20))
 
 
-def test_the_edge_is_where_the_last_frame_begins():
-    encoded = RawFormat().encode_frames([frame(1, b"a"), frame(2**40, b"b")])
+def test_the_edge_is_the_last_position_even_if_another_transaction_began_before_it():
+    encoded = RawFormat().encode_frames([frame(1, b"a"), frame(2**40, b"commit"), frame(2, b"begin")])
     assert encoded.edge == Edge(Lsn(2**40), Lsn(2**40), 0)

@@ -87,3 +87,12 @@ def test_after_progress_the_waits_are_short_again():
     assert max(islice(backoff, 12)) > 10
     backoff.reset()
     assert next(backoff) <= FIRST_WAIT
+
+
+def test_for_ever_means_that_no_time_and_no_number_of_attempts_is_too_much(clock):
+    retries = RetryPolicy(loop=True, for_ever=True)
+    for _ in range(10 * FIRST_ATTEMPTS):
+        clock.now += GIVE_UP_AFTER
+        assert retries.after(LOST) <= LONGEST_WAIT
+    assert retries.after(PgcdcError(ErrorKind.SLOT_MISSING, "gone")) is None
+    assert RetryPolicy(loop=False, for_ever=True).after(LOST) is None

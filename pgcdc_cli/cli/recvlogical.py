@@ -1,0 +1,365 @@
+"""`pgcdc recvlogical`: pg_recvlogical's command line, for its users' scripts; raw output of any plugin.
+
+PostgreSQL manual, "pg_recvlogical". Called through a link of that name, pgcdc is that program.
+"""
+
+import getopt
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
+
+import typer
+
+from pgcdc_cli import __version__
+from pgcdc_cli.cli.command_tree import HELP_NAMES, ClickContext, ClickParameter, Foreign, examples, value_name
+from pgcdc_cli.cli.connection_options import connecting
+from pgcdc_cli.cli.printing import fail, one_line, talk, write, write_error
+from pgcdc_cli.cli.stream import handled
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.lsn import Lsn
+
+if TYPE_CHECKING:
+    from pgcdc_cli.replication.commands import PluginOptions
+    from pgcdc_cli.replication.connection import ReplicationConnection
+    from pgcdc_cli.replication.session import SessionKind
+    from pgcdc_cli.sinks.stream_sink import StreamSink
+    from pgcdc_cli.stream.settings import RunTotals, Signals, StreamSettings
+
+PROGRAM = "pg_recvlogical"
+
+FAILED = 1
+"""The exit status of whatever goes wrong, as there."""
+
+_STDOUT = "-"
+_INTERVALS = {"fsync_interval": "-F/--fsync-interval", "status_interval": "-s/--status-interval"}
+_LARGEST_INTERVAL = 2_147_483
+"""Seconds: as many milliseconds fit into an int there."""
+
+_GROUP_MAY_READ = 0o050
+"""In the mode of a data directory: a cluster that was initialised with --allow-group-access."""
+
+_ACTION = "Action"
+Slot = Annotated[
+    str | None, typer.Option("-S", "--slot", metavar="SLOTNAME", help="Name of the replication slot.")
+]
+CreateSlot = Annotated[bool, typer.Option("--create-slot", help="Create the slot.", rich_help_panel=_ACTION)]
+DropSlot = Annotated[bool, typer.Option("--drop-slot", help="Drop the slot.", rich_help_panel=_ACTION)]
+Start = Annotated[
+    bool, typer.Option("--start", help="Stream the slot into the file.", rich_help_panel=_ACTION)
+]
+Plugin = Annotated[
+    str, typer.Option("-P", "--plugin", metavar="PLUGIN", help="Output plugin of the slot to create.")
+]
+TwoPhase = Annotated[
+    bool,
+    typer.Option(
+        "-t",
+        "--enable-two-phase",
+        "--two-phase",
+        help="Let the slot to create send transactions at their PREPARE.",
+    ),
+]
+Failover = Annotated[
+    bool,
+    typer.Option("--enable-failover", help="Keep the slot to create on standbys, too (PostgreSQL 17)."),
+]
+IfNotExists = Annotated[
+    bool, typer.Option("--if-not-exists", help="With --create-slot, an existing slot is no error.")
+]
+File = Annotated[
+    str | None, typer.Option("-f", "--file", metavar="FILE", help="Where to write; - is standard output.")
+]
+FsyncInterval = Annotated[
+    str,
+    typer.Option(
+        "-F", "--fsync-interval", metavar="SECS", help="Seconds between fsyncs of the file; 0 for none."
+    ),
+]
+StatusInterval = Annotated[
+    str,
+    typer.Option("-s", "--status-interval", metavar="SECS", help="Seconds between updates to the server."),
+]
+Startpos = Annotated[
+    str | None, typer.Option("-I", "--startpos", metavar="LSN", help="Where to start, if beyond the slot.")
+]
+Endpos = Annotated[
+    str | None, typer.Option("-E", "--endpos", metavar="LSN", help="End when this position is received.")
+]
+NoLoop = Annotated[
+    bool, typer.Option("-n", "--no-loop", help="Don't connect again when the connection is lost.")
+]
+PluginOption = Annotated[
+    list[str] | None,
+    typer.Option("-o", "--option", metavar="NAME[=VALUE]", help="Option for the output plugin."),
+]
+Verbose = Annotated[int, typer.Option("-v", "--verbose", count=True, show_default=False, help="Say more.")]
+
+
+def _print_version(ctx: typer.Context, value: bool) -> None:
+    if value:
+        write(f"{ctx.command_path} (pgcdc) {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option("-V", "--version", callback=_print_version, is_eager=True, help="Print the version."),
+]
+
+
+class RecvLogical(Foreign):
+    """A command line as getopt_long reads it, under the name as called; whatever fails exits with 1."""
+
+    statuses: ClassVar = {
+        0: "Done: the end was reached, or a signal asked to stop.",
+        FAILED: "Anything else; standard error says what.",
+        130: "Interrupted before a slot was made or dropped.",
+        141: "The reader of standard output went away, as if ended by SIGPIPE.",
+    }
+
+    def parse_args(self, ctx: ClickContext, args: list[str]) -> list[str]:
+        talk.program = ctx.command_path
+        with _failing():
+            return super().parse_args(ctx, canonical(self.get_params(ctx), args))
+
+    def invoke(self, ctx: ClickContext) -> object:
+        with _failing():
+            _check(ctx.params)
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _failing() -> Iterator[None]:
+    try:
+        yield
+    except PgcdcError as error:
+        fail(error)
+        raise typer.Exit(FAILED) from error
+
+
+def canonical(parameters: list[ClickParameter], args: list[str]) -> list[str]:
+    """Write out abbreviated names, each option and value a word of its own; USAGE for what can't be read."""
+    valued = {name: bool(value_name(parameter)) for parameter in parameters for name in parameter.opts}
+    short = "".join(name[1:] + ":" * takes for name, takes in valued.items() if not name.startswith("--"))
+    long = [name[2:] + "=" * takes for name, takes in valued.items() if name.startswith("--")]
+    try:
+        found, others = getopt.gnu_getopt(args, short + "?", [*long, "help"])
+    except getopt.GetoptError as error:
+        raise _usage(error.msg) from error
+    if others:
+        raise _usage(f'too many command-line arguments (first is "{others[0]}")')
+    return [word for name, value in found for word in ([name, value] if valued.get(name) else [name])]
+
+
+def _check(given: Mapping[str, object]) -> None:
+    """Refuse what pg_recvlogical refuses, in its words and its order."""
+    for name, option in _INTERVALS.items():
+        _seconds(option, str(given[name]))
+    create, drop, start = (given[name] for name in ("create_slot", "drop_slot", "start"))
+    startpos = _position("start", given["startpos"])
+    endpos = _position("end", given["endpos"])
+    flags = {"--enable-two-phase": given["two_phase"], "--enable-failover": given["failover"]}
+    refusals: dict[str, object] = {
+        "no slot specified": given["slot"] is None,
+        "no target file specified": start and given["file"] is None,
+        "no database specified": not drop and given["dbname"] is None,
+        "at least one action needs to be specified": not (drop or create or start),
+        "cannot use --create-slot or --start together with --drop-slot": drop and (create or start),
+        "cannot use --create-slot or --drop-slot together with --startpos": startpos and (create or drop),
+        "--endpos may only be specified with --start": endpos and not start,
+        **{
+            f"{name} may only be specified with --create-slot": on and not create
+            for name, on in flags.items()
+        },
+    }
+    for message, refused in refusals.items():
+        if refused:
+            raise _usage(message)
+
+
+def _usage(message: str) -> PgcdcError:
+    return PgcdcError(ErrorKind.USAGE, message, hint=f'Try "{talk.program} --help" for more information.')
+
+
+def _seconds(option: str, text: str) -> int:
+    try:
+        seconds = int(text)
+    except ValueError:
+        raise _usage(f'invalid value "{text}" for option "{option}"') from None
+    if not 0 <= seconds <= _LARGEST_INTERVAL:
+        raise _usage(f"{option} must be in range 0..{_LARGEST_INTERVAL}")
+    return seconds
+
+
+def _position(which: str, text: object) -> Lsn | None:
+    """Read a position; 0/0 is as good as none."""
+    try:
+        return (Lsn.parse(str(text)) or None) if text is not None else None
+    except ValueError:
+        raise _usage(f'could not parse {which} position "{text}"') from None
+
+
+def register(app: typer.Typer) -> None:
+    """Add `recvlogical`."""
+    app.command(
+        "recvlogical",
+        cls=RecvLogical,
+        context_settings=HELP_NAMES,
+        epilog=examples(
+            "pgcdc recvlogical -d shop -S audit --create-slot",
+            "pgcdc recvlogical -d shop -S audit --start -f audit.log",
+            "pgcdc recvlogical -d shop -S audit --drop-slot",
+        ),
+    )(connecting(recvlogical))
+
+
+def recvlogical(  # noqa: PLR0913 - a command's options
+    ctx: typer.Context,
+    *,
+    conninfo: str,
+    create_slot: CreateSlot = False,
+    drop_slot: DropSlot = False,
+    start: Start = False,
+    slot: Slot = None,
+    plugin: Plugin = "test_decoding",
+    two_phase: TwoPhase = False,
+    failover: Failover = False,
+    if_not_exists: IfNotExists = False,
+    file: File = None,
+    fsync_interval: FsyncInterval = "10",
+    status_interval: StatusInterval = "10",
+    startpos: Startpos = None,
+    endpos: Endpos = None,
+    no_loop: NoLoop = False,
+    option: PluginOption = None,
+    verbose: Verbose = 0,
+    version: Version = False,  # noqa: ARG001 - its callback acts
+) -> None:
+    """Do what pg_recvlogical does: the same options, raw output of any plugin, exit status 0 or 1.
+
+    Every message of the slot's plugin is written as it is, with a line break behind it. What was written
+    before a lost connection, INT or TERM doesn't come again, but for a transaction of which only a part was
+    written: that comes again as a whole. HUP reopens the file. Called through a link named pg_recvlogical,
+    pgcdc is that program.
+    """
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    from pgcdc_cli.replication.commands import Protocol
+    from pgcdc_cli.replication.connection import ReplicationConnection
+    from pgcdc_cli.stream.settings import RunLimits, Signals, StreamSettings
+
+    assert slot is not None, "it was checked"
+    talk.verbosity = verbose
+    # The name that synchronous_standby_names would have.
+    conninfo = make_conninfo("", **conninfo_to_dict(conninfo) | {"fallback_application_name": PROGRAM})
+    kind: SessionKind = "physical" if ctx.params["dbname"] is None else "default"
+    signals = Signals()
+    with handled(signals), _ended_by(signals, streaming=start):
+        with signals.interruptible(), ReplicationConnection(conninfo, session_kind=kind) as connection:
+            if drop_slot:
+                _say(f'dropping replication slot "{slot}"')
+                connection.drop_slot(slot)
+            if create_slot:
+                new = NewSlot(slot, plugin, two_phase=two_phase, failover=failover)
+                _create(connection, new, if_not_exists=if_not_exists)
+            mode = _file_mode(connection) if start else 0
+        if not start:
+            return
+        settings = StreamSettings(
+            conninfo=conninfo,
+            slot=slot,
+            publications=(),
+            options=_plugin_options(option or []),
+            protocol=Protocol(newest=False),
+            limits=RunLimits(end_lsn=_position("end", endpos)),
+            bad_file=Path(str(file)).parent / f"{slot}.bad",
+            start_lsn=_position("start", startpos),
+            loop=not no_loop,
+            for_ever=True,
+            status_interval=int(status_interval),
+            session_kind=kind,
+        )
+        _stream(settings, _sink(str(file), mode, int(fsync_interval)), signals)
+
+
+@contextmanager
+def _ended_by(signals: "Signals", *, streaming: bool) -> Iterator[None]:
+    """Let a signal be a clean end of a stream that hasn't begun, too; of an action alone it is none."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not (signals.stop and streaming):
+            raise
+
+
+class NewSlot(NamedTuple):
+    name: str
+    plugin: str
+    two_phase: bool
+    failover: bool
+
+
+def _create(connection: "ReplicationConnection", new: NewSlot, *, if_not_exists: bool) -> None:
+    _say(f'creating replication slot "{new.name}"')
+    try:
+        connection.create_slot(new.name, new.plugin, two_phase=new.two_phase, failover=new.failover)
+    except PgcdcError as error:
+        if not if_not_exists or error.kind is not ErrorKind.SLOT_EXISTS:
+            raise
+
+
+def _file_mode(connection: "ReplicationConnection") -> int:
+    """Let the group read the output where it may read the server's own files."""
+    data_directory = int(connection.show("data_directory_mode"), 8)
+    return 0o640 if data_directory & _GROUP_MAY_READ else 0o600
+
+
+def _plugin_options(given: list[str]) -> "PluginOptions":
+    parts = (item.partition("=") for item in given)
+    return {name: value if equals else None for name, equals, value in parts}
+
+
+def _sink(file: str, mode: int, fsync_interval: int) -> "StreamSink":
+    from pgcdc_cli.directory.disk import Disk
+    from pgcdc_cli.formats.raw import RawFormat
+    from pgcdc_cli.sinks.base import SinkSettings
+    from pgcdc_cli.sinks.stream_sink import STDOUT, StreamSink
+
+    os.umask(0o777 & ~mode)
+    return StreamSink(
+        STDOUT if file == _STDOUT else file,
+        RawFormat(),
+        SinkSettings(fsync_interval=fsync_interval),
+        Disk(mode),
+        # Without fsyncs progress is reported all the same, as there.
+        fsyncs=fsync_interval > 0,
+    )
+
+
+def _stream(settings: "StreamSettings", sink: "StreamSink", signals: "Signals") -> None:
+    from pgcdc_cli.formats.raw import RawFormat
+    from pgcdc_cli.stream.run import StreamRun
+
+    _say(f"starting log streaming at {settings.start_lsn or Lsn(0)} (slot {settings.slot})")
+    StreamRun(settings, sink, RawFormat(), signals, Confirmations(settings.slot)).run()
+
+
+class Confirmations:
+    """Tells, if asked to, of each new position that the server is told of."""
+
+    def __init__(self, slot: str) -> None:
+        self._slot = slot
+        self._told = Lsn(0)
+
+    def __call__(self, totals: "RunTotals") -> None:
+        if totals.durable_lsn != self._told:
+            self._told = totals.durable_lsn
+            written = max(totals.edge_lsn, totals.durable_lsn)
+            _say(f"confirming write up to {written}, flush to {totals.durable_lsn} (slot {self._slot})")
+
+
+def _say(text: str) -> None:
+    if talk.verbosity > 0:
+        write_error(f"{talk.program}: {one_line(text)}")

@@ -1,0 +1,422 @@
+"""`pgcdc recvlogical` in pg_recvlogical's place. What both show alike is asked of the original, too."""
+
+import re
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from debian_server import DebianServer
+from processes import wait_until
+from servers import Database, new_slot_name
+
+TRY_HELP = 'pg_recvlogical: hint: Try "pg_recvlogical --help" for more information.\n'
+MARK = re.compile(rb"mark(\d+);")
+MARKS = "INSERT INTO t SELECT g, 'mark' || g || ';' FROM generate_series(%s::int, %s::int) g"
+
+VERSIONS = pytest.mark.parametrize("version", [15, 16, 18])
+BOTH = pytest.mark.parametrize("whose", ["ours", "theirs"])
+
+
+@dataclass(frozen=True)
+class Node:
+    """A database with a table, the plugin that its server has, and pg_recvlogical of its version and ours."""
+
+    database: Database
+    plugin: str
+    options: tuple[str, ...]
+    programs: dict[str, Path]
+
+    def line(self, *arguments: object, whose: str = "ours") -> list[str]:
+        return [str(self.programs[whose]), "-d", self.database.uri, *map(str, arguments)]
+
+    def run(self, *arguments: object, whose: str = "ours") -> subprocess.CompletedProcess[bytes]:
+        line = self.line(*arguments, whose=whose)
+        return subprocess.run(line, capture_output=True, check=False, timeout=60)
+
+    def succeed(self, *arguments: object, whose: str = "ours") -> bytes:
+        ran = self.run(*arguments, whose=whose)
+        assert (ran.returncode, ran.stderr) == (0, b"")
+        return ran.stdout
+
+    def created(self, *arguments: object) -> str:
+        slot = new_slot_name()
+        self.succeed("-S", slot, "--create-slot", "-P", self.plugin, *arguments)
+        return slot
+
+    def fetched(self, slot: str, *arguments: object, whose: str = "ours") -> bytes:
+        """Stream what there is to standard output."""
+        end = self.end()
+        return self.succeed(
+            "-S", slot, "--start", *self.options, "-E", end, "-n", "-f", "-", *arguments, whose=whose
+        )
+
+    def insert(self, first: int, last: int) -> None:
+        self.database.execute(MARKS, (first, last))
+
+    def end(self) -> str:
+        (position,) = self.database.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
+        return position
+
+    def slot(self, slot: str, column: str) -> object:
+        query = f"SELECT {column} FROM pg_replication_slots WHERE slot_name = %s"
+        row = self.database.execute(query, (slot,)).fetchone()
+        return None if row is None else row[0]
+
+    @contextmanager
+    def following(self, slot: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+        line = self.line("-S", slot, "--start", *self.options, *arguments)
+        with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+
+def marks(data: bytes) -> list[int]:
+    return [int(number) for number in MARK.findall(data)]
+
+
+def marks_in(path: Path) -> list[int]:
+    return marks(path.read_bytes()) if path.exists() else []
+
+
+@pytest.fixture(scope="session")
+def link(tmp_path_factory) -> Path:
+    """pgcdc under the name of pg_recvlogical."""
+    link = tmp_path_factory.mktemp("bin") / "pg_recvlogical"
+    link.symlink_to(Path(sys.executable).with_name("pgcdc"))
+    return link
+
+
+@pytest.fixture(scope="module")
+def debian():
+    if reason := DebianServer.missing():
+        pytest.skip(reason)
+    server = DebianServer({"max_prepared_transactions": "5"})
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def node(version, servers, link, request) -> Iterator[Node]:
+    server = request.getfixturevalue("debian") if version == 15 else servers[version]
+    database = Database(server)
+    database.execute("CREATE TABLE t (a int PRIMARY KEY, b text)")
+    database.execute("CREATE PUBLICATION p FOR TABLE t")
+    plugin, options = "test_decoding", ()
+    if version != 15:
+        plugin, options = "pgoutput", ("-o", "proto_version=1", "-o", "publication_names=p")
+    yield Node(database, plugin, options, {"ours": link, "theirs": server.bin / "pg_recvlogical"})
+    database.drop()
+
+
+REFUSED = {
+    "no slot": ([], "no slot specified"),
+    "no database": (["-S", "s"], "no database specified"),
+    "no action": (["-S", "s", "-d", "d"], "at least one action needs to be specified"),
+    "no file": (["-S", "s", "-d", "d", "--start"], "no target file specified"),
+    "drop and start": (
+        ["-S", "s", "-d", "d", "--drop-slot", "--start", "-f", "-"],
+        "cannot use --create-slot or --start together with --drop-slot",
+    ),
+    "startpos and create": (
+        ["-S", "s", "-d", "d", "--create-slot", "-I", "0/1"],
+        "cannot use --create-slot or --drop-slot together with --startpos",
+    ),
+    "endpos without start": (
+        ["-S", "s", "-d", "d", "--create-slot", "--endpos=0/1"],
+        "--endpos may only be specified with --start",
+    ),
+    "two-phase without create": (
+        ["-S", "s", "-d", "d", "--start", "-f", "-", "-t"],
+        "--enable-two-phase may only be specified with --create-slot",
+    ),
+    "failover without create": (
+        ["-S", "s", "-d", "d", "--start", "-f", "-", "--enable-failover"],
+        "--enable-failover may only be specified with --create-slot",
+    ),
+    "an argument": (["-S", "s", "extra"], 'too many command-line arguments (first is "extra")'),
+}
+
+
+@BOTH
+@pytest.mark.parametrize(("arguments", "reason"), REFUSED.values(), ids=REFUSED)
+def test_what_pg_recvlogical_refuses_is_refused_in_its_words(arguments, reason, whose, link, server18):
+    program = link if whose == "ours" else server18.bin / "pg_recvlogical"
+    ran = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr == f"pg_recvlogical: error: {reason}\n{TRY_HELP}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["-F", "soon"], 'invalid value "soon" for option "-F/--fsync-interval"'),
+        (["-s", "-1"], "-s/--status-interval must be in range 0..2147483"),
+        (["-I", "nowhere"], 'could not parse start position "nowhere"'),
+        (["-E", "0/1x"], 'could not parse end position "0/1x"'),
+        (["--nothing"], "option --nothing not recognized"),
+        (["-S"], "option -S requires argument"),
+    ],
+)
+def test_what_cannot_be_read_is_said_with_the_way_to_help(arguments, reason, link):
+    ran = subprocess.run([link, *arguments], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr == f"pg_recvlogical: error: {reason}\n{TRY_HELP}"
+
+
+@BOTH
+@pytest.mark.parametrize("option", ["--help", "-?", "--version", "-V"])
+def test_help_and_version_are_on_standard_output(option, whose, link, server18):
+    program = link if whose == "ours" else server18.bin / "pg_recvlogical"
+    ran = subprocess.run([program, option], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "pg_recvlogical" in ran.stdout
+    assert max(map(len, ran.stdout.splitlines())) <= 95
+
+
+def test_as_a_command_of_pgcdc_it_has_that_name(pgcdc):
+    ran = pgcdc("recvlogical", "--slot", "s")
+    assert (ran.status, ran.out) == (1, "")
+    assert ran.err == (
+        "pgcdc recvlogical: error: no database specified\n"
+        'pgcdc recvlogical: hint: Try "pgcdc recvlogical --help" for more information.\n'
+    )
+
+
+def test_nothing_of_pgcdcs_environment_decides_over_it(pgcdc):
+    ran = pgcdc("recvlogical", "--drop-slot", env={"PGCDC_SLOT": "s", "PGCDC_CREATE_SLOT": "1"})
+    assert (ran.status, ran.err.splitlines()[0]) == (1, "pgcdc recvlogical: error: no slot specified")
+
+
+@VERSIONS
+def test_the_output_is_byte_for_byte_that_of_pg_recvlogical(node):
+    slot = node.created()
+    node.insert(1, 3)
+    node.database.execute("UPDATE t SET b = 'Grüße' || chr(10) || b WHERE a = 2")
+    node.database.execute("DELETE FROM t WHERE a = 3")
+    copies = {whose: node.database.copy_slot(slot) for whose in node.programs}
+    found = {whose: node.fetched(copy, whose=whose) for whose, copy in copies.items()}
+    assert marks(found["ours"])[:3] == [1, 2, 3]
+    assert found["ours"] == found["theirs"]
+
+
+@pytest.mark.parametrize("version", [15])
+def test_values_are_written_as_the_database_has_them(node):
+    """Time zone, dates and names of types are those of pg_recvlogical's session."""
+    name = node.database.name
+    node.database.execute(f"ALTER DATABASE {name} SET TimeZone = 'Asia/Tokyo'")
+    node.database.execute(f"ALTER DATABASE {name} SET DateStyle = 'German'")
+    node.database.execute("CREATE TYPE mood AS ENUM ('ok'); CREATE TABLE u (m mood, at timestamptz, f float)")
+    slot = node.created()
+    node.database.execute("INSERT INTO u VALUES ('ok', '2026-01-02 03:04:05Z', 0.1)")
+    copies = {whose: node.database.copy_slot(slot) for whose in node.programs}
+    options = ["-o", "skip-empty-xacts", "-o", "include-xids=0"]
+    found = {whose: node.fetched(copy, *options, whose=whose) for whose, copy in copies.items()}
+    assert found["ours"] == (
+        b"BEGIN\ntable public.u: INSERT: m[public.mood]:'ok'"
+        b" at[timestamp with time zone]:'02.01.2026 12:04:05 JST' f[double precision]:0.1\nCOMMIT\n"
+    )
+    assert found["ours"] == found["theirs"]
+
+
+@BOTH
+@VERSIONS
+def test_a_slot_is_created_streamed_and_dropped(node, whose):
+    slot = new_slot_name()
+    assert node.succeed("-S", slot, "--create-slot", "-P", node.plugin, whose=whose) == b""
+    assert node.slot(slot, "plugin") == node.plugin
+    node.insert(1, 10)
+    assert marks(node.fetched(slot, whose=whose)) == list(range(1, 11))
+    assert node.succeed("-S", slot, "--drop-slot", whose=whose) == b""
+    assert node.slot(slot, "plugin") is None
+
+
+@pytest.mark.parametrize("version", [18])
+def test_a_slot_can_be_created_and_streamed_at_once(node, tmp_path):
+    slot, out = new_slot_name(), tmp_path / "out"
+    with node.following(slot, "--create-slot", "-P", node.plugin, "-f", out) as process:
+        wait_until(lambda: node.slot(slot, "active"))
+        node.insert(1, 2)
+        wait_until(lambda: marks_in(out) == [1, 2])
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+@BOTH
+@pytest.mark.parametrize("version", [15, 18])
+def test_a_slot_that_exists_is_an_error_unless_it_may_exist(node, whose):
+    slot = node.created()
+    create = ["-S", slot, "--create-slot", "-P", node.plugin]
+    assert node.succeed(*create, "--if-not-exists", whose=whose) == b""
+    ran = node.run(*create, whose=whose)
+    assert (ran.returncode, ran.stdout) == (1, b"")
+    assert ran.stderr.startswith(b"pg_recvlogical: error: could not ")
+    assert b"already exists" in ran.stderr
+
+
+@BOTH
+@VERSIONS
+def test_a_slot_is_dropped_without_the_name_of_a_database(node, version, whose):
+    if whose == "theirs" and version < 17:
+        pytest.skip("before 17, pg_recvlogical asks for one")
+    slot = node.created()
+    host = node.database.uri.partition("host=")[2]
+    # Nor is there a database by the name of the user.
+    line = [node.programs[whose], "-h", host, "-U", "nobody_s_database", "-S", slot, "--drop-slot"]
+    node.database.execute("CREATE ROLE nobody_s_database LOGIN REPLICATION")
+    try:
+        ran = subprocess.run(line, capture_output=True, text=True, check=False)
+    finally:
+        node.database.execute("DROP ROLE nobody_s_database")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+    assert node.slot(slot, "plugin") is None
+
+
+@VERSIONS
+@pytest.mark.parametrize("option", ["-t", "--two-phase", "--enable-two-phase"])
+def test_a_slot_with_two_phase_sends_what_is_prepared(node, option):
+    slot = node.created(option)
+    assert node.slot(slot, "two_phase") is True
+    node.database.execute("BEGIN")
+    node.insert(1, 2)
+    node.database.execute("PREPARE TRANSACTION 'p'")
+    options = ["-o", "two_phase"] if node.plugin == "pgoutput" else []
+    version = ["-o", "proto_version=3"] if node.plugin == "pgoutput" else []
+    assert marks(node.fetched(slot, *version, *options)) == [1, 2]
+    node.database.execute("COMMIT PREPARED 'p'")
+    committed = node.fetched(slot, *version)
+    assert committed
+    assert marks(committed) == []
+
+
+@BOTH
+@pytest.mark.parametrize("version", [18])
+def test_a_slot_can_be_kept_on_standbys(node, whose):
+    slot = new_slot_name()
+    node.succeed("-S", slot, "--create-slot", "--enable-failover", "-P", "pgoutput", whose=whose)
+    assert node.slot(slot, "failover") is True
+
+
+@VERSIONS
+def test_after_a_lost_connection_nothing_comes_twice(node, tmp_path):
+    slot, out = node.created(), tmp_path / "out"
+    with node.following(slot, "-f", out, "-F", 1, "-s", 100, "-v") as process:
+        node.insert(1, 3)
+        wait_until(lambda: marks_in(out) == [1, 2, 3])
+        walsender = node.slot(slot, "active_pid")
+        node.database.execute("SELECT pg_terminate_backend(%s)", (walsender,))
+        wait_until(lambda: node.slot(slot, "active_pid") not in {None, walsender})
+        node.insert(4, 5)
+        wait_until(lambda: 5 in marks_in(out))
+        process.terminate()
+        said = process.stderr.read()
+        assert process.wait(30) == 0
+    assert marks_in(out) == [1, 2, 3, 4, 5]
+    assert re.search(r"^pg_recvlogical: warning: could not .*; trying again$", said, re.MULTILINE)
+    assert re.search(rf"^pg_recvlogical: confirming write up to .* \(slot {slot}\)$", said, re.MULTILINE)
+
+
+@VERSIONS
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_was_written_before_a_signal_is_confirmed(node, number, tmp_path):
+    slot, out = node.created(), tmp_path / "out"
+    with node.following(slot, "-f", out, "-F", 100, "-s", 100) as process:
+        node.insert(1, 3)
+        wait_until(lambda: marks_in(out) == [1, 2, 3])
+        process.send_signal(number)
+        assert process.wait(30) == 0
+    node.insert(4, 4)
+    node.succeed("-S", slot, "--start", *node.options, "-E", node.end(), "-n", "-f", out)
+    assert marks_in(out) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("version", [18])
+@pytest.mark.parametrize("loop", [True, False])
+def test_without_a_loop_a_lost_connection_is_an_error(node, loop, tmp_path):
+    slot, out = node.created(), tmp_path / "out"
+    with node.following(slot, "-f", out, *([] if loop else ["-n"])) as process:
+        walsender = wait_until(lambda: node.slot(slot, "active_pid"))
+        node.database.execute("SELECT pg_terminate_backend(%s)", (walsender,))
+        if loop:
+            wait_until(lambda: node.slot(slot, "active_pid") not in {None, walsender})
+        else:
+            assert process.wait(30) == 1
+            assert process.stderr.read().startswith("pg_recvlogical: error: could not receive from slot")
+
+
+@BOTH
+@pytest.mark.parametrize("version", [15, 18])
+def test_a_transaction_that_begins_where_the_end_is_stays_there(node, whose):
+    """One transaction's end is where the next one's first record lies."""
+    slot = node.created()
+    node.insert(1, 1)
+    end = node.end()
+    node.insert(2, 2)
+    read = ["-S", slot, "--start", *node.options, "-n", "-f", "-", "-E", end]
+    assert marks(node.succeed(*read, whose=whose)) == [1]
+    assert node.slot(slot, "confirmed_flush_lsn") == end
+    assert marks(node.fetched(slot)) == [2]
+
+
+@pytest.mark.parametrize("version", [18])
+def test_a_start_position_leaves_out_what_was_before(node):
+    slot = node.created()
+    node.insert(1, 1)
+    position = node.end()
+    node.insert(2, 2)
+    assert marks(node.fetched(slot, "--startpos", position)) == [2]
+
+
+@pytest.mark.parametrize("version", [18])
+def test_a_hangup_opens_the_file_anew(node, tmp_path):
+    slot, out, old = node.created(), tmp_path / "out", tmp_path / "old"
+    with node.following(slot, "-f", out) as process:
+        node.insert(1, 1)
+        wait_until(lambda: marks_in(out) == [1])
+        out.rename(old)
+        process.send_signal(signal.SIGHUP)
+        wait_until(out.exists)
+        node.insert(2, 2)
+        wait_until(lambda: marks_in(out) == [2])
+    assert marks_in(old) == [1]
+
+
+@pytest.mark.parametrize("version", [18])
+def test_without_fsyncs_progress_is_confirmed_all_the_same(node, tmp_path):
+    slot, out = node.created(), tmp_path / "out"
+    before = node.slot(slot, "confirmed_flush_lsn")
+    with node.following(slot, "-f", out, "--fsync-interval=0", "--status-interval=1"):
+        node.insert(1, 1)
+        wait_until(lambda: node.slot(slot, "confirmed_flush_lsn") != before)
+
+
+@pytest.mark.parametrize(("folder", "mode"), [(0o700, 0o600), (0o750, 0o640)])
+def test_the_file_is_readable_by_the_group_where_the_servers_own_are(
+    folder, mode, own_server, link, tmp_path
+):
+    server, out = own_server(18), tmp_path / "out"
+    if stat.S_IMODE(server.data.stat().st_mode) != folder:
+        server.data.chmod(folder)
+        server.pg_ctl("restart")
+    connect = [link, "-d", server.uri(), "-S", "s"]
+    subprocess.run([*connect, "--create-slot", "-P", "pgoutput"], check=True)
+    options = ["-o", "proto_version=1", "-o", "publication_names=p", "-E", "0/1"]
+    subprocess.run([*connect, "--start", *options, "-f", out], check=True, umask=0)
+    assert stat.S_IMODE(out.stat().st_mode) == mode
+
+
+@pytest.mark.parametrize("version", [18])
+def test_an_error_of_the_server_is_one_line_and_a_hint(node):
+    ran = node.run("-S", "missing", "--start", "-f", "-")
+    assert (ran.returncode, ran.stdout) == (1, b"")
+    assert ran.stderr.decode().splitlines() == [
+        'pg_recvlogical: error: could not find slot "missing"',
+        "pg_recvlogical: hint: create it with: pgcdc slot create NAME, or add --create-slot",
+    ]
