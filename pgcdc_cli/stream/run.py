@@ -174,10 +174,14 @@ class StreamRun:
             exported = Snapshot(self._settings.conninfo, self._settings.publications, text)
         mender = TextMender(text, self._warned)
         with closing(exported) as snapshot:
-            for rows in snapshot.slices(plan.includes, self._describe, self._settings.selection):
+            wanted = plan.includes, self._describe, self._settings.selection
+            for rows in snapshot.slices(*wanted, with_xid=plan.with_xid):
                 if self._signals.stop:
                     self._sink.rollback()
                     return False
+                if rows.edge is not None and self._start.slot_to_come:
+                    self._sink.creating(snapshot.position)
+                    snapshot.keep_slot(self._settings.slot)
                 self._writer.write([mender.encode(encoding, rows)])
                 self._report(self.totals)
         self._sink.flush()

@@ -35,12 +35,16 @@ class RunLimits:
 class SnapshotPlan:
     """Which tables' rows come before the stream, by schema and name.
 
-    `again` reads them at every start, not only where the stream is new; `only` ends the run with them.
+    `again` reads them at every start, not only where the stream is new; `only` ends the run with them. A new
+    slot is made with the snapshot; `any_slot` says that one that is there will do. `with_xid` gives rows the
+    transaction that read them.
     """
 
     includes: Callable[[str, str], bool]
     again: bool = False
     only: bool = False
+    any_slot: bool = False
+    with_xid: bool = False
 
 
 @dataclass(frozen=True, slots=True)
