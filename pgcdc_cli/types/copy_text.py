@@ -51,7 +51,7 @@ def _values(data: NDArray[np.uint8], width: int) -> _Values:
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1])
     values = _Values(data, starts.reshape(-1, width), ends.reshape(-1, width), None)
     backslashes = np.flatnonzero(data == _BACKSLASH)
-    return _unescaped(values, _escapes(backslashes)) if len(backslashes) else values
+    return _read(values, _escapes(backslashes)) if len(backslashes) else values
 
 
 def _escapes(backslashes: Int64s) -> Int64s:
@@ -64,13 +64,20 @@ def _escapes(backslashes: Int64s) -> Int64s:
     return escapes
 
 
-def _unescaped(escaped: _Values, escapes: Int64s) -> _Values:
-    data, starts, ends, _ = escaped
+def _read(values: _Values, escapes: Int64s) -> _Values:
+    """Find the nulls, and take the rest of the backslashes out."""
+    data, starts, ends, _ = values
     null = (ends - starts == len(b"\\N")) & (data[starts] == _BACKSLASH) & (data[ends - 1] == _NULL)
+    if null.sum() < len(escapes):
+        data, starts, ends = _unescaped(data, starts, ends, escapes)
+    return _Values(data, np.where(null, ends, starts), ends, null)
+
+
+def _unescaped(
+    data: NDArray[np.uint8], starts: Int64s, ends: Int64s, escapes: Int64s
+) -> tuple[NDArray[np.uint8], Int64s, Int64s]:
     unescaped = data.copy()
     unescaped[escapes + 1] = _UNESCAPED[data[escapes + 1]]
     keep = np.ones(len(data), np.bool_)
     keep[escapes] = False
-    starts = starts - np.searchsorted(escapes, starts)
-    ends = ends - np.searchsorted(escapes, ends)
-    return _Values(unescaped[keep], np.where(null, ends, starts), ends, null)
+    return unescaped[keep], starts - np.searchsorted(escapes, starts), ends - np.searchsorted(escapes, ends)
