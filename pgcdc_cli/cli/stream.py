@@ -222,6 +222,9 @@ class ProgressLine:
         write_error(f"pgcdc: {self._text(totals, rate)}")
 
     def _text(self, totals: "RunTotals", rate: float) -> str:
+        if totals.snapshot_bytes is not None:
+            size = human_bytes(totals.snapshot_bytes)
+            return f"{rate:,.0f} rows/s; snapshot: {totals.rows:,} rows, {size}"
         lag = human_bytes(max(totals.wal_end - totals.durable_lsn, 0))
         transactions = (
             "1 transaction" if totals.transactions == 1 else f"{totals.transactions:,} transactions"

@@ -114,9 +114,13 @@ class Signals:
 
 @dataclass(slots=True)
 class RunTotals:
-    """What a run has done so far. `wal_end` is the newest position of the server's log that was heard of."""
+    """What a run has done so far. `wal_end` is the newest position of the server's log that was heard of.
+
+    `snapshot_bytes` is how much of a snapshot came, None where none is being read.
+    """
 
     rows: int = 0
+    snapshot_bytes: int | None = None
     transactions: int = 0
     edge_lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
     durable_lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable

@@ -84,7 +84,7 @@ class _Table:
 class Snapshot:
     """One snapshot. `position` is where the stream begins that has everything after it.
 
-    `text` says how text comes. Methods raise PgcdcError.
+    `text` says how text comes. `bytes` is how much of the rows did. Methods raise PgcdcError.
     """
 
     def __init__(self, conninfo: str, publications: Sequence[str], text: DatabaseText = STRICT) -> None:
@@ -92,6 +92,7 @@ class Snapshot:
         self._text = text
         self._slot = f"pgcdc_snapshot_{secrets.token_hex(6)}"
         self._closing = ExitStack()
+        self.bytes = 0
         try:
             self._connection = self._closing.enter_context(closing(connect(conninfo)))
             self._exporting = self._closing.enter_context(ReplicationConnection(conninfo))
@@ -181,7 +182,9 @@ class Snapshot:
         doing = f'read the rows of table "{table.schema.display}"'
         try:
             with self._unconverted():
-                yield from copy_out(self._connection.pgconn, query.encode(self._text.codec))
+                for rows in copy_out(self._connection.pgconn, query.encode(self._text.codec)):
+                    self.bytes += len(rows)
+                    yield rows
         except psycopg.Error as error:
             raise server_failure(doing, error) from error
 

@@ -140,7 +140,7 @@ def test_all_that_may_not_be_read_is_named_before_anything_is(database, reader, 
         f' GRANT USAGE ON SCHEMA "s" TO "{role}"; GRANT SELECT ON TABLE "s"."a" TO "{role}"'
     )
     refused(run, 4, 'read table "public.b", table "s.a": permission denied', hint)
-    assert not list(out.glob("*/*.partial"))
+    assert not list(out.rglob("*.partial"))
     for grant in hint.removeprefix("what it takes: ").split("; "):
         database.execute(grant)
     assert stream(uri, slot, "-D", str(out), *INITIAL).returncode == 0

@@ -1,9 +1,11 @@
 """`--snapshot`: the rows that are there, then every change after them; none lost, none twice."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,9 @@ from processes import PGCDC, stream_command, wait_until
 from segments import contents, manifest
 from servers import Database, new_slot_name
 from stream_runs import NOW, TABLES, Load, insert, numbers, refused, stream
+
+from pgcdc_cli.cli.stream import ProgressLine
+from pgcdc_cli.stream.settings import RunTotals
 
 INITIAL = ("--snapshot", "initial")
 FORMATS = {
@@ -207,6 +212,21 @@ def test_only_ends_with_the_rows_and_leaves_the_slot(filled, tmp_path, slot):
     assert rows(out) == list(range(1, 60001))
     assert stream(filled.uri, slot, "-D", str(out), *NOW).returncode == 0
     assert rows(out) == list(range(1, 60002))
+
+
+def test_progress_says_how_much_of_a_snapshot_came(capsys, monkeypatch):
+    line = ProgressLine(shown=True)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 60)
+    line(RunTotals(rows=60000, snapshot_bytes=5_400_000))
+    assert re.fullmatch(r"pgcdc: 1,000 rows/s; snapshot: 60,000 rows, 5.\d MB\n", capsys.readouterr().err)
+
+
+def test_the_last_line_is_the_stream_s(filled, tmp_path, slot):
+    run = stream(filled.uri, slot, "-D", str(tmp_path / "out"), "--snapshot", "only", "--progress")
+    *_, last = run.stderr.splitlines()
+    end = checkpoint(tmp_path / "out")["end_lsn"]
+    assert last.endswith(f"lag 0 bytes, durable to {end}; 60,000 rows in 0 transactions")
 
 
 @pytest.mark.parametrize(
