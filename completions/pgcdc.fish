@@ -249,6 +249,7 @@ complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l publication -x -d 'Publication
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l create-slot -d 'First create the slot'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l if-not-exists -d 'With --create-slot: an existing one will do'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l peek -d 'Take nothing: read a temporary copy of the slot. So it is on a terminal without -f and -D'
+complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l snapshot -x -a 'never initial only' -d 'Where the stream is new, make the slot, and write the tables\' rows first; only: then end'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -s I -l startpos -x -d 'Begin here, if the slot is not yet beyond'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -s n -l no-loop -d 'Don\'t connect again when the connection is lost'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -s s -l status-interval -x -d 'Time between status updates; 0: none but what the server needs'

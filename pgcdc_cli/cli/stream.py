@@ -27,6 +27,7 @@ from pgcdc_cli.cli.target import (
     peeks,
     read_config,
     sink_for,
+    snapshot_plan,
     subscription,
     with_connector,
 )
@@ -48,6 +49,7 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "pgcdc stream -d shop -S shop_slot --publication shop_pub",
             "pgcdc stream -d shop -S shop_slot --publication shop_pub -D changes --endpos now",
+            "pgcdc stream -d shop -S new_slot --publication shop_pub -D changes --snapshot initial",
             "pgcdc stream -d shop -S s --create-slot --publication p -D out --format arrow --rotate-size 1GB",
         ),
     )(connecting(stream))
@@ -61,6 +63,7 @@ def stream(  # noqa: PLR0913 - a command's options
     create_slot: stream_options.CreateSlot = False,
     if_not_exists: stream_options.IfNotExists = False,
     peek: stream_options.Peek = False,
+    snapshot: stream_options.Snapshot = None,
     startpos: stream_options.Startpos = None,
     no_loop: stream_options.NoLoop = False,
     status_interval: stream_options.StatusInterval = "10s",
@@ -109,7 +112,8 @@ def stream(  # noqa: PLR0913 - a command's options
     """
     if file_format != "debezium" and (connector_config or connector_property or record != "full"):
         raise usage_error("--connector-config, -c and --record go with --format debezium")
-    config = read_config(connector_config, connector_property or []) if file_format == "debezium" else None
+    debezium = file_format == "debezium"
+    config = read_config(connector_config, connector_property or [], snapshot) if debezium else None
     selection = stream_options.selection(table, exclude_table, exclude_column)
     target = StreamTarget(
         file=STDOUT if file is None and directory is None else file,
@@ -133,6 +137,7 @@ def stream(  # noqa: PLR0913 - a command's options
     )
     check(target)
     looks = peeks(target, asked=peek, file_given=file is not None)
+    stream_options.check_snapshot(target.format_class, snapshot, peek=looks, startpos=startpos)
     if invalid_text is not None and not target.format_class.decodes:
         raise usage_error("--invalid-text: raw output has text as it is in the database")
     if selection.options and not target.format_class.decodes:
@@ -175,6 +180,7 @@ def stream(  # noqa: PLR0913 - a command's options
         accept_gap=accept_gap,
         accept_publications=accept_publications,
         use_catalog=not no_catalog,
+        snapshot=snapshot_plan(snapshot),
         peek=looks,
         invalid_text=invalid_text,
         selection=selection,
@@ -216,6 +222,9 @@ class ProgressLine:
         write_error(f"pgcdc: {self._text(totals, rate)}")
 
     def _text(self, totals: "RunTotals", rate: float) -> str:
+        if totals.snapshot_bytes is not None:
+            size = human_bytes(totals.snapshot_bytes)
+            return f"{rate:,.0f} rows/s; snapshot: {totals.rows:,} rows, {size}"
         lag = human_bytes(max(totals.wal_end - totals.durable_lsn, 0))
         transactions = (
             "1 transaction" if totals.transactions == 1 else f"{totals.transactions:,} transactions"

@@ -58,6 +58,12 @@ StatusInterval = Annotated[
         help="Time between status updates; 0: none but what the server needs.",
     ),
 ]
+Snapshot = Annotated[
+    Literal["never", "initial", "only"] | None,
+    typer.Option(
+        help="Where the stream is new, make the slot, and write the tables' rows first; only: then end."
+    ),
+]
 AcceptGap = Annotated[
     bool, typer.Option("--accept-gap", help="Start over, as a new stream, where changes were lost.")
 ]
@@ -335,6 +341,20 @@ def check_two_phase(
             "--two-phase: nothing keeps a prepared transaction until it commits;"
             " use -f or -D, or --two-phase-at prepare"
         )
+
+
+def check_snapshot(
+    form: "type[Format | RawFormat]", snapshot: str | None, *, peek: bool, startpos: str | None
+) -> None:
+    """Refuse what a snapshot can't go with."""
+    if snapshot in {None, "never"}:
+        return
+    if not form.decodes:
+        raise usage_error("--snapshot: raw output is what the plugin sends, which has no rows of tables")
+    if peek:
+        raise usage_error(f"--snapshot {snapshot} makes a slot, and --peek only looks: use -f - or -D")
+    if startpos is not None:
+        raise usage_error("--snapshot begins where the snapshot is: it excludes -I/--startpos")
 
 
 def limits(

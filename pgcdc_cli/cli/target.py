@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pgcdc_cli.stream.settings import SnapshotPlan, StreamSettings
 
 InvalidText = Literal["stop", "replace", "escape"]
+SnapshotMode = Literal["never", "initial", "only"]
 FormatName = Literal["jsonl", "arrow", "debezium", "pretty", "raw"]
 
 STDOUT = "-"
@@ -44,6 +45,10 @@ _CONNECTION = {
 """libpq's parameters, and the connector's properties that stand for them."""
 
 
+_CONNECTOR_MODES = {"never": ("never", "no_data"), "initial": ("initial",), "only": ("initial_only",)}
+"""What `--snapshot` is called in a connector's configuration; the first is what it stands for."""
+
+
 class Subscription(NamedTuple):
     """Whose changes are read, as a server's own subscription says it."""
 
@@ -52,14 +57,24 @@ class Subscription(NamedTuple):
     publications: list[str]
 
 
-def read_config(path: Path | None, given: list[str]) -> "ConnectorConfig":
-    """Read the configuration; what `-c` says wins over the file. Raises PgcdcError USAGE."""
+def read_config(
+    path: Path | None, given: list[str], snapshot: SnapshotMode | None = None
+) -> "ConnectorConfig":
+    """Read the configuration; what `-c` says wins over the file.
+
+    `snapshot` stands for `snapshot.mode`. Raises PgcdcError USAGE, where they contradict each other, too.
+    """
     from pgcdc_cli.formats.debezium.properties import connector_config, read_properties
 
     properties = {} if path is None else read_properties(path)
     for item in given:
         name, value = name_and_value("-c", item)
         properties[name.strip()] = value
+    if snapshot is not None:
+        modes = _CONNECTOR_MODES[snapshot]
+        mode = properties.setdefault("snapshot.mode", modes[0]).strip()
+        if mode not in modes:
+            raise usage_error(f"--snapshot {snapshot} contradicts snapshot.mode={mode}")
     return connector_config(properties)
 
 
@@ -88,13 +103,22 @@ def with_connector(settings: "StreamSettings", config: "ConnectorConfig") -> "St
         protocol=replace(settings.protocol, messages=True),
         create_slot=True,
         if_not_exists=settings.if_not_exists or not settings.create_slot,
-        snapshot=_snapshot_plan(config),
+        snapshot=_connector_plan(config),
         make_publication=_publication_maker(config, settings.publications[0]),
         heartbeat_interval=config.heartbeat_interval_ms / 1000,
     )
 
 
-def _snapshot_plan(config: "ConnectorConfig") -> "SnapshotPlan | None":
+def snapshot_plan(mode: SnapshotMode | None) -> "SnapshotPlan | None":
+    """Give what `--snapshot` asks for, of all published tables."""
+    from pgcdc_cli.stream.settings import SnapshotPlan
+
+    if mode in {None, "never"}:
+        return None
+    return SnapshotPlan(lambda _schema, _table: True, only=mode == "only")
+
+
+def _connector_plan(config: "ConnectorConfig") -> "SnapshotPlan | None":
     """Give what `snapshot.mode` asks for."""
     from pgcdc_cli.stream.settings import SnapshotPlan
 
@@ -104,6 +128,8 @@ def _snapshot_plan(config: "ConnectorConfig") -> "SnapshotPlan | None":
         config.includes_table,
         again=config.snapshot_mode == "always",
         only=config.snapshot_mode == "initial_only",
+        any_slot=True,
+        with_xid=True,
     )
 
 

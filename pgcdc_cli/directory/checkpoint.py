@@ -92,7 +92,9 @@ class Checkpoint:
     `last_commit` the last transaction that came, None before the first. `segment` is the number of the open
     segment, or the next. `options` describes the format and what else decides over the content of lines.
     `inode` is device and inode of a single output file, None for a directory. `prepared` are the transactions
-    that were prepared and not ended before `end_lsn`; their spools are durable.
+    that were prepared and not ended before `end_lsn`; their spools are durable. While the rows that come
+    before a stream are read, `end_lsn` is 0/0; the slot is not there yet, and `creating` is where it is about
+    to be made, None as long as that isn't known.
     """
 
     source: StreamSource
@@ -105,6 +107,7 @@ class Checkpoint:
     inode: tuple[int, int] | None = None
     last_commit: LastCommit | None = None
     prepared: tuple[Prepared, ...] = ()
+    creating: Lsn | None = None
 
 
 def read_checkpoint(disk: Disk, path: str) -> Checkpoint | None:
@@ -234,6 +237,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
             "inode": None if checkpoint.inode is None else list(checkpoint.inode),
             "last_commit": _encode_commit(checkpoint.last_commit),
             "prepared": [_encode_prepared(one) for one in checkpoint.prepared],
+            **({} if checkpoint.creating is None else {"creating": str(checkpoint.creating)}),
         }
     )
     return body[:-1] + b',"crc32":%d}\n' % zlib.crc32(body)
@@ -299,6 +303,7 @@ def decode(data: bytes) -> Checkpoint:
         inode=_decode_inode(fields),
         last_commit=_decode_commit(fields.inner("last_commit")),
         prepared=tuple(_decode_prepared(item) for item in fields.items("prepared")),
+        creating=None if fields.missing("creating") else fields.lsn("creating"),
     )
     fields.end()
     if encode(checkpoint) != data:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +13,7 @@ from pgcdc_cli.frames import START_LSN, XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.decode import decode
 from pgcdc_cli.pgoutput.messages import Message, Tag
+from pgcdc_cli.types import kernels
 from pgcdc_cli.types.database_text import STRICT, DatabaseText
 from pgcdc_cli.types.kernels import Booleans, Int64s
 
@@ -114,23 +114,8 @@ class MessageBuffer:
         return native(self.words[positions])
 
     def pack(self, starts: Int64s, ends: Int64s) -> pa.BinaryArray:
-        """Copy n values out of the buffer, to stand one behind the other.
-
-        The offsets describe values and what is between them in turn, over the shared buffer, and only the
-        values are taken. The gaps may be of negative length, as groups follow one another; nobody looks at
-        them. `take` reserves the mean length of all elements for each it takes; the outer offsets are set to
-        make that right.
-        """
-        count = len(starts)
-        elements = 2 * count + 1
-        offsets = np.empty(elements + 1, np.int32)
-        offsets[0] = 0
-        offsets[1:-1:2] = starts
-        offsets[2::2] = ends
-        total = int((ends - starts).sum())
-        offsets[-1] = min(total * elements // count + elements, len(self.data))
-        spaced = pa.BinaryArray.from_buffers(pa.binary(), elements, [None, as_buffer(offsets), self.arrow])
-        return cast("pa.BinaryArray", spaced.take(np.arange(1, elements, 2)))
+        """Copy n values out of the buffer, to stand one behind the other."""
+        return kernels.pack(self.arrow, starts, ends)
 
     def error(self, number: int, message: str) -> UndecodableError:
         """Make an error about one message that says where in the log it is."""

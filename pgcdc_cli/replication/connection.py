@@ -176,6 +176,12 @@ class ReplicationConnection:
         row = self._row(command, "export a snapshot", _CREATE)
         return Lsn.parse(row[1]), row[2]
 
+    def copy_slot(self, old: str, new: str) -> None:
+        """Make a permanent logical slot from where one is, which may be temporary."""
+        query = sql.SQL("SELECT slot_name FROM pg_copy_logical_replication_slot({}, {}, false)")
+        command = query.format(sql.Literal(old), sql.Literal(new)).as_string(self._connection)
+        self._row(command, f'create slot "{new}"', _CREATE)
+
     def drop_slot(self, name: str, *, wait: bool = False) -> None:
         """Drop a slot; with `wait`, first let go whoever reads it."""
         command = commands.drop_slot(name, wait=wait)

@@ -89,6 +89,12 @@ class Sink(Protocol):
         Comes again, with a checkpoint, after every new connection.
         """
 
+    def creating(self, position: Lsn) -> None:
+        """Note, durably, that the stream's slot is about to be made, at this position.
+
+        The checkpoint says so until it has the edge behind the snapshot's rows.
+        """
+
     def write(self, encoded: EncodedSlice) -> None:
         """Append a slice. Flushes or rotates at its edge when that is due."""
 

@@ -171,6 +171,11 @@ class CheckpointedSink:
         self._save(replace(self._saved, source=source, stream_id=stream_id, end_lsn=end_lsn))
         self._edge.lsn = end_lsn
 
+    def creating(self, position: Lsn) -> None:
+        """Note, durably, that the stream's slot is about to be made, at this position."""
+        with self._guard:
+            self._save(replace(self._saved, creating=position))
+
     def write(self, encoded: EncodedSlice) -> None:
         """Append a slice. Flushes, rotates or reopens at its edge when that is due."""
         with self._guard:
@@ -274,6 +279,7 @@ class CheckpointedSink:
             last_commit=self._edge.last_commit,
             prepared=self._edge.prepared,
             files=self.outputs.entries(),
+            creating=None if self._edge.lsn else self._saved.creating,
         )
 
     def _fsync(self, changed: list[OutputFile]) -> None:

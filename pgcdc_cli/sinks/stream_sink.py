@@ -88,6 +88,9 @@ class StreamSink:
         self._edge.lsn = self._durable_lsn = start_lsn
         self._synced_at = self._clock()
 
+    def creating(self, position: Lsn) -> None:
+        """Note nothing: there is no checkpoint."""
+
     def write(self, encoded: EncodedSlice) -> None:
         """Write a slice; raises BrokenPipeError when the reader went away."""
         self._in_transaction = encoded.edge is None

@@ -23,7 +23,7 @@ from pgcdc_cli.stream.invalid_text import TextMender
 from pgcdc_cli.stream.loop import Heartbeats, SliceWriter, StreamLoop
 from pgcdc_cli.stream.receive import TICK
 from pgcdc_cli.stream.reconnect import RetryPolicy
-from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals, StreamSettings
+from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals, SnapshotPlan, StreamSettings
 from pgcdc_cli.stream.snapshot import Snapshot
 from pgcdc_cli.stream.start import RunStart
 from pgcdc_cli.stream.timeline import TimelineWatch
@@ -173,24 +173,36 @@ class StreamRun:
 
     def _take_snapshot(self, database: str, text: DatabaseText) -> bool:
         """Write the rows that are there before the stream, if any are wanted; false ends the run."""
-        plan, encoding = self._settings.snapshot, self._encoding
+        plan = self._settings.snapshot
         if plan is None or self._snapshot_taken or not (plan.again or self._start.unread):
             return plan is None or not plan.only
-        assert encoding.decodes, "what isn't decoded has no rows"
         self._restart_format(database)
         with self._signals.interruptible():
             exported = Snapshot(self._settings.conninfo, self._settings.publications, text)
-        mender = TextMender(text, self._warned)
         with closing(exported) as snapshot:
-            for rows in snapshot.slices(plan.includes, self._describe, self._settings.selection):
-                if self._signals.stop:
-                    self._sink.rollback()
-                    return False
-                self._writer.write([mender.encode(encoding, rows)])
-                self._report(self.totals)
+            if not self._write_snapshot(snapshot, plan, TextMender(text, self._warned)):
+                self._sink.rollback()
+                return False
         self._sink.flush()
+        self.totals.snapshot_bytes, self.totals.durable_lsn = None, self._sink.durable_lsn
         self._snapshot_taken = True
         return not plan.only
+
+    def _write_snapshot(self, snapshot: Snapshot, plan: SnapshotPlan, mender: TextMender) -> bool:
+        """Write the rows, and make the slot when all are; false where a signal ends it before."""
+        encoding = self._encoding
+        assert encoding.decodes, "what isn't decoded has no rows"
+        wanted = plan.includes, self._describe, self._settings.selection
+        for rows in snapshot.slices(*wanted, with_xid=plan.with_xid):
+            if self._signals.stop:
+                return False
+            if rows.edge is not None and self._start.slot_to_come:
+                self._sink.creating(snapshot.position)
+                snapshot.keep_slot(self._settings.slot)
+            self._writer.write([mender.encode(encoding, rows)])
+            self.totals.snapshot_bytes = snapshot.bytes
+            self._report(self.totals)
+        return True
 
     @property
     def _describe(self) -> Callable[[Relation], TableSchema]:

@@ -36,12 +36,16 @@ class RunLimits:
 class SnapshotPlan:
     """Which tables' rows come before the stream, by schema and name.
 
-    `again` reads them at every start, not only where the stream is new; `only` ends the run with them.
+    `again` reads them at every start, not only where the stream is new; `only` ends the run with them. A new
+    slot is made with the snapshot; `any_slot` says that one that is there will do. `with_xid` gives rows the
+    transaction that read them.
     """
 
     includes: Callable[[str, str], bool]
     again: bool = False
     only: bool = False
+    any_slot: bool = False
+    with_xid: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +118,13 @@ class Signals:
 
 @dataclass(slots=True)
 class RunTotals:
-    """What a run has done so far. `wal_end` is the newest position of the server's log that was heard of."""
+    """What a run has done so far. `wal_end` is the newest position of the server's log that was heard of.
+
+    `snapshot_bytes` is how much of a snapshot came, None where none is being read.
+    """
 
     rows: int = 0
+    snapshot_bytes: int | None = None
     transactions: int = 0
     edge_lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
     durable_lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable

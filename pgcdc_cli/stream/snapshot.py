@@ -1,16 +1,16 @@
 """The rows that are there before a stream begins, all as of one moment: a snapshot exported with a slot.
 
-A temporary slot of its own exports it, so that the stream's slot may be older: every transaction that
-commits before the snapshot's position is in it, every later one in the stream from that position on.
+A temporary slot exports it: every transaction that commits before the slot's position is in the snapshot,
+every later one in the stream from that position on. The stream's slot may be older; or it is made as a copy
+of the temporary one once all rows are read (`keep_slot`). A run that is killed before leaves no slot behind.
 PostgreSQL manual, "Streaming Replication Protocol", CREATE_REPLICATION_SLOT with SNAPSHOT 'export'.
 """
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, cast
 
 import numpy as np
@@ -20,19 +20,27 @@ from psycopg import sql
 from pgcdc_cli.changes.selection import EVERYTHING, Selection
 from pgcdc_cli.changes.slice import ChangeBatch, Edge, FullImage, Slice, SnapshotPosition, Stamps
 from pgcdc_cli.changes.table import ReplicaIdentity, TableSchema
+from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.messages import Relation, RelationColumn
 from pgcdc_cli.replication.connection import ReplicationConnection
+from pgcdc_cli.replication.copy_out import copy_out
 from pgcdc_cli.replication.session import connect, server_failure
-from pgcdc_cli.types import kernels
+from pgcdc_cli.types.copy_text import copy_columns
 from pgcdc_cli.types.database_text import STRICT, DatabaseText
 
-ROWS = 8192
-"""Rows of a slice, at most."""
-
-# Columns and row filters of a publication came with version 15.
+# Columns and row filters of a publication came with version 15. A partition goes with its root where one of
+# the publications has that (`publish_via_partition_root`), as in the stream.
 _TABLES = """
-SELECT c.oid::bigint, n.nspname, c.relname, c.relreplident,
+WITH published AS (
+    SELECT c.oid, n.nspname, json_agg(to_jsonb(t) -> 'attnames') -> 0 AS names,
+           CASE WHEN bool_and(to_jsonb(t) ->> 'rowfilter' IS NOT NULL)
+                THEN string_agg(to_jsonb(t) ->> 'rowfilter', ' OR ') END AS filters
+    FROM pg_publication_tables t
+    JOIN pg_namespace n ON n.nspname = t.schemaname
+    JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+    WHERE t.pubname = ANY (%(publications)s) GROUP BY 1, 2)
+SELECT c.oid::bigint, p.nspname, c.relname, c.relreplident,
        (SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint, a.atttypmod,
                    c.relreplident = 'f' OR a.attnum = ANY (i.indkey::int2[])) ORDER BY a.attnum)
         FROM pg_attribute a
@@ -40,54 +48,75 @@ SELECT c.oid::bigint, n.nspname, c.relname, c.relreplident,
               AND CASE json_typeof(p.names)
                   WHEN 'array' THEN a.attname IN (SELECT json_array_elements_text(p.names))
                   ELSE a.attgenerated = '' END),
-       p.filters
-FROM (SELECT schemaname, tablename,
-             json_agg(to_jsonb(t) -> 'attnames') -> 0 AS names,
-             CASE WHEN bool_and(to_jsonb(t) ->> 'rowfilter' IS NOT NULL)
-                  THEN string_agg(to_jsonb(t) ->> 'rowfilter', ' OR ') END AS filters
-      FROM pg_publication_tables t WHERE pubname = ANY (%(publications)s) GROUP BY 1, 2) p
-JOIN pg_namespace n ON n.nspname = p.schemaname
-JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+       p.filters, c.relkind <> 'p', has_schema_privilege(c.relnamespace, 'USAGE'),
+       ARRAY(SELECT a.attname::text FROM pg_attribute a
+             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+                   AND NOT has_column_privilege(c.oid, a.attnum, 'SELECT')),
+       row_security_active(c.oid)
+FROM published p
+JOIN pg_class c ON c.oid = p.oid
 LEFT JOIN pg_index i ON i.indrelid = c.oid
      AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
+WHERE NOT EXISTS (SELECT FROM pg_partition_ancestors(c.oid) AS a (oid) JOIN published q ON q.oid = a.oid
+                  WHERE a.oid <> c.oid)
 ORDER BY 2, 3
 """
+
+_RIGHTS_HINT = "what it takes: {}"
+_POLICY_HINT = "let the role read all rows: ALTER ROLE {} BYPASSRLS"
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
+    """A published table as it is read; `alone` leaves out the rows of tables that inherit from it.
+
+    `unreadable` are columns that the role may not read, `hidden` says that policies keep rows from it.
+    """
+
     schema: TableSchema
     row_filter: str | None
+    alone: bool
+    enters_schema: bool
+    unreadable: frozenset[str]
+    hidden: bool
 
 
 class Snapshot:
     """One snapshot. `position` is where the stream begins that has everything after it.
 
-    `text` says how text comes. Methods raise PgcdcError.
+    `text` says how text comes. `bytes` is how much of the rows did. Methods raise PgcdcError.
     """
 
     def __init__(self, conninfo: str, publications: Sequence[str], text: DatabaseText = STRICT) -> None:
         self._publications = list(publications)
         self._text = text
-        self._connection = connect(conninfo)
+        self._slot = f"pgcdc_snapshot_{secrets.token_hex(6)}"
+        self._closing = ExitStack()
+        self.bytes = 0
         try:
-            self.position = self._begin(conninfo)
+            self._connection = self._closing.enter_context(closing(connect(conninfo)))
+            self._exporting = self._closing.enter_context(ReplicationConnection(conninfo))
+            self.position = self._begin()
         except BaseException:
-            self._connection.close()
+            self._closing.close()
             raise
 
     def close(self) -> None:
-        """End the transaction that holds the snapshot."""
-        self._connection.close()
+        """End the transaction that holds the snapshot; the temporary slot is gone, too."""
+        self._closing.close()
 
-    def _begin(self, conninfo: str) -> Lsn:
-        with ReplicationConnection(conninfo) as exporting:
-            name = f"pgcdc_snapshot_{secrets.token_hex(6)}"
-            position, snapshot = exporting.export_snapshot(name)
-            self._run(sql.SQL("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-            self._run(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+    def keep_slot(self, name: str) -> None:
+        """Make the stream's slot, at `position`."""
+        self._exporting.copy_slot(self._slot, name)
+
+    def _begin(self) -> Lsn:
+        position, snapshot = self._exporting.export_snapshot(self._slot)
+        self._run(sql.SQL("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+        self._run(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
         # Rows in the order of the table, wherever another scan of it may be.
         self._run(sql.SQL("SET LOCAL synchronize_seqscans = off"))
+        # An error instead of rows that are left out.
+        self._run(sql.SQL("SET LOCAL row_security = off"))
         return position
 
     def slices(
@@ -95,31 +124,50 @@ class Snapshot:
         includes: Callable[[str, str], bool],
         describe: Callable[[Relation], TableSchema],
         selection: Selection = EVERYTHING,
+        *,
+        with_xid: bool = True,
     ) -> Iterator[Slice]:
         """Read the published tables that `includes` and the selection let through.
 
-        The last slice, with an edge, is empty.
+        With `with_xid` rows have the transaction that reads them, else none. The last slice, with an edge, is
+        empty. RIGHTS names all that may not be read, before anything is.
         """
         tables = [
-            _Table(selected.table, row_filter)
-            for relation, row_filter in self._relations()
+            _Table(selected.table, *more)
+            for relation, more in self._relations()
             if relation.columns and includes(relation.namespace, relation.name)
             if (selected := selection.of(describe(relation))) is not None
         ]
+        self._check_rights(tables)
         filled = [table for table in tables if self._has_rows(table)]
-        stamp = _Stamper(self.position, self._transaction())
+        stamp = _Stamper(self.position, self._transaction() if with_xid else 0)
         for table in filled:
-            for number, (rows, ends) in enumerate(_chunks(self._rows(table))):
+            for number, (rows, ends) in enumerate(_marked(self._rows(table))):
                 at = SnapshotPosition(table is tables[0], table is filled[-1], begins=not number, ends=ends)
-                yield Slice(None, (_batch(table.schema, rows, stamp.next(len(rows)), at),))
+                yield Slice(None, (_batch(table.schema, rows, stamp, at),))
         yield Slice(Edge(Lsn(0), self.position, 0))
 
-    def _relations(self) -> Iterator[tuple[Relation, str | None]]:
-        for oid, schema, name, identity, columns, row_filter in self._ask(
+    def _relations(self) -> Iterator[tuple[Relation, tuple[Any, ...]]]:
+        for oid, schema, name, identity, columns, row_filter, alone, enters, unreadable, hidden in self._ask(
             sql.SQL(cast("Any", _TABLES)), {"publications": self._publications}
         ):
             known = tuple(RelationColumn(*column) for column in columns or ())
-            yield Relation(oid, schema, name, ReplicaIdentity(identity), known), row_filter
+            relation = Relation(oid, schema, name, ReplicaIdentity(identity), known)
+            yield relation, (row_filter, alone, enters, frozenset(unreadable), hidden)
+
+    def _check_rights(self, tables: Sequence[_Table]) -> None:
+        role = sql.Identifier(self._connection.info.user).as_string()
+        refused = {table.schema.display: grants for table in tables if (grants := _missing(table, role))}
+        hidden = [table.schema.display for table in tables if table.hidden]
+        if refused:
+            statements = dict.fromkeys(grant for grants in refused.values() for grant in grants)
+            hint = _RIGHTS_HINT.format("; ".join(statements))
+            raise PgcdcError(
+                ErrorKind.RIGHTS, f"could not read {_quoted(refused)}: permission denied", hint=hint
+            )
+        if hidden:
+            message = f"could not read {_quoted(hidden)}: row-level security would leave rows out"
+            raise PgcdcError(ErrorKind.RIGHTS, message, hint=_POLICY_HINT.format(role))
 
     def _transaction(self) -> int:
         [(xid,)] = self._ask(sql.SQL("SELECT txid_current() % 4294967296"))
@@ -129,16 +177,14 @@ class Snapshot:
         [(found,)] = self._ask(sql.SQL("SELECT EXISTS ({})").format(_select(table)))
         return bool(found)
 
-    def _rows(self, table: _Table) -> Iterator[tuple[Any, ...]]:
+    def _rows(self, table: _Table) -> Iterator[bytes]:
         query = sql.SQL("COPY ({}) TO STDOUT").format(_select(table)).as_string(self._connection)
         doing = f'read the rows of table "{table.schema.display}"'
         try:
-            with (
-                self._unconverted(),
-                self._connection.cursor() as cursor,
-                cursor.copy(query.encode(self._text.codec)) as copy,
-            ):
-                yield from copy.rows()
+            with self._unconverted():
+                for rows in copy_out(self._connection.pgconn, query.encode(self._text.codec)):
+                    self.bytes += len(rows)
+                    yield rows
         except psycopg.Error as error:
             raise server_failure(doing, error) from error
 
@@ -188,25 +234,37 @@ class _Stamper:
 def _select(table: _Table) -> sql.Composed:
     names = [sql.Identifier(column.name) for column in table.schema.columns]
     source = sql.Identifier(table.schema.schema, table.schema.name)
-    query = sql.SQL("SELECT {} FROM {}").format(sql.SQL(", ").join(names), source)
+    only = sql.SQL("ONLY " if table.alone else "")
+    query = sql.SQL("SELECT {} FROM {}{}").format(sql.SQL(", ").join(names), only, source)
     if table.row_filter is None:
         return query
     # An expression of the server's own making.
     return query + sql.SQL(" WHERE ") + sql.SQL(cast("Any", table.row_filter))
 
 
-def _chunks(rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[list[tuple[Any, ...]], bool]]:
-    """Divide rows; True comes with the last of them."""
-    chunk = list(islice(rows, ROWS))
-    while chunk:
-        following = list(islice(rows, ROWS))
-        yield chunk, not following
+def _missing(table: _Table, role: str) -> list[str]:
+    """Write the statements that let a role read a table's columns; none where it may."""
+    schema, name = sql.Identifier(table.schema.schema), sql.Identifier(table.schema.schema, table.schema.name)
+    grants = [] if table.enters_schema else [f"GRANT USAGE ON SCHEMA {schema.as_string()} TO {role}"]
+    if any(column.name in table.unreadable for column in table.schema.columns):
+        grants.append(f"GRANT SELECT ON TABLE {name.as_string()} TO {role}")
+    return grants
+
+
+def _quoted(tables: Iterable[str]) -> str:
+    return ", ".join(f'table "{table}"' for table in tables)
+
+
+def _marked(chunks: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """Say of each chunk whether it is the last."""
+    chunk = next(chunks, None)
+    while chunk is not None:
+        following = next(chunks, None)
+        yield chunk, following is None
         chunk = following
 
 
-def _batch(
-    table: TableSchema, rows: list[tuple[Any, ...]], stamps: Stamps, position: SnapshotPosition
-) -> ChangeBatch:
-    columns = tuple(kernels.binary(values) for values in zip(*rows, strict=True))
+def _batch(table: TableSchema, rows: bytes, stamp: _Stamper, position: SnapshotPosition) -> ChangeBatch:
+    columns = copy_columns(rows, len(table.columns))
     image = FullImage(columns, (None,) * len(columns))
-    return ChangeBatch(table, "R", stamps, image, None, position)
+    return ChangeBatch(table, "R", stamp.next(len(columns[0])), image, None, position)

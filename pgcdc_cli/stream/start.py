@@ -22,13 +22,15 @@ _OLDER_SERVER = (
 _STANDBY_BEHIND = "run again when it has caught up with the primary"
 _NO_TABLE = "see what there is with: pgcdc publication show; a table that is to come must be published first"
 _SLOT_IN_USE = "leave out --create-slot: there is a checkpoint, and the slot has what follows it"
+_NO_SNAPSHOT = "drop it, and the snapshot makes it anew: pgcdc slot drop {}; or go without: --snapshot never"
+_UNFINISHED = "go on with --snapshot initial, which begins it anew; or write to another place"
 _OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
 
 
 class RunStart:
     """What is made and checked on every connection of a run before the stream begins on it.
 
-    `decodes` is false for raw output. Methods raise PgcdcError.
+    `decodes` is false for raw output. `slot_to_come`: the snapshot makes the slot. Methods raise PgcdcError.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class RunStart:
         self._signals = signals
         self._decodes = decodes
         self._started = self._created = self._warned = False
+        self.slot_to_come = False
 
     @property
     def unread(self) -> bool:
@@ -48,8 +51,11 @@ class RunStart:
         return self._settings.snapshot is not None and (checkpoint is None or not checkpoint.end_lsn)
 
     def check_position(self) -> None:
-        """Refuse a position for what has a checkpoint: USAGE."""
+        """Refuse a position for what has a checkpoint, and to stream behind half a snapshot: USAGE."""
         start, checkpoint = self._settings.start_lsn, self._sink.checkpoint
+        if checkpoint is not None and not checkpoint.end_lsn and self._settings.snapshot is None:
+            message = "could not go on: the snapshot that the stream begins with was not finished"
+            raise PgcdcError(ErrorKind.USAGE, message, hint=_UNFINISHED)
         if start is not None and checkpoint is not None:
             raise PgcdcError(
                 ErrorKind.USAGE,
@@ -62,15 +68,12 @@ class RunStart:
         settings = self._settings
         if settings.make_publication is not None and self._sink.checkpoint is None:
             settings.make_publication(self._catalog)
-        if settings.create_slot and not self._created:
-            self._create_slot(connection)
-        position = check_slot(
-            self._catalog,
-            settings.slot,
-            identity.database,
-            decodes=self._decodes,
-            keeps_prepared=settings.keeps_prepared,
-        )
+        self.slot_to_come = self.unread and self._makes_way(connection)
+        if self.slot_to_come:
+            self._catalog.check_wal_level()
+            position = Lsn(0)
+        else:
+            position = self._slot_position(connection, identity.database)
         self._check_publications()
         source = StreamSource(
             identity.system_id, identity.timeline, identity.database, settings.slot, settings.publications
@@ -80,6 +83,35 @@ class RunStart:
         if checkpoint is not None or not self._started:
             self._sink.start(source, self._start_lsn(position), checkpoint)
         self._started = True
+
+    def _slot_position(self, connection: ReplicationConnection, database: str) -> Lsn:
+        settings = self._settings
+        if settings.create_slot and not self._created:
+            self._create_slot(connection)
+        return check_slot(
+            self._catalog,
+            settings.slot,
+            database,
+            decodes=self._decodes,
+            keeps_prepared=settings.keeps_prepared,
+        )
+
+    def _makes_way(self, connection: ReplicationConnection) -> bool:
+        """Is the slot to be made with a snapshot? One that a run left which ended right then is dropped.
+
+        That it is ours tells its position, which the checkpoint had before. Another's is SLOT_EXISTS.
+        """
+        settings, checkpoint = self._settings, self._sink.checkpoint
+        slot = self._catalog.slot(settings.slot)
+        if slot is None:
+            return True
+        if checkpoint is not None and checkpoint.creating and slot.confirmed_flush_lsn == checkpoint.creating:
+            connection.drop_slot(settings.slot)
+            return True
+        if settings.snapshot is not None and settings.snapshot.any_slot:
+            return False
+        message = f'could not take a snapshot for slot "{settings.slot}": it is there already'
+        raise PgcdcError(ErrorKind.SLOT_EXISTS, message, hint=_NO_SNAPSHOT.format(settings.slot))
 
     def _create_slot(self, connection: ReplicationConnection) -> None:
         """Make the slot, when the publications are there: it sees none that come after it."""

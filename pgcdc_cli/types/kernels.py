@@ -58,6 +58,33 @@ def value_bytes(column: ArrowArray) -> tuple[Int64s, NDArray[np.uint8]]:
     return offsets - offsets[0], data
 
 
+def pack(data: pa.Buffer, starts: Int64s, ends: Int64s) -> pa.BinaryArray:
+    """Copy n values (one at least) out of a buffer, to stand one behind the other.
+
+    The offsets describe values and what is between them in turn, over the shared buffer, and only the values
+    are taken. The gaps may be of negative length, as groups follow one another; nobody looks at them. `take`
+    reserves the mean length of all elements for each it takes; the outer offsets are set to make that right.
+    """
+    count = len(starts)
+    elements = 2 * count + 1
+    offsets = np.empty(elements + 1, np.int32)
+    offsets[0] = 0
+    offsets[1:-1:2] = starts
+    offsets[2::2] = ends
+    total = int((ends - starts).sum())
+    offsets[-1] = min(total * elements // count + elements, data.size)
+    spaced = pa.BinaryArray.from_buffers(pa.binary(), elements, [None, buffer(offsets), data])
+    return cast("pa.BinaryArray", spaced.take(np.arange(1, elements, 2)))
+
+
+def nulled(values: pa.BinaryArray, null: Booleans | None) -> pa.BinaryArray:
+    """Give an array without nulls, and with offset 0, those of a mask; None for no mask."""
+    if null is None or not null.any():
+        return values
+    buffers = [buffer(np.packbits(~null, bitorder="little")), *values.buffers()[1:]]
+    return cast("pa.BinaryArray", pa.BinaryArray.from_buffers(pa.binary(), len(values), buffers))
+
+
 def from_bytes(offsets: Int64s, data: NDArray[np.uint8], validity: pa.Buffer | None = None) -> pa.BinaryArray:
     """Make an array of bytes; `offsets` are n + 1, from 0 to at most 2**31 - 1."""
     buffers = [validity, buffer(offsets.astype(np.int32)), buffer(data)]

@@ -1,0 +1,117 @@
+"""How fast pgcdc reads a table before the stream, beside `psql -c 'COPY ... TO STDOUT' >/dev/null`.
+
+    python tests/benchmarks/snapshot.py [--rows 2000000] [--pairs 5] [--formats jsonl,arrow] [--json FILE]
+
+Both read the same table of one server, in turn. What is timed is the whole life of each process: its start,
+the making of the slot and the fsyncs included.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+import psycopg
+from stream import INSERT as NARROW_INSERT
+from stream import NO_SCHEMAS, SETTINGS, TYPES_TABLE, Usage, measure, rows_in, table_line
+from stream import TABLE as NARROW_TABLE
+from stream import TYPES_INSERT as WIDE_INSERT
+
+from pgcdc_cli.demo.embedded_server import EmbeddedServer
+
+sys.path.append(str(Path(__file__).parents[1]))  # run as a script: the tools of all tests
+from processes import stream_command
+
+TABLES = {"narrow": (NARROW_TABLE, NARROW_INSERT, 1.0), "types": (TYPES_TABLE, WIDE_INSERT, 0.2)}
+"""Table, its rows, and the share of those that were asked for."""
+
+FORMATS = {
+    "jsonl": ["--format", "jsonl"],
+    "jsonl-zstd": ["--format", "jsonl", "--compression", "zstd"],
+    "arrow": ["--format", "arrow"],
+    "debezium": ["--format", "debezium", "-c", "topic.prefix=pg", *NO_SCHEMAS],
+}
+HEAD = ("table", "format", "rows", "psql s", "pgcdc s", "wall", "cpu", "peak MB")
+
+
+def fill(uri: str, table: str, rows: int) -> int:
+    """Make the table anew; gives how many rows it has."""
+    create, insert, share = TABLES[table]
+    count = int(rows * share)
+    with psycopg.connect(uri, autocommit=True) as connection:
+        connection.execute("DROP TABLE IF EXISTS bench")
+        connection.execute(create)
+        connection.execute(insert.format(1, count))
+        connection.execute("DROP PUBLICATION IF EXISTS pub")
+        connection.execute("CREATE PUBLICATION pub FOR TABLE bench")
+        connection.execute("VACUUM (ANALYZE, FREEZE) bench")
+    return count
+
+
+def theirs(server: EmbeddedServer, work: Path) -> Usage:
+    psql = [str(server.bin / "psql"), "-X", "-d", server.uri(), "-o", "/dev/null"]
+    return measure([*psql, "-c", "COPY bench TO STDOUT"], work / "log")
+
+
+def ours(server: EmbeddedServer, form: str, rows: int, work: Path) -> Usage:
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        out = Path(folder) / "out"
+        command = stream_command(server.uri(), "bench", "--snapshot", "only", "-D", out, *FORMATS[form])
+        used = measure(command, work / "log")
+        assert rows_in(out) >= rows  # Debezium's losses are rows, too.
+    with psycopg.connect(server.uri(), autocommit=True) as connection:
+        connection.execute("SELECT pg_drop_replication_slot('bench')")
+    return used
+
+
+def compare(server: EmbeddedServer, table: str, form: str, options: argparse.Namespace, work: Path) -> dict:
+    rows = fill(server.uri(), table, options.rows)
+    pairs = [(theirs(server, work), ours(server, form, rows, work)) for _ in range(options.pairs)]
+    psql, pgcdc = (min((pair[i] for pair in pairs), key=lambda used: used.wall) for i in (0, 1))
+    return {
+        "table": table,
+        "format": form,
+        "rows": rows,
+        "wall_ratio": statistics.median(ours.wall / theirs.wall for theirs, ours in pairs),
+        "cpu_ratio": statistics.median(ours.cpu / theirs.cpu for theirs, ours in pairs),
+        "psql": asdict(psql),
+        "pgcdc": asdict(pgcdc),
+    }
+
+
+def line(result: dict) -> str:
+    psql, pgcdc = result["psql"], result["pgcdc"]
+    numbers = [f"{psql['wall']:.2f}", f"{pgcdc['wall']:.2f}", f"{result['wall_ratio']:.2f}x"]
+    numbers += [f"{result['cpu_ratio']:.2f}x", f"{pgcdc['peak_rss']:.0f}"]
+    return table_line([result["table"], result["format"], f"{result['rows']:,}", *numbers])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--tables", default=",".join(TABLES))
+    parser.add_argument("--formats", default=",".join(FORMATS))
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        server = EmbeddedServer(Path(folder) / "server", settings=SETTINGS)
+        try:
+            print(table_line(HEAD))
+            print(table_line(["---"] * len(HEAD)))
+            for table in options.tables.split(","):
+                for form in options.formats.split(","):
+                    results.append(compare(server, table, form, options, Path(folder)))
+                    print(line(results[-1]), flush=True)
+        finally:
+            server.stop()
+    if options.json:
+        options.json.write_text(json.dumps({"results": results}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

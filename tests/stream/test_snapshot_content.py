@@ -1,0 +1,188 @@
+"""What a snapshot reads: what the publications have, as the stream has it, and nothing without a right."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import every_type
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from processes import stream_command
+from segments import contents, manifest
+from servers import new_slot_name
+from stream_runs import NOW, refused, stream
+
+DEBEZIUM = (
+    *("--format", "debezium", "-c", "topic.prefix=shop", "-c", "snapshot.mode=initial"),
+    *("-c", "key.converter.schemas.enable=false", "-c", "value.converter.schemas.enable=false"),
+)
+INITIAL = ("--snapshot", "initial", *NOW)
+ONLY = ("--snapshot", "only")
+
+
+def read(uri: str, out: Path, *arguments: str, publications=("pub",)) -> dict[str, list[dict]]:
+    """Take a snapshot; gives by table the rows in the order in which they were read."""
+    command = stream_command(uri, new_slot_name(), "-D", out, *arguments, publications=publications)
+    subprocess.run(command, check=True)
+    return lines(out, "R")
+
+
+def lines(out: Path, op: str) -> dict[str, list[dict]]:
+    """Rows of JSON lines, by table; a null of JSON's own stands beside."""
+    every = {str(table): map(json.loads, some) for table, some in contents(out).items()}
+    return {
+        table: [{**row["new"], **dict.fromkeys(row.get("json_null", ()))} for row in some if row["op"] == op]
+        for table, some in every.items()
+    }
+
+
+def columns(out: Path, op: str) -> dict[str, list[str]]:
+    """Columns of Arrow files, by table, as Arrow prints them; rows are in order of their key."""
+    found = {}
+    for file in manifest(out)[0]["files"]:
+        with pa.ipc.open_stream(out / file["path"]) as reader:
+            table = reader.read_all()
+        rows = table.take(pc.sort_indices(table["id"])).filter(pc.field("_op") == op)
+        wanted = [name for name in table.column_names if name == "_unfit" or name[0] != "_"]
+        values = (rows[name].combine_chunks() for name in wanted)
+        found[file["table"]] = [value.to_string(window=1000, container_window=1000) for value in values]
+    return found
+
+
+@pytest.mark.parametrize("form", ["jsonl", "arrow"])
+def test_every_value_is_the_stream_s(database, tmp_path, form):
+    """The tables are read, and streamed as they are inserted into empty ones."""
+    every_type.fill(database)
+    every_type.change(database)
+    command = stream_command(database.uri, new_slot_name(), "-D", tmp_path / "snapshot", "--format", form)
+    subprocess.run([*command, *INITIAL], check=True)
+    for table in ("single", "several"):
+        database.execute(f"CREATE TEMP TABLE copy AS TABLE {table}; DELETE FROM {table}")
+        slot = database.create_slot()
+        database.execute(f"INSERT INTO {table} SELECT * FROM copy; DROP TABLE copy")
+        out = tmp_path / table
+        subprocess.run(stream_command(database.uri, slot, "-D", out, "--format", form, *NOW), check=True)
+        rows_of = {"jsonl": lines, "arrow": columns}[form]
+        [(name, streamed)] = rows_of(out, "I").items()
+        read = rows_of(tmp_path / "snapshot", "R")[name]
+        assert sorted(map(repr, read)) == sorted(map(repr, streamed))
+        assert len(streamed) > 1
+
+
+def test_columns_filters_and_generated_columns_are_the_publication_s(database, tmp_path):
+    database.execute(
+        "CREATE TABLE t (a int PRIMARY KEY, b text, c int GENERATED ALWAYS AS (a * 2) STORED);"
+        "CREATE TABLE u (a int PRIMARY KEY, b text);"
+        "INSERT INTO t SELECT g, 'x' FROM generate_series(1, 4) g; INSERT INTO u VALUES (1, 'secret');"
+        "CREATE PUBLICATION pub FOR TABLE t WHERE (a > 2), u (a)"
+    )
+    found = read(database.uri, tmp_path / "out", *ONLY)
+    rows = {
+        table: [{k: v for k, v in row.items() if v is not None} for row in some]
+        for table, some in found.items()
+    }
+    assert rows == {"public.t": [{"a": 3, "b": "x"}, {"a": 4, "b": "x"}], "public.u": [{"a": 1}]}
+
+
+def test_a_row_comes_once_whatever_inherits_or_is_part_of_what(database, tmp_path):
+    database.execute(
+        "CREATE TABLE parent (a int PRIMARY KEY); CREATE TABLE child () INHERITS (parent);"
+        "INSERT INTO parent VALUES (1); INSERT INTO child VALUES (2);"
+        "CREATE TABLE root (a int PRIMARY KEY) PARTITION BY LIST (a);"
+        "CREATE TABLE leaf PARTITION OF root FOR VALUES IN (3, 4); INSERT INTO root VALUES (3), (4);"
+        "CREATE PUBLICATION pub FOR ALL TABLES;"
+        "CREATE PUBLICATION via FOR TABLE root WITH (publish_via_partition_root = true)"
+    )
+    tables = {
+        table: [row["a"] for row in rows]
+        for table, rows in read(database.uri, tmp_path / "leaf", *ONLY).items()
+    }
+    assert tables == {"public.parent": [1], "public.child": [2], "public.leaf": [3, 4]}
+    both = read(database.uri, tmp_path / "root", *ONLY, publications=("pub", "via"))
+    assert sorted(both) == ["public.child", "public.parent", "public.root"]
+
+
+def test_chosen_tables_and_columns_alone_are_read(database18, tmp_path):
+    database18.execute(
+        "CREATE TABLE t (a int PRIMARY KEY, b text, c text); INSERT INTO t VALUES (1, 'b', 'c');"
+        "CREATE TABLE other (a int); INSERT INTO other VALUES (1); CREATE PUBLICATION pub FOR TABLE t, other"
+    )
+    chosen = ("--table", "public.t", "--exclude-column", "public.t.b")
+    found = read(database18.uri, tmp_path / "out", *ONLY, *chosen)
+    assert found == {"public.t": [{"a": 1, "c": "c"}]}
+
+
+@pytest.fixture
+def reader(database):
+    """A role that may stream, and its connection string."""
+    role = f"r_{database.name}"
+    database.execute(f"CREATE ROLE {role} LOGIN REPLICATION")
+    yield role, database.uri.replace("postgresql://postgres@", f"postgresql://{role}@")
+    database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_all_that_may_not_be_read_is_named_before_anything_is(database, reader, tmp_path):
+    role, uri = reader
+    database.execute(
+        "CREATE SCHEMA s; CREATE TABLE s.a (a int PRIMARY KEY); CREATE TABLE b (a int, b int);"
+        "CREATE TABLE c (a int);"
+        "INSERT INTO s.a VALUES (1); INSERT INTO b VALUES (1, 2); INSERT INTO c VALUES (1);"
+        f"CREATE PUBLICATION pub FOR TABLE s.a, b, c;"
+        f"GRANT SELECT (a) ON b TO {role}; GRANT SELECT ON c TO {role}"
+    )
+    out = tmp_path / "out"
+    slot = new_slot_name()
+    run = stream(uri, slot, "-D", str(out), *INITIAL)
+    hint = (
+        f'what it takes: GRANT SELECT ON TABLE "public"."b" TO "{role}";'
+        f' GRANT USAGE ON SCHEMA "s" TO "{role}"; GRANT SELECT ON TABLE "s"."a" TO "{role}"'
+    )
+    refused(run, 4, 'read table "public.b", table "s.a": permission denied', hint)
+    assert not list(out.rglob("*.partial"))
+    for grant in hint.removeprefix("what it takes: ").split("; "):
+        database.execute(grant)
+    assert stream(uri, slot, "-D", str(out), *INITIAL).returncode == 0
+    assert {table: len(rows) for table, rows in contents(out).items()} == {
+        "s.a": 1,
+        "public.b": 1,
+        "public.c": 1,
+    }
+
+
+def test_rows_that_a_policy_hides_are_not_left_out(database, reader, tmp_path):
+    role, uri = reader
+    database.execute(
+        "CREATE TABLE t (a int PRIMARY KEY); INSERT INTO t VALUES (1); CREATE PUBLICATION pub FOR TABLE t;"
+        f"ALTER TABLE t ENABLE ROW LEVEL SECURITY; GRANT SELECT ON t TO {role}"
+    )
+    run = stream(uri, new_slot_name(), "-D", str(tmp_path / "out"), *INITIAL)
+    hint = f'let the role read all rows: ALTER ROLE "{role}" BYPASSRLS'
+    refused(run, 4, 'read table "public.t": row-level security would leave rows out', hint)
+
+
+def test_a_debezium_snapshot_says_which_transaction_read_it_and_others_have_none(database18, tmp_path):
+    database18.execute("CREATE TABLE t (a int PRIMARY KEY); INSERT INTO t VALUES (1);")
+    database18.execute("CREATE PUBLICATION pub FOR TABLE t")
+    for name, form in {"debezium": DEBEZIUM, "jsonl": ()}.items():
+        out = tmp_path / name
+        command = stream_command(database18.uri, new_slot_name(), "-D", out, *form, *INITIAL)
+        subprocess.run(command, check=True)
+        [line] = contents(out)["public.t"]
+        event = json.loads(line)
+        xid = event["value"]["source"]["txId"] if name == "debezium" else event["xid"]
+        assert (xid is not None) == (name == "debezium")
+
+
+def test_the_slot_of_a_dead_snapshot_is_gone(database18, tmp_path):
+    database18.execute("CREATE TABLE t (a int); CREATE PUBLICATION pub FOR TABLE t")
+    with psycopg.connect(database18.uri) as other:
+        other.execute("SELECT txid_current()")
+        command = stream_command(
+            database18.uri, new_slot_name(), "-D", tmp_path / "out", "--snapshot", "initial"
+        )
+        run = subprocess.run([*command, "--max-time", "1s"], capture_output=True, text=True, check=False)
+    assert run.returncode == 12
+    slots = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
+    assert database18.execute(slots).fetchone() == (0,)

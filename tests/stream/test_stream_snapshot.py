@@ -1,0 +1,254 @@
+"""`--snapshot`: the rows that are there, then every change after them; none lost, none twice."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from debian_server import DebianServer
+from processes import PGCDC, stream_command, wait_until
+from segments import contents, manifest
+from servers import Database, new_slot_name
+from stream_runs import NOW, TABLES, Load, insert, numbers, refused, stream
+
+from pgcdc_cli.cli.stream import ProgressLine
+from pgcdc_cli.stream.settings import RunTotals
+
+INITIAL = ("--snapshot", "initial")
+FORMATS = {
+    "jsonl": ("--compression", "zstd"),
+    "arrow": ("--format", "arrow"),
+    "debezium": (
+        *("--format", "debezium", "-c", "topic.prefix=shop", "-c", "decimal.handling.mode=string"),
+        *("-c", "key.converter.schemas.enable=false", "-c", "value.converter.schemas.enable=false"),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def server15() -> Iterator[DebianServer]:
+    if reason := DebianServer.missing():
+        pytest.skip(reason)
+    server = DebianServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=[15, 16, 18], ids=lambda version: f"pg{version}")
+def any_database(request, servers) -> Iterator[Database]:
+    server = request.getfixturevalue("server15") if request.param == 15 else servers[request.param]
+    database = Database(server)
+    yield database
+    database.drop()
+
+
+@pytest.fixture
+def slot() -> str:
+    return new_slot_name()
+
+
+def changes(out: Path, table: str) -> Iterator[tuple[str, dict | None, dict | None]]:
+    """Operation, key of the row before and row after, of one table in a directory of any format."""
+    for item in contents(out).get(table, []):
+        if isinstance(item, bytes):
+            line = json.loads(item)
+            if "value" in line:
+                event = line["value"]
+                if event is not None and event["op"] != "t":
+                    yield event["op"], line["key"], event["after"]
+            else:
+                yield line["op"], line.get("old") or line.get("key"), line.get("new")
+        elif isinstance(item, dict):
+            yield item["_op"], item["_old"] or item, item
+
+
+def accounts(out: Path) -> dict[int, int]:
+    """The balances by key, as snapshot and stream leave them; each insert is of a new key."""
+    found: dict[int, int] = {}
+    for op, before, after in changes(out, "public.accounts"):
+        if op in {"R", "I", "r", "c"}:
+            assert after["id"] not in found
+        else:
+            del found[before["id"]]
+        if op not in {"D", "d"}:
+            found[after["id"]] = int(float(after["balance"]))
+    return found
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_snapshot_and_stream_are_the_source_under_load(any_database, tmp_path, slot, form):
+    any_database.execute(TABLES)
+    any_database.execute("INSERT INTO accounts SELECT g, 'owner', g FROM generate_series(1, 30000, 3) g")
+    command = stream_command(any_database.uri, slot, "-D", tmp_path / "out", *FORMATS[form], *INITIAL)
+    load = Load(any_database.uri, seed=1)
+    load.start()
+    try:
+        wait_until(lambda: load.transactions > 20)
+        with subprocess.Popen([*command, "-F", "0.1"]) as run:
+            wait_until(lambda: manifest(tmp_path / "out") or settled(tmp_path / "out"))
+            seen = load.transactions
+            wait_until(lambda: load.transactions > seen + 20)
+            run.send_signal(signal.SIGTERM)
+        assert run.returncode == 0
+    finally:
+        load.stop()
+    subprocess.run([*command, *NOW], check=True)
+    source = dict(any_database.execute("SELECT id, trunc(balance)::bigint FROM accounts").fetchall())
+    assert accounts(tmp_path / "out") == source
+
+
+def checkpoint(out: Path) -> dict:
+    path = out / "checkpoint.json"
+    return json.loads(path.read_bytes()) if path.exists() else {"end_lsn": None}
+
+
+def settled(out: Path) -> bool:
+    """Has the stream begun?"""
+    return checkpoint(out)["end_lsn"] not in {None, "0/0"}
+
+
+@pytest.fixture
+def filled(source):
+    """The table t with rows that take a moment to be read."""
+    insert(source, 1, 60000)
+    return source
+
+
+def rows(out: Path) -> list[int]:
+    return numbers("".join(line.decode() + "\n" for line in contents(out)["public.t"]))
+
+
+def slots_of(database) -> list[str]:
+    query = "SELECT slot_name FROM pg_replication_slots WHERE database = %s ORDER BY 1"
+    return [name for (name,) in database.execute(query, (database.name,)).fetchall()]
+
+
+KILLED = """
+import os, signal, sys
+from pgcdc_cli.cli.app import main
+from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
+from pgcdc_cli.stream.snapshot import Snapshot
+
+owner, name, when = sys.argv.pop(1), sys.argv.pop(1), sys.argv.pop(1)
+owner = {"sink": CheckpointedSink, "snapshot": Snapshot}[owner]
+step = getattr(owner, name)
+
+def killed(*arguments, **more):
+    if when == "after":
+        step(*arguments, **more)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+setattr(owner, name, killed)
+sys.exit(main())
+"""
+STEPS = {
+    "before anything is durable": "sink start before",
+    "before the snapshot": "sink start after",
+    "when it is exported": "snapshot __init__ after",
+    "while rows are read": "snapshot _rows before",
+    "when all rows are read": "sink creating before",
+    "before the slot is made": "snapshot keep_slot before",
+    "when the slot is made": "snapshot keep_slot after",
+    "when the stream has begun": "sink new_spools after",
+}
+
+
+def killed_at(step: str, database, slot: str, out: Path, *arguments: str) -> None:
+    command = stream_command(database.uri, slot, "-D", out, *arguments)[len(PGCDC) :]
+    run = subprocess.run([sys.executable, "-c", KILLED, *step.split(), *command], check=False, timeout=60)
+    assert run.returncode == -signal.SIGKILL
+    wait_until(lambda: not set(slots_of(database)) - {slot})
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_run_killed_at_any_step_begins_anew_and_doubles_nothing(filled, tmp_path, slot, step):
+    out = tmp_path / "out"
+    killed_at(STEPS[step], filled, slot, out, *INITIAL)
+    insert(filled, 60001, 60002)
+    ended = stream(filled.uri, slot, "-D", str(out), *INITIAL, *NOW)
+    assert ended.returncode == 0, ended.stderr
+    assert rows(out) == list(range(1, 60003))
+    assert slots_of(filled) == [slot]
+    assert not list(out.rglob("*.partial"))
+    assert "creating" not in checkpoint(out)
+
+
+def test_a_slot_that_someone_made_since_a_kill_is_never_dropped(filled, tmp_path, slot):
+    out = tmp_path / "out"
+    killed_at(STEPS["before the slot is made"], filled, slot, out, *INITIAL)
+    filled.create_slot(slot)
+    assert stream(filled.uri, slot, "-D", str(out), *INITIAL, *NOW).returncode == 5
+    assert slots_of(filled) == [slot]
+
+
+def test_without_its_snapshot_a_stream_does_not_go_on(filled, tmp_path, slot):
+    out = tmp_path / "out"
+    killed_at(STEPS["when the slot is made"], filled, slot, out, *INITIAL)
+    run = stream(filled.uri, slot, "-D", str(out), *NOW)
+    hint = "go on with --snapshot initial, which begins it anew; or write to another place"
+    refused(run, 2, "go on: the snapshot that the stream begins with was not finished", hint)
+
+
+def test_a_slot_that_is_there_already_is_refused(filled, tmp_path, slot):
+    filled.create_slot(slot)
+    out = tmp_path / "out"
+    run = stream(filled.uri, slot, "-D", str(out), *INITIAL, *NOW)
+    hint = f"drop it, and the snapshot makes it anew: pgcdc slot drop {slot}; or go without: --snapshot never"
+    refused(run, 5, f'take a snapshot for slot "{slot}": it is there already', hint)
+    assert slots_of(filled) == [slot]
+
+
+def test_only_ends_with_the_rows_and_leaves_the_slot(filled, tmp_path, slot):
+    out = tmp_path / "out"
+    only = stream(filled.uri, slot, "-D", str(out), "--snapshot", "only")
+    assert only.returncode == 0, only.stderr
+    insert(filled, 60001, 60001)
+    assert stream(filled.uri, slot, "-D", str(out), "--snapshot", "only").returncode == 0
+    assert rows(out) == list(range(1, 60001))
+    assert stream(filled.uri, slot, "-D", str(out), *NOW).returncode == 0
+    assert rows(out) == list(range(1, 60002))
+
+
+def test_progress_says_how_much_of_a_snapshot_came(capsys, monkeypatch):
+    line = ProgressLine(shown=True)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 60)
+    line(RunTotals(rows=60000, snapshot_bytes=5_400_000))
+    assert re.fullmatch(r"pgcdc: 1,000 rows/s; snapshot: 60,000 rows, 5.\d MB\n", capsys.readouterr().err)
+
+
+def test_the_last_line_is_the_stream_s(filled, tmp_path, slot):
+    run = stream(filled.uri, slot, "-D", str(tmp_path / "out"), "--snapshot", "only", "--progress")
+    *_, last = run.stderr.splitlines()
+    end = checkpoint(tmp_path / "out")["end_lsn"]
+    assert last.endswith(f"lag 0 bytes, durable to {end}; 60,000 rows in 0 transactions")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("--snapshot some", '--snapshot: "some" is not one of "never", "initial", "only"'),
+        ("--snapshot initial -I 0/1", "--snapshot begins where the snapshot is: it excludes -I/--startpos"),
+        ("--snapshot only --peek", "--snapshot only makes a slot, and --peek only looks: use -f - or -D"),
+        (
+            "--snapshot initial --format raw -f x",
+            "--snapshot: raw output is what the plugin sends, which has no rows of tables",
+        ),
+        (
+            "--snapshot initial --format debezium -c topic.prefix=t -c snapshot.mode=always",
+            "--snapshot initial contradicts snapshot.mode=always",
+        ),
+        (
+            "--snapshot never --format debezium -c topic.prefix=t -c snapshot.mode=initial",
+            "--snapshot never contradicts snapshot.mode=initial",
+        ),
+    ],
+)
+def test_what_a_snapshot_does_not_go_with(arguments, reason):
+    run = stream("host=/nowhere dbname=never_asked", "s", *arguments.split())
+    refused(run, 2, f"read the command line: {reason}", "see pgcdc stream --help")
