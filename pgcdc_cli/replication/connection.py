@@ -120,11 +120,15 @@ class ReplicationConnection:
         """Was this a standby when the last command ended? Since PostgreSQL 14; before 16 none can decode."""
         return self._connection.info.parameter_status("in_hot_standby") == "on"
 
-    def beside(self) -> Self:
-        """Connect once more, to this very server: `conninfo` may name several."""
+    @property
+    def here(self) -> str:
+        """How to connect to this very server: `conninfo` may name several."""
         info = self._connection.info
-        here = make_conninfo(self._conninfo, host=info.host, hostaddr=info.hostaddr, port=info.port)
-        return type(self)(here)
+        return make_conninfo(self._conninfo, host=info.host, hostaddr=info.hostaddr, port=info.port)
+
+    def beside(self) -> Self:
+        """Connect once more, to this very server."""
+        return type(self)(self.here)
 
     def identify_system(self) -> SystemIdentity:
         system_id, timeline, position, database = self._row("IDENTIFY_SYSTEM", "identify the server")

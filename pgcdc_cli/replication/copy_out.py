@@ -1,7 +1,7 @@
 """What COPY ... TO STDOUT sends: rows as they come, many at a time.
 
 libpq documentation, "Functions Associated with the COPY Command". The server sends each row by itself, and
-nothing but taking it is done per row. A wait for the server can be interrupted by a signal.
+nothing but taking it is done per row.
 """
 
 import select

@@ -138,7 +138,7 @@ class StreamRun:
                 # Nobody asks for tables: one connection less.
                 self._catalog.close()
             text = self._text_of(connection.database_encoding)
-            if not self._take_snapshot(identity.database, text):
+            if not self._take_snapshot(connection.here, identity.database, text):
                 self._sink.close()
                 return
             options = self._plugin_options(connection.server_version)
@@ -171,15 +171,17 @@ class StreamRun:
         except PgcdcError as error:
             log.warning("%s; the end was perhaps not confirmed", error.message)
 
-    def _take_snapshot(self, database: str, text: DatabaseText) -> bool:
+    def _take_snapshot(self, conninfo: str, database: str, text: DatabaseText) -> bool:
         """Write the rows that are there before the stream, if any are wanted; false ends the run."""
         plan = self._settings.snapshot
         if plan is None or self._snapshot_taken or not (plan.again or self._start.unread):
             return plan is None or not plan.only
         self._restart_format(database)
         with self._signals.interruptible():
-            exported = Snapshot(self._settings.conninfo, self._settings.publications, text)
+            exported = Snapshot(conninfo, self._settings.publications, text)
         with closing(exported) as snapshot:
+            if self._start.slot_to_come:
+                snapshot.check_free_slot(self._settings.slot)
             if not self._write_snapshot(snapshot, plan, TextMender(text, self._warned)):
                 self._sink.rollback()
                 return False

@@ -63,6 +63,7 @@ ORDER BY 2, 3
 """
 
 _RIGHTS_HINT = "what it takes: {}"
+_NO_SLOT_HINT = "raise max_replication_slots, or drop a slot that nobody reads: pgcdc slot list"
 _POLICY_HINT = "let the role read all rows: ALTER ROLE {} BYPASSRLS"
 
 
@@ -104,6 +105,14 @@ class Snapshot:
     def close(self) -> None:
         """End the transaction that holds the snapshot; the temporary slot is gone, too."""
         self._closing.close()
+
+    def check_free_slot(self, name: str) -> None:
+        """Raise USAGE where there can be no slot more: better now than when all rows are read."""
+        query = "SELECT count(*) < current_setting('max_replication_slots')::int FROM pg_replication_slots"
+        [(free,)] = self._ask(sql.SQL(query))
+        if not free:
+            message = f'could not create slot "{name}": the server has no free one beside the snapshot\'s'
+            raise PgcdcError(ErrorKind.USAGE, message, hint=_NO_SLOT_HINT)
 
     def keep_slot(self, name: str) -> None:
         """Make the stream's slot, at `position`."""

@@ -14,7 +14,7 @@ from debian_server import DebianServer
 from processes import PGCDC, stream_command, wait_until
 from segments import contents, manifest
 from servers import Database, new_slot_name
-from stream_runs import NOW, TABLES, Load, insert, numbers, refused, stream
+from stream_runs import NOW, SMALL, TABLES, Load, insert, numbers, refused, stream
 
 from pgcdc_cli.cli.stream import ProgressLine
 from pgcdc_cli.stream.settings import RunTotals
@@ -201,6 +201,22 @@ def test_a_slot_that_is_there_already_is_refused(filled, tmp_path, slot):
     hint = f"drop it, and the snapshot makes it anew: pgcdc slot drop {slot}; or go without: --snapshot never"
     refused(run, 5, f'take a snapshot for slot "{slot}": it is there already', hint)
     assert slots_of(filled) == [slot]
+
+
+def test_a_slot_too_few_is_told_before_rows_are_read(own_server, tmp_path):
+    database = Database(own_server(18, {"max_replication_slots": "1"}))
+    database.execute(SMALL)
+    run = stream(database.uri, "s", "-D", str(tmp_path / "out"), *INITIAL)
+    hint = "raise max_replication_slots, or drop a slot that nobody reads: pgcdc slot list"
+    refused(run, 2, 'create slot "s": the server has no free one beside the snapshot\'s', hint)
+    database.drop()
+
+
+def test_all_is_done_on_one_of_several_servers(filled, servers, tmp_path, slot):
+    hosts = f"/nowhere,{servers[18].socket_directory}"
+    uri = f"host={hosts} dbname={filled.name} user=postgres"
+    run = stream(uri, slot, "-D", str(tmp_path / "out"), *INITIAL, *NOW)
+    assert (run.returncode, len(rows(tmp_path / "out"))) == (0, 60000), run.stderr
 
 
 def test_only_ends_with_the_rows_and_leaves_the_slot(filled, tmp_path, slot):
