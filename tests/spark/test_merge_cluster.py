@@ -181,6 +181,7 @@ def test_a_worker_that_is_killed(
     check_table(spark, tmp_path, history, lake)
 
 
+@pytest.mark.long
 def test_a_cluster_without_room_says_so(cluster: Cluster, tmp_path: Path, history: History) -> None:
     write(tmp_path / "in", history, "jsonl")
     large = ["--conf", "spark.executor.memory=8g", "--conf", "spark.scheduler.minRegisteredResourcesRatio=0"]
