@@ -32,7 +32,6 @@ from pgcdc_cli.cli.command_tree import (
     examples,
     long_name,
     new_app,
-    usage_error,
 )
 from pgcdc_cli.cli.printing import (
     PROGRAM,
@@ -96,7 +95,7 @@ def _print_version(ctx: typer.Context, value: bool) -> None:
         write(versions_json() if ctx.params["version_json"] else version_line())
         raise typer.Exit
     if ctx.params["version_json"]:
-        raise usage_error("--json stands behind a command's name, or goes with --version")
+        ctx.fail("--json stands behind a command's name, or goes with --version")
 
 
 def _load_config(ctx: typer.Context, path: Path | None) -> None:
