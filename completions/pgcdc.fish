@@ -2,7 +2,7 @@
 function __pgcdc_at
     set -l command pgcdc
     for word in (commandline -opc)[2..-1]
-        contains -- "$command $word" "pgcdc demo" "pgcdc doctor" "pgcdc slot" "pgcdc slot create" "pgcdc slot drop" "pgcdc slot peek" "pgcdc slot advance" "pgcdc slot copy" "pgcdc slot alter" "pgcdc slot list" "pgcdc slot show" "pgcdc publication" "pgcdc publication create" "pgcdc publication alter" "pgcdc publication drop" "pgcdc publication list" "pgcdc publication show" "pgcdc stream" "pgcdc recvlogical" "pgcdc show" "pgcdc status" "pgcdc spark-submit"
+        contains -- "$command $word" "pgcdc demo" "pgcdc doctor" "pgcdc slot" "pgcdc slot create" "pgcdc slot drop" "pgcdc slot peek" "pgcdc slot advance" "pgcdc slot copy" "pgcdc slot alter" "pgcdc slot list" "pgcdc slot show" "pgcdc publication" "pgcdc publication create" "pgcdc publication alter" "pgcdc publication drop" "pgcdc publication list" "pgcdc publication show" "pgcdc stream" "pgcdc recvlogical" "pgcdc show" "pgcdc status" "pgcdc spark-submit" "pgcdc help"
         and set command "$command $word"
     end
     test "$command" = "$argv"
@@ -17,7 +17,9 @@ complete -c pgcdc -n '__pgcdc_at pgcdc' -a recvlogical -d 'Do what pg_recvlogica
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a show -d 'Print what pgcdc wrote, in the order in which it happened'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a status -d 'Show how far a directory is: checkpoint, files, slot and merge'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a spark-submit -d 'Merge the changes in a directory into Delta or Iceberg tables'
-complete -c pgcdc -n '__pgcdc_at pgcdc' -s V -l version -d 'Print the version'
+complete -c pgcdc -n '__pgcdc_at pgcdc' -a help -d 'Show the help of a command, or of pgcdc itself'
+complete -c pgcdc -n '__pgcdc_at pgcdc' -s V -l version -d 'Print the version; --json: of all parts'
+complete -c pgcdc -n '__pgcdc_at pgcdc' -l json -d 'With --version: as JSON, with libraries'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -l config -r -F -d 'Take defaults from a TOML file'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -l debug -d 'Show the traceback of an error'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -s v -l verbose -d 'Say more (twice: much more)'
@@ -375,3 +377,8 @@ complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l debug -d 'Show the trace
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -s v -l verbose -d 'Say more (twice: much more)'
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -s q -l quiet -d 'Say nothing but errors'
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -s '?' -l help -d 'Show help and exit'
+complete -c pgcdc -n '__pgcdc_at pgcdc help' -l config -r -F -d 'Take defaults from a TOML file'
+complete -c pgcdc -n '__pgcdc_at pgcdc help' -l debug -d 'Show the traceback of an error'
+complete -c pgcdc -n '__pgcdc_at pgcdc help' -s v -l verbose -d 'Say more (twice: much more)'
+complete -c pgcdc -n '__pgcdc_at pgcdc help' -s q -l quiet -d 'Say nothing but errors'
+complete -c pgcdc -n '__pgcdc_at pgcdc help' -s '?' -l help -d 'Show help and exit'

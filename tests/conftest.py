@@ -16,6 +16,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
+pytest_plugins = ["skip_summary"]
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(

@@ -18,6 +18,9 @@ SETTINGS = {
     "TimeZone": "UTC",
 }
 
+PACKAGES = "postgresql-15 postgresql-contrib postgresql-15-wal2json"
+"""What .ci/run installs."""
+
 
 class DebianServer:
     """A server in a folder of its own, on a Unix socket; not as root, which it refuses."""
@@ -41,7 +44,7 @@ class DebianServer:
     def missing() -> str | None:
         """Say why there can be none here."""
         if not (DebianServer.bin / "postgres").exists():
-            return "PostgreSQL 15 of Debian is not installed"
+            return f"PostgreSQL 15 is not installed: apt install {PACKAGES}"
         if os.geteuid() == 0 and not any(entry.pw_name == "postgres" for entry in pwd.getpwall()):
             return "there is no user postgres to run PostgreSQL 15 as"
         return None

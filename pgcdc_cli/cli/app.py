@@ -14,6 +14,7 @@ import typer
 from pgcdc_cli.cli import (
     demo,
     doctor,
+    help_command,
     publication,
     recvlogical,
     show,
@@ -32,7 +33,17 @@ from pgcdc_cli.cli.command_tree import (
     long_name,
     new_app,
 )
-from pgcdc_cli.cli.printing import PROGRAM, fail, flush, one_line, talk, version_line, write, write_error
+from pgcdc_cli.cli.printing import (
+    PROGRAM,
+    fail,
+    flush,
+    one_line,
+    talk,
+    version_line,
+    versions_json,
+    write,
+    write_error,
+)
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 READER_GONE = 141
@@ -59,6 +70,7 @@ _ORDER = (
     "show",
     "status",
     "spark-submit",
+    "help",
 )
 """As somebody meets them."""
 
@@ -75,12 +87,15 @@ status.register(app)
 spark_submit.register(app)
 demo.register(app)
 doctor.register(app)
+help_command.register(app)
 
 
-def _print_version(value: bool) -> None:
+def _print_version(ctx: typer.Context, value: bool) -> None:
     if value:
-        write(version_line())
+        write(versions_json() if ctx.params["version_json"] else version_line())
         raise typer.Exit
+    if ctx.params["version_json"]:
+        ctx.fail("--json stands behind a command's name, or goes with --version")
 
 
 def _load_config(ctx: typer.Context, path: Path | None) -> None:
@@ -92,7 +107,7 @@ def _load_config(ctx: typer.Context, path: Path | None) -> None:
     defaults = read_defaults(path, root.command)
     root.default_map = defaults
     for word in ctx.command_path.split()[1:]:
-        defaults = defaults[word]
+        defaults = defaults.get(word, {})
     ctx.default_map = defaults
 
 
@@ -130,7 +145,13 @@ def _log_to_stderr() -> None:
 def root(
     version: Annotated[
         bool,
-        typer.Option("-V", "--version", callback=_print_version, is_eager=True, help="Print the version."),
+        typer.Option(
+            "-V", "--version", callback=_print_version, help="Print the version; --json: of all parts."
+        ),
+    ] = False,
+    version_json: Annotated[
+        bool,
+        typer.Option("--json", is_eager=True, hidden=True, help="With --version: as JSON, with libraries."),
     ] = False,
     config: Annotated[
         Path | None,
@@ -247,7 +268,8 @@ def _complaint(error: ClickError) -> str:
     """Say what is wrong with which option, and where the option came from."""
     parameter = getattr(error, "param", None)
     if parameter is None:
-        return f"read the command line: {_sentence_end(getattr(error, 'message', '') or str(error))}"
+        reason = _sentence_end(getattr(error, "message", "") or str(error))
+        return f"read the command line: {reason}{_meant(error)}"
     if not error.message:
         return f"read the command line: {_name(parameter)} is missing"
     source = error.ctx.get_parameter_source(parameter.name)
@@ -256,6 +278,12 @@ def _complaint(error: ClickError) -> str:
     if source is not None and source.name == "DEFAULT_MAP":
         return f'read the configuration file: "{long_name(parameter)}": {_sentence_end(error.message)}'
     return f"read the command line: {_name(parameter)}: {_sentence_end(error.message)}"
+
+
+def _meant(error: ClickError) -> str:
+    """Name the option that one which doesn't exist resembles most; of commands, Typer does that itself."""
+    nearest = next(iter(getattr(error, "possibilities", None) or ()), None)
+    return "" if nearest is None else f'. Did you mean "{nearest}"?'
 
 
 def _name(parameter: ClickParameter) -> str:

@@ -14,13 +14,15 @@ from typing import Any, ClassVar, TypeAlias, get_args
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+
 ClickCommand: TypeAlias = Any
 ClickContext: TypeAlias = Any
 ClickError: TypeAlias = Any
 ClickFormatter: TypeAlias = Any
 ClickParameter: TypeAlias = Any
 
-NOT_FROM_ENVIRONMENT = frozenset({"help", "version", "password", "no_password"})
+NOT_FROM_ENVIRONMENT = frozenset({"help", "version", "version_json", "password", "no_password"})
 """Options that no environment variable and no configuration file gives: acts, and what asks for a secret."""
 
 ANYWHERE = frozenset({"config", "debug", "verbose", "quiet"})
@@ -242,3 +244,14 @@ def _behind_command(parameter: ClickParameter) -> ClickParameter:
 def usage_error(reason: str) -> typer.BadParameter:
     """Refuse a command line: to be raised inside a command, whose help the hint then names."""
     return typer.BadParameter(reason)
+
+
+def refuse_unmatched(patterns: Sequence[str]) -> None:
+    """End with an error after the work is done, if there are patterns of --table that fitted nothing."""
+    named = ", ".join(f'"{pattern}"' for pattern in patterns)
+    if named:
+        raise PgcdcError(
+            ErrorKind.USAGE,
+            f"could not find {named}: no table that has changes fits --table",
+            hint="a pattern is like schema.table, with * and ?, in quotes: 'public.*'",
+        )

@@ -61,7 +61,10 @@ def _defaults(
     defaults: Defaults = {
         option.name: values[long_name(option)] for option in _options(command) if long_name(option) in values
     }
+    # Not of a command without options: `help` is the name of an option, too.
     for name, member in members.items():
+        if not _options_below(member):
+            continue
         defaults[name] = _defaults(member, sections.get(name, {}), f"{prefix}{name}.", values)
     return defaults
 

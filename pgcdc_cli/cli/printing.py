@@ -4,6 +4,7 @@ Neither ever holds a password, or control characters that a terminal would obey.
 """
 
 import errno
+import json
 import os
 import sys
 import traceback
@@ -14,6 +15,8 @@ from typing import TextIO
 
 from pgcdc_cli import __version__
 from pgcdc_cli.errors import ErrorKind, PgcdcError, mask
+
+PROGRAM = "pgcdc"
 
 
 def version_line() -> str:
@@ -28,7 +31,23 @@ def version_line() -> str:
     return f"pgcdc {__version__} ({', '.join(libraries)})"
 
 
-PROGRAM = "pgcdc"
+def versions_json() -> str:
+    """Tell the versions of all that takes part in a stream, and of the protocols it can speak, as JSON."""
+    from importlib.metadata import version
+
+    from psycopg import pq
+
+    from pgcdc_cli.replication.commands import PROTOCOLS
+
+    libpq = pq.version()
+    content = {
+        "pgcdc": __version__,
+        "python": sys.version.split(maxsplit=1)[0],
+        "libpq": f"{libpq // 10000}.{libpq % 10000}",
+        **{name: version(name) for name in ("psycopg", "pyarrow", "numpy")},
+        "protocols": list(PROTOCOLS),
+    }
+    return json.dumps(content)
 
 
 @dataclass(slots=True)

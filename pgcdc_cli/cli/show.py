@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
 from itertools import chain, islice
 from pathlib import Path
 from shutil import get_terminal_size
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from pgcdc_cli.cli.command_tree import Command, examples, usage_error
+from pgcdc_cli.cli.command_tree import Command, examples, refuse_unmatched, usage_error
 from pgcdc_cli.cli.printing import wants_colour, write
 from pgcdc_cli.cli.target import read_config
 from pgcdc_cli.cli.units import whole_number
@@ -74,21 +75,44 @@ def show(  # noqa: PLR0913 - a command's options
             raise usage_error("--table: with --format debezium, -c table.include.list=... chooses tables")
         config = read_config(connector_config, connector_property or [])
         lines = _events(paths, config, values_only=record == "value", partial=partial)
+        seen = None
     else:
         if connector_config or connector_property or record != "full":
             raise usage_error("--connector-config, -c and --record go with --format debezium")
-        lines = _lines(paths, form, tables or [], partial=partial)
+        seen = set[str]()
+        lines = _lines(paths, form, tables or [], seen, partial=partial)
     for line in islice(lines, limit):
         write(line)
+    # What --limit left unread may hold more tables.
+    if seen is not None and next(lines, None) is None:
+        refuse_unmatched(
+            [pattern for pattern in tables or () if not any(fnmatchcase(t, pattern) for t in seen)]
+        )
 
 
 def _lines(
-    paths: list[Path], form: Literal["pretty", "jsonl"] | None, tables: list[str], *, partial: bool
+    paths: list[Path],
+    form: Literal["pretty", "jsonl"] | None,
+    tables: list[str],
+    seen: set[str],
+    *,
+    partial: bool,
 ) -> Iterator[str]:
+    """Print changes; with `tables`, what they were of is added to `seen`."""
     from pgcdc_cli.reader.directory_reader import read_path
 
-    changes = chain.from_iterable(read_path(path, tables, partial=partial) for path in paths)
+    changes: Iterator[StoredChange] = chain.from_iterable(
+        read_path(path, tables, partial=partial) for path in paths
+    )
+    if tables:
+        changes = _noting_tables(changes, seen)
     return map(_printer(form or ("pretty" if sys.stdout.isatty() else "jsonl")), changes)
+
+
+def _noting_tables(changes: Iterator["StoredChange"], seen: set[str]) -> Iterator["StoredChange"]:
+    for change in changes:
+        seen.add(change.table)
+        yield change
 
 
 def _events(

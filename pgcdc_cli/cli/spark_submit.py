@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pgcdc_cli.cli.command_tree import Command, examples, usage_error
+from pgcdc_cli.cli.command_tree import Command, examples, refuse_unmatched, usage_error
 from pgcdc_cli.cli.printing import facts, human_bytes, say, table, talk, write
 from pgcdc_cli.cli.units import checked, duration, lsn
 
@@ -193,6 +193,7 @@ def spark_submit(  # noqa: PLR0913 - a command's options
         say(f"warning: {warning}")
     if summary.failure is not None:
         raise summary.failure
+    refuse_unmatched(summary.unmatched)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -18,7 +18,7 @@ PluginOptions = Mapping[str, str | None]
 StreamingOption = Literal["off", "on", "parallel"]
 OriginOption = Literal["any", "none"]
 
-_PROTOCOLS = {1: 10, 2: 14, 3: 15, 4: 16}
+PROTOCOLS = {1: 10, 2: 14, 3: 15, 4: 16}
 """Protocol version: the first major version of the server that knows it."""
 
 _STREAMING_PROTOCOL = {"off": 1, "on": 2, "parallel": 4}
@@ -96,7 +96,7 @@ class Protocol:
     def _version(self, major: int) -> int:
         if self.version is not None:
             return self.version
-        newest = max(version for version, since in _PROTOCOLS.items() if since <= major)
+        newest = max(version for version, since in PROTOCOLS.items() if since <= major)
         return newest if self.newest else self._needed
 
     @property
@@ -114,9 +114,9 @@ class Protocol:
 
     def _check(self, streaming: StreamingOption, major: int, version: int) -> None:
         needs = (
-            (f"--proto-version {version}", _PROTOCOLS[version], True),
-            (f"--streaming {streaming}", _PROTOCOLS[_STREAMING_PROTOCOL[streaming]], True),
-            ("--two-phase", _PROTOCOLS[_TWO_PHASE_PROTOCOL], self.two_phase),
+            (f"--proto-version {version}", PROTOCOLS[version], True),
+            (f"--streaming {streaming}", PROTOCOLS[_STREAMING_PROTOCOL[streaming]], True),
+            ("--two-phase", PROTOCOLS[_TWO_PHASE_PROTOCOL], self.two_phase),
             ("--binary", _BINARY_SINCE, self.binary),
             ("--messages", _MESSAGES_SINCE, self.messages),
             ("--origin", _ORIGIN_SINCE, self.origin is not None),

@@ -130,6 +130,11 @@ _REFUSED = (
     (r"WAL sender|walsender|permission denied", ErrorKind.RIGHTS, None),
     (r"database .* does not exist", ErrorKind.USAGE, _HINTS["3D000"]),
     (r"authentication|pg_hba\.conf|password|role .* does not exist|log in", ErrorKind.AUTHENTICATION, None),
+    (
+        r"client certificate",
+        ErrorKind.AUTHENTICATION,
+        "give a certificate that the server accepts: sslcert, sslkey",
+    ),
     (r"certificate|does not support SSL", ErrorKind.USAGE, "check sslmode, sslrootcert and sslcert"),
     (r"closed the connection unexpectedly|Connection reset|Broken pipe", ErrorKind.CONNECTION, None),
 )

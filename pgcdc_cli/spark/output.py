@@ -98,8 +98,9 @@ class MergeSummary:
     """What a run did.
 
     `segment` and `lsn` are the last that is merged; every table without a problem is merged up to it, but for
-    those that the run left out. `warnings` are lines to show. `failure` is set if some tables could not be
-    merged: show the rest, then raise it. `data` is the job's own JSON object, for --json.
+    those that the run left out. `warnings` are lines to show, `unmatched` the patterns of --table that fit no
+    table. `failure` is set if some tables could not be merged: show the rest, then raise it. `data` is the
+    job's own JSON object, for --json.
     """
 
     segment: int
@@ -108,6 +109,7 @@ class MergeSummary:
     warnings: Sequence[str]
     seconds: float
     failure: PgcdcError | None
+    unmatched: Sequence[str]
     data: Mapping[str, Any] = field(repr=False)
 
 
@@ -126,6 +128,7 @@ def read_result(line: str) -> MergeSummary | None:
         tuple(data["warnings"]),
         data["seconds"],
         failure,
+        tuple(data["unmatched"]),
         data,
     )
 

@@ -77,7 +77,7 @@ def last_merged(options: MergeOptions) -> tuple[int, Lsn] | None:
     if rows is None or directory is None:
         return None
     everything = [row for row in rows if row.table == _ALL and row.mode in options.modes]
-    if len(everything) < len(options.modes):
+    if len(everything) < len(options.modes) or options.unmatched({row.table for row in rows}):
         return None
     try:
         manifest = (directory / "manifest.jsonl").read_bytes()

@@ -100,7 +100,7 @@ def test_spark_submit_hands_over_what_stands_behind_the_dashes(tmp_path):
             print(options)
             print(spark)
             table = TableMerge("public.o", "merge", "p", 3, Lsn(16), 2, 1000, 0, 1, 0, 0, None, None)
-            return MergeSummary(3, Lsn(16), [table], ["look out"], 1.25, None, {"a": 1})
+            return MergeSummary(3, Lsn(16), [table], ["look out"], 1.25, None, [], {"a": 1})
         launch.submit = submit
         from pgcdc_cli.cli.app import main
         main()

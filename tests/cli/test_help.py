@@ -1,11 +1,14 @@
 """Help, manual pages and completions: every command and option is in all of them, and they are up to date."""
 
+import json
 import os
+import platform
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -58,6 +61,7 @@ def test_the_commands_of_this_release_are_there():
         "pgcdc show",
         "pgcdc status",
         "pgcdc spark-submit",
+        "pgcdc help",
     ]
 
 
@@ -76,6 +80,11 @@ def test_help_has_every_option_and_an_example(path, command, pgcdc):
 
 def test_help_has_a_short_name(pgcdc):
     assert pgcdc("slot", "create", "-?").out == pgcdc("slot", "create", "--help").out
+
+
+@EVERY_PATH
+def test_help_is_a_command_too(path, pgcdc):
+    assert pgcdc("help", *path[1:]) == pgcdc(*path[1:], "--help")
 
 
 def test_the_first_help_fits_a_screen(pgcdc):
@@ -319,3 +328,13 @@ def test_debug_names_libpq_too_where_it_was_used(pgcdc, tmp_path):
     assert ran.err.startswith(f"pgcdc {__version__} (libpq {libpq}, Python {python})\nTraceback")
     ran = pgcdc("--debug", "show", "nowhere")
     assert ran.err.startswith(f"pgcdc {__version__} (Python {python})\nTraceback")
+
+
+@pytest.mark.parametrize("arguments", [["--version", "--json"], ["--json", "-V"]])
+def test_version_as_json_names_every_part(pgcdc, arguments):
+    ran = pgcdc(*arguments)
+    told = json.loads(ran.out)
+    assert (ran.status, told["pgcdc"], told["protocols"]) == (0, __version__, [1, 2, 3, 4])
+    assert told["libpq"] == f"{pq.version() // 10000}.{pq.version() % 10000}"
+    assert told["python"] == platform.python_version()
+    assert {name: version(name) for name in ("psycopg", "pyarrow", "numpy")}.items() <= told.items()

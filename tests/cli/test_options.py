@@ -127,6 +127,16 @@ def test_control_characters_are_shown_not_obeyed():
         (["slto"], 'no such command "slto". Did you mean "slot"?', ""),
         (["slot", "lst"], 'no such command "lst". Did you mean "list"?', "slot"),
         (["--nope"], "no such option: --nope", ""),
+        (["slot", "list", "--jsno"], 'no such option: --jsno. Did you mean "--json"?', "slot list"),
+        (
+            ["stream", "--directroy", "d"],
+            'no such option: --directroy. Did you mean "--directory"?',
+            "stream",
+        ),
+        (["help", "slto"], 'no such command "slto". Did you mean "slot"?', ""),
+        (["help", "slot", "nope"], 'no such command "nope"', "slot"),
+        (["help", "show", "more"], 'no such command "show more"', "show"),
+        (["--json", "slot", "list"], "--json stands behind a command's name, or goes with --version", ""),
         (["demo", "--format", "csv"], '--format: "csv" is not one of "jsonl", "arrow"', "demo"),
         (["show", ".", "--limit", "x"], '--limit: "x" is no whole number above 0', "show"),
         (["show", ".", "--limit", "0"], '--limit: "0" is no whole number above 0', "show"),
@@ -210,6 +220,7 @@ def test_the_configuration_file_may_be_named_behind_the_command_or_in_the_enviro
     (tmp_path / "c.toml").write_text('host = "/file"\n')
     assert '"/file/' in nowhere(pgcdc("slot", "list", "--config", "c.toml"))
     assert '"/file/' in nowhere(pgcdc("slot", "list", env={"PGCDC_CONFIG": "c.toml"}))
+    assert pgcdc("help", "--config", "c.toml").status == 0
 
 
 @pytest.mark.parametrize(

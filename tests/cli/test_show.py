@@ -89,9 +89,24 @@ def test_an_arrow_file_far_from_its_directory_tells_what_it_can(stream, lines, p
 def test_table_patterns_and_limit(stream, lines, pgcdc):
     stream("-D", "d")
     assert show(pgcdc, "d", "--table", "public.orders") == of_table(lines, "orders")
-    assert show(pgcdc, "d", "--table", "*.i?ems", "--table", "nothing") == of_table(lines, "items")
+    assert show(pgcdc, "d", "--table", "*.i?ems", "--table", "*.ite*") == of_table(lines, "items")
     assert len(show(pgcdc, "d", "--table", "_messages").splitlines()) == 2
     assert show(pgcdc, "d", "--limit", "3") == "".join(f"{line}\n" for line in lines.splitlines()[:3])
+
+
+@pytest.mark.parametrize("where", ["d", "all.jsonl"])
+def test_a_pattern_that_fits_no_table_is_an_error_behind_what_others_show(stream, lines, pgcdc, where):
+    """Unless --limit left something unread, in which the table may be."""
+    stream("-D", "d")
+    stream("-f", "all.jsonl")
+    both = ("show", where, "--table", "*.items", "--table", "*.itmes")
+    ran = pgcdc(*both)
+    assert (ran.status, ran.out) == (2, of_table(lines, "items"))
+    assert ran.err == (
+        'pgcdc: error: could not find "*.itmes": no table that has changes fits --table\n'
+        "hint: a pattern is like schema.table, with * and ?, in quotes: 'public.*'\n"
+    )
+    assert pgcdc(*both, "--limit", "1").status == 0
 
 
 def test_pretty_is_for_people(stream, pgcdc):

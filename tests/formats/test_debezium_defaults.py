@@ -1,6 +1,7 @@
 """Column defaults as `PostgresDefaultValueConverter` reads them: literals, never evaluated.
 
-The expressions are spelled as `pg_get_expr` prints them; what is expected was told by a real 2.5.4.
+The expressions are spelled as `pg_get_expr` prints them; what is expected a real 2.5.4 told, in the cases
+`types_default_*` of tests/golden_more.
 """
 
 from dataclasses import replace

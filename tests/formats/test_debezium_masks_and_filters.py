@@ -1,4 +1,8 @@
-"""What masks, filters and skipped operations do to events; what is expected was told by a real 2.5.4."""
+"""What masks, filters and skipped operations do to events.
+
+What is expected a real 2.5.4 told: see in tests/golden_more `types_mask*`, `structure_skipped*`,
+`structure_key_left_out`, `structure_nothing_included` and `structure_message_topic`.
+"""
 
 import hashlib
 from dataclasses import replace

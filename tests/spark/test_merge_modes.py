@@ -45,8 +45,9 @@ def test_until_and_table_leave_the_rest_for_another_run(
     second = merge_into(spark, directory, warehouse, tables=["*.o?e"])
     assert tables_of(second) == {("public.one", "merge"): 4}
     assert len(merged_rows(spark, warehouse, TWO)) == 2
-    none = merge_into(spark, directory, warehouse, tables=["shop.*"])
-    assert none["warnings"] == ["no table that has changes fits --table"]
+    assert second["unmatched"] == []
+    none = merge_into(spark, directory, warehouse, tables=["shop.*", "*.two"], dry_run=True)
+    assert none["unmatched"] == ["shop.*"]
     third = merge_into(spark, directory, warehouse)
     assert tables_of(third) == {("public.one", "merge"): 4, ("public.two", "merge"): 4}
     assert len(merged_rows(spark, warehouse, ONE)) == 4

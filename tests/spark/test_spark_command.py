@@ -45,6 +45,7 @@ SUMMARY = {
     "lsn": "0/1C",
     "tables": [TABLE, {**TABLE, "table": "public.two", "mode": "changelog", "inserted": 1}],
     "warnings": [],
+    "unmatched": [],
     "error": None,
     "seconds": 1.5,
 }
@@ -146,6 +147,19 @@ def test_a_dry_run_leaves_not_even_a_log(spark_home: Path) -> None:
     assert run(spark_home, "--dry-run")[1] == "nothing to merge beyond segment 2, LSN 0/1C\n"
 
 
+def test_a_pattern_that_fits_no_table_is_an_error_behind_the_summary(spark_home: Path) -> None:
+    said = {**SUMMARY, "unmatched": ["shop.ordres", "*.gone"]}
+    (spark_home.parent / "summary").write_text(json.dumps(said) + "\n")
+    status, shown, error = run(
+        spark_home, "--table", "shop.ordres", "--table", "*.gone", "--table", "public.*"
+    )
+    assert (status, shown.startswith("merged 2 tables")) == (2, True)
+    assert error == (
+        'pgcdc: error: could not find "shop.ordres", "*.gone": no table that has changes fits --table\n'
+        "hint: a pattern is like schema.table, with * and ?, in quotes: 'public.*'\n"
+    )
+
+
 def test_another_merge_stops_this_one_before_spark_is_started(spark_home: Path) -> None:
     (spark_home.parent / "wh").mkdir()
     with (spark_home.parent / "wh" / "_pgcdc.lock").open("w") as lock:
@@ -206,6 +220,7 @@ def test_if_new_ends_without_spark_once_all_is_merged(
     merge_into(spark, directory, tmp_path / "wh", tables=["public.one"])
     assert is_new(spark_home)
     assert not is_new(spark_home, "--table", "*.one")
+    assert is_new(spark_home, "--table", "*.one", "--table", "*.oen")
     rows = read_record(str(tmp_path / "wh"))
     assert rows is not None
     assert {(row.table, row.segment, row.version) for row in rows} == {

@@ -446,14 +446,12 @@ class Summary:
             "segment": 0 if everything is None else everything.segment,
             "lsn": "0/0" if everything is None else everything.lsn,
             "tables": [self._table(key, rows.get(key)) for key in tables],
-            "warnings": [*self._warnings.values(), *self._unmatched(tables), *problems],
+            "warnings": [*self._warnings.values(), *problems],
+            "unmatched": options.unmatched({table for table, _ in tables}),
             "error": _error(failed),
             "seconds": round(time.monotonic() - self.started, 3),
         }
         return content | ({"dry_run": True} if options.dry_run else {})
-
-    def _unmatched(self, tables: Sequence[TableMode]) -> list[str]:
-        return ["no table that has changes fits --table"] if self.options.tables and not tables else []
 
     def _table(self, key: TableMode, row: ControlRow | None) -> dict[str, Any]:
         done, problem, planned = self.changed.get(key), self.problems.get(key), self._planned.get(key)

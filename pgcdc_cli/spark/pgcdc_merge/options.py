@@ -5,7 +5,7 @@ Nothing here needs Spark, so that the launcher can import it where no pyspark is
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from fnmatch import fnmatchcase
 from typing import Any
@@ -104,6 +104,10 @@ class MergeOptions:
     def selects(self, table: str) -> bool:
         """Say whether a table, as `schema.table`, is among those to merge."""
         return not self.tables or any(fnmatchcase(table, pattern) for pattern in self.tables)
+
+    def unmatched(self, tables: Collection[str]) -> list[str]:
+        """List the patterns that fit none of these tables."""
+        return [p for p in self.tables if not any(fnmatchcase(table, p) for table in tables)]
 
     def arguments(self) -> list[str]:
         """List the options of merge.py that differ from their defaults."""

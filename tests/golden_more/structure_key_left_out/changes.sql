@@ -1,0 +1,2 @@
+-- changes
+INSERT INTO people VALUES ('l', 'hellö', NULL, 7);

@@ -1,0 +1,2 @@
+-- changes
+INSERT INTO decimals VALUES (1, NULL, NULL);

@@ -1,0 +1,2 @@
+-- changes
+INSERT INTO days VALUES (2, NULL);

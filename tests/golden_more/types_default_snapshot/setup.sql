@@ -1,0 +1,4 @@
+-- setup
+CREATE TABLE days (k int PRIMARY KEY, a date DEFAULT '0044-03-15 BC');
+INSERT INTO days VALUES (1, NULL);
+CREATE PUBLICATION dbz_publication FOR ALL TABLES;

@@ -1,0 +1,167 @@
+"""TLS to a real server: who it is, who we are, and passwords that never cross the wire."""
+
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from debian_server import DebianServer
+from psycopg.conninfo import make_conninfo
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.replication.connection import ReplicationConnection
+from pgcdc_cli.replication.session import connect
+
+MISSING = DebianServer.missing() or (None if shutil.which("openssl") else "openssl isn't installed")
+# The embedded servers were built without TLS.
+pytestmark = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
+
+HBA = """
+local all all trust
+hostssl all scrammed 127.0.0.1/32 scram-sha-256
+hostssl all certified 127.0.0.1/32 cert
+"""
+"""Walsenders that name a database fall under `all`."""
+
+
+class Authority:
+    """Signs certificates, in a folder; `certificate` is its own."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self.certificate = folder / f"{name}.crt"
+        self._key = folder / f"{name}.key"
+        self._openssl(
+            "req",
+            "-x509",
+            "-subj",
+            f"/CN={name}",
+            "-days",
+            "3650",
+            "-out",
+            self.certificate,
+            "-keyout",
+            self._key,
+        )
+
+    def sign(self, name: str, alternative: str = "") -> tuple[Path, Path]:
+        """Give the files of a certificate for `name`, and of its key."""
+        certificate, key = self._folder / f"{name}.crt", self._folder / f"{name}.key"
+        extension = ["-addext", f"subjectAltName={alternative}"] if alternative else []
+        by_us = ["-CA", self.certificate, "-CAkey", self._key, "-x509", "-days", "3650"]
+        self._openssl("req", "-subj", f"/CN={name}", *extension, *by_us, "-out", certificate, "-keyout", key)
+        return certificate, key
+
+    def _openssl(self, command: str, *arguments: str | Path) -> None:
+        new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+        subprocess.run(["openssl", command, *new_key, *arguments], check=True, capture_output=True)
+
+
+class TlsServer:
+    """PostgreSQL 15 with a certificate for the name localhost; on TCP it wants TLS."""
+
+    def __init__(self, folder: Path) -> None:
+        authority = Authority(folder, "authority")
+        self.authority = authority.certificate
+        self.stranger = Authority(folder, "stranger").certificate
+        self.client = authority.sign("certified")
+        self.unknown = authority.sign("somebody")
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.server = DebianServer({"listen_addresses": "127.0.0.1", "port": str(self.port)})
+        certificate, key = authority.sign("localhost", "DNS:localhost")
+        data = self.server.data
+        for source, name in ((certificate, "server.crt"), (key, "server.key"), (self.authority, "root.crt")):
+            shutil.copyfile(source, data / name)
+            (data / name).chmod(0o600)
+            shutil.chown(data / name, data.owner())
+        (data / "pg_hba.conf").write_text(HBA)
+        with psycopg.connect(self.server.uri() + f"&port={self.port}", autocommit=True) as admin:
+            admin.execute("CREATE ROLE scrammed LOGIN REPLICATION PASSWORD 'r1ght'")
+            admin.execute("CREATE ROLE certified LOGIN REPLICATION")
+            admin.execute("ALTER SYSTEM SET ssl = on")
+            admin.execute("ALTER SYSTEM SET ssl_ca_file = 'root.crt'")
+            admin.execute("SELECT pg_reload_conf()")
+
+    def conninfo(self, user: str, **more: str | Path) -> str:
+        given = {"hostaddr": "127.0.0.1", "host": "localhost", "sslmode": "verify-full"}
+        given |= {"sslrootcert": str(self.authority), **{name: str(value) for name, value in more.items()}}
+        return make_conninfo("", port=self.port, dbname="postgres", user=user, **given)
+
+
+@pytest.fixture(scope="module")
+def tls() -> Iterator[TlsServer]:
+    folder = Path(tempfile.mkdtemp(prefix="pgcdc-tls-"))
+    server = TlsServer(folder)
+    yield server
+    server.server.stop()
+    shutil.rmtree(folder)
+
+
+def encryption(conninfo: str) -> tuple[bool, str | None]:
+    """Say for a session whether it is encrypted, and whose certificate it came with."""
+    with connect(conninfo) as session:
+        query = "SELECT ssl, client_dn FROM pg_stat_ssl WHERE pid = pg_backend_pid()"
+        row = session.execute(query).fetchone()
+        assert row is not None
+        return row[0] in {True, "t"}, row[1]
+
+
+def refusal(conninfo: str) -> PgcdcError:
+    """Both kinds of connection say the same."""
+    kinds = set()
+    for replication in (False, True):
+        with pytest.raises(PgcdcError, match="could not connect to the server: ") as caught:
+            connect(conninfo, replication=replication)
+        kinds.add(caught.value.kind)
+    assert len(kinds) == 1
+    assert "\n" not in caught.value.message
+    return caught.value
+
+
+def test_a_password_by_scram_bound_to_the_channel(tls: TlsServer) -> None:
+    conninfo = tls.conninfo("scrammed", password="r1ght", channel_binding="require")
+    assert encryption(conninfo) == (True, None)
+    with ReplicationConnection(conninfo) as connection:
+        assert connection.identify_system().timeline == 1
+
+
+def test_a_wrong_password_is_not_shown(tls: TlsServer) -> None:
+    error = refusal(tls.conninfo("scrammed", password="wr0ng"))
+    assert error.kind is ErrorKind.AUTHENTICATION
+    assert "wr0ng" not in error.message + error.hint
+
+
+def test_a_certificate_stands_for_a_password(tls: TlsServer) -> None:
+    certificate, key = tls.client
+    conninfo = tls.conninfo("certified", sslcert=certificate, sslkey=key)
+    assert encryption(conninfo) == (True, "/CN=certified")
+    with ReplicationConnection(conninfo) as connection:
+        assert connection.identify_system().timeline == 1
+
+
+def test_no_certificate_or_that_of_another_is_an_authentication_error(tls: TlsServer) -> None:
+    missing = refusal(tls.conninfo("certified", sslcert="/nowhere", sslkey="/nowhere"))
+    assert "sslcert" in missing.hint
+    certificate, key = tls.unknown
+    another = refusal(tls.conninfo("certified", sslcert=certificate, sslkey=key))
+    assert missing.kind is another.kind is ErrorKind.AUTHENTICATION
+
+
+@pytest.mark.parametrize("reason", ["stranger", "name"])
+def test_a_server_that_cannot_prove_who_it_is_gets_no_password(tls: TlsServer, reason: str) -> None:
+    """Nor is it tried again: nothing but its certificate or the options can mend that."""
+    wrong = {"stranger": {"sslrootcert": tls.stranger}, "name": {"host": "elsewhere"}}[reason]
+    error = refusal(tls.conninfo("scrammed", password="r1ght", **wrong))
+    assert error.kind is ErrorKind.USAGE
+    assert error.hint == "check sslmode, sslrootcert and sslcert"
+
+
+def test_without_tls_the_server_refuses(tls: TlsServer) -> None:
+    error = refusal(tls.conninfo("scrammed", password="r1ght", sslmode="disable"))
+    assert error.kind is ErrorKind.AUTHENTICATION
+    assert "no encryption" in error.message

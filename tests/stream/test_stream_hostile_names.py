@@ -1,0 +1,113 @@
+"""Names are data: none leaves the directory, ends a statement, or steers a terminal."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from processes import PGCDC, stream_command
+from psycopg import sql
+from segments import contents
+
+NAMES = [
+    "..",
+    "../../up",
+    "/etc/passwd",
+    "a/b",
+    "a\\b",
+    "it's",
+    'say "this"',
+    '"; DROP TABLE victim; --',
+    "'; DROP TABLE victim; --",
+    "$(touch owned)",
+    "`touch owned`",
+    "%s %(a)s {0} {a}",
+    "two\nlines\r",
+    "\x1b]0;owned\x07\x1b[2J",
+    "\u202egnp.exe",
+    ".hidden",
+    "-rf",
+    "*",
+    "_messages",
+    "checkpoint.json",
+]
+"""NUL is the one character that no name can have."""
+
+
+@pytest.fixture
+def hostile(database18):
+    """Tables, their schemas and their columns have these names."""
+    execute = database18.execute
+    execute("CREATE TABLE victim (a int)")
+    for name in NAMES:
+        table = sql.Identifier(name, name[::-1])
+        execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(name)))
+        columns = {"table": table, "key": sql.Identifier(name), "other": sql.Identifier(name[::-1] + "2")}
+        execute(sql.SQL("CREATE TABLE {table} ({key} int PRIMARY KEY, {other} text)").format(**columns))
+        execute(sql.SQL("INSERT INTO {} VALUES (1, 'before')").format(table))
+    yield database18
+    assert execute("SELECT count(*) FROM victim").fetchone() == (0,)
+
+
+def change(database) -> None:
+    for name in NAMES:
+        database.execute(
+            sql.SQL("INSERT INTO {} VALUES (2, 'after')").format(sql.Identifier(name, name[::-1]))
+        )
+
+
+def run(folder: Path, *line: str, status: int = 0) -> str:
+    """Run a command that says nothing which a terminal would obey; gives its output."""
+    environment = {**os.environ, "LC_ALL": "C.UTF-8"}
+    ran = subprocess.run(line, capture_output=True, text=True, check=False, cwd=folder, env=environment)
+    assert ran.returncode == status, ran.stderr
+    assert ran.stderr.replace("\n", "").isprintable()
+    return ran.stdout
+
+
+def pgcdc(database, folder: Path, command: str, *arguments: str, status: int = 0) -> str:
+    return run(folder, *PGCDC, *command.split(), "-d", database.uri, *arguments, status=status)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "arrow", "debezium"])
+@pytest.mark.parametrize("publication", ['"; DROP TABLE victim; --', "it's, \x1b[31m'\\ all\n"])
+def test_rows_of_hostile_tables_stay_in_the_directory(hostile, tmp_path, form, publication):
+    """Events have rows from before the slot, too, which statements of ours read."""
+    work = tmp_path / "work"
+    work.mkdir()
+    pgcdc(hostile, work, "publication create", "--all-tables", "--", publication)
+    more = ["--create-slot", "--if-not-exists", "-D", "out", "--format", form, "--endpos", "now"]
+    more += ["-c", "topic.prefix=srv", "-c", "snapshot.mode=initial"] if form == "debezium" else []
+    slot = f"hostile_{hostile.name}"
+    run(work, *stream_command(hostile.uri, slot, *more, publications=[publication]))
+    change(hostile)
+    run(work, *stream_command(hostile.uri, slot, *more, publications=[publication]))
+    assert [path.name for path in tmp_path.iterdir()] == ["work"]
+    assert [path.name for path in work.iterdir()] == ["out"]
+    lines = [json.loads(line) for line in (work / "out" / "manifest.jsonl").read_text().splitlines()]
+    files = [(file["table"], work / "out" / file["path"]) for line in lines for file in line["files"]]
+    assert {path.resolve().is_relative_to(work / "out") for _, path in files} == {True}
+    tables = {f"{name}.{name[::-1]}" for name in NAMES}
+    assert {table for table, _ in files} == tables
+    if form == "jsonl":
+        found = [json.loads(line) for lines in contents(work / "out").values() for line in lines]
+        assert {(row["schema"], row["table"]) for row in found} == {(name, name[::-1]) for name in NAMES}
+        rows = [list(row["new"].items()) for row in found]
+        assert sorted(rows) == sorted([(name, 2), (name[::-1] + "2", "after")] for name in NAMES)
+        shown = run(work, *PGCDC, "show", "out", "--format", "pretty")
+        assert shown.replace("\n", "").isprintable()
+        assert shown.count("INSERT") == len(NAMES)
+        assert run(work, *PGCDC, "status", "out")
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "DROP" in name or "\x1b" in name or "-" in name])
+def test_a_hostile_slot_or_publication_is_a_name_and_nothing_else(hostile, tmp_path, name):
+    """The server takes none as a slot's, and each as a publication's."""
+    pgcdc(hostile, tmp_path, "slot create", "--", name, status=2)
+    # In a walsender's statements a quoted name can't hold a quote: that is a syntax error to it.
+    pgcdc(hostile, tmp_path, "slot drop", "--", name, status=2 if '"' in name else 5)
+    pgcdc(hostile, tmp_path, "publication create", "--table", "victim", "--", name)
+    pgcdc(hostile, tmp_path, "publication show", "--", name)
+    pgcdc(hostile, tmp_path, "publication drop", "--", name)
+    assert list(tmp_path.iterdir()) == []
