@@ -41,7 +41,7 @@ ALTER TABLE indexed ALTER body SET STORAGE EXTERNAL;
 CREATE UNIQUE INDEX by_code ON indexed (code);
 ALTER TABLE indexed REPLICA IDENTITY USING INDEX by_code;
 CREATE SCHEMA "Größe";
-CREATE TABLE "Größe"."Ta ble/1" ("Kéy ""1"" é" int PRIMARY KEY, "a.b" text, "back`tick" text, "select" json);
+CREATE TABLE "Größe"."Ta ble/1" ("Kéy_""1""_é" int PRIMARY KEY, "a.b" text, "back`tick" text, "select" json);
 CREATE TABLE only_in (id int PRIMARY KEY, v text);
 ALTER TABLE only_in REPLICA IDENTITY NOTHING;
 CREATE PUBLICATION p FOR ALL TABLES;
@@ -79,7 +79,7 @@ UPDATE plain SET note = NULL, tags = '{}', doc = 'null' WHERE id IN (1, 2);
 DELETE FROM plain WHERE id BETWEEN 20 AND 25;
 BEGIN; DELETE FROM plain WHERE id = 30; INSERT INTO plain (id, flag) VALUES (30, false);
 DELETE FROM plain WHERE id = 30; INSERT INTO plain (id, note, flag) VALUES (30, 'again', true); COMMIT;
-UPDATE "Größe"."Ta ble/1" SET "Kéy ""1"" é" = 7 WHERE "a.b" IS NULL;
+UPDATE "Größe"."Ta ble/1" SET "Kéy_""1""_é" = 7 WHERE "a.b" IS NULL;
 INSERT INTO only_in VALUES (4, 'four');
 """
 THIRD = f"""
