@@ -6,6 +6,7 @@ from pgcdc_cli.changes.slice import Edge
 from pgcdc_cli.formats.interface import EncodedSlice
 from pgcdc_cli.frames import Received
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.sinks.base import LastEdge
 from pgcdc_cli.stream.encode import portions
 from pgcdc_cli.stream.loop import Heartbeats, SliceWriter, StreamLoop
 from pgcdc_cli.stream.settings import RunEnd, RunLimits, Signals
@@ -59,7 +60,7 @@ class Encoder:
 
 
 class Sink:
-    pace, portion, edge_lsn, durable_lsn = 0.0, 0, Lsn(0), Lsn(0)
+    pace, portion, edge, durable_lsn = 0.0, 0, LastEdge(), Lsn(0)
 
     def __init__(self) -> None:
         self.edges: list[Edge | None] = []
