@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 NAMES = ["../../up", "`; DROP TABLE x; -- '\"\\", "%s {0}\n\x1b[31m"]
 
 
-@pytest.mark.parametrize("lake", ["delta", "iceberg"])
+@pytest.mark.parametrize("lake", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
 def test_hostile_tables_and_columns(
     spark: SparkSession, directory: Directory, warehouse: Path, lake: str
 ) -> None:

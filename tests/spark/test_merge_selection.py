@@ -14,7 +14,7 @@ from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 CONNECTOR = ("-c", "topic.prefix=p", "-c", "snapshot.mode=never")
 
 
-@pytest.mark.parametrize("form", ["jsonl", "arrow", "debezium"])
+@pytest.mark.parametrize("form", ["jsonl", pytest.param("arrow", marks=pytest.mark.long), "debezium"])
 def test_tables_have_the_columns_that_were_left(
     spark: SparkSession, tmp_path: Path, warehouse: Path, database18: Any, form: str
 ) -> None:
