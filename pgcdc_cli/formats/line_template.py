@@ -42,7 +42,7 @@ def _lines(batch: ChangeBatch, numeric: JsonKind, gid: str | None) -> Iterator[b
     for number, (stamp, *row) in enumerate(zip(stamp_rows(batch.stamps, gid), *old, *new, strict=True)):
         present = tuple([token is not None for token in row])
         names = tuple([name for name, values in nulls if values[number]])
-        shape = _Shape(batch.operation, bool(old), bool(new), present, names)
+        shape = _Shape(batch.operation, batch.old is not None, batch.new is not None, present, names)
         template = _template(batch.table, shape)
         yield template.form % template.choose((stamp, *row))
 
