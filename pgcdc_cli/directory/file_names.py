@@ -53,12 +53,24 @@ def table_folder(schema: str, table: str) -> str:
     A name that would be longer than 255 bytes is cut and ends in `~~` and a SHA-256 of the whole.
     """
     name = f"{_escape(schema, '_- ')}.{_escape(table, '_- .')}"
-    return name if len(name.encode()) <= LONGEST else _marked(name, hashlib.sha256(name.encode()).hexdigest())
+    return _within_limit(name, "~~")
+
+
+def _within_limit(name: str, sign: str) -> str:
+    return name if len(name.encode()) <= LONGEST else _marked(name, sign + _digest(name))
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
 
 
 def _marked(name: str, mark: str) -> str:
-    """Tell it from others by a mark that no escaped name has."""
-    return name.encode()[: LONGEST - 2 - len(mark)].decode(errors="ignore") + f"~~{mark}"
+    """Tell it from others by a mark that no escaped name has; what is too long for that is cut."""
+    return name.encode()[: LONGEST - len(mark)].decode(errors="ignore") + mark
+
+
+def _in_hexadecimal(character: str, sign: str) -> str:
+    return "".join(f"{sign}{byte:02X}" for byte in character.encode())
 
 
 def _escape(name: str, kept: str) -> str:
@@ -67,7 +79,7 @@ def _escape(name: str, kept: str) -> str:
     return "".join(
         character
         if _is_letter(character) or (character in kept and _is_inside(character, at, last))
-        else "".join(f"~{byte:02X}" for byte in character.encode())
+        else _in_hexadecimal(character, "~")
         for at, character in enumerate(name)
     )
 
@@ -99,7 +111,7 @@ class TableFolders:
         if earlier in self._existing:
             name = earlier
         elif name not in self._existing and _folded(name) in self._folded:
-            name = _marked(name, hashlib.sha256(name.encode()).hexdigest()[:_MARK])
+            name = _marked(name, f"~~{_digest(name)[:_MARK]}")
         self._existing.add(name)
         self._folded.add(_folded(name))
         return name
@@ -113,17 +125,12 @@ def _folded(name: str) -> str:
 
 def _earlier_name(schema: str, table: str) -> str:
     """Name a folder as up to version 0.1: all but some letters and digits percent-encoded."""
-    name = f"{_percent_encode(schema)}.{_percent_encode(table)}"
-    if len(name.encode()) <= LONGEST:
-        return name
-    digest = hashlib.sha256(name.encode()).hexdigest()
-    return f"{name.encode()[: LONGEST - 2 - len(digest)].decode(errors='ignore')}%~{digest}"
+    return _within_limit(f"{_percent_encode(schema)}.{_percent_encode(table)}", "%~")
 
 
 def _percent_encode(name: str) -> str:
     return "".join(
-        character if _was_kept(character) else "".join(f"%{byte:02X}" for byte in character.encode())
-        for character in name
+        character if _was_kept(character) else _in_hexadecimal(character, "%") for character in name
     )
 
 

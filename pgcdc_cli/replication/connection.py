@@ -182,9 +182,7 @@ class ReplicationConnection:
 
     def copy_slot(self, old: str, new: str) -> None:
         """Make a permanent logical slot from where one is, which may be temporary."""
-        query = sql.SQL("SELECT slot_name FROM pg_copy_logical_replication_slot({}, {}, false)")
-        command = query.format(sql.Literal(old), sql.Literal(new)).as_string(self._connection)
-        self._row(command, f'create slot "{new}"', _CREATE)
+        self._row(self._slot_copy(old, new, temporary=False), f'create slot "{new}"', _CREATE)
 
     def drop_slot(self, name: str, *, wait: bool = False) -> None:
         """Drop a slot; with `wait`, first let go whoever reads it."""
@@ -217,10 +215,12 @@ class ReplicationConnection:
     def temporary_copy(self, slot: str) -> str:
         """Copy a logical slot, from its position on; give the name of the copy, gone with this connection."""
         name = f"pgcdc_peek_{self._connection.info.backend_pid}"
-        query = sql.SQL("SELECT slot_name FROM pg_copy_logical_replication_slot({}, {}, true)")
-        command = query.format(sql.Literal(slot), sql.Literal(name)).as_string(self._connection)
-        self._row(command, f'copy slot "{slot}"')
+        self._row(self._slot_copy(slot, name, temporary=True), f'copy slot "{slot}"')
         return name
+
+    def _slot_copy(self, old: str, new: str, *, temporary: bool) -> str:
+        query = sql.SQL("SELECT slot_name FROM pg_copy_logical_replication_slot({}, {}, {})")
+        return query.format(*map(sql.Literal, (old, new, temporary))).as_string(self._connection)
 
     @property
     def database_encoding(self) -> str:

@@ -82,14 +82,13 @@ class TextMender:
     def _values(
         self, table: TableSchema, column: TableColumn, values: pa.BinaryArray | list[bytes | None]
     ) -> pa.BinaryArray | list[bytes | None]:
-        backslashes = _backslashes(column)
         mended: pa.BinaryArray | list[bytes | None]
         if isinstance(values, list):
             if all(value is None or value.isascii() for value in values):
                 return values
-            mended, invalid = self._text.values(values, backslashes)
+            mended, invalid = self._text.values(values, _backslashes(column))
         else:
-            mended, invalid = self._text.column(values, backslashes)
+            mended, invalid = self._text.column(values, _backslashes(column))
         if invalid:
             self._counts[table] += invalid
             self._warn(table, column)
