@@ -14,6 +14,7 @@ from typing import Any
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.spark.pgcdc_merge.merge_errors import NO_MANIFEST
 from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
@@ -98,6 +99,14 @@ def _segments(manifest: bytes, until: int | None) -> Iterator[tuple[int, str]]:
         content = json.loads(line)
         if until is None or Lsn.parse(content["end_lsn"]) <= until:
             yield int(content["segment"]), content["stream_id"]
+
+
+def refuse_without_manifest(location: str) -> None:
+    """Raise SPARK if an input of this machine has no finished segment, before Spark is started."""
+    directory = local_path(location)
+    if directory is not None and not (directory / "manifest.jsonl").exists():
+        message, hint = NO_MANIFEST
+        raise PgcdcError(ErrorKind.SPARK, message.format(directory / "manifest.jsonl"), hint=hint)
 
 
 def refuse_if_locked(warehouse: str) -> None:

@@ -308,6 +308,19 @@ def test_commands_import_only_what_they_use(tmp_path):
     assert streamed == {"psycopg", "pyarrow", "numpy"}
 
 
+def test_pandas_is_not_imported_where_it_is_installed(tmp_path):
+    (tmp_path / "pandas.py").write_text("raise SystemExit('pandas was imported')\n")
+    reach = ["stream", "-S", "s", "--publication", "p", "-h", str(tmp_path), "-d", "shop", "--no-loop"]
+    found = subprocess.run(
+        [sys.executable, "-m", "pgcdc_cli", *reach, "-D", str(tmp_path / "out"), "--format", "arrow"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (found.returncode, "was imported" in found.stderr) == (3, False)
+
+
 def test_bash_starts_no_program_to_complete(tmp_path):
     empty = str(tmp_path)
     assert complete("bash", ["pgcdc", "sl"], tmp_path, PATH=empty) == {"slot"}

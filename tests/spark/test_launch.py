@@ -111,7 +111,7 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def arguments(recorded: Path, *extra: str) -> list[str]:
     with pytest.raises(PgcdcError):
         submit(
-            MergeOptions("in", "wh", tables=["a.*", "b.c"], until=Lsn(16), soft_delete=True),
+            MergeOptions("hdfs:/in", "wh", tables=["a.*", "b.c"], until=Lsn(16), soft_delete=True),
             SparkOptions(extra=extra),
         )
     return recorded.read_text().splitlines()
@@ -121,7 +121,7 @@ def test_what_spark_submit_is_given(recorded: Path) -> None:
     given = arguments(recorded, "--conf", "spark.x=a b")
     script = given.index(str(launch.SCRIPT))
     chosen = ["--table=a.*", "--table=b.c", "--until=0/10", "--soft-delete"]
-    assert given[script + 1 :] == ["--input=in", "--warehouse=wh", *chosen, "--json"]
+    assert given[script + 1 :] == ["--input=hdfs:/in", "--warehouse=wh", *chosen, "--json"]
     assert given[0] == "--master=local[*]"
     assert given[given.index("--conf") + 1] == "spark.x=a b"
     assert given[given.index("--packages") + 1] == packages.DELTA
@@ -221,10 +221,21 @@ def test_arguments_that_cannot_be(recorded: Path, extra: list[str], message: str
     assert not recorded.exists()
 
 
+@pytest.mark.parametrize("scheme", ["", "file:"])
+def test_a_directory_without_a_finished_segment_needs_no_spark(
+    recorded: Path, tmp_path: Path, scheme: str
+) -> None:
+    with pytest.raises(PgcdcError) as caught:
+        submit(MergeOptions(f"{scheme}{tmp_path}", "wh"), SparkOptions())
+    assert caught.value.kind is ErrorKind.SPARK
+    assert caught.value.message == f'could not read "{tmp_path}/manifest.jsonl": there is no such file'
+    assert not recorded.exists()
+
+
 def test_executors_of_a_cluster_have_a_python_of_their_own(recorded: Path) -> None:
     """The driver is run by ours, since it runs here."""
     with pytest.raises(PgcdcError):
-        submit(MergeOptions("in", "wh"), SparkOptions("yarn", extra=["--conf=spark.pyspark.python=/x"]))
+        submit(MergeOptions("hdfs:/in", "wh"), SparkOptions("yarn", extra=["--conf=spark.pyspark.python=/x"]))
     given = recorded.read_text().splitlines()
     assert given[:2] == ["--master=yarn", "--deploy-mode=client"]
     ours, theirs = f"--conf=spark.pyspark.driver.python={sys.executable}", "--conf=spark.pyspark.python=/x"

@@ -16,6 +16,12 @@ class MergeError(Exception):
         self.locked = locked
 
 
+NO_MANIFEST = (
+    'could not read "{}": there is no such file',
+    "give the directory that pgcdc stream -D writes; the file is there once a segment is finished",
+)
+"""Message, for a path, and hint where the input isn't what it should be, or not yet."""
+
 _LENGTH = 300
 _TRACEBACK = "Traceback (most recent call last):"
 _CALLED = "An error occurred while calling "

@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from .column_types import DEFAULTS, Choices, LakeColumn
-from .merge_errors import MergeError
+from .merge_errors import NO_MANIFEST, MergeError
 from .options import CHANGELOG, FORMAT_VERSION
 
 _BUFFER = 1 << 20
@@ -206,10 +206,8 @@ def read_manifest(files: HadoopFiles, directory: str) -> list[FinishedSegment]:
     path = join(directory, "manifest.jsonl")
     data = files.read(path)
     if data is None:
-        raise MergeError(
-            f'could not read "{path}": there is no such file',
-            "give the directory that pgcdc stream -D writes; the file is there once a segment is finished",
-        )
+        message, hint = NO_MANIFEST
+        raise MergeError(message.format(path), hint)
     segments = [_segment(path, number, line) for number, line in enumerate(data.split(b"\n")[:-1], 1)]
     for before, after in pairwise(segments):
         if after.number != before.number + 1:
