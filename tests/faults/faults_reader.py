@@ -19,6 +19,8 @@ from pgcdc_cli.demo.embedded_server import EmbeddedServer
 SENDER_TIMEOUT = 1.0
 """The server's `wal_sender_timeout`, in seconds."""
 LONGER = 2.5 * SENDER_TIMEOUT
+NO_FIRST_CONNECTION = b"pgcdc: error: could not connect to the server: "
+"""How a run ends that never had a connection; one that had any goes on trying for minutes."""
 
 
 class WiredLog(Log):
@@ -118,9 +120,17 @@ class Faulted(Interrupted):
         return self._return_later()
 
     def _return_later(self) -> bool:
-        """Start it as it was started before."""
+        """Start it as it was started before, and wait until the run reads again.
+
+        One that had not yet connected may have given up: that it hit nothing is all there is to say.
+        """
         time.sleep(self._dice.uniform(0, 0.5))
         self._server.pg_ctl("restart")
+        wait_until(lambda: not self._reads() or self._holds_slot())
+        if not self._reads():
+            errors = self._run.wait()[1]
+            check(well=errors.startswith(NO_FIRST_CONNECTION), errors=errors)
+            self._ended = True
         return self._reads()
 
     def _while_wire(self, change: Callable[[], None]) -> bool:

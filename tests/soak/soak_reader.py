@@ -79,9 +79,12 @@ class Interrupted:
 
     def _await_start(self) -> None:
         """Mostly; a run may be interrupted before it reads, too."""
-        query = f"SELECT active FROM pg_replication_slots WHERE slot_name = '{self._slot}'"
-        while self._dice.random() < 0.95 and self._log.run(query) != [(True,)]:
+        while self._dice.random() < 0.95 and not self._holds_slot():
             self._work(0.1)
+
+    def _holds_slot(self) -> bool:
+        query = f"SELECT active FROM pg_replication_slots WHERE slot_name = '{self._slot}'"
+        return self._log.run(query) == [(True,)]
 
     def _work(self, seconds: float) -> None:
         with suppress(subprocess.TimeoutExpired):

@@ -113,7 +113,7 @@ class Load(threading.Thread):
                 with connection.transaction(force_rollback=self._random.random() < 0.1):
                     self._transaction(connection)
                 self.transactions += 1
-                self._ended.wait(0.005)
+                self._ended.wait(0.02)
 
     def stop(self) -> None:
         self._ended.set()

@@ -87,9 +87,13 @@ def test_a_directory_is_as_if_never_killed(database18, tmp_path: Path, pytestcon
     hits = runs.kill(times, [TO_CUT, TO_PUBLISH, ANY, TO_REMOVE, MOVED], finished_files_stay)
     report(record_property, hits)
     end = runs.end()
-    last = stream(database18.uri, runs.slot, "-D", str(killed), *DIRECTORY[form], "--endpos", end)
+    last = stream(
+        database18.uri, runs.slot, "-D", str(killed), *DIRECTORY[form], "--endpos", end, timeout=600
+    )
     assert (last.returncode, last.stderr) == (0, "")
-    unbroken = stream(database18.uri, runs.other, "-D", str(whole), *DIRECTORY[form], "--endpos", end)
+    unbroken = stream(
+        database18.uri, runs.other, "-D", str(whole), *DIRECTORY[form], "--endpos", end, timeout=600
+    )
     assert (unbroken.returncode, unbroken.stderr) == (0, "")
 
     finished_files_stay()
@@ -110,7 +114,7 @@ def test_a_file_is_as_if_never_killed(database18, tmp_path: Path, pytestconfig, 
     report(record_property, runs.kill(times, [TO_CUT, MOVED, TO_CUT, ANY], lambda: None))
     end = runs.end()
     for slot, path in ((runs.slot, killed), (runs.other, whole)):
-        last = stream(database18.uri, slot, "-f", str(path), "--endpos", end)
+        last = stream(database18.uri, slot, "-f", str(path), "--endpos", end, timeout=600)
         assert (last.returncode, last.stderr) == (0, "")
 
     assert killed.read_bytes() == whole.read_bytes()
