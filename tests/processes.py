@@ -56,6 +56,7 @@ def peak_memory(line: Sequence[str], environment: Mapping[str, str] | None = Non
                 peak = max(peak, resident_peak(process.pid))
                 time.sleep(0.005)
         errors.seek(0)
-        assert (process.returncode, errors.read()) == (0, b"")
+        said = errors.read()
+    assert (process.returncode, said) == (0, b""), said
     assert peak
     return peak

@@ -26,7 +26,7 @@ def few_lines(batch: ChangeBatch, numeric: JsonKind, gid: str | None) -> list[by
 
     `numeric` is the kind that numeric columns get, `gid` the name under which the transaction was prepared.
     """
-    if not are_few(len(batch)) or batch.stamps.origin is not None:
+    if not are_few(batch) or batch.stamps.origin is not None:
         return None
     try:
         return list(_lines(batch, numeric, gid))

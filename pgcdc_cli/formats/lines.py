@@ -7,6 +7,7 @@ from typing import TypeAlias, cast
 import numpy as np
 import pyarrow as pa
 
+from pgcdc_cli.changes.slice import ChangeBatch, FewColumns, FullImage, KeyImage
 from pgcdc_cli.formats.capabilities import Compression
 from pgcdc_cli.formats.interface import Data
 from pgcdc_cli.formats.stream_order import Arrange, Encoded
@@ -20,9 +21,20 @@ MOST_ROWS = 24
 """Rows from about which on columns are quicker than one after the other."""
 
 
-def are_few(rows: int) -> bool:
-    """Say whether so many rows of a table and shape are quicker written one by one."""
-    return rows <= MOST_ROWS
+MOST_BYTES = 1 << 16
+"""The most of their values: while Python writes a long one, no other thread tells the server that we live."""
+
+
+def are_few(batch: ChangeBatch) -> bool:
+    """Say whether rows of a table and shape are quicker written one by one."""
+    return len(batch) <= MOST_ROWS and _bytes_of(batch.old) + _bytes_of(batch.new) <= MOST_BYTES
+
+
+def _bytes_of(image: FullImage | KeyImage | None) -> int:
+    """Count what an image's arrays refer to; values that came as lists are of a small batch."""
+    if image is None or isinstance(image.columns, FewColumns):
+        return 0
+    return sum(column.nbytes for column in image.columns if column is not None)
 
 
 def _concat(lines: Sequence[Lines]) -> Lines:

@@ -14,6 +14,8 @@ from pgcdc_cli.changes.slice import Boundaries, ChangeBatch, MessageChange, Slic
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.json_object import escape
 from pgcdc_cli.formats.jsonl import JsonlFormat
+from pgcdc_cli.formats.line_template import few_lines
+from pgcdc_cli.formats.lines import are_few
 from pgcdc_cli.formats.stamps import lsn_text, timestamp_text
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.types import kernels
@@ -86,6 +88,14 @@ def test_an_empty_slice_gives_nothing():
     assert JsonlFormat().encode(Slice(None)).pieces == ()
     empty = ChangeBatch(ITEMS, "I", stamps([]), full([["x"]]), None)
     assert JsonlFormat().encode(Slice(None, (empty,))).pieces == ()
+
+
+def test_a_long_value_is_left_to_the_columns(monkeypatch):
+    """Python would write it while no other thread runs, longer than a server waits for a sign of life."""
+    monkeypatch.setattr("pgcdc_cli.formats.lines.MOST_ROWS", 1)
+    short, long = (ChangeBatch(ITEMS, "I", stamps([0]), full([["x" * n]]), None) for n in (9, 100_000))
+    assert [are_few(batch) for batch in (short, long)] == [True, False]
+    assert few_lines(long, JsonlFormat().numeric, None) is None
 
 
 def test_begins_and_commits_only_if_asked():

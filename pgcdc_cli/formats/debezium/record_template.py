@@ -29,7 +29,7 @@ from pgcdc_cli.types.kernels import Int64s
 def is_few(batch: ChangeBatch, losses: Losses | None) -> bool:
     """Say whether a batch's rows are written one by one: a few streamed ones, not compared with old ones."""
     compared = batch.operation == "U" and batch.old is not None
-    return are_few(len(batch)) and losses is None and batch.operation != "R" and not compared
+    return are_few(batch) and losses is None and batch.operation != "R" and not compared
 
 
 def few_lines(
