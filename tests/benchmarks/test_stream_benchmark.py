@@ -28,12 +28,12 @@ def measured(report, *options):
 
 
 def test_the_benchmark_measures_every_format_against_pg_recvlogical(tmp_path):
-    ways = list(product(("tcp", "socket"), ("jsonl", "jsonl-file", "arrow", "raw", "recvlogical")))
-    found = measured(tmp_path / "report.json", "--formats", "jsonl,jsonl-file,arrow,raw,recvlogical")
+    ways = list(product(("tcp", "socket"), ("jsonl-file", "arrow", "recvlogical")))
+    found = measured(tmp_path / "report.json", "--formats", "jsonl-file,arrow,recvlogical")
     assert found == {("one", *way, 1) for way in ways} | {("many", *way, 20) for way in ways}
 
 
 def test_it_measures_small_transactions_of_several_tables(tmp_path):
-    options = ["--workloads", "tpcb", "--connections", "tcp", "--formats", "debezium,debezium-file"]
+    options = ["--workloads", "tpcb", "--connections", "tcp", "--formats", "debezium,raw"]
     found = measured(tmp_path / "report.json", *options)
-    assert found == {("tpcb", "tcp", format_, 200) for format_ in ("debezium", "debezium-file")}
+    assert found == {("tpcb", "tcp", format_, 200) for format_ in ("debezium", "raw")}

@@ -133,7 +133,9 @@ def test_the_script_meets_what_it_should(tmp_path, encoding):
 @pytest.mark.parametrize("how", ["before", "after", "short"])
 def test_a_crash_at_any_call_loses_and_doubles_nothing(tmp_path, encoding, how):
     calls = count_calls(tmp_path, encoding)
-    for at in [n for n, call in enumerate(calls) if how != "short" or call == "write"]:
+    # Before a call is after the one before it, but for what the call itself leaves half done.
+    step = 5 if how == "before" else 1
+    for at in [n for n, call in enumerate(calls) if how != "short" or call == "write"][::step]:
         path = str(tmp_path / f"d{at}")
         disk = FailingDisk(at, how)
         script = Script(path, encoding, disk)
@@ -146,7 +148,7 @@ def test_a_crash_at_any_call_loses_and_doubles_nothing(tmp_path, encoding, how):
 @pytest.mark.parametrize("code", ["ENOSPC", "EIO", "EROFS", "EMFILE", "EDQUOT"])
 def test_an_error_at_any_call_ends_the_run_and_loses_nothing(tmp_path, encoding, code):
     calls = count_calls(tmp_path, encoding)
-    step = 1 if code in {"ENOSPC", "EIO"} else 7
+    step = 1 if code == "ENOSPC" else 7
     for at in range(0, len(calls), step):
         path = str(tmp_path / f"d{at}")
         disk = FailingDisk(at, code)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from merge_directories import FORMATS, Directory
 from pyspark.sql import SparkSession
+from spark_cluster import QUICK
 
 from pgcdc_cli.spark.jvm import java_settings
 from pgcdc_cli.spark.packages import DELTA, ICEBERG, NOT_NEEDED
@@ -42,6 +43,7 @@ def _catalog(warehouse: Path) -> dict[str, str]:
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     changed = java_settings(tmp_path_factory.mktemp("java"))
     changed |= {"PYSPARK_PYTHON": sys.executable, "LC_ALL": "C.UTF-8", "SPARK_HOME": None}
+    changed |= {"JDK_JAVA_OPTIONS": QUICK}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in changed.items():
             if value is None:
