@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 NUMERIC = 1700
 COLUMNS = {"id": pg_type(INT4), "code": pg_type(INT4), "note": pg_type(TEXT)}
-MANY = 150
+MANY = 60
 
 
 def row(id_: int, code: int, note: str | None) -> Row:

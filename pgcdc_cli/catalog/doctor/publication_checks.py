@@ -6,7 +6,7 @@ from pgcdc_cli.catalog.doctor.finding import Finding, Setup, literal, quoted
 from pgcdc_cli.catalog.doctor.published_tables import (
     PublishedRelation,
     TableName,
-    read_published,
+    read_relations,
     read_split_roots,
     read_unlogged,
 )
@@ -21,16 +21,20 @@ def publication_missing(setup: Setup) -> Iterator[Finding]:
     existing = [one.name for one in setup.all_publications]
     missing = [name for name in setup.publication_names if name not in existing]
     for name in missing:
-        near = nearest(name, existing)
-        advice = f"or did you mean {quoted_list(near)}? A slot" if near else "a slot"
+        message, near = f'publication "{name}" does not exist', nearest(name, existing)
+        if near:
+            yield Finding(
+                "publication-missing", "error", message, name, (), f"did you mean {quoted_list(near)}?"
+            )
+            continue
         yield Finding(
             "publication-missing",
             "error",
-            f'publication "{name}" does not exist',
+            message,
             name,
             (*_create_right(setup), f"CREATE PUBLICATION {quoted(name)} FOR ALL TABLES;"),
-            f"{advice} that is older than the publication must be made anew; FOR TABLE instead of FOR ALL"
-            " TABLES needs no superuser",
+            "a slot that is older than the publication must be made anew; FOR TABLE instead of FOR ALL TABLES"
+            " needs no superuser",
         )
     if not existing and not missing:
         message = f'there is no publication in database "{setup.facts.database}"'
@@ -190,7 +194,7 @@ def unlogged_tables(setup: Setup) -> Iterator[Finding]:
 
 
 def _relations(setup: Setup) -> list[PublishedRelation]:
-    return read_published(setup.session, _names(setup))
+    return read_relations(setup.session, _names(setup))
 
 
 def _names(setup: Setup) -> list[str]:

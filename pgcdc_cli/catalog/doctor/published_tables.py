@@ -95,7 +95,7 @@ class PublishedRelation:
     may_select: bool
 
 
-def read_published(session: Session, names: Sequence[str]) -> list[PublishedRelation]:
+def read_relations(session: Session, names: Sequence[str]) -> list[PublishedRelation]:
     rows = session.ask(_PUBLISHED, {"names": list(names)}, "look at the published tables")
     return [_relation(*row[:5], facts=row[5:]) for row in rows]
 

@@ -53,9 +53,9 @@ def _underscores(character: str) -> str:
 
 
 def _unicode(character: str) -> str:
-    """Write each UTF-16 unit in hexadecimal: four digits below U+0100, above it only as many as it needs."""
+    """Write each UTF-16 unit in hexadecimal, behind two zeros below U+0100, as Debezium does."""
     units = iter_unpack(">H", character.encode("utf-16-be"))
-    return "".join(f"_u{unit:04x}" if unit < 0x100 else f"_u{unit:x}" for (unit,) in units)
+    return "".join(f"_u00{unit:x}" if unit < 0x100 else f"_u{unit:x}" for (unit,) in units)
 
 
 Schema = dict[str, Any]
