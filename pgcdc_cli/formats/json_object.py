@@ -48,39 +48,50 @@ class JsonValue(NamedTuple):
 
 
 class Member(NamedTuple):
-    """One column's name and values; `absent` rows don't have the member at all."""
+    """One column's values, and what stands before and behind each; `absent` rows don't have it at all."""
 
-    name: str
+    head: bytes
     value: JsonValue
     absent: Booleans | None
+    tail: bytes = b""
+
+    @classmethod
+    def of(cls, name: str, value: JsonValue, absent: Booleans | None) -> "Member":
+        """Make a member of an object."""
+        return cls(quote(name) + b":", value, absent)
 
 
 def objects_of(members: Iterable[Member]) -> Iterator[Fragment]:
     """Yield what, joined row by row, are n rows' objects."""
     yield b"{"
+    yield from separated(members)
+    yield b"}"
+
+
+def separated(members: Iterable[Member]) -> Iterator[Fragment]:
+    """Yield what, joined row by row, are n rows' members with commas between them."""
     preceded: Booleans | bool = False
     for member in members:
         yield from _member(member, preceded)
         preceded = True if member.absent is None else preceded | ~member.absent
-    yield b"}"
 
 
 def _member(member: Member, preceded: Booleans | bool) -> Iterator[Fragment]:
-    name = quote(member.name) + b":"
+    head, tail = member.head, member.tail
     text, bare = member.value
     if text.null_count and bare is not True:
         bare = bare | as_mask(text.is_null())
     comma = b"," if preceded is True else b""
     if isinstance(bare, bool) and member.absent is None and isinstance(preceded, bool):
         mark = b"" if bare else b'"'
-        yield from (comma + name + mark, text, mark)
+        yield from (comma + head + mark, text, mark + tail)
         return
     if member.absent is not None:
         text = kernels.replace_where(text, member.absent, b"")
     state = _state(member, bare, preceded)
-    yield _pick((name + b'"', name, b"", b"," + name + b'"', b"," + name, b""), state)
+    yield _pick((head + b'"', head, b"", b"," + head + b'"', b"," + head, b""), state)
     yield text
-    yield _pick((b'"', b"", b"", b'"', b"", b""), state)
+    yield _pick((b'"' + tail, tail, b"", b'"' + tail, tail, b""), state)
 
 
 def _state(member: Member, bare: Booleans | bool, preceded: Booleans | bool) -> Int64s:

@@ -31,7 +31,7 @@ from pgcdc_cli.changes.slice import (
 )
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.formats.capabilities import Capabilities, Compression, Layout, Numeric
-from pgcdc_cli.formats.interface import Data, EncodedSlice, Piece
+from pgcdc_cli.formats.interface import Data, EncodedSlice
 from pgcdc_cli.formats.json_object import (
     JsonValue,
     Member,
@@ -44,9 +44,9 @@ from pgcdc_cli.formats.json_object import (
     quote,
 )
 from pgcdc_cli.formats.line_template import few_lines
-from pgcdc_cli.formats.lines import LINES, SUFFIXES, EncodedLines, compress, joined_lines
+from pgcdc_cli.formats.lines import LINES, SUFFIXES, EncodedLines, compress, piece_of, target_of
 from pgcdc_cli.formats.stamps import one_lsn, one_stamp, one_transaction, stamp_columns
-from pgcdc_cli.formats.stream_order import MESSAGES, Encoded, tables_of
+from pgcdc_cli.formats.stream_order import Encoded, tables_of
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Booleans, Fragment
 from pgcdc_cli.types.to_arrow import JsonKind, json_kind
@@ -82,7 +82,7 @@ class JsonlFormat:
 
     def encode(self, slice_: Slice) -> EncodedSlice:
         """Encode the rows of a slice; a PROTOCOL error where a value is no valid UTF-8."""
-        pieces = tuple(_piece(lines) for lines in LINES.in_order(list(self._lines(slice_))))
+        pieces = tuple(piece_of(lines) for lines in LINES.in_order(list(self._lines(slice_))))
         return EncodedSlice(pieces, slice_.edge, tables_of(slice_))
 
     def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
@@ -106,20 +106,11 @@ class JsonlFormat:
         few = few_lines(batch, self.numeric, gid)
         lines = joined(_columns(batch, self.numeric, gid)) if few is None else few
         stamps = batch.stamps
-        return Encoded(*self._target(batch.table), stamps.index, stamps.commit_lsn, lines, batch.lacks_any)
+        target = target_of(self.layout, batch.table)
+        return Encoded(*target, stamps.index, stamps.commit_lsn, lines, batch.lacks_any)
 
     def _events(self, table: TableSchema | None, stamps: Stamps, lines: list[bytes]) -> EncodedLines:
-        return Encoded(*self._target(table), stamps.index, stamps.commit_lsn, lines)
-
-    def _target(self, table: TableSchema | None) -> tuple[str, TableSchema | None]:
-        if self.layout == "stream":
-            return "", None
-        return (MESSAGES, None) if table is None else (table.display, table)
-
-
-def _piece(lines: EncodedLines) -> Piece:
-    data, rows = joined_lines(lines.rows), len(lines.rows)
-    return Piece(lines.target, rows, *lines.commit_range, data, table=lines.table, unchanged=lines.unchanged)
+        return Encoded(*target_of(self.layout, table), stamps.index, stamps.commit_lsn, lines)
 
 
 _BOOLEANS = {False: b"false", True: b"true"}
@@ -195,7 +186,7 @@ def _members(table: TableSchema, image: Image | None, numeric: JsonKind) -> dict
         if values is not None:
             kind = json_kind(column.type)
             value = json_value(numeric if kind == "numeric" else kind, values)
-            members[column.name] = Member(column.name, value, _absent(image, index))
+            members[column.name] = Member.of(column.name, value, _absent(image, index))
     return members
 
 
@@ -216,7 +207,7 @@ def _key(
         if member.absent is None or before is None:
             yield member
         else:
-            yield Member(name, _choose(member.absent, before.value, member.value), None)
+            yield Member.of(name, _choose(member.absent, before.value, member.value), None)
 
 
 def _choose(mask: Booleans, one: JsonValue, other: JsonValue) -> JsonValue:

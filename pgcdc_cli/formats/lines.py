@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from pgcdc_cli.changes.slice import ChangeBatch, FewColumns, FullImage, KeyImage
-from pgcdc_cli.formats.capabilities import Compression
-from pgcdc_cli.formats.interface import Data
-from pgcdc_cli.formats.stream_order import Arrange, Encoded
+from pgcdc_cli.changes.table import TableSchema
+from pgcdc_cli.formats.capabilities import Compression, Layout
+from pgcdc_cli.formats.interface import Data, Piece
+from pgcdc_cli.formats.stream_order import MESSAGES, Arrange, Encoded
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import ArrowArray, Booleans, Int64s
 
@@ -61,6 +62,19 @@ def not_empty(lines: Lines) -> Booleans | None:
 def joined_lines(lines: Lines) -> bytes | pa.Buffer:
     """Give lines as one piece of data."""
     return b"".join(lines) if isinstance(lines, list) else kernels.contiguous(lines)
+
+
+def target_of(layout: Layout, table: TableSchema | None) -> tuple[str, TableSchema | None]:
+    """Say into which file lines of a table go, or of none, and whose alone that file is."""
+    if layout == "stream":
+        return "", None
+    return (MESSAGES, None) if table is None else (table.display, table)
+
+
+def piece_of(lines: EncodedLines) -> Piece:
+    """Give a file's lines to the sink."""
+    data, rows = joined_lines(lines.rows), len(lines.rows)
+    return Piece(lines.target, rows, *lines.commit_range, data, table=lines.table, unchanged=lines.unchanged)
 
 
 SUFFIXES: dict[Compression, str] = {"none": "", "gzip": ".gz", "zstd": ".zst"}
