@@ -41,9 +41,10 @@ class DebianServer:
         self._run("pg_ctl", "start", "-w", "-s", "-l", str(self._folder / "log"))
 
     @staticmethod
-    def missing() -> str | None:
-        """Say why there can be none here."""
-        if not (DebianServer.bin / "postgres").exists():
+    def missing(plugin: str = "pgoutput") -> str | None:
+        """Say why there can be none here, or none with this output plugin."""
+        library = DebianServer.bin.parent / "lib" / f"{plugin}.so"
+        if not (DebianServer.bin / "postgres").exists() or not library.exists():
             return f"PostgreSQL 15 is not installed: apt install {PACKAGES}"
         if os.geteuid() == 0 and not any(entry.pw_name == "postgres" for entry in pwd.getpwall()):
             return "there is no user postgres to run PostgreSQL 15 as"

@@ -19,7 +19,7 @@ _FACTS = """
 SELECT ARRAY(SELECT format_type(t, m) FROM unnest(%(types)s::oid[], %(typmods)s::int[])
                     WITH ORDINALITY AS c (t, m, n) ORDER BY n),
        (SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint, a.attnotnull OR t.typnotnull,
-                                         a.attndims, pg_get_expr(adbin, adrelid)))
+                                         a.attndims, pg_get_expr(adbin, adrelid), a.attnum, a.attnotnull))
         FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
         LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
         WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped),
@@ -89,7 +89,7 @@ def describe(session: Session, relation: Relation) -> TableSchema:
         _column(column, resolve(types, column.type_oid, column.typmod), text, present)
         for column, text in zip(columns, declared, strict=True)
     )
-    return _table(relation, described, keys or [], _facts(relation, present, types, unique or []))
+    return _table(relation, described, keys or [], _facts(relation, present, types, unique or [], keys or []))
 
 
 def describe_alone(relation: Relation) -> TableSchema:
@@ -123,15 +123,16 @@ def _facts(
     present: dict[tuple[str, int], list[Any]],
     types: _Types,
     unique: list[tuple[bool, list[str]]],
+    keys: list[list[Any]],
 ) -> TableFacts:
-    keys = {is_primary: tuple(columns) for is_primary, columns in reversed(unique)}
-    columns = {
-        column.name: ColumnFacts(
-            present.get((column.name, column.type_oid), [None] * 3)[2], _labels(types, column.type_oid)
-        )
-        for column in relation.columns
-    }
-    return TableFacts(keys.get(True), keys.get(False), columns)
+    primary = {name for name, is_primary, _, _ in keys if is_primary}
+    indexes = {is_primary: tuple(columns) for is_primary, columns in reversed(unique)}
+    columns = {}
+    for column in relation.columns:
+        _, _, default, position, not_null = present.get((column.name, column.type_oid), [None] * 5)
+        labels = _labels(types, column.type_oid)
+        columns[column.name] = ColumnFacts(default, labels, position, not_null, column.name in primary)
+    return TableFacts(indexes.get(True), indexes.get(False), columns)
 
 
 def _labels(types: _Types, oid: int) -> tuple[str, ...] | None:
@@ -145,7 +146,7 @@ def _labels(types: _Types, oid: int) -> tuple[str, ...] | None:
 def _column(
     column: RelationColumn, type_: PgType, declared: str, present: dict[tuple[str, int], list[Any]]
 ) -> TableColumn:
-    not_null, dimensions, _ = present.get((column.name, column.type_oid), (None, 0, None))
+    not_null, dimensions, *_ = present.get((column.name, column.type_oid), (None, 0))
     if declared == "???":
         declared = type_.name
     return TableColumn(

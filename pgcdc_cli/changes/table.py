@@ -77,11 +77,15 @@ class ColumnFacts:
     """What the catalog says of a column beyond its type.
 
     `default` is its default expression as `pg_get_expr` prints it; `labels` are the labels, in their order,
-    of an enum (or an array of one).
+    of an enum (or an array of one). `position` is its number in the table, `not_null` whether the column by
+    itself, not its domain, forbids NULL; None where there is no such column any more.
     """
 
     default: str | None = None
     labels: tuple[str, ...] | None = None
+    position: int | None = None
+    not_null: bool | None = None
+    in_primary_key: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,9 @@ class TableFacts:
                 name: {
                     "default": facts.default,
                     "labels": None if facts.labels is None else list(facts.labels),
+                    "position": facts.position,
+                    "not_null": facts.not_null,
+                    "in_primary_key": facts.in_primary_key,
                 }
                 for name, facts in self.columns.items()
             },
@@ -114,7 +121,14 @@ class TableFacts:
     def from_json(cls, data: dict[str, Any]) -> "TableFacts":
         """Read what `to_json` gave; KeyError or TypeError if it is something else."""
         columns = {
-            name: ColumnFacts(facts["default"], _names(facts["labels"]))
+            name: ColumnFacts(
+                facts["default"],
+                _names(facts["labels"]),
+                # An earlier version of pgcdc asked for less.
+                facts.get("position"),
+                facts.get("not_null"),
+                facts.get("in_primary_key", False),
+            )
             for name, facts in data["columns"].items()
         }
         return cls(_names(data["primary_key"]), _names(data["unique"]), columns)

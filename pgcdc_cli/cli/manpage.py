@@ -62,6 +62,7 @@ def _page(
         )
     if path[-1] == "stream":
         sections.append(_section("CONNECTOR PROPERTIES", _properties()))
+        sections.append(_section("OPTIONS OF WAL2JSON", _wal2json_options()))
     sections.append(_section("EXIT STATUS", _items(_exit_statuses(command))))
     if len(path) == 1:
         sections += [_section("ENVIRONMENT", _items(_ENVIRONMENT)), _section("FILES", _items(_FILES))]
@@ -81,6 +82,13 @@ def _properties() -> str:
         default = f" Default: {known.default}." if known.default else ""
         items[known.name] = f"{known.doc}{values}{default}"
     return _items(items | MASKS)
+
+
+def _wal2json_options() -> str:
+    """Describe what `--wal2json-option` may say."""
+    from pgcdc_cli.formats.wal2json.options import OPTION_DOCS
+
+    return _items(OPTION_DOCS)
 
 
 def related(path: Sequence[str], other: Sequence[str]) -> bool:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pgcdc_cli.formats.raw import RawFormat
     from pgcdc_cli.stream.settings import RunLimits
 
-OUTPUT, DEBEZIUM, END, SERVER = "Output", "Debezium", "Where it ends", "What the server sends"
+OUTPUT, DEBEZIUM, WAL2JSON = "Output", "Debezium", "wal2json"
+END, SERVER = "Where it ends", "What the server sends"
 
 Slot = Annotated[str | None, typer.Option("-S", "--slot", metavar="NAME", help="Replication slot to read.")]
 Publication = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Publication to read.")]
@@ -192,6 +193,10 @@ Record = Annotated[
     Literal["full", "value"],
     typer.Option(help="Topic, key, value and headers, or the value alone.", rich_help_panel=DEBEZIUM),
 ]
+Wal2jsonOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="An option of that plugin.", rich_help_panel=WAL2JSON),
+]
 Endpos = Annotated[
     str | None,
     typer.Option(
@@ -351,6 +356,8 @@ def check_snapshot(
         return
     if not form.decodes:
         raise usage_error("--snapshot: raw output is what the plugin sends, which has no rows of tables")
+    if not form.capabilities.snapshot:
+        raise usage_error(f"--snapshot: --format {form.name} has no name for rows that were there before")
     if peek:
         raise usage_error(f"--snapshot {snapshot} makes a slot, and --peek only looks: use -f - or -D")
     if startpos is not None:

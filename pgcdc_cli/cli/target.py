@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
     from pgcdc_cli.formats.interface import Format
     from pgcdc_cli.formats.raw import RawFormat
+    from pgcdc_cli.formats.wal2json.options import Wal2jsonOptions
     from pgcdc_cli.sinks.base import Sink
     from pgcdc_cli.stream.settings import SnapshotPlan, StreamSettings
 
 InvalidText = Literal["stop", "replace", "escape"]
 SnapshotMode = Literal["never", "initial", "only"]
-FormatName = Literal["jsonl", "arrow", "debezium", "pretty", "raw"]
+FormatName = Literal["jsonl", "arrow", "debezium", "wal2json", "pretty", "raw"]
 
 STDOUT = "-"
 
@@ -76,6 +77,22 @@ def read_config(
         if mode not in modes:
             raise usage_error(f"--snapshot {snapshot} contradicts snapshot.mode={mode}")
     return connector_config(properties)
+
+
+def read_wal2json_options(
+    form: FormatName | None, given: list[str], *, catalog: bool
+) -> "Wal2jsonOptions | None":
+    """Read what `--wal2json-option` says; None with another format. Raises PgcdcError USAGE."""
+    if form != "wal2json":
+        if given:
+            raise usage_error("--wal2json-option goes with --format wal2json")
+        return None
+    from pgcdc_cli.formats.wal2json.options import read_options
+
+    options = read_options(dict(name_and_value("--wal2json-option", item) for item in given))
+    if options.from_catalog is not None and not catalog:
+        raise usage_error(f"--no-catalog: wal2json's {options.from_catalog} is what the catalog says")
+    return options
 
 
 def subscription(
@@ -173,6 +190,7 @@ class StreamTarget:
     file_mode: int
     connector: "ConnectorConfig | None" = None
     values_only: bool = False
+    wal2json: "Wal2jsonOptions | None" = None
     at_prepare: bool = False
     spool_limit: int | None = None
     invalid_text: InvalidText | None = None
@@ -216,6 +234,12 @@ def check(target: StreamTarget) -> None:
         raise usage_error(f"--format {target.format} goes into one file (-f) or to standard output")
     if "stream" not in layouts and target.directory is None:
         raise usage_error(f"--format {target.format} needs a directory (-D): a file holds one table")
+    by_table = target.directory is not None and target.layout == "table"
+    if by_table and target.wal2json is not None and target.wal2json.include_transaction:
+        raise usage_error(
+            "--format wal2json: begins and commits have no place in the tables' files;"
+            " use --layout stream, or --wal2json-option include-transaction=false"
+        )
 
 
 def peeks(target: StreamTarget, *, asked: bool, file_given: bool) -> bool:
@@ -250,7 +274,7 @@ def encoding_for(target: StreamTarget) -> "Format | RawFormat":
         return _debezium(target, target.connector)
     from pgcdc_cli.formats.select import select_format
 
-    return select_format(
+    made = select_format(
         target.format,
         layout="stream" if target.directory is None else target.layout,
         compression=target.compression,
@@ -258,6 +282,14 @@ def encoding_for(target: StreamTarget) -> "Format | RawFormat":
         transactions=target.begins_and_commits,
         colour=target.stdout and wants_colour(sys.stdout),
     )
+    return made if target.wal2json is None else _with_options(made, target.wal2json)
+
+
+def _with_options(made: "Format | RawFormat", options: "Wal2jsonOptions") -> "Format":
+    from pgcdc_cli.formats.wal2json.format import Wal2jsonFormat
+
+    assert isinstance(made, Wal2jsonFormat), "options are read for this format alone"
+    return replace(made, options=options)
 
 
 def _debezium(target: StreamTarget, config: "ConnectorConfig") -> "Format":
@@ -284,6 +316,8 @@ def sink_for(target: StreamTarget, encoding: "Format | RawFormat") -> "Sink":
         options |= {"invalid_text": str(target.invalid_text)}
     if target.connector is not None:
         options |= {"connector": target.connector.fingerprint, "record": str(target.values_only)}
+    if target.wal2json is not None:
+        options |= target.wal2json.changed
     settings = SinkSettings(
         fsync_interval=target.fsync_interval,
         status_interval=target.status_interval,

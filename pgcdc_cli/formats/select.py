@@ -7,9 +7,10 @@ from pgcdc_cli.formats.interface import Format
 from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.formats.pretty import PrettyFormat
 from pgcdc_cli.formats.raw import RawFormat
+from pgcdc_cli.formats.wal2json.format import Wal2jsonFormat
 
 FORMATS: dict[str, type[Format] | type[RawFormat]] = {
-    form.name: form for form in (JsonlFormat, ArrowFormat, PrettyFormat, RawFormat)
+    form.name: form for form in (JsonlFormat, ArrowFormat, PrettyFormat, RawFormat, Wal2jsonFormat)
 }
 
 _LAYOUT_REFUSED: dict[Layout, str] = {"stream": "a file has one schema", "table": "it is one stream"}
@@ -33,6 +34,8 @@ def select_format(
         return JsonlFormat(layout, compression, numeric, transactions)
     if name == "arrow":
         return ArrowFormat("none" if compression == "none" else "zstd")
+    if name == "wal2json":
+        return Wal2jsonFormat(layout, compression)
     return RawFormat() if name == "raw" else PrettyFormat(colour)
 
 

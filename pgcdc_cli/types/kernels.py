@@ -201,6 +201,18 @@ def replace_substring(column: pa.BinaryArray, old: bytes, new: bytes) -> pa.Bina
     return cast("pa.BinaryArray", pc.call_function("replace_substring", [column], options))
 
 
+def replace_pattern(column: pa.BinaryArray, pattern: str, new: str) -> pa.BinaryArray:
+    """Replace every match of the RE2 pattern."""
+    options = pc.ReplaceSubstringOptions(pattern, new)
+    return cast("pa.BinaryArray", pc.call_function("replace_substring_regex", [column], options))
+
+
+def without_start(column: pa.BinaryArray, count: int) -> pa.BinaryArray:
+    """Leave out the first bytes of each value."""
+    options = pc.SliceOptions(count)
+    return cast("pa.BinaryArray", pc.call_function("binary_slice", [column], options))
+
+
 def join(fragments: Sequence[Fragment]) -> ArrowArray:
     """Concatenate per row: constants and columns (one of them at least); a null reads as `null`.
 

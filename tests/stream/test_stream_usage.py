@@ -15,7 +15,7 @@ OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
     [
         (
             "--format parquet",
-            '--format: "parquet" is not one of "jsonl", "arrow", "debezium", "pretty", "raw"',
+            '--format: "parquet" is not one of "jsonl", "arrow", "debezium", "wal2json", "pretty", "raw"',
         ),
         ("-E 0x1/0", '-E/--endpos: "0x1/0" is no LSN, such as 0/1A2B3C8'),
         ("-E later", '-E/--endpos: "later" is no LSN, such as 0/1A2B3C8'),
@@ -39,6 +39,26 @@ OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
         ("-o =value", '-o: "=value" is not NAME=VALUE'),
         ("-o streaming=on", "-o streaming: use --streaming"),
         ("-o binary=true", "-o binary: use --binary"),
+        ("--wal2json-option include-xids=on", "--wal2json-option goes with --format wal2json"),
+        (
+            "--format wal2json",
+            (
+                "--format wal2json: begins and commits have no place in the tables' files;"
+                " use --layout stream, or --wal2json-option include-transaction=false"
+            ),
+        ),
+        (
+            "--format wal2json --layout stream --no-catalog",
+            "--no-catalog: wal2json's include-types is what the catalog says",
+        ),
+        (
+            "--format wal2json --layout stream --snapshot initial",
+            "--snapshot: --format wal2json has no name for rows that were there before",
+        ),
+        (
+            "--format wal2json --layout stream --two-phase-at prepare",
+            "--two-phase-at prepare: --format wal2json can't tell how a transaction ended",
+        ),
         ("--if-not-exists", "--if-not-exists goes with --create-slot"),
     ],
 )

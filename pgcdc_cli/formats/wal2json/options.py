@@ -1,0 +1,230 @@
+"""The plugin's options, by their own names and with its defaults, but for `format-version`, which is 2 here.
+
+What can't be honoured is refused unless it says what holds anyway.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from pgcdc_cli.changes.table import TableSchema
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+
+ACTIONS = {"insert": "I", "update": "U", "delete": "D", "truncate": "T"}
+
+_EVERY_ACTION = frozenset(ACTIONS.values())
+_NOT_LOOKED_AT = "format version 2 doesn't look at it"
+
+
+class TablePattern(NamedTuple):
+    """A table in a list of them; None stands for any."""
+
+    schema: str | None
+    name: str | None
+
+    def fits(self, table: TableSchema) -> bool:
+        return self.schema in {None, table.schema} and self.name in {None, table.name}
+
+
+@dataclass(frozen=True, slots=True)
+class Wal2jsonOptions:
+    """What lines hold, and which there are; `add_tables` and `add_msg_prefixes` are None for all."""
+
+    include_transaction: bool = True
+    include_xids: bool = False
+    include_timestamp: bool = False
+    include_lsn: bool = False
+    include_schemas: bool = True
+    include_types: bool = True
+    include_type_oids: bool = False
+    include_pk: bool = False
+    include_not_null: bool = False
+    include_default: bool = False
+    include_column_positions: bool = False
+    numeric_data_types_as_string: bool = False
+    add_tables: tuple[TablePattern, ...] | None = None
+    filter_tables: tuple[TablePattern, ...] = ()
+    add_msg_prefixes: tuple[str, ...] | None = None
+    filter_msg_prefixes: tuple[str, ...] = ()
+    actions: frozenset[str] = _EVERY_ACTION
+
+    @property
+    def from_catalog(self) -> str | None:
+        """Name an option that holds what only the catalog knows; None for none of them."""
+        asked = {
+            "include-types": self.include_types,
+            "include-pk": self.include_pk,
+            "include-not-null": self.include_not_null,
+            "include-default": self.include_default,
+            "include-column-positions": self.include_column_positions,
+        }
+        return next((name for name, wanted in asked.items() if wanted), None)
+
+    @property
+    def changed(self) -> dict[str, str]:
+        """Name what isn't as by default, for the checkpoint: a file goes on as it began."""
+        values = {one.name: (getattr(self, one.name), one.default) for one in fields(self)}
+        return {
+            f"wal2json.{name}": str(sorted(value) if isinstance(value, frozenset) else value)
+            for name, (value, default) in values.items()
+            if value != default
+        }
+
+    def wants_table(self, table: TableSchema) -> bool:
+        """What is filtered out isn't added again."""
+        added = self.add_tables is None or any(pattern.fits(table) for pattern in self.add_tables)
+        return added and not any(pattern.fits(table) for pattern in self.filter_tables)
+
+    def wants_message(self, prefix: str) -> bool:
+        added = self.add_msg_prefixes is None or prefix in self.add_msg_prefixes
+        return added and prefix not in self.filter_msg_prefixes
+
+
+def read_options(given: Mapping[str, str]) -> Wal2jsonOptions:
+    """Read options by the plugin's names; a USAGE error for an unknown name, a wrong value, a refused one."""
+    values = {}
+    for name, text in given.items():
+        option = _OPTIONS.get(name)
+        if option is None:
+            raise _unknown(name)
+        value = _read(name, option, text)
+        if option.refused is None:
+            values[name.replace("-", "_")] = value
+        elif value != option.default:
+            message = f'could not use wal2json\'s option "{name}": {option.refused}'
+            raise PgcdcError(ErrorKind.USAGE, message, hint=option.hint)
+    return Wal2jsonOptions(**values)
+
+
+def _unknown(name: str) -> PgcdcError:
+    near = " or ".join(f'"{one}"' for one in get_close_matches(name, _OPTIONS, 3))
+    hint = f"did you mean {near}?" if near else f"there are {', '.join(_OPTIONS)}"
+    return PgcdcError(ErrorKind.USAGE, f'could not use wal2json\'s option "{name}": there is none', hint=hint)
+
+
+def _read(name: str, option: "_Option", text: str) -> Any:  # noqa: ANN401 - whatever the option holds
+    try:
+        return option.read(text)
+    except ValueError:
+        message = f'could not use wal2json\'s option "{name}": "{text}" is not {option.what}'
+        raise PgcdcError(ErrorKind.USAGE, message) from None
+
+
+_BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False}
+_BOOLEANS |= {"0": False}
+
+
+def _boolean(text: str) -> bool:
+    """As the server reads one: any beginning of a word that can be no other's."""
+    found = {value for word, value in _BOOLEANS.items() if word.startswith(text.lower())}
+    if len(found) != 1:
+        raise ValueError(text)
+    return found.pop()
+
+
+_ITEM = r"(?:\\.|[^\\,\s])+"
+_LIST = re.compile(rf"\s*(?:{_ITEM}\s*(?:,\s*{_ITEM}\s*)*)?", re.DOTALL)
+
+
+def _list(text: str) -> tuple[str, ...]:
+    """Divide at commas; a backslash keeps the next character from being one, or a blank."""
+    if _LIST.fullmatch(text) is None:
+        raise ValueError(text)
+    return tuple(re.findall(_ITEM, text, re.DOTALL))
+
+
+_TABLE = re.compile(r"((?:\\.|[^\\.])*)\.(.*)", re.DOTALL)
+
+
+def _tables(text: str) -> tuple[TablePattern, ...]:
+    return tuple(map(_table, _list(text)))
+
+
+def _table(text: str) -> TablePattern:
+    match = _TABLE.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    schema, name = (None if part == "*" else re.sub(r"\\(.)", r"\1", part) for part in match.groups())
+    return TablePattern(schema, name)
+
+
+def _some(text: str) -> tuple[str, ...] | None:
+    """Without any there is no such list."""
+    return _list(text) or None
+
+
+def _actions(text: str) -> frozenset[str]:
+    try:
+        return frozenset(ACTIONS[name] for name in _list(text))
+    except KeyError as error:
+        raise ValueError(text) from error
+
+
+class _Option(NamedTuple):
+    """`refused` says why another value than the default can't be had; `what` is what a value is."""
+
+    doc: str
+    read: Callable[[str], Any]
+    what: str
+    default: Any = None
+    refused: str | None = None
+    hint: str | None = None
+
+
+def _flag(doc: str) -> _Option:
+    return _Option(doc, _boolean, "true or false")
+
+
+def _fixed(reason: str, hint: str | None = None, *, default: bool = False) -> _Option:
+    doc = f"Only {str(default).lower()}: {reason}."
+    return _Option(doc, _boolean, "true or false", default, reason, hint)
+
+
+_TABLE_LIST = "a list of tables, such as public.orders,shop.*"
+_PREFIX_LIST = "a list of prefixes"
+
+_OPTIONS = {
+    "format-version": _Option(
+        "Only 2, which is the default here: one object a line for each change.",
+        int,
+        "a number",
+        2,
+        "there is only format version 2; one object a transaction would have to be held whole",
+        "leave it out, and take a transaction's changes from between its B and C",
+    ),
+    "include-transaction": _flag("Begins and commits, as B and C; default true."),
+    "include-xids": _flag("The transaction's number, as xid."),
+    "include-timestamp": _flag("When it committed, in UTC, as timestamp."),
+    "include-lsn": _flag("Positions, as lsn; where the next transaction may begin, as nextlsn of C."),
+    "include-schemas": _flag("The table's schema; default true."),
+    "include-types": _flag("The type of a column, as declared; default true."),
+    "include-type-oids": _flag("The type's number, as typeoid."),
+    "include-pk": _flag("The columns of the primary key, as pk."),
+    "include-not-null": _flag("Whether a column may be null, as optional."),
+    "include-default": _flag("The expression of a column's default, as default."),
+    "include-column-positions": _flag("A column's number in its table, as position."),
+    "numeric-data-types-as-string": _flag("Numbers in quotes, NaN and the infinities, too."),
+    "add-tables": _Option("Only these tables: public.orders,shop.*,*.audit.", _tables, _TABLE_LIST),
+    "filter-tables": _Option("No tables like these.", _tables, _TABLE_LIST),
+    "add-msg-prefixes": _Option("Only messages with these prefixes.", _some, _PREFIX_LIST),
+    "filter-msg-prefixes": _Option("No messages with these prefixes.", _list, _PREFIX_LIST),
+    "actions": _Option("Only insert, update, delete, truncate.", _actions, f"a list of {', '.join(ACTIONS)}"),
+    "include-origin": _fixed("the plugin prints an origin's number, and the server sends pgcdc its name"),
+    "filter-origins": _Option(
+        "Only empty.",
+        _list,
+        "a list of numbers",
+        (),
+        "the server sends an origin's name, not its number",
+        "--origin none leaves out all that other servers sent",
+    ),
+    "include-domain-data-type": _fixed("a domain is named by its own name"),
+    "include-typmod": _fixed(_NOT_LOOKED_AT, "types come with their modifiers", default=True),
+    "pretty-print": _fixed(_NOT_LOOKED_AT, "a line is an object"),
+    "write-in-chunks": _fixed(_NOT_LOOKED_AT, "a line is an object"),
+}
+
+OPTION_DOCS = {name: option.doc for name, option in _OPTIONS.items()}
+"""For the manual."""

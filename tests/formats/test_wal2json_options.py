@@ -1,0 +1,112 @@
+"""The plugin's options by its names: what they are read as, and what is refused."""
+
+import pytest
+from batches import table
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.formats.wal2json.options import OPTION_DOCS, Wal2jsonOptions, read_options
+
+THEIR_DEFAULTS = {
+    "format-version": "2",
+    "include-transaction": "true",
+    "include-xids": "false",
+    "include-timestamp": "false",
+    "include-lsn": "false",
+    "include-schemas": "true",
+    "include-types": "true",
+    "include-type-oids": "false",
+    "include-pk": "false",
+    "include-not-null": "false",
+    "include-default": "false",
+    "include-column-positions": "false",
+    "include-origin": "false",
+    "include-typmod": "true",
+    "include-domain-data-type": "false",
+    "numeric-data-types-as-string": "false",
+    "pretty-print": "false",
+    "write-in-chunks": "false",
+    "add-tables": "*.*",
+    "filter-tables": "",
+    "add-msg-prefixes": "",
+    "filter-msg-prefixes": "",
+    "filter-origins": "",
+    "actions": "insert,update,delete,truncate",
+}
+
+
+def test_every_option_may_be_given_as_it_is_by_default():
+    assert set(THEIR_DEFAULTS) == set(OPTION_DOCS)
+    for name, value in THEIR_DEFAULTS.items():
+        options = read_options({name: value})
+        assert options.wants_table(table({"id": "int4"}))
+        assert options.wants_message("any")
+        if name != "add-tables":
+            assert options == Wal2jsonOptions()
+
+
+@pytest.mark.parametrize("text", ["t", "TRUE", "on", "y", "Yes", "1"])
+def test_a_boolean_is_read_as_the_server_reads_it(text):
+    assert read_options({"include-xids": text}).include_xids
+
+
+@pytest.mark.parametrize(
+    ("patterns", "name", "wanted"),
+    [
+        ("public.orders", "orders", True),
+        ("public.orders", "Orders", False),
+        ("shop.*,  *.orders ", "orders", True),
+        ("shop.*", "orders", False),
+        (r"public.a\,b", "a,b", True),
+        (r"public.a\ b", "a b", True),
+        (r"p\ublic.a.b", "a.b", True),
+        (r"public.\*", "a", False),
+        ("", "orders", False),
+    ],
+)
+def test_tables_are_added_and_filtered_by_name(patterns, name, wanted):
+    named = table({"id": "int4"}, name=name)
+    assert read_options({"add-tables": patterns}).wants_table(named) is wanted
+    assert read_options({"filter-tables": patterns}).wants_table(named) is not wanted
+
+
+def test_what_is_filtered_is_not_added_again():
+    options = read_options({"add-tables": "public.*", "filter-tables": "*.orders"})
+    assert not options.wants_table(table({"id": "int4"}))
+    messages = read_options({"add-msg-prefixes": "a,b", "filter-msg-prefixes": "b"})
+    assert [prefix for prefix in "abc" if messages.wants_message(prefix)] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message", "hint"),
+    [
+        ("include-xid", "1", '"include-xid": there is none', 'did you mean "include-xids"'),
+        ("zzz", "1", '"zzz": there is none', "there are format-version, "),
+        ("include-xids", "o", '"include-xids": "o" is not true or false', None),
+        ("include-xids", "", '"include-xids": "" is not true or false', None),
+        ("format-version", "two", '"format-version": "two" is not a number', None),
+        ("format-version", "1", "there is only format version 2", "leave it out"),
+        ("actions", "insert,merge", '"insert,merge" is not a list of insert, update', None),
+        ("add-tables", "orders", '"orders" is not a list of tables', None),
+        ("add-tables", "a.b,,c.d", '"a.b,,c.d" is not a list of tables', None),
+        ("filter-msg-prefixes", "a b", '"a b" is not a list of prefixes', None),
+        ("include-origin", "true", "prints an origin's number", None),
+        ("filter-origins", "1,2", "not its number", "--origin none"),
+        ("pretty-print", "on", "format version 2 doesn't look at it", "a line is an object"),
+        ("include-typmod", "off", "format version 2 doesn't look at it", "types come with"),
+        ("include-domain-data-type", "on", "a domain is named by its own name", None),
+    ],
+)
+def test_what_cannot_be_had_is_refused_in_one_line(name, value, message, hint):
+    with pytest.raises(PgcdcError) as error:
+        read_options({name: value})
+    assert error.value.kind is ErrorKind.USAGE
+    assert error.value.message.startswith("could not use wal2json's option")
+    assert message in error.value.message
+    assert "\n" not in error.value.message
+    assert hint is None or hint in str(error.value.hint)
+
+
+def test_a_checkpoint_names_what_is_not_as_by_default():
+    assert Wal2jsonOptions().changed == {}
+    options = read_options({"include-xids": "on", "actions": "insert,delete"})
+    assert options.changed == {"wal2json.include_xids": "True", "wal2json.actions": "['D', 'I']"}

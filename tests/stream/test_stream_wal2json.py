@@ -1,0 +1,173 @@
+"""`--format wal2json` beside the plugin itself: one database, a slot of each, the same lines."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+
+import every_type
+import pytest
+from debian_server import DebianServer
+from processes import stream_command
+from servers import Database
+from stream_runs import NOW
+
+pytestmark = pytest.mark.skipif(
+    DebianServer.missing("wal2json") is not None, reason=DebianServer.missing("wal2json") or ""
+)
+
+OPENED = re.compile(r'(\{"action":"B".*),"nextlsn":"[^"]*"\}')
+
+IDENTITIES = """
+CREATE TABLE by_key (id int, part text, note text, big text, PRIMARY KEY (part, id));
+ALTER TABLE by_key ALTER big SET STORAGE EXTERNAL;
+CREATE TABLE whole (id int PRIMARY KEY, note text, big text);
+ALTER TABLE whole REPLICA IDENTITY FULL, ALTER big SET STORAGE EXTERNAL;
+CREATE TABLE bare (a int, b text); ALTER TABLE bare REPLICA IDENTITY FULL;
+CREATE TABLE by_index (id int PRIMARY KEY, code text NOT NULL, note text);
+CREATE UNIQUE INDEX code ON by_index (code); ALTER TABLE by_index REPLICA IDENTITY USING INDEX code;
+CREATE TABLE added (id serial, note text); ALTER TABLE added REPLICA IDENTITY NOTHING;
+CREATE SCHEMA "odd ""näme""\t";
+CREATE TYPE "Mood" AS ENUM ('ok');
+CREATE DOMAIN positive AS int NOT NULL CHECK (VALUE > 0);
+CREATE TABLE "odd ""näme""\t"."T" ("I d" int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, gone int,
+    "50% \\ ""q"" x" "Mood" DEFAULT 'ok', p positive DEFAULT 1, moods "Mood"[], n numeric(9,2) DEFAULT 0.5,
+    f float8, flags bool[], at timestamptz(3), raw bytea NOT NULL DEFAULT '\\x00ff', ok bool DEFAULT true);
+ALTER TABLE "odd ""näme""\t"."T" DROP gone;
+"""
+"""Replica identities of every kind, and a table whose columns have something of each fact."""
+
+WORKLOAD = """
+INSERT INTO by_key VALUES (1, 'a', 'x', repeat('long', 2000)), (2, 'b', NULL, NULL);
+UPDATE by_key SET note = note || 'y';
+UPDATE by_key SET id = id + 10;
+UPDATE by_key SET big = 'short' WHERE part = 'a';
+DELETE FROM by_key;
+INSERT INTO whole VALUES (1, E'tab\\t "quoted" back\\\\slash\\x01\\x7f\\u2028é', repeat('long', 2000)),
+    (2, NULL, NULL);
+UPDATE whole SET note = 'z';
+DELETE FROM whole WHERE id = 1;
+INSERT INTO bare VALUES (NULL, 'n'), (2, NULL);
+UPDATE bare SET a = 3 WHERE a = 2;
+DELETE FROM bare;
+INSERT INTO by_index VALUES (1, 'c', 'n'), (2, 'd', NULL);
+UPDATE by_index SET note = 'm';
+UPDATE by_index SET code = code || id;
+DELETE FROM by_index;
+INSERT INTO added (note) VALUES ('first'), (NULL);
+INSERT INTO "odd ""näme""\t"."T" (moods, f, flags, at) VALUES
+    ('{ok,NULL}', 1e300, '{t,f,NULL}', '2024-02-29 12:00+02'), (NULL, 'NaN', NULL, 'infinity'),
+    (NULL, '-Infinity', NULL, NULL);
+UPDATE "odd ""näme""\t"."T" SET n = -n, ok = NOT ok;
+TRUNCATE whole, by_key;
+TRUNCATE added RESTART IDENTITY CASCADE;
+SELECT pg_logical_emit_message(true, 'in "it"', E'text\\n\\x01');
+SELECT pg_logical_emit_message(false, 'outside', 'alone');
+SELECT pg_logical_emit_message(true, '', '');
+SELECT pg_logical_emit_message(true, 'zero', '\\x610062'::bytea);
+"""
+
+TOGETHER = """
+BEGIN; INSERT INTO bare VALUES (1, 'one'); SAVEPOINT s; INSERT INTO bare VALUES (2, 'two');
+INSERT INTO by_index VALUES (9, 'nine', 'n'); ROLLBACK TO s; SAVEPOINT t;
+INSERT INTO bare VALUES (3, 'three');
+SELECT pg_logical_emit_message(true, 'm', 'between'); SELECT pg_logical_emit_message(false, 'm', 'before');
+RELEASE t; UPDATE bare SET b = 'four' WHERE a = 1; TRUNCATE whole; COMMIT;
+"""
+
+
+@pytest.fixture(scope="module")
+def debian() -> Iterator[DebianServer]:
+    server = DebianServer({"max_prepared_transactions": "2", "logical_decoding_work_mem": "64kB"})
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def source(debian) -> Iterator[Database]:
+    database = Database(debian)
+    database.execute(IDENTITIES)
+    database.execute("CREATE PUBLICATION pub FOR ALL TABLES")
+    yield database
+    database.drop()
+
+
+class Beside:
+    """The two slots; each is read once."""
+
+    def __init__(self, source: Database) -> None:
+        self.source = source
+        self.theirs_slot, self.ours_slot = source.create_slot(plugin="wal2json"), source.create_slot()
+
+    def theirs(self, **options: str) -> list[str]:
+        """What the plugin prints, but for `nextlsn` of begins, and for transactions with nothing in them."""
+        given = [word for pair in {"format-version": "2", **options}.items() for word in pair]
+        rows = self.source.execute(
+            "SELECT data FROM pg_logical_slot_get_changes(%s, NULL, NULL, VARIADIC %s::text[])",
+            (self.theirs_slot, given),
+        )
+        return without_empty([OPENED.sub(r"\1}", line) for (line,) in rows])
+
+    def ours(self, *arguments: str, **options: str) -> list[str]:
+        return without_empty(self.ran(*arguments, **options).stdout.removesuffix("\n").split("\n"))
+
+    def ran(self, *arguments: str, **options: str) -> subprocess.CompletedProcess[str]:
+        given = [word for name, value in options.items() for word in ("--wal2json-option", f"{name}={value}")]
+        line = stream_command(
+            self.source.uri, self.ours_slot, "--format", "wal2json", "-f", "-", *NOW, *given, *arguments
+        )
+        return subprocess.run(line, capture_output=True, text=True, timeout=120, check=True)
+
+
+def without_empty(lines: list[str]) -> list[str]:
+    """Leave out begins that are followed by their commits: pgoutput doesn't send such transactions."""
+    kept: list[str] = []
+    for line in lines:
+        if line.startswith('{"action":"C"') and kept and kept[-1].startswith('{"action":"B"'):
+            kept.pop()
+        else:
+            kept.append(line)
+    return kept
+
+
+def execute(source: Database, script: str) -> None:
+    """Each statement in a transaction of its own."""
+    for statement in script.strip().removesuffix(";").split(";\n"):
+        source.execute(statement)
+
+
+def compared(source: Database, script: str, *arguments: str, **options: str) -> list[str]:
+    beside = Beside(source)
+    execute(source, script)
+    expected = beside.theirs(**options)
+    assert expected
+    assert beside.ours(*arguments, **options) == expected
+    return expected
+
+
+@pytest.mark.parametrize("arguments", [(), ("--binary",), ("--proto-version", "1")], ids=" ".join)
+def test_lines_are_the_plugins(source, arguments):
+    lines = compared(source, WORKLOAD, *arguments)
+    assert {json.loads(line)["action"] for line in lines} == set("BIUDTMC")
+
+
+def test_a_transaction_of_several_tables_and_savepoints_is_in_its_order(source):
+    compared(source, TOGETHER)
+
+
+def test_every_type_is_printed_as_the_plugin_prints_it(source):
+    source.execute("DROP PUBLICATION pub")
+    every_type.fill(source)
+    beside = Beside(source)
+    every_type.change(source)
+    assert beside.ours() == beside.theirs()
+
+
+@pytest.mark.parametrize("streaming", ["on", "off"])
+def test_many_rows_and_streamed_transactions(source, streaming):
+    beside = Beside(source)
+    source.execute("INSERT INTO whole SELECT g, 'n' || g FROM generate_series(1, 3000) g")
+    source.execute("UPDATE whole SET note = NULL WHERE id % 7 = 0")
+    source.execute("DELETE FROM whole WHERE id % 2 = 0")
+    given = dict.fromkeys(("include-xids", "include-lsn", "include-timestamp"), "on")
+    assert beside.ours("--streaming", streaming, **given) == beside.theirs(**given)
