@@ -1,7 +1,7 @@
 """Lines as the plugin's, one object each: B and C, I, U, D, T and M.
 
-The reference is wal2json 2.6 with format-version 2 in a session with UTC and the default search_path. What
-differs, and why, is in `docs/coming-from-wal2json.md`.
+The reference is wal2json 2.6 with format-version 2 in a session of the same role, with UTC. What differs, and
+why, is in `docs/coming-from-wal2json.md`.
 """
 
 from collections.abc import Iterator, Sequence

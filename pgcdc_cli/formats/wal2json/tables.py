@@ -68,8 +68,8 @@ def _described(column: TableColumn, options: Wal2jsonOptions) -> bytes:
 
 
 def _type_name(column: TableColumn) -> str:
-    """Name the type as a session with the default search_path does, and without the quotes of a name."""
-    name = column.declared.removeprefix("public.")
+    """Name the type as declared, without the quotes around a name."""
+    name = column.declared
     if len(name) > 1 and name[0] == name[-1] == '"' and '"."' not in name:
         return name[1:-1].replace('""', '"')
     return name
