@@ -12,6 +12,8 @@ from pgcdc_cli.formats.arrow import ArrowFormat
 from pgcdc_cli.formats.debezium.format import DebeziumFormat
 from pgcdc_cli.formats.debezium.properties import connector_config
 from pgcdc_cli.formats.jsonl import JsonlFormat
+from pgcdc_cli.formats.wal2json.format import Wal2jsonFormat
+from pgcdc_cli.formats.wal2json.options import read_options
 from pgcdc_cli.frames import XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import small_batch
@@ -21,6 +23,22 @@ from pgcdc_cli.replication.connection import ReplicationConnection
 
 HANDLED = re.compile(rb'"ts_ms":\d+(,"transaction":(null|{[^}]*}))?}')
 CONNECTOR = {"topic.prefix": "srv", "provide.transaction.metadata": "true"}
+
+EVERYTHING = read_options(
+    {
+        "include-xids": "on",
+        "include-timestamp": "on",
+        "include-lsn": "on",
+        "include-type-oids": "on",
+        "include-pk": "on",
+        "include-not-null": "on",
+        "include-default": "on",
+        "include-column-positions": "on",
+    }
+)
+STRINGS = read_options(
+    {"numeric-data-types-as-string": "on", "include-transaction": "off", "include-types": "off"}
+)
 
 
 def received(uri: str, slot: str, end: Lsn) -> list[bytes]:
@@ -93,6 +111,8 @@ FORMATS = {
     "jsonl-marks": (lambda: JsonlFormat("stream", transactions=True, numeric="number"), True),
     "arrow": (ArrowFormat, False),
     "debezium": (connector_format, True),
+    "wal2json": (lambda: Wal2jsonFormat("stream", options=EVERYTHING), True),
+    "wal2json-strings": (lambda: Wal2jsonFormat("stream", options=STRINGS), False),
 }
 
 

@@ -20,6 +20,10 @@ DIRECTORY = {
     "jsonl-zstd": ["--rotate-size", "15kB", "--compression", "zstd"],
     "jsonl-gzip-stream": ["--rotate-interval", "200ms", "--compression", "gzip", "--layout", "stream"],
     "arrow": ["--rotate-size", "100kB", "--format", "arrow"],
+    "wal2json": [
+        *("--rotate-size", "100kB", "--format", "wal2json", "--layout", "stream"),
+        *("--wal2json-option", "include-lsn=on"),
+    ],
     "debezium": [
         *("--rotate-size", "400kB", "--format", "debezium", "-c", "topic.prefix=shop"),
         *("-c", "snapshot.mode=no_data"),
