@@ -16,7 +16,7 @@ from pgcdc_cli.changes.slice import Stamp, Stamps
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.json_object import joined, quote
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import Fragment, Int64s
+from pgcdc_cli.types.kernels import ArrowArray, Fragment, Int64s
 
 INVALID_XID = 0
 """`InvalidTransactionId` in access/transam.h: what snapshot rows have."""
@@ -31,23 +31,26 @@ def stamp_columns(stamps: Stamps, gid: str | None) -> Iterator[Fragment]:
 
     What a transaction's rows share is written once for each run of them.
     """
-    starts = _starts(stamps)
+    starts = transaction_starts(stamps)
     commit_lsn = lsn_text(stamps.commit_lsn[starts])
     xid = kernels.null_where(integer_text(stamps.xid[starts]), stamps.xid[starts] == INVALID_XID)
     ts = timestamp_text(stamps.commit_ts[starts])
     source = _source_column(stamps, starts, gid)
     transaction = joined([*_filled(_TRANSACTION, [xid], [ts]), source])
-    shared: tuple[Fragment, Fragment]
+    commit_lsn_of_row, transaction_of_row = each_row(starts, len(stamps), commit_lsn, transaction)
+    yield from _filled(_POSITION, lsn_fragments(stamps.lsn), [commit_lsn_of_row], [integer_text(stamps.seq)])
+    yield transaction_of_row
+
+
+def each_row(starts: Int64s, rows: int, *columns: ArrowArray) -> list[Fragment]:
+    """Give every row what is there once for each run of them; `starts` says where the runs begin."""
     if len(starts) == 1:
-        shared = commit_lsn[0].as_py(), transaction[0].as_py()
-    else:
-        run = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(stamps))))
-        shared = kernels.take(commit_lsn, run), kernels.take(transaction, run)
-    yield from _filled(_POSITION, lsn_fragments(stamps.lsn), shared[:1], [integer_text(stamps.seq)])
-    yield shared[1]
+        return [column[0].as_py() for column in columns]
+    run = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, rows)))
+    return [kernels.take(column, run) for column in columns]
 
 
-def _starts(stamps: Stamps) -> Int64s:
+def transaction_starts(stamps: Stamps) -> Int64s:
     """Find where another transaction begins."""
     changed = (
         (np.diff(stamps.commit_lsn) != 0) | (np.diff(stamps.xid) != 0) | (np.diff(stamps.commit_ts) != 0)

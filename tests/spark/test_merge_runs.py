@@ -157,8 +157,16 @@ def edited(directory: Directory, **changes: Any) -> None:
         ({"format_version": 2}, "line 2 is damaged: its format version is 2"),
         ({"files": [{"table": "x"}]}, "line 2 is damaged"),
         (
-            {"files": [{"table": None, "path": "000002.jsonl"}]},
+            {"files": [{"table": None, "path": "000002.jsonl", "format": "jsonl", "schema": None}]},
             '"000002.jsonl": it holds all tables in one file',
+        ),
+        (
+            {"files": [{"table": None, "path": "a", "format": "wal2json", "schema": None}]},
+            "its format is wal2json",
+        ),
+        (
+            {"files": [{"table": "public.one", "path": "a", "format": "wal2json", "schema": "s"}]},
+            "its format is wal2json",
         ),
         (
             {"files": [{"table": "public.one", "path": "a", "format": "debezium", "schema": None}]},

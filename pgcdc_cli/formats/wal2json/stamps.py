@@ -5,23 +5,39 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 
 from pgcdc_cli.changes.slice import Stamp, Stamps
-from pgcdc_cli.formats.stamps import integer_text, lsn_fragments, one_lsn, timestamp_text
+from pgcdc_cli.formats.json_object import joined
+from pgcdc_cli.formats.stamps import (
+    each_row,
+    integer_text,
+    lsn_fragments,
+    one_lsn,
+    timestamp_text,
+    transaction_starts,
+)
 from pgcdc_cli.formats.wal2json.options import Wal2jsonOptions
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import Fragment
+from pgcdc_cli.types.kernels import Fragment, Int64s
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - all are UTC, and say so by their +00
 
 
 def stamp_columns(stamps: Stamps, options: Wal2jsonOptions) -> Iterator[Fragment]:
     """Yield what, joined row by row, are n changes' stamps."""
-    if options.include_xids:
-        yield from (b',"xid":', integer_text(stamps.xid))
-    if options.include_timestamp:
-        text = kernels.replace_pattern(timestamp_text(stamps.commit_ts), r"\.?0*Z$", "+00")
-        yield from (b',"timestamp":"', kernels.replace_pattern(text, "T", " "), b'"')
+    if options.include_xids or options.include_timestamp:
+        starts = transaction_starts(stamps)
+        shared = joined(_transactions(stamps.xid[starts], stamps.commit_ts[starts], options))
+        yield from each_row(starts, len(stamps), shared)
     if options.include_lsn:
         yield from (b',"lsn":"', *lsn_fragments(stamps.lsn), b'"')
+
+
+def _transactions(xid: Int64s, commit_ts: Int64s, options: Wal2jsonOptions) -> Iterator[Fragment]:
+    """Yield what, joined row by row, is what lines of one transaction share."""
+    if options.include_xids:
+        yield from (b',"xid":', integer_text(xid))
+    if options.include_timestamp:
+        text = kernels.replace_pattern(timestamp_text(commit_ts), r"\.?0*Z$", "+00")
+        yield from (b',"timestamp":"', kernels.replace_pattern(text, "T", " "), b'"')
 
 
 def stamp_rows(stamps: Stamps, options: Wal2jsonOptions) -> Iterator[bytes]:

@@ -235,15 +235,17 @@ def _check_version(version: object) -> None:
 
 
 def _data_file(segment: int, item: dict[str, Any]) -> ChangeFile:
-    if item["table"] is None:
-        raise MergeError(
-            f'could not merge "{item["path"]}": it holds all tables in one file',
-            "stream with --layout table (the default) into another directory",
-        )
-    if item["format"] not in _FORMATS or (item["schema"] is None and item["table"] != LOSSES):
+    in_one_file = item["table"] is None
+    alone = item["schema"] is None and not in_one_file and item["table"] != LOSSES
+    if item["format"] not in _FORMATS or alone:
         raise MergeError(
             f'could not merge "{item["path"]}": its format is {item["format"]}',
             "stream with --format jsonl, arrow or debezium into another directory",
+        )
+    if in_one_file:
+        raise MergeError(
+            f'could not merge "{item["path"]}": it holds all tables in one file',
+            "stream with --layout table (the default) into another directory",
         )
     schema = item["schema"] or ""
     return ChangeFile(
