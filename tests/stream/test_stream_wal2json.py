@@ -6,11 +6,13 @@ import subprocess
 from collections.abc import Iterator
 
 import every_type
+import psycopg
 import pytest
 from debian_server import DebianServer
-from processes import stream_command
+from processes import stream_command, wait_until
+from segments import contents, manifest
 from servers import Database
-from stream_runs import NOW
+from stream_runs import NOW, stream
 
 pytestmark = pytest.mark.skipif(
     DebianServer.missing("wal2json") is not None, reason=DebianServer.missing("wal2json") or ""
@@ -79,8 +81,20 @@ RELEASE t; UPDATE bare SET b = 'four' WHERE a = 1; TRUNCATE whole; COMMIT;
 @pytest.fixture(scope="module")
 def debian() -> Iterator[DebianServer]:
     server = DebianServer({"max_prepared_transactions": "2", "logical_decoding_work_mem": "64kB"})
+    allow_plugin(server)
     yield server
     server.stop()
+
+
+def allow_plugin(server: DebianServer) -> None:
+    """Name it in the list that servers have since August 2026, and older ones don't start with."""
+    with psycopg.connect(server.uri(), autocommit=True) as admin:
+        if admin.execute("SELECT FROM pg_settings WHERE name = 'output_plugin_libraries'").rowcount:
+            with (server.data / "postgresql.conf").open("a") as conf:
+                conf.write("output_plugin_libraries = 'pgoutput, wal2json'\n")
+            admin.execute("SELECT pg_reload_conf()")
+            setting = "SELECT current_setting('output_plugin_libraries')"
+            wait_until(lambda: "wal2json" in admin.execute(setting).fetchone()[0])
 
 
 @pytest.fixture
@@ -95,9 +109,10 @@ def source(debian) -> Iterator[Database]:
 class Beside:
     """The two slots; each is read once."""
 
-    def __init__(self, source: Database) -> None:
+    def __init__(self, source: Database, theirs: str | None = None, ours: str | None = None) -> None:
         self.source = source
-        self.theirs_slot, self.ours_slot = source.create_slot(plugin="wal2json"), source.create_slot()
+        self.theirs_slot = theirs or source.create_slot(plugin="wal2json")
+        self.ours_slot = ours or source.create_slot()
 
     def theirs(self, **options: str) -> list[str]:
         """What the plugin prints, but for `nextlsn` of begins, and for transactions with nothing in them."""
@@ -109,7 +124,7 @@ class Beside:
         return without_empty([OPENED.sub(r"\1}", line) for (line,) in rows])
 
     def ours(self, *arguments: str, **options: str) -> list[str]:
-        return without_empty(self.ran(*arguments, **options).stdout.removesuffix("\n").split("\n"))
+        return without_empty(lines_of(self.ran(*arguments, **options).stdout))
 
     def ran(self, *arguments: str, **options: str) -> subprocess.CompletedProcess[str]:
         given = [word for name, value in options.items() for word in ("--wal2json-option", f"{name}={value}")]
@@ -117,6 +132,11 @@ class Beside:
             self.source.uri, self.ours_slot, "--format", "wal2json", "-f", "-", *NOW, *given, *arguments
         )
         return subprocess.run(line, capture_output=True, text=True, timeout=120, check=True)
+
+
+def lines_of(text: str) -> list[str]:
+    """Divide at line feeds alone."""
+    return text.removesuffix("\n").split("\n")
 
 
 def without_empty(lines: list[str]) -> list[str]:
@@ -231,3 +251,66 @@ def test_a_changed_default_is_printed_from_then_on(source):
     after = beside.ours(**options)
     assert [*before, *after] == beside.theirs(**options)
     assert '"default":"7"' in after[0]
+
+
+def test_what_came_from_another_server_is_there_as_well(source):
+    source.execute("SELECT pg_replication_origin_create('west'), pg_replication_origin_session_setup('west')")
+    try:
+        compared(source, "INSERT INTO bare VALUES (1, 'from west')", **{"include-xids": "on"})
+    finally:
+        source.execute("SELECT pg_replication_origin_session_reset()")
+        source.execute("SELECT pg_replication_origin_drop('west')")
+
+
+@pytest.mark.parametrize("two_phase", [False, True], ids=["sent at commit", "sent at prepare"])
+def test_a_prepared_transaction_is_there_once_it_is_committed(source, tmp_path, two_phase):
+    theirs, ours = source.create_slot(plugin="wal2json"), source.create_slot(two_phase=two_phase)
+    beside = Beside(source, theirs, ours)
+    for number in (1, 2):
+        source.execute(
+            f"BEGIN; INSERT INTO bare VALUES ({number}, 'p'); PREPARE TRANSACTION '{source.name}_{number}'"
+        )
+    source.execute("INSERT INTO bare VALUES (3, 'between')")
+    source.execute(f"COMMIT PREPARED '{source.name}_2'")
+    source.execute(f"ROLLBACK PREPARED '{source.name}_1'")
+    file = tmp_path / "lines.jsonl"
+    more = ["-t"] if two_phase else []
+    lsn = ("--wal2json-option", "include-lsn=on")
+    run = stream(source.uri, ours, "--format", "wal2json", "-f", str(file), *lsn, *NOW, *more)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert without_empty(lines_of(file.read_text())) == beside.theirs(**{"include-lsn": "on"})
+
+
+@pytest.mark.parametrize("layout", ["stream", "table"])
+def test_a_directory_goes_on_where_it_ended(source, tmp_path, layout):
+    beside, transactions = Beside(source), str(layout == "stream").lower()
+    given = ("--layout", layout, "--wal2json-option", f"include-transaction={transactions}")
+    arguments = ("--format", "wal2json", "-D", str(tmp_path), "--rotate-size", "2kB", *given, *NOW)
+    for script in (WORKLOAD, TOGETHER):
+        execute(source, script)
+        run = stream(source.uri, beside.ours_slot, *arguments)
+        assert (run.returncode, run.stderr) == (0, "")
+    assert len(manifest(tmp_path)) > 1
+    theirs = beside.theirs(**{"include-transaction": transactions})
+    found = contents(tmp_path)
+    if layout == "stream":
+        assert without_empty([line.decode() for line in found[None]]) == theirs
+    else:
+        by_table: dict[str, list[bytes]] = {}
+        for line in theirs:
+            by_table.setdefault(target_of(json.loads(line)), []).append(line.encode())
+        assert found == by_table
+
+
+def target_of(line: dict[str, str]) -> str:
+    return "_messages" if line["action"] == "M" else f"{line['schema']}.{line['table']}"
+
+
+def test_a_directory_keeps_to_its_options(source, tmp_path):
+    slot = source.create_slot()
+    source.execute("INSERT INTO bare VALUES (1, 'x')")
+    arguments = ("--format", "wal2json", "-D", str(tmp_path), "--layout", "stream", *NOW)
+    assert stream(source.uri, slot, *arguments).returncode == 0
+    run = stream(source.uri, slot, *arguments, "--wal2json-option", "include-xids=on")
+    assert (run.returncode, run.stdout) == (2, "")
+    assert "its wal2json.include_xids is not set, not True" in run.stderr
