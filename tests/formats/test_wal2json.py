@@ -1,0 +1,109 @@
+"""What the plugin at hand can't show: options of a newer one, and where its lines are no JSON."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from batches import UNCHANGED, Stream, change, full, key_only, stamp, table
+
+from pgcdc_cli.changes.slice import MessageChange
+from pgcdc_cli.formats.wal2json.format import Wal2jsonFormat
+from pgcdc_cli.formats.wal2json.options import read_options
+
+NUMBERS = {"id": "int8", "f": "float8", "n": "numeric", "ok": "bool", "raw": "bytea", "o": "oid", "t": "text"}
+
+
+def lines(stream: Stream, **options: str) -> list[bytes]:
+    given = {name.replace("_", "-"): value for name, value in options.items()}
+    form = Wal2jsonFormat("stream", options=read_options(given))
+    (piece,) = form.encode(stream.slice()).pieces
+    found = bytes(form.frame([piece.data])).removesuffix(b"\n").split(b"\n")
+    assert len(found) == piece.rows
+    return found
+
+
+def values(line: bytes, part: str = "columns") -> dict[str, object]:
+    return {column["name"]: column["value"] for column in json.loads(line)[part]}
+
+
+def test_numbers_are_bare_and_what_is_none_is_null():
+    rows = [
+        ["1", "1e+20", "-0.50", "t", "\\x00ff", "4294967295", "x"],
+        ["-2", "NaN", "NaN", "f", "\\x", "0", ""],
+        [None, "-Infinity", "Infinity", None, None, None, None],
+    ]
+    found = lines(Stream([change(table(NUMBERS), "I", [0, 1, 2], rows)]), include_types="off")
+    assert b'"value":-0.50}' in found[0]
+    assert [list(values(line).values()) for line in found] == [
+        [1, 1e20, -0.5, True, "00ff", 4294967295, "x"],
+        [-2, None, None, False, "", 0, ""],
+        [None, None, None, None, None, None, None],
+    ]
+
+
+def test_numbers_as_strings_are_strings_all():
+    rows = [["1", "NaN", "1.50", "t", "\\x", "7", None]]
+    (found,) = lines(Stream([change(table(NUMBERS), "I", [0], rows)]), numeric_data_types_as_string="on")
+    assert list(values(found).values()) == ["1", "NaN", "1.50", True, "", "7", None]
+
+
+def test_what_was_not_sent_is_not_there():
+    rows = [["1", UNCHANGED, "a"], ["2", "b", UNCHANGED], ["3", UNCHANGED, UNCHANGED]]
+    described = table({"id": "int4", "a": "text", "b": "text"})
+    found = lines(Stream([change(described, "U", [0, 1, 2], rows)]))
+    assert [values(line) for line in found] == [{"id": 1, "b": "a"}, {"id": 2, "a": "b"}, {"id": 3}]
+    assert [values(line, "identity") for line in found] == [{"id": 1}, {"id": 2}, {"id": 3}]
+
+
+def test_the_identity_is_the_old_row_s():
+    described = table({"id": "int4", "a": "text"})
+    before = [["1", "x"], ["2", None]]
+    stream = Stream(
+        [
+            change(described, "U", [0, 1], [["5", "y"], ["6", "z"]], key_only(before, described)),
+            change(described, "D", [2, 3], None, full(before)),
+        ]
+    )
+    assert [values(line, "identity") for line in lines(stream)] == [
+        {"id": 1},
+        {"id": 2},
+        {"id": 1, "a": "x"},
+        {"id": 2, "a": None},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("declared", "name"),
+    [
+        ("numeric(10,2)", "numeric(10,2)"),
+        ('"Mood"', "Mood"),
+        ('"Mood"[]', '"Mood"[]'),
+        ('"we""ird"', 'we"ird'),
+        ('"A"."B"', '"A"."B"'),
+        ('shop."Mood"', 'shop."Mood"'),
+    ],
+)
+def test_a_type_s_name_is_a_string_in_json(declared, name):
+    described = table({"id": "int4"})
+    renamed = replace(described, columns=(replace(described.columns[0], declared=declared),))
+    (found,) = lines(Stream([change(renamed, "I", [0], [["1"]])]))
+    assert json.loads(found)["columns"][0]["type"] == name
+
+
+def test_a_message_s_text_ends_at_a_zero_byte_and_is_utf_8():
+    contents = [b"a\0b", b"\xff\xc3\xa9", b""]
+    found = lines(Stream(messages=[MessageChange(stamp(n), True, "p", c) for n, c in enumerate(contents)]))
+    assert [json.loads(line)["content"] for line in found] == ["a", "\ufffdé", ""]
+
+
+def test_without_a_catalog_its_facts_are_null():
+    (found,) = lines(
+        Stream([change(table({"id": "int4"}), "I", [0], [["1"]])]),
+        include_pk="on",
+        include_default="on",
+        include_not_null="on",
+        include_column_positions="on",
+    )
+    (column,) = json.loads(found)["columns"]
+    assert {column[name] for name in ("default", "optional", "position")} == {None}
+    assert json.loads(found)["pk"] == []
