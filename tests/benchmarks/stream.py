@@ -80,6 +80,7 @@ PGCDC = {
     "jsonl-binary": ["--binary", "--format", "jsonl", "-D"],
     "arrow": ["--format", "arrow", "-D"],
     "arrow-binary": ["--binary", "--format", "arrow", "-D"],
+    "wal2json": ["--format", "wal2json", "--wal2json-option", "include-transaction=false", "-D"],
     "raw": ["--format", "raw", "-f"],
     "recvlogical": [],
     "debezium": [*DEBEZIUM, *NO_SCHEMAS, "-D"],

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from batches import UNCHANGED, Stream, change, full, key_only, stamp, table
 
@@ -70,6 +71,20 @@ def test_the_identity_is_the_old_row_s():
         {"id": 1, "a": "x"},
         {"id": 2, "a": None},
     ]
+
+
+def test_a_timestamp_is_as_the_server_prints_it():
+    moments = {
+        1_767_323_045_678_901: "2026-01-02 03:04:05.678901+00",
+        1_767_323_045_670_000: "2026-01-02 03:04:05.67+00",
+        1_767_323_050_000_000: "2026-01-02 03:04:10+00",
+    }
+    batch = change(table({"id": "int4"}), "I", [0, 1, 2], [["1"], ["2"], ["3"]])
+    xids = np.array([7, 8, 9], np.int64)
+    stamps = replace(batch.stamps, commit_ts=np.array(list(moments), np.int64), xid=xids)
+    found = lines(Stream([replace(batch, stamps=stamps)]), include_timestamp="on", include_xids="on")
+    assert [json.loads(line)["timestamp"] for line in found] == list(moments.values())
+    assert [json.loads(line)["xid"] for line in found] == [7, 8, 9]
 
 
 @pytest.mark.parametrize(

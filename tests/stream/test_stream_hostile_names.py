@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from processes import PGCDC, stream_command
@@ -70,7 +71,7 @@ def pgcdc(database, folder: Path, command: str, *arguments: str, status: int = 0
     return run(folder, *PGCDC, *command.split(), "-d", database.uri, *arguments, status=status)
 
 
-@pytest.mark.parametrize("form", ["jsonl", "arrow", "debezium"])
+@pytest.mark.parametrize("form", ["jsonl", "arrow", "debezium", "wal2json"])
 @pytest.mark.parametrize("publication", ['"; DROP TABLE victim; --', "it's, \x1b[31m'\\ all\n"])
 def test_rows_of_hostile_tables_stay_in_the_directory(hostile, tmp_path, form, publication):
     """Events have rows from before the slot, too, which statements of ours read."""
@@ -79,6 +80,7 @@ def test_rows_of_hostile_tables_stay_in_the_directory(hostile, tmp_path, form, p
     pgcdc(hostile, work, "publication create", "--all-tables", "--", publication)
     more = ["--create-slot", "--if-not-exists", "-D", "out", "--format", form, "--endpos", "now"]
     more += ["-c", "topic.prefix=srv", "-c", "snapshot.mode=initial"] if form == "debezium" else []
+    more += ["--wal2json-option", "include-transaction=false"] if form == "wal2json" else []
     slot = f"hostile_{hostile.name}"
     run(work, *stream_command(hostile.uri, slot, *more, publications=[publication]))
     change(hostile)
@@ -90,15 +92,21 @@ def test_rows_of_hostile_tables_stay_in_the_directory(hostile, tmp_path, form, p
     assert {path.resolve().is_relative_to(work / "out") for _, path in files} == {True}
     tables = {f"{name}.{name[::-1]}" for name in NAMES}
     assert {table for table, _ in files} == tables
-    if form == "jsonl":
+    if form in {"jsonl", "wal2json"}:
         found = [json.loads(line) for lines in contents(work / "out").values() for line in lines]
         assert {(row["schema"], row["table"]) for row in found} == {(name, name[::-1]) for name in NAMES}
-        rows = [list(row["new"].items()) for row in found]
+        rows = [list(image(row).items()) for row in found]
         assert sorted(rows) == sorted([(name, 2), (name[::-1] + "2", "after")] for name in NAMES)
+    if form == "jsonl":
         shown = run(work, *PGCDC, "show", "out", "--format", "pretty")
         assert shown.replace("\n", "").isprintable()
         assert shown.count("INSERT") == len(NAMES)
         assert run(work, *PGCDC, "status", "out")
+
+
+def image(row: dict[str, Any]) -> dict[str, object]:
+    """Give a new row's values by name, of JSON lines or wal2json's."""
+    return row["new"] if "new" in row else {column["name"]: column["value"] for column in row["columns"]}
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "DROP" in name or "\x1b" in name or "-" in name])
