@@ -25,6 +25,9 @@ StoredChange: TypeAlias = JsonLine | ArrowRow | CapturedMessage
 _ARROW = b"\xff\xff\xff\xff"
 """Begins a message of an IPC stream ("Encapsulated message format" in Arrow's "Columnar Format")."""
 
+_WAL2JSON = b'{"action":"'
+"""Begins a line of that format."""
+
 
 def read_path(path: Path, tables: Sequence[str], *, partial: bool) -> Iterator[StoredChange]:
     """Read a directory or a file; `tables` are patterns such as `public.*`, and none means all tables.
@@ -47,14 +50,16 @@ def _read_file(file: StoredFile) -> Iterator[StoredChange]:
     as promised, USAGE where it isn't there.
     """
     with open_stored(file) as content:
-        start = content.peek(4)[:4]
+        start = content.peek(len(_WAL2JSON))[: len(_WAL2JSON)]
         if start:
             yield from _reader(file.path, start)(file, content)
 
 
 def _reader(path: str, start: bytes) -> Callable[[StoredFile, io.BufferedReader], Iterator[StoredChange]]:
-    if start == _ARROW:
+    if start.startswith(_ARROW):
         return read_arrow
+    if start == _WAL2JSON:
+        raise undecodable(path, "its lines are those of --format wal2json")
     if start[:1] == b"{":
         return read_json_lines
     if start[0] in TAGS:

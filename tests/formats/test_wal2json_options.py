@@ -84,7 +84,7 @@ def test_what_is_filtered_is_not_added_again():
         ("include-xids", "o", '"include-xids": "o" is not true or false', None),
         ("include-xids", "", '"include-xids": "" is not true or false', None),
         ("format-version", "two", '"format-version": "two" is not a number', None),
-        ("format-version", "1", "there is only format version 2", "leave it out"),
+        ("format-version", "1", "only version 2 is written", "leave it out"),
         ("actions", "insert,merge", '"insert,merge" is not a list of insert, update', None),
         ("add-tables", "orders", '"orders" is not a list of tables', None),
         ("add-tables", "a.b,,c.d", '"a.b,,c.d" is not a list of tables', None),

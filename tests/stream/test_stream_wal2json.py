@@ -9,7 +9,7 @@ import every_type
 import psycopg
 import pytest
 from debian_server import DebianServer
-from processes import stream_command, wait_until
+from processes import PGCDC, stream_command, wait_until
 from segments import contents, manifest
 from servers import Database
 from stream_runs import NOW, stream
@@ -314,3 +314,13 @@ def test_a_directory_keeps_to_its_options(source, tmp_path):
     run = stream(source.uri, slot, *arguments, "--wal2json-option", "include-xids=on")
     assert (run.returncode, run.stdout) == (2, "")
     assert "its wal2json.include_xids is not set, not True" in run.stderr
+
+
+def test_show_says_that_it_does_not_read_them(source, tmp_path):
+    slot, out = source.create_slot(), tmp_path / "out"
+    source.execute("INSERT INTO bare VALUES (1, 'x')")
+    run = stream(source.uri, slot, "--format", "wal2json", "-D", str(out), "--layout", "stream", *NOW)
+    assert run.returncode == 0
+    shown = subprocess.run([*PGCDC, "show", str(out)], capture_output=True, text=True, check=False)
+    assert (shown.returncode, shown.stdout) == (8, "")
+    assert "its lines are those of --format wal2json\nhint: pgcdc shows its own files" in shown.stderr

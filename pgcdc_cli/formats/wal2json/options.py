@@ -191,7 +191,7 @@ _OPTIONS = {
         int,
         "a number",
         2,
-        "there is only format version 2; one object a transaction would have to be held whole",
+        "only version 2 is written, one object a line for each change",
         "leave it out, and take a transaction's changes from between its B and C",
     ),
     "include-transaction": _flag("Begins and commits, as B and C; default true."),
