@@ -206,7 +206,7 @@ _OPTIONS = {
     "include-default": _flag("The expression of a column's default, as default."),
     "include-column-positions": _flag("A column's number in its table, as position."),
     "numeric-data-types-as-string": _flag("Numbers in quotes, NaN and the infinities, too."),
-    "add-tables": _Option("Only these tables: public.orders,shop.*,*.audit.", _tables, _TABLE_LIST),
+    "add-tables": _Option("Only these tables, such as public.orders,shop.*.", _tables, _TABLE_LIST),
     "filter-tables": _Option("No tables like these.", _tables, _TABLE_LIST),
     "add-msg-prefixes": _Option("Only messages with these prefixes.", _some, _PREFIX_LIST),
     "filter-msg-prefixes": _Option("No messages with these prefixes.", _list, _PREFIX_LIST),
