@@ -85,11 +85,19 @@ class _Table:
 class Snapshot:
     """One snapshot. `position` is where the stream begins that has everything after it.
 
-    `text` says how text comes. `bytes` is how much of the rows did. Methods raise PgcdcError.
+    `text` says how text comes. `bytes` is how much of the rows did. Once `stopped` rows end early, wherever
+    that is. Methods raise PgcdcError.
     """
 
-    def __init__(self, conninfo: str, publications: Sequence[str], text: DatabaseText = STRICT) -> None:
+    def __init__(
+        self,
+        conninfo: str,
+        publications: Sequence[str],
+        text: DatabaseText = STRICT,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._publications = list(publications)
+        self._stopped = stopped
         self._text = text
         self._slot = f"pgcdc_snapshot_{secrets.token_hex(6)}"
         self._closing = ExitStack()
@@ -186,12 +194,13 @@ class Snapshot:
         [(found,)] = self._ask(sql.SQL("SELECT EXISTS ({})").format(_select(table)))
         return bool(found)
 
-    def _rows(self, table: _Table) -> Iterator[bytes]:
+    def _rows(self, table: _Table) -> Iterator[memoryview]:
         query = sql.SQL("COPY ({}) TO STDOUT").format(_select(table)).as_string(self._connection)
         doing = f'read the rows of table "{table.schema.display}"'
         try:
             with self._unconverted():
-                for rows in copy_out(self._connection.pgconn, query.encode(self._text.codec)):
+                pgconn = self._connection.pgconn
+                for rows in copy_out(pgconn, query.encode(self._text.codec), self._stopped):
                     self.bytes += len(rows)
                     yield rows
         except psycopg.Error as error:
@@ -264,7 +273,7 @@ def _quoted(tables: Iterable[str]) -> str:
     return ", ".join(f'table "{table}"' for table in tables)
 
 
-def _marked(chunks: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
+def _marked(chunks: Iterator[memoryview]) -> Iterator[tuple[memoryview, bool]]:
     """Say of each chunk whether it is the last."""
     chunk = next(chunks, None)
     while chunk is not None:
@@ -273,7 +282,7 @@ def _marked(chunks: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
         chunk = following
 
 
-def _batch(table: TableSchema, rows: bytes, stamp: _Stamper, position: SnapshotPosition) -> ChangeBatch:
+def _batch(table: TableSchema, rows: memoryview, stamp: _Stamper, position: SnapshotPosition) -> ChangeBatch:
     columns = copy_columns(rows, len(table.columns))
     image = FullImage(columns, (None,) * len(columns))
     return ChangeBatch(table, "R", stamp.next(len(columns[0])), image, None, position)
