@@ -9,6 +9,7 @@ import select
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus
@@ -16,19 +17,24 @@ from psycopg.pq.abc import PGconn, PGresult
 
 from pgcdc_cli.replication.copy_rows import BYTES, ROWS, TICK, rows_from_socket
 
+Read = TypeVar("Read")
+
 _ENCRYPTED_BY_GSSAPI = (
     b"SELECT encrypted FROM pg_catalog.pg_stat_gssapi WHERE pid = pg_catalog.pg_backend_pid()"
 )
 
 
-def copy_out(pgconn: PGconn, statement: bytes, stopped: Callable[[], bool]) -> Iterator[memoryview]:
-    """Yield the rows in chunks of whole ones, none of them empty; raises psycopg.Error.
+def copy_out(
+    pgconn: PGconn, statement: bytes, read: Callable[[memoryview], Read], stopped: Callable[[], bool]
+) -> Iterator[Read]:
+    """Yield what `read`, in the thread, makes of chunks of whole rows, none of them empty.
 
-    Once `stopped` they end early, and the connection is of no more use.
+    Once `stopped` they end early, and the connection is of no more use. Raises psycopg.Error, and what `read`
+    does.
     """
     closed = threading.Event()
     take = _rows_from_libpq if _encrypted(pgconn) else rows_from_socket
-    chunks = take(pgconn, statement, lambda: closed.is_set() or stopped())
+    chunks = map(read, take(pgconn, statement, lambda: closed.is_set() or stopped()))
     with ThreadPoolExecutor(1) as executor:
         try:
             following = executor.submit(next, chunks, None)

@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import psycopg
+import pyarrow as pa
 from psycopg import sql
 
 from pgcdc_cli.changes.selection import EVERYTHING, Selection
@@ -61,6 +63,8 @@ WHERE NOT EXISTS (SELECT FROM pg_partition_ancestors(c.oid) AS a (oid) JOIN publ
                   WHERE a.oid <> c.oid)
 ORDER BY 2, 3
 """
+
+_Columns = tuple[pa.BinaryArray, ...]
 
 _RIGHTS_HINT = "what it takes: {}"
 _NO_SLOT_HINT = "raise max_replication_slots, or drop a slot that nobody reads: pgcdc slot list"
@@ -194,15 +198,16 @@ class Snapshot:
         [(found,)] = self._ask(sql.SQL("SELECT EXISTS ({})").format(_select(table)))
         return bool(found)
 
-    def _rows(self, table: _Table) -> Iterator[memoryview]:
+    def _rows(self, table: _Table) -> Iterator[_Columns]:
+        width = len(table.schema.columns)
         query = sql.SQL("COPY ({}) TO STDOUT").format(_select(table)).as_string(self._connection)
         doing = f'read the rows of table "{table.schema.display}"'
         try:
             with self._unconverted():
-                pgconn = self._connection.pgconn
-                for rows in copy_out(pgconn, query.encode(self._text.codec), self._stopped):
-                    self.bytes += len(rows)
-                    yield rows
+                pgconn, statement = self._connection.pgconn, query.encode(self._text.codec)
+                for size, columns in copy_out(pgconn, statement, partial(_read, width), self._stopped):
+                    self.bytes += size
+                    yield columns
         except psycopg.Error as error:
             raise server_failure(doing, error) from error
 
@@ -273,7 +278,11 @@ def _quoted(tables: Iterable[str]) -> str:
     return ", ".join(f'table "{table}"' for table in tables)
 
 
-def _marked(chunks: Iterator[memoryview]) -> Iterator[tuple[memoryview, bool]]:
+def _read(width: int, rows: memoryview) -> tuple[int, _Columns]:
+    return len(rows), copy_columns(rows, width)
+
+
+def _marked(chunks: Iterator[_Columns]) -> Iterator[tuple[_Columns, bool]]:
     """Say of each chunk whether it is the last."""
     chunk = next(chunks, None)
     while chunk is not None:
@@ -282,7 +291,6 @@ def _marked(chunks: Iterator[memoryview]) -> Iterator[tuple[memoryview, bool]]:
         chunk = following
 
 
-def _batch(table: TableSchema, rows: memoryview, stamp: _Stamper, position: SnapshotPosition) -> ChangeBatch:
-    columns = copy_columns(rows, len(table.columns))
+def _batch(table: TableSchema, columns: _Columns, stamp: _Stamper, position: SnapshotPosition) -> ChangeBatch:
     image = FullImage(columns, (None,) * len(columns))
     return ChangeBatch(table, "R", stamp.next(len(columns[0])), image, None, position)
