@@ -122,8 +122,10 @@ def find_rows(data: NDArray[np.uint8]) -> _Rows:
     """
     newlines = np.flatnonzero(data == _NEWLINE)
     ends = newlines[np.diff(newlines, prepend=-1) > HEAD] + 1
-    begins = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[: len(ends)]
-    lengths = np.ndarray((max(len(data) - 4, 0),), ">u4", data.data, 1, strides=(1,))[begins]
+    if not len(ends):
+        return _Rows(ends, ends)
+    begins = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+    lengths = np.ndarray((len(data) - 4,), ">u4", data.data, 1, strides=(1,))[begins]
     whole = (data[begins] == _COPY_DATA) & (lengths == ends - begins - 1)
     count = len(whole) if whole.all() else int(whole.argmin())
     return _Rows(begins[:count] + HEAD, ends[:count])
