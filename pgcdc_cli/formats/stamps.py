@@ -43,8 +43,13 @@ def stamp_columns(stamps: Stamps, gid: str | None) -> Iterator[Fragment]:
     else:
         run = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(stamps))))
         shared = kernels.take(commit_lsn, run), kernels.take(transaction, run)
-    yield from _filled(_POSITION, lsn_fragments(stamps.lsn), shared[:1], [integer_text(stamps.seq)])
+    yield from _filled(_POSITION, _lsn_column(stamps.lsn), shared[:1], [integer_text(stamps.seq)])
     yield shared[1]
+
+
+def _lsn_column(values: Int64s) -> Sequence[Fragment]:
+    """Give LSNs; of a snapshot's rows all are the same."""
+    return [one_lsn(int(values[0]))] if (values == values[0]).all() else lsn_fragments(values)
 
 
 def _starts(stamps: Stamps) -> Int64s:
