@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import psycopg
@@ -65,6 +65,7 @@ ORDER BY 2, 3
 """
 
 _Columns = tuple[pa.BinaryArray, ...]
+Item = TypeVar("Item")
 
 _RIGHTS_HINT = "what it takes: {}"
 _NO_SLOT_HINT = "raise max_replication_slots, or drop a slot that nobody reads: pgcdc slot list"
@@ -89,8 +90,8 @@ class _Table:
 class Snapshot:
     """One snapshot. `position` is where the stream begins that has everything after it.
 
-    `text` says how text comes. `bytes` is how much of the rows did. Once `stopped` rows end early, wherever
-    that is. Methods raise PgcdcError.
+    `text` says how text comes. `bytes` is how much of the rows did. Methods raise PgcdcError, and a wait for
+    rows KeyboardInterrupt once `stopped`.
     """
 
     def __init__(
@@ -160,12 +161,13 @@ class Snapshot:
             if (selected := selection.of(describe(relation))) is not None
         ]
         self._check_rights(tables)
-        filled = [table for table in tables if self._has_rows(table)]
         stamp = _Stamper(self.position, self._transaction() if with_xid else 0)
-        for table in filled:
-            for number, (rows, ends) in enumerate(_marked(self._rows(table))):
-                at = SnapshotPosition(table is tables[0], table is filled[-1], begins=not number, ends=ends)
-                yield Slice(None, (_batch(table.schema, rows, stamp, at),))
+        before = None
+        for (table, columns), following in _with_next(self._chunks(tables)):
+            ends = following is None or following[0] is not table
+            at = SnapshotPosition(table is tables[0], following is None, table is not before, ends)
+            before = table
+            yield Slice(None, (_batch(table.schema, columns, stamp, at),))
         yield Slice(Edge(Lsn(0), self.position, 0))
 
     def _relations(self) -> Iterator[tuple[Relation, tuple[Any, ...]]]:
@@ -194,9 +196,10 @@ class Snapshot:
         [(xid,)] = self._ask(sql.SQL("SELECT txid_current() % 4294967296"))
         return int(xid)
 
-    def _has_rows(self, table: _Table) -> bool:
-        [(found,)] = self._ask(sql.SQL("SELECT EXISTS ({})").format(_select(table)))
-        return bool(found)
+    def _chunks(self, tables: Iterable[_Table]) -> Iterator[tuple[_Table, _Columns]]:
+        for table in tables:
+            for columns in self._rows(table):
+                yield table, columns
 
     def _rows(self, table: _Table) -> Iterator[_Columns]:
         width = len(table.schema.columns)
@@ -208,6 +211,9 @@ class Snapshot:
                 for size, columns in copy_out(pgconn, statement, partial(_read, width), self._stopped):
                     self.bytes += size
                     yield columns
+                if self._stopped():
+                    # The connection is in the midst of it, perhaps.
+                    raise KeyboardInterrupt
         except psycopg.Error as error:
             raise server_failure(doing, error) from error
 
@@ -282,13 +288,13 @@ def _read(width: int, rows: memoryview) -> tuple[int, _Columns]:
     return len(rows), copy_columns(rows, width)
 
 
-def _marked(chunks: Iterator[_Columns]) -> Iterator[tuple[_Columns, bool]]:
-    """Say of each chunk whether it is the last."""
-    chunk = next(chunks, None)
-    while chunk is not None:
-        following = next(chunks, None)
-        yield chunk, following is None
-        chunk = following
+def _with_next(items: Iterator[Item]) -> Iterator[tuple[Item, Item | None]]:
+    """Give each item with the one behind it, the last one with None."""
+    item = next(items, None)
+    while item is not None:
+        following = next(items, None)
+        yield item, following
+        item = following
 
 
 def _batch(table: TableSchema, columns: _Columns, stamp: _Stamper, position: SnapshotPosition) -> ChangeBatch:
