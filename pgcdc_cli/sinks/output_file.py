@@ -18,7 +18,7 @@ from pgcdc_cli.formats.interface import Data, FileFormat, Piece
 FRAME_SIZE = 1 << 20
 """Bytes (before compression) at which held rows become a frame and are written."""
 
-_WRITE_BACK = 32 << 20
+WRITE_BACK = 32 << 20
 """Bytes of a file after which the disk is to begin with them: a snapshot is many, and fsynced at its end."""
 
 
@@ -256,7 +256,7 @@ class OutputFile:
         self._files.append(self.path, data)
         crc32 = zlib.crc32(data, self.now.crc32)
         size = self.now.size + len(data)
-        if size // _WRITE_BACK > self.now.size // _WRITE_BACK:
+        if size // WRITE_BACK > self.now.size // WRITE_BACK:
             self._files.write_back(self.path)
         self.now = _extended(self.now, rows, size, crc32)
 
