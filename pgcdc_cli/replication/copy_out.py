@@ -29,8 +29,8 @@ def copy_out(
 ) -> Iterator[Read]:
     """Yield what `read`, in the thread, makes of chunks of whole rows, none of them empty.
 
-    Once `stopped` they end early, and the connection is of no more use. Raises psycopg.Error, and what `read`
-    does.
+    Once `stopped` they end early. Raises psycopg.Error, and what `read` does. After that, or a stop, the
+    connection is of no more use.
     """
     closed = threading.Event()
     take = _rows_from_libpq if _encrypted(pgconn) else rows_from_socket

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from contextlib import closing
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.replication import copy_out as copy_out_module
 from pgcdc_cli.replication.copy_out import copy_out
 from pgcdc_cli.replication.copy_rows import BYTES, HEAD, ROWS, find_rows, rows_from_socket
 
@@ -99,6 +101,13 @@ def test_a_stop_ends_the_wait_for_rows():
 QUERY = b"COPY (SELECT g, repeat('x', g) FROM generate_series(1, 3000) g) TO STDOUT"
 
 
+@pytest.fixture(params=[False, True], ids=["plain", "encrypted"])
+def way(request, monkeypatch) -> None:
+    """From the socket, and one by one from libpq as where the connection is encrypted."""
+    monkeypatch.setattr(copy_out_module, "_encrypted", lambda _: request.param)
+
+
+@pytest.mark.usefixtures("way")
 def test_the_connection_is_as_it_was_before(database):
     with psycopg.connect(database.uri, autocommit=True) as connection:
         connection.execute("BEGIN")
@@ -109,6 +118,16 @@ def test_the_connection_is_as_it_was_before(database):
         assert connection.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
 
 
+@pytest.mark.usefixtures("way")
+def test_an_error_in_the_midst_of_rows_is_the_server_s(database):
+    query = b"COPY (SELECT 1 / (20000 - g) FROM generate_series(1, 20000) g) TO STDOUT"
+    with closing(psycopg.connect(database.uri, autocommit=True)) as connection:
+        with pytest.raises(psycopg.Error, match="division by zero") as raised:
+            list(copy_out(connection.pgconn, query, bytes, lambda: False))
+        assert raised.value.sqlstate == "22012"
+
+
+@pytest.mark.usefixtures("way")
 def test_who_looks_at_no_more_rows_waits_for_none(database):
     """The server would send for ever."""
     query = b"COPY (SELECT g, pg_sleep(0.01) FROM generate_series(1, 1000000) g) TO STDOUT"
