@@ -123,7 +123,10 @@ class Stamps:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPosition:
-    """Where a batch of snapshot rows stands: in which table, and whether it begins or ends that."""
+    """Where a batch of snapshot rows stands: in which table, and whether it begins or ends that.
+
+    Only where a table ends is it known to be the last one with rows.
+    """
 
     first_table: bool
     last_table: bool

@@ -55,6 +55,9 @@ class OpenFiles:
     def append(self, path: str, data: bytes | memoryview) -> None:
         self.disk.write(self.descriptor(path), self.full(path), data)
 
+    def write_back(self, path: str) -> None:
+        self.disk.write_back(self.descriptor(path))
+
     def fsync(self, path: str) -> None:
         self.disk.fsync(self.descriptor(path), self.full(path))
 

@@ -93,6 +93,9 @@ class ArrowFormat:
         batches = [batch for batch in data if isinstance(batch, pa.RecordBatch)]
         if not batches:
             return b""
+        if len(batches) == 1 and self.compression == "none":
+            # The same message, into memory of the right size.
+            return batches[0].serialize()
         schema = batches[0].schema
         sink = pa.BufferOutputStream()
         compression = None if self.compression == "none" else self.compression

@@ -38,7 +38,7 @@ def stamp_columns(stamps: Stamps, gid: str | None) -> Iterator[Fragment]:
     source = _source_column(stamps, starts, gid)
     transaction = joined([*_filled(_TRANSACTION, [xid], [ts]), source])
     commit_lsn_of_row, transaction_of_row = each_row(starts, len(stamps), commit_lsn, transaction)
-    yield from _filled(_POSITION, lsn_fragments(stamps.lsn), [commit_lsn_of_row], [integer_text(stamps.seq)])
+    yield from _filled(_POSITION, _lsn_column(stamps.lsn), [commit_lsn_of_row], [integer_text(stamps.seq)])
     yield transaction_of_row
 
 
@@ -48,6 +48,11 @@ def each_row(starts: Int64s, rows: int, *columns: ArrowArray) -> list[Fragment]:
         return [column[0].as_py() for column in columns]
     run = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, rows)))
     return [kernels.take(column, run) for column in columns]
+
+
+def _lsn_column(values: Int64s) -> Sequence[Fragment]:
+    """Give LSNs; of a snapshot's rows all are the same."""
+    return [one_lsn(int(values[0]))] if (values == values[0]).all() else lsn_fragments(values)
 
 
 def transaction_starts(stamps: Stamps) -> Int64s:

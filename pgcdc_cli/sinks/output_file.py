@@ -18,6 +18,9 @@ from pgcdc_cli.formats.interface import Data, FileFormat, Piece
 FRAME_SIZE = 1 << 20
 """Bytes (before compression) at which held rows become a frame and are written."""
 
+WRITE_BACK = 32 << 20
+"""Bytes of a file after which the disk is to begin with them: a snapshot is many, and fsynced at its end."""
+
 
 class OutputFiles:
     """All files that are being written. `held` is bytes in memory, `size` bytes in the files."""
@@ -252,7 +255,10 @@ class OutputFile:
     def _append(self, data: bytes | memoryview, rows: FileState) -> None:
         self._files.append(self.path, data)
         crc32 = zlib.crc32(data, self.now.crc32)
-        self.now = _extended(self.now, rows, self.now.size + len(data), crc32)
+        size = self.now.size + len(data)
+        if size // WRITE_BACK > self.now.size // WRITE_BACK:
+            self._files.write_back(self.path)
+        self.now = _extended(self.now, rows, size, crc32)
 
 
 class _HeldRows:

@@ -178,7 +178,8 @@ class StreamRun:
             return plan is None or not plan.only
         self._restart_format(database)
         with self._signals.interruptible():
-            exported = Snapshot(conninfo, self._settings.publications, text)
+            publications = self._settings.publications
+            exported = Snapshot(conninfo, publications, text, lambda: self._signals.stop)
         with closing(exported) as snapshot:
             if self._start.slot_to_come:
                 snapshot.check_free_slot(self._settings.slot)

@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import psycopg
+import pyarrow as pa
 from psycopg import sql
 
 from pgcdc_cli.changes.selection import EVERYTHING, Selection
@@ -62,6 +64,9 @@ WHERE NOT EXISTS (SELECT FROM pg_partition_ancestors(c.oid) AS a (oid) JOIN publ
 ORDER BY 2, 3
 """
 
+_Columns = tuple[pa.BinaryArray, ...]
+Item = TypeVar("Item")
+
 _RIGHTS_HINT = "what it takes: {}"
 _NO_SLOT_HINT = "raise max_replication_slots, or drop a slot that nobody reads: pgcdc slot list"
 _POLICY_HINT = "let the role read all rows: ALTER ROLE {} BYPASSRLS"
@@ -85,11 +90,19 @@ class _Table:
 class Snapshot:
     """One snapshot. `position` is where the stream begins that has everything after it.
 
-    `text` says how text comes. `bytes` is how much of the rows did. Methods raise PgcdcError.
+    `text` says how text comes. `bytes` is how much of the rows did. Methods raise PgcdcError, and a wait for
+    rows KeyboardInterrupt once `stopped`.
     """
 
-    def __init__(self, conninfo: str, publications: Sequence[str], text: DatabaseText = STRICT) -> None:
+    def __init__(
+        self,
+        conninfo: str,
+        publications: Sequence[str],
+        text: DatabaseText = STRICT,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._publications = list(publications)
+        self._stopped = stopped
         self._text = text
         self._slot = f"pgcdc_snapshot_{secrets.token_hex(6)}"
         self._closing = ExitStack()
@@ -148,12 +161,13 @@ class Snapshot:
             if (selected := selection.of(describe(relation))) is not None
         ]
         self._check_rights(tables)
-        filled = [table for table in tables if self._has_rows(table)]
         stamp = _Stamper(self.position, self._transaction() if with_xid else 0)
-        for table in filled:
-            for number, (rows, ends) in enumerate(_marked(self._rows(table))):
-                at = SnapshotPosition(table is tables[0], table is filled[-1], begins=not number, ends=ends)
-                yield Slice(None, (_batch(table.schema, rows, stamp, at),))
+        before = None
+        for (table, columns), following in _with_next(self._chunks(tables)):
+            ends = following is None or following[0] is not table
+            at = SnapshotPosition(table is tables[0], following is None, table is not before, ends)
+            before = table
+            yield Slice(None, (_batch(table.schema, columns, stamp, at),))
         yield Slice(Edge(Lsn(0), self.position, 0))
 
     def _relations(self) -> Iterator[tuple[Relation, tuple[Any, ...]]]:
@@ -182,18 +196,24 @@ class Snapshot:
         [(xid,)] = self._ask(sql.SQL("SELECT txid_current() % 4294967296"))
         return int(xid)
 
-    def _has_rows(self, table: _Table) -> bool:
-        [(found,)] = self._ask(sql.SQL("SELECT EXISTS ({})").format(_select(table)))
-        return bool(found)
+    def _chunks(self, tables: Iterable[_Table]) -> Iterator[tuple[_Table, _Columns]]:
+        for table in tables:
+            for columns in self._rows(table):
+                yield table, columns
 
-    def _rows(self, table: _Table) -> Iterator[bytes]:
+    def _rows(self, table: _Table) -> Iterator[_Columns]:
+        width = len(table.schema.columns)
         query = sql.SQL("COPY ({}) TO STDOUT").format(_select(table)).as_string(self._connection)
         doing = f'read the rows of table "{table.schema.display}"'
         try:
             with self._unconverted():
-                for rows in copy_out(self._connection.pgconn, query.encode(self._text.codec)):
-                    self.bytes += len(rows)
-                    yield rows
+                pgconn, statement = self._connection.pgconn, query.encode(self._text.codec)
+                for size, columns in copy_out(pgconn, statement, partial(_read, width), self._stopped):
+                    self.bytes += size
+                    yield columns
+                if self._stopped():
+                    # The connection is in the midst of it, perhaps.
+                    raise KeyboardInterrupt
         except psycopg.Error as error:
             raise server_failure(doing, error) from error
 
@@ -264,16 +284,19 @@ def _quoted(tables: Iterable[str]) -> str:
     return ", ".join(f'table "{table}"' for table in tables)
 
 
-def _marked(chunks: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Say of each chunk whether it is the last."""
-    chunk = next(chunks, None)
-    while chunk is not None:
-        following = next(chunks, None)
-        yield chunk, following is None
-        chunk = following
+def _read(width: int, rows: memoryview) -> tuple[int, _Columns]:
+    return len(rows), copy_columns(rows, width)
 
 
-def _batch(table: TableSchema, rows: bytes, stamp: _Stamper, position: SnapshotPosition) -> ChangeBatch:
-    columns = copy_columns(rows, len(table.columns))
+def _with_next(items: Iterator[Item]) -> Iterator[tuple[Item, Item | None]]:
+    """Give each item with the one behind it, the last one with None."""
+    item = next(items, None)
+    while item is not None:
+        following = next(items, None)
+        yield item, following
+        item = following
+
+
+def _batch(table: TableSchema, columns: _Columns, stamp: _Stamper, position: SnapshotPosition) -> ChangeBatch:
     image = FullImage(columns, (None,) * len(columns))
     return ChangeBatch(table, "R", stamp.next(len(columns[0])), image, None, position)

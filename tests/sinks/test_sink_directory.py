@@ -29,6 +29,7 @@ from sink_tools import (
 
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.directory.checkpoint import check_source
+from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.errors import ErrorKind
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.sinks import output_file
@@ -161,6 +162,33 @@ def test_hup_rotates_at_the_next_edge(tmp_path):
     assert len(reader(tmp_path / "d").segments()) == 1
     sink.close()
     assert len(reader(tmp_path / "d").segments()) == 1
+
+
+class RecordingDisk(Disk):
+    """Notes how large a file was when the system was to begin with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: list[int] = []
+
+    def write_back(self, fd: int) -> None:
+        self.begun.append(os.fstat(fd).st_size)
+        super().write_back(fd)
+
+
+def test_the_disk_begins_with_large_files_before_they_are_fsynced(tmp_path, monkeypatch):
+    monkeypatch.setattr(output_file, "FRAME_SIZE", 1)
+    monkeypatch.setattr(output_file, "WRITE_BACK", 100)
+    disk = RecordingDisk()
+    sink, feed = make_directory(str(tmp_path / "d"), Lines(), disk), Feed(Lines())
+    sink.start(SOURCE, START, sink.open())
+    for tx in TXS:
+        sink.write(feed.whole(tx))
+    written = sink.outputs.size
+    sink.close()
+    assert min(disk.begun) >= 100
+    assert 1 <= len(disk.begun) <= written // 100
+    check_complete(reader(tmp_path / "d"), Lines(), TXS)
 
 
 def test_a_lost_connection_takes_the_open_transaction_back(tmp_path, monkeypatch):

@@ -230,6 +230,22 @@ def test_only_ends_with_the_rows_and_leaves_the_slot(filled, tmp_path, slot):
     assert rows(out) == list(range(1, 60002))
 
 
+def test_one_signal_ends_the_wait_for_rows(source, proxy18, tmp_path, slot):
+    """And what came before is dropped."""
+    source.execute("INSERT INTO t SELECT g, repeat('x', 100000) FROM generate_series(1, 300) g")
+    reading = (
+        "SELECT count(*) > 0 FROM pg_stat_activity WHERE query ~ '^COPY' AND datname = current_database()"
+    )
+    command = stream_command(proxy18.uri(source.name), slot, "-D", tmp_path / "out", *INITIAL)
+    proxy18.delay(0.05)
+    with subprocess.Popen(command) as run:
+        wait_until(lambda: source.execute(reading).fetchall() == [(1,)])
+        proxy18.stall()
+        run.send_signal(signal.SIGINT)
+        assert run.wait(30) == 0
+    assert not contents(tmp_path / "out")
+
+
 def test_progress_says_how_much_of_a_snapshot_came(capsys, monkeypatch):
     line = ProgressLine(shown=True)
     now = time.monotonic()

@@ -231,6 +231,8 @@ def _snapshot_marker(batch: ChangeBatch) -> Fragment:
     snapshot = batch.snapshot
     if snapshot is None:
         return b"false"
+    if not (snapshot.begins or snapshot.ends):
+        return b"true"
     markers = [b"true"] * len(batch)
     if snapshot.begins:
         markers[0] = b"first_in_data_collection"

@@ -1,0 +1,137 @@
+"""Rows of a COPY, taken from the socket all at once, are those that the server sent one by one."""
+
+import socket
+import threading
+from contextlib import closing
+from types import SimpleNamespace
+
+import numpy as np
+import psycopg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.replication import copy_out as copy_out_module
+from pgcdc_cli.replication.copy_out import copy_out
+from pgcdc_cli.replication.copy_rows import BYTES, HEAD, ROWS, find_rows, rows_from_socket
+
+SIZES = st.sampled_from([0, 1, 4, 5, 6, 7, 8, 88, 95, 250, 2555, 2556, 2557, 2811])
+"""With the newline and four bytes more, many have a tab, a newline, a backslash or a `d` in their length."""
+
+rows = st.builds(lambda size, byte: byte * size + b"\n", SIZES, st.sampled_from([b"d", b"x", b"\t", b"\0"]))
+READY = b"Z\0\0\0\5T"
+BEGIN, END = b"H\0\0\0\7\0\0\0", b"c\0\0\0\4C\0\0\0\x0bCOPY 1\0" + READY
+
+
+def message(content: bytes, tag: bytes = b"d") -> bytes:
+    return tag + (len(content) + 4).to_bytes(4) + content
+
+
+@given(st.lists(rows, max_size=30), rows, st.integers(0, 3000), st.sampled_from([b"N", b"c", b"d"]))
+def test_all_whole_rows_before_anything_else_are_found(before, last, cut, tag):
+    data = b"".join(map(message, before)) + message(last, tag)[:cut]
+    whole = [*before, last] if tag == b"d" and cut >= HEAD + len(last) else before
+    found = find_rows(np.frombuffer(data, np.uint8))
+    assert [data[start:end] for start, end in zip(*found, strict=True)] == whole
+
+
+def taken(sent: bytes, pieces: int = 1 << 16) -> list[bytes]:
+    """Send it in pieces to one who asks for it, and close."""
+    server, client = socket.socketpair()
+
+    def send() -> None:
+        assert server.recv(100) == b"Q\0\0\0\x09COPY\0"
+        for at in range(0, len(sent), pieces):
+            server.sendall(sent[at : at + pieces])
+        server.shutdown(socket.SHUT_WR)
+
+    with server, client:
+        sender = threading.Thread(target=send)
+        sender.start()
+        try:
+            chunks = rows_from_socket(SimpleNamespace(socket=client.fileno()), b"COPY", lambda: False)
+            return [bytes(chunk) for chunk in chunks]
+        finally:
+            sender.join()
+
+
+@given(st.lists(rows, max_size=30), st.integers(40, 3000))
+def test_rows_are_found_however_they_come_and_whatever_is_between(some, pieces):
+    notice = message(b"SNOTICE\0Mone\ntwo\nthree\0\0", b"N")
+    sent = BEGIN + notice.join(map(message, some)) + notice + END
+    assert b"".join(taken(sent, pieces)) == b"".join(some)
+
+
+def test_a_row_may_be_larger_than_a_chunk_and_chunks_have_no_more_rows_than_they_may():
+    some = [b"a\n", b"b" * 2 * BYTES + b"\n", *[b"\n"] * (ROWS + 1)]
+    chunks = taken(BEGIN + b"".join(map(message, some)) + END)
+    assert b"".join(chunks) == b"".join(some)
+    assert max(chunk.count(b"\n") for chunk in chunks) <= ROWS
+
+
+def test_an_error_is_the_server_s():
+    error = message(b"SERROR\0VERROR\0C57014\0Mcanceling statement\0Dby hand\0\0", b"E")
+    with pytest.raises(psycopg.Error, match="canceling statement") as raised:
+        taken(BEGIN + message(b"1\n") + error + READY)
+    assert raised.value.sqlstate == "57014"
+    assert raised.value.diag.message_detail == "by hand"
+
+
+def test_a_lost_connection_is_an_error():
+    with pytest.raises(psycopg.OperationalError, match="closed the connection unexpectedly"):
+        taken(BEGIN + message(b"1\n"))
+
+
+def test_what_is_no_line_is_refused_rather_than_left_out():
+    with pytest.raises(PgcdcError, match="one is no line") as raised:
+        taken(BEGIN + message(b"1\n") + message(b"two") + END)
+    assert raised.value.kind is ErrorKind.PROTOCOL
+
+
+def test_a_stop_ends_the_wait_for_rows():
+    server, client = socket.socketpair()
+    with server, client:
+        server.sendall(BEGIN + message(b"1\n"))
+        stop = iter([False, False, False, True])
+        chunks = rows_from_socket(SimpleNamespace(socket=client.fileno()), b"COPY", lambda: next(stop, True))
+        assert [bytes(chunk) for chunk in chunks] == [b"1\n"]
+
+
+QUERY = b"COPY (SELECT g, repeat('x', g) FROM generate_series(1, 3000) g) TO STDOUT"
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "encrypted"])
+def way(request, monkeypatch) -> None:
+    """From the socket, and one by one from libpq as where the connection is encrypted."""
+    monkeypatch.setattr(copy_out_module, "_encrypted", lambda _: request.param)
+
+
+@pytest.mark.usefixtures("way")
+def test_the_connection_is_as_it_was_before(database):
+    with psycopg.connect(database.uri, autocommit=True) as connection:
+        connection.execute("BEGIN")
+        for _ in range(2):
+            chunks = copy_out(connection.pgconn, QUERY, bytes, lambda: False)
+            assert b"".join(chunks) == b"".join(b"%d\t%b\n" % (g, b"x" * g) for g in range(1, 3001))
+        assert connection.execute("SELECT count(*) FROM pg_class WHERE false").fetchall() == [(0,)]
+        assert connection.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
+
+
+@pytest.mark.usefixtures("way")
+def test_an_error_in_the_midst_of_rows_is_the_server_s(database):
+    query = b"COPY (SELECT 1 / (20000 - g) FROM generate_series(1, 20000) g) TO STDOUT"
+    with closing(psycopg.connect(database.uri, autocommit=True)) as connection:
+        with pytest.raises(psycopg.Error, match="division by zero") as raised:
+            list(copy_out(connection.pgconn, query, bytes, lambda: False))
+        assert raised.value.sqlstate == "22012"
+
+
+@pytest.mark.usefixtures("way")
+def test_who_looks_at_no_more_rows_waits_for_none(database):
+    """The server would send for ever."""
+    query = b"COPY (SELECT g, pg_sleep(0.01) FROM generate_series(1, 1000000) g) TO STDOUT"
+    with psycopg.connect(database.uri, autocommit=True) as connection:
+        chunks = copy_out(connection.pgconn, query, bytes, lambda: False)
+        assert next(chunks).startswith(b"1\t")
+        chunks.close()
