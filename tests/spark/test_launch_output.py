@@ -22,7 +22,7 @@ def test_a_failure_says_why_and_keeps_the_log(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
     monkeypatch.setattr(output.tempfile, "tempdir", str(tmp_path))
     with pytest.raises(PgcdcError) as caught:
-        submit(MergeOptions("in", "wh"), SparkOptions())
+        submit(MergeOptions("hdfs:/in", "wh"), SparkOptions())
     assert caught.value.message == (
         "could not merge: spark-submit ended with status 7: java.io.IOException: no space"
     )
@@ -36,7 +36,7 @@ def test_what_the_job_died_of_is_the_reason(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
     monkeypatch.setattr(output.tempfile, "tempdir", str(tmp_path))
     with pytest.raises(PgcdcError, match=r"ended with status 1: OSError: no room$"):
-        submit(MergeOptions("in", "wh"), SparkOptions())
+        submit(MergeOptions("hdfs:/in", "wh"), SparkOptions())
     (log,) = tmp_path.glob("pgcdc-spark-*.log")
     assert log.read_text() == "OSError: no room\nbye\n"
 
@@ -49,7 +49,7 @@ def saying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> tupl
     monkeypatch.setattr(output.tempfile, "tempdir", str(tmp_path))
     said: list[str] = []
     with pytest.raises(PgcdcError) as caught:
-        submit(MergeOptions("in", "wh"), SparkOptions("spark://there:7077"), None, said.append)
+        submit(MergeOptions("hdfs:/in", "wh"), SparkOptions("spark://there:7077"), None, said.append)
     return caught.value, said
 
 
@@ -97,7 +97,7 @@ def test_stack_frames_are_no_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_spark_ends_with_the_command(tmp_path: Path, number: int) -> None:
     executable(tmp_path / "spark" / "bin" / "spark-submit", f"echo $$ > {tmp_path}/pid; exec sleep 1000")
-    line = [*PGCDC, "spark-submit", "--input", "in", "--warehouse", "wh"]
+    line = [*PGCDC, "spark-submit", "--input", "hdfs:/in", "--warehouse", "wh"]
     ran = subprocess.Popen(line, cwd=tmp_path, env={**os.environ, "SPARK_HOME": str(tmp_path / "spark")})
     while not (tmp_path / "pid").is_file() or not (tmp_path / "pid").read_text().endswith("\n"):
         assert ran.poll() is None

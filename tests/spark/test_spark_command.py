@@ -55,10 +55,12 @@ DONE |= {"inserted": 1200, "updated": 30, "deleted": 4}
 
 @pytest.fixture
 def spark_home(tmp_path: Path) -> Path:
-    """A Spark that leaves a trace, makes noise, tells of a table and prints a summary.
+    """A Spark that leaves a trace, makes noise, tells of a table and prints a summary; and an input for it.
 
     As in Spark's own PythonRunner, all that the job says comes by standard output.
     """
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "manifest.jsonl").touch()
     said = tmp_path / "summary"
     said.write_text(json.dumps(SUMMARY) + "\n")
     executable(
