@@ -63,16 +63,17 @@ def _rows_from_libpq(pgconn: PGconn, statement: bytes, stopped: Callable[[], boo
 
 
 class _Wait:
-    """Waits a while for something to arrive; false if stopped."""
+    """Waits a while for something to arrive; false if stopped. `in_vain` says that nothing did."""
 
     def __init__(self, pgconn: PGconn, stopped: Callable[[], bool]) -> None:
         self._pgconn = pgconn
         self._stopped = stopped
+        self.in_vain = False
         self._readable = select.poll()
         self._readable.register(pgconn.socket, select.POLLIN)
 
     def __call__(self) -> bool:
-        self._readable.poll(TICK * 1000)
+        self.in_vain = not self._readable.poll(TICK * 1000)
         self._pgconn.consume_input()
         return not self._stopped()
 
@@ -90,6 +91,8 @@ def _chunks(pgconn: PGconn, wait: _Wait) -> Iterator[memoryview]:
                 room -= size
             elif size < 0 or not wait():
                 size = -1
+                break
+            elif wait.in_vain:
                 break
         if rows:
             yield memoryview(b"".join(rows))

@@ -131,7 +131,7 @@ def test_an_error_in_the_midst_of_rows_is_the_server_s(database):
 def test_who_looks_at_no_more_rows_waits_for_none(database):
     """The server would send for ever."""
     query = b"COPY (SELECT g, pg_sleep(0.01) FROM generate_series(1, 1000000) g) TO STDOUT"
-    with psycopg.connect(database.uri, autocommit=True) as connection:
+    with closing(psycopg.connect(database.uri, autocommit=True)) as connection:
         chunks = copy_out(connection.pgconn, query, bytes, lambda: False)
         assert next(chunks).startswith(b"1\t")
         chunks.close()
