@@ -8,6 +8,7 @@ import pytest
 from batches import UNCHANGED, Stream, change, full, key_only, stamp, table
 
 from pgcdc_cli.changes.slice import MessageChange
+from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.wal2json.format import Wal2jsonFormat
 from pgcdc_cli.formats.wal2json.options import read_options
 
@@ -85,6 +86,15 @@ def test_a_timestamp_is_as_the_server_prints_it():
     found = lines(Stream([replace(batch, stamps=stamps)]), include_timestamp="on", include_xids="on")
     assert [json.loads(line)["timestamp"] for line in found] == list(moments.values())
     assert [json.loads(line)["xid"] for line in found] == [7, 8, 9]
+
+
+def test_a_time_that_no_server_has_is_an_error_where_it_is_asked_for():
+    batch = change(table({"id": "int4"}), "I", [0], [["1"]])
+    stream = Stream([replace(batch, stamps=replace(batch.stamps, commit_ts=np.array([2**62], np.int64)))])
+    with pytest.raises(PgcdcError, match="year") as caught:
+        lines(stream, include_timestamp="on")
+    assert caught.value.kind is ErrorKind.PROTOCOL
+    assert len(lines(stream)) == 1
 
 
 @pytest.mark.parametrize(

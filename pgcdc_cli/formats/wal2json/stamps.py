@@ -1,7 +1,6 @@
 """Where changes stand: the members `xid`, `timestamp` and `lsn`, each with its comma, as far as asked for."""
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
 from functools import lru_cache
 
 from pgcdc_cli.changes.slice import Stamp, Stamps
@@ -11,14 +10,13 @@ from pgcdc_cli.formats.stamps import (
     integer_text,
     lsn_fragments,
     one_lsn,
+    one_timestamp,
     timestamp_text,
     transaction_starts,
 )
 from pgcdc_cli.formats.wal2json.options import Wal2jsonOptions
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Fragment, Int64s
-
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - all are UTC, and say so by their +00
 
 
 def stamp_columns(stamps: Stamps, options: Wal2jsonOptions) -> Iterator[Fragment]:
@@ -37,7 +35,7 @@ def _transactions(xid: Int64s, commit_ts: Int64s, options: Wal2jsonOptions) -> I
         yield from (b',"xid":', integer_text(xid))
     if options.include_timestamp:
         text = kernels.replace_pattern(timestamp_text(commit_ts), r"\.?0*Z$", "+00")
-        yield from (b',"timestamp":"', kernels.replace_pattern(text, "T", " "), b'"')
+        yield from (b',"timestamp":"', kernels.replace_substring(text, b"T", b" "), b'"')
 
 
 def stamp_rows(stamps: Stamps, options: Wal2jsonOptions) -> Iterator[bytes]:
@@ -61,14 +59,14 @@ def one_transaction(stamp: Stamp, options: Wal2jsonOptions) -> bytes:
 
 @lru_cache(64)
 def _transaction(xid: int | None, commit_ts: int | None, options: Wal2jsonOptions) -> bytes:
-    number = b"%d" % xid if xid else b"null"
-    moment = b"null" if commit_ts is None else b'"%b"' % one_timestamp(commit_ts)
-    return (b',"xid":' + number if options.include_xids else b"") + (
-        b',"timestamp":' + moment if options.include_timestamp else b""
-    )
+    number = b',"xid":' + (b"%d" % xid if xid else b"null") if options.include_xids else b""
+    return number + (b',"timestamp":' + _moment(commit_ts) if options.include_timestamp else b"")
 
 
-def one_timestamp(micros: int) -> bytes:
-    """Print microseconds since 1970-01-01 UTC as the server does: `2026-01-02 03:04:05.6789+00`."""
-    text = str(_EPOCH + timedelta(microseconds=micros))
-    return (text.rstrip("0") if "." in text else text).encode() + b"+00"
+def _moment(commit_ts: int | None) -> bytes:
+    return b"null" if commit_ts is None else b'"%b"' % _as_server(one_timestamp(commit_ts))
+
+
+def _as_server(timestamp: bytes) -> bytes:
+    """Print `2026-01-02T03:04:05.678900Z` as the server does: `2026-01-02 03:04:05.6789+00`."""
+    return timestamp.replace(b"T", b" ").rstrip(b"0Z").rstrip(b".") + b"+00"
