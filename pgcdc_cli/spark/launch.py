@@ -75,13 +75,13 @@ def submit(
     USAGE where pyspark isn't installed, and for `extra` arguments that can't be.
     """
     _check_extra(spark.extra)
+    refuse_without_manifest(options.input)
+    refuse_if_locked(options.warehouse)
     with tempfile.TemporaryDirectory(prefix="pgcdc-spark-") as scratch:
         home = find_spark_home()
         environment = _environment(spark, home, Path(scratch))
         job = [str(SCRIPT), *options.arguments(), "--json", *(["--progress"] if on_table is not None else [])]
         command = [*_command(options, spark, home, Path(scratch)), *job]
-        refuse_without_manifest(options.input)
-        refuse_if_locked(options.warehouse)
         log = Path(scratch) / "log"
         listener = Listener(on_table, on_wait, verbose=spark.verbose)
         status = _run(command, environment, log, listener)

@@ -20,6 +20,7 @@ from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _ALL = ""
 _RECORD, _LOCK, _LOG = "_pgcdc.json", "_pgcdc.lock", "_pgcdc.log"
+_MANIFEST = "manifest.jsonl"
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def last_merged(options: MergeOptions) -> tuple[int, Lsn] | None:
     if len(everything) < len(options.modes) or options.unmatched({row.table for row in rows}):
         return None
     try:
-        manifest = (directory / "manifest.jsonl").read_bytes()
+        manifest = (directory / _MANIFEST).read_bytes()
         segments = list(_segments(manifest, options.until))
     except (OSError, ValueError, KeyError):
         return None  # the job says what is wrong with it
@@ -104,9 +105,9 @@ def _segments(manifest: bytes, until: int | None) -> Iterator[tuple[int, str]]:
 def refuse_without_manifest(location: str) -> None:
     """Raise SPARK if an input of this machine has no finished segment, before Spark is started."""
     directory = local_path(location)
-    if directory is not None and not (directory / "manifest.jsonl").exists():
+    if directory is not None and not (directory / _MANIFEST).exists():
         message, hint = NO_MANIFEST
-        raise PgcdcError(ErrorKind.SPARK, message.format(directory / "manifest.jsonl"), hint=hint)
+        raise PgcdcError(ErrorKind.SPARK, message.format(directory / _MANIFEST), hint=hint)
 
 
 def refuse_if_locked(warehouse: str) -> None:

@@ -54,7 +54,7 @@ def test_no_java_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PgcdcError) as caught:
-        submit(MergeOptions(str(tmp_path), str(tmp_path / "wh")), SparkOptions())
+        submit(MergeOptions("hdfs:/in", str(tmp_path / "wh")), SparkOptions())
     assert caught.value.kind is ErrorKind.SPARK
     assert caught.value.message == "could not start Spark: there is no Java 17 or newer"
     assert "pip install 'pgcdc-cli[demo]'" in caught.value.hint
@@ -248,7 +248,7 @@ def test_a_spark_of_another_version_is_refused(recorded: Path) -> None:
     core.parent.mkdir()
     core.touch()
     with pytest.raises(PgcdcError) as caught:
-        submit(MergeOptions("in", "wh"), SparkOptions())
+        submit(MergeOptions("hdfs:/in", "wh"), SparkOptions())
     assert caught.value.kind is ErrorKind.USAGE
     assert "it is version 3.5.1, not 4.1" in caught.value.message
 
