@@ -21,21 +21,17 @@ def publication_missing(setup: Setup) -> Iterator[Finding]:
     existing = [one.name for one in setup.all_publications]
     missing = [name for name in setup.publication_names if name not in existing]
     for name in missing:
-        message, near = f'publication "{name}" does not exist', nearest(name, existing)
-        if near:
-            yield Finding(
-                "publication-missing", "error", message, name, (), f"did you mean {quoted_list(near)}?"
+        statements: tuple[str, ...] = ()
+        if near := nearest(name, existing):
+            advice = f"did you mean {quoted_list(near)}?"
+        else:
+            statements = (*_create_right(setup), f"CREATE PUBLICATION {quoted(name)} FOR ALL TABLES;")
+            advice = (
+                "a slot that is older than the publication must be made anew; FOR TABLE instead of FOR ALL"
+                " TABLES needs no superuser"
             )
-            continue
-        yield Finding(
-            "publication-missing",
-            "error",
-            message,
-            name,
-            (*_create_right(setup), f"CREATE PUBLICATION {quoted(name)} FOR ALL TABLES;"),
-            "a slot that is older than the publication must be made anew; FOR TABLE instead of FOR ALL TABLES"
-            " needs no superuser",
-        )
+        message = f'publication "{name}" does not exist'
+        yield Finding("publication-missing", "error", message, name, statements, advice)
     if not existing and not missing:
         message = f'there is no publication in database "{setup.facts.database}"'
         advice = "create one with: pgcdc publication create NAME, before the slot"
