@@ -131,10 +131,10 @@ def test_the_script_meets_what_it_should(tmp_path, encoding):
 
 
 @pytest.mark.parametrize("how", ["before", "after", "short"])
-def test_a_crash_at_any_call_loses_and_doubles_nothing(tmp_path, encoding, how):
+def test_a_crash_at_any_call_loses_and_doubles_nothing(tmp_path, encoding, how, pytestconfig):
     calls = count_calls(tmp_path, encoding)
-    # Before a call is after the one before it, but for what the call itself leaves half done.
-    step = 5 if how == "before" else 1
+    # Before a call is after the one before it, but for what that one leaves to others.
+    step = 1 if how != "before" or pytestconfig.getoption("--long") else 5
     for at in [n for n, call in enumerate(calls) if how != "short" or call == "write"][::step]:
         path = str(tmp_path / f"d{at}")
         disk = FailingDisk(at, how)
@@ -146,9 +146,9 @@ def test_a_crash_at_any_call_loses_and_doubles_nothing(tmp_path, encoding, how):
 
 
 @pytest.mark.parametrize("code", ["ENOSPC", "EIO", "EROFS", "EMFILE", "EDQUOT"])
-def test_an_error_at_any_call_ends_the_run_and_loses_nothing(tmp_path, encoding, code):
+def test_an_error_at_any_call_ends_the_run_and_loses_nothing(tmp_path, encoding, code, pytestconfig):
     calls = count_calls(tmp_path, encoding)
-    step = 1 if code == "ENOSPC" else 7
+    step = 1 if code == "ENOSPC" or pytestconfig.getoption("--long") else 7
     for at in range(0, len(calls), step):
         path = str(tmp_path / f"d{at}")
         disk = FailingDisk(at, code)
