@@ -100,13 +100,27 @@ def test_what_says_nothing_about_events_is_not_warned_of(caplog):
     assert '"skip.messages.without.change" is not supported' in not_done
 
 
+def test_another_converter_than_json_is_a_warning(caplog):
+    with caplog.at_level(logging.WARNING, "pgcdc"):
+        connector_config(
+            {
+                "topic.prefix": "s",
+                "key.converter": "org.apache.kafka.connect.json.JsonConverter",
+                "value.converter": "io.confluent.connect.avro.AvroConverter",
+            }
+        )
+    [warning] = caplog.messages
+    assert "value.converter" in warning
+    assert "AvroConverter" in warning
+
+
 def test_what_is_unknown_or_not_followed_is_a_warning(caplog):
     with caplog.at_level(logging.WARNING, "pgcdc"):
-        connector_config({"topic.prefix": "s", "table.includelist": "a", "transforms": "x", "tasks.max": "1"})
+        connector_config({"topic.prefix": "s", "table.includelist": "a", "driver.x": "x", "tasks.max": "1"})
     unknown, not_done = caplog.messages
     assert "table.includelist" in unknown
     assert "table.include.list" in unknown
-    assert "transforms" in not_done
+    assert "driver.x" in not_done
 
 
 def test_lists_match_whole_names_whatever_their_case():

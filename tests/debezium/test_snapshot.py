@@ -12,7 +12,8 @@ import pytest
 from processes import PGCDC, wait_until
 
 from pgcdc_cli.catalog.table_facts import describe_alone
-from pgcdc_cli.stream.snapshot import Snapshot
+from pgcdc_cli.stream.snapshot import SlotSnapshot, Snapshot
+from pgcdc_cli.stream.snapshot_tables import Wanted, find_tables
 
 
 def command(database, output, *more, mode="initial"):
@@ -126,9 +127,10 @@ def test_the_timeouts_of_other_sessions_do_not_cut_a_snapshot_short(database):
     database.execute("CREATE PUBLICATION p FOR TABLE t")
     for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
         database.execute(f"ALTER DATABASE {database.name} SET {name} = '500ms'")
-    with closing(Snapshot(database.uri, ["p"])) as snapshot:
+    with closing(SlotSnapshot(database.uri)) as exported:
         time.sleep(1)
-        slices = snapshot.slices(lambda _schema, _table: True, describe_alone)
+        tables = find_tables(exported.session, Wanted(["p"]), describe_alone)
+        slices = Snapshot(exported.session, exported.position).slices(tables)
         rows = sum(map(len, next(slices).changes))
         time.sleep(1)
         rows += sum(len(batch) for part in slices for batch in part.changes)

@@ -223,3 +223,13 @@ def test_names_and_prefixes_are_escaped_as_values_are() -> None:
     written = b"".join(bytes(piece.data) for piece in started(PLAIN).encode(stream.slice()).pieces)
     for part in (rb'"a\u001B":"v\u001B"', rb'"table":"t\u001B"', rb'"prefix":"p\u001B\uD83D\uDE00"'):
         assert part in written
+
+
+@pytest.mark.parametrize("version", ["2.5", "3.4"])
+def test_a_message_before_the_first_transaction_has_no_time(version: str) -> None:
+    """Its nanoseconds are a number, too."""
+    lone = replace(stamp(1), xid=None, commit_ts=None)
+    stream = Stream(messages=[MessageChange(lone, transactional=False, prefix="p", content=b"x")])
+    [found] = records(stream, replace(PLAIN, debezium_version=version))
+    times = [value for name, value in found["value"]["source"].items() if name.startswith("ts_")]
+    assert times == ([0] if version == "2.5" else [0, 0, 0])

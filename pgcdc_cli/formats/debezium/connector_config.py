@@ -5,6 +5,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.formats.debezium.message_transforms import Transform
+
 Patterns = tuple[re.Pattern[str], ...]
 _BY_COLUMN, _BY_TYPE = 2, 3
 """Where these rules stand in Debezium's order of looking for the one rule that a column follows."""
@@ -65,6 +68,7 @@ class ConnectorConfig:
     database_sslrootcert: str = ""
     debezium_version: str = "2.5"
     masks: tuple[tuple[str, Patterns], ...] = ()
+    transforms: tuple[Transform, ...] = ()
 
     def __hash__(self) -> int:
         """Hash quickly: a run has one or two of them, which are looked up for every batch."""
@@ -77,6 +81,8 @@ class ConnectorConfig:
             f"{name}={getattr(self, name)!r}"
             for name in self.__dataclass_fields__
             if not name.startswith(("database_", "slot_", "publication_"))
+            # Without one, a directory of an older version goes on.
+            and (name != "transforms" or self.transforms)
         ]
         return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
@@ -89,6 +95,17 @@ class ConnectorConfig:
     @property
     def placeholder(self) -> str:
         return self.placeholder_octets.decode("utf-8", "replace")
+
+    def transform(self, topic: str) -> Transform | None:
+        """Find what transforms the records of a topic; a USAGE error if that is several."""
+        found = [one for one in self.transforms if one.predicate is None or one.predicate.holds(topic)]
+        if len(found) > 1:
+            raise PgcdcError(
+                ErrorKind.USAGE,
+                f'could not transform the records of "{topic}": several of transforms are for them',
+                hint="let predicates tell them apart",
+            )
+        return found[0] if found else None
 
     def includes_table(self, schema: str, table: str) -> bool:
         """Whether the filters let a table through."""

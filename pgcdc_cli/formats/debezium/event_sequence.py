@@ -10,6 +10,10 @@ from pgcdc_cli.formats.debezium.record import EventOrders, Positions
 from pgcdc_cli.types.kernels import Fragment, Int64s
 
 _NO_COMMIT = -1
+MESSAGE_COLLECTION = (
+    "io.debezium.connector.postgresql.LogicalDecodingMessageMonitor$LogicalDecodingMessageId@0"
+)
+"""What 3.4 calls the collection of a logical decoding message, each of which is another by its address."""
 _STAMPS = ("index", "lsn", "commit_lsn", "commit_ts", "xid", "seq")
 
 

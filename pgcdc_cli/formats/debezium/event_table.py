@@ -12,21 +12,16 @@ from typing import Any
 
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts, TableSchema
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
+from pgcdc_cli.formats.debezium.event_column import EventColumn
 from pgcdc_cli.formats.debezium.masks import masked, parse_mask, with_parameters
+from pgcdc_cli.formats.debezium.message_transforms import EventRouter, ExtractNewRecordState, Transform
+from pgcdc_cli.formats.debezium.outbox import OutboxLayout, outbox_layout
 from pgcdc_cli.formats.debezium.types import connect_schemas, texts
-from pgcdc_cli.formats.debezium.types.connect_schemas import Schema, render
+from pgcdc_cli.formats.debezium.types.connect_schemas import Schema
 from pgcdc_cli.formats.debezium.types.kind import NULL, Field, inexact, token
 from pgcdc_cli.formats.debezium.types.registry import field_for
 from pgcdc_cli.formats.debezium.types.source_type import source_type
-
-
-@dataclass(frozen=True, slots=True)
-class EventColumn:
-    """A field, and where its values stand in the table's columns."""
-
-    index: int
-    field: Field
-    label: bytes
+from pgcdc_cli.formats.debezium.unwrapped import route_column, unwrapped_schema
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,6 +30,8 @@ class EventTable:
 
     `key` counts into both; it is None without a key, and empty where all of its types are left out.
     `key_head` and `value_head` begin the record's key and value, schema included, and `_tail` ends them.
+    `unwrap` says what becomes of the events, and `routed` which of all columns tells the topic instead; or
+    `outbox` what is made of an outbox's.
     """
 
     topic: bytes
@@ -45,18 +42,28 @@ class EventTable:
     key_tail: bytes
     value_head: bytes
     value_tail: bytes
+    unwrap: ExtractNewRecordState | None = None
+    further: tuple[EventColumn, ...] = ()
+    routed: int | None = None
+    outbox: OutboxLayout | None = None
 
     @property
     def all_columns(self) -> tuple[EventColumn, ...]:
-        return self.columns + self.key_only
+        """Those of rows, then those of keys alone, then what a transform makes of some."""
+        return self.columns + self.key_only + self.further
 
 
 @lru_cache(4096)
 def event_table(
     table: TableSchema, facts: TableFacts | None, config: ConnectorConfig, *, snapshot: bool
 ) -> EventTable:
-    """Lay a table out. `facts` are the table's, which make no difference between versions otherwise."""
-    plain = _plain(table, config, snapshot=snapshot)
+    """Lay a table out. `facts` are the table's, which make no difference between versions otherwise.
+
+    Raises a USAGE error where a message transform doesn't fit the table.
+    """
+    full_name = connect_schemas.topic(config, table.schema, table.name)
+    transform = config.transform(full_name)
+    plain = _plain(table, _of_rows(config, transform), snapshot=snapshot)
     columns = tuple(
         replace(column, field=_mapped(table, column, config, snapshot=snapshot))
         for name, column in plain.items()
@@ -68,18 +75,46 @@ def event_table(
     keys = [of_key[name] for name in wanted if name in of_key]
     key_only, key = _key_columns(columns, keys)
     adjust = connect_schemas.schema_adjuster(config)
-    full_name = connect_schemas.topic(config, table.schema, table.name)
     row = connect_schemas.struct(_fields(columns), adjust(f"{full_name}.Value"), optional=True)
-    value = connect_schemas.envelope(row, adjust(f"{full_name}.Envelope"), config)
     key_schema = connect_schemas.struct(_fields(keys), adjust(f"{full_name}.Key"))
-    return EventTable(
+    laid_out = EventTable(
         token(full_name),
         columns,
         key_only,
         key if any(column.name in wanted for column in table.columns) else None,
-        *wrapping(key_schema, enabled=config.key_converter_schemas_enable),
-        *wrapping(value, enabled=config.value_converter_schemas_enable),
+        *connect_schemas.wrapping(key_schema, enabled=config.key_converter_schemas_enable),
+        *connect_schemas.wrapping(
+            connect_schemas.envelope(row, adjust(f"{full_name}.Envelope"), config),
+            enabled=config.value_converter_schemas_enable,
+        ),
     )
+    if isinstance(transform, ExtractNewRecordState):
+        return _unwrapped(laid_out, row, transform, config)
+    return laid_out if transform is None else _outbox(laid_out, row, transform, config)
+
+
+def _unwrapped(
+    table: EventTable, row: Schema, unwrap: ExtractNewRecordState, config: ConnectorConfig
+) -> EventTable:
+    value = unwrapped_schema(row, unwrap, config.debezium_version)
+    head, tail = connect_schemas.wrapping(value, enabled=config.value_converter_schemas_enable)
+    further = route_column(table.columns, unwrap, json.loads(table.topic))
+    routed = len(table.all_columns) if further else None
+    return replace(table, value_head=head, value_tail=tail, unwrap=unwrap, further=further, routed=routed)
+
+
+def _outbox(table: EventTable, row: Schema, router: EventRouter, config: ConnectorConfig) -> EventTable:
+    layout = outbox_layout(table.columns, row, router, config)
+    return replace(table, outbox=layout, further=layout.columns)
+
+
+def _of_rows(config: ConnectorConfig, transform: Transform | None) -> ConnectorConfig:
+    """Give the configuration of rows: some transforms put defaults for nulls, whatever converters do."""
+    if isinstance(transform, ExtractNewRecordState):
+        filled = transform.rewrites and transform.fill
+    else:
+        filled = transform is not None
+    return replace(config, value_converter_replace_null_with_default=True) if filled else config
 
 
 def _of_key(config: ConnectorConfig) -> ConnectorConfig:
@@ -89,11 +124,6 @@ def _of_key(config: ConnectorConfig) -> ConnectorConfig:
         value_converter_replace_null_with_default=config.key_converter_replace_null_with_default,
         value_converter_decimal_format=config.key_converter_decimal_format,
     )
-
-
-def wrapping(schema: Schema, *, enabled: bool) -> tuple[bytes, bytes]:
-    """Give what stands before and behind a payload."""
-    return (b'{"schema":' + render(schema) + b',"payload":', b"}") if enabled else (b"", b"")
 
 
 def _key(table: TableSchema, facts: TableFacts | None) -> tuple[str, ...]:
@@ -207,6 +237,8 @@ def described(
 
 def _columns(table: TableSchema, layout: EventTable, config: ConnectorConfig) -> dict[str, Any]:
     """Describe each column by name; null for one that the configuration leaves out."""
+    if layout.unwrap is not None or layout.outbox is not None:
+        return {column.name: inexact("transforms leave only a part of them") for column in table.columns}
     fields = {table.columns[column.index].name: column.field for column in layout.columns}
     names = [field.name for field in fields.values()]
     columns: dict[str, Any] = {}

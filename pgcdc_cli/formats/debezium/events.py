@@ -19,31 +19,38 @@ from pgcdc_cli.changes.slice import (
     TruncateChange,
 )
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
-from pgcdc_cli.formats.debezium.event_sequence import TransactionCounts
-from pgcdc_cli.formats.debezium.event_table import EventColumn, EventTable, wrapping
+from pgcdc_cli.formats.debezium.event_column import EventColumn
+from pgcdc_cli.formats.debezium.event_sequence import MESSAGE_COLLECTION, TransactionCounts
+from pgcdc_cli.formats.debezium.event_table import EventTable
 from pgcdc_cli.formats.debezium.losses import Cells, Losses
 from pgcdc_cli.formats.debezium.record import (
     NONE,
     Fragments,
+    Handled,
     Positions,
     RowRecords,
+    Rows,
     RunContext,
+    Tokens,
+    json_object,
+    key_header,
     lines_of,
     record_line,
     source_block,
+    source_members,
+    transaction_block,
 )
 from pgcdc_cli.formats.debezium.types import connect_schemas
-from pgcdc_cli.formats.debezium.types.connect_schemas import Schema
+from pgcdc_cli.formats.debezium.types.connect_schemas import Schema, wrapping
 from pgcdc_cli.formats.debezium.types.java import buckets, java_hash
 from pgcdc_cli.formats.debezium.types.kind import token
 from pgcdc_cli.formats.debezium.types.texts import encoded
+from pgcdc_cli.formats.debezium.unwrapped_records import Members, control_headers, row_records
 from pgcdc_cli.formats.lines import LINES, Lines, joined_lines
 from pgcdc_cli.formats.stamps import integer_text
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import ArrowArray, Booleans, Fragment, Int64s
 
-Tokens = tuple[Fragment, ...]
-"""One JSON token a column: a constant or one per row."""
 _OPERATIONS = {"I": "c", "U": "u", "R": "r"}
 _NULL = b"null"
 
@@ -72,19 +79,17 @@ def row_event(
     table: EventTable,
     records: RowRecords,
     config: ConnectorConfig,
-    images: tuple[Tokens | None, Tokens | None],
+    images: Rows,
 ) -> Fragments:
     """Give what, joined row by row, are changes that leave the key alone; `images` are old and new."""
     old, new = images
-    before = NONE if old is None else _struct(table, old)
     if new is None:
         assert old is not None
-        event = records.event("d", _key(table, old), before=before)
-        return [*event, *(records.tombstone(_key(table, old)) if config.tombstones_on_delete else ())]
+        key = _key(table, old)
+        event = records.event("d", key, images)
+        return [*event, *(records.tombstone(key) if config.tombstones_on_delete else ())]
     code = _OPERATIONS[operation]
-    if code in config.skipped_operations:
-        return ()
-    return records.event(code, _key(table, new), before=before, after=_struct(table, new))
+    return () if code in config.skipped_operations else records.event(code, _key(table, new), images)
 
 
 def event_counts(batch: ChangeBatch, table: EventTable, config: ConnectorConfig) -> Int64s:
@@ -113,15 +118,14 @@ def _moved(
 ) -> Fragments:
     """A changed key: the old row is deleted, the new one created, and each says where the other is."""
     old_key, new_key = _key(table, old), _key(table, new)
-    to = records.header("__debezium.newkey", new_key)
-    away = records.header("__debezium.oldkey", old_key)
+    to, away = key_header("__debezium.newkey", new_key), key_header("__debezium.oldkey", old_key)
     skipped, two = config.skipped_operations, list[Fragment]()
     if "d" not in skipped:
-        two += records.event("d", old_key, before=_struct(table, old), headers=to)
+        two += records.event("d", old_key, (old, None), headers=to)
         two += records.tombstone(old_key, headers=to) if config.tombstones_on_delete else ()
     if "c" not in skipped:
         second = "d" not in skipped
-        two += records.event("c", new_key, after=_struct(table, new), headers=away, second=second)
+        two += records.event("c", new_key, (None, new), headers=away, second=second)
     return two
 
 
@@ -131,14 +135,14 @@ def _image(
     old: FullImage | KeyImage | None = None,
     losses: Losses | None = None,
 ) -> Tokens | None:
-    """Every column's tokens, the key's own behind them.
+    """Every column's tokens, those that only the key or a transform has behind them.
 
     An unchanged TOAST value is the old row's, where the server sent that.
     """
     if image is None:
         return None
     row = tuple(_tokens(column, image, old, losses) for column in table.columns)
-    return row + tuple(_tokens(column, image, old, None) for column in table.key_only)
+    return row + tuple(_tokens(column, image, old, None) for column in table.all_columns[len(row) :])
 
 
 def _tokens(
@@ -166,23 +170,12 @@ def _choose(mask: Booleans, one: pa.BinaryArray, other: pa.BinaryArray) -> pa.Bi
     return kernels.as_binary(kernels.take(kernels.concat_bytes([one, other]), rows))
 
 
-def _struct(table: EventTable, tokens: Tokens) -> Fragments:
-    return _object([(column.label, value) for column, value in zip(table.columns, tokens, strict=False)])
-
-
 def _key(table: EventTable, tokens: Tokens) -> Fragments:
     if table.key is None:
         return (_NULL,)
     columns = table.all_columns
-    members = _object([(columns[index].label, tokens[index]) for index in table.key])
+    members = json_object([(columns[index].label, tokens[index]) for index in table.key])
     return (table.key_head, *members, table.key_tail)
-
-
-def _object(members: list[tuple[bytes, Fragment]]) -> Fragments:
-    fragments: list[Fragment] = [b"{"]
-    for number, (label, value) in enumerate(members):
-        fragments += [b"," + label if number else label, value]
-    return (*fragments, b"}")
 
 
 def _changed(keys: Iterable[tuple[Fragment, Fragment]], rows: int) -> Booleans:
@@ -209,30 +202,34 @@ _BEGIN: Fragments = (b'"BEGIN"', b"null", b',"data_collections":null')
 
 
 def truncate(
-    context: RunContext, change: TruncateChange, table: EventTable, positions: Positions, handled: bytes
+    context: RunContext, change: TruncateChange, table: EventTable, positions: Positions, handled: Handled
 ) -> bytes:
     """Build the event of one table of a TRUNCATE; the arguments are those of `RowRecords`."""
     names = (change.table.schema, change.table.name)
-    return _line(RowRecords(context, table, names, positions, handled).event("t", (b"null",)))
+    return _line(row_records(context, table, names, positions, handled).event("t", NONE, (None, None)))
 
 
 def message(context: RunContext, change: MessageChange, positions: Positions, now: int) -> bytes:
     """Build a logical decoding message's event."""
     config = context.config
     prefix, content = token(change.prefix), encoded(config)(change.content)
-    source = source_block(context, ("", ""), positions)
-    transaction = b',"transaction":null' if context.newer else b""
+    source = source_members(context, ("", ""), positions)
+    millis = b"%d" % (now // 1_000_000)
+    transaction = (b',"transaction":', *transaction_block(positions)) if context.newer else ()
     value: tuple[Fragment, ...] = (
-        b'{"op":"m","ts_ms":%d,"source":' % (now // 1_000_000),
-        *source,
-        transaction + b',"message":{"prefix":%s,"content":%s}}' % (prefix, content),
+        b'{"op":"m","ts_ms":' + millis + b',"source":',
+        *source_block(context, source),
+        *transaction,
+        b',"message":{"prefix":%s,"content":%s}}' % (prefix, content),
     )
     key = _wrapped(
         connect_schemas.MESSAGE_KEY, [b'{"prefix":%s}' % prefix], enabled=config.key_converter_schemas_enable
     )
     head, tail = wrapping(connect_schemas.message(config), enabled=config.value_converter_schemas_enable)
-    topic = token(f"{config.topic_prefix}.message")
-    return _line(record_line(context, topic, key, (head, *value, tail)))
+    topic = f"{config.topic_prefix}.message"
+    members: Members = {"": {"op": (b'"m"',), "ts_ms": (millis,)}, "source": source}
+    headers = control_headers(context, topic, members)
+    return _line(record_line(context, token(topic), key, (head, *value, tail), headers))
 
 
 def transactions(
@@ -254,6 +251,11 @@ def _totals(totals: TransactionCounts, transactions: int) -> tuple[ArrowArray, A
     heads = kernels.binary([b'{"data_collection":%s,"event_count":' % token(name) for name in totals.names])
     ended = totals.transaction < transactions
     transaction, table, events = totals.transaction[ended], totals.table[ended], totals.events[ended]
+    # Each message is a collection of its own.
+    single = np.array([name == MESSAGE_COLLECTION for name in totals.names], np.bool_)[table]
+    times = np.where(single, events, 1)
+    transaction, table = np.repeat(transaction, times), np.repeat(table, times)
+    events = np.repeat(np.where(single, 1, events), times)
     sizes = np.bincount(transaction, minlength=transactions)
     order = np.lexsort((buckets(hashes[table], sizes[transaction]), transaction))
     elements = kernels.join([kernels.take(heads, table[order]), integer_text(events[order]), b"}"])
@@ -267,11 +269,16 @@ def _transactions(context: RunContext, stamps: Stamps, rows: Int64s, members: Fr
     identity = (b'"', integer_text(stamps.xid[rows]), b":", integer_text(stamps.lsn[rows]), b'"')
     status, *counts = members
     value = (b'{"status":', status, b',"id":', *identity, b',"event_count":', *counts)
-    value = (*value, b',"ts_ms":', integer_text(stamps.commit_ts[rows] // 1000), b"}")
-    topic = token(connect_schemas.topic(context.config, context.config.topic_transaction))
+    millis = integer_text(stamps.commit_ts[rows] // 1000)
+    value = (*value, b',"ts_ms":', millis, b"}")
+    topic = connect_schemas.topic(context.config, context.config.topic_transaction)
     key = (b'{"id":', *identity, b"}")
     record = _control(
-        context, topic, (connect_schemas.TRANSACTION_KEY, key), (connect_schemas.TRANSACTION_VALUE, value)
+        context,
+        topic,
+        (connect_schemas.TRANSACTION_KEY, key),
+        (connect_schemas.TRANSACTION_VALUE, value),
+        millis,
     )
     return lines_of(record, len(rows))
 
@@ -279,25 +286,28 @@ def _transactions(context: RunContext, stamps: Stamps, rows: Int64s, members: Fr
 def heartbeat(context: RunContext, millis: int) -> bytes:
     """Build a heartbeat record."""
     config = context.config
-    topic = token(config.topic_delimiter.join((config.topic_heartbeat_prefix, config.topic_prefix)))
+    topic = config.topic_delimiter.join((config.topic_heartbeat_prefix, config.topic_prefix))
     key = b'{"serverName":%s}' % token(config.topic_prefix)
-    value = b'{"ts_ms":%d}' % millis
+    at = b"%d" % millis
+    value = (b'{"ts_ms":', at, b"}")
     record = _control(
-        context, topic, (connect_schemas.HEARTBEAT_KEY, [key]), (connect_schemas.HEARTBEAT_VALUE, [value])
+        context, topic, (connect_schemas.HEARTBEAT_KEY, [key]), (connect_schemas.HEARTBEAT_VALUE, value), at
     )
     return _line(record)
 
 
 def _control(
     context: RunContext,
-    topic: bytes,
+    topic: str,
     key: tuple[Schema, Fragments],
     value: tuple[Schema, Fragments],
+    millis: Fragment,
 ) -> Fragments:
     config = context.config
+    headers = control_headers(context, topic, {"": {"ts_ms": (millis,)}})
     wrapped_key = _wrapped(*key, enabled=config.key_converter_schemas_enable)
     wrapped_value = _wrapped(*value, enabled=config.value_converter_schemas_enable)
-    return record_line(context, topic, wrapped_key, wrapped_value)
+    return record_line(context, token(topic), wrapped_key, wrapped_value, headers)
 
 
 def _wrapped(schema: Schema, payload: Fragments, *, enabled: bool) -> Fragments:
@@ -306,4 +316,4 @@ def _wrapped(schema: Schema, payload: Fragments, *, enabled: bool) -> Fragments:
 
 
 def _line(record: Fragments) -> bytes:
-    return bytes(joined_lines(lines_of(record, 1)))
+    return bytes(joined_lines(lines_of(record, 1))) if record else b""

@@ -14,12 +14,21 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 import pyarrow as pa
 
-from pgcdc_cli.changes.slice import Boundaries, ChangeBatch, LastCommit, Slice, Stamps, TruncateChange
+from pgcdc_cli.changes.slice import (
+    Boundaries,
+    ChangeBatch,
+    LastCommit,
+    MessageChange,
+    Slice,
+    Stamps,
+    TruncateChange,
+)
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.formats.capabilities import Capabilities, Compression, Layout
 from pgcdc_cli.formats.debezium import events
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.event_sequence import (
+    MESSAGE_COLLECTION,
     EventCounts,
     EventSequence,
     EventSequenceState,
@@ -28,8 +37,9 @@ from pgcdc_cli.formats.debezium.event_sequence import (
 from pgcdc_cli.formats.debezium.event_table import EventTable, described, event_table
 from pgcdc_cli.formats.debezium.events import event_counts, row_lines
 from pgcdc_cli.formats.debezium.losses import LOSSES, Losses
-from pgcdc_cli.formats.debezium.record import EventOrders, Positions, RowRecords, RunContext, handled
+from pgcdc_cli.formats.debezium.record import EventOrders, Handled, Positions, RunContext, handled
 from pgcdc_cli.formats.debezium.record_template import few_lines, is_few, row_template
+from pgcdc_cli.formats.debezium.unwrapped_records import row_records
 from pgcdc_cli.formats.interface import Data, EncodedSlice, Piece
 from pgcdc_cli.formats.lines import LINES, SUFFIXES, EncodedLines, Lines, compress, joined_lines, not_empty
 from pgcdc_cli.formats.stream_order import MESSAGES, Encoded, tables_of
@@ -49,7 +59,7 @@ class DebeziumFormat:
     """Needs begins and commits in its slices, and to know where it starts (`restart`)."""
 
     name: ClassVar[str] = "debezium"
-    tail: ClassVar[bytes] = b""
+    tail: ClassVar[None] = None
     capabilities: ClassVar[Capabilities] = Capabilities(("table", "stream"), ("none", "gzip", "zstd"))
     decodes: ClassVar[Literal[True]] = True
     wants_boundaries: ClassVar[bool] = True
@@ -90,15 +100,16 @@ class DebeziumFormat:
         now = time.time_ns()
         sequence = EventSequence(slice_, self._state)
         changes = list(self._wanted(slice_))
-        orders, totals = self._count(changes, sequence)
+        messages = [message for message in slice_.messages if self.config.includes_message(message.prefix)]
+        orders, totals = self._count(changes, messages, sequence)
         encoded: list[EncodedLines] = []
-        at = handled(self._context, now)
-        for change, order in zip(changes, orders, strict=True):
+        at = handled(now)
+        for change, order in zip(changes, orders, strict=False):
             if isinstance(change, ChangeBatch):
                 encoded += self._rows(change, sequence, order, at)
             else:
-                encoded.append(self._truncate(change, sequence.position(change.stamp, order), at))
-        encoded += self._messages(slice_, sequence, now)
+                encoded += self._truncate(change, sequence.position(change.stamp, order), at)
+        encoded += self._messages(messages, orders[len(changes) :], sequence, now)
         if totals is not None:
             encoded += self._transactions(sequence.boundaries, totals)
         encoded += self._skipped(slice_)
@@ -116,12 +127,23 @@ class DebeziumFormat:
         return EncodedSlice((Piece(self._target(HEARTBEATS), 1, commit_lsn, commit_lsn, line),), None)
 
     def _count(
-        self, changes: Sequence[ChangeBatch | TruncateChange], sequence: EventSequence
+        self,
+        changes: Sequence[ChangeBatch | TruncateChange],
+        messages: Sequence[MessageChange],
+        sequence: EventSequence,
     ) -> tuple[Sequence[EventOrders | None], TransactionCounts | None]:
-        """Number the events of each change in its transaction, where that is asked for."""
+        """Number the events of each change, then of each message, where that is asked for.
+
+        Messages outside of transactions have no number; 2.5 counts none.
+        """
+        counted = [m for m in messages if m.transactional] if self._context.newer else []
         if not self.config.provide_transaction_metadata:
-            return [None] * len(changes), None
-        return sequence.count([self._counts(change) for change in changes])
+            return [None] * (len(changes) + len(messages)), None
+        index = np.array([message.stamp.index for message in counted], np.int64)
+        counts = [self._counts(change) for change in changes]
+        of_messages = EventCounts(MESSAGE_COLLECTION, index, np.ones(len(index), np.int64))
+        orders, totals = sequence.count([*counts, of_messages])
+        return [*orders[:-1], *_numbers(messages, orders[-1].total.tolist() if counted else [])], totals
 
     def _counts(self, change: ChangeBatch | TruncateChange) -> EventCounts:
         name = change.table.display
@@ -133,7 +155,7 @@ class DebeziumFormat:
         return EventCounts(name, index, event_counts(change, self._layout(change.table), self.config))
 
     def _rows(
-        self, batch: ChangeBatch, sequence: EventSequence, orders: EventOrders | None, at: bytes
+        self, batch: ChangeBatch, sequence: EventSequence, orders: EventOrders | None, at: Handled
     ) -> Iterator[EncodedLines]:
         losses = self._losses(batch.table, batch.stamps.lsn)
         # Rows of a snapshot are in no transaction.
@@ -144,7 +166,7 @@ class DebeziumFormat:
             lines: Lines = few_lines(batch, layout, self._context, positions, at)
         else:
             names = batch.table.schema, batch.table.name
-            records = RowRecords(self._context, layout, names, positions, at)
+            records = row_records(self._context, layout, names, positions, at)
             lines = row_lines(batch, layout, records, self.config, losses)
         stamps, some = batch.stamps, not_empty(lines)
         index, commit = stamps.index, stamps.commit_lsn
@@ -156,12 +178,13 @@ class DebeziumFormat:
         yield from _lost(losses, stamps)
 
     def _losses(self, table: TableSchema, lsn: Int64s) -> Losses | None:
-        """Look for losses in directories only, which tables are made of."""
-        return Losses(table, lsn, self._reported) if self.layout == "table" else None
+        """Look for losses in directories only, which tables are made of, but not of what is transformed."""
+        looked_for = self.layout == "table" and not self.config.transforms
+        return Losses(table, lsn, self._reported) if looked_for else None
 
     def _skipped(self, slice_: Slice) -> Iterator[EncodedLines]:
         """Report operations that are left out, in directories only."""
-        if self.layout == "stream":
+        if self.layout == "stream" or self.config.transforms:
             return
         skipped = self.config.skipped_operations
         left_out = [
@@ -187,17 +210,23 @@ class DebeziumFormat:
     def _layout(self, table: TableSchema, *, snapshot: bool = False) -> EventTable:
         return event_table(table, table.facts, self.config, snapshot=snapshot)
 
-    def _truncate(self, change: TruncateChange, positions: Positions, at: bytes) -> EncodedLines:
+    def _truncate(self, change: TruncateChange, positions: Positions, at: Handled) -> Iterator[EncodedLines]:
         line = events.truncate(self._context, change, self._layout(change.table), positions, at)
         stamps = positions.stamps
-        return Encoded(*self._target_of(change.table), stamps.index, stamps.commit_lsn, [line])
+        if line:
+            yield Encoded(*self._target_of(change.table), stamps.index, stamps.commit_lsn, [line])
 
-    def _messages(self, slice_: Slice, sequence: EventSequence, now: int) -> Iterator[EncodedLines]:
-        for message in slice_.messages:
-            if self.config.includes_message(message.prefix):
-                positions = sequence.position(message.stamp)
-                line, stamps = events.message(self._context, message, positions, now), positions.stamps
-                yield Encoded(self._target(MESSAGES), None, stamps.index, stamps.commit_lsn, [line])
+    def _messages(
+        self,
+        messages: Sequence[MessageChange],
+        orders: Sequence[EventOrders | None],
+        sequence: EventSequence,
+        now: int,
+    ) -> Iterator[EncodedLines]:
+        for message, order in zip(messages, orders, strict=True):
+            positions = sequence.position(message.stamp, order)
+            line, stamps = events.message(self._context, message, positions, now), positions.stamps
+            yield Encoded(self._target(MESSAGES), None, stamps.index, stamps.commit_lsn, [line])
 
     def _transactions(self, boundaries: Boundaries, totals: TransactionCounts) -> Iterator[EncodedLines]:
         stamps = boundaries.stamps
@@ -215,6 +244,14 @@ class DebeziumFormat:
         if self.layout == "stream":
             return table
         return described(table, table.facts, self.config, values_only=self.values_only)
+
+
+def _numbers(messages: Sequence[MessageChange], totals: Sequence[int]) -> Iterator[EventOrders | None]:
+    """Number messages; each is the first and only event of its collection."""
+    left = iter(totals)
+    for message in messages:
+        number = next(left, None) if message.transactional else None
+        yield None if number is None else EventOrders(np.array([number]), np.ones(1, np.int64))
 
 
 @lru_cache(4096)

@@ -4,37 +4,15 @@ import difflib
 import json
 import logging
 import re
-import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig, Patterns
+from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.masks import parse_mask
-
-PropertyKind = Literal["text", "verbatim", "topic", "flag", "number", "choice", "choices", "patterns", "keys"]
-
-
-@dataclass(frozen=True, slots=True)
-class Property:
-    """One property. `choices` are the values that a choice (or a list of choices) may have.
-
-    Blanks around a value are left out, but for `verbatim` ones.
-    """
-
-    name: str
-    kind: PropertyKind
-    doc: str
-    default: str = ""
-    choices: tuple[str, ...] = ()
-
-    @property
-    def attribute(self) -> str:
-        """What the configuration calls it."""
-        return self.name.replace(".", "_").replace("-", "_")
-
+from pgcdc_cli.formats.debezium.property_values import Property, patterns, value_of, wrong
+from pgcdc_cli.formats.debezium.transform_properties import is_transform_property, read_transforms
 
 _ADJUSTMENTS = ("none", "avro", "avro_unicode")
 _DECIMAL_FORMATS = ("base64", "numeric")
@@ -189,8 +167,6 @@ WITHOUT_MEANING = frozenset(
         "connector.class",
         "tasks.max",
         "plugin.name",
-        "key.converter",
-        "value.converter",
         "errors.max.retries",
         "errors.retry.delay.max.ms",
         "errors.retry.delay.initial.ms",
@@ -227,8 +203,6 @@ WITHOUT_MEANING = frozenset(
 NOT_DONE = frozenset(
     [
         "converters",
-        "transforms",
-        "predicates",
         "event.processing.failure.handling.mode",
         "slot.stream.params",
         "database.initial.statements",
@@ -273,12 +247,9 @@ NOT_DONE = frozenset(
 log = logging.getLogger("pgcdc")
 
 _BY_NAME = {known.name: known for known in PROPERTIES}
-_NOT_DONE = ("transforms.", "predicates.", "driver.", "signal.", "key.converter.", "value.converter.")
-_FLAGS = {"true": True, "false": False}
-_NOT_IN_TOPICS = re.compile(r"[^A-Za-z0-9._-]")
+_NOT_DONE = ("driver.", "signal.", "key.converter.", "value.converter.")
 _BLANKS = " \t\f"
 _ENTRY = re.compile(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
-_NOT_IN_COMMAS = re.compile(r"(?<!\\),")
 
 
 def read_properties(path: Path) -> dict[str, str]:
@@ -352,10 +323,12 @@ def connector_config(properties: Mapping[str, str]) -> ConnectorConfig:
     for name, text in properties.items():
         known = _BY_NAME.get(name)
         if known is not None:
-            values[known.attribute] = _value(known, text if known.kind == "verbatim" else text.strip())
+            values[known.attribute] = value_of(known, text if known.kind == "verbatim" else text.strip())
         elif name.startswith(MASK_PREFIXES):
-            masks.append((_mask_rule(name), _patterns(name, text)))
-        else:
+            masks.append((_mask_rule(name), patterns(name, text)))
+        elif name in {"key.converter", "value.converter"}:
+            _warn_of_converter(name, text)
+        elif not is_transform_property(name):
             _warn(name)
     if not values.get("topic_prefix"):
         raise PgcdcError(
@@ -364,7 +337,11 @@ def connector_config(properties: Mapping[str, str]) -> ConnectorConfig:
             hint="give it with -c topic.prefix=NAME",
         )
     _check_lists(values, properties)
-    return ConnectorConfig(**values, masks=tuple(sorted(masks, key=lambda mask: parse_mask(mask[0]).rank)))
+    return ConnectorConfig(
+        **values,
+        masks=tuple(sorted(masks, key=lambda mask: parse_mask(mask[0]).rank)),
+        transforms=read_transforms(properties, values.get("debezium_version", "2.5")),
+    )
 
 
 def _check_lists(values: Mapping[str, Any], properties: Mapping[str, str]) -> None:
@@ -372,7 +349,12 @@ def _check_lists(values: Mapping[str, Any], properties: Mapping[str, str]) -> No
     for kind in ("schema", "table", "column", "message.prefix"):
         include, exclude = (f"{kind}.{which}.list" for which in ("include", "exclude"))
         if values.get(_BY_NAME[include].attribute) and values.get(_BY_NAME[exclude].attribute):
-            raise _wrong(exclude, properties[exclude], f"has no place beside {include}")
+            raise wrong(exclude, properties[exclude], f"has no place beside {include}")
+
+
+def _warn_of_converter(name: str, text: str) -> None:
+    if not text.strip().endswith(".JsonConverter"):
+        log.warning('property "%s": "%s" is not supported: records are JsonConverter\'s', name, text)
 
 
 def _warn(name: str) -> None:
@@ -383,81 +365,6 @@ def _warn(name: str) -> None:
         return
     near = difflib.get_close_matches(name, _BY_NAME, n=1)
     log.warning('property "%s" is unknown%s', name, f': did you mean "{near[0]}"?' if near else "")
-
-
-def _wrong(name: str, text: str, reason: str) -> PgcdcError:
-    shown = "..." if "password" in name else text
-    return PgcdcError(ErrorKind.USAGE, f'could not use property "{name}": "{shown}" {reason}')
-
-
-def _value(known: Property, text: str) -> object:
-    if known.kind == "flag":
-        if text.lower() not in _FLAGS:
-            raise _wrong(known.name, text, "is neither true nor false")
-        return _FLAGS[text.lower()]
-    if known.kind == "number":
-        if not text.isascii() or not text.isdigit():
-            raise _wrong(known.name, text, "is no whole number")
-        return int(text)
-    if known.kind in {"choice", "choices"}:
-        return _choice(known, text)
-    if known.kind == "patterns":
-        return _patterns(known.name, text)
-    if known.kind == "topic" and _NOT_IN_TOPICS.search(text):
-        raise _wrong(known.name, text, "has characters other than letters and digits of ASCII, ., _ and -")
-    return _keys(known.name, text) if known.kind == "keys" else text
-
-
-def _choice(known: Property, text: str) -> object:
-    chosen = [part.strip().lower() for part in text.split(",")] if known.kind == "choices" else [text.lower()]
-    wrong = next((one for one in chosen if one not in known.choices), None)
-    if wrong is not None:
-        raise _wrong(known.name, wrong, f"is none of {', '.join(known.choices)}")
-    if known.kind == "choice":
-        return chosen[0]
-    if "none" in chosen and len(chosen) > 1:
-        raise _wrong(known.name, text, "has something beside none")
-    # The connector takes an r, and leaves nothing out for it.
-    return tuple(one for one in chosen if one not in {"none", "r"})
-
-
-def _patterns(name: str, text: str) -> Patterns:
-    """Compile a list of regular expressions, each of which must match a whole name.
-
-    As in Java, the case of ASCII letters alone makes no difference, and classes of characters are ASCII's.
-    """
-    parts = [part.strip().replace(r"\,", ",") for part in _NOT_IN_COMMAS.split(text)]
-    return tuple(_pattern(name, part) for part in parts if part)
-
-
-def _pattern(name: str, text: str) -> re.Pattern[str]:
-    try:
-        # Java knows sets within sets; Python warns of what looks like one.
-        with warnings.catch_warnings(action="error", category=FutureWarning):
-            return re.compile(_from_java_regex(text), re.IGNORECASE | re.ASCII)
-    except (re.error, FutureWarning) as error:
-        raise _wrong(name, text, f"is no regular expression: {error}") from error
-
-
-def _from_java_regex(text: str) -> str:
-    """Write what Java spells otherwise: quoted text, the end, named groups and POSIX classes."""
-    text = re.sub(r"\\Q(.*?)(?:\\E|\Z)", lambda match: re.escape(match[1]), text, flags=re.DOTALL)
-    text = re.sub(r"\(\?<(?=[A-Za-z])", "(?P<", text).replace(r"\z", r"\Z")
-    classes = {"Alpha": "a-zA-Z", "Digit": "0-9", "Alnum": "a-zA-Z0-9", "Lower": "a-z", "Upper": "A-Z"}
-    for name, letters in classes.items():
-        text = text.replace(rf"\p{{{name}}}", f"[{letters}]")
-    return text
-
-
-def _keys(name: str, text: str) -> Patterns:
-    """Compile patterns of whole columns, `schema.table.column`, from those of tables and of their columns."""
-    rules = []
-    for rule in filter(None, (part.strip() for part in text.split(";"))):
-        table, colon, columns = rule.rpartition(":")
-        if not colon or not columns.strip():
-            raise _wrong(name, rule, "is not TABLE:COLUMN,...")
-        rules += [_pattern(name, f"{table.strip()}.{column.strip()}") for column in columns.split(",")]
-    return tuple(rules)
 
 
 def _mask_rule(name: str) -> str:

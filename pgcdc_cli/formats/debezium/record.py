@@ -1,6 +1,6 @@
 """One record: topic, key, value, headers; its source block and, on request, its transaction block."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias, cast
@@ -21,6 +21,10 @@ Fragments: TypeAlias = Sequence[Fragment]
 _name = lru_cache(1024)(token)
 VERSIONS = {"2.5": b"2.5.4.Final", "3.4": b"3.4.3.Final"}
 NONE: Fragments = (b"null",)
+Tokens: TypeAlias = tuple[Fragment, ...]
+"""One JSON token a column: a constant or one per row."""
+Rows: TypeAlias = "tuple[Tokens | None, Tokens | None]"
+"""The old and the new row of a change."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,16 +41,17 @@ class RunContext:
         """The envelope of Debezium 3.4."""
         return self.config.debezium_version != "2.5"
 
-    def source(self) -> list[Fragment]:
+    def source(self) -> dict[str, Fragments]:
         """Begin the source block, up to the commit's time."""
         version, name = VERSIONS[self.config.debezium_version], _name(self.config.topic_prefix)
-        return [b'{"version":"%s","connector":"postgresql","name":%s,"ts_ms":' % (version, name)]
+        return {"version": (b'"%s"' % version,), "connector": (b'"postgresql"',), "name": (name,)}
 
-    def headers(self, more: Fragments = ()) -> Fragments:
-        """Build the headers' object; `more` are further ones, each followed by a comma."""
-        members = list(more)
-        if self.newer:
-            members += [self._context_headers()]
+    def headers(self, more: Fragments = (), added: Fragments = ()) -> Fragments:
+        """Build the headers' object.
+
+        `more` are further ones, `added` those of a message transform; each is followed by a comma.
+        """
+        members = [*more, *([self._context_headers()] if self.newer else ()), *added]
         if not members:
             return (b"{}",)
         last = members.pop()
@@ -144,6 +149,23 @@ class Variables:
         return (Variable(b"total"), Variable(b"of_table")) if self._numbered else None
 
 
+class Handled(NamedTuple):
+    """When a change was handled, since 1970 in each unit."""
+
+    ts_ms: bytes
+    ts_us: bytes
+    ts_ns: bytes
+
+
+HANDLED = Handled(Variable(b"ts_ms"), Variable(b"ts_us"), Variable(b"ts_ns"))
+"""For a template."""
+
+
+def handled(now: int) -> Handled:
+    """Say when a change was handled, from nanoseconds."""
+    return Handled(b"%d" % (now // 1_000_000), b"%d" % (now // 1000), b"%d" % now)
+
+
 class RowRecords:
     """The records of one batch's rows."""
 
@@ -153,105 +175,134 @@ class RowRecords:
         table: EventTable,
         names: tuple[str, str],
         positions: Positions | Variables,
-        handled: bytes,
+        handled: Handled,
     ) -> None:
         """`names` are schema and table; `handled` is what the function of that name gives."""
-        self._context = context
-        self._table = table
-        self._source = source_block(context, names, positions)
-        self._positions = positions
-        self._handled = handled
+        self.context = context
+        self.table = table
+        self.source = source_members(context, names, positions)
+        self.positions = positions
+        self.handled = handled
 
     def event(
-        self,
-        operation: str,
-        key: Fragments,
-        *,
-        before: Fragments = NONE,
-        after: Fragments = NONE,
-        headers: Fragments = (),
-        second: bool = False,
+        self, operation: str, key: Fragments, rows: Rows, *, headers: Fragments = (), second: bool = False
     ) -> Fragments:
         """Give the record of a change."""
-        table, transaction = self._table, _transaction(self._positions, second=second)
-        end = _envelope_end(self._context, operation, transaction, self._handled)
-        value = [table.value_head, b'{"before":', *before, b',"after":', *after, b',"source":', *self._source]
+        table = self.table
+        before, after = (NONE if row is None else row_object(table, row) for row in rows)
+        transaction = transaction_block(self.positions, second=second)
+        end = _envelope_end(self.context, operation, transaction, self.handled)
+        source = source_block(self.context, self.source)
+        value = [table.value_head, b'{"before":', *before, b',"after":', *after, b',"source":', *source]
         value += [b",", *end, b"}", table.value_tail]
-        return self._line(key, value, headers)
+        return self.line(table.topic, key, value, self.context.headers(headers))
 
     def tombstone(self, key: Fragments, *, headers: Fragments = ()) -> Fragments:
         """Give a record without a value; nothing where only values are written."""
-        return () if self._context.values_only else self._line(key, NONE, headers)
+        if self.context.values_only:
+            return ()
+        return self.line(self.table.topic, key, NONE, self.context.headers(headers))
 
-    def header(self, name: str, key: Fragments) -> Fragments:
-        """Give a header that holds another record's key."""
-        return (token(name) + b":", *key, b",")
+    def line(self, topic: Fragment, key: Fragments, value: Fragments, headers: Fragments) -> Fragments:
+        """Give a record's line."""
+        return record_line(self.context, topic, key, value, headers)
 
-    def _line(self, key: Fragments, value: Fragments, headers: Fragments) -> Fragments:
-        line_headers = self._context.headers(headers)
-        return record_line(self._context, self._table.topic, key, value, line_headers)
+
+def key_header(name: str, key: Fragments) -> Fragments:
+    """Give a header that holds another record's key."""
+    return (token(name) + b":", *key, b",")
+
+
+def row_object(table: EventTable, tokens: Tokens) -> Fragments:
+    """Give a row as an object."""
+    return json_object([(column.label, value) for column, value in zip(table.columns, tokens, strict=False)])
+
+
+def json_object(members: Sequence[tuple[bytes, Fragment]]) -> Fragments:
+    """Give an object; each member's label ends with its colon."""
+    fragments: list[Fragment] = [b"{"]
+    for number, (label, value) in enumerate(members):
+        fragments += [b"," + label if number else label, value]
+    return (*fragments, b"}")
 
 
 def record_line(
     context: RunContext,
-    topic: bytes,
+    topic: Fragment,
     key: Fragments,
     value: Fragments,
     headers: Fragments = (b"{}",),
 ) -> Fragments:
-    """Give a record's line; only those of rows have headers."""
+    """Give a record's line."""
     if context.values_only:
         return (*value, b"\n")
-    begin = b'{"topic":' + topic + b',"key":'
-    return (begin, *key, b',"value":', *value, b',"headers":', *headers, b"}\n")
+    begin = (b'{"topic":', topic, b',"key":')
+    return (*begin, *key, b',"value":', *value, b',"headers":', *headers, b"}\n")
 
 
-def handled(context: RunContext, now: int) -> bytes:
-    """Say when a change was handled, in nanoseconds since 1970."""
-    millis = b'"ts_ms":%d' % (now // 1_000_000)
-    return millis + b',"ts_us":%d,"ts_ns":%d' % (now // 1000, now) if context.newer else millis
-
-
-def _envelope_end(context: RunContext, operation: str, transaction: Fragments, handled: bytes) -> Fragments:
+def _envelope_end(context: RunContext, operation: str, transaction: Fragments, handled: Handled) -> Fragments:
     """Give the members of a row's value behind `source`."""
     op = b'"op":"%s",' % operation.encode()
+    millis = (b'"ts_ms":', handled.ts_ms)
     if context.newer:
-        return (b'"transaction":', *transaction, b"," + op, handled)
-    return (op, handled, b',"transaction":', *transaction)
+        finer = (b',"ts_us":', handled.ts_us, b',"ts_ns":', handled.ts_ns)
+        return (b'"transaction":', *transaction, b"," + op, *millis, *finer)
+    return (op, *millis, b',"transaction":', *transaction)
 
 
-def _transaction(positions: Positions | Variables, *, second: bool) -> Fragments:
+def transaction_block(positions: Positions | Variables, *, second: bool = False) -> Fragments:
     """Give the transaction block."""
+    members = transaction_members(positions, second=second)
+    return NONE if members is None else _block(members)
+
+
+def transaction_members(positions: Positions | Variables, *, second: bool) -> dict[str, Fragments] | None:
+    """Give the members of the transaction block; None where there is none."""
     numbers = positions.numbers(second)
     if numbers is None:
-        return NONE
+        return None
     total, of_table = numbers
-    identity = (b'{"id":"', positions.xid, b":", positions.lsn)
-    return (*identity, b'","total_order":', total, b',"data_collection_order":', of_table, b"}")
+    identity = (b'"', positions.xid, b":", positions.lsn, b'"')
+    return {"id": identity, "total_order": (total,), "data_collection_order": (of_table,)}
 
 
-def source_block(context: RunContext, names: tuple[str, str], positions: Positions | Variables) -> Fragments:
-    """Give the source block of n changes."""
-    lsn, snapshot, database = positions.lsn, positions.snapshot, _name(context.database)
-    block: list[Fragment] = [*context.source(), positions.millis, b',"snapshot":']
-    # "false" is the field's default: the connector leaves it null.
-    replaced = context.config.value_converter_replace_null_with_default
-    plain = snapshot == b"false" and not replaced
-    block += [b"null"] if plain else [b'"', snapshot, b'"']
-    block += [b',"db":' + database]
-    block += [b',"sequence":"[', positions.previous, b',\\"', lsn, b'\\"]"']
+def source_block(context: RunContext, members: Mapping[str, Fragments]) -> Fragments:
+    """Give the source block of n changes of its members."""
+    if context.config.value_converter_replace_null_with_default and members["snapshot"] == NONE:
+        members = {**members, "snapshot": (b'"false"',)}
+    return _block(members)
+
+
+def source_members(
+    context: RunContext, names: tuple[str, str], positions: Positions | Variables
+) -> dict[str, Fragments]:
+    """Give the members of the source block of n changes."""
+    lsn, snapshot = positions.lsn, positions.snapshot
+    schema, table = map(_name, names)
+    members = context.source() | {
+        "ts_ms": (positions.millis,),
+        # "false" is the field's default: the connector leaves it null.
+        "snapshot": NONE if snapshot == b"false" else (b'"', snapshot, b'"'),
+        "db": (_name(context.database),),
+        "sequence": (b'"[', positions.previous, b',\\"', lsn, b'\\"]"'),
+    }
     if context.newer:
         micros = positions.micros
-        block += [b',"ts_us":', micros, b',"ts_ns":', micros, b"000"]
-    schema, table = map(_name, names)
-    block += [
-        b',"schema":%s,"table":%s,"txId":' % (schema, table),
-        positions.xid_or_null,
-        b',"lsn":',
-        lsn,
-        b',"xmin":null}',
-    ]
-    return block
+        members |= {"ts_us": (micros,), "ts_ns": (micros,) if micros == b"0" else (micros, b"000")}
+    return members | {
+        "schema": (schema,),
+        "table": (table,),
+        "txId": (positions.xid_or_null,),
+        "lsn": (lsn,),
+        "xmin": NONE,
+    }
+
+
+def _block(members: Mapping[str, Fragments]) -> Fragments:
+    fragments: list[Fragment] = []
+    for name, value in members.items():
+        fragments += [b'%s"%s":' % (b"," if fragments else b"{", name.encode()), *value]
+    return (*fragments, b"}")
 
 
 def _digits(values: Int64s, *, zero: bytes = b"0") -> Fragment:

@@ -5,23 +5,26 @@ All that rows of a table share, but the time of handling, is in a template that 
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import repeat
+from itertools import islice, repeat
 from typing import NamedTuple, Self, cast
 
 from pgcdc_cli.changes.slice import ChangeBatch, FullImage, KeyImage, Operation, texts_of
-from pgcdc_cli.formats.debezium.event_table import EventColumn, EventTable
+from pgcdc_cli.formats.debezium.event_column import EventColumn
+from pgcdc_cli.formats.debezium.event_table import EventTable
 from pgcdc_cli.formats.debezium.events import row_event
 from pgcdc_cli.formats.debezium.losses import Losses
 from pgcdc_cli.formats.debezium.record import (
+    HANDLED,
     Fragments,
+    Handled,
     Positions,
-    RowRecords,
     RunContext,
     Variable,
     Variables,
     previous_commit,
 )
 from pgcdc_cli.formats.debezium.types.kind import single_token
+from pgcdc_cli.formats.debezium.unwrapped_records import row_records
 from pgcdc_cli.formats.lines import are_few
 from pgcdc_cli.types.kernels import Int64s
 
@@ -33,14 +36,14 @@ def is_few(batch: ChangeBatch, losses: Losses | None) -> bool:
 
 
 def few_lines(
-    batch: ChangeBatch, table: EventTable, context: RunContext, positions: Positions, handled: bytes
+    batch: ChangeBatch, table: EventTable, context: RunContext, positions: Positions, handled: Handled
 ) -> list[bytes]:
     """Write a batch's lines, of what `is_few` takes; the arguments are those of `RowRecords`."""
     names, image = (batch.table.schema, batch.table.name), batch.old if batch.new is None else batch.new
     assert image is not None
     template = row_template(context, table, names, batch.operation, numbered=positions.orders is not None)
     texts = _texts(positions)
-    texts[b"handled"] = repeat(handled)
+    texts |= {name: repeat(value) for name, value in zip(HANDLED, handled, strict=True)}
     for number, column in enumerate(table.all_columns):
         texts[b"%d" % number] = _tokens(column, image)
     return template.lines(texts, len(batch))
@@ -60,11 +63,11 @@ class _Template(NamedTuple):
         return cls(b"".join(forms), tuple(text for text in texts if isinstance(text, Variable)))
 
     def lines(self, texts: Mapping[bytes, Iterable[bytes]], rows: int) -> list[bytes]:
-        """Fill in each variable's texts, of which there is one a row, or more than that."""
+        """Fill in each variable's texts, of which there is one a row, or any number that all are alike."""
         columns = [texts[variable] for variable in self.variables]
-        return (
-            [self.form % row for row in zip(*columns, strict=False)] if columns else [self.form % ()] * rows
-        )
+        if not columns:
+            return [self.form % ()] * rows
+        return [self.form % row for row in islice(zip(*columns, strict=False), rows)]
 
 
 @lru_cache(4096)
@@ -72,7 +75,7 @@ def row_template(
     context: RunContext, table: EventTable, names: tuple[str, str], operation: Operation, *, numbered: bool
 ) -> _Template:
     columns = tuple(Variable(b"%d" % number) for number in range(len(table.all_columns)))
-    records = RowRecords(context, table, names, Variables(numbered=numbered), Variable(b"handled"))
+    records = row_records(context, table, names, Variables(numbered=numbered), HANDLED)
     images = (columns, None) if operation == "D" else (None, columns)
     return _Template.of(row_event(operation, table, records, context.config, images))
 

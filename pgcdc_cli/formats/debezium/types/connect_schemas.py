@@ -81,6 +81,11 @@ def render(value: object) -> bytes:
     return token(value)
 
 
+def wrapping(schema: Schema, *, enabled: bool) -> tuple[bytes, bytes]:
+    """Give what stands before and behind a payload."""
+    return (b'{"schema":' + render(schema) + b',"payload":', b"}") if enabled else (b"", b"")
+
+
 def field(schema: Schema, name: str) -> Schema:
     return {**schema, "field": name}
 
@@ -100,9 +105,9 @@ def struct(
     return schema
 
 
-def source(config: ConnectorConfig) -> Schema:
-    """The source block of every event."""
-    newer = config.debezium_version != "2.5"
+def source(version: str) -> Schema:
+    """The source block of every event of a version of Debezium."""
+    newer = version != "2.5"
     allowed = "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"
     snapshot: Schema = {
         "type": "string", "optional": True, "name": "io.debezium.data.Enum", "version": 1,
@@ -120,9 +125,11 @@ def source(config: ConnectorConfig) -> Schema:
     return field(struct(fields, name, 1 if newer else None), "source")
 
 
+OF_TRANSACTION = ("id", "total_order", "data_collection_order")
+"""Members of the transaction block."""
 _TRANSACTION = field(
     struct(
-        [plain("string", "id"), plain("int64", "total_order"), plain("int64", "data_collection_order")],
+        [plain("int64" if name != "id" else "string", name) for name in OF_TRANSACTION],
         "event.block",
         1,
         optional=True,
@@ -131,18 +138,35 @@ _TRANSACTION = field(
 )
 
 
-def _handled(config: ConnectorConfig) -> list[Schema]:
-    units = ("ts_ms",) if config.debezium_version == "2.5" else ("ts_ms", "ts_us", "ts_ns")
+def _handled(version: str) -> list[Schema]:
+    units = ("ts_ms",) if version == "2.5" else ("ts_ms", "ts_us", "ts_ns")
     return [plain("int64", unit, optional=True) for unit in units]
+
+
+_OPERATION = plain("string", "op")
 
 
 def envelope(row: Schema, name: str, config: ConnectorConfig) -> Schema:
     """A row's event; `row` is the optional struct of the table's columns."""
-    images = [field(row, "before"), field(row, "after"), source(config)]
-    operation = plain("string", "op")
-    if config.debezium_version == "2.5":
-        return struct([*images, operation, *_handled(config), _TRANSACTION], name, 1)
-    return struct([*images, _TRANSACTION, operation, *_handled(config)], name, 2)
+    version = config.debezium_version
+    images = [field(row, "before"), field(row, "after"), source(version)]
+    if version == "2.5":
+        return struct([*images, _OPERATION, *_handled(version), _TRANSACTION], name, 1)
+    return struct([*images, _TRANSACTION, _OPERATION, *_handled(version)], name, 2)
+
+
+def event_members(version: str, block: str = "") -> dict[str, Schema]:
+    """Give the plain members of an event, or of its `source` or `transaction`, as what they would add."""
+    blocks = {
+        "": [_OPERATION, *_handled(version)],
+        "source": source(version)["fields"],
+        "transaction": _TRANSACTION["fields"],
+    }
+    basics = ("type", "name", "version", "parameters", "field")
+    return {
+        member["field"]: in_order({"optional": True} | {key: member[key] for key in basics if key in member})
+        for member in blocks[block]
+    }
 
 
 _PACKAGE = "io.debezium.connector"
@@ -179,6 +203,6 @@ def message(config: ConnectorConfig) -> Schema:
     content = plain("string" if text else "bytes", "content", optional=True)
     block = struct([plain("string", "prefix", optional=True), content], f"{_PACKAGE}.postgresql.Message", 1)
     newer = config.debezium_version != "2.5"
-    fields = [plain("string", "op"), plain("int64", "ts_ms", optional=True), source(config)]
+    fields = [plain("string", "op"), plain("int64", "ts_ms", optional=True), source(config.debezium_version)]
     fields += [_TRANSACTION] if newer else []
     return struct([*fields, field(block, "message")], f"{_PACKAGE}.postgresql.MessageValue", 1)

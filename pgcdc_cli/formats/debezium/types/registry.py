@@ -29,6 +29,7 @@ _NAMED_TEXT = {
     "jsonb": "io.debezium.data.Json",
     "xml": "io.debezium.data.Xml",
     "ltree": "io.debezium.data.Ltree",
+    "tsvector": "io.debezium.data.Tsvector",
 }
 _PLAIN_TEXT = (
     "text", "varchar", "bpchar", "char", "inet", "cidr", "macaddr", "macaddr8", "citext", "isbn",
@@ -74,8 +75,11 @@ _NO_ARRAYS = frozenset(["money", "interval", "point", "xml", "name", "varbit", "
 """Types whose arrays are left out, even where unknown types are not."""
 
 _VECTORS = frozenset(["int2vector", "oidvector"])
-_NEVER_NULL = _VECTORS | {"isbn"}
+_NEVER_NULL = _VECTORS | {"isbn", "tsvector"}
 """Types that are known, but not their arrays."""
+
+_SINCE_3_4 = frozenset(["tsvector"])
+"""Types that 2.5 doesn't know."""
 
 _MILLIS = 3
 
@@ -121,7 +125,7 @@ def kind_of(type_: PgType, facts: ColumnFacts | None, context: _Context) -> Kind
         return texts.enum(facts.labels or () if facts else (), context.config)
     if type_.element is not None:
         return _array(type_.element, facts, context)
-    if type_.name in _KINDS:
+    if type_.name in _KINDS and not (type_.name in _SINCE_3_4 and context.config.debezium_version == "2.5"):
         return _KINDS[type_.name](context)
     return _unknown(type_, context)
 

@@ -1,0 +1,331 @@
+"""The properties of message transforms: `transforms`, `transforms.NAME.…` and `predicates`."""
+
+import difflib
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.formats.debezium.message_transforms import (
+    AddedMember,
+    Deletes,
+    EventRouter,
+    ExtractNewRecordState,
+    PlacedColumn,
+    Replacement,
+    TopicPredicate,
+    Transform,
+)
+from pgcdc_cli.formats.debezium.property_values import Property, pattern, value_of, wrong
+from pgcdc_cli.formats.debezium.types import connect_schemas
+
+UNWRAP = "io.debezium.transforms.ExtractNewRecordState"
+ROUTER = "io.debezium.transforms.outbox.EventRouter"
+_TOPIC_MATCHES = "org.apache.kafka.connect.transforms.predicates.TopicNameMatches"
+_PREFIX, _PREDICATES = "transforms.", "predicates."
+_COMMON = ("type", "predicate", "negate")
+
+UNWRAP_PROPERTIES = (
+    Property(
+        "delete.tombstone.handling.mode",
+        "choice",
+        "What is left of deletes and tombstones. In 3.4 also delete-to-tombstone, and by default tombstone.",
+        choices=("drop", "tombstone", "rewrite", "rewrite-with-tombstone", "delete-to-tombstone"),
+    ),
+    Property(
+        "delete.handling.mode",
+        "choice",
+        "Of 2.5: what a delete's value is, where there is one.",
+        "drop",
+        ("drop", "none", "rewrite"),
+    ),
+    Property("drop.tombstones", "flag", "Of 2.5: leave tombstones out.", "true"),
+    Property(
+        "add.fields", "text", "Members of the event that are added to the row: `op,source.lsn,table:TABLE`."
+    ),
+    Property("add.fields.prefix", "verbatim", "Begins their names.", "__"),
+    Property("add.headers", "text", "Members of the event that are added to the headers."),
+    Property("add.headers.prefix", "verbatim", "Begins their names.", "__"),
+    Property("route.by.field", "text", "The column of text whose value is the topic."),
+    Property(
+        "replace.null.with.default", "flag", "Of 3.4: write a rewritten row's null as the default.", "true"
+    ),
+)
+"""What `ExtractNewRecordState` takes."""
+
+ROUTER_PROPERTIES = (
+    Property("table.field.event.id", "text", "The column of the event's id, which is a header.", "id"),
+    Property("table.field.event.key", "text", "The column of the record's key.", "aggregateid"),
+    Property("table.field.event.type", "text", "Is not looked at.", "type"),
+    Property("table.field.event.payload", "text", "The column of the record's value.", "payload"),
+    Property("table.field.event.timestamp", "text", "The column of the record's time, which is not written."),
+    Property("table.field.event.schema.version", "text", "The column of the version of the value's schema."),
+    Property(
+        "table.fields.additional.placement", "text", "Further columns: `COLUMN:header|envelope[:NAME],...`."
+    ),
+    Property(
+        "table.fields.additional.error.on.missing", "flag", "Refuse a table that lacks one of them.", "true"
+    ),
+    Property(
+        "table.expand.json.payload", "flag", "Write a payload that is a JSON object as an object.", "false"
+    ),
+    Property(
+        "table.json.payload.null.behavior",
+        "choice",
+        "Whether an expanded payload keeps its nulls.",
+        "ignore",
+        ("ignore", "optional_bytes"),
+    ),
+    Property("route.by.field", "text", "The column that the topic is made of.", "aggregatetype"),
+    Property("route.topic.regex", "verbatim", "What is looked for in it.", "(?<routedByValue>.*)"),
+    Property(
+        "route.topic.replacement", "verbatim", "What is put in its place.", "outbox.event.${routedByValue}"
+    ),
+    Property("route.tombstone.on.empty.payload", "flag", "Write no value for a blank payload.", "false"),
+    Property(
+        "debezium.op.invalid.behavior",
+        "choice",
+        "What an update of an outbox's row is: left out with a warning, or the end.",
+        "warn",
+        ("warn", "error", "fatal"),
+    ),
+)
+"""What `EventRouter` takes."""
+
+_ELSEWHERE = {
+    "2.5": {"replace.null.with.default"},
+    "3.4": {"delete.handling.mode", "drop.tombstones"},
+}
+"""What a version doesn't know."""
+_WITHOUT_MEANING = {
+    "drop.fields.header.name",
+    "drop.fields.from.key",
+    "drop.fields.keep.schema.compatible",
+}
+"""They tell of headers that only other transforms make."""
+_TOMBSTONE_MODES: dict[str, tuple[Deletes, bool]] = {
+    "drop": ("drop", False),
+    "tombstone": ("none", False),
+    "rewrite": ("rewrite", False),
+    "rewrite-with-tombstone": ("rewrite", True),
+    "delete-to-tombstone": ("none", False),
+}
+"""`deletes` and `tombstones` of `ExtractNewRecordState`."""
+
+log = logging.getLogger("pgcdc")
+
+
+def documented() -> Iterator[Property]:
+    """Give what the manual says of transforms, for each by a name of its own."""
+    yield Property("transforms", "text", "Names of the message transforms, each with a type and properties.")
+    for kind, (name, known, _) in _READERS.items():
+        prefix = f"{_PREFIX}{name}."
+        yield Property(f"{prefix}type", "text", f"{kind}, whose further properties follow.")
+        yield from (replace(one, name=prefix + one.name) for one in known)
+    yield Property(f"{_PREFIX}NAME.predicate", "text", "The predicate that tells which records are for it.")
+    yield Property(f"{_PREFIX}NAME.negate", "flag", "All others are.", "false")
+    yield Property(f"{_PREDICATES}NAME.type", "text", f"{_TOPIC_MATCHES}.")
+    yield Property(f"{_PREDICATES}NAME.pattern", "patterns", "Topics whose records are meant.")
+
+
+def is_transform_property(name: str) -> bool:
+    """Whether `read_transforms` takes a property."""
+    return name in {"transforms", "predicates"} or name.startswith((_PREFIX, _PREDICATES))
+
+
+def read_transforms(properties: Mapping[str, str], version: str) -> tuple[Transform, ...]:
+    """Read the transforms of a connector of one version of Debezium.
+
+    Warns of what is unknown. Raises a USAGE error for a transform or a value that is not supported.
+    """
+    names = _list(properties.get("transforms", ""))
+    _warn_of_unused(properties, names)
+    return tuple(_transform(name, properties, version) for name in names)
+
+
+def _list(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _warn_of_unused(properties: Mapping[str, str], names: list[str]) -> None:
+    ours = tuple(f"{_PREFIX}{name}." for name in names)
+    for name in properties:
+        if name.startswith(_PREFIX) and not name.startswith(ours):
+            log.warning('property "%s" has no effect: transforms does not name it', name)
+
+
+def _transform(name: str, properties: Mapping[str, str], version: str) -> Transform:
+    prefix = f"{_PREFIX}{name}."
+    own = {key.removeprefix(prefix): text for key, text in properties.items() if key.startswith(prefix)}
+    kind = own.get("type", "").strip()
+    if kind not in _READERS:
+        raise PgcdcError(
+            ErrorKind.USAGE,
+            f'could not use property "{prefix}type": "{kind}" is not supported',
+            hint=f"the transforms that pgcdc knows are {' and '.join(_READERS)}",
+        )
+    _, known, read = _READERS[kind]
+    values = _values(prefix, own, known, version)
+    return read(prefix, values, version, _predicate(prefix, own, properties))
+
+
+def _values(prefix: str, own: Mapping[str, str], known: tuple[Property, ...], version: str) -> dict[str, Any]:
+    """Check a transform's own properties; gives a value for each that its version knows."""
+    by_name = {one.name: one for one in known if one.name not in _ELSEWHERE[version]}
+    for name in own.keys() - by_name.keys() - _WITHOUT_MEANING - {*_COMMON}:
+        near = difflib.get_close_matches(name, by_name, n=1)
+        hint = f': did you mean "{prefix}{near[0]}"?' if near else ""
+        log.warning('property "%s" is unknown to Debezium %s%s', prefix + name, version, hint)
+    return {one.attribute: _value(prefix, one, own.get(one.name, one.default)) for one in by_name.values()}
+
+
+def _value(prefix: str, known: Property, text: str) -> object:
+    named = replace(known, name=prefix + known.name)
+    text = text if known.kind == "verbatim" else text.strip()
+    return value_of(named, text) if text or known.kind not in {"choice", "flag"} else None
+
+
+def _predicate(prefix: str, own: Mapping[str, str], properties: Mapping[str, str]) -> TopicPredicate | None:
+    name = own.get("predicate", "").strip()
+    negate = value_of(Property(prefix + "negate", "flag", ""), own.get("negate", "false").strip())
+    if not name:
+        return None
+    kind = properties.get(f"{_PREDICATES}{name}.type", "").strip()
+    if kind != _TOPIC_MATCHES:
+        raise PgcdcError(
+            ErrorKind.USAGE,
+            f'could not use property "{_PREDICATES}{name}.type": "{kind}" is not supported',
+            hint=f"the predicate that pgcdc knows is {_TOPIC_MATCHES}",
+        )
+    topics = f"{_PREDICATES}{name}.pattern"
+    return TopicPredicate(pattern(topics, properties.get(topics, ""), ignore_case=False), bool(negate))
+
+
+def _unwrap(
+    prefix: str, values: Mapping[str, Any], version: str, predicate: TopicPredicate | None
+) -> Transform:
+    mode = values["delete_tombstone_handling_mode"] or ("tombstone" if version != "2.5" else None)
+    if mode == "delete-to-tombstone" and version == "2.5":
+        raise wrong(f"{prefix}delete.tombstone.handling.mode", mode, "needs debezium.version=3.4")
+    deletes, tombstones = (
+        _TOMBSTONE_MODES[mode]
+        if mode is not None
+        else (values["delete_handling_mode"], not values["drop_tombstones"])
+    )
+    added = {
+        where: _added(f"{prefix}add.{where}", values[f"add_{where}"], values[f"add_{where}_prefix"], version)
+        for where in ("fields", "headers")
+    }
+    return ExtractNewRecordState(
+        deletes=deletes,
+        tombstones=tombstones,
+        **added,
+        route_by_field=values["route_by_field"],
+        fill=values.get("replace_null_with_default", True),
+        predicate=predicate,
+    )
+
+
+def _added(name: str, text: str, prefix: str, version: str) -> tuple[AddedMember, ...]:
+    """Read what is to be added; members that no event has are left out."""
+    members = []
+    for part in _list(text):
+        member, _, added = part.partition(":")
+        if ":" in added:
+            raise wrong(name, part, "is not MEMBER or MEMBER:NAME")
+        found = _member(name, member.strip(), added, version)
+        if found is not None:
+            members.append(AddedMember(found.block, found.name, prefix + found.added))
+    names = [member.added for member in members]
+    twice = next((one for one in names if names.count(one) > 1), None)
+    if twice is not None:
+        raise wrong(name, text, f'makes "{twice}" twice')
+    return tuple(members)
+
+
+def _member(name: str, member: str, added: str, version: str) -> AddedMember | None:
+    """Find a member of an event.
+
+    What names no block is the transaction's or the event's own, or else the source's.
+    """
+    block, dot, field = member.rpartition(".")
+    own = connect_schemas.event_members(version)
+    if not dot:
+        field = member
+        block = "transaction" if field in connect_schemas.OF_TRANSACTION else "" if field in own else "source"
+    if member in {"before", "after", "source", "transaction"} or block not in {"", "source", "transaction"}:
+        raise wrong(name, member, "is no plain member of an event, of its source or its transaction")
+    called = added or (f"{block}_{field}" if dot else field)
+    if field not in connect_schemas.event_members(version, block):
+        return AddedMember("", field, called) if field in own else None
+    return AddedMember(block, field, called)
+
+
+def _route(
+    prefix: str, values: Mapping[str, Any], _version: str, predicate: TopicPredicate | None
+) -> Transform:
+    regex = pattern(f"{prefix}route.topic.regex", values["route_topic_regex"], ignore_case=False)
+    placed = tuple(_placed(f"{prefix}table.fields.additional.placement", values))
+    if values["route_tombstone_on_empty_payload"] and any(one.placement == "envelope" for one in placed):
+        name = f"{prefix}route.tombstone.on.empty.payload"
+        raise wrong(name, "true", "is not supported beside a column that is placed in the envelope")
+    return EventRouter(
+        event_id=values["table_field_event_id"],
+        event_key=values["table_field_event_key"],
+        payload=values["table_field_event_payload"],
+        timestamp=values["table_field_event_timestamp"],
+        schema_version=values["table_field_event_schema_version"],
+        route_by_field=values["route_by_field"],
+        topic_regex=regex,
+        topic_replacement=_replacement(prefix, values["route_topic_replacement"], regex),
+        placed=placed,
+        error_on_missing=values["table_fields_additional_error_on_missing"],
+        tombstones=values["route_tombstone_on_empty_payload"],
+        expand=values["table_expand_json_payload"],
+        nulls=values["table_json_payload_null_behavior"] == "optional_bytes",
+        on_update=values["debezium_op_invalid_behavior"],
+        predicate=predicate,
+    )
+
+
+def _placed(name: str, values: Mapping[str, Any]) -> Iterator[PlacedColumn]:
+    """Read where further columns go; a record's partition is not written."""
+    for part in _list(values["table_fields_additional_placement"]):
+        column, placement, *alias = (word.strip() for word in (*part.split(":"), ""))
+        if placement not in {"header", "envelope", "partition"} or len(alias) > 2:
+            raise wrong(name, part, "is not COLUMN:header|envelope|partition[:NAME]")
+        if placement != "partition":
+            yield PlacedColumn(column, cast("Any", placement), alias[0] or column)
+
+
+_GROUP = re.compile(r"\\(.)|\$\{(\w+)\}|\$([0-9]+)|(\$|\\)")
+
+
+def _replacement(prefix: str, text: str, regex: re.Pattern[str]) -> Replacement:
+    """Divide what Java's `replaceFirst` takes: `${name}` and `$1` are groups, a backslash quotes."""
+    parts: list[str | tuple[str | int]] = []
+    end = 0
+    for found in _GROUP.finditer(text):
+        quoted, name, number, bad = found.groups()
+        if bad or (name and name not in regex.groupindex) or (number and int(number[0]) > regex.groups):
+            raise wrong(
+                f"{prefix}route.topic.replacement", text, "names a group that is not in route.topic.regex"
+            )
+        parts.append(text[end : found.start()])
+        if number:
+            digits = next(n for n in range(len(number), 0, -1) if n == 1 or int(number[:n]) <= regex.groups)
+            parts += [(int(number[:digits]),), number[digits:]]
+        else:
+            parts.append((name,) if name else quoted)
+        end = found.end()
+    return (*parts, text[end:])
+
+
+_Reader = Callable[[str, Mapping[str, Any], str, TopicPredicate | None], Transform]
+_READERS: dict[str, tuple[str, tuple[Property, ...], _Reader]] = {
+    UNWRAP: ("unwrap", UNWRAP_PROPERTIES, _unwrap),
+    ROUTER: ("outbox", ROUTER_PROPERTIES, _route),
+}
+"""For each type the name that the manual gives it, its properties, and what reads them."""

@@ -1,0 +1,118 @@
+"""How a table's rows look once `ExtractNewRecordState` took them out of their events."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import cast
+
+import pyarrow as pa
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.formats.debezium.event_column import EventColumn
+from pgcdc_cli.formats.debezium.message_transforms import ExtractNewRecordState
+from pgcdc_cli.formats.debezium.types import connect_schemas
+from pgcdc_cli.formats.debezium.types.connect_schemas import Schema
+from pgcdc_cli.formats.debezium.types.kind import NULL, Converter, ToJson, single_token, token
+from pgcdc_cli.types import kernels
+
+DELETED = "__deleted"
+"""The field that says whether a rewritten row was deleted."""
+_TRIMMED = "".join(map(chr, range(0x21)))
+
+
+def unwrapped_schema(row: Schema, unwrap: ExtractNewRecordState, version: str) -> Schema:
+    """Describe a row with what is added to it; a USAGE error where it has a field of that name itself."""
+    deleted = [connect_schemas.plain("string", DELETED, optional=True)] if unwrap.rewrites else []
+    added = [
+        connect_schemas.event_members(version, one.block)[one.name] | {"field": one.added}
+        for one in unwrap.fields
+    ]
+    fields = [*row["fields"], *deleted, *added]
+    names = [field["field"] for field in fields]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise PgcdcError(
+            ErrorKind.USAGE,
+            f'could not add the field "{twice}" to "{row["name"]}": it is there already',
+            hint="call it otherwise, with add.fields.prefix or as MEMBER:NAME",
+        )
+    return {**row, "fields": fields, "optional": False}
+
+
+def route_column(
+    columns: Sequence[EventColumn], unwrap: ExtractNewRecordState, topic: str
+) -> tuple[EventColumn, ...]:
+    """Make the column whose tokens are the records' topics; none without `route.by.field`.
+
+    Raises a USAGE error where the table has no such column of text.
+    """
+    if not unwrap.route_by_field:
+        return ()
+    column = text_column(columns, unwrap.route_by_field, topic)
+    table_topic = token(topic)
+
+    @lru_cache(256)
+    def routed(value: bytes) -> bytes:
+        return table_topic if value == NULL or is_blank(json.loads(value)) else value
+
+    field = column.field
+    return (
+        replace(
+            column,
+            field=replace(
+                field,
+                to_json=by_distinct(field.to_json, routed),
+                null=table_topic,
+                absent=routed(field.absent),
+                unavailable=routed(field.unavailable),
+            ),
+        ),
+    )
+
+
+def is_blank(text: str) -> bool:
+    """Whether Java's `trim` leaves nothing."""
+    return not text.strip(_TRIMMED)
+
+
+def text_column(columns: Sequence[EventColumn], name: str, row: str) -> EventColumn:
+    """Find a field of text by its name; a USAGE error if there is none."""
+    found = find_column(columns, name, row)
+    if found.field.schema["type"] != "string":
+        raise _unfit(row, f'its column "{name}" is no text')
+    return found
+
+
+def find_column(columns: Sequence[EventColumn], name: str, row: str) -> EventColumn:
+    """Find a field by its name; a USAGE error if there is none. `row` is what the row's schema is called."""
+    for column in columns:
+        if column.field.name == name:
+            return column
+    raise _unfit(row, f'it has no column "{name}"')
+
+
+def _unfit(row: str, reason: str) -> PgcdcError:
+    return PgcdcError(
+        ErrorKind.USAGE,
+        f'could not transform the records of "{row.removesuffix(".Value")}": {reason}',
+        hint="keep the transform to tables that fit, with a predicate or table.include.list",
+    )
+
+
+def by_distinct(to_json: ToJson, convert: Callable[[bytes], bytes]) -> Converter:
+    """Convert tokens further, each that occurs once."""
+
+    def column(values: pa.BinaryArray) -> pa.BinaryArray:
+        tokens = to_json(values).dictionary_encode()
+        distinct = cast("list[bytes]", tokens.dictionary.to_pylist())
+        converted = pa.DictionaryArray.from_arrays(
+            tokens.indices, kernels.binary(list(map(convert, distinct)))
+        )
+        return kernels.as_binary(converted)
+
+    def each(text: str) -> bytes | None:
+        found = single_token(to_json, text.encode())
+        return None if found is None else convert(found)
+
+    return Converter(column, each)

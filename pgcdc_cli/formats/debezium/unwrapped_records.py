@@ -1,0 +1,120 @@
+"""The records that message transforms make of events."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from pgcdc_cli.formats.debezium.event_table import EventTable
+from pgcdc_cli.formats.debezium.message_transforms import AddedMember, ExtractNewRecordState
+from pgcdc_cli.formats.debezium.outbox_records import OutboxRecords
+from pgcdc_cli.formats.debezium.record import (
+    NONE,
+    Fragments,
+    Handled,
+    Positions,
+    RowRecords,
+    Rows,
+    RunContext,
+    Tokens,
+    Variables,
+    row_object,
+    transaction_members,
+)
+from pgcdc_cli.formats.debezium.types import connect_schemas
+from pgcdc_cli.formats.debezium.types.kind import token
+from pgcdc_cli.formats.debezium.unwrapped import DELETED
+from pgcdc_cli.types.kernels import Fragment
+
+Members: TypeAlias = Mapping[str, Mapping[str, Fragments]]
+"""A record's plain members, by block and name as in `AddedMember`."""
+
+
+def row_records(
+    context: RunContext,
+    table: EventTable,
+    names: tuple[str, str],
+    positions: Positions | Variables,
+    handled: Handled,
+) -> RowRecords:
+    """Give what makes the records of one batch's rows; the arguments are those of `RowRecords`."""
+    if table.outbox is not None:
+        return OutboxRecords(context, table, names, positions, handled)
+    kind = RowRecords if table.unwrap is None else UnwrappedRecords
+    return kind(context, table, names, positions, handled)
+
+
+class UnwrappedRecords(RowRecords):
+    """Rows alone, as a table's `unwrap` wants them."""
+
+    @property
+    def _unwrap(self) -> ExtractNewRecordState:
+        assert self.table.unwrap is not None
+        return self.table.unwrap
+
+    def event(
+        self, operation: str, key: Fragments, rows: Rows, *, headers: Fragments = (), second: bool = False
+    ) -> Fragments:
+        """Give a row's record; nothing for a truncate, and where deletes are left out."""
+        old, new = rows
+        row, deletes = old if new is None else new, self._unwrap.deletes
+        empty = new is None and deletes == "none"
+        if row is None or (new is None and deletes == "drop") or (empty and self.context.values_only):
+            return ()
+        members = self._members(operation, second=second)
+        value = NONE if empty else self._value(row, members, deleted=new is None)
+        added = added_headers(self.context, self._unwrap.headers, members)
+        topic = self.table.topic if self.table.routed is None else row[self.table.routed]
+        return self.line(topic, key, value, self.context.headers(headers, added))
+
+    def tombstone(self, key: Fragments, *, headers: Fragments = ()) -> Fragments:
+        """Give a record without a value, where tombstones stay.
+
+        Its topic is the table's, its headers are those of the delete before it.
+        """
+        if self.context.values_only or not self._unwrap.tombstones:
+            return ()
+        members = self._members("d", second=False)
+        added = added_headers(self.context, self._unwrap.headers, members, tombstone=True)
+        return self.line(self.table.topic, key, NONE, self.context.headers(headers, added))
+
+    def _value(self, row: Tokens, members: Members, *, deleted: bool) -> Fragments:
+        unwrap, table = self._unwrap, self.table
+        further = {one.added: members[one.block][one.name] for one in unwrap.fields}
+        if unwrap.rewrites:
+            further = {DELETED: (b'"true"' if deleted else b'"false"',), **further}
+        *value, end = row_object(table, row)
+        for name, fragments in further.items():
+            value += [(b"," if len(value) > 1 else b"") + token(name) + b":", *fragments]
+        return (table.value_head, *value, end, table.value_tail)
+
+    def _members(self, operation: str, *, second: bool) -> Members:
+        transaction = transaction_members(self.positions, second=second)
+        own = {name: (value,) for name, value in self.handled._asdict().items()}
+        return {
+            "": {"op": (b'"%s"' % operation.encode(),), **own},
+            "source": self.source,
+            "transaction": transaction or dict.fromkeys(connect_schemas.OF_TRANSACTION, NONE),
+        }
+
+
+def control_headers(context: RunContext, topic: str, members: Members) -> Fragments:
+    """Give the headers that 2.5 adds to what is no row's event; 3.4 adds none."""
+    transform = None if context.newer else context.config.transform(topic)
+    if not isinstance(transform, ExtractNewRecordState):
+        return (b"{}",)
+    return context.headers(added=added_headers(context, transform.headers, members))
+
+
+def added_headers(
+    context: RunContext, wanted: Sequence[AddedMember], members: Members, *, tombstone: bool = False
+) -> Fragments:
+    """Give those headers that there are members for, each followed by a comma."""
+    config, headers = context.config, list[Fragment]()
+    for one in wanted:
+        value = members.get(one.block, {}).get(one.name)
+        if value is not None:
+            schema = connect_schemas.event_members(config.debezium_version, one.block)[one.name]
+            optional = not (tombstone and one.name == "op")
+            plain = {key: part for key, part in schema.items() if key != "field"} | {"optional": optional}
+            head, tail = connect_schemas.wrapping(plain, enabled=config.key_converter_schemas_enable)
+            headers += [token(one.added) + b":" + head, *value, tail + b","]
+    return headers

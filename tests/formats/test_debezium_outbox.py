@@ -1,0 +1,147 @@
+"""Events of an outbox, by the transform `EventRouter`: what captured workloads do not hold."""
+
+import json
+import logging
+from dataclasses import replace
+
+import pytest
+from batches import Stream, change, full, table
+from debezium_tools import records, started
+
+from pgcdc_cli.changes.table import ColumnFacts, TableFacts
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.formats import lines as few
+from pgcdc_cli.formats.debezium import outbox_records
+from pgcdc_cli.formats.debezium.outbox_expansion import Expansion
+from pgcdc_cli.formats.debezium.properties import connector_config
+
+PLAIN = {
+    "topic.prefix": "srv",
+    "key.converter.schemas.enable": "false",
+    "value.converter.schemas.enable": "false",
+    "transforms": "outbox",
+    "transforms.outbox.type": "io.debezium.transforms.outbox.EventRouter",
+}
+
+
+def config(properties=(), **own):
+    own = {name.replace("_", "."): value for name, value in own.items()}
+    return connector_config(PLAIN | dict(properties) | {f"transforms.outbox.{n}": v for n, v in own.items()})
+
+
+@pytest.fixture
+def outbox():
+    columns = dict.fromkeys(("id", "aggregatetype", "aggregateid", "type", "payload"), "text")
+    schema = table(columns | {"version": "int4"}, name="outbox")
+    facts = {name: ColumnFacts() for name in (*columns, "version")}
+    return replace(schema, facts=TableFacts(("id",), None, facts))
+
+
+ROWS = [
+    ["1", "order", "a", "t", '{"n": 1, "deep": [{"x": null}, {"y": 1.5}]}', "3"],
+    ["2", 'or"der', "b", "t", '{"n": "\\u00e9"}', "3"],
+    ["3", None, None, None, None, None],
+    ["4", "order", "d", "t", " \t", "4"],
+    ["5", "order", "e", "t", "plain %s", None],
+]
+
+
+@pytest.fixture
+def stream(outbox):
+    return Stream(changes=[change(outbox, "I", [1, 2, 3, 4, 5], ROWS)])
+
+
+@pytest.mark.parametrize("schemas", ["false", "true"])
+@pytest.mark.parametrize(
+    "own",
+    [
+        {},
+        {"route.tombstone.on.empty.payload": "true", "table.expand.json.payload": "true"},
+        {
+            "table.fields.additional.placement": "type:envelope,version:header:v",
+            "table.field.event.schema.version": "version",
+            "table.expand.json.payload": "true",
+            "table.json.payload.null.behavior": "optional_bytes",
+        },
+    ],
+)
+def test_a_few_rows_have_the_bytes_of_many(stream, monkeypatch, schemas, own):
+    settings = config({f"{which}.converter.schemas.enable": schemas for which in ("key", "value")}, **own)
+
+    def written():
+        return [bytes(piece.data) for piece in started(settings).encode(stream.slice()).pieces]
+
+    one_by_one = written()
+    assert all(json.loads(line) for line in one_by_one[0].splitlines())
+    monkeypatch.setattr(few, "MOST_ROWS", 0)
+    assert written() == one_by_one
+
+
+def test_topics_are_what_the_replacement_makes_of_the_route(stream):
+    own = {"route.topic.regex": '(?<one>o)(r)("?).*', "route.topic.replacement": r"\$${one}-$2$12$3"}
+    found = [record["topic"] for record in records(stream, config(**own))]
+    assert found == ["$o-ro2", '$o-ro2"', "", "$o-ro2", "$o-ro2"]
+
+
+def test_other_changes_than_inserts_are_left_out_and_updates_are_said_once(outbox, caplog):
+    outbox_records._refuse.cache_clear()
+    whole = full(ROWS[:1])
+    changes = [change(outbox, "D", [2], old=whole), *(change(outbox, "U", [i], ROWS[:1]) for i in (3, 4))]
+    with caplog.at_level(logging.WARNING, "pgcdc"):
+        assert records(Stream(changes=changes), config()) == []
+    [message] = caplog.messages
+    assert "srv.public.outbox" in message
+
+
+def test_an_update_is_the_end_where_that_is_asked_for(outbox):
+    updates = Stream(changes=[change(outbox, "U", [1], ROWS[:1])])
+    with pytest.raises(PgcdcError, match=r"an update of .srv\.public\.outbox") as error:
+        records(updates, config(debezium_op_invalid_behavior="fatal"))
+    assert error.value.kind is ErrorKind.USAGE
+
+
+@pytest.mark.parametrize(
+    ("own", "reason"),
+    [
+        ({"table.field.event.payload": "body"}, '"srv.public.outbox": it has no column "body"'),
+        ({"table.field.event.timestamp": "at"}, 'no column "at"'),
+        ({"table.fields.additional.placement": "nosuch:header"}, 'no column "nosuch"'),
+        ({"route.by.field": "version"}, '"version" is no text'),
+    ],
+)
+def test_a_table_that_is_no_outbox_is_a_usage_error(stream, own, reason):
+    with pytest.raises(PgcdcError) as error:
+        records(stream, config(**own))
+    assert error.value.kind is ErrorKind.USAGE
+    assert reason in error.value.message
+
+
+@pytest.mark.parametrize(
+    ("own", "reason"),
+    [
+        ({"table.fields.additional.placement": "a:body"}, '"a:body" is not COLUMN:header'),
+        ({"table.fields.additional.placement": "a"}, '"a" is not'),
+        ({"route.topic.regex": "("}, "no regular expression"),
+        ({"route.topic.replacement": "${other}"}, "a group that is not in"),
+        ({"route.topic.replacement": "$7"}, "a group that is not in"),
+        ({"debezium.op.invalid.behavior": "ignore"}, "warn, error, fatal"),
+        (
+            {"route.tombstone.on.empty.payload": "true", "table.fields.additional.placement": "a:envelope"},
+            "beside a column that is placed in the envelope",
+        ),
+    ],
+)
+def test_what_is_not_supported_is_a_usage_error_that_names_it(own, reason):
+    with pytest.raises(PgcdcError) as error:
+        config(**own)
+    assert error.value.kind is ErrorKind.USAGE
+    assert reason in error.value.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[1]", "1", " {}", '{"a"', '{"a": [1, "x"]}', '{"a": [1, 2147483648]}', '{"a": [[]]}', '{"a": [null]}',
+     '{"a": NaN}', '{"a": 1e999}', '{"a": 9223372036854775808}', '{"a": [{"b": 1}, {"b": "x"}]}'],
+)  # fmt: skip
+def test_what_no_schema_describes_stays_text(text):
+    assert Expansion("payload", nulls=False, unnamed="").expand(text) is None
