@@ -83,16 +83,16 @@ def test_what_is_filtered_is_not_added_again():
         ("zzz", "1", '"zzz": there is none', "there are format-version, "),
         ("include-xids", "o", '"include-xids": "o" is not true or false', None),
         ("include-xids", "", '"include-xids": "" is not true or false', None),
-        ("format-version", "two", '"format-version": "two" is not a number', None),
-        ("format-version", "1", "only version 2 is written", "leave it out"),
+        ("format-version", "3", '"format-version": "3" is not 1 or 2', None),
         ("actions", "insert,merge", '"insert,merge" is not a list of insert, update', None),
         ("add-tables", "orders", '"orders" is not a list of tables', None),
         ("add-tables", "a.b,,c.d", '"a.b,,c.d" is not a list of tables', None),
         ("filter-msg-prefixes", "a b", '"a b" is not a list of prefixes', None),
         ("include-origin", "true", "prints an origin's number", None),
         ("filter-origins", "1,2", "not its number", "--origin none"),
-        ("pretty-print", "on", "format version 2 doesn't look at it", "a line is an object"),
-        ("include-typmod", "off", "format version 2 doesn't look at it", "types come with"),
+        ("pretty-print", "on", "objects are written without blanks", None),
+        ("include-typmod", "off", "types come with their modifiers", None),
+        ("write-in-chunks", "on", "format version 2 doesn't look at it", "a line is an object"),
         ("include-domain-data-type", "on", "a domain is named by its own name", None),
     ],
 )
@@ -104,6 +104,11 @@ def test_what_cannot_be_had_is_refused_in_one_line(name, value, message, hint):
     assert message in error.value.message
     assert "\n" not in error.value.message
     assert hint is None or hint in str(error.value.hint)
+
+
+def test_version_1_has_no_primary_key():
+    with pytest.raises(PgcdcError, match=r"include-pk.*only format version 2"):
+        read_options({"format-version": "1", "include-pk": "on"})
 
 
 def test_a_checkpoint_names_what_is_not_as_by_default():

@@ -324,3 +324,73 @@ def test_show_says_that_it_does_not_read_them(source, tmp_path):
     shown = subprocess.run([*PGCDC, "show", str(out)], capture_output=True, text=True, check=False)
     assert (shown.returncode, shown.stdout) == (8, "")
     assert "its lines are those of --format wal2json\nhint: pgcdc shows its own files" in shown.stderr
+
+
+NEXT = re.compile(r',?"nextlsn":"[0-9A-F/]+"')
+
+
+def objects(lines: list[str]) -> list[tuple[str, str]]:
+    """Divide objects into where their transaction ends and all else, which the plugin prints behind that.
+
+    Those without changes are left out: pgoutput doesn't send most of such transactions.
+    """
+    found = [(NEXT.search(line), NEXT.sub("", line)) for line in lines if '"change":[]' not in line]
+    return [("" if at is None else at[0].strip(","), rest.replace("{,", "{")) for at, rest in found]
+
+
+VERSION_1 = [
+    {},
+    {"include-xids": "true", "include-timestamp": "true", "include-lsn": "true"},
+    {"include-schemas": "false", "include-types": "false", "include-type-oids": "on"},
+    {"include-not-null": "1", "include-column-positions": "t", "include-type-oids": "on"},
+    {"add-tables": "*.whole", "include-xids": "on"},
+    {"actions": "insert,truncate", "filter-tables": "public.bare", "filter-msg-prefixes": "m"},
+    {"actions": "delete", "include-transaction": "false"},
+]
+
+
+@pytest.mark.parametrize("options", VERSION_1, ids=" ".join)
+def test_version_1_is_an_object_a_transaction(source, options):
+    beside, options = Beside(source), {"format-version": "1", **options}
+    execute(source, WORKLOAD)
+    source.execute(TOGETHER)
+    source.execute(
+        "INSERT INTO by_key SELECT g, 'p', 'n', CASE g % 3 WHEN 0 THEN repeat('x', 4000) END"
+        " FROM generate_series(1, 60) g; UPDATE by_key SET note = 'm'; INSERT INTO bare VALUES (1, 'b')"
+    )
+    ours = lines_of(beside.ran(**options).stdout)
+    assert all(json.loads(line) for line in ours)
+    assert objects(ours) == objects(beside.theirs(**options))
+
+
+def test_version_1_in_chunks_is_the_plugins_lines(source):
+    """But for transactions without changes, two lines there."""
+    beside, options = Beside(source), {"format-version": "1", "write-in-chunks": "on"}
+    source.execute(TOGETHER)
+    source.execute("INSERT INTO bare VALUES (1, 'x'), (2, 'y')")
+    assert lines_of(beside.ran(**options).stdout) == beside.theirs(**options)
+
+
+@pytest.mark.parametrize("streaming", ["on", "off"])
+def test_an_object_of_many_rows_is_written_in_pieces(source, tmp_path, streaming):
+    """With commas between pieces, too, whatever of a piece is left out."""
+    beside, file = Beside(source), tmp_path / "lines.jsonl"
+    for script in ("INSERT INTO {0} SELECT g, 'n' || g FROM generate_series(1, 40000) g",):
+        source.execute("; ".join(script.format(table) for table in ("bare", "whole", "bare")))
+    given = {"format-version": "1", "filter-tables": "public.bare"}
+    options = [word for pair in given.items() for word in ("--wal2json-option", "=".join(pair))]
+    arguments = ("--format", "wal2json", "-f", str(file), "--streaming", streaming, *options, *NOW)
+    assert stream(source.uri, beside.ours_slot, *arguments).returncode == 0
+    assert lines_of(file.read_text()) == beside.theirs(**given)
+
+
+def test_version_1_goes_on_in_a_directory_of_one_stream(source, tmp_path):
+    beside = Beside(source)
+    given = ("--format", "wal2json", "-D", str(tmp_path), "--wal2json-option", "format-version=1", *NOW)
+    refused = stream(source.uri, beside.ours_slot, *given)
+    assert (refused.returncode, "--layout stream" in refused.stderr) == (2, True)
+    for number in (1, 2):
+        source.execute(f"INSERT INTO bare VALUES ({number}, 'x'), ({number}, 'y')")
+        assert stream(source.uri, beside.ours_slot, *given, "--layout", "stream").returncode == 0
+    found = [line.decode() for line in contents(tmp_path)[None]]
+    assert found == beside.theirs(**{"format-version": "1"})

@@ -1,4 +1,4 @@
-"""The plugin's options, by their own names and with its defaults, but for `format-version`, which is 2 here.
+"""The plugin's options, by their own names and with its defaults, but for `format-version`: that is 2 here.
 
 What can't be honoured is refused unless it says what holds anyway.
 """
@@ -32,6 +32,7 @@ class TablePattern(NamedTuple):
 class Wal2jsonOptions:
     """What lines hold, and which there are; `add_tables` and `add_msg_prefixes` are None for all."""
 
+    format_version: int = 2
     include_transaction: bool = True
     include_xids: bool = False
     include_timestamp: bool = False
@@ -49,6 +50,12 @@ class Wal2jsonOptions:
     add_msg_prefixes: tuple[str, ...] | None = None
     filter_msg_prefixes: tuple[str, ...] = ()
     actions: frozenset[str] = _EVERY_ACTION
+    write_in_chunks: bool = False
+
+    @property
+    def has_boundaries(self) -> bool:
+        """Whether there is something that begins and ends a transaction: version 1's objects do."""
+        return self.include_transaction or self.format_version == 1
 
     @property
     def from_catalog(self) -> str | None:
@@ -95,7 +102,25 @@ def read_options(given: Mapping[str, str]) -> Wal2jsonOptions:
         elif value != option.default:
             message = f'could not use wal2json\'s option "{name}": {option.refused}'
             raise PgcdcError(ErrorKind.USAGE, message, hint=option.hint)
-    return Wal2jsonOptions(**values)
+    options = Wal2jsonOptions(**values)
+    _check_version(options)
+    return options
+
+
+def _check_version(options: Wal2jsonOptions) -> None:
+    """Raise where an option is not for the version of the format."""
+    if options.format_version == 1 and options.include_pk:
+        raise PgcdcError(
+            ErrorKind.USAGE,
+            'could not use wal2json\'s option "include-pk": only format version 2 has it here',
+            hint="leave format-version out",
+        )
+    if options.format_version == 2 and options.write_in_chunks:
+        raise PgcdcError(
+            ErrorKind.USAGE,
+            f'could not use wal2json\'s option "write-in-chunks": {_NOT_LOOKED_AT}',
+            hint="a line is an object",
+        )
 
 
 def _unknown(name: str) -> PgcdcError:
@@ -122,6 +147,12 @@ def _boolean(text: str) -> bool:
     if len(found) != 1:
         raise ValueError(text)
     return found.pop()
+
+
+def _version(text: str) -> int:
+    if text not in {"1", "2"}:
+        raise ValueError(text)
+    return int(text)
 
 
 _ITEM = r"(?:\\.|[^\\,\s])+"
@@ -187,12 +218,9 @@ _PREFIX_LIST = "a list of prefixes"
 
 _OPTIONS = {
     "format-version": _Option(
-        "Only 2, which is the default here: one object a line for each change.",
-        int,
-        "a number",
-        2,
-        "only version 2 is written, one object a line for each change",
-        "leave it out, and take a transaction's changes from between its B and C",
+        "2, one object a line for each change, the default here; or 1, one a line for each transaction.",
+        _version,
+        "1 or 2",
     ),
     "include-transaction": _flag("Begins and commits, as B and C; default true."),
     "include-xids": _flag("The transaction's number, as xid."),
@@ -221,9 +249,9 @@ _OPTIONS = {
         "--origin none leaves out all that other servers sent",
     ),
     "include-domain-data-type": _fixed("a domain is named by its own name"),
-    "include-typmod": _fixed(_NOT_LOOKED_AT, "types come with their modifiers", default=True),
-    "pretty-print": _fixed(_NOT_LOOKED_AT, "a line is an object"),
-    "write-in-chunks": _fixed(_NOT_LOOKED_AT, "a line is an object"),
+    "include-typmod": _fixed("types come with their modifiers", default=True),
+    "pretty-print": _fixed("objects are written without blanks"),
+    "write-in-chunks": _flag("With format-version 1, a line for each change, and the commas in between."),
 }
 
 OPTION_DOCS = {name: option.doc for name, option in _OPTIONS.items()}

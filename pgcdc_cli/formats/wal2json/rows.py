@@ -47,12 +47,12 @@ def _images(
     """Yield the new row's image and the identity's, each with what stands around its values."""
     if batch.new is not None:
         yield b"columns", batch.new, columns
-    identity = _identity(batch)
+    identity = identity_of(batch)
     if identity is not None:
         yield b"identity", identity, tuple(column._replace(tail=b"}") for column in columns)
 
 
-def _identity(batch: ChangeBatch) -> Image | None:
+def identity_of(batch: ChangeBatch) -> Image | None:
     """Take the old row's; an update without one left the identity as it is in the new row."""
     if batch.old is not None or batch.new is None or batch.operation != "U":
         return batch.old

@@ -62,12 +62,12 @@ def _column(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -
 
 def _described(column: TableColumn, options: Wal2jsonOptions) -> bytes:
     """Begin a column's object."""
-    type_ = b',"type":' + quote(_type_name(column)) if options.include_types else b""
+    type_ = b',"type":' + quote(type_name(column)) if options.include_types else b""
     oid = b',"typeoid":%d' % column.type_oid if options.include_type_oids else b""
     return b'{"name":' + quote(column.name) + type_ + oid
 
 
-def _type_name(column: TableColumn) -> str:
+def type_name(column: TableColumn) -> str:
     """Name the type as declared, without the quotes around a name."""
     name = column.declared
     if len(name) > 1 and name[0] == name[-1] == '"' and '"."' not in name:
