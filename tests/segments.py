@@ -7,6 +7,19 @@ from typing import Any
 
 import pyarrow as pa
 
+from pgcdc_cli.formats.arrow_file import END_OF_STREAM, MAGIC
+from pgcdc_cli.formats.interface import FileFormat
+
+
+def finished(data: bytes, form: FileFormat) -> bytes:
+    """A file's head and frames, with what the format ends files by."""
+    return data if form.tail is None else data + form.tail(lambda at, size: data[at : at + size])
+
+
+def as_stream(arrow_file: bytes) -> bytes:
+    """A finished Arrow file as versions wrote it that wrote streams."""
+    return arrow_file[len(MAGIC) : arrow_file.rindex(END_OF_STREAM)] + END_OF_STREAM
+
 
 def manifest(directory: Path) -> list[dict[str, Any]]:
     """The manifest's lines, checked: no gap in the numbers, every file there, whole and unchanged.
@@ -40,7 +53,7 @@ def contents(directory: Path) -> dict[str | None, list[object]]:
 
 def _rows(path: Path) -> tuple[pa.Schema | None, list[Any]]:
     if path.suffix == ".arrow":
-        with pa.ipc.open_stream(path) as reader:
+        with pa.ipc.open_file(path) as reader:
             return reader.schema, reader.read_all().to_pylist()
     with pa.input_stream(path, compression="detect") as file:
         return None, file.read().splitlines()

@@ -1,4 +1,6 @@
-"""Arrow IPC streams, one schema a file: typed columns, a record batch message a frame.
+"""Arrow IPC files, one schema a file: typed columns, a record batch message a frame.
+
+Until it is finished, a file lacks its end and footer (`arrow_file.py`).
 
 `_op`, `_lsn`, `_commit_lsn`, `_commit_ts`, `_xid`, `_seq`, `_unchanged`, `_truncate`, then the table's
 columns, then `_old` and `_unfit`:
@@ -15,7 +17,7 @@ columns, then `_old` and `_unfit`:
 A file of logical messages has `_op` (M) to `_seq`, then `transactional`, `prefix` and `content`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, cast
 
@@ -34,6 +36,7 @@ from pgcdc_cli.changes.slice import (
 )
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.formats.arrow_file import END_OF_STREAM, MAGIC, ReadAt, file_end
 from pgcdc_cli.formats.capabilities import Capabilities
 from pgcdc_cli.formats.interface import Data, EncodedSlice, Piece
 from pgcdc_cli.formats.stamps import INVALID_XID
@@ -41,9 +44,6 @@ from pgcdc_cli.formats.stream_order import MESSAGES, Arrange, Encoded, tables_of
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import ArrowArray, Booleans, Int64s
 from pgcdc_cli.types.to_arrow import arrow_type, to_arrow
-
-END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
-"""Continuation marker and a metadata length of 0 (Arrow columnar format, "IPC Streaming Format")."""
 
 LARGEST_MESSAGE = 64 * 1024 * 1024
 """Bytes up to which small record batches become one."""
@@ -68,13 +68,16 @@ class ArrowFormat:
 
     name: ClassVar[str] = "arrow"
     suffix: ClassVar[str] = ".arrow"
-    tail: ClassVar[bytes] = END_OF_STREAM
     capabilities: ClassVar[Capabilities] = Capabilities(("table",), ("none", "zstd"))
     decodes: ClassVar[Literal[True]] = True
     wants_boundaries: ClassVar[bool] = False
     restartable: ClassVar[None] = None
 
     compression: ArrowCompression = "none"
+
+    @property
+    def tail(self) -> Callable[[ReadAt], bytes]:
+        return file_end
 
     def encode(self, slice_: Slice) -> EncodedSlice:
         """Encode the rows of a slice.
@@ -121,7 +124,7 @@ def _groups(batches: Sequence[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]
 
 
 def _piece(batch: Encoded[pa.RecordBatch]) -> Piece:
-    head = batch.rows.schema.serialize().to_pybytes()
+    head = MAGIC + batch.rows.schema.serialize().to_pybytes()
     rows = len(batch.index)
     return Piece(batch.target, rows, *batch.commit_range, batch.rows, head, batch.table, batch.unchanged)
 

@@ -1,6 +1,6 @@
 """What every format gives to the sinks, and declares to a run of the stream."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, TypeAlias
 
@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from pgcdc_cli.changes.slice import Edge, LastCommit, Slice
 from pgcdc_cli.changes.table import TableSchema
+from pgcdc_cli.formats.arrow_file import ReadAt
 from pgcdc_cli.formats.capabilities import Capabilities
 from pgcdc_cli.lsn import Lsn
 
@@ -17,15 +18,18 @@ Data: TypeAlias = "bytes | memoryview | pa.Buffer | pa.RecordBatch"
 class FileFormat(Protocol):
     """How files are named and put together, which is all that sinks ask.
 
-    `name` is what the manifest calls it, `tail` what ends a file.
+    `name` is what the manifest calls it.
     """
 
     name: ClassVar[str]
-    tail: ClassVar[bytes]
 
     @property
     def suffix(self) -> str:
         """What ends a file's name."""
+
+    @property
+    def tail(self) -> Callable[[ReadAt], bytes] | None:
+        """Makes what ends a file from what is in it; None where nothing does."""
 
     def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
         """Join what was encoded for one file into bytes that can be appended to it, and cut off again.

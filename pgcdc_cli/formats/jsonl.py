@@ -60,7 +60,7 @@ class JsonlFormat:
     """
 
     name: ClassVar[str] = "jsonl"
-    tail: ClassVar[bytes] = b""
+    tail: ClassVar[None] = None
     capabilities: ClassVar[Capabilities] = Capabilities(
         ("table", "stream"), ("none", "gzip", "zstd"), numeric=True, transactions=True
     )

@@ -29,7 +29,7 @@ class PrettyFormat:
 
     name: ClassVar[str] = "pretty"
     suffix: ClassVar[str] = ".txt"
-    tail: ClassVar[bytes] = b""
+    tail: ClassVar[None] = None
     capabilities: ClassVar[Capabilities] = Capabilities(("stream",), transactions=True)
     decodes: ClassVar[Literal[True]] = True
     wants_boundaries: ClassVar[bool] = True

@@ -17,7 +17,7 @@ class RawFormat:
 
     name: ClassVar[str] = "raw"
     suffix: ClassVar[str] = ".raw"
-    tail: ClassVar[bytes] = b""
+    tail: ClassVar[None] = None
     capabilities: ClassVar[Capabilities] = Capabilities(layouts=("stream",))
     decodes: ClassVar[Literal[False]] = False
     restartable: ClassVar[None] = None

@@ -1,4 +1,4 @@
-"""Arrow streams: their rows as changes, and each column as PostgreSQL's text of its values."""
+"""Arrow files: their rows as changes, and each column as PostgreSQL's text of its values."""
 
 import io
 from collections.abc import Callable, Iterator
@@ -25,6 +25,7 @@ from pgcdc_cli.changes.slice import (
 )
 from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
 from pgcdc_cli.formats.arrow import MESSAGE_SCHEMA, OWN_NAMES, STAMP_FIELDS
+from pgcdc_cli.formats.arrow_file import MAGIC
 from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.formats.stream_order import MESSAGES
 from pgcdc_cli.frames import POSTGRES_EPOCH
@@ -37,6 +38,9 @@ from pgcdc_cli.types.to_arrow import arrow_type
 
 _ROWS = 1024
 """Rows that become changes at once."""
+
+_REST = 1 << 16
+"""Bytes of what comes after the stream, read at once: a footer."""
 
 _JSONL = JsonlFormat()
 _ROW_OPERATIONS: tuple[Operation, ...] = ("I", "U", "D", "R")
@@ -60,15 +64,22 @@ class ArrowRow(NamedTuple):
 
 
 def read_arrow(file: StoredFile, content: io.BufferedReader) -> Iterator[ArrowRow]:
-    """Give every row; PROTOCOL error for a damaged stream, or one that isn't pgcdc's.
+    """Give every row; PROTOCOL error for a damaged file, or one that isn't pgcdc's.
+
+    It is read in order, as the stream that a file has inside: an unfinished one has no footer.
 
     The table is that of the directory's schema file, else what the stream itself says of it.
     """
-    with _refusing_damage(file.path), pa.ipc.open_stream(content) as reader:
-        table = _table(file.path, reader.schema)
-        for batch in reader:
-            for start in range(0, batch.num_rows, _ROWS):
-                yield from ArrowRows(file.path, table, batch.slice(start, _ROWS))
+    with _refusing_damage(file.path):
+        if content.peek(len(MAGIC))[: len(MAGIC)] == MAGIC:
+            content.read(len(MAGIC))
+        with pa.ipc.open_stream(content) as reader:
+            table = _table(file.path, reader.schema)
+            for batch in reader:
+                for start in range(0, batch.num_rows, _ROWS):
+                    yield from ArrowRows(file.path, table, batch.slice(start, _ROWS))
+        while content.read(_REST):
+            pass  # what was promised of the file is checked at its end
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from batches import COMMIT_TS, UNCHANGED, change, full, key_only, stamp, stamps,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rows import ITEMS, ORDERS, events, to_slice
+from segments import as_stream, finished
 
 from pgcdc_cli.changes.slice import (
     Boundaries,
@@ -21,6 +22,7 @@ from pgcdc_cli.changes.slice import (
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats import arrow
 from pgcdc_cli.formats.arrow import ArrowFormat
+from pgcdc_cli.formats.arrow_file import END_OF_STREAM
 from pgcdc_cli.types.to_arrow import to_arrow
 
 PRICES = table({"id": "int8", "price": "numeric(5,2)", "day": "date", "tags": "text[]"})
@@ -28,7 +30,7 @@ TS = datetime.fromtimestamp(COMMIT_TS // 1_000_000, UTC).replace(microsecond=678
 
 
 def read(stored: bytes) -> pa.Table:
-    return pa.ipc.open_stream(io.BytesIO(stored)).read_all()
+    return pa.ipc.open_file(io.BytesIO(stored)).read_all()
 
 
 def files(form: ArrowFormat, *parts: Slice) -> dict[str, bytes]:
@@ -37,7 +39,7 @@ def files(form: ArrowFormat, *parts: Slice) -> dict[str, bytes]:
     for part in parts:
         for piece in form.encode(part).pieces:
             stored[piece.target] = stored.get(piece.target, piece.head) + bytes(form.frame([piece.data]))
-    return {target: data + form.tail for target, data in stored.items()}
+    return {target: finished(data, form) for target, data in stored.items()}
 
 
 def rows(form: ArrowFormat, part: Slice) -> list[dict]:
@@ -160,16 +162,26 @@ def test_rows_of_all_shapes_come_back_in_stream_order(stream, data):
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_a_stream_cut_at_a_frame_and_continued_is_one_stream(compression):
+def test_a_file_cut_at_a_frame_and_continued_is_one_file(compression):
     form = ArrowFormat(compression)
     parts = [Slice(None, (change(PRICES, "I", [n], [[str(n), "1.00", None, "{x}"]]),)) for n in range(4)]
     pieces = [form.encode(part).pieces[0] for part in parts]
     frames = [bytes(form.frame([piece.data])) for piece in pieces]
     durable = pieces[0].head + frames[0] + frames[1]
     torn = durable + frames[2][: len(frames[2]) // 2]
-    restored = torn[: len(durable)] + frames[2] + frames[3] + form.tail
-    assert read(restored)["id"].to_pylist() == [0, 1, 2, 3]
-    assert read(durable + form.tail)["id"].to_pylist() == [0, 1]
+    restored = torn[: len(durable)] + frames[2] + frames[3]
+    assert read(finished(restored, form))["id"].to_pylist() == [0, 1, 2, 3]
+    assert read(finished(durable, form))["id"].to_pylist() == [0, 1]
+
+
+def test_a_stream_that_an_earlier_version_began_ends_as_a_stream():
+    form = ArrowFormat()
+    stored = files(form, Slice(None, (change(PRICES, "I", [1], [["7", "1.00", None, "{x}"]]),)))[
+        "public.orders"
+    ]
+    ended = as_stream(stored)
+    assert finished(ended.removesuffix(END_OF_STREAM), form) == ended
+    assert pa.ipc.open_stream(ended).read_all()["id"].to_pylist() == [7]
 
 
 def test_small_batches_become_one_message_and_large_ones_stay_apart(monkeypatch):
@@ -179,8 +191,8 @@ def test_small_batches_become_one_message_and_large_ones_stay_apart(monkeypatch)
     data = [piece.data for piece in pieces]
 
     def batches() -> list[int]:
-        stored = pieces[0].head + bytes(form.frame(data)) + form.tail
-        return [batch.num_rows for batch in pa.ipc.open_stream(io.BytesIO(stored))]
+        stored = finished(pieces[0].head + bytes(form.frame(data)), form)
+        return [batch.num_rows for batch in pa.ipc.open_file(io.BytesIO(stored)).read_all().to_batches()]
 
     assert batches() == [6]
     monkeypatch.setattr(arrow, "LARGEST_MESSAGE", 2 * data[0].nbytes)

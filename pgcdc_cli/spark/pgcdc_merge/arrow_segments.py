@@ -37,6 +37,9 @@ Values: TypeAlias = "pa.Array[Any]"
 _LEADING = 8
 """_op, _lsn, _commit_lsn, _commit_ts, _xid, _seq, _unchanged and _truncate come before the row's columns."""
 
+_MAGIC = b"ARROW1\0\0"
+"""Begins a file, and after it comes a stream."""
+
 _MOST_PARTITIONS = 128
 """A task costs some milliseconds however little it reads."""
 
@@ -128,6 +131,8 @@ class ArrowReader(DataSourceReader):
 
     def _read_file(self, file: pa.NativeFile) -> Iterator[pa.RecordBatch]:
         target = to_arrow_schema(self._schema)
+        if file.read(len(_MAGIC)) != _MAGIC:
+            file.seek(0)  # a stream, as earlier versions wrote
         with pa.ipc.open_stream(file) as stream:
             for batch in stream:
                 yield self._arrange(batch, target)
