@@ -25,8 +25,9 @@ class Slot:
     """A row of pg_replication_slots; None also for what the server's version doesn't have.
 
     `plugin`, `database` and `confirmed_flush_lsn` are None for a physical slot. `retained_bytes` is how much
-    log the slot holds back, `lag_bytes` how much of it is not yet confirmed. `synced`: a standby's copy of
-    the primary's slot, which can't be read before the standby is promoted.
+    log the slot holds back, `lag_bytes` how much of it is not yet confirmed, `safe_wal_bytes` how much
+    more may be written before the slot is in danger (None: any amount). `synced`: a standby's copy of the
+    primary's slot, which can't be read before the standby is promoted.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Slot:
     invalidation_reason: str | None
     retained_bytes: int | None
     lag_bytes: int | None
+    safe_wal_bytes: int | None
 
 
 def read_slots(session: Session, name: str | None) -> list[Slot]:
@@ -82,6 +84,7 @@ def _slot(view: dict[str, object], retained: int | None, lag: int | None, in_rec
         invalidation_reason=_text(view, "invalidation_reason"),
         retained_bytes=retained,
         lag_bytes=lag,
+        safe_wal_bytes=_number(view, "safe_wal_size"),
     )
 
 

@@ -3,7 +3,7 @@
 Where the table, a column or a type is gone, what the message says is all there is.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pgcdc_cli.catalog.server import Session
@@ -13,13 +13,15 @@ from pgcdc_cli.types.pg_type import PgType, builtin
 
 # One round trip: the message's types as declared; the columns as they are now; the columns of the primary key
 # (unless deferrable) and of the replica identity, each with "may be kept from the publication"; all types
-# behind those that are not built in, with an enum's labels and what they send in binary; and the primary key
-# and all unique indexes.
+# behind those that are not built in, with an enum's labels and what they send in binary; the primary key
+# and all unique indexes; and whether a publication names the table.
 _FACTS = """
 SELECT ARRAY(SELECT format_type(t, m) FROM unnest(%(types)s::oid[], %(typmods)s::int[])
                     WITH ORDINALITY AS c (t, m, n) ORDER BY n),
        (SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint, a.attnotnull OR t.typnotnull,
-                                         a.attndims, pg_get_expr(adbin, adrelid), a.attnum, a.attnotnull))
+                                         a.attndims, pg_get_expr(adbin, adrelid), a.attnum, a.attnotnull,
+                                         CASE t.typdelim WHEN ',' THEN (a.attmissingval::text::text[])[1]
+                                              ELSE btrim(a.attmissingval::text, '{}') END))
         FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
         LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
         WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped),
@@ -51,7 +53,9 @@ SELECT ARRAY(SELECT format_type(t, m) FROM unnest(%(types)s::oid[], %(typmods)s:
         LATERAL (SELECT array_agg(a.attname ORDER BY k.n) AS columns
                  FROM unnest(i.indkey) WITH ORDINALITY AS k (attnum, n)
                  JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum) k
-        WHERE i.indrelid = %(oid)s AND i.indisunique AND i.indexprs IS NULL)
+        WHERE i.indrelid = %(oid)s AND i.indisunique AND i.indexprs IS NULL),
+       EXISTS (SELECT FROM pg_publication_rel
+               WHERE prrelid IN (SELECT %(oid)s UNION ALL SELECT pg_partition_ancestors(%(oid)s)))
 """
 
 
@@ -82,14 +86,15 @@ def describe(session: Session, relation: Relation) -> TableSchema:
         "unknown": unknown,
     }
     doing = f'describe table "{relation.namespace}.{relation.name}"'
-    [(declared, now, keys, behind, unique)] = session.ask(_FACTS, parameters, doing)
+    [(declared, now, keys, behind, unique, listed)] = session.ask(_FACTS, parameters, doing)
     types = {oid: _TypeFacts(*facts) for oid, *facts in behind or ()}
     present = {(name, type_oid): facts for name, type_oid, *facts in now or ()}
     described = tuple(
         _column(column, resolve(types, column.type_oid, column.typmod), text, present)
         for column, text in zip(columns, declared, strict=True)
     )
-    return _table(relation, described, keys or [], _facts(relation, present, types, unique or [], keys or []))
+    facts = _facts(relation, present, types, unique or [], keys or [])
+    return _table(relation, described, keys or [], replace(facts, listed=listed))
 
 
 def describe_alone(relation: Relation) -> TableSchema:
@@ -129,9 +134,11 @@ def _facts(
     indexes = {is_primary: tuple(columns) for is_primary, columns in reversed(unique)}
     columns = {}
     for column in relation.columns:
-        _, _, default, position, not_null = present.get((column.name, column.type_oid), [None] * 5)
+        _, _, default, position, not_null, missing = present.get((column.name, column.type_oid), [None] * 6)
         labels = _labels(types, column.type_oid)
-        columns[column.name] = ColumnFacts(default, labels, position, not_null, column.name in primary)
+        columns[column.name] = ColumnFacts(
+            default, labels, position, not_null, column.name in primary, missing
+        )
     return TableFacts(indexes.get(True), indexes.get(False), columns)
 
 

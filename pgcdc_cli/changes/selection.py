@@ -40,7 +40,7 @@ def _expression(part: str) -> str:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which tables and columns are wanted: all, unless there are patterns.
+    """Which tables and columns are wanted: all, unless there are patterns, or names of columns.
 
     A column of the key, or of what the server sends of an old row, is wanted whatever the patterns say.
     """
@@ -48,6 +48,7 @@ class Selection:
     tables: tuple[NamePattern, ...] = ()
     excluded_tables: tuple[NamePattern, ...] = ()
     excluded_columns: tuple[NamePattern, ...] = ()
+    columns: tuple[str, ...] = ()
 
     def includes(self, schema: str, table: str) -> bool:
         """Say whether a table is wanted."""
@@ -66,6 +67,8 @@ class Selection:
     def _keeps(self, table: TableSchema, column: TableColumn) -> bool:
         if column.name in _key_names(table):
             return True
+        if self.columns and column.name not in self.columns:
+            return False
         names = table.schema, table.name, column.name
         return not any(one.matches(*names) for one in self.excluded_columns)
 
@@ -88,11 +91,12 @@ class Selection:
     def options(self) -> dict[str, str]:
         """What a checkpoint holds of it; the order of patterns doesn't matter."""
         given = {
-            "table": self.tables,
-            "exclude_table": self.excluded_tables,
-            "exclude_column": self.excluded_columns,
+            "table": {one.text for one in self.tables},
+            "exclude_table": {one.text for one in self.excluded_tables},
+            "exclude_column": {one.text for one in self.excluded_columns},
+            "columns": set(self.columns),
         }
-        return {name: " ".join(sorted({one.text for one in some})) for name, some in given.items() if some}
+        return {name: " ".join(sorted(some)) for name, some in given.items() if some}
 
 
 EVERYTHING = Selection()

@@ -249,6 +249,13 @@ class Prepared:
     crc32: int = 0
 
 
+class TableRead(NamedTuple):
+    """A table, by OID, whose rows have all come, as of a position."""
+
+    oid: int
+    position: Lsn
+
+
 @dataclass(frozen=True, slots=True)
 class Edge:
     """The end of a transaction: everything before it is whole.
@@ -256,7 +263,8 @@ class Edge:
     `commit_lsn` and `end_lsn` are those of the last transaction before it (0 and its own position where there
     is none, as at the end of a snapshot or a prepare); `transactions` counts those that ended in the slice,
     empty ones included; `commit_ts` is when the last of them committed (0 where all were messages outside of
-    any). `prepared` are the transactions that are prepared here; None says that nothing changed.
+    any). `prepared` are the transactions that are prepared here; None says that nothing changed. `read` is
+    the table of a snapshot that ends here, where another run may go on behind it.
     """
 
     commit_lsn: Lsn
@@ -264,6 +272,7 @@ class Edge:
     transactions: int
     commit_ts: int = field(default=0, compare=False)
     prepared: tuple[Prepared, ...] | None = None
+    read: TableRead | None = None
 
 
 class LastCommit(NamedTuple):

@@ -78,7 +78,8 @@ class ColumnFacts:
 
     `default` is its default expression as `pg_get_expr` prints it; `labels` are the labels, in their order,
     of an enum (or an array of one). `position` is its number in the table, `not_null` whether the column by
-    itself, not its domain, forbids NULL; None where there is no such column any more.
+    itself, not its domain, forbids NULL; None where there is no such column any more. `missing` is the text
+    of what rows have that were there before the column was added, and not written since.
     """
 
     default: str | None = None
@@ -86,6 +87,7 @@ class ColumnFacts:
     position: int | None = None
     not_null: bool | None = None
     in_primary_key: bool = False
+    missing: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +95,21 @@ class TableFacts:
     """What the catalog says of a table beyond its columns' types; names are columns'.
 
     `primary_key` is in the order of the key. `unique` is that of the unique index which stands in for a
-    primary key where there is none.
+    primary key where there is none. `listed` says whether a publication names the table or one it is part of:
+    one that none names was published when it was made. None where the catalog wasn't asked.
     """
 
     primary_key: tuple[str, ...] | None
     unique: tuple[str, ...] | None
     columns: dict[str, ColumnFacts] = field(hash=False)
+    listed: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
         """What the schema file says of it."""
         return {
             "primary_key": None if self.primary_key is None else list(self.primary_key),
             "unique": None if self.unique is None else list(self.unique),
+            "listed": self.listed,
             "columns": {
                 name: {
                     "default": facts.default,
@@ -112,6 +117,7 @@ class TableFacts:
                     "position": facts.position,
                     "not_null": facts.not_null,
                     "in_primary_key": facts.in_primary_key,
+                    "missing": facts.missing,
                 }
                 for name, facts in self.columns.items()
             },
@@ -128,10 +134,11 @@ class TableFacts:
                 facts.get("position"),
                 facts.get("not_null"),
                 facts.get("in_primary_key", False),
+                facts.get("missing"),
             )
             for name, facts in data["columns"].items()
         }
-        return cls(_names(data["primary_key"]), _names(data["unique"]), columns)
+        return cls(_names(data["primary_key"]), _names(data["unique"]), columns, data.get("listed"))
 
 
 def _names(names: list[str] | None) -> tuple[str, ...] | None:

@@ -15,7 +15,6 @@ from typing import Any, Self
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
 from psycopg.errors import Diagnostic
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -123,8 +122,7 @@ class ReplicationConnection:
     @property
     def here(self) -> str:
         """How to connect to this very server: `conninfo` may name several."""
-        info = self._connection.info
-        return make_conninfo(self._conninfo, host=info.host, hostaddr=info.hostaddr, port=info.port)
+        return session.this_server(self._conninfo, self._connection)
 
     def beside(self) -> Self:
         """Connect once more, to this very server."""

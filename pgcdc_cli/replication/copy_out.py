@@ -1,14 +1,11 @@
 """What COPY ... TO STDOUT sends: rows as they come, many at a time.
 
-A thread takes them while the caller is busy with those before. Where the connection is encrypted, libpq gives
-them one by one, and nothing but taking them is done per row: libpq documentation, "Functions Associated with
-the COPY Command".
+Where the connection is encrypted, libpq gives them one by one, and nothing but taking them is done per row:
+libpq documentation, "Functions Associated with the COPY Command".
 """
 
 import select
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from psycopg.errors import error_from_result
@@ -27,22 +24,13 @@ _ENCRYPTED_BY_GSSAPI = (
 def copy_out(
     pgconn: PGconn, statement: bytes, read: Callable[[memoryview], Read], stopped: Callable[[], bool]
 ) -> Iterator[Read]:
-    """Yield what `read`, in the thread, makes of chunks of whole rows, none of them empty.
+    """Yield what `read` makes of chunks of whole rows, none of them empty.
 
     Once `stopped` they end early. Raises psycopg.Error, and what `read` does. After that, or a stop, the
     connection is of no more use.
     """
-    closed = threading.Event()
     take = _rows_from_libpq if _encrypted(pgconn) else rows_from_socket
-    chunks = map(read, take(pgconn, statement, lambda: closed.is_set() or stopped()))
-    with ThreadPoolExecutor(1) as executor:
-        try:
-            following = executor.submit(next, chunks, None)
-            while (chunk := following.result()) is not None:
-                following = executor.submit(next, chunks, None)
-                yield chunk
-        finally:
-            closed.set()
+    yield from map(read, take(pgconn, statement, stopped))
 
 
 def _encrypted(pgconn: PGconn) -> bool:

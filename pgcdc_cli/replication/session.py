@@ -94,6 +94,7 @@ _KINDS = {
     "58P01": ErrorKind.SLOT_INVALIDATED,
     "53300": ErrorKind.CONNECTION,
     "53400": ErrorKind.USAGE,
+    "40001": ErrorKind.CONNECTION,
     "25P03": ErrorKind.CONNECTION,
     "25P04": ErrorKind.CONNECTION,
     "55P03": ErrorKind.CONNECTION,
@@ -113,6 +114,7 @@ _CLASSES = {
 _HINTS = {
     "3D000": "check -d",
     "25006": "connect to the primary: a standby is read only",
+    "40001": "run again; hot_standby_feedback = on keeps a standby from having to cancel what it is asked",
     "25P03": _CANCELLED,
     "25P04": _CANCELLED,
     "42602": "a slot's name has lower case letters, digits and underscores, 63 at most",
@@ -168,6 +170,12 @@ def connect(conninfo: str, *, replication: bool = False, kind: SessionKind = "fi
         connection.close()
         raise server_failure("set up the session", error) from error
     return connection
+
+
+def this_server(conninfo: str, connection: SessionConnection) -> str:
+    """Say how to connect once more to the very server of a connection: `conninfo` may name several."""
+    info = connection.info
+    return make_conninfo(conninfo, host=info.host, hostaddr=info.hostaddr, port=info.port)
 
 
 def _with_timeouts(conninfo: str) -> str:

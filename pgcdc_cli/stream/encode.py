@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from pgcdc_cli.changes.slice import Slice
+from pgcdc_cli.changes.table_starts import TableStarts
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.formats.interface import EncodedSlice, Format
 from pgcdc_cli.formats.raw import RawFormat
@@ -73,10 +74,13 @@ class FrameEncoder(Protocol):
 class ChangeEncoder:
     """Decodes, assembles, formats; as much at a time as memory should hold."""
 
-    def __init__(self, decoder: PgoutputDecoder, encoding: Format, mender: TextMender) -> None:
+    def __init__(
+        self, decoder: PgoutputDecoder, encoding: Format, mender: TextMender, starts: TableStarts
+    ) -> None:
         self._decoder = decoder
         self._encoding = encoding
         self._mender = mender
+        self._starts = starts
 
     @property
     def in_transaction(self) -> bool:
@@ -97,7 +101,7 @@ class ChangeEncoder:
         """
         try:
             for decoded in self._decoder.slices(frames):
-                yield self._encode(decoded, frames)
+                yield self._encode(self._starts.news(decoded), frames)
         except (PgcdcError, MemoryError):
             raise
         except Exception as error:

@@ -8,9 +8,11 @@ from contextlib import closing
 from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.changes.table import TableSchema
+from pgcdc_cli.changes.table_starts import TableStarts
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.formats.interface import Format
 from pgcdc_cli.formats.raw import RawFormat
+from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.messages import Relation
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy
@@ -24,7 +26,8 @@ from pgcdc_cli.stream.loop import Heartbeats, SliceWriter, StreamLoop
 from pgcdc_cli.stream.receive import TICK
 from pgcdc_cli.stream.reconnect import RetryPolicy
 from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals, SnapshotPlan, StreamSettings
-from pgcdc_cli.stream.snapshot import Snapshot
+from pgcdc_cli.stream.snapshot import Begun, SlotSnapshot, Snapshot
+from pgcdc_cli.stream.snapshot_tables import Wanted, find_tables, rows_to_come
 from pgcdc_cli.stream.start import RunStart
 from pgcdc_cli.stream.timeline import TimelineWatch
 from pgcdc_cli.types.database_text import DatabaseText, InvalidText
@@ -108,6 +111,7 @@ class StreamRun:
                     raise
                 log.log(retries.level, "%s; trying again", error.message)
                 self._writer.back_to_edge()
+                self.totals.reconnects += 1
                 # Its connection went the same way, perhaps, and nobody has noticed yet.
                 self._catalog.close()
                 self._pause(wait)
@@ -175,36 +179,60 @@ class StreamRun:
         """Write the rows that are there before the stream, if any are wanted; false ends the run."""
         plan = self._settings.snapshot
         if plan is None or self._snapshot_taken or not (plan.again or self._start.unread):
-            return plan is None or not plan.only
+            return plan is None or self._goes_on(plan)
         self._restart_format(database)
         with self._signals.interruptible():
-            publications = self._settings.publications
-            exported = Snapshot(conninfo, publications, text, lambda: self._signals.stop)
-        with closing(exported) as snapshot:
+            exported = SlotSnapshot(conninfo)
+        with closing(exported):
             if self._start.slot_to_come:
-                snapshot.check_free_slot(self._settings.slot)
-            if not self._write_snapshot(snapshot, plan, TextMender(text, self._warned)):
+                exported.check_free_slot(self._settings.slot)
+            if not self._write_snapshot(exported, plan, text):
                 self._sink.rollback()
                 return False
         self._sink.flush()
         self.totals.snapshot_bytes, self.totals.durable_lsn = None, self._sink.durable_lsn
         self._snapshot_taken = True
-        return not plan.only
+        return self._goes_on(plan)
 
-    def _write_snapshot(self, snapshot: Snapshot, plan: SnapshotPlan, mender: TextMender) -> bool:
-        """Write the rows, and make the slot when all are; false where a signal ends it before."""
-        encoding = self._encoding
+    def _goes_on(self, plan: SnapshotPlan) -> bool:
+        """Is there a stream to come behind the rows? At least until all tables are as of one position."""
+        behind = [one.position for one in self._sink.edge.read]
+        if behind and (plan.only or self._settings.limits.end_now):
+            self._end.lsn = max(self._end.lsn or Lsn(0), *behind)
+        return bool(behind) or not plan.only
+
+    def _begun(self) -> Begun | None:
+        """Say what earlier runs read of the snapshot; None where no later one could go on with it."""
+        checkpoint, read = self._sink.checkpoint, self._sink.edge.read
+        ours = self._start.slot_to_come or (read and self._start.unread)
+        # What a transaction changed that was prepared before a table was read is given out before, too.
+        if checkpoint is None or not ours or self._settings.at_prepare:
+            return None
+        return Begun(checkpoint.creating if read else None, frozenset(one.oid for one in read))
+
+    def _write_snapshot(self, exported: SlotSnapshot, plan: SnapshotPlan, text: DatabaseText) -> bool:
+        """Write the rows, and make the slot when some are whole; false where a signal ends it before."""
+        encoding, mender = self._encoding, TextMender(text, self._warned)
         assert encoding.decodes, "what isn't decoded has no rows"
-        wanted = plan.includes, self._describe, self._settings.selection
-        for rows in snapshot.slices(*wanted, with_xid=plan.with_xid):
-            if self._signals.stop:
-                return False
-            if rows.edge is not None and self._start.slot_to_come:
-                self._sink.creating(snapshot.position)
-                snapshot.keep_slot(self._settings.slot)
-            self._writer.write([mender.encode(encoding, rows)])
-            self.totals.snapshot_bytes = snapshot.bytes
-            self._report(self.totals)
+        wanted = Wanted(self._settings.publications, plan.includes, self._settings.selection)
+        with self._signals.interruptible():
+            tables = find_tables(exported.session, wanted, self._describe)
+        snapshot = Snapshot(
+            exported.session, exported.position, text, lambda: self._signals.stop, plan.workers
+        )
+        begun = self._begun()
+        self.totals.snapshot_rows = rows_to_come(tables if begun is None else begun.left(tables))
+        with closing(snapshot.slices(tables, with_xid=plan.with_xid, begun=begun)) as slices:
+            for rows in slices:
+                if self._signals.stop:
+                    return False
+                if rows.edge is not None and self._start.slot_to_come:
+                    self._sink.creating(exported.position)
+                    exported.keep_slot(self._settings.slot)
+                    self._start.slot_to_come = False
+                self._writer.write([mender.encode(encoding, rows)])
+                self.totals.snapshot_bytes = snapshot.bytes
+                self._report(self.totals)
         return True
 
     @property
@@ -245,7 +273,9 @@ class StreamRun:
         )
         spools = self._sink.new_spools()
         decoder = PgoutputDecoder(assembler, spools, policy, skip_before=self._sink.edge.lsn, text=text)
-        return ChangeEncoder(decoder, encoding, TextMender(text, self._warned))
+        return ChangeEncoder(
+            decoder, encoding, TextMender(text, self._warned), TableStarts(dict(self._sink.edge.read))
+        )
 
 
 def _time_up() -> PgcdcError:

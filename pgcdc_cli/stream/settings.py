@@ -38,7 +38,7 @@ class SnapshotPlan:
 
     `again` reads them at every start, not only where the stream is new; `only` ends the run with them. A new
     slot is made with the snapshot; `any_slot` says that one that is there will do. `with_xid` gives rows the
-    transaction that read them.
+    transaction that read them. So many `workers` read at once.
     """
 
     includes: Callable[[str, str], bool]
@@ -46,6 +46,7 @@ class SnapshotPlan:
     only: bool = False
     any_slot: bool = False
     with_xid: bool = False
+    workers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +121,15 @@ class Signals:
 class RunTotals:
     """What a run has done so far. `wal_end` is the newest position of the server's log that was heard of.
 
-    `snapshot_bytes` is how much of a snapshot came, None where none is being read.
+    `snapshot_bytes` is how much of a snapshot came, None where none is being read; `snapshot_rows` about how
+    many rows it will have, None where that isn't known.
     """
 
     rows: int = 0
     snapshot_bytes: int | None = None
+    snapshot_rows: int | None = None
     transactions: int = 0
+    reconnects: int = 0
     edge_lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
     durable_lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
     wal_end: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable

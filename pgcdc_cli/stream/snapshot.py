@@ -1,116 +1,142 @@
-"""The rows that are there before a stream begins, all as of one moment: a snapshot exported with a slot.
+"""The rows that are there, all as of one moment: a snapshot exported with a slot, or one by itself.
 
 A temporary slot exports it: every transaction that commits before the slot's position is in the snapshot,
 every later one in the stream from that position on. The stream's slot may be older; or it is made as a copy
-of the temporary one once all rows are read (`keep_slot`). A run that is killed before leaves no slot behind.
+of the temporary one once a table is read (`keep_slot`). A run that is killed before leaves no slot behind.
 PostgreSQL manual, "Streaming Replication Protocol", CREATE_REPLICATION_SLOT with SNAPSHOT 'export'.
 """
 
+import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from typing import NamedTuple, TypeVar
 
 import numpy as np
-import psycopg
-import pyarrow as pa
-from psycopg import sql
 
-from pgcdc_cli.changes.selection import EVERYTHING, Selection
-from pgcdc_cli.changes.slice import ChangeBatch, Edge, FullImage, Slice, SnapshotPosition, Stamps
-from pgcdc_cli.changes.table import ReplicaIdentity, TableSchema
+from pgcdc_cli.changes.slice import ChangeBatch, Edge, FullImage, Slice, SnapshotPosition, Stamps, TableRead
+from pgcdc_cli.changes.table import TableSchema
+from pgcdc_cli.directory.checkpoint import StreamSource
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.messages import Relation, RelationColumn
 from pgcdc_cli.replication.connection import ReplicationConnection
-from pgcdc_cli.replication.copy_out import copy_out
-from pgcdc_cli.replication.session import connect, server_failure
-from pgcdc_cli.types.copy_text import copy_columns
+from pgcdc_cli.stream.snapshot_readers import read_parts
+from pgcdc_cli.stream.snapshot_session import Columns, SnapshotSession
+from pgcdc_cli.stream.snapshot_tables import SnapshotTable, TablePart
 from pgcdc_cli.types.database_text import STRICT, DatabaseText
 
-# Columns and row filters of a publication came with version 15. A partition goes with its root where one of
-# the publications has that (`publish_via_partition_root`), as in the stream.
-_TABLES = """
-WITH published AS (
-    SELECT c.oid, n.nspname, json_agg(to_jsonb(t) -> 'attnames') -> 0 AS names,
-           CASE WHEN bool_and(to_jsonb(t) ->> 'rowfilter' IS NOT NULL)
-                THEN string_agg(to_jsonb(t) ->> 'rowfilter', ' OR ') END AS filters
-    FROM pg_publication_tables t
-    JOIN pg_namespace n ON n.nspname = t.schemaname
-    JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
-    WHERE t.pubname = ANY (%(publications)s) GROUP BY 1, 2)
-SELECT c.oid::bigint, p.nspname, c.relname, c.relreplident,
-       (SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint, a.atttypmod,
-                   c.relreplident = 'f' OR a.attnum = ANY (i.indkey::int2[])) ORDER BY a.attnum)
-        FROM pg_attribute a
-        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-              AND CASE json_typeof(p.names)
-                  WHEN 'array' THEN a.attname IN (SELECT json_array_elements_text(p.names))
-                  ELSE a.attgenerated = '' END),
-       p.filters, c.relkind <> 'p', has_schema_privilege(c.relnamespace, 'USAGE'),
-       ARRAY(SELECT a.attname::text FROM pg_attribute a
-             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-                   AND NOT has_column_privilege(c.oid, a.attnum, 'SELECT')),
-       row_security_active(c.oid)
-FROM published p
-JOIN pg_class c ON c.oid = p.oid
-LEFT JOIN pg_index i ON i.indrelid = c.oid
-     AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
-WHERE NOT EXISTS (SELECT FROM pg_partition_ancestors(c.oid) AS a (oid) JOIN published q ON q.oid = a.oid
-                  WHERE a.oid <> c.oid)
-ORDER BY 2, 3
-"""
+log = logging.getLogger("pgcdc")
 
-_Columns = tuple[pa.BinaryArray, ...]
 Item = TypeVar("Item")
 
-_RIGHTS_HINT = "what it takes: {}"
 _NO_SLOT_HINT = "raise max_replication_slots, or drop a slot that nobody reads: pgcdc slot list"
-_POLICY_HINT = "let the role read all rows: ALTER ROLE {} BYPASSRLS"
+
+# The snapshot is taken before the position is read: what it sees has committed before that.
+_SOURCE = """
+SELECT (SELECT system_identifier FROM pg_control_system())::text,
+       (SELECT timeline_id FROM pg_control_checkpoint()), current_database(), pg_is_in_recovery(),
+       CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END::text
+"""
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """A published table as it is read; `alone` leaves out the rows of tables that inherit from it.
+class Begun(NamedTuple):
+    """What there is of a snapshot that the stream goes on behind, at `position`, None where that is new.
 
-    `unreadable` are columns that the role may not read, `hidden` says that policies keep rows from it.
+    `read` are the OIDs of the tables that earlier runs read.
     """
 
-    schema: TableSchema
-    row_filter: str | None
-    alone: bool
-    enters_schema: bool
-    unreadable: frozenset[str]
-    hidden: bool
+    position: Lsn | None
+    read: frozenset[int]
+
+    def left(self, tables: Sequence[SnapshotTable]) -> list[SnapshotTable]:
+        """Give the tables that are yet to be read."""
+        return [table for table in tables if table.schema.oid not in self.read]
 
 
 class Snapshot:
-    """One snapshot. `position` is where the stream begins that has everything after it.
+    """The rows that one session sees, as of `position`.
 
-    `text` says how text comes. `bytes` is how much of the rows did. Methods raise PgcdcError, and a wait for
-    rows KeyboardInterrupt once `stopped`.
+    `text` says how text comes. `bytes` is how much of the rows did. So many `workers` read at once, over a
+    connection each. Methods raise PgcdcError, and a wait for rows KeyboardInterrupt once `stopped`.
     """
 
     def __init__(
         self,
-        conninfo: str,
-        publications: Sequence[str],
+        session: SnapshotSession,
+        position: Lsn,
         text: DatabaseText = STRICT,
         stopped: Callable[[], bool] = lambda: False,
+        workers: int = 1,
     ) -> None:
-        self._publications = list(publications)
+        self.session = session
+        self.position = position
+        self.bytes = 0
+        self.text = text
         self._stopped = stopped
-        self._text = text
+        self._workers = workers
+
+    def slices(
+        self, tables: Sequence[SnapshotTable], *, with_xid: bool = True, begun: Begun | None = None
+    ) -> Generator[Slice]:
+        """Read tables, one after the other.
+
+        With `with_xid` rows have the transaction that reads them, else none. The last slice, with an edge, is
+        empty. With `begun` there are edges behind tables, too, and those that were read before aren't again.
+        """
+        stamp = _Stamper(self.position, self._transaction() if with_xid else 0)
+        left = tables if begun is None else begun.left(tables)
+        first = left[0] if left and len(left) == len(tables) else None
+        before = None
+        for (table, columns), following in _with_next(self._chunks(left)):
+            ends = following is None or following[0] is not table
+            at = SnapshotPosition(table is first, following is None, table is not before, ends)
+            before = table
+            yield Slice(None, (_batch(table.schema, columns, stamp, at),))
+            if ends and begun is not None:
+                yield Slice(Edge(Lsn(0), Lsn(0), 0, read=TableRead(table.schema.oid, self.position)))
+        position = self.position if begun is None or begun.position is None else begun.position
+        yield Slice(Edge(Lsn(0), position, 0))
+
+    def _transaction(self) -> int:
+        [(xid,)] = self.session.ask("SELECT txid_current() % 4294967296")
+        return int(xid)
+
+    def _chunks(self, tables: Iterable[SnapshotTable]) -> Iterator[tuple[SnapshotTable, Columns]]:
+        if self._workers == 1:
+            parts = [TablePart(table, 0, None) for table in tables]
+        else:
+            parts = [part for table in tables for part in table.parts()]
+        with ExitStack() as others:
+            more = self._others(min(self._workers, len(parts)) - 1)
+            sessions = [self.session, *(others.enter_context(closing(session)) for session in more)]
+            for part, size, columns in read_parts(parts, sessions, self.text, self._stopped):
+                self.bytes += size
+                yield part.table, columns
+
+    def _others(self, count: int) -> Iterator[SnapshotSession]:
+        """Open more sessions that see the same; fewer where the server has no room for so many."""
+        name = self.session.export() if count > 0 else ""
+        for number in range(count):
+            try:
+                yield SnapshotSession(self.session.here, name)
+            except PgcdcError as error:
+                if error.kind is not ErrorKind.CONNECTION:
+                    raise
+                log.warning("%s; connections that read the snapshot: %d", error.message, number + 1)
+                return
+
+
+class SlotSnapshot:
+    """A snapshot as of the position of a temporary slot, where a stream begins that has all after it."""
+
+    def __init__(self, conninfo: str) -> None:
         self._slot = f"pgcdc_snapshot_{secrets.token_hex(6)}"
         self._closing = ExitStack()
-        self.bytes = 0
         try:
-            self._connection = self._closing.enter_context(closing(connect(conninfo)))
             self._exporting = self._closing.enter_context(ReplicationConnection(conninfo))
-            self.position = self._begin()
+            self.position, name = self._exporting.export_snapshot(self._slot)
+            self.session = self._closing.enter_context(closing(SnapshotSession(conninfo, name)))
         except BaseException:
             self._closing.close()
             raise
@@ -122,7 +148,7 @@ class Snapshot:
     def check_free_slot(self, name: str) -> None:
         """Raise USAGE where there can be no slot more: better now than when all rows are read."""
         query = "SELECT count(*) < current_setting('max_replication_slots')::int FROM pg_replication_slots"
-        [(free,)] = self._ask(sql.SQL(query))
+        [(free,)] = self.session.ask(query)
         if not free:
             message = f'could not create slot "{name}": the server has no free one beside the snapshot\'s'
             raise PgcdcError(ErrorKind.USAGE, message, hint=_NO_SLOT_HINT)
@@ -131,117 +157,12 @@ class Snapshot:
         """Make the stream's slot, at `position`."""
         self._exporting.copy_slot(self._slot, name)
 
-    def _begin(self) -> Lsn:
-        position, snapshot = self._exporting.export_snapshot(self._slot)
-        self._run(sql.SQL("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-        self._run(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
-        # Rows in the order of the table, wherever another scan of it may be.
-        self._run(sql.SQL("SET LOCAL synchronize_seqscans = off"))
-        # An error instead of rows that are left out.
-        self._run(sql.SQL("SET LOCAL row_security = off"))
-        return position
 
-    def slices(
-        self,
-        includes: Callable[[str, str], bool],
-        describe: Callable[[Relation], TableSchema],
-        selection: Selection = EVERYTHING,
-        *,
-        with_xid: bool = True,
-    ) -> Iterator[Slice]:
-        """Read the published tables that `includes` and the selection let through.
-
-        With `with_xid` rows have the transaction that reads them, else none. The last slice, with an edge, is
-        empty. RIGHTS names all that may not be read, before anything is.
-        """
-        tables = [
-            _Table(selected.table, *more)
-            for relation, more in self._relations()
-            if relation.columns and includes(relation.namespace, relation.name)
-            if (selected := selection.of(describe(relation))) is not None
-        ]
-        self._check_rights(tables)
-        stamp = _Stamper(self.position, self._transaction() if with_xid else 0)
-        before = None
-        for (table, columns), following in _with_next(self._chunks(tables)):
-            ends = following is None or following[0] is not table
-            at = SnapshotPosition(table is tables[0], following is None, table is not before, ends)
-            before = table
-            yield Slice(None, (_batch(table.schema, columns, stamp, at),))
-        yield Slice(Edge(Lsn(0), self.position, 0))
-
-    def _relations(self) -> Iterator[tuple[Relation, tuple[Any, ...]]]:
-        for oid, schema, name, identity, columns, row_filter, alone, enters, unreadable, hidden in self._ask(
-            sql.SQL(cast("Any", _TABLES)), {"publications": self._publications}
-        ):
-            known = tuple(RelationColumn(*column) for column in columns or ())
-            relation = Relation(oid, schema, name, ReplicaIdentity(identity), known)
-            yield relation, (row_filter, alone, enters, frozenset(unreadable), hidden)
-
-    def _check_rights(self, tables: Sequence[_Table]) -> None:
-        role = sql.Identifier(self._connection.info.user).as_string()
-        refused = {table.schema.display: grants for table in tables if (grants := _missing(table, role))}
-        hidden = [table.schema.display for table in tables if table.hidden]
-        if refused:
-            statements = dict.fromkeys(grant for grants in refused.values() for grant in grants)
-            hint = _RIGHTS_HINT.format("; ".join(statements))
-            raise PgcdcError(
-                ErrorKind.RIGHTS, f"could not read {_quoted(refused)}: permission denied", hint=hint
-            )
-        if hidden:
-            message = f"could not read {_quoted(hidden)}: row-level security would leave rows out"
-            raise PgcdcError(ErrorKind.RIGHTS, message, hint=_POLICY_HINT.format(role))
-
-    def _transaction(self) -> int:
-        [(xid,)] = self._ask(sql.SQL("SELECT txid_current() % 4294967296"))
-        return int(xid)
-
-    def _chunks(self, tables: Iterable[_Table]) -> Iterator[tuple[_Table, _Columns]]:
-        for table in tables:
-            for columns in self._rows(table):
-                yield table, columns
-
-    def _rows(self, table: _Table) -> Iterator[_Columns]:
-        width = len(table.schema.columns)
-        query = sql.SQL("COPY ({}) TO STDOUT").format(_select(table)).as_string(self._connection)
-        doing = f'read the rows of table "{table.schema.display}"'
-        try:
-            with self._unconverted():
-                pgconn, statement = self._connection.pgconn, query.encode(self._text.codec)
-                for size, columns in copy_out(pgconn, statement, partial(_read, width), self._stopped):
-                    self.bytes += size
-                    yield columns
-                if self._stopped():
-                    # The connection is in the midst of it, perhaps.
-                    raise KeyboardInterrupt
-        except psycopg.Error as error:
-            raise server_failure(doing, error) from error
-
-    @contextmanager
-    def _unconverted(self) -> Iterator[None]:
-        """Have the server send text as it is in the database, if that is how the stream has it.
-
-        With SQL_ASCII it converts and checks nothing, and psycopg gives bytes.
-        """
-        encoding = self._connection.info.parameter_status("server_encoding")
-        if self._text.client_encoding != encoding:
-            yield
-            return
-        self._connection.execute("SET client_encoding = SQL_ASCII")
-        yield
-        self._connection.execute("SET client_encoding = UTF8")
-
-    def _ask(self, query: sql.Composable, parameters: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
-        try:
-            return self._connection.execute(cast("Any", query), parameters).fetchall()
-        except psycopg.Error as error:
-            raise server_failure("read the snapshot", error) from error
-
-    def _run(self, statement: sql.Composable) -> None:
-        try:
-            self._connection.execute(cast("Any", statement))
-        except psycopg.Error as error:
-            raise server_failure("begin a snapshot", error) from error
+def source_of(session: SnapshotSession, publications: Sequence[str]) -> tuple[StreamSource, Lsn, bool]:
+    """Say where a snapshot without a slot comes from, a position behind all that it has, and "a standby?"."""
+    [(system_id, timeline, database, in_recovery, position)] = session.ask(_SOURCE)
+    source = StreamSource(system_id, timeline, database, "", tuple(publications))
+    return source, Lsn.parse(position), in_recovery
 
 
 class _Stamper:
@@ -260,34 +181,6 @@ class _Stamper:
         return Stamps(numbers, at, at, now, xid, numbers)
 
 
-def _select(table: _Table) -> sql.Composed:
-    names = [sql.Identifier(column.name) for column in table.schema.columns]
-    source = sql.Identifier(table.schema.schema, table.schema.name)
-    only = sql.SQL("ONLY " if table.alone else "")
-    query = sql.SQL("SELECT {} FROM {}{}").format(sql.SQL(", ").join(names), only, source)
-    if table.row_filter is None:
-        return query
-    # An expression of the server's own making.
-    return query + sql.SQL(" WHERE ") + sql.SQL(cast("Any", table.row_filter))
-
-
-def _missing(table: _Table, role: str) -> list[str]:
-    """Write the statements that let a role read a table's columns; none where it may."""
-    schema, name = sql.Identifier(table.schema.schema), sql.Identifier(table.schema.schema, table.schema.name)
-    grants = [] if table.enters_schema else [f"GRANT USAGE ON SCHEMA {schema.as_string()} TO {role}"]
-    if any(column.name in table.unreadable for column in table.schema.columns):
-        grants.append(f"GRANT SELECT ON TABLE {name.as_string()} TO {role}")
-    return grants
-
-
-def _quoted(tables: Iterable[str]) -> str:
-    return ", ".join(f'table "{table}"' for table in tables)
-
-
-def _read(width: int, rows: memoryview) -> tuple[int, _Columns]:
-    return len(rows), copy_columns(rows, width)
-
-
 def _with_next(items: Iterator[Item]) -> Iterator[tuple[Item, Item | None]]:
     """Give each item with the one behind it, the last one with None."""
     item = next(items, None)
@@ -297,6 +190,6 @@ def _with_next(items: Iterator[Item]) -> Iterator[tuple[Item, Item | None]]:
         item = following
 
 
-def _batch(table: TableSchema, columns: _Columns, stamp: _Stamper, position: SnapshotPosition) -> ChangeBatch:
+def _batch(table: TableSchema, columns: Columns, stamp: _Stamper, position: SnapshotPosition) -> ChangeBatch:
     image = FullImage(columns, (None,) * len(columns))
     return ChangeBatch(table, "R", stamp.next(len(columns[0])), image, None, position)

@@ -24,6 +24,7 @@ _NO_TABLE = "see what there is with: pgcdc publication show; a table that is to 
 _SLOT_IN_USE = "leave out --create-slot: there is a checkpoint, and the slot has what follows it"
 _NO_SNAPSHOT = "drop it, and the snapshot makes it anew: pgcdc slot drop {}; or go without: --snapshot never"
 _UNFINISHED = "go on with --snapshot initial, which begins it anew; or write to another place"
+_SNAPSHOT_LOST = "what changed since in the tables that are read is lost: begin anew in another place"
 _OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
 
 
@@ -86,7 +87,7 @@ class RunStart:
 
     def _slot_position(self, connection: ReplicationConnection, database: str) -> Lsn:
         settings = self._settings
-        if settings.create_slot and not self._created:
+        if settings.create_slot and not (self._created or self.unread):
             self._create_slot(connection)
         return check_slot(
             self._catalog,
@@ -103,6 +104,9 @@ class RunStart:
         """
         settings, checkpoint = self._settings, self._sink.checkpoint
         slot = self._catalog.slot(settings.slot)
+        if checkpoint is not None and checkpoint.read:
+            check_begun(checkpoint, slot)
+            return False
         if slot is None:
             return True
         if checkpoint is not None and checkpoint.creating and slot.confirmed_flush_lsn == checkpoint.creating:
@@ -193,6 +197,19 @@ class RunStart:
         if wanted < position:
             log.warning("could not start at %s: the slot is at %s already", wanted, position)
         return max(wanted, position)
+
+
+def check_begun(checkpoint: Checkpoint, slot: Slot | None) -> None:
+    """Refuse to go on with a snapshot whose slot hasn't the changes since any more: SLOT_MISSING, GAP."""
+    begun, name = checkpoint.creating or Lsn(0), checkpoint.source.slot
+    if slot is None:
+        message = f'could not go on with the snapshot: slot "{name}" is gone'
+        raise PgcdcError(ErrorKind.SLOT_MISSING, message, hint=_SNAPSHOT_LOST)
+    if (slot.confirmed_flush_lsn or Lsn(0)) > begun:
+        message = (
+            f'could not go on with the snapshot of {begun}: slot "{name}" is at {slot.confirmed_flush_lsn}'
+        )
+        raise PgcdcError(ErrorKind.GAP, message, hint=_SNAPSHOT_LOST)
 
 
 def check_slot(catalog: Catalog, name: str, database: str, *, decodes: bool, keeps_prepared: bool) -> Lsn:

@@ -1,6 +1,6 @@
 """How fast pgcdc reads a table before the stream, beside `psql -c 'COPY ... TO STDOUT' >/dev/null`.
 
-    python tests/benchmarks/snapshot.py [--rows 2000000] [--pairs 5] [--formats jsonl,arrow] [--json FILE]
+    python tests/benchmarks/snapshot.py [--rows 2000000] [--pairs 5] [--formats jsonl] [--workers 1,2]
 
 Both read the same table of one server, in turn. What is timed is the whole life of each process: its start,
 the making of the slot and the fsyncs included.
@@ -12,6 +12,7 @@ import statistics
 import sys
 import tempfile
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 
 import psycopg
@@ -34,7 +35,7 @@ FORMATS = {
     "arrow": ["--format", "arrow"],
     "debezium": ["--format", "debezium", "-c", "topic.prefix=pg", *NO_SCHEMAS],
 }
-HEAD = ("table", "format", "rows", "psql s", "pgcdc s", "wall", "cpu", "peak MB")
+HEAD = ("table", "format", "workers", "rows", "psql s", "pgcdc s", "wall", "cpu", "peak MB")
 
 
 def fill(uri: str, table: str, rows: int) -> int:
@@ -56,10 +57,11 @@ def theirs(server: EmbeddedServer, work: Path) -> Usage:
     return measure([*psql, "-c", "COPY bench TO STDOUT"], work / "log")
 
 
-def ours(server: EmbeddedServer, form: str, rows: int, work: Path) -> Usage:
+def ours(server: EmbeddedServer, form: str, workers: str, rows: int, work: Path) -> Usage:
     with tempfile.TemporaryDirectory(dir=work) as folder:
         out = Path(folder) / "out"
-        command = stream_command(server.uri(), "bench", "--snapshot", "only", "-D", out, *FORMATS[form])
+        how = ["--snapshot", "only", "--snapshot-workers", workers, "-D", out, *FORMATS[form]]
+        command = stream_command(server.uri(), "bench", *how)
         used = measure(command, work / "log")
         assert rows_in(out) >= rows  # Debezium's losses are rows, too.
     with psycopg.connect(server.uri(), autocommit=True) as connection:
@@ -67,13 +69,15 @@ def ours(server: EmbeddedServer, form: str, rows: int, work: Path) -> Usage:
     return used
 
 
-def compare(server: EmbeddedServer, table: str, form: str, options: argparse.Namespace, work: Path) -> dict:
-    rows = fill(server.uri(), table, options.rows)
-    pairs = [(theirs(server, work), ours(server, form, rows, work)) for _ in range(options.pairs)]
+def compare(server: EmbeddedServer, table: str, form: str, workers: str, rows: int, count: int) -> dict:
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        pairs = [(theirs(server, work), ours(server, form, workers, rows, work)) for _ in range(count)]
     psql, pgcdc = (min((pair[i] for pair in pairs), key=lambda used: used.wall) for i in (0, 1))
     return {
         "table": table,
         "format": form,
+        "workers": workers,
         "rows": rows,
         "wall_ratio": statistics.median(ours.wall / theirs.wall for theirs, ours in pairs),
         "cpu_ratio": statistics.median(ours.cpu / theirs.cpu for theirs, ours in pairs),
@@ -86,7 +90,7 @@ def line(result: dict) -> str:
     psql, pgcdc = result["psql"], result["pgcdc"]
     numbers = [f"{psql['wall']:.2f}", f"{pgcdc['wall']:.2f}", f"{result['wall_ratio']:.2f}x"]
     numbers += [f"{result['cpu_ratio']:.2f}x", f"{pgcdc['peak_rss']:.0f}"]
-    return table_line([result["table"], result["format"], f"{result['rows']:,}", *numbers])
+    return table_line([result["table"], result["format"], result["workers"], f"{result['rows']:,}", *numbers])
 
 
 def main() -> None:
@@ -95,6 +99,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--tables", default=",".join(TABLES))
     parser.add_argument("--formats", default=",".join(FORMATS))
+    parser.add_argument("--workers", default="1,2")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     results = []
@@ -104,8 +109,9 @@ def main() -> None:
             print(table_line(HEAD))
             print(table_line(["---"] * len(HEAD)))
             for table in options.tables.split(","):
-                for form in options.formats.split(","):
-                    results.append(compare(server, table, form, options, Path(folder)))
+                rows = fill(server.uri(), table, options.rows)
+                for form, workers in product(options.formats.split(","), options.workers.split(",")):
+                    results.append(compare(server, table, form, workers, rows, options.pairs))
                     print(line(results[-1]), flush=True)
         finally:
             server.stop()

@@ -78,8 +78,8 @@ class ArrowFilesReader(DataSourceReader):
         return [InputPartition(path) for path in self.paths]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        with pa.memory_map(partition.value) as file, pa.ipc.open_stream(file) as stream:
-            for batch in stream:
+        with pa.memory_map(partition.value) as file, pa.ipc.open_file(file) as stream:
+            for batch in map(stream.get_batch, range(stream.num_record_batches)):
                 key = pc.coalesce(batch.column("id"), pc.struct_field(batch.column("_old"), [0]))
                 order = [batch.column(name) for name in ("_commit_lsn", "_seq", "_seq")]
                 values = [batch.column(name) for name in _VALUES]

@@ -10,7 +10,7 @@ SCRIPT = Path(__file__).with_name("snapshot.py")
 
 def test_the_benchmark_measures_every_format_against_psql(tmp_path):
     report = tmp_path / "report.json"
-    options = ["--rows", "2000", "--pairs", "1", "--tables", "types", "--json", report]
+    options = ["--rows", "2000", "--pairs", "1", "--tables", "types", "--workers", "2", "--json", report]
     command = [sys.executable, SCRIPT, *options]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import every_type
@@ -9,10 +10,15 @@ import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from processes import stream_command
+from processes import stream_command, wait_until
 from segments import contents, manifest
 from servers import new_slot_name
 from stream_runs import NOW, refused, stream
+
+from pgcdc_cli.catalog.table_facts import describe_alone
+from pgcdc_cli.errors import PgcdcError
+from pgcdc_cli.stream.snapshot import SlotSnapshot, Snapshot
+from pgcdc_cli.stream.snapshot_tables import Wanted, find_tables
 
 DEBEZIUM = (
     *("--format", "debezium", "-c", "topic.prefix=shop", "-c", "snapshot.mode=initial"),
@@ -42,7 +48,7 @@ def columns(out: Path, op: str) -> dict[str, list[str]]:
     """Columns of Arrow files, by table, as Arrow prints them; rows are in order of their key."""
     found = {}
     for file in manifest(out)[0]["files"]:
-        with pa.ipc.open_stream(out / file["path"]) as reader:
+        with pa.ipc.open_file(out / file["path"]) as reader:
             table = reader.read_all()
         rows = table.take(pc.sort_indices(table["id"])).filter(pc.field("_op") == op)
         wanted = [name for name in table.column_names if name == "_unfit" or name[0] != "_"]
@@ -186,3 +192,27 @@ def test_the_slot_of_a_dead_snapshot_is_gone(database18, tmp_path):
     assert run.returncode == 12
     slots = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
     assert database18.execute(slots).fetchone() == (0,)
+
+
+NO_LOCKS = "SELECT count(*) FROM pg_locks WHERE relation = 'root'::regclass AND pid <> pg_backend_pid()"
+
+
+@pytest.mark.parametrize("rewrite", ["ALTER TABLE root ALTER b TYPE bigint", "TRUNCATE t", "TRUNCATE plain"])
+def test_rows_that_a_rewrite_would_take_away_are_locked_or_missed(database, rewrite):
+    database.execute("CREATE TABLE root (a int PRIMARY KEY, b int) PARTITION BY LIST (a)")
+    database.execute("CREATE TABLE t PARTITION OF root FOR VALUES IN (1); INSERT INTO t VALUES (1)")
+    database.execute("CREATE TABLE plain (a int); INSERT INTO plain VALUES (1)")
+    database.execute("CREATE PUBLICATION pub FOR TABLE root, plain WITH (publish_via_partition_root = true)")
+    with closing(SlotSnapshot(database.uri)) as exported:
+        tables = find_tables(exported.session, Wanted(["pub"]), describe_alone)
+        database.execute("SET lock_timeout = '100ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            database.execute(rewrite)
+        slices = list(Snapshot(exported.session, exported.position).slices(tables))
+        assert [len(batch) for part in slices for batch in part.changes] == [1, 1]
+    wait_until(lambda: database.execute(NO_LOCKS).fetchone() == (0,))
+    with closing(SlotSnapshot(database.uri)) as exported:
+        database.execute(rewrite)
+        with pytest.raises(PgcdcError, match="it was rewritten since the snapshot") as raised:
+            find_tables(exported.session, Wanted(["pub"]), describe_alone)
+        assert raised.value.kind.rule.transient

@@ -132,10 +132,11 @@ KILLED = """
 import os, signal, sys
 from pgcdc_cli.cli.app import main
 from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
-from pgcdc_cli.stream.snapshot import Snapshot
+from pgcdc_cli.stream.snapshot import SlotSnapshot
+from pgcdc_cli.stream.snapshot_session import SnapshotSession
 
 owner, name, when = sys.argv.pop(1), sys.argv.pop(1), sys.argv.pop(1)
-owner = {"sink": CheckpointedSink, "snapshot": Snapshot}[owner]
+owner = {"sink": CheckpointedSink, "slot": SlotSnapshot, "session": SnapshotSession}[owner]
 step = getattr(owner, name)
 
 def killed(*arguments, **more):
@@ -149,11 +150,11 @@ sys.exit(main())
 STEPS = {
     "before anything is durable": "sink start before",
     "before the snapshot": "sink start after",
-    "when it is exported": "snapshot __init__ after",
-    "while rows are read": "snapshot _rows before",
+    "when it is exported": "slot __init__ after",
+    "while rows are read": "session copy before",
     "when all rows are read": "sink creating before",
-    "before the slot is made": "snapshot keep_slot before",
-    "when the slot is made": "snapshot keep_slot after",
+    "before the slot is made": "slot keep_slot before",
+    "when the slot is made": "slot keep_slot after",
     "when the stream has begun": "sink new_spools after",
 }
 
@@ -252,6 +253,29 @@ def test_progress_says_how_much_of_a_snapshot_came(capsys, monkeypatch):
     monkeypatch.setattr(time, "monotonic", lambda: now + 60)
     line(RunTotals(rows=60000, snapshot_bytes=5_400_000))
     assert re.fullmatch(r"pgcdc: 1,000 rows/s; snapshot: 60,000 rows, 5.\d MB\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("expected", "rest"),
+    [(75000, "of about 75,000 rows, 5.1 MB, 15 s left"), (50000, "of about 50,000 rows, 5.1 MB"),
+     (900000, "of about 900,000 rows, 5.1 MB, 14 min left")],
+)  # fmt: skip
+def test_progress_says_how_much_is_to_come_where_that_is_known(capsys, monkeypatch, expected, rest):
+    line = ProgressLine(shown=True)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 60)
+    line(RunTotals(rows=60000, snapshot_bytes=5_400_000, snapshot_rows=expected))
+    assert capsys.readouterr().err == f"pgcdc: 1,000 rows/s; snapshot: 60,000 {rest}\n"
+
+
+def test_about_how_many_rows_are_to_come_is_what_analyze_found(source, tmp_path):
+    line = [*PGCDC, "snapshot", "-d", source.uri, "--table", "public.t", "--progress"]
+    insert(source, 1, 500)
+    source.execute("ANALYZE t")
+    for number, (more, known) in enumerate({(): True, ("--where", "true"): False}.items()):
+        out = ("-D", str(tmp_path / str(number)))
+        run = subprocess.run([*line, *out, *more], capture_output=True, text=True, check=True)
+        assert ("snapshot: 500 of about 500 rows" in run.stderr) == known
 
 
 def test_the_last_line_is_the_stream_s(filled, tmp_path, slot):

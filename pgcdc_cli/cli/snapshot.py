@@ -1,0 +1,188 @@
+"""`pgcdc snapshot`: from options to one run that reads tables as they are now."""
+
+import json as json_text
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pgcdc_cli.cli import stream_options, units
+from pgcdc_cli.cli.command_tree import Command, examples, usage_error
+from pgcdc_cli.cli.connection_options import connecting
+from pgcdc_cli.cli.printing import write
+from pgcdc_cli.cli.publication import column_names
+from pgcdc_cli.cli.stream import ProgressLine, handled, shows_progress
+from pgcdc_cli.cli.target import (
+    STDOUT,
+    StreamTarget,
+    check,
+    default_format,
+    encoding_for,
+    read_config,
+    sink_for,
+    subscription,
+)
+
+if TYPE_CHECKING:
+    from pgcdc_cli.stream.snapshot_run import SnapshotRun, SnapshotSettings
+
+ROWS = "Which rows"
+
+Publication = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Publication whose tables are read.", rich_help_panel=ROWS),
+]
+Table = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATTERN",
+        help="Only tables like this: schema.table, * and ? as in psql; of all, without --publication.",
+        rich_help_panel=ROWS,
+    ),
+]
+Where = Annotated[
+    str | None,
+    typer.Option(metavar="CONDITION", help="Only rows for which this SQL is true.", rich_help_panel=ROWS),
+]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LIST", help="Only these columns, parted by commas; keys stay.", rich_help_panel=ROWS
+    ),
+]
+Sample = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PERCENT",
+        callback=units.checked(units.percent),
+        help="About so many of the rows, chosen at random.",
+        rich_help_panel=ROWS,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="At the end, print position and rows as JSON.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `snapshot`."""
+    app.command(
+        "snapshot",
+        cls=Command,
+        epilog=examples(
+            "pgcdc snapshot -d shop --publication shop_pub -D rows --format arrow",
+            "pgcdc snapshot -d shop --table public.orders --where 'total > 100' --columns id,total",
+            "pgcdc snapshot -d shop --table 'public.*' --sample 1 -D sample --json",
+        ),
+    )(connecting(snapshot))
+
+
+def snapshot(  # noqa: PLR0913 - a command's options
+    *,
+    conninfo: str,
+    publication: Publication = None,
+    table: Table = None,
+    exclude_table: stream_options.ExcludeTable = None,
+    exclude_column: stream_options.ExcludeColumn = None,
+    columns: Columns = None,
+    where: Where = None,
+    sample: Sample = None,
+    snapshot_workers: stream_options.SnapshotWorkers = None,
+    file: stream_options.File = None,
+    directory: stream_options.Directory = None,
+    file_format: stream_options.FileFormat = None,
+    layout: stream_options.Layout = "table",
+    compression: stream_options.Compression = "none",
+    rotate_size: stream_options.RotateSize = "128MB",
+    file_mode: stream_options.FileMode = "0600",
+    numeric: stream_options.Numeric = "string",
+    connector_config: stream_options.ConnectorConfig = None,
+    connector_property: stream_options.ConnectorProperty = None,
+    record: stream_options.Record = "full",
+    invalid_text: stream_options.InvalidText = None,
+    no_catalog: stream_options.NoCatalog = False,
+    progress: stream_options.Progress = None,
+    json: Json = False,
+) -> None:
+    """Write the rows that tables have now, all as of one moment.
+
+    Needs no slot and no right but SELECT, and reads from a standby, too. Of a publication it has the columns,
+    row filters and partitions as a stream does. A directory can be read by `pgcdc show` and `pgcdc
+    spark-submit`. A run that ends early leaves no rows in a file or directory; the next one begins anew.
+    To go on with the changes behind the rows: pgcdc stream --snapshot initial.
+    """
+    debezium = file_format == "debezium"
+    stream_options.check_connector(file_format, connector_config, connector_property, record)
+    config = read_config(connector_config, connector_property or []) if debezium else None
+    selection = stream_options.selection(
+        table, exclude_table, exclude_column, column_names("--columns", columns)
+    )
+    target = StreamTarget(
+        file=STDOUT if file is None and directory is None else file,
+        directory=directory,
+        format=file_format or default_format(file, directory),
+        layout=layout,
+        compression=compression,
+        numeric=numeric,
+        transactions=False,
+        rotate_size=units.size(rotate_size),
+        rotate_interval=None,
+        fsync_interval=0,
+        status_interval=0,
+        file_mode=units.file_mode(file_mode),
+        connector=config,
+        values_only=record == "value",
+        invalid_text=invalid_text,
+        selection=selection,
+    )
+    check(target)
+    stream_options.check_has_snapshots(target.format_class, "pgcdc snapshot")
+    if json and target.stdout:
+        raise usage_error("--json: the rows go to standard output; use -f or -D")
+    if not publication and not table and config is None:
+        raise usage_error("--publication or --table is missing")
+    source = subscription(config, conninfo, "", publication or [])
+    from pgcdc_cli.stream.snapshot_run import SnapshotSettings
+    from pgcdc_cli.stream.snapshot_tables import Wanted, every_table
+
+    wanted = Wanted(
+        publications=publication or ([] if table else source.publications),
+        includes=every_table if config is None else config.includes_table,
+        selection=selection,
+        where=where,
+        sample=None if sample is None else units.percent(sample),
+    )
+    settings = SnapshotSettings(
+        source.conninfo,
+        wanted,
+        invalid_text or ("replace" if debezium else "stop"),
+        use_catalog=not no_catalog,
+        with_xid=debezium,
+        workers=stream_options.workers(snapshot_workers),
+    )
+    shown = shows_progress(target) if progress is None else progress
+    run = _run(settings, target, ProgressLine(shown=shown))
+    if json:
+        write(json_text.dumps(_content(run)))
+
+
+def _run(settings: "SnapshotSettings", target: StreamTarget, progress: ProgressLine) -> "SnapshotRun":
+    from pgcdc_cli.directory.disk import folder_mode
+    from pgcdc_cli.stream.settings import Signals
+    from pgcdc_cli.stream.snapshot_run import SnapshotRun
+
+    os.umask(0o777 & ~folder_mode(target.file_mode))
+    encoding, signals = encoding_for(target), Signals()
+    assert encoding.decodes, "what isn't decoded has no rows"
+    chosen = {"where": settings.wanted.where, "sample": settings.wanted.sample}
+    more = {name: str(value) for name, value in chosen.items() if value is not None}
+    run = SnapshotRun(settings, sink_for(target, encoding, more), encoding, signals, progress)
+    with handled(signals):
+        try:
+            run.run()
+        finally:
+            progress.end(run.totals)
+    return run
+
+
+def _content(run: "SnapshotRun") -> dict[str, object]:
+    tables = [{"table": table, "rows": rows} for table, rows in run.rows.items()]
+    return {"format_version": 1, "lsn": str(run.totals.durable_lsn), "tables": tables}

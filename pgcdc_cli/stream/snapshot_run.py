@@ -1,0 +1,128 @@
+"""One run of `pgcdc snapshot`: rows of tables under one snapshot, without a slot, and nothing after."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from pgcdc_cli.catalog import Catalog
+from pgcdc_cli.catalog.table_facts import describe_alone
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.formats.interface import Format
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.sinks.base import Sink
+from pgcdc_cli.stream.invalid_text import TextMender
+from pgcdc_cli.stream.loop import SliceWriter
+from pgcdc_cli.stream.settings import RunTotals, Signals
+from pgcdc_cli.stream.snapshot import Snapshot, source_of
+from pgcdc_cli.stream.snapshot_session import SnapshotSession
+from pgcdc_cli.stream.snapshot_tables import SnapshotTable, Wanted, find_tables, rows_to_come
+from pgcdc_cli.types.database_text import DatabaseText, InvalidText
+
+log = logging.getLogger("pgcdc")
+
+_THERE = "write to another place: what is there is as of its own moment"
+_NO_TABLE = "see what there is with: pgcdc publication show; a pattern is schema.table"
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSettings:
+    """What to read, and from where. `invalid_text` says what becomes of bytes that are no text.
+
+    With `with_xid` rows have the transaction that reads them; a standby gives them none. So many `workers`
+    read at once.
+    """
+
+    conninfo: str
+    wanted: Wanted
+    invalid_text: InvalidText = "stop"
+    use_catalog: bool = True
+    with_xid: bool = False
+    workers: int = 1
+
+
+class SnapshotRun:
+    """Reads all that is wanted into the sink. `rows` counts them by table."""
+
+    def __init__(
+        self,
+        settings: SnapshotSettings,
+        sink: Sink,
+        encoding: Format,
+        signals: Signals,
+        report: Callable[[RunTotals], None],
+    ) -> None:
+        self._settings = settings
+        self._sink = sink
+        self._encoding = encoding
+        self._signals = signals
+        self._report = report
+        self._writer = SliceWriter(sink, signals)
+        self.rows: Counter[str] = Counter()
+
+    @property
+    def totals(self) -> RunTotals:
+        return self._writer.totals
+
+    def run(self) -> None:
+        """Read and write; then all is durable. Raises PgcdcError, and KeyboardInterrupt for a signal.
+
+        Then nothing of it is in a file or directory, and another run begins anew.
+        """
+        self._sink.open()
+        try:
+            self._check_new()
+            with self._signals.interruptible():
+                session = SnapshotSession(self._settings.conninfo)
+            with closing(session), closing(Catalog(session.here)) as catalog:
+                self._read(session, catalog)
+        finally:
+            self._sink.close()
+        self.totals.durable_lsn = self._sink.durable_lsn
+
+    def _check_new(self) -> None:
+        checkpoint = self._sink.checkpoint
+        if checkpoint is not None and (checkpoint.end_lsn or checkpoint.source.slot):
+            what = f"a stream of slot {checkpoint.source.slot}" if checkpoint.source.slot else "a snapshot"
+            raise PgcdcError(
+                ErrorKind.USAGE, f"could not write a snapshot: {what} is there already", hint=_THERE
+            )
+
+    def _read(self, session: SnapshotSession, catalog: Catalog) -> None:
+        settings, wanted = self._settings, self._settings.wanted
+        with self._signals.interruptible():
+            catalog.check_publications(wanted.publications)
+            source, position, in_recovery = source_of(session, wanted.publications)
+            describe = catalog.describe if settings.use_catalog else describe_alone
+            tables = find_tables(session, wanted, describe, self._warn_of)
+        self._check_any(tables)
+        begun = self._sink.checkpoint
+        self._sink.start(source, Lsn(0), None if begun is None else replace(begun, source=source))
+        if self._encoding.restartable is not None:
+            self._encoding.restartable.restart(source.database, None)
+        text = DatabaseText.of(session.database_encoding, None, settings.invalid_text)
+        snapshot = Snapshot(session, position, text, lambda: self._signals.stop, settings.workers)
+        self._write(snapshot, tables, with_xid=settings.with_xid and not in_recovery)
+
+    def _warn_of(self, unmatched: Sequence[str]) -> None:
+        for pattern in unmatched:
+            log.warning('no table or column that could be read matches "%s"', pattern)
+
+    def _check_any(self, tables: Sequence[SnapshotTable]) -> None:
+        if not tables:
+            raise PgcdcError(ErrorKind.USAGE, "could not find a table to read", hint=_NO_TABLE)
+        self.rows = Counter({table.schema.display: 0 for table in tables})
+
+    def _write(self, snapshot: Snapshot, tables: Sequence[SnapshotTable], *, with_xid: bool) -> None:
+        mender = TextMender(snapshot.text, set())
+        self.totals.snapshot_rows = rows_to_come(tables)
+        with closing(snapshot.slices(tables, with_xid=with_xid)) as slices:
+            for rows in slices:
+                if self._signals.stop:
+                    raise KeyboardInterrupt
+                self._writer.write([mender.encode(self._encoding, rows)])
+                for batch in rows.changes:
+                    self.rows[batch.table.display] += len(batch)
+                self.totals.snapshot_bytes = snapshot.bytes
+                self._report(self.totals)

@@ -1,0 +1,278 @@
+"""Which tables a snapshot reads, which rows and columns of them, and whether the role may."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+from psycopg import sql
+
+from pgcdc_cli.changes.selection import EVERYTHING, Selection
+from pgcdc_cli.changes.table import ReplicaIdentity, TableSchema
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.pgoutput.messages import Relation, RelationColumn
+from pgcdc_cli.stream.snapshot_session import SnapshotSession
+
+PART = 1024
+"""Pages of a part: few enough that a reader whose turn it isn't yet can have most of its rows."""
+
+# Columns and row filters of a publication came with version 15, scans of a range of pages with 14.
+_PUBLISHED = """
+    SELECT c.oid, n.nspname, json_agg(to_jsonb(t) -> 'attnames') -> 0 AS names,
+           CASE WHEN bool_and(to_jsonb(t) ->> 'rowfilter' IS NOT NULL)
+                THEN string_agg(to_jsonb(t) ->> 'rowfilter', ' OR ') END AS filters
+    FROM pg_publication_tables t
+    JOIN pg_namespace n ON n.nspname = t.schemaname
+    JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+    WHERE t.pubname = ANY (%(publications)s) GROUP BY 1, 2"""
+
+# A standby has no rows of unlogged tables.
+_ALL = """
+    SELECT c.oid, n.nspname, CASE WHEN %(generated)s THEN
+               (SELECT json_agg(a.attname) FROM pg_attribute a
+                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) END AS names,
+           NULL AS filters
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind IN ('r', 'p') AND c.oid >= 16384
+          AND (c.relpersistence = 'p' OR c.relpersistence = 'u' AND NOT pg_is_in_recovery())"""
+
+_TABLES = """
+WITH read AS ({})
+SELECT c.oid::bigint, r.nspname, c.relname, c.relreplident,
+       (SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint, a.atttypmod,
+                   c.relreplident = 'f' OR a.attnum = ANY (i.indkey::int2[])) ORDER BY a.attnum)
+        FROM pg_attribute a
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+              AND CASE json_typeof(r.names)
+                  WHEN 'array' THEN a.attname IN (SELECT json_array_elements_text(r.names))
+                  ELSE a.attgenerated = '' END),
+       r.filters, c.relkind <> 'p', has_schema_privilege(c.relnamespace, 'USAGE'),
+       ARRAY(SELECT a.attname::text FROM pg_attribute a
+             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+                   AND NOT has_column_privilege(c.oid, a.attnum, 'SELECT')),
+       row_security_active(c.oid),
+       c.reltuples::bigint,
+       CASE WHEN current_setting('server_version_num')::int >= 140000
+                 AND c.relkind = 'r' AND m.amname = 'heap'
+            THEN pg_relation_size(c.oid) / current_setting('block_size')::int ELSE 0 END,
+       ARRAY(SELECT a.oid::bigint FROM pg_partition_ancestors(c.oid) AS a (oid) WHERE a.oid <> c.oid)
+FROM read r
+JOIN pg_class c ON c.oid = r.oid
+LEFT JOIN pg_am m ON m.oid = c.relam
+LEFT JOIN pg_index i ON i.indrelid = c.oid
+     AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
+ORDER BY 2, 3
+"""
+
+# The function knows the file of now, the catalog that of the snapshot.
+_REWRITTEN = """
+SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE (c.oid = ANY (%(tables)s::oid[])
+       OR c.oid IN (SELECT relid FROM unnest(%(tables)s::oid[]) t, pg_partition_tree(t)))
+      AND c.relfilenode <> pg_relation_filenode(c.oid)
+"""
+
+Describe = Callable[[Relation], TableSchema]
+
+_RIGHTS_HINT = "what it takes: {}"
+_COLUMNS_HINT = "it lacks the column, or the publication leaves it out; --table chooses among tables"
+_POLICY_HINT = "let the role read all rows: ALTER ROLE {} BYPASSRLS"
+
+
+def every_table(_schema: str, _table: str) -> bool:
+    """Include all."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which rows are wanted: of the tables of these publications, or of all where there are none.
+
+    Of those, what `includes` (by schema and name) and the selection let through; of their rows those that
+    `where`, an SQL condition, is true for, and of these about `sample` percent.
+    """
+
+    publications: Sequence[str]
+    includes: Callable[[str, str], bool] = every_table
+    selection: Selection = EVERYTHING
+    where: str | None = None
+    sample: float | None = None
+
+
+class Facts(NamedTuple):
+    """What else the catalog says of a table to be read: the publication's row filter and rights.
+
+    `alone` leaves out the rows of tables that inherit from it. `unreadable` are columns that the role may not
+    read, `hidden` says that policies keep rows from it. `pages` is its size, 0 where it can't be divided,
+    `rows` about how many it has, -1 where nobody counted.
+    """
+
+    row_filter: str | None
+    alone: bool
+    enters_schema: bool
+    unreadable: frozenset[str]
+    hidden: bool
+    pages: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTable:
+    """A table as it is read; `where` and `sample` as in `Wanted`."""
+
+    schema: TableSchema
+    facts: Facts
+    where: str | None
+    sample: float | None
+
+    @property
+    def reading(self) -> str:
+        """What is done, for errors."""
+        return f'read the rows of table "{self.schema.display}"'
+
+    @property
+    def counted(self) -> bool:
+        """Is it known about how many rows will come?"""
+        chooses = self.facts.row_filter is not None or self.where is not None or self.sample is not None
+        return self.facts.rows >= 0 and not chooses
+
+    def parts(self) -> "Iterator[TablePart]":
+        """Divide it; all parts together have all rows, however it grew or shrank since it was measured."""
+        firsts = range(0, self.facts.pages if self.sample is None else 0, PART)
+        for first in firsts[:-1]:
+            yield TablePart(self, first, first + PART)
+        yield TablePart(self, firsts[-1] if firsts else 0, None)
+
+    def query(self, *more: sql.Composable) -> sql.Composed:
+        """Write the SELECT of its rows, of those for which `more` conditions are true."""
+        names = sql.SQL(", ").join(sql.Identifier(column.name) for column in self.schema.columns)
+        only = sql.SQL("ONLY " if self.facts.alone else "")
+        source = only + sql.Identifier(self.schema.schema, self.schema.name)
+        if self.sample is not None:
+            source += sql.SQL(" TABLESAMPLE BERNOULLI ({})").format(sql.Literal(self.sample))
+        # One is an expression of the server's own making, the other the user's, to be run with their rights.
+        given = [text for text in (self.facts.row_filter, self.where) if text is not None]
+        conditions = [*more, *(sql.SQL("({}\n)").format(sql.SQL(cast("Any", text))) for text in given)]
+        query = sql.SQL("SELECT {} FROM {}").format(names, source)
+        return query + sql.SQL(" WHERE ") + sql.SQL(" AND ").join(conditions) if conditions else query
+
+
+def rows_to_come(tables: Sequence[SnapshotTable]) -> int | None:
+    """About how many rows tables have, as they were last analyzed; None where that isn't known of all."""
+    return sum(table.facts.rows for table in tables) if all(table.counted for table in tables) else None
+
+
+class TablePart(NamedTuple):
+    """The pages of a table from `first` to before `end`, None for its last."""
+
+    table: SnapshotTable
+    first: int
+    end: int | None
+
+    def query(self) -> sql.Composed:
+        """Write the SELECT of its rows."""
+        bounds = {">=": self.first or None, "<": self.end}
+        return self.table.query(
+            *(
+                sql.SQL("ctid {} {}").format(sql.SQL(which), sql.Literal(f"({page},0)"))
+                for which, page in bounds.items()
+                if page is not None
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A table that is there to be read."""
+
+    relation: Relation
+    facts: Facts
+    ancestors: frozenset[int]
+
+    @property
+    def names(self) -> tuple[str, str]:
+        return self.relation.namespace, self.relation.name
+
+
+def find_tables(
+    session: SnapshotSession,
+    wanted: Wanted,
+    describe: Describe,
+    unmatched: Callable[[list[str]], None] = lambda _: None,
+) -> list[SnapshotTable]:
+    """Give the tables that are wanted, by schema and name; they are locked against ALTER and TRUNCATE then.
+
+    A partition goes with its root where that is read, too: in publications that is where one of them has
+    `publish_via_partition_root`, as in the stream. `unmatched` is told the patterns that match nothing.
+    Raises RIGHTS, which names all that may not be read, and USAGE where a table lacks a column.
+    """
+    found = list(_found(session, wanted))
+    known = [(*one.names, [column.name for column in one.relation.columns]) for one in found]
+    unmatched(wanted.selection.unmatched(known))
+    if not wanted.publications:
+        found = [one for one in found if wanted.selection.includes(*one.names)]
+    read = {one.relation.oid for one in found}
+    found = [one for one in found if not one.ancestors & read and wanted.includes(*one.names)]
+    tables = [
+        SnapshotTable(selected.table, one.facts, wanted.where, wanted.sample)
+        for one in found
+        if one.relation.columns and (selected := wanted.selection.of(describe(one.relation))) is not None
+    ]
+    _check_columns(tables, wanted.selection.columns)
+    _check_rights(tables, session.role.as_string())
+    for table in tables:
+        session.check(table.query(), table.reading)
+    _check_not_rewritten(session, tables)
+    return tables
+
+
+def _found(session: SnapshotSession, wanted: Wanted) -> Iterator[_Found]:
+    query = _TABLES.format(_PUBLISHED if wanted.publications else _ALL)
+    parameters = {"publications": list(wanted.publications), "generated": bool(wanted.selection.columns)}
+    for oid, schema, name, identity, columns, *facts, ancestors in session.ask(query, parameters):
+        known = tuple(RelationColumn(*column) for column in columns or ())
+        row_filter, alone, enters, unreadable, hidden, rows, pages = facts
+        relation = Relation(oid, schema, name, ReplicaIdentity(identity), known)
+        more = Facts(row_filter, alone, enters, frozenset(unreadable), hidden, pages, rows)
+        yield _Found(relation, more, frozenset(ancestors))
+
+
+def _check_columns(tables: Sequence[SnapshotTable], wanted: Sequence[str]) -> None:
+    for table in tables:
+        names = {column.name for column in table.schema.columns}
+        missing = [name for name in wanted if name not in names]
+        if missing:
+            message = f'could not find column "{missing[0]}" in table "{table.schema.display}"'
+            raise PgcdcError(ErrorKind.USAGE, message, hint=_COLUMNS_HINT)
+
+
+def _check_not_rewritten(session: SnapshotSession, tables: Sequence[SnapshotTable]) -> None:
+    """Raise CONNECTION, for another try, where an ALTER came first: the snapshot sees no rows then."""
+    rewritten = session.ask(_REWRITTEN, {"tables": [table.schema.oid for table in tables]})
+    if rewritten:
+        message = f'could not read the rows of table "{rewritten[0][0]}": it was rewritten since the snapshot'
+        raise PgcdcError(ErrorKind.CONNECTION, message, hint="run again")
+
+
+def _check_rights(tables: Sequence[SnapshotTable], role: str) -> None:
+    refused = {table.schema.display: grants for table in tables if (grants := _missing(table, role))}
+    hidden = [table.schema.display for table in tables if table.facts.hidden]
+    if refused:
+        statements = dict.fromkeys(grant for grants in refused.values() for grant in grants)
+        hint = _RIGHTS_HINT.format("; ".join(statements))
+        raise PgcdcError(ErrorKind.RIGHTS, f"could not read {_quoted(refused)}: permission denied", hint=hint)
+    if hidden:
+        message = f"could not read {_quoted(hidden)}: row-level security would leave rows out"
+        raise PgcdcError(ErrorKind.RIGHTS, message, hint=_POLICY_HINT.format(role))
+
+
+def _missing(table: SnapshotTable, role: str) -> list[str]:
+    """Write the statements that let a role read a table's columns; none where it may."""
+    schema, name = sql.Identifier(table.schema.schema), sql.Identifier(table.schema.schema, table.schema.name)
+    grants = [] if table.facts.enters_schema else [f"GRANT USAGE ON SCHEMA {schema.as_string()} TO {role}"]
+    if any(column.name in table.facts.unreadable for column in table.schema.columns):
+        grants.append(f"GRANT SELECT ON TABLE {name.as_string()} TO {role}")
+    return grants
+
+
+def _quoted(tables: Iterable[str]) -> str:
+    return ", ".join(f'table "{table}"' for table in tables)

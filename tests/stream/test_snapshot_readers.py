@@ -1,0 +1,137 @@
+"""Parts of tables over several connections: in order, bounded, and ended by whatever ends one of them."""
+
+import threading
+from types import SimpleNamespace
+
+import psycopg
+import pytest
+from processes import wait_until
+from segments import contents
+from test_snapshot_command import run
+
+from pgcdc_cli.errors import PgcdcError
+from pgcdc_cli.stream.snapshot_readers import read_parts
+from pgcdc_cli.types.database_text import STRICT
+
+
+class Part:
+    def __init__(self, number: int) -> None:
+        self.number = number
+        schema = SimpleNamespace(columns=())
+        self.table = SimpleNamespace(schema=schema, reading=f'read the rows of table "t{number}"')
+
+    def query(self) -> int:
+        return self.number
+
+
+class Session:
+    """Gives three chunks of each part, and fails at one of them if that is asked for."""
+
+    def __init__(self, begun: list[int], fails: int | None = None) -> None:
+        self._begun = begun
+        self._fails = fails
+
+    def copy(self, number, _width, _text, stopped):
+        self._begun.append(number)
+        for chunk in range(3):
+            if number == self._fails and chunk == 1:
+                raise psycopg.OperationalError("gone")
+            if stopped():
+                raise KeyboardInterrupt
+            yield 1, (number, chunk)
+
+
+def parts(count: int) -> list[Part]:
+    return [Part(number) for number in range(count)]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_the_order_is_that_of_the_parts(workers):
+    sessions = [Session([]) for _ in range(workers)]
+    read = [chunk.columns for chunk in read_parts(parts(50), sessions, STRICT, lambda: False)]
+    assert read == [(number, chunk) for number in range(50) for chunk in range(3)]
+
+
+def test_readers_go_no_further_ahead_than_there_is_room():
+    begun: list[int] = []
+    chunks = read_parts(parts(50), [Session(begun), Session(begun)], STRICT, lambda: False)
+    assert next(chunks).columns == (0, 0)
+    # The first waits with its last chunk, the second with that of the next part.
+    threading.Event().wait(0.1)
+    assert sorted(begun) == [0, 1]
+    assert len(list(chunks)) == 149
+
+
+def test_an_error_of_one_ends_all_at_its_place():
+    sessions = [Session([], fails=7), Session([], fails=7)]
+    chunks = read_parts(parts(50), sessions, STRICT, lambda: False)
+    before = [next(chunks).columns for _ in range(7 * 3 + 1)]
+    assert before[-1] == (7, 0)
+    with pytest.raises(PgcdcError, match='could not read the rows of table "t7": gone'):
+        next(chunks)
+    assert not [one for one in threading.enumerate() if one.daemon]
+
+
+@pytest.mark.parametrize("after", [0, 1, 5])
+def test_a_stop_is_never_taken_for_the_end(after):
+    stop = threading.Event()
+    chunks = read_parts(parts(5), [Session([]), Session([])], STRICT, stop.is_set)
+    for _ in range(after):
+        next(chunks)
+    stop.set()
+    with pytest.raises(KeyboardInterrupt):
+        list(chunks)
+
+
+def test_who_takes_no_more_leaves_no_thread_behind():
+    chunks = read_parts(parts(50), [Session([]), Session([])], STRICT, lambda: False)
+    next(chunks)
+    chunks.close()
+    assert not [one for one in threading.enumerate() if one.daemon]
+
+
+def test_what_is_read_by_many_is_what_one_reads(database18, tmp_path):
+    """A table of two parts, others beside it, one of them empty; the large one's rows have moved."""
+    database18.execute(
+        "CREATE TABLE large (a int PRIMARY KEY, b text STORAGE PLAIN);"
+        "INSERT INTO large SELECT g, repeat('x', 1900) FROM generate_series(1, 8000) g;"
+        "UPDATE large SET b = 'y' WHERE a % 5 = 0;"
+        "CREATE TABLE small AS SELECT g FROM generate_series(1, 3) g; CREATE TABLE empty (a int)"
+    )
+    found = {}
+    for workers in (1, 3):
+        out = tmp_path / str(workers)
+        ended = run(
+            database18.uri,
+            "--table",
+            "public.*",
+            "--snapshot-workers",
+            workers,
+            "-D",
+            out,
+            "--format",
+            "arrow",
+        )
+        assert (ended.returncode, ended.stderr) == (0, "")
+        found[workers] = {
+            table: [row["a"] if table == "public.large" else row["g"] for row in rows[1:]]
+            for table, rows in contents(out).items()
+        }
+    assert found[1] == found[3]
+    assert len(found[1]["public.large"]) == len(set(found[1]["public.large"])) == 8000
+
+
+def test_a_server_without_room_for_more_is_read_over_fewer_connections(database18):
+    role = f"r_{database18.name}"
+    database18.execute("CREATE TABLE a (a int); CREATE TABLE b (a int); INSERT INTO b VALUES (1)")
+    # One for the snapshot, one for the catalog.
+    database18.execute(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 2; GRANT SELECT ON a, b TO {role}")
+    uri = database18.uri.replace("postgresql://postgres@", f"postgresql://{role}@")
+    try:
+        ended = run(uri, "--table", "public.*", "--snapshot-workers", 2)
+        assert (ended.returncode, len(ended.stdout.splitlines())) == (0, 1)
+        assert "; connections that read the snapshot: 1" in ended.stderr
+    finally:
+        sessions = f"SELECT count(*) FROM pg_stat_activity WHERE usename = '{role}'"
+        wait_until(lambda: database18.execute(sessions).fetchone() == (0,))
+        database18.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")

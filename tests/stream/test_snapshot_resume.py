@@ -1,0 +1,231 @@
+"""A snapshot that was ended in its midst goes on: tables that were whole are kept, the others read anew."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from processes import PGCDC, stream_command, wait_until
+from segments import contents, manifest
+from servers import new_slot_name
+from stream_runs import NOW, Load, refused, stream
+from stream_runs import TABLES as LOADED
+from test_stream_snapshot import FORMATS, KILLED, accounts, changes, checkpoint, slots_of
+
+INITIAL = ("--snapshot", "initial")
+OFTEN = ("-F", "0.001")
+"""So often that each table's end is durable at once."""
+
+TABLES = """
+CREATE TABLE accounts (id bigint PRIMARY KEY, balance numeric(12,2));
+CREATE TABLE books (id bigint PRIMARY KEY, balance numeric(12,2));
+CREATE TABLE coins (id bigint PRIMARY KEY, balance numeric(12,2));
+INSERT INTO accounts SELECT g, g FROM generate_series(1, 9) g;
+INSERT INTO books SELECT g, g FROM generate_series(1, 9) g;
+INSERT INTO coins SELECT g, g FROM generate_series(1, 9) g;
+CREATE PUBLICATION pub FOR TABLE accounts, books, coins;
+"""
+NAMES = ("accounts", "books", "coins")
+
+
+@pytest.fixture
+def slot() -> str:
+    return new_slot_name()
+
+
+@pytest.fixture
+def shop(database):
+    database.execute(TABLES)
+    return database
+
+
+@pytest.fixture
+def shop18(database18):
+    database18.execute(TABLES)
+    return database18
+
+
+def change_all(database, number: int) -> None:
+    """What a table that is read anew has in its rows, and one that is kept gets from the stream."""
+    for name in NAMES:
+        database.execute(f"INSERT INTO {name} VALUES ({number * 100}, 1), ({number * 100 + 1}, 1)")
+        database.execute(f"UPDATE {name} SET balance = balance + 1000 WHERE id > 5")
+        database.execute(f"DELETE FROM {name} WHERE id = {number}")
+    database.execute(
+        "BEGIN; UPDATE accounts SET balance = 7 WHERE id = 9; DELETE FROM books WHERE id = 8; COMMIT"
+    )
+
+
+def killed(database, slot: str, out: Path, *arguments: str) -> None:
+    """Run until the first table that it reads is durable, and no longer."""
+    command = stream_command(database.uri, slot, "-D", out, *OFTEN, *arguments)[len(PGCDC) :]
+    line = [sys.executable, "-c", KILLED, "sink", "_make_durable", "after", *command]
+    assert subprocess.run(line, check=False, timeout=60).returncode == -signal.SIGKILL
+    wait_until(lambda: slots_of(database) == [slot])
+
+
+def folded(out: Path, table: str) -> dict[int, int]:
+    """The balances by key; whatever is there twice, or changes what isn't there, is an error."""
+    found: dict[int, int] = {}
+    for op, before, after in changes(out, f"public.{table}"):
+        if op in {"R", "I", "r", "c"}:
+            assert after["id"] not in found
+        else:
+            del found[before["id"]]
+        if op not in {"D", "d"}:
+            found[after["id"]] = int(float(after["balance"]))
+    return found
+
+
+def source(database, table: str) -> dict[int, int]:
+    return dict(database.execute(f"SELECT id, balance::int FROM {table}").fetchall())
+
+
+def operations(out: Path, table: str) -> str:
+    return "".join(op.upper() for op, _, _ in changes(out, f"public.{table}"))
+
+
+@pytest.mark.parametrize(("form", "kills"), [("jsonl", 1), ("jsonl", 3), ("arrow", 2), ("debezium", 2)])
+def test_whole_tables_are_kept_and_all_is_the_source(shop, tmp_path, slot, form, kills):
+    out = tmp_path / "out"
+    for number in range(1, kills + 1):
+        killed(shop, slot, out, *FORMATS[form], *INITIAL)
+        assert len(checkpoint(out)["read"]) == number
+        assert not manifest(out)
+        change_all(shop, number)
+    ended = stream(shop.uri, slot, "-D", str(out), *FORMATS[form], *INITIAL, *NOW)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    for table in NAMES:
+        assert folded(out, table) == source(shop, table)
+    assert operations(out, "accounts").startswith("R" * 9 + ("I" if form != "debezium" else "C"))
+    assert set(operations(out, NAMES[-1]) if kills < 3 else "R") == {"R"}
+    assert slots_of(shop) == [slot]
+    assert "read" not in checkpoint(out)
+    assert not list(out.rglob("*.partial"))
+
+
+def test_no_segment_ends_before_all_tables_are_as_of_one_moment(shop18, tmp_path, slot):
+    out = tmp_path / "out"
+    killed(shop18, slot, out, *INITIAL)
+    change_all(shop18, 1)
+    only = stream(shop18.uri, slot, "-D", str(out), "--snapshot", "only", "--rotate-size", "1kB")
+    assert (only.returncode, only.stderr) == (0, "")
+    segment = manifest(out)[0]
+    assert {file["table"] for file in segment["files"]} == {f"public.{name}" for name in NAMES}
+    for table in NAMES:
+        assert folded(out, table) == source(shop18, table)
+
+
+def test_without_its_slot_a_snapshot_does_not_go_on(shop18, tmp_path, slot):
+    out = tmp_path / "out"
+    killed(shop18, slot, out, *INITIAL)
+    begun = checkpoint(out)["creating"]
+    shop18.execute("DELETE FROM coins")
+    [(to,)] = shop18.execute(
+        "SELECT end_lsn::text FROM pg_replication_slot_advance(%s, pg_current_wal_lsn())", (slot,)
+    ).fetchall()
+    hint = "what changed since in the tables that are read is lost: begin anew in another place"
+    run = stream(shop18.uri, slot, "-D", str(out), *INITIAL, *NOW)
+    refused(run, 6, f'go on with the snapshot of {begun}: slot "{slot}" is at {to}', hint)
+    shop18.drop_slot(slot)
+    run = stream(shop18.uri, slot, "-D", str(out), *INITIAL, *NOW)
+    refused(run, 5, f'go on with the snapshot: slot "{slot}" is gone', hint)
+
+
+def test_a_truncate_before_a_table_was_read_anew_is_no_news(shop18, tmp_path, slot):
+    out = tmp_path / "out"
+    killed(shop18, slot, out, *INITIAL)
+    shop18.execute(
+        "TRUNCATE accounts, books; INSERT INTO books VALUES (1, 1); INSERT INTO accounts VALUES (1, 1)"
+    )
+    assert stream(shop18.uri, slot, "-D", str(out), *INITIAL, *NOW).returncode == 0
+    assert ops(out, "accounts") == "R" * 9 + "TI"
+    assert ops(out, "books") == "R"
+
+
+def ops(out: Path, table: str) -> str:
+    return "".join(json.loads(line)["op"] for line in contents(out)[f"public.{table}"])
+
+
+BUSY = "SELECT count(*) FROM pg_replication_slots WHERE active AND database = current_database()"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_again_and_again_under_load_it_is_the_source(database18, tmp_path, slot, seed):
+    """The first kill comes when a table is whole, the others at any moment of the large one behind it."""
+    database18.execute(LOADED)
+    database18.execute("INSERT INTO accounts SELECT g, 'o', g FROM generate_series(20000, 40000) g")
+    filler = "SELECT gen_random_uuid(), 't', repeat('x', 300) FROM generate_series(1, 100000) g"
+    database18.execute(f"INSERT INTO documents {filler}")
+    out, chance = tmp_path / "out", random.Random(seed)
+    command = stream_command(database18.uri, slot, "-D", out, *OFTEN, *INITIAL, "--snapshot-workers", 3)
+    load = Load(database18.uri, seed)
+    load.start()
+    try:
+        killed(database18, slot, out, *INITIAL)
+        assert checkpoint(out)["read"]
+        for _ in range(5):
+            with subprocess.Popen(command) as run:
+                time.sleep(0.5 + chance.random())
+                run.kill()
+            wait_until(lambda: database18.execute(BUSY).fetchone() == (0,))
+    finally:
+        load.stop()
+    ended = stream(database18.uri, slot, "-D", str(out), *INITIAL, *NOW)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert accounts(out) == dict(
+        database18.execute("SELECT id, trunc(balance)::bigint FROM accounts").fetchall()
+    )
+    [(documents,)] = database18.execute(
+        "SELECT array_agg(id::text ORDER BY id::text) FROM documents"
+    ).fetchall()
+    assert sorted(kept(out)) == (documents or [])
+
+
+def kept(out: Path) -> set[str]:
+    found: set[str] = set()
+    for line in map(json.loads, contents(out)["public.documents"]):
+        if line["op"] in {"R", "I"}:
+            assert line["new"]["id"] not in found
+            found.add(line["new"]["id"])
+        elif line["op"] == "T":
+            found.clear()
+    return found
+
+
+FAILS_ONCE = """
+import sys
+import psycopg
+from pgcdc_cli.cli.app import main
+from pgcdc_cli.stream.snapshot_session import SnapshotSession
+
+copy, calls = SnapshotSession.copy, []
+
+def failing(self, *arguments):
+    calls.append(self)
+    if len(calls) == 3:
+        raise psycopg.OperationalError("gone")
+    return copy(self, *arguments)
+
+SnapshotSession.copy = failing
+sys.exit(main())
+"""
+
+
+def test_a_lost_connection_is_gone_on_from_in_the_same_run(shop18, tmp_path, slot):
+    out = tmp_path / "out"
+    command = stream_command(shop18.uri, slot, "-D", out, *INITIAL, *NOW, "--snapshot-workers", 1)
+    line = [sys.executable, "-c", FAILS_ONCE, *command[len(PGCDC) :], "-v"]
+    ended = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60)
+    lost = 'could not read the rows of table "public.coins": gone; trying again'
+    assert lost in ended.stderr
+    stamps = [json.loads(contents(out)[f"public.{name}"][0])["commit_lsn"] for name in NAMES]
+    assert stamps[0] < stamps[1] == stamps[2]
+    for name in NAMES:
+        assert folded(out, name) == source(shop18, name)
+        assert operations(out, name) == "R" * 9
