@@ -5,6 +5,7 @@ import math
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,14 +13,17 @@ import typer
 
 from pgcdc_cli.cli.command_tree import Command, examples, refuse_unmatched, usage_error
 from pgcdc_cli.cli.printing import facts, human_bytes, say, table, talk, write
-from pgcdc_cli.cli.units import checked, duration, lsn
+from pgcdc_cli.cli.units import checked, duration, lsn, positive_duration
 
 if TYPE_CHECKING:
+    from pgcdc_cli.cli.command_tree import ClickContext
+    from pgcdc_cli.spark.launch import SparkOptions
     from pgcdc_cli.spark.output import MergeSummary, TableMerge
     from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 
 TABLES = "Tables"
 WORK = "Work"
+EACH_SECOND = "1s"
 
 
 def digits(text: str) -> None:
@@ -32,14 +36,26 @@ def digits(text: str) -> None:
         raise usage_error(str(error)) from error
 
 
+class _Following(Command):
+    """The command whose `--follow` may have a time."""
+
+    def parse_args(self, ctx: "ClickContext", args: list[str]) -> list[str]:
+        given = args[: args.index("--")] if "--" in args else args
+        at = given.index("--follow") + 1 if "--follow" in given else 0
+        if at and (at == len(given) or given[at].startswith("-")):
+            args = [*args[: at - 1], f"--follow={EACH_SECOND}", *args[at:]]
+        return super().parse_args(ctx, args)
+
+
 def register(app: typer.Typer) -> None:
     """Add `spark-submit`."""
     app.command(
         "spark-submit",
-        cls=Command,
+        cls=_Following,
         epilog=examples(
             "pgcdc spark-submit --input changes --warehouse lake",
             "pgcdc spark-submit --input changes --warehouse lake --mode both --if-new",
+            "pgcdc spark-submit --input changes --warehouse lake --follow",
             "pgcdc spark-submit --input changes --warehouse s3a://lake/shop --master yarn",
         ),
     )(spark_submit)
@@ -110,6 +126,14 @@ def spark_submit(  # noqa: PLR0913 - a command's options
             rich_help_panel=TABLES,
         ),
     ] = None,
+    recreated: Annotated[
+        Literal["replace", "stop"],
+        typer.Option(
+            help="A name that is another table's now, dropped and created anew or renamed: its rows replace"
+            " the others, or the table stays as it is.",
+            rich_help_panel=TABLES,
+        ),
+    ] = "replace",
     compact: Annotated[
         bool,
         typer.Option(
@@ -141,6 +165,15 @@ def spark_submit(  # noqa: PLR0913 - a command's options
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done; write nothing.", rich_help_panel=WORK)
     ] = False,
+    follow: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[INTERVAL]",
+            callback=checked(positive_duration),
+            help="Stay, and merge whenever segments are finished; looks for them every second, or so often.",
+            rich_help_panel=WORK,
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
     extra: Annotated[
         list[str] | None,
@@ -174,9 +207,16 @@ def spark_submit(  # noqa: PLR0913 - a command's options
         variant=variant,
         missing_toast=missing_toast,
         readers=readers,
+        recreated=recreated,
+        follow=None if follow is None else duration(follow),
         compact=compact,
         retain=None if retain is None else math.ceil(duration(retain) / 3600),
     )
+    if follow is not None:
+        if if_new or dry_run or until is not None:
+            raise usage_error("--follow: leave out --if-new, --dry-run and --until")
+        _follow(options, SparkOptions(master, talk.verbosity > 0, tuple(extra or ())), json=json)
+        return
     if if_new and _is_up_to_date(options, json=json):
         return
     shows_progress = sys.stderr.isatty() and talk.verbosity >= 0
@@ -194,6 +234,45 @@ def spark_submit(  # noqa: PLR0913 - a command's options
     if summary.failure is not None:
         raise summary.failure
     refuse_unmatched(summary.unmatched)
+
+
+def _follow(options: "MergeOptions", spark: "SparkOptions", *, json: bool) -> None:
+    """Merge until INT or TERM, which let the merge end that is under way; the second one doesn't."""
+    from pgcdc_cli.spark.launch import FollowControl, follow
+
+    with closing(FollowControl()) as control:
+
+        def end(number: int, frame: FrameType | None) -> None:
+            if control.stopped:
+                _interrupt(number, frame)
+            control.stop()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, end)
+        signal.signal(signal.SIGHUP, lambda *_: control.look())
+        follow(options, spark, control, _Merges(json=json).tell, say)
+
+
+class _Merges:
+    """Tells of one merge after another: each in a line, a warning or a table's problem when it is new."""
+
+    def __init__(self, *, json: bool) -> None:
+        self._json = json
+        self._segment = 0
+        self._said: set[str] = set()
+
+    def tell(self, summary: "MergeSummary") -> None:
+        if self._json:
+            write(json_text.dumps(summary.data))
+        elif summary.segment != self._segment:
+            write(_one_line(summary))
+        self._segment = summary.segment
+        problems = {f"{one.problem}; hint: {one.hint}" for one in summary.tables if one.problem is not None}
+        # Of several problems there is a warning each.
+        warnings = {warning for warning in summary.warnings if not warning.startswith("could not merge ")}
+        for line in sorted((warnings | problems) - self._said):
+            say(f"warning: {line}")
+        self._said = warnings | problems
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

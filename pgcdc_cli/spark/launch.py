@@ -4,15 +4,17 @@ The job prints one JSON object as its last line of standard output, also when it
 Spark says goes to a log: WAREHOUSE/_pgcdc.log where that is a local directory, else kept when the job fails.
 """
 
+import fcntl
 import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.spark.jvm import java_settings
@@ -43,6 +45,10 @@ _CLUSTER_SETTINGS = {
     "spark.pyspark.driver.python": sys.executable,
     **{f"spark.executorEnv.{name}": value for name, value in _LOCALE.items()},
 }
+
+
+OnMerge: TypeAlias = Callable[[MergeSummary], None]
+"""Gets what each merge did."""
 
 
 @dataclass(frozen=True)
@@ -77,17 +83,69 @@ def submit(
     _check_extra(spark.extra)
     refuse_without_manifest(options.input)
     refuse_if_locked(options.warehouse)
+    listener = Listener(on_table, on_wait, verbose=spark.verbose)
+    summary = _submit(options, spark, listener, ["--progress"] if on_table is not None else [])
+    assert summary is not None
+    return summary
+
+
+def follow(
+    options: MergeOptions, spark: SparkOptions, control: "FollowControl", on_merge: OnMerge, on_wait: OnWait
+) -> None:
+    """Run merges in one Spark that stays until the control stops it; `on_merge` gets what each did.
+
+    Raises what `submit` does, but for a directory that has no segment yet and for another merge under way:
+    it waits for these to end.
+    """
+
+    def on_result(line: str) -> None:
+        summary = read_result(line)
+        if summary is not None:
+            on_merge(summary)
+
+    _check_extra(spark.extra)
+    listener = Listener(None, on_wait, verbose=spark.verbose, on_result=on_result)
+    _submit(options, spark, listener, ["--launcher", control.path])
+
+
+class FollowControl:
+    """How a Spark that stays is told to look for segments, or to end; it ends with this process, too."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.NamedTemporaryFile(prefix="pgcdc-follow-")  # noqa: SIM115 - until `close`
+        self.path = self._file.name
+        self.stopped = False
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def close(self) -> None:
+        """Remove its file, once the Spark has ended."""
+        self._file.close()
+
+    def look(self) -> None:
+        """Have it look for segments now."""
+        os.utime(self.path)
+
+    def stop(self) -> None:
+        """Have it end when it has finished what it is at."""
+        self.stopped = True
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+
+def _submit(
+    options: MergeOptions, spark: SparkOptions, listener: Listener, more: Sequence[str]
+) -> MergeSummary | None:
+    """Run the job with more arguments; returns its last result, which only one that follows may not have."""
     with tempfile.TemporaryDirectory(prefix="pgcdc-spark-") as scratch:
         home = find_spark_home()
         environment = _environment(spark, home, Path(scratch))
-        job = [str(SCRIPT), *options.arguments(), "--json", *(["--progress"] if on_table is not None else [])]
+        job = [str(SCRIPT), *options.arguments(), "--json", *more]
         command = [*_command(options, spark, home, Path(scratch)), *job]
         log = Path(scratch) / "log"
-        listener = Listener(on_table, on_wait, verbose=spark.verbose)
-        status = _run(command, environment, log, listener)
+        follows = options.follow is not None
+        status = _run(command, environment, log, listener, apart=follows)
         kept = None if options.dry_run else keep_log(log, options.warehouse)
         summary = read_result(listener.result)
-        if summary is None:
+        if status != 0 if follows else summary is None:
             raise failure(status, log, kept)
         return summary
 
@@ -176,10 +234,20 @@ def _check_extra(extra: Sequence[str]) -> None:
         )
 
 
-def _run(command: list[str], environment: dict[str, str], log: Path, listener: Listener) -> int:
-    """Run a command, all of whose output the listener reads; returns its status."""
+def _run(
+    command: list[str], environment: dict[str, str], log: Path, listener: Listener, *, apart: bool
+) -> int:
+    """Run a command, all of whose output the listener reads; returns its status.
+
+    One that runs apart gets no signals from the terminal.
+    """
     process = subprocess.Popen(  # noqa: S603 - the command is built here, and no shell reads it
-        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=apart,
     )
     assert process.stdout is not None
     assert process.stderr is not None

@@ -27,6 +27,9 @@ OnTable: TypeAlias = Callable[[Mapping[str, Any]], None]
 OnWait: TypeAlias = Callable[[str], None]
 """Gets, in one line, what keeps Spark waiting."""
 
+OnResult: TypeAlias = Callable[[str], None]
+"""Gets each result, a JSON object in a line."""
+
 _RESULT = '{"format_version"'
 _WAITING = {
     re.compile("Initial job has not accepted any resources"): (
@@ -160,11 +163,14 @@ def lines_of(*pipes: IO[bytes]) -> Iterator[bytes]:
 class Listener:
     """Reads what Spark says, line by line; `verbose` copies it to standard error.
 
-    `result` is the job's result, a JSON object in a line, or nothing.
+    `result` is the job's last result, a JSON object in a line, or nothing.
     """
 
-    def __init__(self, on_table: OnTable | None, on_wait: OnWait, *, verbose: bool) -> None:
+    def __init__(
+        self, on_table: OnTable | None, on_wait: OnWait, *, verbose: bool, on_result: OnResult | None = None
+    ) -> None:
         self.result = ""
+        self._on_result = on_result
         self._on_table = on_table
         self._on_wait = on_wait
         self._verbose = verbose
@@ -177,6 +183,8 @@ class Listener:
                 text = line.decode(errors="replace")
                 if text.startswith(_RESULT):
                     self.result = text
+                    if self._on_result is not None:
+                        self._on_result(text)
                 elif text.startswith(PROGRESS):
                     if self._on_table is not None:
                         self._on_table(json.loads(text.removeprefix(PROGRESS)))

@@ -37,11 +37,12 @@ class MergedTable:
     keyless: bool
     problem: str | None
     merged_at: str | None
+    warning: str | None = None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "MergedTable":
-        known = {name: data[name] for name in cls.__dataclass_fields__}
-        return cls(**{**known, "lsn": Lsn.parse(data["lsn"])})
+        known = {name: data[name] for name in cls.__dataclass_fields__ if name != "warning"}
+        return cls(**{**known, "lsn": Lsn.parse(data["lsn"]), "warning": data.get("warning")})
 
 
 def local_path(location: str) -> Path | None:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from merge_oracle import Change, Key, Row
 from pyspark.sql import DataFrame, SparkSession
+from segments import as_stream, finished
 
 from pgcdc_cli.changes.slice import (
     Boundaries,
@@ -115,7 +116,9 @@ class Directory:
         )
         path = f"{folder}/{file_name(number, first, part, self.encoding.suffix)}"
         frames = [bytes(self.encoding.frame([piece.data])) for piece in pieces]
-        data = pieces[0].head + b"".join(frames) + self.encoding.tail
+        data = finished(pieces[0].head + b"".join(frames), self.encoding)
+        if self.encoding.name == "arrow" and number % 3 == 0:
+            data = as_stream(data)
         (self.path / path).parent.mkdir(parents=True, exist_ok=True)
         (self.path / path).write_bytes(data)
         return {

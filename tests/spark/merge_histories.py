@@ -5,6 +5,7 @@ and Spark is asked once for all of them.
 """
 
 import random
+import zlib
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -33,7 +34,7 @@ def table_schema(
     identity: ReplicaIdentity = ReplicaIdentity.DEFAULT,
     *,
     schema: str = "public",
-    oid: int = 16384,
+    oid: int | None = None,
     dimensions: int = 1,
 ) -> TableSchema:
     """Describe a table as the catalog would; `dimensions` is what its arrays are declared with."""
@@ -43,6 +44,8 @@ def table_schema(
         TableColumn(c, t.oid, t.typmod, t, t.name, flags[c], None, dimensions if t.element else 0)
         for c, t in columns.items()
     )
+    # As on a server, each table has its own.
+    oid = zlib.crc32(f"{schema}.{name}".encode()) if oid is None else oid
     return TableSchema(oid, schema, name, identity, described, key)
 
 

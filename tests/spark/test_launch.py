@@ -134,7 +134,7 @@ def test_the_job_reads_the_options_that_it_is_given() -> None:
     assert merge_options(read(["--input=in", "--warehouse=wh"])) == usual
     given = MergeOptions(
         "in", "wh", "iceberg", "shop", "both", ("a.*", "b.c"), Lsn.parse("1F/A0"), True, True, True, "string",
-        "38,18", True, "null", "modern", True, 0,
+        "38,18", True, "null", "modern", "stop", 5.0, True, 0,
     )  # fmt: skip
     assert [name for name, value in vars(given).items() if value == vars(usual)[name]] == [
         "input",
@@ -145,7 +145,7 @@ def test_the_job_reads_the_options_that_it_is_given() -> None:
 
 def read(arguments: list[str]) -> dict[str, Any]:
     parsed = vars(parser().parse_args(arguments))
-    assert (parsed.pop("json"), parsed.pop("progress")) == (False, False)
+    assert [parsed.pop(name) for name in ("json", "progress", "launcher")] == [False, False, None]
     return parsed
 
 

@@ -118,7 +118,8 @@ def test_tables_follow_their_columns(
     summary = merge_into(spark, directory, tmp_path / "wh", format=lake)
     problems = {table["table"]: table["problem"] for table in summary["tables"] if table["problem"]}
     warned = {warning.split('"')[1] for warning in summary["warnings"]}
-    assert warned == ({"public.added", "public.renamed"} if runs > 1 else set())
+    wider = {"public.widened", *(() if lake == "iceberg" else ("public.digits",))}
+    assert warned == {"public.added", "public.renamed", *wider}
     if lake == "iceberg":
         assert "from decimal(5,2) to decimal(12,4), which Iceberg can't follow" in problems["public.digits"]
     assert list(problems) == (["public.digits"] if lake == "iceberg" else [])
@@ -134,7 +135,7 @@ def test_a_new_column_that_has_no_default_is_exact(spark: SparkSession, tmp_path
     directory.segment([(table_schema("t", before, ("id",)), [insert(10, id="1", note="a")])])
     merge_into(spark, directory, tmp_path / "wh", mode="both")
     table = table_schema("t", after, ("id",))
-    facts = TableFacts(("id",), None, {name: ColumnFacts() for name in after})
+    facts = TableFacts(("id",), None, {name: ColumnFacts(position=1) for name in after})
     directory.segment([(replace(table, facts=facts), [insert(20, id="2", note="b", more="c")])])
     summary = merge_into(spark, directory, tmp_path / "wh", mode="both")
     assert (summary["error"], summary["warnings"]) == (None, [])
@@ -149,7 +150,7 @@ def test_a_new_column_that_has_no_default_is_exact(spark: SparkSession, tmp_path
     ]
     assert "more" in log.select("_pgcdc_old.*").columns
     renamed = table_schema("t", {**before, "other": pg_type(TEXT)}, ("id",))
-    facts = TableFacts(("id",), None, {name: ColumnFacts() for name in (*before, "other")})
+    facts = TableFacts(("id",), None, {name: ColumnFacts(position=1) for name in (*before, "other")})
     directory.segment([(replace(renamed, facts=facts), [insert(30, id="3", note="c", other="d")])])
     (warning,) = merge_into(spark, directory, tmp_path / "wh", mode="both")["warnings"]
     assert '"public.t" has the new column "other": it is NULL in rows that have not changed' in warning
@@ -211,8 +212,6 @@ def test_what_cannot_be_followed_stops_its_table(spark: SparkSession, tmp_path: 
         for name, (_, _, _, message) in steps.items():
             problem, hint = problems.pop(name)
             assert f'could not merge "public.{name}": {message}' in problem
-            assert name == "case" or (
-                'see "schemas/16384-' in problem and "change its type back, or merge" in hint
-            )
+            assert name == "case" or ('see "schemas/' in problem and "change its type back, or merge" in hint)
         assert 'column "v" of the row (id) = (1) was not sent (unchanged TOAST)' in problems.pop("toast")[0]
         assert problems == {}

@@ -30,18 +30,33 @@ RECORD = f"{CONTROL}.json"
 _SCHEMA = (
     "stream_id string, `table` string, mode string, path string, planned_segment bigint, segment bigint,"
     " lsn string, version bigint, inserted bigint, updated bigint, deleted bigint, unfit bigint,"
-    " keyless boolean, problem string, merged_at timestamp"
+    " keyless boolean, problem string, merged_at timestamp, oid bigint, warning string,"
+    " former array<struct<oid: bigint, version: bigint, segment: bigint>>"
 )
+
+NOBODY = 0
+"""The OID of a lake table whose table has another name now."""
 
 TableMode = tuple[str, str]
 """A table and a mode."""
 
 
 @dataclass(frozen=True)
+class Former:
+    """An OID that had a lake table's name: the last version with its rows, and the segment they were at."""
+
+    oid: int
+    version: int
+    segment: int
+
+
+@dataclass(frozen=True)
 class ControlRow:
     """How far a table (or all tables) is merged, and what the last run that changed it did.
 
-    `keyless` marks the changelog of a table that can't be merged since it has no key.
+    `keyless` marks the changelog of a table that can't be merged since it has no key. `oid` is the source
+    table's, whose rows it has (None where an earlier pgcdc merged it), `former` are those whose rows it had.
+    `warning` says what its rows may lack.
     """
 
     stream_id: str
@@ -59,13 +74,17 @@ class ControlRow:
     keyless: bool = False
     problem: str | None = None
     merged_at: dt.datetime | None = None
+    oid: int | None = None
+    warning: str | None = None
+    former: tuple[Former, ...] = ()
 
     @property
     def key(self) -> TableMode:
         return self.table, self.mode
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "merged_at": self.merged_at and self.merged_at.isoformat()}
+        merged_at = self.merged_at and self.merged_at.isoformat()
+        return {**asdict(self), "merged_at": merged_at, "former": [asdict(one) for one in self.former]}
 
     def caught_up(self, segment: int, lsn: str) -> "ControlRow":
         """Move a table that has no changes up to a segment."""
@@ -149,9 +168,15 @@ class ControlTable:
         self.rows = rows
 
 
-def _row(*, merged_at: dt.datetime | None, **values: Any) -> ControlRow:  # noqa: ANN401 - of several types
+def _row(
+    *,
+    merged_at: dt.datetime | None,
+    former: list[tuple[int, int, int]] | None = None,
+    **values: Any,  # noqa: ANN401 - of several types
+) -> ControlRow:
+    before = tuple(Former(*one) for one in former or ())
     # PySpark gives the driver's local time, without a zone.
-    return ControlRow(**values, merged_at=merged_at and merged_at.astimezone(dt.UTC))
+    return ControlRow(**values, merged_at=merged_at and merged_at.astimezone(dt.UTC), former=before)
 
 
 @contextmanager

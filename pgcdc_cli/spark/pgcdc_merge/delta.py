@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
@@ -185,14 +186,22 @@ class DeltaTable:
         if widened and not widens:
             self._rewrite(widened, struct)
 
+    def fill(self, values: Mapping[str, Expression]) -> None:
+        self._allow_names([*values])
+        self._overwrite(self.read().withColumns(dict(values)))
+
     def _rewrite(self, widened: NamedTypes, struct: str | None) -> None:
-        """Write all rows anew, with wider columns, in one commit, which leaves them as they are."""
+        """Write all rows anew, with wider columns."""
         rows = self.read()
         for name, spark in widened:
             rows = rows.withColumn(name, F.col(quoted(name)).cast(spark))
             if struct is not None:
                 member = F.col(f"{quoted(struct)}.{quoted(name)}").cast(spark)
                 rows = rows.withColumn(struct, F.col(quoted(struct)).withField(quoted(name), member))
+        self._overwrite(rows)
+
+    def _overwrite(self, rows: DataFrame) -> None:
+        """Write all rows anew, in one commit, which leaves them as they are but for their columns."""
         with self._set({_METADATA: _COLUMNS_CHANGED}):
             writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
             writer.save(self._path)
@@ -236,8 +245,12 @@ class DeltaTable:
     def _has(self, feature: str) -> bool:
         return feature in str(self._update().protocol().readerAndWriterFeatureNames())
 
-    def read(self) -> DataFrame:
-        return self._session.read.format("delta").load(self._path)
+    def read(self, version: int | None = None) -> DataFrame:
+        reader = self._session.read.format("delta")
+        return (reader if version is None else reader.option("versionAsOf", version)).load(self._path)
+
+    def version_of(self, mark: CommitMark) -> int:
+        return self._commit(mark)[0]
 
     def replace(self, rows: DataFrame, mark: CommitMark | None) -> TableCommit:
         removed = self.read().count() if self.exists and mark is not None else 0
@@ -273,9 +286,22 @@ class DeltaTable:
             modern = mark is not None and self._readers == MODERN
             properties = properties | ({_DELETION_VECTORS: "true"} if modern else {})
             writer = writer.options(**properties, **self._mapping(rows.columns, modern=modern))
+        elif how == "overwrite" and self._differs(rows):
+            self._allow_names(rows.columns)
+            writer = writer.option("overwriteSchema", "true")
         with self._marked(mark):
             writer.save(self._path)
         return (0, {}) if mark is None else self._commit(mark)
+
+    def _differs(self, rows: DataFrame) -> bool:
+        """Say whether rows have other columns."""
+        return {(field.name, field.dataType.simpleString()) for field in rows.schema} != set(self.columns())
+
+    def _allow_names(self, names: Sequence[str]) -> None:
+        """Turn column mapping on, where names need it that are about to come."""
+        modern = any(map(self._is_on, _FEATURES))
+        if self._property(_MAPPING) is None and self._mapping(names, modern=modern):
+            self._alter(f"SET TBLPROPERTIES ('{_MAPPING}' = 'name')")
 
     def _marked(self, mark: CommitMark | None) -> AbstractContextManager[None]:
         if mark is None:

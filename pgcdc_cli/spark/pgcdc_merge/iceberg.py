@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
@@ -24,6 +25,7 @@ from .segments import folder_name
 _CATALOG = "pgcdc"
 _PROPERTY = "spark.sql.iceberg.snapshot-property."
 _ID, _SEGMENT, _POSITION = "pgcdc.id", "pgcdc.segment", "pgcdc.position"
+_FOLLOWS = "pgcdc.follows"
 _COUNTS = "spark.merge-into.num-target-rows-"
 _ATOMIC = ("file:", "hdfs:")
 """File systems whose renaming is atomic, as Iceberg's Hadoop catalog needs it."""
@@ -124,8 +126,8 @@ class IcebergTable:
         snapshot = None if self._table is None else self._table.currentSnapshot()
         while snapshot is not None:
             yield snapshot
-            parent = snapshot.parentId()
-            snapshot = None if parent is None else self._table.snapshot(parent)
+            parent = snapshot.parentId() or snapshot.summary().get(_FOLLOWS)
+            snapshot = None if parent is None else self._table.snapshot(int(parent))
 
     def was_set_back(self, version: int) -> bool:
         if self._table is None:
@@ -166,13 +168,26 @@ class IcebergTable:
                 nulls = ", ".join(f"CAST(NULL AS variant) AS {name}" for name in variants)
                 self._session.sql(f"INSERT INTO {self.name} BY NAME SELECT {nulls} WHERE false")
 
-    def read(self) -> DataFrame:
-        return self._session.table(self.name)
+    def fill(self, values: Mapping[str, Expression]) -> None:
+        with self._snapshot_properties({_ID: "pgcdc:columns"}), self._following():
+            self._described(self.read().withColumns(dict(values)), None).replace()
+        self._table = self._load()
+
+    def read(self, version: int | None = None) -> DataFrame:
+        if version is None:
+            return self._session.table(self.name)
+        return self._session.sql(f"SELECT * FROM {self.name} VERSION AS OF {version}")  # noqa: S608 - it is quoted
+
+    def version_of(self, mark: CommitMark) -> int:
+        return self._commit(mark)[0]
 
     def replace(self, rows: DataFrame, mark: CommitMark | None) -> TableCommit:
         removed = self.read().count() if self.exists and mark is not None else 0
-        with self._marked(mark):
-            if self.exists:
+        anew = self.exists and self._differs(rows)
+        with self._marked(mark), self._following() if anew else nullcontext():
+            if anew:
+                self._described(rows, mark).replace()
+            elif self.exists:
                 self._checked_writer(rows).overwrite(F.lit(True))
             else:
                 self._create(rows, mark)
@@ -219,13 +234,30 @@ class IcebergTable:
     def _create(self, rows: DataFrame, mark: CommitMark | None) -> None:
         namespace = ".".join(_IDENTIFIER.findall(self.name)[:-1])
         self._session.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
+        self._described(rows, mark).create()
+
+    def _described(self, rows: DataFrame, mark: CommitMark | None) -> Any:  # noqa: ANN401 - as below
+        """Write with the columns of the rows, and our properties."""
         writer = rows.writeTo(self.name).using("iceberg")
         properties = _PROPERTIES | ({} if mark is None else {_ID: mark.app_id})
         if any(field.dataType.simpleString() == "variant" for field in rows.schema):
             properties |= _VARIANTS
         for name, value in properties.items():
             writer = writer.tableProperty(name, value)
-        writer.create()
+        return writer
+
+    def _differs(self, rows: DataFrame) -> bool:
+        """Say whether rows have other columns."""
+        new = {(field.name, self.stored_type(field.dataType.simpleString())) for field in rows.schema}
+        return new != set(self.columns())
+
+    def _following(self) -> AbstractContextManager[None]:
+        """Say which snapshot the next one follows: that of a replaced table has no parent."""
+        return (
+            nullcontext()
+            if self.version is None
+            else self._snapshot_properties({_FOLLOWS: str(self.version)})
+        )
 
     def _checked_writer(self, rows: DataFrame) -> Any:  # noqa: ANN401 - DataFrameWriterV2 is not exported
         """Write from the snapshot that was opened, and no other."""

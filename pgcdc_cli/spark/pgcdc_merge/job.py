@@ -1,32 +1,32 @@
-"""The run: from the directory's manifest to the control table, then upkeep; and what it says of itself.
+"""The run: from the directory's manifest to the control table, then upkeep.
 
 Each table is merged from its own mark, in a session and a thread of its own. What can't be done for one holds
 up no other: it becomes the table's problem in the summary.
 """
 
 import datetime as dt
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no annotations
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from .changelog import append_changes
 from .column_types import Choices
-from .control import ALL, ControlRow, ControlTable, TableMode, locked
+from .control import ALL, NOBODY, ControlRow, ControlTable, Former, TableMode, locked
 from .delta import DeltaLake
 from .fold import Extras
 from .iceberg import IcebergLake
+from .identity import former_rows, remembered
 from .lake import CONTROL, CommitMark, Lake, LakeTable, is_conflict, new_session
 from .merge_errors import MergeError, cause_of, hint_for
 from .merge_table import MergedRange, MergeTarget, merge_table
-from .options import ANY, CHANGELOG, FORMAT_VERSION, MERGE, MergeOptions, parse_lsn
+from .options import ANY, CHANGELOG, MERGE, STOP, MergeOptions, parse_lsn
 from .plan import (
     TableRange,
     check_extras,
@@ -34,12 +34,16 @@ from .plan import (
     check_keyed,
     check_names,
     check_own,
+    check_same,
     check_source,
     check_versions,
+    left_behind,
     planned,
     table_ranges,
 )
+from .schema_evolution import ANEW
 from .segments import FinishedSegment, HadoopFiles, join, read_manifest, read_schemas, verify
+from .summary import Summary, TableListener
 from .values import error_of_value
 
 LAKES: Mapping[str, type[DeltaLake | IcebergLake]] = {"delta": DeltaLake, "iceberg": IcebergLake}
@@ -50,9 +54,6 @@ AT_ONCE = 4
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-TableListener = Callable[[Mapping[str, Any]], None]
-"""Gets what became of each table, once it is done."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,24 @@ class Task:
     @property
     def key(self) -> TableMode:
         return self.work.table, self.mode
+
+    @property
+    def works(self) -> tuple[TableRange, ...]:
+        """List all that is merged under the table's name, in this order."""
+        return *self.work.gone, self.work
+
+
+@dataclass(frozen=True)
+class OpenedTable:
+    """A lake table, a range, and what of it is `waiting` to be merged.
+
+    `base` are the rows that it goes on from where these aren't the lake table's.
+    """
+
+    work: TableRange
+    waiting: TableRange
+    target: LakeTable
+    base: DataFrame | None
 
 
 def merge(
@@ -120,7 +139,7 @@ class _MergeRun:
         everything = control.progress(mode).all
         if not ready and everything is not None and everything.segment >= last.number:
             return
-        needed = [file for task in ready for file in (*task.work.files, *task.work.losses)]
+        needed = [file for task in ready for work in task.works for file in (*work.files, *work.losses)]
         verify(self._files, self._input, list(dict.fromkeys(needed)))
         mark = CommitMark(stream_id, "", mode, last.number, last.end_lsn)
         if self._options.dry_run:
@@ -137,9 +156,10 @@ class _MergeRun:
             for key, row in control.rows.items()
             if row.mode == mode or (row.keyless and mode == MERGE)
         }
+        left = left_behind([task.work for task in tasks], merged, moved)
         done = everything or ControlRow(stream_id, ALL, mode)
         done = replace(done.caught_up(last.number, last.end_lsn), planned_segment=None, merged_at=_now())
-        control.finish({**moved, **waiting, **merged, done.key: done})
+        control.finish({**moved, **left, **waiting, **merged, done.key: done})
 
     def _tasks(self, segments: Sequence[FinishedSegment], control: ControlTable, mode: str) -> list[Task]:
         """List the tables that have something to merge, the unselected ones too."""
@@ -167,6 +187,8 @@ class _MergeRun:
             check_followed(task.work, first)
             if task.mode == MERGE:
                 check_keyed(task.work)
+            if self._options.recreated == STOP:
+                check_same(task.work)
         except MergeError as error:
             self._summary.problems[task.key] = error
             return False
@@ -176,11 +198,12 @@ class _MergeRun:
         """Check what can be checked without writing, and note what would be done."""
         for task in tasks:
             try:
-                waiting, _ = self._opened(task, self._session(), mark)
+                own = replace(mark, table=task.work.table, mode=task.mode)
+                opened = self._opened(task.work, self._session(), own)
             except MergeError as error:
                 self._summary.problems[task.key] = error
             else:
-                self._summary.plan(task.key, task.work.path, mark.segment, waiting)
+                self._summary.plan(task.key, task.work.path, mark.segment, opened.waiting)
 
     def _row_of_problem(self, task: Task, first: FinishedSegment, stream_id: str) -> ControlRow:
         """Leave a table where it was, and say why."""
@@ -204,7 +227,8 @@ class _MergeRun:
 
     def _merged(self, task: Task, mark: CommitMark) -> ControlRow:
         session = self._session()
-        waiting, target = self._opened(task, session, mark)
+        gone = [self._merge_gone(one, mark) for one in task.work.gone]
+        opened = self._opened(task.work, session, mark)
         row = ControlRow(
             mark.stream_id,
             mark.table,
@@ -212,39 +236,76 @@ class _MergeRun:
             task.work.path,
             segment=mark.segment,
             lsn=mark.lsn,
-            version=target.version,
+            version=opened.target.version,
             keyless=task.keyless,
+            oid=task.work.oid or None,
+            former=remembered([*former_rows(task.work.row, opened.work.held), *gone], task.work.oid),
         )
         # Without waiting files, an earlier run came this far, but not to the control table.
-        if waiting.files:
-            result = self._written(task, session, waiting, target, mark)
+        if opened.waiting.files:
+            result = self._written(session, opened, mark)
             row = replace(row, **asdict(result.commit), unfit=result.unfit)
             self._summary.missing[task.key] = result.missing
+        warned = task.work.row is not None and task.work.row.warning is not None
+        all_written = warned and row.inserted + row.updated >= self._open(task.work.path).read().count()
+        warning = self._summary.lasting_warning(opened.work, all_written=all_written)
         version = task.work.version
         self._lake.publish(session, task.work.path, version.schema, version.name, task.mode)
-        return replace(row, merged_at=_now())
+        return replace(row, warning=warning, merged_at=_now())
 
-    def _written(
-        self, task: Task, session: SparkSession, work: TableRange, table: LakeTable, mark: CommitMark
-    ) -> MergedRange:
-        if task.mode == CHANGELOG:
-            return append_changes(session, self._input, work, table, mark)
-        return merge_table(session, self._input, work, MergeTarget(table, self._extras, mark))
+    def _merge_gone(self, work: TableRange, mark: CommitMark) -> Former:
+        """Merge what had the table's name before, in a commit of its own, so that it can come back elsewhere.
 
-    def _opened(self, task: Task, session: SparkSession, mark: CommitMark) -> tuple[TableRange, LakeTable]:
+        What can't be merged is left out: it is no more.
+        """
+        session, own = self._session(), replace(mark, gone=work.oid)
+        target = self._lake.open(session, work.path)
+        try:
+            if target.merged_segment(mark.app_id) < mark.segment > target.merged_segment(own.app_id):
+                opened = self._opened(work, session, own)
+                return Former(work.oid, self._written(session, opened, own).commit.version, mark.segment)
+            return Former(work.oid, target.version_of(own), mark.segment)
+        except MergeError:
+            return Former(NOBODY, 0, 0)
+
+    def _written(self, session: SparkSession, opened: OpenedTable, mark: CommitMark) -> MergedRange:
+        if mark.mode == CHANGELOG:
+            return append_changes(session, self._input, opened.waiting, opened.target, mark)
+        target = MergeTarget(opened.target, self._extras, mark, opened.base)
+        return merge_table(session, self._input, opened.waiting, target)
+
+    def _opened(self, work: TableRange, session: SparkSession, mark: CommitMark) -> OpenedTable:
         """Open the lake table and see that the changes fit it; returns the files that it doesn't have yet."""
-        work, extras = task.work, self._extras
+        extras = self._extras
         check_versions(work)
-        if task.mode == CHANGELOG or extras.columns:
+        if mark.mode == CHANGELOG or extras.columns:
             check_names(work.table, work.version)
         target = self._lake.open(session, work.path)
-        work = planned(work, target)
-        self._summary.warn_of_new_columns(work)
-        if task.mode == MERGE:
-            check_extras(work.table, target, extras)
-        done = target.merged_segment(replace(mark, table=work.table, mode=task.mode).app_id)
-        check_own(work, target, done)
-        return replace(work, files=[file for file in work.files if file.segment > done]), target
+        done = target.merged_segment(mark.app_id)
+        work = work.onto(done)
+        before = self._rows_before(session, work, target)
+        work = planned(work, target, before)
+        self._summary.warn_of_rows(work)
+        if mark.mode == MERGE:
+            check_extras(work.table, before, extras)
+        check_own(work, target, mark)
+        waiting = work.beyond(done, mark.segment)
+        return OpenedTable(work, waiting, target, before if work.anew else None)
+
+    def _rows_before(self, session: SparkSession, work: TableRange, target: LakeTable) -> DataFrame | None:
+        """Give the rows that the range goes on from: the lake table's, or those elsewhere of this OID."""
+        if not work.anew:
+            return target.read() if target.exists else None
+        if work.base is None:
+            return None
+        try:
+            return self._lake.open(session, work.base.path).read(work.base.version)
+        except (PySparkException, Py4JJavaError) as error:
+            raise MergeError(
+                f'could not merge "{work.table}": its rows of before are in "{work.base.path}" at version'
+                f" {work.base.version}, which can't be read: {cause_of(error)}",
+                ANEW,
+            ) from error
 
     def _maintain(self, control: ControlTable) -> None:
         """Convert all tables, and keep up those that the run changed, if asked; what fails is a warning.
@@ -368,118 +429,3 @@ def _explain(work: TableRange, error: Exception) -> MergeError:
         )
     cause = cause_of(error)
     return MergeError(f'could not merge "{work.table}": {cause}', hint_for(cause))
-
-
-@dataclass
-class Summary:
-    """Gathers what becomes of each table and mode; `started` is `time.monotonic()`'s.
-
-    `missing` are values that nothing had, and that are NULL.
-    """
-
-    options: MergeOptions
-    started: float
-    listener: TableListener
-    changed: dict[TableMode, ControlRow] = field(default_factory=dict)
-    problems: dict[TableMode, MergeError] = field(default_factory=dict)
-    missing: dict[TableMode, int] = field(default_factory=dict)
-    _planned: dict[TableMode, dict[str, Any]] = field(default_factory=dict)
-    _warnings: dict[str, str] = field(default_factory=dict)
-    _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
-    _finished: int = 0
-    _of: int = 0
-
-    def begin(self, tables: int) -> None:
-        """Begin to count the tables of a range."""
-        self._finished, self._of = 0, tables
-
-    def done(self, key: TableMode, row: ControlRow | None, problem: MergeError | None) -> None:
-        """Report a table; called by each table's thread."""
-        with self._one_at_a_time:
-            self._finished += 1
-            counts = (row.inserted, row.updated, row.deleted) if row else (0, 0, 0)
-            content = dict(zip(("inserted", "updated", "deleted"), counts, strict=True))
-            which = {"table": key[0], "mode": key[1], "done": self._finished, "of": self._of}
-            self.listener({**which, **content, "problem": None if problem is None else problem.message})
-
-    def warn_of_keyless(self, table: str) -> None:
-        self._warnings[table] = (
-            f'"{table}" has no key, so that it can\'t be merged: it gets a changelog;'
-            f" ALTER TABLE {table} ADD PRIMARY KEY (...) for more"
-        )
-
-    def warn(self, warning: str) -> None:
-        self._warnings[warning] = warning
-
-    def plan(self, key: TableMode, path: str, segment: int, work: TableRange) -> None:
-        """Note what a run would merge."""
-        numbers = [file.segment for file in work.files]
-        self._planned[key] = {
-            "path": path,
-            "first_segment": min(numbers, default=segment),
-            "last_segment": segment,
-            "files": len(numbers),
-            "rows": sum(file.rows for file in work.files),
-            "bytes": sum(file.bytes for file in work.files),
-        }
-
-    def warn_of_new_columns(self, work: TableRange) -> None:
-        """Warn of columns that are not NULL everywhere where the lake table has nothing else."""
-        for name in work.goal.unknown:
-            self._warnings[f"{work.table}.{name}"] = (
-                f'"{work.table}" has the new column "{name}": it is NULL in rows that have not changed since,'
-                " also where the source has a value (a default, or that of a renamed column)"
-            )
-
-    def content(self, rows: Mapping[TableMode, ControlRow]) -> dict[str, Any]:
-        """Put it all together, with the control table's rows."""
-        options, first_mode = self.options, self.options.modes[0]
-        everything = rows.get((ALL, first_mode))
-        keys = {row.key for row in rows.values() if row.mode in options.modes or row.keyless}
-        keys |= {*self._planned, *self.problems}
-        tables = [key for key in sorted(keys) if key[0] != ALL and options.selects(key[0])]
-        failed = list(self.problems.values())
-        problems = [f"{problem.message}; {problem.hint}" for problem in failed if len(failed) > 1]
-        content = {
-            "format_version": FORMAT_VERSION,
-            "mode": options.mode,
-            "segment": 0 if everything is None else everything.segment,
-            "lsn": "0/0" if everything is None else everything.lsn,
-            "tables": [self._table(key, rows.get(key)) for key in tables],
-            "warnings": [*self._warnings.values(), *problems],
-            "unmatched": options.unmatched({table for table, _ in tables}),
-            "error": _error(failed),
-            "seconds": round(time.monotonic() - self.started, 3),
-        }
-        return content | ({"dry_run": True} if options.dry_run else {})
-
-    def _table(self, key: TableMode, row: ControlRow | None) -> dict[str, Any]:
-        done, problem, planned = self.changed.get(key), self.problems.get(key), self._planned.get(key)
-        content = {
-            "table": key[0],
-            "mode": key[1],
-            "path": planned["path"] if row is None and planned else row and row.path,
-            "segment": row.segment if row else 0,
-            "lsn": row.lsn if row else "0/0",
-            "version": row and row.version,
-            "inserted": done.inserted if done else 0,
-            "updated": done.updated if done else 0,
-            "deleted": done.deleted if done else 0,
-            "unfit": done.unfit if done else 0,
-            "missing": self.missing.get(key, 0),
-            "problem": None if problem is None else problem.message,
-            "hint": None if problem is None else problem.hint,
-        }
-        return content | ({"plan": planned} if self.options.dry_run else {})
-
-
-def _error(failed: Sequence[MergeError]) -> dict[str, Any] | None:
-    if not failed:
-        return None
-    if len(failed) == 1:
-        return {"message": failed[0].message, "hint": failed[0].hint, "locked": False}
-    return {
-        "message": f"could not merge {len(failed)} tables: the warnings say why",
-        "hint": "all other tables are merged; these wait where they were for another run",
-        "locked": False,
-    }

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeAlias
 
+from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, SparkSession
 
 SETTINGS = {
@@ -42,17 +43,22 @@ NamedTypes: TypeAlias = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True)
 class CommitMark:
-    """How far a table is merged: what a commit says of itself."""
+    """How far a table is merged: what a commit says of itself.
+
+    `gone` is the OID of one whose rows another's replace in the same range.
+    """
 
     stream_id: str
     table: str
     mode: str
     segment: int
     lsn: str
+    gone: int | None = None
 
     @property
     def app_id(self) -> str:
-        return f"pgcdc:{self.stream_id}:{self.table}:{self.mode}"
+        gone = "" if self.gone is None else f":{self.gone}"
+        return f"pgcdc:{self.stream_id}:{self.table}:{self.mode}{gone}"
 
     @property
     def metadata(self) -> str:
@@ -62,6 +68,7 @@ class CommitMark:
             "mode": self.mode,
             "segment": self.segment,
             "lsn": self.lsn,
+            **({} if self.gone is None else {"oid": self.gone}),
         }
         return json.dumps({"pgcdc": position})
 
@@ -113,14 +120,24 @@ class LakeTable(Protocol):
     def alter(self, added: NamedTypes, widened: NamedTypes, struct: str | None = None) -> None:
         """Add and widen columns, in commits of their own: a run that dies after one goes on from there.
 
-        With `struct`, that column's members are changed, too.
+        Added columns are NULL. With `struct`, that column's members are changed, too.
         """
         ...
 
-    def read(self) -> DataFrame: ...
+    def fill(self, values: Mapping[str, Expression]) -> None:
+        """Add columns that have a value in all rows, in a commit of its own, which writes them anew."""
+        ...
+
+    def read(self, version: int | None = None) -> DataFrame:
+        """Read its rows, as they are or as they were at a version."""
+        ...
+
+    def version_of(self, mark: CommitMark) -> int:
+        """Give the version that a commit with this mark made; a MergeError if there is none of late."""
+        ...
 
     def replace(self, rows: DataFrame, mark: CommitMark | None) -> TableCommit:
-        """Write rows in place of whatever there is; creates the table."""
+        """Write rows in place of whatever there is, also where they have other columns; creates the table."""
         ...
 
     def append(self, rows: DataFrame, mark: CommitMark) -> TableCommit:

@@ -3,11 +3,13 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
+from .follow import Launcher, follow
 from .job import LAKES, merge
 from .lake import SETTINGS
 from .merge_errors import MergeError
@@ -23,11 +25,16 @@ _EXTENSIONS = "spark.sql.extensions"
 def main(arguments: Sequence[str]) -> int:
     """Run a merge; returns the exit status."""
     parsed = vars(parser().parse_args(arguments))
-    as_json, progress = parsed.pop("json"), parsed.pop("progress")
+    as_json, progress, launcher = (parsed.pop(name) for name in ("json", "progress", "launcher"))
+    listener = _write_progress if progress else _ignore
+    options = merge_options(parsed)
     try:
-        summary = merge(
-            _spark(parsed["format"]), merge_options(parsed), _write_progress if progress else lambda _: None
-        )
+        spark = _spark(options.format)
+        if options.follow is not None and launcher is not None:
+            with closing(Launcher(launcher)) as one:
+                follow(spark, options, one, _write_summary, listener)
+            return 0
+        summary = merge(spark, options, listener)
     except MergeError as error:
         summary = {
             "format_version": FORMAT_VERSION,
@@ -38,6 +45,14 @@ def main(arguments: Sequence[str]) -> int:
     if summary["error"] is not None:
         sys.stderr.write(f"pgcdc: error: {summary['error']['message']}\nhint: {summary['error']['hint']}\n")
     return 0 if summary["error"] is None else FAILED
+
+
+def _ignore(_: Mapping[str, Any]) -> None:
+    """Say nothing."""
+
+
+def _write_summary(summary: Mapping[str, Any]) -> None:
+    print(json.dumps(summary), flush=True)  # noqa: T201 - the result
 
 
 def _write_progress(done: Mapping[str, Any]) -> None:

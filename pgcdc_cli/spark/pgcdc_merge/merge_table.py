@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
@@ -27,9 +28,9 @@ from .lake import CommitMark, LakeTable, TableCommit, quoted
 from .merge_errors import MergeError
 from .plan import TableRange
 from .rows import key_values, new_value, read_rows, unsent
-from .schema_evolution import ANEW
+from .schema_evolution import ANEW, Goal
 from .segments import TableVersion
-from .values import as_text, missing_value, raise_missing, typed_for_table
+from .values import as_text, known_value, missing_value, raise_missing, typed_for_table
 
 _VIEW = "folded"
 """What a merge statement reads."""
@@ -37,11 +38,15 @@ _VIEW = "folded"
 
 @dataclass(frozen=True)
 class MergeTarget:
-    """Where a range goes: the lake table, its extra columns, and the commit's mark."""
+    """Where a range goes: the lake table, its extra columns, the commit's mark.
+
+    `base` are the rows that it goes on from where these aren't the lake table's.
+    """
 
     table: LakeTable
     extras: Extras
     mark: CommitMark
+    base: DataFrame | None = None
 
 
 @dataclass(frozen=True)
@@ -76,17 +81,42 @@ class _FoldedRange:
 
 def merge_table(session: SparkSession, directory: str, work: TableRange, target: MergeTarget) -> MergedRange:
     """Merge a table's files in one commit; a MergeError leaves the table as it was."""
-    check_losses(session, directory, work.losses, work.version)
-    target.table.alter(work.goal.added, work.goal.widened)
-    before = target.table.read() if target.table.exists else None
+    for version in {version.display: version for version in work.versions.values()}.values():
+        check_losses(session, directory, work.losses, version)
     spans = work.spans
-    if len(spans) > 1:
-        return _merge_spans(session, directory, spans, target)
+    before = _rows_before(work, target)
+    if len(spans) > 1 or (work.anew and before is not None):
+        return _write_anew(session, directory, spans, target, before)
     folded = _fold_range(session, directory, work, target.extras, before)
     try:
         return MergedRange(_commit(folded, target), folded.unfit, folded.missing)
     finally:
         folded.release()
+
+
+def _rows_before(work: TableRange, target: MergeTarget) -> DataFrame | None:
+    """Give the rows that a range goes on from, with the columns that it is to have."""
+    goal = work.goal
+    if work.anew:
+        return None if target.base is None else _brought_to(target.base, goal, target.extras)
+    if not target.table.exists:
+        return None
+    filled = _filled(goal, target.extras)
+    target.table.alter([(name, kind) for name, kind in goal.added if name not in filled], goal.widened)
+    if filled:
+        target.table.fill(filled)
+    return target.table.read()
+
+
+def _filled(goal: Goal, extras: Extras) -> dict[str, Expression]:
+    """Give the values that rows from before have in added columns, by the columns' names."""
+    columns = {column.name: column for column in goal.version.columns}
+    values = {
+        name: known_value(text, columns[name]).cast(columns[name].lake) for name, text in goal.missing.items()
+    }
+    if extras.soft_delete:
+        values = {name: F.when(~F.col(DELETED), value) for name, value in values.items()}
+    return values
 
 
 def _commit(folded: _FoldedRange, target: MergeTarget) -> TableCommit:
@@ -98,25 +128,41 @@ def _commit(folded: _FoldedRange, target: MergeTarget) -> TableCommit:
     return target.table.merge(statement, target.mark, folded.keys)
 
 
-def _merge_spans(
-    session: SparkSession, directory: str, spans: Sequence[TableRange], target: MergeTarget
+def _brought_to(rows: DataFrame, goal: Goal, extras: Extras) -> DataFrame:
+    """Give rows from elsewhere a table's columns."""
+    rows = rows.withColumns(_filled(goal, extras))
+    have = set(rows.columns)
+    values = [
+        (F.col(quoted(column.name)) if column.name in have else F.lit(None))
+        .cast(column.lake)
+        .alias(column.name)
+        for column in goal.version.columns
+    ]
+    return rows.select(*values, *extras.columns)
+
+
+def _write_anew(
+    session: SparkSession,
+    directory: str,
+    spans: Sequence[TableRange],
+    target: MergeTarget,
+    state: DataFrame | None,
 ) -> MergedRange:
-    """Merge a range in which the key changes, span by span, in one commit that writes the table anew."""
+    """Merge a range into rows, span by span where the key changes, and write the table anew in one commit."""
     version = spans[-1].version
-    if target.extras.soft_delete:
+    if target.extras.soft_delete and len(spans) > 1:
         raise MergeError(
             f'could not merge "{version.display}": its key changed, see "{version.path}", and deleted rows'
             " are kept by their old key",
             f"leave out --soft-delete, or {ANEW}",
         )
-    state = target.table.read() if target.table.exists else None
     unfit = missing = 0
     for span in spans:
         folded = _fold_range(session, directory, span, target.extras, state)
         if state is None or not folded.has_target:
             state = _table_rows(folded.rows, folded.version, target.extras)
         else:
-            state = _merged_rows(state, folded.rows, folded.version, target.extras)
+            state = _merged_rows(state, folded, target.extras)
         state = state.localCheckpoint()
         folded.release()
         unfit, missing = unfit + folded.unfit, missing + folded.missing
@@ -222,17 +268,21 @@ def _table_rows(folded: DataFrame, version: TableVersion, extras: Extras) -> Dat
     return folded.where("NOT dead").select(*values, *more)
 
 
-def _merged_rows(before: DataFrame, folded: DataFrame, version: TableVersion, extras: Extras) -> DataFrame:
+def _merged_rows(before: DataFrame, folded: _FoldedRange, extras: Extras) -> DataFrame:
     """Give the rows that merging would leave in a table."""
-    joined = before.alias("t").join(folded.alias("s"), F.expr(_same_key(version)), "full_outer")
+    version = folded.version
+    joined = before.alias("t").join(folded.rows.alias("s"), F.expr(_same_key(version)), "full_outer")
     found = f"t.{quoted(version.key_columns[0].name)} IS NOT NULL"
     values = {column.name: f"s.{new_value(index)}" for index, column in enumerate(version.columns)}
     for index in version.maybe_unsent:
         kept = f"IF({found}, {_kept(version, index, extras)}, {_missing(version, index, extras)})"
         values[version.columns[index].name] = _unless_sent(index, kept)
     values |= {name: f"s.{value}" for name, value in extras.columns.items()}
-    left = joined.where("s.dead IS NULL OR NOT s.dead")
-    chosen = {name: f"IF(s.dead IS NULL, t.{quoted(name)}, {new})" for name, new in values.items()}
+    left = joined.where(f"s.dead IS NULL OR NOT (s.dead OR ({_is_unknown(version, extras)} AND NOT {found}))")
+    marked = _marks_of_truncate(extras, folded.truncate)
+    old = {name: f"t.{quoted(name)}" for name in values}
+    old |= {name: f"IF(t.{DELETED}, t.{name}, {value})" for name, value in marked.items()}
+    chosen = {name: f"IF(s.dead IS NULL, {old[name]}, {new})" for name, new in values.items()}
     return left.select(*(F.expr(value).alias(name) for name, value in chosen.items()))
 
 
@@ -273,12 +323,20 @@ def _is_unknown(version: TableVersion, extras: Extras) -> str:
     return f"(s.deleted AND ({' OR '.join(flags)}))"
 
 
-def _marking_the_rest(extras: Extras, truncate: Row | None) -> str:
+def _marks_of_truncate(extras: Extras, truncate: Row | None) -> dict[str, str]:
+    """Say, as SQL, what a truncate makes of rows that it leaves, marked as deleted."""
     if truncate is None:
-        return ""
+        return {}
     values = {DELETED: "true"}
     if extras.metadata:
         values |= {LSN: str(truncate["change_lsn"]), COMMIT_TS: f"timestamp_micros({truncate['micros']})"}
+    return values
+
+
+def _marking_the_rest(extras: Extras, truncate: Row | None) -> str:
+    values = _marks_of_truncate(extras, truncate)
+    if not values:
+        return ""
     return f"WHEN NOT MATCHED BY SOURCE AND NOT t.{DELETED} THEN UPDATE SET {_assignments(values)}"
 
 

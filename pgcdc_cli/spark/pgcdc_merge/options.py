@@ -16,6 +16,9 @@ MERGE, CHANGELOG = "merge", "changelog"
 ANY, MODERN = "any", "modern"
 """What the tables may ask of who reads them: what all know, or newer features, too."""
 
+REPLACE, STOP = "replace", "stop"
+"""What becomes of a lake table's rows when its name is another table's."""
+
 FORMAT_VERSION = 1
 """Of the summary, as of all JSON that pgcdc writes."""
 
@@ -58,8 +61,8 @@ class MergeOptions:
     """What to merge where. `warehouse` is a directory or a URI of any file system that Hadoop knows.
 
     `until` is an LSN, `tables` are patterns for `schema.table`, `decimal` is a precision and a scale, as
-    38,18; `retain` is in hours (None: for ever). Without `readers` new tables are for any, and the others
-    stay as they are.
+    38,18; `follow` is in seconds (None: merge once), `retain` in hours (None: for ever). Without `readers`
+    new tables are for any, and the others stay as they are.
     """
 
     input: str = field(metadata=_option("what pgcdc stream -D wrote", metavar="DIR"))
@@ -91,6 +94,14 @@ class MergeOptions:
     )
     readers: str | None = field(
         default=None, metadata=_option("who is to read the tables", choices=(ANY, MODERN))
+    )
+    recreated: str = field(
+        default=REPLACE,
+        metadata=_option("where a name is another table's now", choices=(REPLACE, STOP)),
+    )
+    follow: float | None = field(
+        default=None,
+        metadata=_option("stay, and look so often for segments", metavar="SECONDS", type=float),
     )
     compact: bool = field(default=False, metadata=_option("write small files together"))
     retain: int | None = field(
@@ -130,7 +141,7 @@ def _texts(flag: str, value: object) -> list[str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Make the parser of merge.py's command line, of which `--json` and `--progress` are no merge options."""
+    """Make the parser of merge.py's command line, of which the last ones are no merge options."""
     parser = argparse.ArgumentParser(prog="merge.py", description="Merge pgcdc's segments into lake tables.")
     for option in fields(MergeOptions):
         argument = {"dest": option.name, **option.metadata}
@@ -142,6 +153,7 @@ def parser() -> argparse.ArgumentParser:
             argument["default"] = option.default or None
         parser.add_argument(_flag(option), **argument)
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
+    parser.add_argument("--launcher", metavar="FILE", help="go on as long as this file is locked")
     parser.add_argument("--progress", action="store_true", help="tell of each table on standard error")
     return parser
 

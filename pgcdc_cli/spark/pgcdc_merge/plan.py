@@ -4,12 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from .control import ControlRow, ModeProgress
+from pyspark.sql import DataFrame
+
+from .control import NOBODY, ControlRow, ModeProgress, TableMode
 from .debezium_segments import check_exact
 from .fold import COMMIT_TS, DELETED, LSN, PREFIX, Extras
-from .lake import Lake, LakeTable
+from .identity import KeptRows, Name, Sightings, holder, kept_rows, sightings
+from .lake import CommitMark, Lake, LakeTable
 from .merge_errors import MergeError
-from .schema_evolution import ANEW, Goal, find_goal
+from .options import MERGE
+from .schema_evolution import ANEW, Goal, find_goal, with_later_columns
 from .segments import ChangeFile, FinishedSegment, TableVersion, folded, name_mark, with_all_columns
 
 
@@ -17,7 +21,10 @@ from .segments import ChangeFile, FinishedSegment, TableVersion, folded, name_ma
 class TableRange:
     """A table's files beyond what the control table says is merged; `versions` by schema file.
 
-    `losses` are the files of all tables that say what these don't hold.
+    `losses` are the files of all tables that say what these don't hold. The range is of one `oid`, unless it
+    is a changelog's, and goes on from the rows of `base`. The lake table has those of `held` (None if there
+    is none), `met` says in which segments its name was which OID's, and `gone` are the ranges of others that
+    had it before within this one. `anew` says that the lake table has other rows than these go on from.
     """
 
     table: str
@@ -27,6 +34,44 @@ class TableRange:
     versions: Mapping[str, TableVersion]
     losses: Sequence[ChangeFile] = ()
     planned: Goal | None = None
+    oid: int = NOBODY
+    base: KeptRows | None = None
+    held: int | None = None
+    met: Sequence[tuple[int, int]] = ()
+    gone: tuple["TableRange", ...] = ()
+    anew: bool = False
+
+    @property
+    def merged(self) -> int:
+        """The segment up to which these changes are merged; 0 for none."""
+        row = self.row if self.oid == NOBODY else self.base
+        return 0 if row is None else row.segment
+
+    @property
+    def followed(self) -> int | None:
+        """The segment up to which its changes were looked at; None where there may have been none."""
+        if self.oid != NOBODY and self.base is not None and self.base.current:
+            return self.base.segment
+        waits = self.row is not None and (self.oid == NOBODY or self.row.version is None)
+        return self.row.segment if self.row is not None and waits else None
+
+    def onto(self, done: int) -> "TableRange":
+        """Say whether its rows go on from others than the lake table's, which is merged up to a segment."""
+        known = [oid for segment, oid in self.met if segment <= done]
+        held = self.held if self.held is not None or not known else known[-1]
+        elsewhere = self.base is not None and self.base.path != self.path
+        return replace(self, held=held, anew=self.anew or elsewhere or held not in (None, self.oid))
+
+    def beyond(self, done: int, last: int) -> "TableRange":
+        """Leave out what the lake table has, which is merged up to a segment, of a range up to the last."""
+        if self.anew and done < last:
+            return self
+        return replace(self, files=[file for file in self.files if file.segment > done])
+
+    @property
+    def lacks_rows(self) -> bool:
+        """Say whether the source may have rows of which nothing came: those from before it was published."""
+        return self.anew and self.base is None and self.held is not None and self.version.listed
 
     @property
     def goal(self) -> Goal:
@@ -90,27 +135,87 @@ def table_ranges(
     control: ModeProgress,
     lake: Lake,
 ) -> list[TableRange]:
-    """Gather the files of each table that the control table doesn't have as merged, in the order of names."""
-    found: dict[tuple[str, str], list[ChangeFile]] = {}
-    for segment in segments:
-        for file in segment.files:
-            version = versions[file.schema]
-            found.setdefault((version.schema, version.name), []).append(file)
-    gathered, places = [], _Places(control, lake)
-    for (schema, name), files in sorted(found.items()):
-        table = f"{schema}.{name}"
-        row, place = control.of(table), places.of(schema, name)
-        waiting = [file for file in files if row is None or file.segment > row.segment]
-        if waiting:
-            used = {file.schema: versions[file.schema] for file in waiting}
-            if not any(file.unchanged for file in waiting):
-                used = {
-                    path: with_all_columns(version, may_be_unsent=False) for path, version in used.items()
-                }
-            merged = 0 if row is None else row.segment
-            losses = [file for segment in segments for file in segment.losses if file.segment > merged]
-            gathered.append(TableRange(table, place, row, waiting, used, losses))
+    """Gather the files of each table that the control table doesn't have as merged, in the order of names.
+
+    A changelog has the changes under a name, a merged table those of the OID that has the name last.
+    """
+    met, places = sightings(segments, versions), _Places(control, lake)
+    gathered = []
+    for name, ranges in sorted(_by_name(met, versions, control, lake).items()):
+        table = ".".join(name)
+        row, place = control.of(table), places.of(*name)
+        found = [replace(one, table=table, path=place, row=row) for one in ranges]
+        if control.mode == MERGE:
+            found = _in_turn(found, name, met)
+        gathered += [_completed(one, found[:-1], segments) for one in found[-1:]]
     return gathered
+
+
+def _by_name(
+    met: Sightings, versions: Mapping[str, TableVersion], control: ModeProgress, lake: Lake
+) -> dict[Name, list[TableRange]]:
+    """Give each name what is to be merged under it: of an OID, all that waits, under its last name."""
+    found: dict[Name, list[TableRange]] = {}
+    if control.mode == MERGE:
+        kept = kept_rows(control, met)
+        for oid, files in met.files.items():
+            base = kept.get(oid)
+            waiting = [file for file in files if base is None or file.segment > base.segment]
+            if waiting:
+                newest = versions[waiting[-1].schema]
+                base = base and replace(base, path=lake.known_location(base.path))
+                one = TableRange("", "", None, waiting, versions, oid=oid, base=base)
+                found.setdefault((newest.schema, newest.name), []).append(one)
+        return found
+    for name, logged in met.files_of_names(versions).items():
+        row = control.of(".".join(name))
+        waiting = [file for file in logged if row is None or file.segment > row.segment]
+        if waiting:
+            found[name] = [TableRange("", "", None, waiting, versions)]
+    return found
+
+
+def _in_turn(ranges: Sequence[TableRange], name: Name, met: Sightings) -> list[TableRange]:
+    """Put those that had a name one after the other into this order, without those that were gone before."""
+    row = ranges[0].row
+    held = holder(row, name, met)
+    merged = 0 if row is None or held is None else row.segment
+    left = [one for one in ranges if one.oid == held or one.files[-1].segment > merged]
+    ordered = sorted(left, key=lambda one: met.last(one.files))
+    seen = tuple(met.names[name])
+    return [replace(one, held=held, met=seen, anew=number > 0) for number, one in enumerate(ordered)]
+
+
+def _completed(
+    one: TableRange, gone: Sequence[TableRange], segments: Sequence[FinishedSegment]
+) -> TableRange:
+    """Add what a range reads beside its files."""
+    used = {file.schema: one.versions[file.schema] for file in one.files}
+    if not any(file.unchanged for file in one.files):
+        used = {path: with_all_columns(version, may_be_unsent=False) for path, version in used.items()}
+    losses = [file for segment in segments for file in segment.losses if file.segment > one.merged]
+    before = tuple(_completed(other, (), segments) for other in gone)
+    return replace(one, versions=used, losses=losses, gone=before)
+
+
+def left_behind(
+    works: Sequence[TableRange],
+    merged: Mapping[TableMode, ControlRow],
+    rows: Mapping[TableMode, ControlRow],
+) -> dict[TableMode, ControlRow]:
+    """Give the rows of lake tables whose tables have another name now; `rows` are those before."""
+    found = {}
+    for work in (one for last in works for one in (*last.gone, last)):
+        row = None if work.base is None else rows.get((work.base.table, MERGE))
+        if row is None or row.table == work.table or row.oid not in (None, work.oid):
+            continue
+        if (work.table, MERGE) in merged:
+            note = f'it is called "{work.table}" now, and these are its rows of before'
+            found[row.key] = replace(row, oid=NOBODY, warning=note)
+        else:
+            assert work.base is not None
+            found[row.key] = replace(row, segment=work.base.segment)
+    return found
 
 
 class _Places:
@@ -135,9 +240,10 @@ class _Places:
 
 def check_followed(work: TableRange, first: FinishedSegment) -> None:
     """Raise a MergeError if segments that the table doesn't have are no longer in the directory."""
-    if work.row is not None and first.number > work.row.segment + 1:
+    followed = work.followed
+    if followed is not None and first.number > followed + 1:
         raise MergeError(
-            f'could not merge "{work.table}": segments {work.row.segment + 1} to {first.number - 1} are'
+            f'could not merge "{work.table}": segments {followed + 1} to {first.number - 1} are'
             " neither here nor merged into it",
             f"restore them, with their lines in the manifest, from a copy, or {ANEW}",
         )
@@ -157,10 +263,6 @@ def check_versions(work: TableRange) -> None:
     newest = work.version
     for version in work.versions.values():
         check_exact(work.table, version)
-        if version.oid != newest.oid:
-            raise MergeError(
-                f'could not merge "{work.table}": it was dropped and created anew, see "{newest.path}"', ANEW
-            )
         if version.key is None and newest.key is not None:
             raise MergeError(
                 f'could not merge "{work.table}": its key changed from ({version.key_names}) to'
@@ -169,8 +271,19 @@ def check_versions(work: TableRange) -> None:
             )
 
 
-def planned(work: TableRange, target: LakeTable) -> TableRange:
-    """Find what the rows are to become.
+def check_same(work: TableRange) -> None:
+    """Raise a MergeError if the lake table's rows would be replaced by those of another."""
+    before = work.gone[-1].oid if work.gone else work.held
+    if before not in (None, work.oid):
+        raise MergeError(
+            f'could not merge "{work.table}": it is another table than it was, dropped and created anew or'
+            f' renamed: its OID was {before}, and is {work.oid}, see "{work.version.path}"',
+            "leave out --recreated stop: its rows then replace the others, which older versions keep",
+        )
+
+
+def planned(work: TableRange, target: LakeTable, before: DataFrame | None) -> TableRange:
+    """Find what the rows are to become; they go on from those before.
 
     Raises a MergeError where the lake table isn't what the last run left, or columns changed in a way that
     can't be followed.
@@ -186,16 +299,25 @@ def planned(work: TableRange, target: LakeTable) -> TableRange:
     if merged_version is not None:
         _check_untouched(work, target, merged_version)
     have = None
-    if target.exists:
-        have = {name: spark for name, spark in target.columns() if not name.lower().startswith(PREFIX)}
+    if before is not None:
+        found = ((field.name, field.dataType.simpleString()) for field in before.schema)
+        have = {name: spark for name, spark in found if not name.lower().startswith(PREFIX)}
     types = {column.lake for version in work.history for column in version.columns}
     stored = {spark: target.stored_type(spark) for spark in types}
-    return replace(work, planned=find_goal(work.history, have, stored, rescales=target.rescales))
+    goal = find_goal(work.history, have, stored, rescales=target.rescales)
+    if work.oid == NOBODY:
+        # A changelog says what was sent, and no more.
+        return replace(work, planned=goal)
+    versions = {version.path: version for version in with_later_columns(work.history)}
+    return replace(work, planned=goal, versions=versions)
 
 
-def check_own(work: TableRange, target: LakeTable, done: int) -> None:
+def check_own(work: TableRange, target: LakeTable, mark: CommitMark) -> None:
     """Raise a MergeError if there is a table already that no merge of this stream made."""
-    if target.version is not None and done == 0 and (work.row is None or work.row.version is None):
+    if target.version is None or (work.row is not None and work.row.version is not None):
+        return
+    marks = [mark, *(replace(mark, gone=one.oid) for one in work.gone)]
+    if not any(target.merged_segment(one.app_id) for one in marks):
         raise MergeError(
             f'could not merge "{work.table}": "{work.path}" is there already, and not from this stream',
             f"remove it, or {ANEW}",
@@ -222,11 +344,11 @@ def check_names(table: str, version: TableVersion) -> None:
         )
 
 
-def check_extras(table: str, target: LakeTable, extras: Extras) -> None:
-    """Raise a MergeError if the lake table was made with other extra columns."""
-    if not target.exists:
+def check_extras(table: str, before: DataFrame | None, extras: Extras) -> None:
+    """Raise a MergeError if the rows before were made with other extra columns."""
+    if before is None:
         return
-    have = {name for name, _ in target.columns() if name in (LSN, COMMIT_TS, DELETED)}
+    have = {name for name in before.columns if name in (LSN, COMMIT_TS, DELETED)}
     for option, name in (("--metadata", LSN), ("--soft-delete", DELETED)):
         if (name in have) != (name in extras.columns):
             how, remedy = ("with", f"add {option}") if name in have else ("without", f"leave out {option}")

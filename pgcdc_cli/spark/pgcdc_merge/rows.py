@@ -104,6 +104,9 @@ def _conformed(rows: DataFrame, version: TableVersion, goal: TableVersion) -> Da
     for index, column in enumerate(goal.columns):
         mine = indexes.get(column.name)
         nothing = F.lit(None).cast(column.spark)
+        if column.name in version.later:
+            known = from_text(F.lit(version.later[column.name]), column.spark, column.delimiter)
+            nothing = F.when(F.col("op").isin("I", "U", "R"), known)
         value = nothing if mine is None else F.col(new_value(mine)).cast(column.spark)
         value = same_text(value, column) if index in (goal.key or ()) else value
         values.append(value.alias(new_value(index)))

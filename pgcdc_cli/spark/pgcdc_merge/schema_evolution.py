@@ -6,7 +6,7 @@ become wider. Anything else is an error that names the column and the schema fil
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from .column_types import DECIMAL, INFINITY, VARIANT, LakeColumn
 from .merge_errors import MergeError
@@ -21,19 +21,16 @@ _WIDER = {"smallint": ("int", "bigint"), "int": ("bigint",), "float": ("double",
 class Goal:
     """What the rows of a range are brought to, and what the lake table needs for it: names and types.
 
-    `newest` are the names of the columns that the source has now.
+    `missing` are the texts of what added columns have in rows from before, where it is known; `unknown` are
+    added columns of which it is not, `retyped` those whose type has changed.
     """
 
     version: TableVersion
-    newest: frozenset[str] = frozenset()
     added: Sequence[tuple[str, str]] = ()
     widened: Sequence[tuple[str, str]] = ()
-
-    @property
-    def unknown(self) -> list[str]:
-        """Names of added columns that may have a value in rows from before."""
-        gone = {column.name for column in self.version.columns if column.name not in self.newest}
-        return [name for name, _ in self.added if gone or name not in self.version.without_default]
+    missing: Mapping[str, str] = field(default_factory=dict)
+    unknown: Sequence[str] = ()
+    retyped: Sequence[str] = ()
 
 
 def find_goal(
@@ -57,9 +54,9 @@ def find_goal(
         None if newest.key is None else tuple(names.index(newest.columns[index].name) for index in newest.key)
     )
     version = replace(newest, columns=tuple(columns), key=key, events=None)
-    now = frozenset(column.name for column in newest.columns)
+    goal = _with_late_columns(Goal(version), versions, have)
     if have is None:
-        return Goal(version, now)
+        return goal
     added = [(column.name, column.lake) for column in columns if column.name not in have]
     kept = [(column, stored.get(column.lake, column.lake)) for column in columns if column.name in have]
     widened = [(column, lake) for column, lake in kept if have[column.name] != lake]
@@ -68,7 +65,44 @@ def find_goal(
         _check_wider(newest, column.name, have[column.name], lake)
         if not rescales and have[column.name].partition(",")[2] != lake.partition(",")[2]:
             raise _unfollowed(newest, column.name, have[column.name], lake, "Iceberg can't follow")
-    return Goal(version, now, added, [(column.name, lake) for column, lake in widened])
+    retyped = dict.fromkeys([*goal.retyped, *(column.name for column, _ in widened)])
+    types = [(column.name, lake) for column, lake in widened]
+    return replace(goal, added=added, widened=types, retyped=list(retyped))
+
+
+def _with_late_columns(goal: Goal, versions: Sequence[TableVersion], have: Mapping[str, str] | None) -> Goal:
+    """Add what is known of columns that came or changed after the first rows."""
+    before = {column.name for column in versions[0].columns} if have is None else set(have)
+    names = [column.name for column in goal.version.columns if column.name not in before]
+    first = {name: next(version for version in versions if version.has(name)) for name in names}
+    missing = {name: one.missing[name] for name, one in first.items() if name in one.missing}
+    unknown = [
+        name
+        for name, one in first.items()
+        if name not in missing and (name not in one.without_default or _may_be_renamed(one, before))
+    ]
+    types = {column.name: column.lake for column in goal.version.columns}
+    found = (column for version in versions for column in version.columns)
+    retyped = dict.fromkeys(column.name for column in found if column.lake != types[column.name])
+    return replace(goal, missing=missing, unknown=unknown, retyped=list(retyped))
+
+
+def _may_be_renamed(version: TableVersion, before: set[str]) -> bool:
+    """Say whether columns are gone, of which a new one may be one under another name."""
+    return not all(map(version.has, before))
+
+
+def with_later_columns(versions: Sequence[TableVersion]) -> list[TableVersion]:
+    """Say of each version, oldest first, what its rows have in columns that were added later."""
+    return [replace(one, later=_later(one, versions[number:])) for number, one in enumerate(versions)]
+
+
+def _later(version: TableVersion, following: Sequence[TableVersion]) -> dict[str, str]:
+    found: dict[str, str | None] = {}
+    for one in following:
+        for column in one.columns:
+            found.setdefault(column.name, one.missing.get(column.name))
+    return {name: text for name, text in found.items() if text is not None and not version.has(name)}
 
 
 def _names(versions: Sequence[TableVersion], have: Mapping[str, str]) -> list[str]:

@@ -9,9 +9,9 @@ import json
 import re
 import unicodedata
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -78,7 +78,9 @@ class TableVersion:
     """A table as one schema file describes it; `key` holds indexes of `columns`, None if there is none.
 
     `events` is there for the schema files of Debezium's events, which may leave columns out.
-    `without_default` are columns that are known to have none, and may be NULL.
+    `without_default` are columns that are known to have none, and may be NULL. `listed` says that a
+    publication names the table, so that it may have had rows before. `missing` are the texts of what columns
+    have in rows from before they were added, `later` those of columns that were added after this version.
     """
 
     oid: int
@@ -89,6 +91,13 @@ class TableVersion:
     path: str
     events: DebeziumEvents | None = None
     without_default: frozenset[str] = frozenset()
+    listed: bool = True
+    missing: Mapping[str, str] = field(default_factory=dict)
+    later: Mapping[str, str] = field(default_factory=dict)
+
+    def has(self, name: str) -> bool:
+        """Say whether there is such a column."""
+        return any(column.name == name for column in self.columns)
 
     @property
     def display(self) -> str:
@@ -304,13 +313,31 @@ def _table_version(data: dict[str, Any], path: str, choices: Choices) -> TableVe
     if described is not None:
         forms = tuple(described["columns"][name] for name in names)
         events = DebeziumEvents(described["record"], described["schemas"], forms)
-    facts = data["facts"]["columns"] if data.get("facts") else {}
+    known = data.get("facts") or {"columns": {}}
+    facts, listed = known["columns"], known.get("listed") is not False
     plain = frozenset(
         column["name"]
         for column in sent
-        if not column["not_null"] and facts.get(column["name"], {"default": ""})["default"] is None
+        if not column["not_null"] and _has_no_default(facts.get(column["name"]))
     )
-    return TableVersion(data["oid"], data["schema"], data["table"], columns, key, path, events, plain)
+    missing = {name: fact["missing"] for name, fact in facts.items() if fact.get("missing") is not None}
+    return TableVersion(
+        data["oid"],
+        data["schema"],
+        data["table"],
+        columns,
+        key,
+        path,
+        events,
+        plain,
+        listed,
+        missing,
+    )
+
+
+def _has_no_default(facts: dict[str, Any] | None) -> bool:
+    """Say whether a column is known to have none; one that is gone by now, without a position, is not."""
+    return facts is not None and facts["default"] is None and facts.get("position", 0) is not None
 
 
 def with_all_columns(version: TableVersion, *, may_be_unsent: bool) -> TableVersion:

@@ -76,6 +76,12 @@ def _no_duplicate_keys(session: SparkSession) -> Iterator[None]:
         session.conf.set(_DUPLICATES, SETTINGS[_DUPLICATES])
 
 
+def known_value(text: str, column: LakeColumn) -> Expression:
+    """Give PostgreSQL's text as a value of the lake table's type; NULL where that can't hold it."""
+    value = from_text(F.lit(text), column.spark, column.delimiter)
+    return _fitting(value, column) if column.late else value
+
+
 def as_text(value: Expression, column: LakeColumn) -> Expression:
     """Go back from the lake table's type to the one until values are written."""
     if not column.late:

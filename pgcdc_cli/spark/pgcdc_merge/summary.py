@@ -1,0 +1,163 @@
+"""What a run says of itself: what became of each table, and why some were left where they were."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .control import ALL, ControlRow, TableMode
+from .merge_errors import MergeError
+from .options import FORMAT_VERSION, MergeOptions
+from .plan import TableRange
+
+TableListener = Callable[[Mapping[str, Any]], None]
+"""Gets what became of each table, once it is done."""
+
+
+@dataclass
+class Summary:
+    """Gathers what becomes of each table and mode; `started` is `time.monotonic()`'s.
+
+    `missing` are values that nothing had, and that are NULL.
+    """
+
+    options: MergeOptions
+    started: float
+    listener: TableListener
+    changed: dict[TableMode, ControlRow] = field(default_factory=dict)
+    problems: dict[TableMode, MergeError] = field(default_factory=dict)
+    missing: dict[TableMode, int] = field(default_factory=dict)
+    _planned: dict[TableMode, dict[str, Any]] = field(default_factory=dict)
+    _warnings: dict[str, str] = field(default_factory=dict)
+    _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
+    _finished: int = 0
+    _of: int = 0
+
+    def begin(self, tables: int) -> None:
+        """Begin to count the tables of a range."""
+        self._finished, self._of = 0, tables
+
+    def done(self, key: TableMode, row: ControlRow | None, problem: MergeError | None) -> None:
+        """Report a table; called by each table's thread."""
+        with self._one_at_a_time:
+            self._finished += 1
+            counts = (row.inserted, row.updated, row.deleted) if row else (0, 0, 0)
+            content = dict(zip(("inserted", "updated", "deleted"), counts, strict=True))
+            which = {"table": key[0], "mode": key[1], "done": self._finished, "of": self._of}
+            self.listener({**which, **content, "problem": None if problem is None else problem.message})
+
+    def warn_of_keyless(self, table: str) -> None:
+        self._warnings[table] = (
+            f'"{table}" has no key, so that it can\'t be merged: it gets a changelog;'
+            f" ALTER TABLE {table} ADD PRIMARY KEY (...) for more"
+        )
+
+    def warn(self, warning: str) -> None:
+        self._warnings[warning] = warning
+
+    def plan(self, key: TableMode, path: str, segment: int, work: TableRange) -> None:
+        """Note what a run would merge."""
+        numbers = [file.segment for file in work.files]
+        self._planned[key] = {
+            "path": path,
+            "first_segment": min(numbers, default=segment),
+            "last_segment": segment,
+            "files": len(numbers),
+            "rows": sum(file.rows for file in work.files),
+            "bytes": sum(file.bytes for file in work.files),
+        }
+
+    def warn_of_rows(self, work: TableRange) -> None:
+        """Warn of what the table's rows may lack."""
+        for warning in _of_rows(work):
+            self.warn(warning)
+
+    def lasting_warning(self, work: TableRange, *, all_written: bool) -> str | None:
+        """Say what the table's rows may lack, now or, unless all were written, since an earlier run.
+
+        None for nothing.
+        """
+        before = None if work.anew or all_written or work.row is None else work.row.warning
+        new = [warning for warning in _of_rows(work) if before is None or warning not in before]
+        return "; ".join([*([before] if before else []), *new]) or None
+
+    def content(self, rows: Mapping[TableMode, ControlRow]) -> dict[str, Any]:
+        """Put it all together, with the control table's rows."""
+        options, first_mode = self.options, self.options.modes[0]
+        everything = rows.get((ALL, first_mode))
+        keys = {row.key for row in rows.values() if row.mode in options.modes or row.keyless}
+        keys |= {*self._planned, *self.problems}
+        tables = [key for key in sorted(keys) if key[0] != ALL and options.selects(key[0])]
+        failed = list(self.problems.values())
+        problems = [f"{problem.message}; {problem.hint}" for problem in failed if len(failed) > 1]
+        content = {
+            "format_version": FORMAT_VERSION,
+            "mode": options.mode,
+            "segment": 0 if everything is None else everything.segment,
+            "lsn": "0/0" if everything is None else everything.lsn,
+            "tables": [self._table(key, rows.get(key)) for key in tables],
+            "warnings": [*self._warnings.values(), *problems],
+            "unmatched": options.unmatched({table for table, _ in tables}),
+            "error": _error(failed),
+            "seconds": round(time.monotonic() - self.started, 3),
+        }
+        return content | ({"dry_run": True} if options.dry_run else {})
+
+    def _table(self, key: TableMode, row: ControlRow | None) -> dict[str, Any]:
+        done, problem, planned = self.changed.get(key), self.problems.get(key), self._planned.get(key)
+        content = {
+            "table": key[0],
+            "mode": key[1],
+            "path": planned["path"] if row is None and planned else row and row.path,
+            "segment": row.segment if row else 0,
+            "lsn": row.lsn if row else "0/0",
+            "version": row and row.version,
+            "inserted": done.inserted if done else 0,
+            "updated": done.updated if done else 0,
+            "deleted": done.deleted if done else 0,
+            "unfit": done.unfit if done else 0,
+            "missing": self.missing.get(key, 0),
+            "problem": None if problem is None else problem.message,
+            "hint": None if problem is None else problem.hint,
+        }
+        return content | ({"plan": planned} if self.options.dry_run else {})
+
+
+def _of_rows(work: TableRange) -> list[str]:
+    """List what the rows may lack: values of columns, and rows that came before the table was published."""
+    new = [
+        f'"{work.table}" has the new column "{name}": it is NULL in rows that have not changed since, also'
+        " where the source has a value (a default that it computed, or that of a renamed column); to have"
+        f" them sent: {_touch(work, name)}"
+        for name in work.goal.unknown
+    ]
+    new += [
+        f'"{work.table}" has another type in column "{name}": rows that have not changed since have what they'
+        " had, which isn't the source's if it was changed with USING; to have them sent:"
+        f" {_touch(work, name)}"
+        for name in work.goal.retyped
+    ]
+    if work.lacks_rows:
+        new.append(
+            f'"{work.table}" is another table than it was, and its rows replaced the others: those that it'
+            " had before it was published are missing; to have them sent:"
+            f" {_touch(work, work.version.key_columns[0].name)}"
+        )
+    return new
+
+
+def _touch(work: TableRange, column: str) -> str:
+    return f"UPDATE {work.table} SET {column} = {column}"  # noqa: S608 - it is shown, not run
+
+
+def _error(failed: Sequence[MergeError]) -> dict[str, Any] | None:
+    if not failed:
+        return None
+    if len(failed) == 1:
+        return {"message": failed[0].message, "hint": failed[0].hint, "locked": False}
+    return {
+        "message": f"could not merge {len(failed)} tables: the warnings say why",
+        "hint": "all other tables are merged; these wait where they were for another run",
+        "locked": False,
+    }

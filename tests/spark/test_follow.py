@@ -1,0 +1,115 @@
+"""`spark-submit --follow`: one Spark that stays, and merges whenever segments are finished."""
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from executables import executable
+from merge_directories import Directory, merged_rows
+from merge_histories import TEXT, pg_type, table_schema
+from merge_notes import COLUMNS, ONE, TWO, insert
+from merge_oracle import Change
+from processes import wait_until
+from pyspark.sql import SparkSession
+from test_spark_command import SUMMARY, command
+
+from pgcdc_cli.spark.launch import FollowControl
+from pgcdc_cli.spark.pgcdc_merge.control import locked
+from pgcdc_cli.spark.pgcdc_merge.follow import Launcher, follow
+from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
+from pgcdc_cli.spark.warehouse import read_record
+
+RARELY = 3600.0
+
+
+@contextmanager
+def following(
+    spark: SparkSession, directory: Directory, warehouse: Path, interval: float
+) -> Iterator[tuple[FollowControl, list[dict[str, Any]]]]:
+    """Follow a directory; gives what ends it, and the summaries so far."""
+    summaries = list[dict[str, Any]]()
+    options = MergeOptions(str(directory.path), str(warehouse), follow=interval)
+    with closing(FollowControl()) as control, closing(Launcher(control.path)) as launcher:
+        arguments = (spark, options, launcher, summaries.append, lambda _: None)
+        thread = threading.Thread(target=follow, args=arguments)
+        thread.start()
+        try:
+            yield control, summaries
+        finally:
+            control.stop()
+            thread.join(120)
+        assert not thread.is_alive()
+
+
+def test_segments_are_merged_as_they_come(spark: SparkSession, directory: Directory, warehouse: Path) -> None:
+    """It waits for the first one and for another merge; a table that can't be merged holds up no other."""
+    broken = table_schema("two", {**COLUMNS, "ID": pg_type(TEXT)}, ("id",), oid=TWO.oid)
+    with following(spark, directory, warehouse, 0.1) as (_, summaries):
+        directory.segment([(ONE, [insert(10, 1)]), (TWO, [insert(10, 1)])])
+        wait_until(lambda: summaries)
+        with locked(f"file:{warehouse}"):
+            directory.segment([(ONE, [insert(20, 2)]), (broken, [Change("T", 20, 0)])])
+        wait_until(lambda: len(summaries) > 1)
+        assert {row.segment for row in read_record(str(warehouse)) or [] if row.table != "public.two"} == {2}
+    assert [summary["segment"] for summary in summaries] == [1, 2]
+    assert "differ in case only" in summaries[1]["error"]["message"]
+    assert sorted(merged_rows(spark, warehouse, ONE)) == [("1",), ("2",)]
+    assert sorted(merged_rows(spark, warehouse, TWO)) == [("1",)]
+
+
+def test_it_looks_at_once_when_it_is_asked_to(
+    spark: SparkSession, directory: Directory, warehouse: Path
+) -> None:
+    directory.segment([(ONE, [insert(10, 1)])])
+    with following(spark, directory, warehouse, RARELY) as (control, summaries):
+        wait_until(lambda: summaries)
+        directory.segment([(ONE, [insert(20, 2)])])
+        wait_until(lambda: control.look() or len(summaries) > 1, pause=1)
+    assert summaries[-1]["segment"] == 2
+
+
+@pytest.fixture
+def spark_home(tmp_path: Path) -> Path:
+    """A Spark that tells of two merges, and stays until its launcher lets it go."""
+    (tmp_path / "in").mkdir()
+    said = tmp_path / "summary"
+    text = str(SUMMARY).replace("'", '"').replace("None", "null")
+    said.write_text(text + "\n" + text.replace('"segment": 2', '"segment": 3') + "\n" + text + "\n")
+    wait = 'for last; do :; done; flock -s "$last" true'
+    executable(tmp_path / "spark" / "bin" / "spark-submit", f"echo $* > {tmp_path}/trace; cat {said}; {wait}")
+    return tmp_path / "spark"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_line_a_merge_until_a_signal_ends_it(spark_home: Path, number: signal.Signals) -> None:
+    """Also where there is nothing to merge yet. The signal goes to the whole group, as a terminal's does."""
+    line = command(spark_home, "--follow", "--readers", "any")
+    piped = subprocess.PIPE
+    with subprocess.Popen(**line, stdout=piped, stderr=piped, text=True, start_new_session=True) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        said = [running.stdout.readline(), running.stdout.readline()]
+        os.killpg(running.pid, number)
+        said += running.stdout.readlines()
+        assert running.stderr.read() == ""
+    assert running.returncode == 0
+    assert [text.partition(":")[0] for text in said] == [
+        "merged 2 tables up to segment 2, LSN 0/1C",
+        "merged 2 tables up to segment 3, LSN 0/1C",
+        "merged 2 tables up to segment 2, LSN 0/1C",
+    ]
+    assert "--readers=any --follow=1.0" in (spark_home.parent / "trace").read_text()
+
+
+def test_what_makes_no_sense_for_one_that_stays(spark_home: Path) -> None:
+    refused = subprocess.run(
+        **command(spark_home, "--follow", "5s", "--if-new"), capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == 2
+    assert "--follow: leave out --if-new, --dry-run and --until" in refused.stderr

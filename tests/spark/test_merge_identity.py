@@ -1,0 +1,208 @@
+"""A table is its OID: one that is dropped and created anew, renamed or swapped is merged as what it is."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from merge_directories import Directory, merge_into, merged_rows, read_table
+from merge_histories import TEXT, pg_type, table_schema
+from merge_notes import COLUMNS, ONE, TWO, delete, insert
+from merge_oracle import Change
+from merge_workload import Reader, rows_of, tables_in
+from pyspark.sql import SparkSession
+from test_merge_servers import texts
+
+from pgcdc_cli.changes.table import ColumnFacts, TableFacts
+from pgcdc_cli.spark.pgcdc_merge.control import ControlRow, Former, ModeProgress
+from pgcdc_cli.spark.pgcdc_merge.delta import DeltaTable
+from pgcdc_cli.spark.pgcdc_merge.identity import KeptRows, Sightings, kept_rows
+from pgcdc_cli.spark.pgcdc_merge.job import merge
+from pgcdc_cli.spark.pgcdc_merge.merge_errors import MergeError
+from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
+from pgcdc_cli.spark.pgcdc_merge.plan import TableRange, check_followed
+from pgcdc_cli.spark.pgcdc_merge.segments import ChangeFile, FinishedSegment
+from pgcdc_cli.spark.warehouse import read_record
+
+SETUP = """
+CREATE TABLE orders (id int PRIMARY KEY, note text);
+CREATE TABLE renamed (id int PRIMARY KEY, note text);
+CREATE TABLE anew (id int PRIMARY KEY, note text);
+CREATE TABLE blue (id int PRIMARY KEY, note text);
+CREATE TABLE green (id int PRIMARY KEY, note text);
+INSERT INTO orders SELECT g, 'old' FROM generate_series(1, 5) g;
+INSERT INTO renamed SELECT g, 'old' FROM generate_series(1, 5) g;
+INSERT INTO anew SELECT g, 'old' FROM generate_series(1, 5) g;
+INSERT INTO blue SELECT g, 'blue' FROM generate_series(1, 5) g;
+INSERT INTO green SELECT g, 'green' FROM generate_series(1, 3) g
+"""
+SWAP = """
+BEGIN;
+CREATE TABLE orders_new (LIKE orders INCLUDING ALL);
+INSERT INTO orders_new SELECT id + 10, note || ' new' FROM orders;
+ALTER TABLE orders RENAME TO orders_old;
+ALTER TABLE orders_new RENAME TO orders;
+UPDATE orders SET note = 'now' WHERE id = (SELECT min(id) FROM orders);
+COMMIT
+"""
+RENAME = """
+ALTER TABLE renamed RENAME TO other;
+UPDATE other SET note = 'new' WHERE id < 3;
+DELETE FROM other WHERE id = 4
+"""
+ANEW = "DROP TABLE anew; CREATE TABLE anew (code text PRIMARY KEY, n int); INSERT INTO anew VALUES ('a', 1)"
+TURN = """
+BEGIN;
+ALTER TABLE blue RENAME TO spare;
+ALTER TABLE green RENAME TO blue;
+ALTER TABLE spare RENAME TO green;
+INSERT INTO blue VALUES (90, 'now blue') ON CONFLICT (id) DO UPDATE SET note = 'blue again';
+DELETE FROM green WHERE id = (SELECT min(id) FROM green);
+COMMIT
+"""
+
+
+def compare(spark: SparkSession, database: Any, path: Path, lake: str) -> None:
+    """Each table that is there, and was written under its name, is the lake's."""
+    tables = database.connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+    described = tables_in(path / "in")
+    for name in [f"public.{name}" for (name,) in tables]:
+        rows = texts(read_table(spark, path / "wh", described[name], lake))
+        assert rows == rows_of(database.connection, name), name
+
+
+@pytest.mark.parametrize("lake", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
+def test_tables_are_followed_under_other_names(
+    spark: SparkSession, tmp_path: Path, database18: Any, lake: str
+) -> None:
+    """Within one segment, over several in one run, and from one run to the next."""
+    database18.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    reader = Reader(database18.uri, tmp_path / "in", "jsonl", database18.create_slot())
+    options = MergeOptions(str(tmp_path / "in"), str(tmp_path / "wh"), format=lake)
+
+    def merged(*rounds: str) -> dict[str, Any]:
+        for statements in rounds:
+            for statement in statements.split(";"):
+                database18.execute(statement)
+            reader.up_to_now()
+        summary = merge(spark, options)
+        assert summary["error"] is None, summary
+        compare(spark, database18, tmp_path, lake)
+        return summary
+
+    merged(SETUP)
+    summary = merged(
+        f"{SWAP}; UPDATE orders_old SET note = 'late' WHERE id = 1; {RENAME}; {ANEW}; {TURN}",
+        f"DROP TABLE orders_old; {SWAP}; DELETE FROM orders_old WHERE id = 12; {ANEW}; DROP TABLE anew;"
+        f" CREATE TABLE anew (id int PRIMARY KEY, note text); INSERT INTO anew VALUES (1, 'third'); {TURN}",
+    )
+    assert summary["warnings"] == []
+    merged(f"{TURN}; DELETE FROM orders_old WHERE id = 13; INSERT INTO other VALUES (90, 'last')")
+    record = {row.table: row for row in read_record(str(tmp_path / "wh")) or []}
+    gone = 'it is called "public.other" now, and these are its rows of before'
+    assert (record["public.renamed"].warning, record["public.other"].warning) == (gone, None)
+
+
+def died(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def dying(commit: Callable[..., Any]) -> Callable[..., Any]:
+    """Die right after the first commit of a table."""
+
+    def committed(table: DeltaTable, rows: Any, mark: Any, *more: Any) -> Any:
+        result = commit(table, rows, mark, *more)
+        return result if mark is None else died()
+
+    return committed
+
+
+def test_a_run_that_dies_while_a_name_changes_hands_goes_on(
+    spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each of its commits: of the old table's last changes, and of the new one's rows."""
+    new, late = (table_schema(name, COLUMNS, ("id",), oid=77) for name in ("one", "late"))
+    old = table_schema("away", COLUMNS, ("id",), oid=ONE.oid)
+    directory.segment([(ONE, [insert(10, 1), insert(20, 2)])])
+    merge_into(spark, directory, warehouse)
+    directory.segment([(ONE, [delete(30, 1)]), (new, [insert(40, 3)])])
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(DeltaTable, "replace", dying(DeltaTable.replace))
+            patch.setattr(DeltaTable, "merge", dying(DeltaTable.merge))
+            with pytest.raises(KeyboardInterrupt):
+                merge_into(spark, directory, warehouse)
+    summary = merge_into(spark, directory, warehouse)
+    assert (summary["error"], summary["segment"]) == (None, 2)
+    assert merged_rows(spark, warehouse, new) == {("3",): {"id": "3", "note": "new"}}
+    directory.segment([(old, [insert(50, 4)]), (late, [insert(60, 5)])])
+    assert merge_into(spark, directory, warehouse)["error"] is None
+    assert sorted(merged_rows(spark, warehouse, old)) == [("2",), ("4",)]
+    assert sorted(merged_rows(spark, warehouse, late)) == [("3",), ("5",)]
+    assert len(read_table(spark, warehouse, ONE).collect()) == 1
+
+
+def test_another_table_under_a_name_replaces_its_rows_or_stops(
+    spark: SparkSession, directory: Directory, warehouse: Path
+) -> None:
+    """Of a table that a publication names some rows may never have been sent; a warning says so."""
+    facts = TableFacts(("id",), None, {name: ColumnFacts() for name in COLUMNS})
+    listed = table_schema("one", COLUMNS, ("id",), oid=77)
+    whole = table_schema("two", {"id": pg_type(TEXT)}, ("id",), oid=78)
+    directory.segment([(ONE, [insert(10, 1)]), (TWO, [insert(10, 1)])])
+    merge_into(spark, directory, warehouse)
+    forget_identities(spark, warehouse)
+    directory.segment(
+        [
+            (replace(listed, facts=replace(facts, listed=True)), [insert(20, 2)]),
+            (replace(whole, facts=replace(facts, listed=False)), [Change("I", 20, 0, {"id": "x"})]),
+        ]
+    )
+    problems = [
+        table["problem"] for table in merge_into(spark, directory, warehouse, recreated="stop")["tables"]
+    ]
+    assert [
+        f"its OID was {one.oid}, and is {oid}, see" in problem
+        for one, oid, problem in zip((ONE, TWO), (77, 78), problems, strict=True)
+    ] == [True, True]
+    summary = merge_into(spark, directory, warehouse)
+    (warning,) = summary["warnings"]
+    assert warning.startswith('"public.one" is another table than it was')
+    assert warning.endswith("are missing; to have them sent: UPDATE public.one SET id = id")
+    directory.segment([(listed, [insert(30, 3)])])
+    assert merge_into(spark, directory, warehouse)["warnings"] == []
+    record = {row.table: row.warning for row in read_record(str(warehouse)) or []}
+    assert record == {"": None, "public.one": warning, "public.two": None}
+    assert sorted(merged_rows(spark, warehouse, listed)) == [("2",), ("3",)]
+    assert [tuple(row) for row in read_table(spark, warehouse, whole).collect()] == [("x",)]
+
+
+def forget_identities(spark: SparkSession, warehouse: Path) -> None:
+    """Make the control table what it was before pgcdc looked at OIDs."""
+    control = spark.read.format("delta").load(str(warehouse / "_pgcdc"))
+    writer = control.drop("oid", "warning", "former").write.format("delta").mode("overwrite")
+    writer.option("overwriteSchema", "true").save(str(warehouse / "_pgcdc"))
+
+
+def test_what_was_put_aside_is_found_again_however_long_that_took() -> None:
+    """Segments of which all is merged may be gone by then; those that a table waits for may not."""
+    first = FinishedSegment(90, "5f1d", "0/90", ())
+    file = ChangeFile(99, "public.away", "", "jsonl", 1, 1, 0, "")
+    row = ControlRow(
+        "5f1d", "public.one", path="wh/one", version=7, segment=98, oid=77, former=(Former(1, 4, 5),)
+    )
+    progress = ModeProgress({row.key: row}, "merge")
+    kept = kept_rows(progress, Sightings())
+    assert kept == {
+        77: KeptRows("public.one", "wh/one", 7, 98, current=True),
+        1: KeptRows("public.one", "wh/one", 4, 5, current=False),
+    }
+    work = TableRange("public.away", "wh/away", None, [file], {}, oid=1, base=kept[1])
+    check_followed(work, first)
+    for behind in (
+        replace(work, row=ControlRow("5f1d", "public.away", segment=80)),
+        replace(work, base=replace(kept[1], current=True)),
+    ):
+        with pytest.raises(MergeError, match=r"segments \d+ to 89 are neither here nor merged into it"):
+            check_followed(behind, first)
