@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
-from pgcdc_cli.changes.slice import LastCommit, Prepared
+from pgcdc_cli.changes.slice import LastCommit, Prepared, TableRead
 from pgcdc_cli.directory.disk import Disk, damaged
 from pgcdc_cli.directory.json_fields import JsonFields, dump, load
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -22,12 +22,14 @@ from pgcdc_cli.lsn import Lsn
 
 FORMAT_VERSION = 1
 
+_NO_SLOT_HINT = "write to another place; --snapshot initial begins a stream with the rows that are there"
+
 _SEAL = re.compile(rb',"crc32":([0-9]{1,10})}\n\Z')
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSource:
-    """Where a stream comes from; publications are in order of name."""
+    """Where a stream comes from; publications are in order of name, the slot is "" for a mere snapshot."""
 
     system_id: str
     timeline: int
@@ -94,7 +96,8 @@ class Checkpoint:
     `inode` is device and inode of a single output file, None for a directory. `prepared` are the transactions
     that were prepared and not ended before `end_lsn`; their spools are durable. While the rows that come
     before a stream are read, `end_lsn` is 0/0; the slot is not there yet, and `creating` is where it is about
-    to be made, None as long as that isn't known.
+    to be made, None as long as that isn't known. `read` are the tables whose rows are there, as of positions
+    beyond `end_lsn`.
     """
 
     source: StreamSource
@@ -108,6 +111,7 @@ class Checkpoint:
     last_commit: LastCommit | None = None
     prepared: tuple[Prepared, ...] = ()
     creating: Lsn | None = None
+    read: tuple[TableRead, ...] = ()
 
 
 def read_checkpoint(disk: Disk, path: str) -> Checkpoint | None:
@@ -166,6 +170,9 @@ def check_gap(slot: str, slot_position: Lsn, end_lsn: Lsn) -> None:
 
 
 def _check_identity(ours: StreamSource, theirs: StreamSource) -> None:
+    if not ours.slot:
+        message = "could not go on from the checkpoint: it is of a snapshot without a slot"
+        raise PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=_NO_SLOT_HINT)
     for what, old, new in (
         ("system identifier", ours.system_id, theirs.system_id),
         ("database", ours.database, theirs.database),
@@ -238,6 +245,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
             "last_commit": _encode_commit(checkpoint.last_commit),
             "prepared": [_encode_prepared(one) for one in checkpoint.prepared],
             **({} if checkpoint.creating is None else {"creating": str(checkpoint.creating)}),
+            **({"read": [_encode_read(one) for one in checkpoint.read]} if checkpoint.read else {}),
         }
     )
     return body[:-1] + b',"crc32":%d}\n' % zlib.crc32(body)
@@ -276,6 +284,10 @@ def _encode_prepared(one: Prepared) -> dict[str, object]:
     }
 
 
+def _encode_read(one: TableRead) -> dict[str, object]:
+    return {"table": one.oid, "lsn": str(one.position)}
+
+
 def _encode_pending(pending: PendingRotation) -> dict[str, object]:
     renames = [{"from": old, "to": new} for old, new in pending.renames]
     return {"line": pending.line, "renames": renames, "manifest_size": pending.manifest_size}
@@ -304,6 +316,7 @@ def decode(data: bytes) -> Checkpoint:
         last_commit=_decode_commit(fields.inner("last_commit")),
         prepared=tuple(_decode_prepared(item) for item in fields.items("prepared")),
         creating=None if fields.missing("creating") else fields.lsn("creating"),
+        read=() if fields.missing("read") else tuple(_decode_read(item) for item in fields.items("read")),
     )
     fields.end()
     if encode(checkpoint) != data:
@@ -380,6 +393,13 @@ def _decode_prepared(data: object) -> Prepared:
     )
     fields.end()
     return prepared
+
+
+def _decode_read(data: object) -> TableRead:
+    fields = JsonFields(data, "a table that was read")
+    read = TableRead(fields.count("table"), fields.lsn("lsn"))
+    fields.end()
+    return read
 
 
 def _decode_pending(fields: JsonFields | None) -> PendingRotation | None:

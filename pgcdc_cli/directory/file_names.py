@@ -15,6 +15,9 @@ from pgcdc_cli.lsn import Lsn
 
 CHECKPOINT = "checkpoint.json"
 MANIFEST = "manifest.jsonl"
+HANDED_OVER = "handed-over.json"
+"""Up to which segment `--on-segment` was done."""
+
 SCHEMAS = "schemas"
 """A folder with each version of each table."""
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pgcdc_cli.changes.slice import Edge, LastCommit, Prepared
+from pgcdc_cli.changes.slice import Edge, LastCommit, Prepared, TableRead
 from pgcdc_cli.changes.spool import Spools
 from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource
 from pgcdc_cli.formats.interface import EncodedSlice
@@ -19,7 +19,7 @@ class SinkSettings:
     transactions that aren't committed may take, None for any size.
 
     `rotate_size` (over all files) and `rotate_interval` (since the first row) say when a directory begins a
-    new segment, None for no such limit.
+    new segment, None for no such limit. `on_segment` is the command that each finished segment is handed to.
 
     `options` says what else decides over the content of lines (filters, how numeric is written): a checkpoint
     that was made with others is refused.
@@ -31,6 +31,7 @@ class SinkSettings:
     spool_limit: int | None = None
     rotate_size: int | None = None
     rotate_interval: float | None = None
+    on_segment: str | None = None
 
 
 EAGER_PACE = 0.002
@@ -128,18 +129,29 @@ class LastEdge:
     `lsn` is the last commit's end, or a later keepalive's position.
     `last_commit` is the last transaction written, None before the first.
     `prepared` are the transactions that are prepared and not ended there.
+    `read` are the tables whose rows are written, as of a later position.
     """
 
     lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
     last_commit: LastCommit | None = None
     prepared: tuple[Prepared, ...] = ()
+    read: tuple[TableRead, ...] = ()
+
+    @property
+    def tables_differ(self) -> bool:
+        """Are there tables as of a later position? They aren't what the database was at any one moment."""
+        return bool(self.read)
 
     def advance(self, lsn: Lsn) -> None:
         """Go on to a position; never back."""
         self.lsn = max(self.lsn, lsn)
+        if self.lsn and self.read:
+            self.read = tuple(one for one in self.read if one.position > self.lsn)
 
     def reach(self, edge: Edge) -> None:
         """Go on to the end of a slice."""
+        if edge.read is not None:
+            self.read += (edge.read,)
         self.advance(edge.end_lsn)
         if edge.commit_lsn:
             self.last_commit = LastCommit.after(self.last_commit, edge)

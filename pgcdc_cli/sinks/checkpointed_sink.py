@@ -144,7 +144,9 @@ class CheckpointedSink:
             recovered = self._destination.recover(checkpoint)
             self._checkpoint = checkpoint
             self._save(recovered)
-            self._edge = LastEdge(recovered.end_lsn, recovered.last_commit, recovered.prepared)
+            self._edge = LastEdge(
+                recovered.end_lsn, recovered.last_commit, recovered.prepared, recovered.read
+            )
         self._spools.clear(self._edge.prepared)
 
     def start(self, source: StreamSource, start_lsn: Lsn, checkpoint: Checkpoint | None = None) -> None:
@@ -166,6 +168,8 @@ class CheckpointedSink:
     def _go_on(self, checkpoint: Checkpoint) -> None:
         """Take over where the stream comes from; what was written under another identity is finished."""
         if checkpoint.stream_id != self._saved.stream_id:
+            # What would make the tables alike is lost.
+            self._edge.read = ()
             self._finish()
         source, stream_id, end_lsn = checkpoint.source, checkpoint.stream_id, checkpoint.end_lsn
         self._save(replace(self._saved, source=source, stream_id=stream_id, end_lsn=end_lsn))
@@ -213,7 +217,7 @@ class CheckpointedSink:
                 self._do_what_is_due()
 
     def _do_what_is_due(self) -> None:
-        if self._reopening or self._is_full():
+        if not self._edge.tables_differ and (self._reopening or self._is_full()):
             self._reopening = False
             self._rotate()
         else:
@@ -280,6 +284,7 @@ class CheckpointedSink:
             prepared=self._edge.prepared,
             files=self.outputs.entries(),
             creating=None if self._edge.lsn else self._saved.creating,
+            read=self._edge.read,
         )
 
     def _fsync(self, changed: list[OutputFile]) -> None:
@@ -336,8 +341,8 @@ class CheckpointedSink:
             self._release()
 
     def _finish(self) -> None:
-        """Make all durable, and end the segment if there are any."""
-        if self._destination.in_segments:
+        """Make all durable, and end the segment if there are any and it has what all tables were at once."""
+        if self._destination.in_segments and not self._edge.tables_differ:
             self._rotate()
         else:
             self._flush()

@@ -8,6 +8,7 @@ from typing import ClassVar
 from pgcdc_cli.directory.checkpoint import Checkpoint, FileState, PartialFile
 from pgcdc_cli.directory.disk import Disk, damaged
 from pgcdc_cli.directory.file_names import IN_DIRECTORY, PARTIAL, ControlFiles, TableFolders, file_name
+from pgcdc_cli.directory.manifest import decode_segment
 from pgcdc_cli.directory.open_files import OpenFiles
 from pgcdc_cli.directory.schema_files import SchemaFiles
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -16,6 +17,7 @@ from pgcdc_cli.sinks import recovery
 from pgcdc_cli.sinks.base import SinkSettings
 from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
 from pgcdc_cli.sinks.output_file import OutputFile, OutputFiles
+from pgcdc_cli.sinks.segment_command import SegmentCommand
 
 
 def directory_sink(
@@ -27,19 +29,21 @@ def directory_sink(
 ) -> CheckpointedSink:
     """Make the sink for a directory, which need not be there."""
     outputs = OutputFiles(OpenFiles(disk or Disk(), str(PurePath(path))), encoding)
-    return CheckpointedSink(SegmentDirectory(outputs, settings.rotate_size), outputs, settings, clock)
+    return CheckpointedSink(SegmentDirectory(outputs, settings), outputs, settings, clock)
 
 
 class SegmentDirectory:
-    """Segments of files in a directory; a file of `full_size` bytes goes on in another part."""
+    """Segments of files in a directory; a file that is as large as a segment goes on in another part."""
 
     in_segments: ClassVar[bool] = True
     control: ControlFiles = IN_DIRECTORY
 
-    def __init__(self, outputs: OutputFiles, full_size: int | None) -> None:
+    def __init__(self, outputs: OutputFiles, settings: SinkSettings) -> None:
         self._outputs = outputs
         self._files = outputs.files
-        self._full_size = full_size
+        self._full_size = settings.rotate_size
+        command = settings.on_segment
+        self._command = None if command is None else SegmentCommand(outputs.files, command)
         self._schemas = SchemaFiles(self._files)
         self._folders: dict[tuple[str, str], str] = {}
         self._names = TableFolders(())
@@ -76,6 +80,8 @@ class SegmentDirectory:
         for entry in checkpoint.files:
             head = self._files.disk.read(self._files.full(entry.path), 0, entry.head_size)
             self._outputs.open(entry, head, exists=True)
+        if self._command is not None:
+            self._command.catch_up()
 
     def route(self, encoded: EncodedSlice) -> Iterator[tuple[Piece, OutputFile]]:
         """Give each piece its table's last part, or another where that is full, or of another schema."""
@@ -134,3 +140,5 @@ class SegmentDirectory:
         save(replace(begun, pending=None))
         self._segment = begun.segment
         self._outputs.clear()
+        if self._command is not None:
+            self._command.hand_over([decode_segment(pending.line.encode())])

@@ -8,6 +8,7 @@ transaction can be taken back: from memory, or by cutting the file where the las
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -90,7 +91,7 @@ class OutputFiles:
     def finish(self) -> None:
         """Write all that is held, and the end of each file."""
         for output in self._outputs:
-            output.finish(self.encoding.tail)
+            output.finish()
         self._count()
 
     def _count(self) -> None:
@@ -219,11 +220,12 @@ class OutputFile:
             self._write(self._whole)
             self.edge = self.now
 
-    def finish(self, tail: bytes) -> None:
+    def finish(self) -> None:
         """Write all that is held, and the end of the file."""
         self.write_all()
-        if tail and self._exists:
-            self._append(tail, FileState())
+        if self._encoding.tail is not None and self._exists:
+            read = partial(self._files.disk.read, self._files.full(self.path))
+            self._append(self._encoding.tail(read), FileState())
         self.edge = self.now
 
     def rollback(self) -> None:

@@ -39,7 +39,7 @@ class Clock:
 class Lines:
     """Plain JSON lines."""
 
-    name, suffix, tail = "jsonl", ".jsonl", b""
+    name, suffix, tail = "jsonl", ".jsonl", None
     head = b""
 
     def encode(self, part):
@@ -57,8 +57,13 @@ class Lines:
 class Framed(Lines):
     """As compressed text or Arrow: a head, frames that are whole or worthless, a tail."""
 
-    name, suffix, tail = "framed", ".framed", b"T"
+    name, suffix = "framed", ".framed"
     head = b"HEAD"
+
+    @staticmethod
+    def tail(read):
+        """The end, which needs what is there: its length."""
+        return b"T%d" % len(read(0, 1 << 30))
 
     def frame(self, data):
         content = b"".join(data)
@@ -70,7 +75,7 @@ class Framed(Lines):
         lines, at = [], content.index(b"F")
         while at < len(content):
             if content[at : at + 1] == b"T":
-                assert at == len(content) - 1
+                assert content[at + 1 :] == b"%d" % at
                 assert finished
                 return lines
             assert content[at : at + 1] == b"F"

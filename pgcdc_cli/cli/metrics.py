@@ -1,0 +1,194 @@
+"""What a run does, for Prometheus: on a port of this machine, or in a file for node-exporter."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from pgcdc_cli.cli.command_tree import usage_error
+from pgcdc_cli.cli.printing import say
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.metrics_core import Metric
+
+    from pgcdc_cli.stream.settings import RunTotals
+
+_LOOPBACK = "127.0.0.1"
+_INTERVAL = 5.0
+"""Seconds between two versions of the file."""
+
+
+class Address(NamedTuple):
+    """Where Prometheus asks."""
+
+    host: str
+    port: int
+
+
+def address(text: str) -> Address:
+    """`PORT`, which is on loopback, or `HOST:PORT`."""
+    host, _, port = text.rpartition(":")
+    if not (port.isdecimal() and port.isascii() and 0 < int(port) < 1 << 16):
+        raise usage_error(f'"{text}" is neither a port nor HOST:PORT')
+    return Address(host.strip("[]") or _LOOPBACK, int(port))
+
+
+class RunMetrics:
+    """The newest totals of a run, as Prometheus' metrics; docs/metrics.md lists them."""
+
+    def __init__(self, slot: str) -> None:
+        self._slot = slot
+        self._began = time.time()
+        self._totals: RunTotals | None = None
+        self._seen = self._began
+        self._rows = self._transactions = 0
+        self._exit_status: int | None = None
+
+    def take(self, totals: "RunTotals") -> None:
+        """Note how far the run is. What a lost connection took back, and comes again, counts once."""
+        self._totals, self._seen = totals, time.time()
+        self._rows = max(self._rows, totals.rows)
+        self._transactions = max(self._transactions, totals.transactions)
+
+    def end(self, exit_status: int) -> None:
+        """Note how the run ended."""
+        self._exit_status = exit_status
+
+    def collect(self) -> Iterator["Metric"]:
+        """Give all metrics, as `prometheus_client.registry.Collector` asks for them."""
+        from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
+        from pgcdc_cli.stream.settings import RunTotals
+
+        totals = self._totals or RunTotals()
+        counters = (
+            ("pgcdc_rows", "Changes written by this run.", self._rows),
+            ("pgcdc_transactions", "Transactions written by this run.", self._transactions),
+            ("pgcdc_reconnects", "Connections that were lost and tried again.", totals.reconnects),
+        )
+        gauges = (
+            ("pgcdc_written_lsn", "Position up to which all is written, in bytes.", totals.edge_lsn),
+            ("pgcdc_durable_lsn", "Position up to which all is durable, in bytes.", totals.durable_lsn),
+            ("pgcdc_server_lsn", "Newest position of the server's log heard of, in bytes.", totals.wal_end),
+            (
+                "pgcdc_lag_bytes",
+                "Bytes of log not durable here.",
+                max(totals.wal_end - totals.durable_lsn, 0),
+            ),
+            ("pgcdc_start_timestamp_seconds", "When the run began.", self._began),
+            ("pgcdc_seen_timestamp_seconds", "When the run last said how far it is.", self._seen),
+        )
+        for name, text, value in counters:
+            family = CounterMetricFamily(name, text, labels=["slot"])
+            family.add_metric([self._slot], value)
+            yield family
+        ended = () if self._exit_status is None else (("pgcdc_exit_status", _ENDED, self._exit_status),)
+        for name, text, value in (*gauges, *ended):
+            gauge = GaugeMetricFamily(name, text, labels=["slot"])
+            gauge.add_metric([self._slot], value)
+            yield gauge
+
+
+_ENDED = "How the run ended; there once it has."
+
+
+class MetricsOutput:
+    """Where a run's metrics go; without port and file, nowhere."""
+
+    def __init__(self, slot: str, port: Address | None, file: Path | None) -> None:
+        self._metrics = RunMetrics(slot)
+        self._port = port
+        self._file = file
+        self._wanted = port is not None or file is not None
+        self._written_at = 0.0
+
+    def __call__(self, totals: "RunTotals") -> None:
+        """Take what is new."""
+        if not self._wanted:
+            return
+        self._metrics.take(totals)
+        if self._file is not None and time.monotonic() - self._written_at >= _INTERVAL:
+            self._write_again(self._file)
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Answer while the run goes on, and say at its end how it went.
+
+        Raises USAGE where prometheus_client isn't installed, OUTPUT where the port or the file can't be had.
+        """
+        if not self._wanted:
+            yield
+            return
+        with ExitStack() as stack:
+            _require_client()
+            if self._port is not None:
+                self._serve(self._port, stack)
+            if self._file is not None:
+                self._write(self._file)
+            status = ErrorKind.UNEXPECTED.rule.exit_status
+            try:
+                yield
+                status = 0
+            except PgcdcError as error:
+                status = error.kind.rule.exit_status
+                raise
+            finally:
+                self._metrics.end(status)
+                if self._file is not None:
+                    self._write_again(self._file)
+
+    def _serve(self, where: Address, stack: ExitStack) -> None:
+        from prometheus_client import start_http_server
+
+        try:
+            server, thread = start_http_server(where.port, where.host, registry=self._registry())
+        except OSError as error:
+            raise PgcdcError(
+                ErrorKind.OUTPUT,
+                f'could not listen on "{where.host}:{where.port}": {error.strerror or error}',
+                hint="give --metrics-port another port",
+            ) from error
+        stack.callback(thread.join)
+        stack.callback(server.server_close)
+        stack.callback(server.shutdown)
+
+    def _write_again(self, file: Path) -> None:
+        """Write, and where that fails say so: no stream ends for want of its metrics."""
+        try:
+            self._write(file)
+        except PgcdcError as error:
+            self._written_at = time.monotonic()
+            say(f"warning: {error.message}")
+
+    def _write(self, file: Path) -> None:
+        from prometheus_client import write_to_textfile
+
+        try:
+            write_to_textfile(str(file), self._registry())
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise PgcdcError(
+                ErrorKind.OUTPUT, f'could not write "{file}": {reason}', hint="see --metrics-file"
+            ) from error
+        self._written_at = time.monotonic()
+
+    def _registry(self) -> "CollectorRegistry":
+        from prometheus_client import CollectorRegistry
+
+        registry = CollectorRegistry()
+        registry.register(self._metrics)
+        return registry
+
+
+def _require_client() -> None:
+    try:
+        import prometheus_client  # noqa: F401
+    except ImportError as error:
+        raise PgcdcError(
+            ErrorKind.USAGE,
+            "could not give metrics: prometheus_client isn't installed",
+            hint="pip install 'pgcdc-cli[metrics]'",
+        ) from error

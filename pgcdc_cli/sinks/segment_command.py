@@ -1,0 +1,88 @@
+"""The command that each finished segment is handed to (`--on-segment`): at least once, in order.
+
+A file beside the manifest says up to which segment it succeeded. It is written after the command has ended,
+so that a run which is killed meanwhile hands the segment over again.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterable
+
+from pgcdc_cli.directory import manifest
+from pgcdc_cli.directory.disk import damaged
+from pgcdc_cli.directory.file_names import HANDED_OVER, MANIFEST
+from pgcdc_cli.directory.json_fields import JsonFields, dump, load
+from pgcdc_cli.directory.manifest import Segment
+from pgcdc_cli.directory.open_files import OpenFiles
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+
+_FORMAT_VERSION = 1
+
+
+class SegmentCommand:
+    """A command for `/bin/sh`, run with the manifest's line of a segment on standard input.
+
+    Its environment has `PGCDC_DIRECTORY`, to which the paths in that line are relative.
+    """
+
+    def __init__(self, files: OpenFiles, command: str) -> None:
+        self._files = files
+        self._command = command
+        self._path = files.full(HANDED_OVER)
+
+    def catch_up(self) -> None:
+        """Hand over what earlier runs left; in a directory that never had a command, begin with what comes.
+
+        Raises OUTPUT where the command doesn't succeed, CHECKPOINT where the record isn't as it was written.
+        """
+        segments = manifest.read_manifest(self._files.full(MANIFEST), self._files.disk)
+        last = segments[-1].segment if segments else 0
+        done = self._read()
+        if done is None:
+            self._write(last)
+        elif done > last:
+            raise damaged(self._path, f"it tells of segment {done}, the last one is {last}")
+        else:
+            self.hand_over(segment for segment in segments if segment.segment > done)
+
+    def hand_over(self, segments: Iterable[Segment]) -> None:
+        """Run the command for each, and wait for it. Raises OUTPUT where it doesn't succeed."""
+        for segment in segments:
+            self._run(segment)
+            self._write(segment.segment)
+
+    def _run(self, segment: Segment) -> None:
+        ended = subprocess.run(  # noqa: S602 - the command is the user's own
+            self._command,
+            shell=True,
+            input=manifest.encode_segment(segment).encode(),
+            env={**os.environ, "PGCDC_DIRECTORY": os.path.abspath(self._files.root)},  # noqa: PTH100 - a text
+            # A signal from the terminal is for us, who wait for the command and then end.
+            process_group=0,
+            check=False,
+        ).returncode
+        if ended:
+            how = f"signal {-ended} ended it" if ended < 0 else f"its exit status was {ended}"
+            raise PgcdcError(
+                ErrorKind.OUTPUT,
+                f'could not hand over segment {segment.segment} to "{self._command}": {how}',
+                hint="nothing is lost: the next run begins with handing over this segment",
+            )
+
+    def _read(self) -> int | None:
+        if self._files.stat(HANDED_OVER) is None:
+            return None
+        try:
+            fields = JsonFields(load(self._files.disk.read(self._path)), "the file")
+            segment, version = fields.count("segment"), fields.count("format_version")
+            fields.end()
+        except ValueError as error:
+            raise damaged(self._path, str(error)) from error
+        if version != _FORMAT_VERSION:
+            raise damaged(self._path, f"it has format_version {version}, this pgcdc knows {_FORMAT_VERSION}")
+        return segment
+
+    def _write(self, segment: int) -> None:
+        content = dump({"segment": segment, "format_version": _FORMAT_VERSION})
+        self._files.disk.replace(self._path, content + b"\n")
+        self._files.disk.fsync_folder(self._files.root)

@@ -1,0 +1,99 @@
+"""`--metrics-port` and `--metrics-file`: what a run does, as Prometheus reads it."""
+
+import re
+import socket
+from urllib.request import urlopen
+
+import psycopg
+import pytest
+from processes import wait_until
+from prometheus_client.parser import text_string_to_metric_families
+from stream_runs import end_of_log, insert, stream
+
+DOCUMENT = "docs/metrics.md"
+
+
+def values(text):
+    """Each metric's value, by its name; all have the slot as their one label."""
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    assert len({sample.labels["slot"] for sample in samples}) == 1
+    return {sample.name: sample.value for sample in samples}
+
+
+@pytest.fixture
+def port():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+def scraped(port):
+    with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        return values(answer.read().decode())
+
+
+def test_a_running_stream_answers(source, follow, tmp_path, port):
+    slot = source.create_slot()
+    following = follow(source.uri, slot, tmp_path / "f", "-F", "0.1", "--metrics-port", str(port))
+    insert(source, 1, 3)
+    insert(source, 4, 5)
+    wait_until(lambda: len(following.rows()) == 5)
+    found = wait_until(
+        lambda: (now := scraped(port))["pgcdc_rows_total"] == 5 and not now["pgcdc_lag_bytes"] and now
+    )
+    assert found["pgcdc_transactions_total"] == 2
+    assert found["pgcdc_durable_lsn"] <= found["pgcdc_written_lsn"] <= end_of_log(source)
+    assert found["pgcdc_start_timestamp_seconds"] < found["pgcdc_seen_timestamp_seconds"]
+    assert "pgcdc_exit_status" not in found
+    with psycopg.connect(source.uri, autocommit=True) as admin:
+        admin.execute(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", (slot,)
+        )
+    insert(source, 6, 6)
+    wait_until(lambda: scraped(port)["pgcdc_rows_total"] == 6)
+    assert scraped(port)["pgcdc_reconnects_total"] == 1
+    assert following.stop()[0] == 0
+
+
+def test_a_run_leaves_how_it_ended(source, tmp_path):
+    slot, file = source.create_slot(), tmp_path / "pgcdc.prom"
+    insert(source, 1, 3)
+    run = stream(source.uri, slot, "-D", str(tmp_path / "d"), "--endpos", "now", "--metrics-file", str(file))
+    assert (run.returncode, run.stderr) == (0, "")
+    assert values(file.read_text())["pgcdc_rows_total"] == 3
+    assert values(file.read_text())["pgcdc_exit_status"] == 0
+    assert stream(source.uri, "missing", "-f", "-", "--metrics-file", str(file)).returncode == 5
+    assert values(file.read_text())["pgcdc_exit_status"] == 5
+
+
+def test_the_guide_lists_every_metric(source, tmp_path, pytestconfig):
+    file = tmp_path / "pgcdc.prom"
+    stream(source.uri, source.create_slot(), "-f", "-", "--endpos", "now", "--metrics-file", str(file))
+    guide = (pytestconfig.rootpath / DOCUMENT).read_text()
+    assert set(values(file.read_text())) == set(re.findall(r"^\| `(pgcdc_\w+)`", guide, re.MULTILINE))
+
+
+def test_what_can_not_be_had_is_refused_before_the_stream(source, tmp_path, port):
+    slot = source.create_slot()
+    with socket.create_server(("127.0.0.1", port)):
+        refused = stream(source.uri, slot, "-f", "-", "--metrics-port", str(port))
+    assert refused.returncode == 9
+    assert refused.stderr == (
+        f'pgcdc: error: could not listen on "127.0.0.1:{port}": Address already in use\n'
+        "hint: give --metrics-port another port\n"
+    )
+    nowhere = tmp_path / "nowhere" / "pgcdc.prom"
+    refused = stream(source.uri, slot, "-f", "-", "--metrics-file", str(nowhere))
+    assert refused.returncode == 9
+    assert f'could not write "{nowhere}": No such file or directory' in refused.stderr
+    assert stream(source.uri, slot, "-f", "-", "--metrics-port", "web").returncode == 2
+
+
+def test_without_the_library_it_says_what_to_install(source, tmp_path, monkeypatch):
+    (tmp_path / "prometheus_client.py").write_text("raise ImportError")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    refused = stream(source.uri, "s", "-f", "-", "--metrics-file", str(tmp_path / "file"))
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        "pgcdc: error: could not give metrics: prometheus_client isn't installed\n"
+        "hint: pip install 'pgcdc-cli[metrics]'\n"
+    )

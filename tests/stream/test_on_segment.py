@@ -1,0 +1,155 @@
+"""`--on-segment`: each finished segment is handed to a command, at least once, in order."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from processes import wait_until
+from segments import manifest
+from stream_runs import in_directory, insert, stream
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "delivery.md"
+AWS = """#!/bin/sh
+# Copies as `aws s3 cp` does, whole or not at all. Some of its calls fail, some come to no end.
+calls=$(($(cat "$BUCKET.calls" 2>/dev/null) + 1))
+echo $calls >"$BUCKET.calls"
+case $calls in
+    2 | 8) exit 1 ;;
+    3 | 5 | 9 | 13) echo $$ >"$BUCKET.stuck"; exec sleep 600 ;;
+esac
+mkdir -p "$(dirname "$4")" && cat "$3" >"$4.new" && mv "$4.new" "$4"
+"""
+APPEND = 'cat >>"$PGCDC_DIRECTORY/../handed"'
+
+
+@pytest.fixture
+def handed(tmp_path):
+    """The segments that were handed over, as the command got them."""
+
+    def read():
+        path = tmp_path / "handed"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    return read
+
+
+@pytest.fixture
+def run(source, tmp_path):
+    slot = source.create_slot()
+
+    def start(command, *arguments):
+        out = str(tmp_path / "out")
+        return stream(source.uri, slot, "-D", out, "--on-segment", command, "--endpos", "now", *arguments)
+
+    return start
+
+
+def test_each_segment_is_handed_over_once_it_is_finished(source, run, handed, tmp_path):
+    for first in (1, 4, 7):
+        insert(source, first, first + 2)
+        assert (done := run(APPEND)).returncode == 0, done.stderr
+    assert handed() == manifest(tmp_path / "out")
+    assert len(handed()) == 3
+    # What the line names is there by then.
+    last = handed()[-1]["files"][0]["path"]
+    insert(source, 10, 10)
+    assert run(f'test -s "$PGCDC_DIRECTORY/{last}" && {APPEND}').returncode == 0
+
+
+def test_a_command_that_fails_stops_the_run_and_gets_the_segment_again(source, run, handed, tmp_path):
+    insert(source, 1, 2)
+    failed = run("exit 3")
+    assert failed.returncode == 9
+    assert failed.stderr == (
+        'pgcdc: error: could not hand over segment 1 to "exit 3": its exit status was 3\n'
+        "hint: nothing is lost: the next run begins with handing over this segment\n"
+    )
+    insert(source, 3, 4)
+    assert run("kill -9 $$").stderr.startswith(
+        'pgcdc: error: could not hand over segment 1 to "kill -9 $$": signal 9 ended it\n'
+    )
+    assert run(APPEND).returncode == 0
+    assert handed() == manifest(tmp_path / "out")
+    assert in_directory(tmp_path / "out") == [1, 2, 3, 4]
+
+
+def test_a_segment_is_handed_over_again_after_a_kill(source, follow, handed, tmp_path):
+    slot, out = source.create_slot(), tmp_path / "out"
+    insert(source, 1, 1)
+    slow = f"exec 2>/dev/null; {APPEND}; exec sleep 600"
+    more = ("-D", str(out), "--on-segment", slow, "--rotate-interval", "0.1s")
+    following = follow(source.uri, slot, out, *more)
+    wait_until(handed)
+    following.process.send_signal(signal.SIGKILL)
+    following.process.wait()
+    done = stream(source.uri, slot, "-D", str(out), "--on-segment", APPEND, "--endpos", "now")
+    assert done.returncode == 0, done.stderr
+    assert [line["segment"] for line in handed()] == [1, 1]
+    assert in_directory(out) == [1]
+
+
+def test_in_a_directory_that_is_there_the_next_segment_is_the_first(written, source, handed):
+    slot, out = written
+    assert stream(source.uri, slot, "-D", str(out), "--on-segment", APPEND, "--endpos", "now").returncode == 0
+    assert [line["segment"] for line in handed()] == [2]
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ("{}", "the file lacks segment"),
+        ('{"segment":9,"format_version":1}', "it tells of segment 9, the last one is 0"),
+        ('{"segment":0,"format_version":2}', "it has format_version 2, this pgcdc knows 1"),
+    ],
+)
+def test_a_damaged_record_is_refused(run, tmp_path, record, reason):
+    assert run(APPEND).returncode == 0
+    path = tmp_path / "out" / "handed-over.json"
+    path.write_text(record)
+    refused = run(APPEND)
+    assert refused.returncode == 10
+    assert f'could not go on from "{path}": {reason}\n' in refused.stderr
+    assert path.read_text() == record
+
+
+def test_only_a_directory_has_segments(source, tmp_path):
+    refused = stream(source.uri, "s", "-f", str(tmp_path / "f"), "--on-segment", "true")
+    assert (refused.returncode, "--on-segment: only a directory (-D) has segments" in refused.stderr) == (
+        2,
+        True,
+    )
+
+
+def test_the_documented_copy_is_whole_at_every_moment(source, follow, tmp_path, monkeypatch):
+    """However often the run is killed or its command fails: what the copy's manifest names is there."""
+    recipe = DOCUMENT.read_text().partition("```python\n")[2].partition("```")[0]
+    # A python3 found by its name may put programs of its own before ours.
+    recipe = recipe.replace("/usr/bin/env python3", sys.executable).replace('"-"', '"/dev/stdin"')
+    for name, text in (("copy-segment", recipe), ("aws", AWS)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    bucket, out, slot = tmp_path / "bucket", tmp_path / "out", source.create_slot()
+    monkeypatch.setenv("BUCKET", str(bucket))
+    more = ("-D", str(out), "--on-segment", "copy-segment", "--rotate-interval", "0.1s")
+    stuck, kills = tmp_path / "bucket.stuck", 0
+    for number in range(1, 7):
+        insert(source, number, number)
+        following = follow(source.uri, slot, out, *more, "--endpos", "now")
+        wait_until(lambda: stuck.exists() or following.process.poll() is not None)  # noqa: B023 - at once
+        if stuck.exists():
+            following.process.kill()
+            os.kill(int(wait_until(stuck.read_text)), signal.SIGKILL)
+            stuck.unlink()
+            kills += 1
+        following.process.wait()
+        assert in_directory(bucket) == list(range(1, len(in_directory(bucket)) + 1))
+    assert kills == 4
+    while stream(source.uri, slot, *more, "--endpos", "now").returncode:
+        pass
+    assert (bucket / "manifest.jsonl").read_bytes() == (out / "manifest.jsonl").read_bytes()
+    assert in_directory(bucket) == [1, 2, 3, 4, 5, 6]
+    assert {path.name for path in bucket.glob("schemas/*")} == {path.name for path in out.glob("schemas/*")}
