@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -21,6 +21,7 @@ from pgcdc_cli.cli import (
     recvlogical,
     show,
     slot,
+    snapshot,
     spark_submit,
     status,
     stream,
@@ -39,12 +40,11 @@ from pgcdc_cli.cli.printing import (
     PROGRAM,
     fail,
     flush,
-    one_line,
     talk,
     version_line,
     versions_json,
     write,
-    write_error,
+    write_message,
 )
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
@@ -68,6 +68,7 @@ _ORDER = (
     "slot",
     "publication",
     "stream",
+    "snapshot",
     "recvlogical",
     "show",
     "status",
@@ -83,6 +84,7 @@ app = new_app(
 app.add_typer(slot.app, name="slot")
 app.add_typer(publication.app, name="publication")
 stream.register(app)
+snapshot.register(app)
 recvlogical.register(app)
 show.register(app)
 status.register(app)
@@ -127,13 +129,16 @@ def _set_quiet(value: bool | None) -> None:
         talk.verbosity = -1
 
 
+def _set_log_format(value: str | None) -> None:
+    talk.as_json = talk.as_json or value == "json"
+
+
 class LineHandler(logging.Handler):
     """`pgcdc: warning: ...`, one line each, without passwords."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= LEVELS[min(talk.verbosity, 2)]:
-            level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-            write_error(f"{talk.program}: {level}{one_line(record.getMessage())}")
+            write_message(record.levelname.lower(), record.getMessage())
 
 
 def _log_to_stderr() -> None:
@@ -144,7 +149,7 @@ def _log_to_stderr() -> None:
 
 
 @app.callback()
-def root(
+def root(  # noqa: PLR0913, PLR0917 - a command's options
     version: Annotated[
         bool,
         typer.Option(
@@ -178,6 +183,10 @@ def root(
     quiet: Annotated[
         bool, typer.Option("-q", "--quiet", callback=_set_quiet, help="Say nothing but errors.")
     ] = False,
+    log_format: Annotated[
+        Literal["text", "json"],
+        typer.Option(callback=_set_log_format, help="How to say it on standard error."),
+    ] = "text",
 ) -> None:
     """Take the options of all commands; their callbacks act."""
 

@@ -25,7 +25,7 @@ ClickParameter: TypeAlias = Any
 NOT_FROM_ENVIRONMENT = frozenset({"help", "version", "version_json", "password", "no_password"})
 """Options that no environment variable and no configuration file gives: acts, and what asks for a secret."""
 
-ANYWHERE = frozenset({"config", "debug", "verbose", "quiet"})
+ANYWHERE = frozenset({"config", "debug", "verbose", "quiet", "log_format"})
 """Options of `pgcdc` itself that may stand behind the command's name, too."""
 
 
@@ -83,10 +83,17 @@ class Group(TyperGroup):
         _format_parameters(self.get_params(ctx), ctx, formatter)
         self.format_commands(ctx, formatter)
 
-    def format_epilog(self, ctx: ClickContext, formatter: ClickFormatter) -> None:
+    def format_help_text(self, ctx: ClickContext, formatter: ClickFormatter) -> None:
         """Save a line of the first help, which is to fit a screen."""
         if ctx.parent is None:
-            formatter.write(f"\n  Example: {' '.join(example_lines(self))}\n")
+            formatter.write(f"  {self.help}\n")
+        else:
+            super().format_help_text(ctx, formatter)
+
+    def format_epilog(self, ctx: ClickContext, formatter: ClickFormatter) -> None:
+        """Save two more."""
+        if ctx.parent is None:
+            formatter.write(f"  Example: {' '.join(example_lines(self))}\n")
         else:
             super().format_epilog(ctx, formatter)
 

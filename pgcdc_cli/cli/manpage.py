@@ -75,9 +75,10 @@ def _page(
 def _properties() -> str:
     """Describe what `--connector-config` and `-c` may say."""
     from pgcdc_cli.formats.debezium.properties import MASKS, PROPERTIES
+    from pgcdc_cli.formats.debezium.transform_properties import documented
 
     items = {}
-    for known in PROPERTIES:
+    for known in (*PROPERTIES, *documented()):
         values = f" One of {', '.join(known.choices)}." if known.choices else ""
         default = f" Default: {known.default}." if known.default else ""
         items[known.name] = f"{known.doc}{values}{default}"
@@ -118,7 +119,7 @@ def _parameter_sections(command: ClickCommand) -> list[str]:
             sections.setdefault(panel(parameter), []).append(_parameter(parameter))
     sections["Options"].append(_item("\\-?, \\-\\-help", "Show a summary of this page and exit."))
     if any(parameter.hidden and parameter.name in ANYWHERE for parameter in command.params):
-        names = ", ".join(f"\\-\\-{name}" for name in sorted(ANYWHERE))
+        names = ", ".join("\\-\\-" + name.replace("_", "\\-") for name in sorted(ANYWHERE))
         sections["Options"].append(_item(names, "As described in pgcdc(1)."))
     headings = {"Arguments": "ARGUMENTS", "Options": "OPTIONS"}
     return [

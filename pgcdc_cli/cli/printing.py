@@ -11,12 +11,15 @@ import traceback
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TextIO
 
 from pgcdc_cli import __version__
 from pgcdc_cli.errors import ErrorKind, PgcdcError, mask
 
 PROGRAM = "pgcdc"
+
+_WARNING = "warning: "
 
 
 def version_line() -> str:
@@ -54,7 +57,7 @@ def versions_json() -> str:
 class Talk:
     """How much to say: `verbosity` is the number of -v, or -1 with -q.
 
-    `program` is what messages begin with.
+    `program` is what messages begin with. `as_json`: each is an object on a line of its own.
     `live` while a line that will be rewritten stands on the terminal: what is said next overwrites it.
     """
 
@@ -62,6 +65,7 @@ class Talk:
     verbosity: int = 0
     live: bool = False
     program: str = PROGRAM
+    as_json: bool = False
 
 
 talk = Talk()
@@ -108,19 +112,40 @@ def output_error(error: OSError) -> Exception:
 def say(text: str) -> None:
     """Put a remark on standard error, unless -q."""
     if talk.verbosity >= 0:
-        write_error(f"{talk.program}: {one_line(text)}")
+        warning = text.startswith(_WARNING)
+        write_message("warning" if warning else "info", text.removeprefix(_WARNING))
+
+
+def write_message(level: str, text: str) -> None:
+    """Put a message on standard error, one line, without passwords."""
+    if talk.as_json:
+        _write_object(level, message=one_line(text))
+    else:
+        write_error(f"{talk.program}: {'' if level == 'info' else f'{level}: '}{one_line(text)}")
+
+
+def _write_object(level: str, **content: object) -> None:
+    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    write_error(json.dumps({"time": now, "level": level, "program": talk.program, **content}))
 
 
 def fail(error: PgcdcError) -> int:
     """Print an error and its hint; gives the exit status."""
+    status = error.kind.rule.exit_status
+    trace = mask("".join(traceback.format_exception(error)).rstrip()) if talk.debug else ""
+    if talk.as_json:
+        more = {"versions": version_line(), "traceback": trace} if talk.debug else {}
+        hint = one_line(error.hint)
+        _write_object("error", message=one_line(error.message), hint=hint, exit_status=status, **more)
+        return status
     if talk.debug:
         write_error(version_line())
-        write_error(mask("".join(traceback.format_exception(error)).rstrip()))
+        write_error(trace)
     red, plain = ("\x1b[1;31m", "\x1b[0m") if wants_colour(sys.stderr) else ("", "")
     write_error(f"{talk.program}: {red}error:{plain} ", one_line(error.message))
     # PostgreSQL's own programs, in whose place one of ours may stand, say who gives the hint.
     write_error("" if talk.program == PROGRAM else f"{talk.program}: ", "hint: ", one_line(error.hint))
-    return error.kind.rule.exit_status
+    return status
 
 
 @contextmanager

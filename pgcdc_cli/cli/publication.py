@@ -22,6 +22,7 @@ _TABLE = re.compile(
     r"(?:WHERE\s*\((?P<filter>.+)\)\s*)?",
     re.IGNORECASE | re.DOTALL,
 )
+_COLUMNS = re.compile(rf"\s*(?:{_IDENTIFIER})(?:\s*,\s*(?:{_IDENTIFIER}))*\s*")
 _PLAIN = re.compile(r"[a-z_][a-z0-9_$]*")
 
 
@@ -33,8 +34,19 @@ def published_table(text: str) -> "PublishedTable":
     if match is None:
         raise usage_error(f'--table: "{text}" is not like schema.table(column, ...) WHERE (filter)')
     schema, name, columns, row_filter = match.group("schema", "name", "columns", "filter")
-    names = None if columns is None else tuple(map(_plain, re.findall(_IDENTIFIER, columns)))
+    names = None if columns is None else _names(columns)
     return PublishedTable(_plain(schema or "public"), _plain(name), names, row_filter)
+
+
+def column_names(option: str, text: str | None) -> tuple[str, ...]:
+    """Read names parted by commas, none where none are given; a usage error for anything else."""
+    if text is not None and _COLUMNS.fullmatch(text) is None:
+        raise usage_error(f'{option}: "{text}" is no list of columns, such as id,name')
+    return _names(text or "")
+
+
+def _names(columns: str) -> tuple[str, ...]:
+    return tuple(map(_plain, re.findall(_IDENTIFIER, columns)))
 
 
 def _plain(identifier: str) -> str:

@@ -1,23 +1,38 @@
 """`pgcdc show`: prints what pgcdc wrote."""
 
+import json as json_text
 import sys
-from collections.abc import Callable, Iterator
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING
 
 import typer
 
-from pgcdc_cli.cli.command_tree import Command, examples, refuse_unmatched, usage_error
-from pgcdc_cli.cli.printing import wants_colour, write
+from pgcdc_cli.cli import show_options as options
+from pgcdc_cli.cli import stream_options
+from pgcdc_cli.cli.command_tree import Command, examples, usage_error
+from pgcdc_cli.cli.printing import facts, table, text_of, wants_colour, write
 from pgcdc_cli.cli.target import read_config
-from pgcdc_cli.cli.units import whole_number
+from pgcdc_cli.cli.units import name_and_value
 
 if TYPE_CHECKING:
     from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
     from pgcdc_cli.reader.directory_reader import StoredChange
+    from pgcdc_cli.reader.statistics import Statistics
+
+_HEADINGS = {
+    "I": "INSERTS",
+    "U": "UPDATES",
+    "D": "DELETES",
+    "T": "TRUNCATES",
+    "M": "MESSAGES",
+    "R": "SNAPSHOT",
+}
+
+_UNLIMITED = sys.maxsize
+"""A terminal's width for which no value is too long."""
 
 
 def register(app: typer.Typer) -> None:
@@ -28,91 +43,132 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "pgcdc show changes",
             "pgcdc show changes --table 'public.*' --limit 20 --format jsonl",
+            "pgcdc show changes --table public.orders --key id=42",
+            "pgcdc show changes --follow --tail 20",
+            "pgcdc show changes --stat --since 2026-11-01",
             "pgcdc show changes --format debezium -c topic.prefix=shop",
         ),
     )(show)
 
 
 def show(  # noqa: PLR0913 - a command's options
-    paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH", help="Directories or files, shown one after another.")
-    ],
+    paths: options.Paths,
     *,
-    form: Annotated[
-        Literal["pretty", "jsonl", "debezium"] | None,
-        typer.Option("--format", help="Default: pretty on a terminal, else jsonl."),
-    ] = None,
-    tables: Annotated[
-        list[str] | None,
-        typer.Option("--table", metavar="PATTERN", help="Only tables like this, as in 'public.*'."),
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(parser=whole_number, metavar="N", help="Only the first N lines.")
-    ] = None,
-    partial: Annotated[
-        bool, typer.Option("--partial", help="Of directories, what isn't finished but durable, too.")
-    ] = False,
-    connector_config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="For debezium: a connector's configuration.")
-    ] = None,
-    connector_property: Annotated[
-        list[str] | None,
-        typer.Option("-c", "--connector-property", metavar="NAME=VALUE", help="One property of it."),
-    ] = None,
-    record: Annotated[
-        Literal["full", "value"],
-        typer.Option(help="For debezium: topic, key, value and headers, or the value alone."),
-    ] = "full",
+    form: options.Form = None,
+    json: options.Json = False,
+    full: options.Full = False,
+    stat: options.Stat = False,
+    partial: options.Partial = False,
+    follow: options.Follow = False,
+    limit: options.Limit = None,
+    tail: options.Tail = None,
+    tables: options.Tables = None,
+    operations: options.Operations = None,
+    key: options.Key = None,
+    columns: options.Columns = None,
+    since: options.Since = None,
+    until: options.Until = None,
+    at: options.At = None,
+    connector_config: stream_options.ConnectorConfig = None,
+    connector_property: stream_options.ConnectorProperty = None,
+    record: stream_options.Record = "full",
 ) -> None:
     """Print what pgcdc wrote, in the order in which it happened.
 
     PATH is a directory of `pgcdc stream -D`, a single file of JSON lines (compressed or not) or Arrow, or
     what pg_recvlogical captured of pgoutput. Of a directory, finished segments are shown, with all tables
     merged. Of a directory of JSON lines or Arrow files, --format debezium makes Debezium's events.
+
+    WHEN is an LSN or a time in ISO form, UTC unless it says otherwise.
     """
+    from pgcdc_cli.reader.change_filter import ChangeFilter
+
+    keys = tuple(name_and_value("--key", one) for one in key or ())
+    wanted = ChangeFilter(frozenset(operations or ()), keys, frozenset(columns or ()), since, until, at)
+    stream_options.check_connector(form, connector_config, connector_property, record)
     if form == "debezium":
         if tables:
             raise usage_error("--table: with --format debezium, -c table.include.list=... chooses tables")
+        if json or full or stat or follow or tail or wanted != ChangeFilter():
+            raise usage_error("--format debezium goes with --partial and --limit alone")
         config = read_config(connector_config, connector_property or [])
-        lines = _events(paths, config, values_only=record == "value", partial=partial)
-        seen = None
-    else:
-        if connector_config or connector_property or record != "full":
-            raise usage_error("--connector-config, -c and --record go with --format debezium")
-        seen = set[str]()
-        lines = _lines(paths, form, tables or [], seen, partial=partial)
-    for line in islice(lines, limit):
-        write(line)
-    # What --limit left unread may hold more tables.
-    if seen is not None and next(lines, None) is None:
-        refuse_unmatched(
-            [pattern for pattern in tables or () if not any(fnmatchcase(t, pattern) for t in seen)]
-        )
-
-
-def _lines(
-    paths: list[Path],
-    form: Literal["pretty", "jsonl"] | None,
-    tables: list[str],
-    seen: set[str],
-    *,
-    partial: bool,
-) -> Iterator[str]:
-    """Print changes; with `tables`, what they were of is added to `seen`."""
-    from pgcdc_cli.reader.directory_reader import read_path
-
-    changes: Iterator[StoredChange] = chain.from_iterable(
-        read_path(path, tables, partial=partial) for path in paths
+        _write(islice(_events(paths, config, values_only=record == "value", partial=partial), limit))
+        return
+    _check_reading(paths, follow=follow, stat=stat, limit=limit, tail=tail)
+    shown = options.Shown(paths, tables or [], wanted)
+    changes = shown.follow(tail) if follow else shown.read(partial=partial)
+    chosen = options.first_or_last(changes, limit, None if follow else tail)
+    _write(
+        _statistics(chosen, json=json)
+        if stat
+        else map(_printer("jsonl" if json else form, full=full), chosen)
     )
-    if tables:
-        changes = _noting_tables(changes, seen)
-    return map(_printer(form or ("pretty" if sys.stdout.isatty() else "jsonl")), changes)
+    # What --limit left unread may hold more tables.
+    if not follow and next(changes, None) is None:
+        shown.refuse_unmatched()
 
 
-def _noting_tables(changes: Iterator["StoredChange"], seen: set[str]) -> Iterator["StoredChange"]:
-    for change in changes:
-        seen.add(change.table)
-        yield change
+def _write(lines: Iterable[str]) -> None:
+    for line in lines:
+        write(line)
+
+
+def _check_reading(
+    paths: list[Path], *, follow: bool, stat: bool, limit: int | None, tail: int | None
+) -> None:
+    if limit and tail:
+        raise usage_error("--limit and --tail: give one of them")
+    if follow and stat:
+        raise usage_error("--stat: with --follow there is no end at which to count")
+    if follow and not (len(paths) == 1 and paths[0].is_dir()):
+        raise usage_error("--follow: give one directory of pgcdc stream -D")
+
+
+def _statistics(changes: Iterator["StoredChange"], *, json: bool) -> Iterator[str]:
+    from pgcdc_cli.reader.statistics import count
+
+    statistics = count((change.table, change.line) for change in changes)
+    return iter([json_text.dumps(_content(statistics))]) if json else _statistics_lines(statistics)
+
+
+def _content(statistics: "Statistics") -> dict[str, object]:
+    return {
+        "format_version": 1,
+        "changes": [
+            {"table": name, "op": operation, "changes": changes}
+            for (name, operation), changes in sorted(statistics.operations.items())
+        ],
+        "transactions": statistics.transactions,
+        "largest": [one._asdict() for one in statistics.largest],
+        "first": statistics.first and statistics.first._asdict(),
+        "last": statistics.last and statistics.last._asdict(),
+    }
+
+
+def _statistics_lines(statistics: "Statistics") -> Iterator[str]:
+    yield from facts(_span(statistics))
+    if statistics.operations:
+        yield ""
+        names = sorted({name for name, _ in statistics.operations})
+        given = [op for op in _HEADINGS if any((name, op) in statistics.operations for name in names)]
+        headings = ["TABLE", *(_HEADINGS[op] for op in given)]
+        rows = [[name, *(f"{statistics.operations[name, op]:,}" for op in given)] for name in names]
+        yield from table(headings, rows, headings[1:])
+        yield ""
+        headings = ["LARGEST", "XID", "COMMIT LSN", "TIME"]
+        cells = [
+            [f"{one.changes:,}", text_of(one.xid) or "-", one.commit_lsn, one.ts or "-"]
+            for one in statistics.largest
+        ]
+        yield from table(headings, cells, headings[:2])
+
+
+def _span(statistics: "Statistics") -> Iterator[tuple[str, str]]:
+    yield "changes", f"{statistics.operations.total():,}"
+    yield "transactions", f"{statistics.transactions:,}"
+    for name, commit in (("first", statistics.first), ("last", statistics.last)):
+        if commit is not None:
+            yield name, " ".join(filter(None, [commit.lsn, commit.ts]))
 
 
 def _events(
@@ -129,20 +185,20 @@ def _events(
     return map(_for_terminals, lines) if sys.stdout.isatty() else lines
 
 
-def _printer(form: str) -> Callable[["StoredChange"], str]:
-    if form == "pretty":
-        return _pretty_printer()
+def _printer(form: str | None, *, full: bool) -> Callable[["StoredChange"], str]:
+    if (form or ("pretty" if sys.stdout.isatty() else "jsonl")) == "pretty":
+        return _pretty_printer(_UNLIMITED if full else get_terminal_size().columns)
     terminal = sys.stdout.isatty()
     return lambda change: _for_terminals(change.line) if terminal else change.line
 
 
-def _pretty_printer() -> Callable[["StoredChange"], str]:
+def _pretty_printer(width: int) -> Callable[["StoredChange"], str]:
     from pgcdc_cli.formats.pretty import render_line, render_message
     from pgcdc_cli.formats.terminal import Style
     from pgcdc_cli.reader.capture_reader import CapturedMessage
     from pgcdc_cli.reader.stored_file import undecodable
 
-    style = Style(colour=wants_colour(sys.stdout), width=get_terminal_size().columns)
+    style = Style(colour=wants_colour(sys.stdout), width=width)
 
     def pretty(change: "StoredChange") -> str:
         if isinstance(change, CapturedMessage):

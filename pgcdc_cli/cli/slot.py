@@ -2,6 +2,7 @@
 
 import json as json_text
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,6 +12,7 @@ from pgcdc_cli.cli import units
 from pgcdc_cli.cli.command_tree import Command, examples, new_app, usage_error
 from pgcdc_cli.cli.connection_options import connecting
 from pgcdc_cli.cli.printing import facts, hints, human_bytes, say, table, text_of, write
+from pgcdc_cli.cli.watch import Interval, Watch, repeat
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 if TYPE_CHECKING:
@@ -253,10 +255,14 @@ def alter(
 
 
 @app.command(
-    "list", cls=Command, epilog=examples("pgcdc slot list -d shop", "pgcdc slot list -d shop --json")
+    "list",
+    cls=Command,
+    epilog=examples(
+        "pgcdc slot list -d shop", "pgcdc slot list -d shop --json", "pgcdc slot list -d shop --watch"
+    ),
 )
 @connecting
-def list_slots(*, conninfo: str, json: Json = False) -> None:
+def list_slots(*, conninfo: str, json: Json = False, watch: Watch = False, interval: Interval = "2s") -> None:
     """List the server's replication slots, those of other databases included.
 
     RETAINED is the log that a slot holds back on the server's disk; LAG is what of it isn't confirmed. --json
@@ -264,26 +270,31 @@ def list_slots(*, conninfo: str, json: Json = False) -> None:
     """
     from pgcdc_cli.catalog import Catalog
 
-    with Catalog(conninfo) as catalog:
-        slots = catalog.slots()
-    if json:
-        for slot in slots:
-            write(json_text.dumps(slot_content(slot)))
-    else:
-        headings = [
-            "NAME",
-            "PLUGIN",
-            "DATABASE",
-            "PID",
-            "RESTART",
-            "CONFIRMED",
-            "RETAINED",
-            "LAG",
-            "WAL",
-            "LOST",
-        ]
-        for line in table(headings, map(_cells, slots)):
-            write(line)
+    def view() -> Iterator[str]:
+        with Catalog(conninfo) as catalog:
+            slots = catalog.slots()
+        return (json_text.dumps(slot_content(slot)) for slot in slots) if json else iter(_list(slots))
+
+    if watch:
+        repeat(units.duration(interval), view)
+    for line in view():
+        write(line)
+
+
+def _list(slots: Iterable["Slot"]) -> list[str]:
+    headings = [
+        "NAME",
+        "PLUGIN",
+        "DATABASE",
+        "PID",
+        "RESTART",
+        "CONFIRMED",
+        "RETAINED",
+        "LAG",
+        "WAL",
+        "LOST",
+    ]
+    return table(headings, map(_cells, slots))
 
 
 @app.command("show", cls=Command, epilog=examples("pgcdc slot show shop_slot -d shop"))

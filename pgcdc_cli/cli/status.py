@@ -2,18 +2,23 @@
 
 import json as json_text
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from pgcdc_cli.cli import units
 from pgcdc_cli.cli.command_tree import Command, examples
 from pgcdc_cli.cli.connection_options import connecting
 from pgcdc_cli.cli.printing import facts, human_bytes, say, table, text_of, write
 from pgcdc_cli.cli.slot import reader_of, slot_content
+from pgcdc_cli.cli.watch import History, Interval, Sample, Watch, repeat
 from pgcdc_cli.errors import PgcdcError
+from pgcdc_cli.lsn import Lsn
 
 if TYPE_CHECKING:
     from pgcdc_cli.catalog import Slot
@@ -29,7 +34,11 @@ def register(app: typer.Typer) -> None:
     app.command(
         "status",
         cls=Command,
-        epilog=examples("pgcdc status changes", "pgcdc status changes -d shop --warehouse lake --json"),
+        epilog=examples(
+            "pgcdc status changes",
+            "pgcdc status changes -d shop --warehouse lake --json",
+            "pgcdc status changes -d shop --watch",
+        ),
     )(status)
 
 
@@ -42,6 +51,8 @@ def status(
         str | None, typer.Option(metavar="DIR", help="Directory of `pgcdc spark-submit --warehouse`.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    watch: Watch = False,
+    interval: Interval = "2s",
 ) -> None:
     """Show how far a directory is: checkpoint, files, slot and merge.
 
@@ -49,26 +60,60 @@ def status(
     holds back, "lag" what of that isn't confirmed. Tables read at their VERSION are as of one moment: SELECT
     ... VERSION AS OF; --json has the queries. A slot that is missing or beyond the checkpoint is an error.
     """
+    if watch:
+        history = History()
+        repeat(
+            units.duration(interval),
+            lambda: _watched(_look(directory, conninfo, warehouse), history, json=json),
+        )
+    found = _look(directory, conninfo, warehouse)
+    for line in [json_text.dumps(_content(found))] if json else _lines(found):
+        write(line)
+    if warehouse is not None and found.merged is None:
+        say(f'warning: can\'t tell what is merged into "{warehouse}": no merge has left its record there')
+    if found.failure is not None:
+        raise found.failure
+
+
+class _Status(NamedTuple):
+    """What there is to show; `failure` is why the slot isn't as it should be."""
+
+    checkpoint: "Checkpoint | None"
+    files: "FinishedSegments"
+    slot: "Slot | None"
+    merged: "MergeState | None"
+    failure: PgcdcError | None
+
+
+def _look(directory: Path, conninfo: str, warehouse: str | None) -> _Status:
     from pgcdc_cli.stream_status import check_no_gap, read_local, read_merged, read_slot
 
     checkpoint, files = read_local(directory)
     merged = None if warehouse is None else read_merged(warehouse, files)
     slot, failure = None, None
-    if checkpoint is not None and _names_a_server(conninfo):
+    if checkpoint is not None and checkpoint.source.slot and _names_a_server(conninfo):
         try:
             slot = read_slot(conninfo, checkpoint.source.slot)
             check_no_gap(directory, slot)
         except PgcdcError as error:
             failure = error
+    return _Status(checkpoint, files, slot, merged, failure)
+
+
+def _watched(found: _Status, history: History, *, json: bool) -> Iterator[str]:
+    """Show it as it is now, with what it was like in the views before."""
+    slot = found.slot
     if json:
-        write(json_text.dumps(_content(checkpoint, files, slot, merged)))
-    else:
-        for line in _lines(checkpoint, files, slot, merged):
-            write(line)
-    if warehouse is not None and merged is None:
-        say(f'warning: can\'t tell what is merged into "{warehouse}": no merge has left its record there')
-    if failure is not None:
-        raise failure
+        yield json_text.dumps(_content(found))
+        return
+    if slot is not None and slot.confirmed_flush_lsn is not None and slot.lag_bytes is not None:
+        log_end = Lsn(slot.confirmed_flush_lsn + slot.lag_bytes)
+        history.add(Sample(time.monotonic(), log_end, slot.lag_bytes, slot.safe_wal_bytes))
+    yield f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    yield from _lines(found, history.facts())
+    if found.failure is not None:
+        yield ""
+        yield f"error: {found.failure.message}"
 
 
 def _names_a_server(conninfo: str) -> bool:
@@ -78,12 +123,8 @@ def _names_a_server(conninfo: str) -> bool:
     return bool(given) or any(os.environ.get(name) for name in _SERVER)
 
 
-def _content(
-    checkpoint: "Checkpoint | None",
-    files: "FinishedSegments",
-    slot: "Slot | None",
-    merged: "MergeState | None",
-) -> dict[str, Any]:
+def _content(found: _Status) -> dict[str, Any]:
+    checkpoint, files, slot, merged, _ = found
     return {
         "format_version": 1,
         "checkpoint": None if checkpoint is None else _checkpoint_content(checkpoint),
@@ -112,13 +153,10 @@ def _merged_content(merged: "MergeState") -> dict[str, Any]:
     return {"warehouse": merged.warehouse, "waiting_segments": merged.waiting, "tables": tables}
 
 
-def _lines(
-    checkpoint: "Checkpoint | None",
-    files: "FinishedSegments",
-    slot: "Slot | None",
-    merged: "MergeState | None",
-) -> Iterator[str]:
-    yield from facts([*_checkpoint_facts(checkpoint), *_slot_facts(slot), *_file_facts(files, merged)])
+def _lines(found: _Status, lately: Sequence[tuple[str, str]] = ()) -> Iterator[str]:
+    checkpoint, files, slot, merged, _ = found
+    of_slot = [*_slot_facts(slot), *lately]
+    yield from facts([*_checkpoint_facts(checkpoint), *of_slot, *_file_facts(files, merged)])
     if files.tables:
         yield ""
         headings = ["TABLE", "FILES", "CHANGES", "SIZE"]
@@ -137,7 +175,8 @@ def _checkpoint_facts(checkpoint: "Checkpoint | None") -> Iterator[tuple[str, st
     from pgcdc_cli.formats.terminal import safe
 
     source = checkpoint.source
-    yield "slot", f"{source.slot}, database {source.database}"
+    slot = source.slot or "- (a snapshot without one)"
+    yield "slot", f"{slot}, database {source.database}"
     yield "publications", ", ".join(source.publications) or "-"
     yield "durable to", str(checkpoint.end_lsn)
     if checkpoint.prepared:
@@ -173,4 +212,4 @@ def _file_facts(files: "FinishedSegments", merged: "MergeState | None") -> Itera
 def _merged_cells(one: "MergedTable") -> list[str]:
     name = one.table if one.mode == "merge" else f"{one.table} (changelog)"
     version = "-" if one.version is None else str(one.version)
-    return [name, str(one.segment), str(one.lsn), version, one.problem or ""]
+    return [name, str(one.segment), str(one.lsn), version, one.problem or one.warning or ""]

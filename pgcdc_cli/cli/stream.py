@@ -15,7 +15,8 @@ import typer
 from pgcdc_cli.cli import stream_options, units
 from pgcdc_cli.cli.command_tree import Command, examples, usage_error
 from pgcdc_cli.cli.connection_options import connecting
-from pgcdc_cli.cli.printing import human_bytes, say, talk, write_error
+from pgcdc_cli.cli.metrics import MetricsOutput, address
+from pgcdc_cli.cli.printing import human_bytes, say, talk, write_message
 from pgcdc_cli.cli.target import (
     STDOUT,
     StreamTarget,
@@ -65,6 +66,7 @@ def stream(  # noqa: PLR0913 - a command's options
     if_not_exists: stream_options.IfNotExists = False,
     peek: stream_options.Peek = False,
     snapshot: stream_options.Snapshot = None,
+    snapshot_workers: stream_options.SnapshotWorkers = None,
     startpos: stream_options.Startpos = None,
     no_loop: stream_options.NoLoop = False,
     status_interval: stream_options.StatusInterval = "10s",
@@ -77,6 +79,7 @@ def stream(  # noqa: PLR0913 - a command's options
     compression: stream_options.Compression = "none",
     rotate_size: stream_options.RotateSize = "128MB",
     rotate_interval: stream_options.RotateInterval = "5min",
+    on_segment: stream_options.OnSegment = None,
     fsync_interval: stream_options.FsyncInterval = "10s",
     file_mode: stream_options.FileMode = "0600",
     transactions: stream_options.Transactions = False,
@@ -104,6 +107,8 @@ def stream(  # noqa: PLR0913 - a command's options
     spool_limit: stream_options.SpoolLimit = None,
     option: stream_options.PluginOption = None,
     progress: stream_options.Progress = None,
+    metrics_port: stream_options.MetricsPort = None,
+    metrics_file: stream_options.MetricsFile = None,
 ) -> None:
     """Stream the changes of a slot into files, each transaction exactly once.
 
@@ -112,8 +117,7 @@ def stream(  # noqa: PLR0913 - a command's options
     -D, it shows what would come and takes nothing; -f - takes it. INT and TERM end it cleanly; HUP reopens
     the file, or finishes the segment.
     """
-    if file_format != "debezium" and (connector_config or connector_property or record != "full"):
-        raise usage_error("--connector-config, -c and --record go with --format debezium")
+    stream_options.check_connector(file_format, connector_config, connector_property, record)
     debezium = file_format == "debezium"
     config = read_config(connector_config, connector_property or [], snapshot) if debezium else None
     selection = stream_options.selection(table, exclude_table, exclude_column)
@@ -137,6 +141,7 @@ def stream(  # noqa: PLR0913 - a command's options
         wal2json=read_wal2json_options(file_format, wal2json_option or [], catalog=not no_catalog),
         invalid_text=invalid_text,
         selection=selection,
+        on_segment=on_segment,
     )
     check(target)
     looks = peeks(target, asked=peek, file_given=file is not None)
@@ -145,6 +150,7 @@ def stream(  # noqa: PLR0913 - a command's options
         raise usage_error("--invalid-text: raw output has text as it is in the database")
     if selection.options and not target.format_class.decodes:
         raise usage_error("--table, --exclude-table and --exclude-column: raw output has all that is sent")
+    workers = stream_options.workers(snapshot_workers)
     keeps, decodes = keeps_checkpoint(target), target.format_class.decodes
     stream_options.check_two_phase(
         target.format_class, at_prepare=target.at_prepare, two_phase=two_phase, keeps=keeps
@@ -183,15 +189,18 @@ def stream(  # noqa: PLR0913 - a command's options
         accept_gap=accept_gap,
         accept_publications=accept_publications,
         use_catalog=not no_catalog,
-        snapshot=snapshot_plan(snapshot),
+        snapshot=snapshot_plan(snapshot, workers),
         peek=looks,
         invalid_text=invalid_text,
         selection=selection,
     )
     if looks and not peek:
         say(f'nothing is taken from slot "{source.slot}": -f - takes what it prints')
-    shown = _shows_progress(target) if progress is None else progress
-    _run(settings if config is None else with_connector(settings, config), target, ProgressLine(shown=shown))
+    shown = shows_progress(target) if progress is None else progress
+    if config is not None:
+        settings = with_connector(settings, config, workers)
+    port = None if metrics_port is None else address(metrics_port)
+    _run(settings, target, ProgressLine(shown=shown), MetricsOutput(source.slot, port, metrics_file))
 
 
 class ProgressLine:
@@ -202,7 +211,7 @@ class ProgressLine:
 
     def __init__(self, *, shown: bool) -> None:
         self._shown = shown
-        self._live = sys.stderr.isatty()
+        self._live = sys.stderr.isatty() and not talk.as_json
         self._interval = _INTERVAL if self._live else 10.0
         self._shown_at = self._began = time.monotonic()
         self._rows = 0
@@ -222,12 +231,14 @@ class ProgressLine:
         if not self._shown or not totals.durable_lsn:
             return
         rate = totals.rows / max(time.monotonic() - self._began, 0.001)
-        write_error(f"pgcdc: {self._text(totals, rate)}")
+        write_message("info", self._text(totals, rate))
 
     def _text(self, totals: "RunTotals", rate: float) -> str:
         if totals.snapshot_bytes is not None:
             size = human_bytes(totals.snapshot_bytes)
-            return f"{rate:,.0f} rows/s; snapshot: {totals.rows:,} rows, {size}"
+            expected = "" if totals.snapshot_rows is None else f" of about {totals.snapshot_rows:,}"
+            left = _time_left(totals, rate)
+            return f"{rate:,.0f} rows/s; snapshot: {totals.rows:,}{expected} rows, {size}{left}"
         lag = human_bytes(max(totals.wal_end - totals.durable_lsn, 0))
         transactions = (
             "1 transaction" if totals.transactions == 1 else f"{totals.transactions:,} transactions"
@@ -239,7 +250,7 @@ class ProgressLine:
 
     def _write(self, text: str) -> None:
         if not self._live:
-            write_error(f"pgcdc: {text}")
+            write_message("info", text)
             return
         width = shutil.get_terminal_size().columns
         sys.stderr.write(f"\r\x1b[K{text[: width - 1]}")
@@ -247,11 +258,22 @@ class ProgressLine:
         talk.live = True
 
 
-def _shows_progress(target: StreamTarget) -> bool:
+def _time_left(totals: "RunTotals", rate: float) -> str:
+    rows = (totals.snapshot_rows or 0) - totals.rows
+    if rows <= 0 or rate < 1:
+        return ""
+    seconds = rows / rate
+    return f", {seconds:,.0f} s left" if seconds < 120 else f", {seconds / 60:,.0f} min left"
+
+
+def shows_progress(target: StreamTarget) -> bool:
+    """Is there somebody to look at the line, and does nothing else go there?"""
     return sys.stderr.isatty() and not (target.stdout and sys.stdout.isatty())
 
 
-def _run(settings: "StreamSettings", target: StreamTarget, progress: ProgressLine) -> None:
+def _run(
+    settings: "StreamSettings", target: StreamTarget, progress: ProgressLine, metrics: MetricsOutput
+) -> None:
     from pgcdc_cli.directory.disk import folder_mode
     from pgcdc_cli.stream.run import StreamRun
     from pgcdc_cli.stream.settings import Signals
@@ -259,8 +281,13 @@ def _run(settings: "StreamSettings", target: StreamTarget, progress: ProgressLin
     # Neither less nor more than was asked for, whatever the shell's umask is.
     os.umask(0o777 & ~folder_mode(target.file_mode))
     encoding, signals = encoding_for(target), Signals()
-    run = StreamRun(settings, sink_for(target, encoding), encoding, signals, progress)
-    with handled(signals), _timed(signals, settings.limits.max_time):
+
+    def report(totals: "RunTotals") -> None:
+        progress(totals)
+        metrics(totals)
+
+    run = StreamRun(settings, sink_for(target, encoding), encoding, signals, report)
+    with metrics.open(), handled(signals), _timed(signals, settings.limits.max_time):
         try:
             run.run()
         finally:

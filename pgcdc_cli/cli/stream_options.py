@@ -1,5 +1,6 @@
 """The options of `pgcdc stream` as they stand in its help, and which of them go together."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -8,6 +9,7 @@ import typer
 
 from pgcdc_cli.cli import units
 from pgcdc_cli.cli.command_tree import usage_error
+from pgcdc_cli.cli.metrics import address
 from pgcdc_cli.cli.target import FormatName
 from pgcdc_cli.cli.target import InvalidText as InvalidTextName
 from pgcdc_cli.formats.capabilities import Compression as CompressionName
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from pgcdc_cli.formats.interface import Format
     from pgcdc_cli.formats.raw import RawFormat
     from pgcdc_cli.stream.settings import RunLimits
+
+_MOST_WORKERS = 4
 
 OUTPUT, DEBEZIUM, WAL2JSON = "Output", "Debezium", "wal2json"
 END, SERVER = "Where it ends", "What the server sends"
@@ -71,6 +75,14 @@ AcceptGap = Annotated[
 AcceptPublications = Annotated[
     bool, typer.Option("--accept-publications", help="Go on with another set of publications.")
 ]
+SnapshotWorkers = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N",
+        callback=units.checked(units.whole_number),
+        help="Connections that read a snapshot. Default: the processors, at most 4.",
+    ),
+]
 NoCatalog = Annotated[
     bool,
     typer.Option("--no-catalog", help="Don't ask the server for keys, defaults and labels."),
@@ -121,6 +133,14 @@ RotateInterval = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
+OnSegment = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COMMAND",
+        help="Run for each finished segment, its manifest line on standard input.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 FsyncInterval = Annotated[
     str,
     typer.Option(
@@ -140,6 +160,17 @@ FileMode = Annotated[
         help="Mode of new files, octal. Who may read these may enter new folders.",
         rich_help_panel=OUTPUT,
     ),
+]
+MetricsPort = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[HOST:]PORT",
+        callback=units.checked(address),
+        help="Answer Prometheus there; without HOST, on loopback.",
+    ),
+]
+MetricsFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write metrics there, for node-exporter.")
 ]
 Transactions = Annotated[
     bool,
@@ -314,15 +345,19 @@ def plugin_options(publications: list[str], given: list[str], *, raw: bool) -> M
 
 
 def selection(
-    tables: list[str] | None, excluded_tables: list[str] | None, excluded_columns: list[str] | None
+    tables: list[str] | None,
+    excluded_tables: list[str] | None,
+    excluded_columns: list[str] | None,
+    columns: tuple[str, ...] = (),
 ) -> "Selection":
-    """Read the patterns of tables and columns; raises PgcdcError USAGE."""
+    """Read the patterns of tables and columns; raises PgcdcError USAGE. `columns` are names."""
     from pgcdc_cli.changes.selection import Selection
 
     return Selection(
         _patterns("--table", tables, 2),
         _patterns("--exclude-table", excluded_tables, 2),
         _patterns("--exclude-column", excluded_columns, 3),
+        columns,
     )
 
 
@@ -354,14 +389,37 @@ def check_snapshot(
     """Refuse what a snapshot can't go with."""
     if snapshot in {None, "never"}:
         return
-    if not form.decodes:
-        raise usage_error("--snapshot: raw output is what the plugin sends, which has no rows of tables")
-    if not form.capabilities.snapshot:
-        raise usage_error(f"--snapshot: --format {form.name} has no name for rows that were there before")
+    check_has_snapshots(form, "--snapshot")
     if peek:
         raise usage_error(f"--snapshot {snapshot} makes a slot, and --peek only looks: use -f - or -D")
     if startpos is not None:
         raise usage_error("--snapshot begins where the snapshot is: it excludes -I/--startpos")
+
+
+def check_has_snapshots(form: "type[Format | RawFormat]", what: str) -> None:
+    """Refuse a format that can't have rows of a snapshot, for `what` is asked."""
+    if not form.decodes:
+        raise usage_error(f"{what}: raw output is what the plugin sends, which has no rows of tables")
+    if not form.capabilities.snapshot:
+        raise usage_error(f"{what}: --format {form.name} has no name for rows that were there before")
+
+
+def check_connector(
+    form: FormatName | None, config: Path | None, properties: list[str] | None, record: str
+) -> None:
+    """Refuse Debezium's options with another format."""
+    if form != "debezium" and (config or properties or record != "full"):
+        raise usage_error("--connector-config, -c and --record go with --format debezium")
+
+
+def workers(given: str | None) -> int:
+    """How many connections read a snapshot."""
+    if given is not None:
+        return units.whole_number(given)
+    # Not every system tells which processors are ours.
+    affinity = getattr(os, "sched_getaffinity", None)
+    processors = (os.cpu_count() or 1) if affinity is None else len(affinity(0))
+    return min(processors, _MOST_WORKERS)
 
 
 def limits(

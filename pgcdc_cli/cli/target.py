@@ -14,7 +14,7 @@ from pgcdc_cli.cli.units import name_and_value
 from pgcdc_cli.formats.capabilities import Compression, Layout, Numeric
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pgcdc_cli.catalog import Catalog
     from pgcdc_cli.changes.selection import Selection
@@ -113,29 +113,29 @@ def subscription(
     )
 
 
-def with_connector(settings: "StreamSettings", config: "ConnectorConfig") -> "StreamSettings":
+def with_connector(settings: "StreamSettings", config: "ConnectorConfig", workers: int) -> "StreamSettings":
     """Let a run do what a connector does: make slot and publication, read rows first, send heartbeats."""
     return replace(
         settings,
         protocol=replace(settings.protocol, messages=True),
         create_slot=True,
         if_not_exists=settings.if_not_exists or not settings.create_slot,
-        snapshot=_connector_plan(config),
+        snapshot=_connector_plan(config, workers),
         make_publication=_publication_maker(config, settings.publications[0]),
         heartbeat_interval=config.heartbeat_interval_ms / 1000,
     )
 
 
-def snapshot_plan(mode: SnapshotMode | None) -> "SnapshotPlan | None":
+def snapshot_plan(mode: SnapshotMode | None, workers: int) -> "SnapshotPlan | None":
     """Give what `--snapshot` asks for, of all published tables."""
     from pgcdc_cli.stream.settings import SnapshotPlan
 
     if mode in {None, "never"}:
         return None
-    return SnapshotPlan(lambda _schema, _table: True, only=mode == "only")
+    return SnapshotPlan(lambda _schema, _table: True, only=mode == "only", workers=workers)
 
 
-def _connector_plan(config: "ConnectorConfig") -> "SnapshotPlan | None":
+def _connector_plan(config: "ConnectorConfig", workers: int) -> "SnapshotPlan | None":
     """Give what `snapshot.mode` asks for."""
     from pgcdc_cli.stream.settings import SnapshotPlan
 
@@ -147,6 +147,7 @@ def _connector_plan(config: "ConnectorConfig") -> "SnapshotPlan | None":
         only=config.snapshot_mode == "initial_only",
         any_slot=True,
         with_xid=True,
+        workers=workers,
     )
 
 
@@ -195,6 +196,7 @@ class StreamTarget:
     spool_limit: int | None = None
     invalid_text: InvalidText | None = None
     selection: "Selection | None" = None
+    on_segment: str | None = None
 
     @property
     def format_class(self) -> "type[Format | RawFormat]":
@@ -229,13 +231,15 @@ def check(target: StreamTarget) -> None:
         raise usage_error("-f and -D exclude each other")
     if target.file == "":
         raise usage_error("-f/--file: the name is empty")
+    if target.on_segment is not None and target.directory is None:
+        raise usage_error("--on-segment: only a directory (-D) has segments")
     layouts = target.format_class.capabilities.layouts
     if "table" not in layouts and target.directory is not None:
         raise usage_error(f"--format {target.format} goes into one file (-f) or to standard output")
     if "stream" not in layouts and target.directory is None:
         raise usage_error(f"--format {target.format} needs a directory (-D): a file holds one table")
     by_table = target.directory is not None and target.layout == "table"
-    if by_table and target.wal2json is not None and target.wal2json.include_transaction:
+    if by_table and target.wal2json is not None and target.wal2json.has_boundaries:
         raise usage_error(
             "--format wal2json: begins and commits have no place in the tables' files;"
             " use --layout stream, or --wal2json-option include-transaction=false"
@@ -299,8 +303,10 @@ def _debezium(target: StreamTarget, config: "ConnectorConfig") -> "Format":
     return DebeziumFormat(config, layout, target.compression, target.values_only)
 
 
-def sink_for(target: StreamTarget, encoding: "Format | RawFormat") -> "Sink":
-    """Make the sink, as yet unopened."""
+def sink_for(
+    target: StreamTarget, encoding: "Format | RawFormat", more: "Mapping[str, str] | None" = None
+) -> "Sink":
+    """Make the sink, as yet unopened. `more` are options that the checkpoint has to hold, too."""
     from pgcdc_cli.directory.disk import Disk
     from pgcdc_cli.sinks.base import SinkSettings
     from pgcdc_cli.sinks.directory_sink import directory_sink
@@ -308,6 +314,7 @@ def sink_for(target: StreamTarget, encoding: "Format | RawFormat") -> "Sink":
     from pgcdc_cli.sinks.stream_sink import StreamSink
 
     options = {"numeric": target.numeric, "transactions": str(target.transactions), "layout": target.layout}
+    options |= more or {}
     if target.at_prepare:
         options |= {"two_phase_at": "prepare"}
     if target.selection is not None:
@@ -325,6 +332,7 @@ def sink_for(target: StreamTarget, encoding: "Format | RawFormat") -> "Sink":
         spool_limit=target.spool_limit,
         rotate_size=target.rotate_size,
         rotate_interval=target.rotate_interval,
+        on_segment=target.on_segment,
     )
     disk = Disk(target.file_mode)
     if target.directory is not None:

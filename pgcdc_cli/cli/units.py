@@ -73,6 +73,14 @@ def whole_number(text: str) -> int:
     return int(text)
 
 
+def percent(text: str) -> float:
+    """More than 0, and 100 at most."""
+    match = _NUMBER.fullmatch(text.strip())
+    if match is None or match[2] or not 0 < float(match[1]) <= 100:
+        raise usage_error(f'"{text}" is no percentage: a number above 0, 100 at most')
+    return float(match[1])
+
+
 def file_mode(text: str) -> int:
     """Permissions of files, octal as for chmod; the owner, who goes on with them, reads and writes."""
     mode = int(text, 8) if _OCTAL.fullmatch(text) else -1

@@ -10,20 +10,26 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pgcdc_cli.directory import manifest
-from pgcdc_cli.directory.checkpoint import read_checkpoint
+from pgcdc_cli.directory.checkpoint import Checkpoint, read_checkpoint
 from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.directory.file_names import CHECKPOINT, MANIFEST, PARTIAL, parse_file_name
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.formats.arrow_file import MAGIC
 from pgcdc_cli.reader.arrow_reader import ArrowRow, read_arrow
 from pgcdc_cli.reader.capture_reader import TAGS, CapturedMessage, read_capture
 from pgcdc_cli.reader.jsonl_reader import JsonLine, read_json_lines
-from pgcdc_cli.reader.stored_file import Promise, StoredFile, damaged, open_stored, undecodable
+from pgcdc_cli.reader.stored_file import Order, Promise, StoredFile, damaged, open_stored, undecodable
 
 StoredChange: TypeAlias = JsonLine | ArrowRow | CapturedMessage
 """One change, or another message of a capture: each has `order`, `table` and `line`."""
 
-_ARROW = b"\xff\xff\xff\xff"
-"""Begins a message of an IPC stream ("Encapsulated message format" in Arrow's "Columnar Format")."""
+_ARROW = (MAGIC, b"\xff\xff\xff\xff")
+"""Begin an IPC file, and a stream ("Encapsulated message format" in Arrow's "Columnar Format")."""
+
+_BEFORE_ALL: Order = (-1, 0, 0)
+
+_FAILURES = 10
+"""Looks at a directory that may not be as its checkpoint says, while a rotation is on its way."""
 
 _WAL2JSON = b'{"action":"'
 """Begins a line of that format."""
@@ -67,11 +73,13 @@ def _reader(path: str, start: bytes) -> Callable[[StoredFile, io.BufferedReader]
     raise undecodable(path, "it is neither JSON lines nor Arrow nor pgoutput")
 
 
-def read_directory(directory: Path, tables: Sequence[str] = (), *, partial: bool) -> Iterator[StoredChange]:
+def read_directory(
+    directory: Path, tables: Sequence[str] = (), *, partial: bool, after: Order = _BEFORE_ALL
+) -> Iterator[StoredChange]:
     """Every change of the finished segments; with `partial`, then what the checkpoint covers of the open one.
 
-    Memory holds a line, or a batch of Arrow rows, per file of a segment. Raises CHECKPOINT for anything that
-    isn't as it was written.
+    `after` is the order of a change that was read before: only later ones are given. Memory holds a line, or
+    a batch of Arrow rows, per file of a segment. Raises CHECKPOINT for anything that isn't as it was written.
     """
     if not (directory / MANIFEST).exists() and not (directory / CHECKPOINT).exists():
         raise PgcdcError(
@@ -79,14 +87,43 @@ def read_directory(directory: Path, tables: Sequence[str] = (), *, partial: bool
             f'could not read "{directory}": it has neither {MANIFEST} nor {CHECKPOINT}',
             hint="give the directory that pgcdc stream -D wrote, or single files",
         )
+    # First: a segment that is finished meanwhile is then in the manifest, and nothing lies between them.
+    checkpoint = read_checkpoint(Disk(), str(directory / CHECKPOINT)) if partial else None
     segments = manifest.read_manifest(str(directory / MANIFEST))
-    for segment in segments:
-        files = [
-            _stored(directory, f.path, f.table, Promise(f.bytes, f.crc32), f.schema) for f in segment.files
-        ]
-        yield from _merge(files, tables)
-    if partial:
-        yield from _merge(_unfinished(directory, segments), tables)
+    later = [segment for segment in segments if segment.last_commit_lsn >= after[0]]
+    parts = (_finished(directory, segment) for segment in later)
+    for files in chain(parts, [_unfinished(directory, checkpoint, segments)]):
+        yield from (change for change in _merge(files, tables) if change.order > after)
+
+
+def follow_directory(directory: Path, tables: Sequence[str] = ()) -> Iterator[StoredChange | None]:
+    """Every change that is durable, then those that become so, for ever; None when there is no more yet.
+
+    Raises as `read_directory`.
+    """
+    last = _BEFORE_ALL
+    read, failures = None, 0
+    while True:
+        state = _checkpoint_bytes(directory)
+        try:
+            if state != read:
+                for change in read_directory(directory, tables, partial=True, after=last):
+                    last = change.order
+                    yield change
+            read, failures = state, 0
+        except PgcdcError as error:
+            # A rotation may be on its way: files have got other names, and ends, than the checkpoint says.
+            failures += 1
+            if error.kind is not ErrorKind.CHECKPOINT or failures == _FAILURES:
+                raise
+        yield None
+
+
+def _checkpoint_bytes(directory: Path) -> bytes:
+    """Read what changes whenever more is durable."""
+    path = str(directory / CHECKPOINT)
+    disk = Disk()
+    return b"" if disk.stat(path) is None else disk.read(path)
 
 
 def _stored(
@@ -95,8 +132,13 @@ def _stored(
     return StoredFile(str(directory / path), table, promise, None if schema is None else directory / schema)
 
 
-def _unfinished(directory: Path, segments: list[manifest.Segment]) -> list[StoredFile]:
-    checkpoint = read_checkpoint(Disk(), str(directory / CHECKPOINT))
+def _finished(directory: Path, segment: manifest.Segment) -> list[StoredFile]:
+    return [_stored(directory, f.path, f.table, Promise(f.bytes, f.crc32), f.schema) for f in segment.files]
+
+
+def _unfinished(
+    directory: Path, checkpoint: Checkpoint | None, segments: list[manifest.Segment]
+) -> list[StoredFile]:
     if checkpoint is None or (segments and checkpoint.segment <= segments[-1].segment):
         return []
     return [

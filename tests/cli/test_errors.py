@@ -126,7 +126,8 @@ def test_spark_submit_hands_over_what_stands_behind_the_dashes(tmp_path):
     assert options == (
         "MergeOptions(input='i', warehouse='w', format='delta', catalog=None, mode='merge', tables=(),"
         " until=None, dry_run=False, metadata=False, soft_delete=False, infinity='null', decimal=None,"
-        " variant=False, missing_toast='error', readers=None, compact=False, retain=None)"
+        " variant=False, missing_toast='error', readers=None, recreated='replace', follow=None,"
+        " compact=False, retain=None)"
     )
     assert spark == "SparkOptions(master='local[1]', verbose=True, extra=('--conf', 'a=b'))"
     assert merged == (

@@ -57,6 +57,7 @@ def test_the_commands_of_this_release_are_there():
         "pgcdc publication list",
         "pgcdc publication show",
         "pgcdc stream",
+        "pgcdc snapshot",
         "pgcdc recvlogical",
         "pgcdc show",
         "pgcdc status",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from processes import PGCDC, stream_command, wait_until
+from segments import as_stream
 from show_tools import show, with_changes
 
 from pgcdc_cli.lsn import Lsn
@@ -84,6 +85,15 @@ def test_an_arrow_file_far_from_its_directory_tells_what_it_can(stream, lines, p
     for change in expected:
         change.pop("key", None)
     assert shown == expected
+
+
+def test_an_arrow_stream_is_read_as_a_file_is(stream, pgcdc, tmp_path):
+    stream("-D", "d", "--format", "arrow")
+    [items] = (tmp_path / "d" / "public.items").iterdir()
+    file = items.read_bytes()
+    (tmp_path / "stream").write_bytes(as_stream(file))
+    (tmp_path / "file").write_bytes(file)
+    assert show(pgcdc, "stream") == show(pgcdc, "file") != ""
 
 
 def test_table_patterns_and_limit(stream, lines, pgcdc):

@@ -6,6 +6,8 @@ import pyarrow as pa
 import pytest
 from show_tools import show
 
+from pgcdc_cli.formats.arrow_file import END_OF_STREAM
+
 
 def refused_show(pgcdc, *arguments):
     ran = pgcdc("show", *arguments)
@@ -125,7 +127,8 @@ def test_a_cut_arrow_file_is_refused(stream, pgcdc, tmp_path):
     stream("-D", "d", "--format", "arrow")
     [file] = (tmp_path / "d" / "public.items").iterdir()
     data = file.read_bytes()
-    for size in (100, len(data) // 2, len(data) - 40):
+    rows_end = data.rindex(END_OF_STREAM)
+    for size in (100, rows_end // 2, rows_end - 40):
         (tmp_path / "cut.arrow").write_bytes(data[:size])
         status, error, hint = refused_show(pgcdc, "cut.arrow")
         assert (status, hint) == (8, FOREIGN)

@@ -133,7 +133,8 @@ def bodies(folder: Path, form: str) -> Iterator[str]:
     """The beginning of each document, in the order of segments and parts."""
     for path in sorted(path for path in folder.glob("*documents/*")):
         if form == "arrow":
-            with pa.ipc.open_stream(path) as batches:
+            with pa.ipc.open_file(path) as reader:
+                batches = map(reader.get_batch, range(reader.num_record_batches))
                 yield from (body[:32] for batch in batches for body in batch.column("body").to_pylist())
             continue
         with path.open() as lines:

@@ -5,10 +5,11 @@ import io
 import numpy as np
 import pyarrow as pa
 import pytest
+from segments import finished
 
 from pgcdc_cli.changes.slice import ChangeBatch, FullImage, KeyImage, Slice, Stamp, Stamps, TruncateChange
 from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
-from pgcdc_cli.formats.arrow import END_OF_STREAM, ArrowFormat
+from pgcdc_cli.formats.arrow import ArrowFormat
 from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.reader import arrow_reader
@@ -66,8 +67,8 @@ def rows(tmp_path, monkeypatch):
     monkeypatch.setattr(arrow_reader, "find_schema", lambda *_: TABLE)
     form = ArrowFormat()
     [piece] = form.encode(WRITTEN).pieces
-    stream = piece.head + bytes(form.frame([piece.data])) + END_OF_STREAM
-    content = io.BufferedReader(io.BytesIO(stream))
+    stored = finished(piece.head + bytes(form.frame([piece.data])), form)
+    content = io.BufferedReader(io.BytesIO(stored))
     return list(read_arrow(StoredFile(str(tmp_path / "t.arrow")), content))
 
 

@@ -47,7 +47,7 @@ def _tables(path: Path) -> dict[str | None, list[Path]]:
 
 def _from_file(path: Path, table: str) -> Iterator[Change]:
     if path.suffix == ".arrow":
-        with pa.ipc.open_stream(path) as reader:
+        with pa.ipc.open_file(path) as reader:
             for row in reader.read_all().to_pylist():
                 yield _from_arrow(row, table)
     else:

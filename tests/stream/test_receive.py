@@ -73,7 +73,7 @@ def receiver(
     must_end: Callable[[], bool] = lambda: False,
     raw: bool = False,
 ) -> BatchReceiver:
-    encoder = RawEncoder(None, None) if raw else ChangeEncoder(None, None, None)
+    encoder = RawEncoder(None, None) if raw else ChangeEncoder(None, None, None, None)
     run_end = RunEnd(RunLimits(end_lsn=None if end is None else Lsn(end)))
     return BatchReceiver(wire, encoder, run_end, must_end, pace)
 

@@ -42,7 +42,7 @@ def arrow_tables(out) -> dict[str, list[str]]:
     found = {}
     for segment in manifest(out):
         for file in segment["files"]:
-            with pa.ipc.open_stream(out / file["path"]) as reader:
+            with pa.ipc.open_file(out / file["path"]) as reader:
                 table = reader.read_all()
             schema = pa.schema([field.with_type(storage(field.type)) for field in table.schema])
             found[file["path"]] = [str(table.schema), *map(repr, table.cast(schema).to_pylist())]

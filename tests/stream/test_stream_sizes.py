@@ -115,4 +115,6 @@ def test_a_segment_ends_soon_behind_its_size_at_the_end_of_a_transaction(databas
     assert len(segments) > 2
     wanted = int(size.removesuffix("kB")) << 10
     for files in segments[:-1]:
-        assert wanted <= sum(file["bytes"] for file in files) < 1.5 * wanted
+        # An Arrow file is counted without its end, which says again what its columns are.
+        end = 4096 * len(files) if "arrow" in form else 0
+        assert wanted <= sum(file["bytes"] for file in files) < 1.5 * wanted + end

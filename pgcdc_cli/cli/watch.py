@@ -1,0 +1,124 @@
+"""A view that is drawn again and again until it is stopped (`--watch`)."""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from itertools import pairwise
+from typing import Annotated, NamedTuple, NoReturn
+
+import typer
+
+from pgcdc_cli.cli import units
+from pgcdc_cli.cli.printing import flush, human_bytes, write
+from pgcdc_cli.errors import PgcdcError
+from pgcdc_cli.lsn import Lsn
+
+_BARS = "▁▂▃▄▅▆▇█"
+_REMEMBERED = 60
+"""Views whose numbers are kept, for rates and sparklines."""
+
+Watch = Annotated[
+    bool, typer.Option("--watch", help="Draw it again and again, with rates, until it is stopped.")
+]
+Interval = Annotated[
+    str,
+    typer.Option(
+        metavar="TIME",
+        callback=units.checked(units.positive_duration),
+        help="With --watch: time between two.",
+    ),
+]
+
+
+def repeat(interval: float, view: Callable[[], Iterable[str]]) -> NoReturn:
+    """Show a view for ever: on a terminal in place, elsewhere one below the other.
+
+    A server that can't be asked any more is shown as such, and asked again.
+    """
+    lines = list(view())
+    with _terminal() if sys.stdout.isatty() else nullcontext(_print) as show:
+        while True:
+            show(lines)
+            time.sleep(interval)
+            lines = _or_error(view)
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        write(line)
+    flush()
+
+
+@contextmanager
+def _terminal() -> Iterator[Callable[[Iterable[str]], None]]:
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(screen=True, auto_refresh=False) as live:
+        yield lambda lines: live.update(Text("\n".join(lines)), refresh=True)
+
+
+def _or_error(view: Callable[[], Iterable[str]]) -> list[str]:
+    try:
+        return list(view())
+    except PgcdcError as error:
+        if not error.kind.rule.transient:
+            raise
+        return [error.message]
+
+
+class Sample(NamedTuple):
+    """What a slot was like at a time (of the monotonic clock): where the log ended, and how much is ahead."""
+
+    at: float
+    log_end: Lsn
+    lag: int
+    safe: int | None
+
+
+class History:
+    """The last samples, and what they say."""
+
+    def __init__(self) -> None:
+        self._samples: deque[Sample] = deque(maxlen=_REMEMBERED)
+
+    def add(self, sample: Sample) -> None:
+        self._samples.append(sample)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Say how fast log is written, how far the reader is behind, and when the slot would be lost."""
+        if len(self._samples) < 2:
+            return []
+        first, *_, last = self._samples
+        rate = _rate(first, last)
+        steps = [_rate(*pair) for pair in pairwise(self._samples)]
+        lags = [sample.lag for sample in self._samples]
+        found = [
+            ("log written", f"{human_bytes(round(rate))}/s  {sparkline(steps)}"),
+            ("lag, lately", f"{human_bytes(last.lag)}  {sparkline(lags)}"),
+        ]
+        if last.safe is not None and rate > 0:
+            found.append(("slot lost in", f"{_spell(last.safe / rate)}, at this rate and if nobody reads it"))
+        return found
+
+
+def _rate(sooner: Sample, later: Sample) -> float:
+    """Bytes of log a second."""
+    return max(later.log_end - sooner.log_end, 0) / max(later.at - sooner.at, 0.001)
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Draw numbers from 0 up as bars, the highest as high as it goes."""
+    highest = max(values, default=0)
+    if highest <= 0:
+        return _BARS[0] * len(values)
+    return "".join(_BARS[round(max(value, 0) / highest * (len(_BARS) - 1))] for value in values)
+
+
+def _spell(seconds: float) -> str:
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"

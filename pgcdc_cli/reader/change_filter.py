@@ -1,0 +1,94 @@
+"""Which of the stored changes are wanted, by what is in them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from pgcdc_cli.formats.pretty import Change, image, parse_line
+from pgcdc_cli.lsn import Lsn
+
+Moment: TypeAlias = Lsn | datetime
+"""A position in the log, or a time of commit with its zone."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeFilter:
+    """A change is wanted if it fits everything given; nothing given is anything.
+
+    `operations` are the letters of `op`. `key` are columns and their texts: of the new row or, where that has
+    them not, of the old one. `columns`: at least one of them has a value that isn't known to be the old one.
+    `since` and `until` are commits, both included; `at` is a change's own position, or its commit's.
+    """
+
+    operations: frozenset[str] = frozenset()
+    key: tuple[tuple[str, str], ...] = ()
+    columns: frozenset[str] = frozenset()
+    since: Moment | None = None
+    until: Moment | None = None
+    at: Lsn | None = None
+
+    def wants(self, line: str) -> bool:
+        """Say so of a change as its JSON line; ValueError for what isn't one."""
+        if self == _EVERYTHING:
+            return True
+        change = parse_line(line)
+        return (
+            (not self.operations or change.get("op") in self.operations)
+            and (not self.key or self._has_key(change))
+            and (not self.columns or self._touches(change))
+            and (self.since is None or _is_from(change, self.since))
+            and (self.until is None or _is_up_to(change, self.until))
+            and (self.at is None or self.at in _positions(change))
+        )
+
+    def _has_key(self, change: Change) -> bool:
+        """Look into either row: the old one is known by the old key, and has it where the key was changed."""
+        return any(
+            all(values.get(name) == text for name, text in self.key)
+            for values in (_texts(change, "new"), {**_texts(change, "new"), **_texts(change, "old")})
+        )
+
+    def _touches(self, change: Change) -> bool:
+        new, old = image(change, "new"), image(change, "old")
+        if not new:
+            return not self.columns.isdisjoint(old)
+        return any(name in new and new[name] != old.get(name) for name in self.columns)
+
+
+_EVERYTHING = ChangeFilter()
+
+
+def _texts(change: Change, label: str) -> dict[str, str]:
+    """Give the values of an image as text: a string itself, anything else as JSON has it; none for NULL."""
+    values, look = change.get(label) or {}, image(change, label)
+    return {
+        name: str(value) if isinstance(value, str) else look[name]
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def _positions(change: Change) -> Iterator[Lsn]:
+    for name in ("lsn", "commit_lsn"):
+        if change.get(name) is not None:
+            yield Lsn.parse(change[name])
+
+
+def _is_from(change: Change, since: Moment) -> bool:
+    commit = _commit(change, since)
+    return commit is not None and commit >= since
+
+
+def _is_up_to(change: Change, until: Moment) -> bool:
+    commit = _commit(change, until)
+    return commit is not None and commit <= until
+
+
+def _commit(change: Change, like: Moment) -> Any:  # noqa: ANN401 - what can be compared to `like`
+    """Give a change's commit as the same kind of moment; None where the change doesn't tell."""
+    by_position = isinstance(like, Lsn)
+    text = change.get("commit_lsn" if by_position else "ts")
+    if text is None:
+        return None
+    return Lsn.parse(text) if by_position else datetime.fromisoformat(text)

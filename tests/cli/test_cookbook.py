@@ -1,0 +1,60 @@
+"""What docs/cookbook.md shows is what comes, but for positions, times and transactions."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import PGCDC, stream_command
+from servers import Database
+
+COOKBOOK = (Path(__file__).parents[2] / "docs" / "cookbook.md").read_text()
+CHANGES = [
+    "INSERT INTO orders VALUES (1, 'Ada', 19.90), (2, 'Grace', 5.00)",
+    "UPDATE orders SET total = 25.00 WHERE id = 1",
+    "DELETE FROM orders WHERE id = 2",
+    "INSERT INTO orders VALUES (3, 'Edsger', 7.50)",
+]
+SHELL = re.findall(r"^    \$ (pgcdc .*)\n((?:    .*\n)+)", COOKBOOK, re.MULTILINE)
+PROGRAMS = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", COOKBOOK, re.DOTALL)
+OF_THIS_RUN = re.compile(
+    r"\b[0-9A-F]+/[0-9A-F]+\b|\d{4}-\d\d-\d\dT[\d:.]+Z|(?<=^      \d  )\d+", re.MULTILINE
+)
+
+
+@pytest.fixture(scope="module")
+def kitchen(servers, tmp_path_factory):
+    """A folder with both directories in it."""
+    folder = tmp_path_factory.mktemp("kitchen")
+    shop = Database(servers[18])
+    shop.execute("CREATE TABLE orders (id int PRIMARY KEY, customer text, total numeric(10,2))")
+    shop.execute("ALTER TABLE orders REPLICA IDENTITY FULL; CREATE PUBLICATION pub FOR TABLE orders")
+    slots = {"changes": ("jsonl", shop.create_slot()), "columns": ("arrow", shop.create_slot())}
+    for statement in CHANGES:
+        shop.execute(statement)
+    for name, (form, slot) in slots.items():
+        line = stream_command(shop.uri, slot, "-D", folder / name, "--format", form, "--endpos", "now")
+        subprocess.run(line, check=True)
+    shop.drop()
+    return folder
+
+
+def test_there_is_something_to_try():
+    assert (len(SHELL), len(PROGRAMS)) == (2, 3)
+
+
+@pytest.mark.parametrize(("command", "printed"), SHELL)
+def test_commands(kitchen, command, printed):
+    words = command.replace("'", "").split()[1:]
+    found = subprocess.run([*PGCDC, *words], cwd=kitchen, capture_output=True, text=True, check=True).stdout
+    expected = "\n".join(line.removeprefix("    ") for line in printed.rstrip().split("\n"))
+    assert OF_THIS_RUN.sub("-", found.rstrip()) == OF_THIS_RUN.sub("-", expected)
+
+
+@pytest.mark.parametrize(("program", "printed"), PROGRAMS)
+def test_programs(kitchen, program, printed):
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=kitchen, capture_output=True, text=True, check=False
+    )
+    assert (ran.stderr, ran.stdout) == ("", printed)

@@ -1,0 +1,76 @@
+"""`--watch`: a view that is drawn again and again, with what it was like before."""
+
+import json
+import os
+import signal
+import subprocess
+
+from processes import PGCDC, wait_until
+
+from pgcdc_cli.cli.watch import History, Sample, sparkline
+from pgcdc_cli.lsn import Lsn
+
+
+def test_a_sparkline_reaches_from_nothing_to_the_highest():
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
+    assert sparkline([0, 0]) == "▁▁"
+    assert sparkline([70, 0, -5]) == "█▁▁"
+    assert sparkline([]) == ""
+
+
+def test_rates_come_of_what_was_seen():
+    history = History()
+    history.add(Sample(10.0, Lsn(1000), 400, 9000))
+    assert history.facts() == []
+    history.add(Sample(11.0, Lsn(1000), 200, 8000))
+    history.add(Sample(12.0, Lsn(5096), 0, 7200 * 2048))
+    assert history.facts() == [
+        ("log written", "2.0 kB/s  ▁█"),
+        ("lag, lately", "0 bytes  █▅▁"),
+        ("slot lost in", "2 h, at this rate and if nobody reads it"),
+    ]
+
+
+def test_a_slot_that_can_not_be_lost_has_no_time_left():
+    history = History()
+    for at in (1.0, 2.0):
+        history.add(Sample(at, Lsn(int(at)), 0, None))
+    assert [name for name, _ in history.facts()] == ["log written", "lag, lately"]
+
+
+def test_without_a_terminal_views_follow_one_another(shop, tmp_path):
+    shown = tmp_path / "shown"
+    line = [*PGCDC, "slot", "list", "-d", shop.uri, "--json", "--watch", "--interval", "0.2s"]
+    with shown.open("w") as file:
+        watching = subprocess.Popen(line, stdout=file)
+    wait_until(lambda: shown.read_text().count(f'"name": "{shop.slot}"') >= 3)
+    watching.send_signal(signal.SIGINT)
+    assert watching.wait(30) == 130
+    assert {"lag_bytes", "safe_wal_bytes"} <= json.loads(shown.read_text().splitlines()[0]).keys()
+
+
+def test_on_a_terminal_it_is_drawn_in_place(shop, pgcdc, tmp_path):
+    slot = shop.copy_slot(shop.slot)
+    given = ("-d", shop.uri, "-S", slot, "--publication", "p", "-D", "changes", "--endpos", "now")
+    assert pgcdc("stream", *given).status == 0
+    controller, terminal = os.openpty()
+    line = [*PGCDC, "status", "changes", "-d", shop.uri, "--watch", "--interval", "0.2s"]
+    watching = subprocess.Popen(line, cwd=tmp_path, stdout=terminal, env={**os.environ, "TERM": "xterm"})
+    os.close(terminal)
+    shown = b""
+    while shown.count(b"lag, lately") < 2:
+        shown += os.read(controller, 4096)
+    watching.send_signal(signal.SIGINT)
+    assert watching.wait(30) == 130
+    shown += os.read(controller, 1 << 16)
+    text = shown.decode()
+    assert f"{slot}, database {shop.name}" in text
+    assert "▁" in text
+    # It had the terminal's other screen, and gave it back.
+    assert text.index("\x1b[?1049h") < text.index("\x1b[?1049l")
+
+
+def test_what_can_not_be_asked_at_first_is_an_error(pgcdc):
+    ran = pgcdc("slot", "list", "-h", "127.0.0.1", "-p", "1", "--watch")
+    assert (ran.status, ran.out) == (3, "")
+    assert ran.err.startswith("pgcdc: error: could not connect to the server: ")
