@@ -18,22 +18,23 @@ _pgcdc() {
     elif [ "$previous" = "=" ]; then previous="${COMP_WORDS[COMP_CWORD-2]}"; fi
     for ((i = 1; i < COMP_CWORD; i++)); do
         case "$command ${COMP_WORDS[i]}" in
-            "pgcdc demo"|"pgcdc doctor"|"pgcdc slot"|"pgcdc slot create"|"pgcdc slot drop"|"pgcdc slot peek"|"pgcdc slot advance"|"pgcdc slot copy"|"pgcdc slot alter"|"pgcdc slot list"|"pgcdc slot show"|"pgcdc publication"|"pgcdc publication create"|"pgcdc publication alter"|"pgcdc publication drop"|"pgcdc publication list"|"pgcdc publication show"|"pgcdc stream"|"pgcdc recvlogical"|"pgcdc show"|"pgcdc status"|"pgcdc spark-submit"|"pgcdc help") command="$command ${COMP_WORDS[i]}" ;;
+            "pgcdc demo"|"pgcdc doctor"|"pgcdc slot"|"pgcdc slot create"|"pgcdc slot drop"|"pgcdc slot peek"|"pgcdc slot advance"|"pgcdc slot copy"|"pgcdc slot alter"|"pgcdc slot list"|"pgcdc slot show"|"pgcdc publication"|"pgcdc publication create"|"pgcdc publication alter"|"pgcdc publication drop"|"pgcdc publication list"|"pgcdc publication show"|"pgcdc stream"|"pgcdc snapshot"|"pgcdc recvlogical"|"pgcdc show"|"pgcdc status"|"pgcdc spark-submit"|"pgcdc help") command="$command ${COMP_WORDS[i]}" ;;
         esac
     done
     case "$command $previous" in
-        "pgcdc --config"|"pgcdc demo --config"|"pgcdc doctor --config"|"pgcdc slot --config"|"pgcdc slot create --config"|"pgcdc slot drop --config"|"pgcdc slot peek --config"|"pgcdc slot advance --config"|"pgcdc slot copy --config"|"pgcdc slot alter --config"|"pgcdc slot list --config"|"pgcdc slot show --config"|"pgcdc publication --config"|"pgcdc publication create --config"|"pgcdc publication alter --config"|"pgcdc publication drop --config"|"pgcdc publication list --config"|"pgcdc publication show --config"|"pgcdc stream -f"|"pgcdc stream --file"|"pgcdc stream --connector-config"|"pgcdc stream --config"|"pgcdc recvlogical -f"|"pgcdc recvlogical --file"|"pgcdc show --connector-config"|"pgcdc show --config"|"pgcdc status --config"|"pgcdc spark-submit --config"|"pgcdc help --config") _pgcdc_files -f -- "$word"; return ;;
-        "pgcdc demo --keep"|"pgcdc stream -D"|"pgcdc stream --directory"|"pgcdc status --warehouse"|"pgcdc spark-submit --input"|"pgcdc spark-submit --warehouse") _pgcdc_files -d -- "$word"; return ;;
-        "pgcdc demo --seconds"|"pgcdc demo --rate"|"pgcdc doctor -S"|"pgcdc doctor --slot"|"pgcdc doctor --publication"|"pgcdc doctor --role"|"pgcdc doctor -d"|"pgcdc doctor --dbname"|"pgcdc doctor -h"|"pgcdc doctor --host"|"pgcdc doctor -p"|"pgcdc doctor --port"|"pgcdc doctor -U"|"pgcdc doctor --username"|"pgcdc slot create --plugin"|"pgcdc slot create -d"|"pgcdc slot create --dbname"|"pgcdc slot create -h"|"pgcdc slot create --host"|"pgcdc slot create -p"|"pgcdc slot create --port"|"pgcdc slot create -U"|"pgcdc slot create --username"|"pgcdc slot drop -d"|"pgcdc slot drop --dbname"|"pgcdc slot drop -h"|"pgcdc slot drop --host"|"pgcdc slot drop -p"|"pgcdc slot drop --port"|"pgcdc slot drop -U"|"pgcdc slot drop --username"|"pgcdc slot peek --publication"|"pgcdc slot peek --limit"|"pgcdc slot peek -d"|"pgcdc slot peek --dbname"|"pgcdc slot peek -h"|"pgcdc slot peek --host"|"pgcdc slot peek -p"|"pgcdc slot peek --port"|"pgcdc slot peek -U"|"pgcdc slot peek --username"|"pgcdc slot advance --to"|"pgcdc slot advance -d"|"pgcdc slot advance --dbname"|"pgcdc slot advance -h"|"pgcdc slot advance --host"|"pgcdc slot advance -p"|"pgcdc slot advance --port"|"pgcdc slot advance -U"|"pgcdc slot advance --username"|"pgcdc slot copy -d"|"pgcdc slot copy --dbname"|"pgcdc slot copy -h"|"pgcdc slot copy --host"|"pgcdc slot copy -p"|"pgcdc slot copy --port"|"pgcdc slot copy -U"|"pgcdc slot copy --username"|"pgcdc slot alter -d"|"pgcdc slot alter --dbname"|"pgcdc slot alter -h"|"pgcdc slot alter --host"|"pgcdc slot alter -p"|"pgcdc slot alter --port"|"pgcdc slot alter -U"|"pgcdc slot alter --username"|"pgcdc slot list -d"|"pgcdc slot list --dbname"|"pgcdc slot list -h"|"pgcdc slot list --host"|"pgcdc slot list -p"|"pgcdc slot list --port"|"pgcdc slot list -U"|"pgcdc slot list --username"|"pgcdc slot show -d"|"pgcdc slot show --dbname"|"pgcdc slot show -h"|"pgcdc slot show --host"|"pgcdc slot show -p"|"pgcdc slot show --port"|"pgcdc slot show -U"|"pgcdc slot show --username"|"pgcdc publication create --table"|"pgcdc publication create --schema"|"pgcdc publication create --operations"|"pgcdc publication create -d"|"pgcdc publication create --dbname"|"pgcdc publication create -h"|"pgcdc publication create --host"|"pgcdc publication create -p"|"pgcdc publication create --port"|"pgcdc publication create -U"|"pgcdc publication create --username"|"pgcdc publication alter --add-table"|"pgcdc publication alter --drop-table"|"pgcdc publication alter --set-table"|"pgcdc publication alter --add-schema"|"pgcdc publication alter --drop-schema"|"pgcdc publication alter --operations"|"pgcdc publication alter -d"|"pgcdc publication alter --dbname"|"pgcdc publication alter -h"|"pgcdc publication alter --host"|"pgcdc publication alter -p"|"pgcdc publication alter --port"|"pgcdc publication alter -U"|"pgcdc publication alter --username"|"pgcdc publication drop -d"|"pgcdc publication drop --dbname"|"pgcdc publication drop -h"|"pgcdc publication drop --host"|"pgcdc publication drop -p"|"pgcdc publication drop --port"|"pgcdc publication drop -U"|"pgcdc publication drop --username"|"pgcdc publication list -d"|"pgcdc publication list --dbname"|"pgcdc publication list -h"|"pgcdc publication list --host"|"pgcdc publication list -p"|"pgcdc publication list --port"|"pgcdc publication list -U"|"pgcdc publication list --username"|"pgcdc publication show -d"|"pgcdc publication show --dbname"|"pgcdc publication show -h"|"pgcdc publication show --host"|"pgcdc publication show -p"|"pgcdc publication show --port"|"pgcdc publication show -U"|"pgcdc publication show --username"|"pgcdc stream -S"|"pgcdc stream --slot"|"pgcdc stream --publication"|"pgcdc stream -I"|"pgcdc stream --startpos"|"pgcdc stream -s"|"pgcdc stream --status-interval"|"pgcdc stream --rotate-size"|"pgcdc stream --rotate-interval"|"pgcdc stream -F"|"pgcdc stream --fsync-interval"|"pgcdc stream --file-mode"|"pgcdc stream -c"|"pgcdc stream --connector-property"|"pgcdc stream --wal2json-option"|"pgcdc stream --table"|"pgcdc stream --exclude-table"|"pgcdc stream --exclude-column"|"pgcdc stream -E"|"pgcdc stream --endpos"|"pgcdc stream --max-time"|"pgcdc stream --max-transactions"|"pgcdc stream --idle-timeout"|"pgcdc stream --proto-version"|"pgcdc stream --spool-limit"|"pgcdc stream -o"|"pgcdc stream --option"|"pgcdc stream -d"|"pgcdc stream --dbname"|"pgcdc stream -h"|"pgcdc stream --host"|"pgcdc stream -p"|"pgcdc stream --port"|"pgcdc stream -U"|"pgcdc stream --username"|"pgcdc recvlogical -S"|"pgcdc recvlogical --slot"|"pgcdc recvlogical -P"|"pgcdc recvlogical --plugin"|"pgcdc recvlogical -F"|"pgcdc recvlogical --fsync-interval"|"pgcdc recvlogical -s"|"pgcdc recvlogical --status-interval"|"pgcdc recvlogical -I"|"pgcdc recvlogical --startpos"|"pgcdc recvlogical -E"|"pgcdc recvlogical --endpos"|"pgcdc recvlogical -o"|"pgcdc recvlogical --option"|"pgcdc recvlogical -d"|"pgcdc recvlogical --dbname"|"pgcdc recvlogical -h"|"pgcdc recvlogical --host"|"pgcdc recvlogical -p"|"pgcdc recvlogical --port"|"pgcdc recvlogical -U"|"pgcdc recvlogical --username"|"pgcdc show --table"|"pgcdc show --limit"|"pgcdc show -c"|"pgcdc show --connector-property"|"pgcdc status -d"|"pgcdc status --dbname"|"pgcdc status -h"|"pgcdc status --host"|"pgcdc status -p"|"pgcdc status --port"|"pgcdc status -U"|"pgcdc status --username"|"pgcdc spark-submit --master"|"pgcdc spark-submit --catalog"|"pgcdc spark-submit --table"|"pgcdc spark-submit --decimal"|"pgcdc spark-submit --retain"|"pgcdc spark-submit --until") :; return ;;
+        "pgcdc --config"|"pgcdc demo --config"|"pgcdc doctor --config"|"pgcdc slot --config"|"pgcdc slot create --config"|"pgcdc slot drop --config"|"pgcdc slot peek --config"|"pgcdc slot advance --config"|"pgcdc slot copy --config"|"pgcdc slot alter --config"|"pgcdc slot list --config"|"pgcdc slot show --config"|"pgcdc publication --config"|"pgcdc publication create --config"|"pgcdc publication alter --config"|"pgcdc publication drop --config"|"pgcdc publication list --config"|"pgcdc publication show --config"|"pgcdc stream -f"|"pgcdc stream --file"|"pgcdc stream --connector-config"|"pgcdc stream --metrics-file"|"pgcdc stream --config"|"pgcdc snapshot -f"|"pgcdc snapshot --file"|"pgcdc snapshot --connector-config"|"pgcdc snapshot --config"|"pgcdc recvlogical -f"|"pgcdc recvlogical --file"|"pgcdc show --connector-config"|"pgcdc show --config"|"pgcdc status --config"|"pgcdc spark-submit --config"|"pgcdc help --config") _pgcdc_files -f -- "$word"; return ;;
+        "pgcdc --log-format"|"pgcdc demo --log-format"|"pgcdc doctor --log-format"|"pgcdc slot --log-format"|"pgcdc slot create --log-format"|"pgcdc slot drop --log-format"|"pgcdc slot peek --log-format"|"pgcdc slot advance --log-format"|"pgcdc slot copy --log-format"|"pgcdc slot alter --log-format"|"pgcdc slot list --log-format"|"pgcdc slot show --log-format"|"pgcdc publication --log-format"|"pgcdc publication create --log-format"|"pgcdc publication alter --log-format"|"pgcdc publication drop --log-format"|"pgcdc publication list --log-format"|"pgcdc publication show --log-format"|"pgcdc stream --log-format"|"pgcdc snapshot --log-format"|"pgcdc show --log-format"|"pgcdc status --log-format"|"pgcdc spark-submit --log-format"|"pgcdc help --log-format") _pgcdc_offer -W 'text json' -- "$word"; return ;;
+        "pgcdc demo --keep"|"pgcdc stream -D"|"pgcdc stream --directory"|"pgcdc snapshot -D"|"pgcdc snapshot --directory"|"pgcdc status --warehouse"|"pgcdc spark-submit --input"|"pgcdc spark-submit --warehouse") _pgcdc_files -d -- "$word"; return ;;
+        "pgcdc demo --seconds"|"pgcdc demo --rate"|"pgcdc doctor -S"|"pgcdc doctor --slot"|"pgcdc doctor --publication"|"pgcdc doctor --role"|"pgcdc doctor -d"|"pgcdc doctor --dbname"|"pgcdc doctor -h"|"pgcdc doctor --host"|"pgcdc doctor -p"|"pgcdc doctor --port"|"pgcdc doctor -U"|"pgcdc doctor --username"|"pgcdc slot create --plugin"|"pgcdc slot create -d"|"pgcdc slot create --dbname"|"pgcdc slot create -h"|"pgcdc slot create --host"|"pgcdc slot create -p"|"pgcdc slot create --port"|"pgcdc slot create -U"|"pgcdc slot create --username"|"pgcdc slot drop -d"|"pgcdc slot drop --dbname"|"pgcdc slot drop -h"|"pgcdc slot drop --host"|"pgcdc slot drop -p"|"pgcdc slot drop --port"|"pgcdc slot drop -U"|"pgcdc slot drop --username"|"pgcdc slot peek --publication"|"pgcdc slot peek --limit"|"pgcdc slot peek -d"|"pgcdc slot peek --dbname"|"pgcdc slot peek -h"|"pgcdc slot peek --host"|"pgcdc slot peek -p"|"pgcdc slot peek --port"|"pgcdc slot peek -U"|"pgcdc slot peek --username"|"pgcdc slot advance --to"|"pgcdc slot advance -d"|"pgcdc slot advance --dbname"|"pgcdc slot advance -h"|"pgcdc slot advance --host"|"pgcdc slot advance -p"|"pgcdc slot advance --port"|"pgcdc slot advance -U"|"pgcdc slot advance --username"|"pgcdc slot copy -d"|"pgcdc slot copy --dbname"|"pgcdc slot copy -h"|"pgcdc slot copy --host"|"pgcdc slot copy -p"|"pgcdc slot copy --port"|"pgcdc slot copy -U"|"pgcdc slot copy --username"|"pgcdc slot alter -d"|"pgcdc slot alter --dbname"|"pgcdc slot alter -h"|"pgcdc slot alter --host"|"pgcdc slot alter -p"|"pgcdc slot alter --port"|"pgcdc slot alter -U"|"pgcdc slot alter --username"|"pgcdc slot list --interval"|"pgcdc slot list -d"|"pgcdc slot list --dbname"|"pgcdc slot list -h"|"pgcdc slot list --host"|"pgcdc slot list -p"|"pgcdc slot list --port"|"pgcdc slot list -U"|"pgcdc slot list --username"|"pgcdc slot show -d"|"pgcdc slot show --dbname"|"pgcdc slot show -h"|"pgcdc slot show --host"|"pgcdc slot show -p"|"pgcdc slot show --port"|"pgcdc slot show -U"|"pgcdc slot show --username"|"pgcdc publication create --table"|"pgcdc publication create --schema"|"pgcdc publication create --operations"|"pgcdc publication create -d"|"pgcdc publication create --dbname"|"pgcdc publication create -h"|"pgcdc publication create --host"|"pgcdc publication create -p"|"pgcdc publication create --port"|"pgcdc publication create -U"|"pgcdc publication create --username"|"pgcdc publication alter --add-table"|"pgcdc publication alter --drop-table"|"pgcdc publication alter --set-table"|"pgcdc publication alter --add-schema"|"pgcdc publication alter --drop-schema"|"pgcdc publication alter --operations"|"pgcdc publication alter -d"|"pgcdc publication alter --dbname"|"pgcdc publication alter -h"|"pgcdc publication alter --host"|"pgcdc publication alter -p"|"pgcdc publication alter --port"|"pgcdc publication alter -U"|"pgcdc publication alter --username"|"pgcdc publication drop -d"|"pgcdc publication drop --dbname"|"pgcdc publication drop -h"|"pgcdc publication drop --host"|"pgcdc publication drop -p"|"pgcdc publication drop --port"|"pgcdc publication drop -U"|"pgcdc publication drop --username"|"pgcdc publication list -d"|"pgcdc publication list --dbname"|"pgcdc publication list -h"|"pgcdc publication list --host"|"pgcdc publication list -p"|"pgcdc publication list --port"|"pgcdc publication list -U"|"pgcdc publication list --username"|"pgcdc publication show -d"|"pgcdc publication show --dbname"|"pgcdc publication show -h"|"pgcdc publication show --host"|"pgcdc publication show -p"|"pgcdc publication show --port"|"pgcdc publication show -U"|"pgcdc publication show --username"|"pgcdc stream -S"|"pgcdc stream --slot"|"pgcdc stream --publication"|"pgcdc stream --snapshot-workers"|"pgcdc stream -I"|"pgcdc stream --startpos"|"pgcdc stream -s"|"pgcdc stream --status-interval"|"pgcdc stream --rotate-size"|"pgcdc stream --rotate-interval"|"pgcdc stream --on-segment"|"pgcdc stream -F"|"pgcdc stream --fsync-interval"|"pgcdc stream --file-mode"|"pgcdc stream -c"|"pgcdc stream --connector-property"|"pgcdc stream --wal2json-option"|"pgcdc stream --table"|"pgcdc stream --exclude-table"|"pgcdc stream --exclude-column"|"pgcdc stream -E"|"pgcdc stream --endpos"|"pgcdc stream --max-time"|"pgcdc stream --max-transactions"|"pgcdc stream --idle-timeout"|"pgcdc stream --proto-version"|"pgcdc stream --spool-limit"|"pgcdc stream -o"|"pgcdc stream --option"|"pgcdc stream --metrics-port"|"pgcdc stream -d"|"pgcdc stream --dbname"|"pgcdc stream -h"|"pgcdc stream --host"|"pgcdc stream -p"|"pgcdc stream --port"|"pgcdc stream -U"|"pgcdc stream --username"|"pgcdc snapshot --publication"|"pgcdc snapshot --table"|"pgcdc snapshot --exclude-table"|"pgcdc snapshot --exclude-column"|"pgcdc snapshot --columns"|"pgcdc snapshot --where"|"pgcdc snapshot --sample"|"pgcdc snapshot --snapshot-workers"|"pgcdc snapshot --rotate-size"|"pgcdc snapshot --file-mode"|"pgcdc snapshot -c"|"pgcdc snapshot --connector-property"|"pgcdc snapshot -d"|"pgcdc snapshot --dbname"|"pgcdc snapshot -h"|"pgcdc snapshot --host"|"pgcdc snapshot -p"|"pgcdc snapshot --port"|"pgcdc snapshot -U"|"pgcdc snapshot --username"|"pgcdc recvlogical -S"|"pgcdc recvlogical --slot"|"pgcdc recvlogical -P"|"pgcdc recvlogical --plugin"|"pgcdc recvlogical -F"|"pgcdc recvlogical --fsync-interval"|"pgcdc recvlogical -s"|"pgcdc recvlogical --status-interval"|"pgcdc recvlogical -I"|"pgcdc recvlogical --startpos"|"pgcdc recvlogical -E"|"pgcdc recvlogical --endpos"|"pgcdc recvlogical -o"|"pgcdc recvlogical --option"|"pgcdc recvlogical -d"|"pgcdc recvlogical --dbname"|"pgcdc recvlogical -h"|"pgcdc recvlogical --host"|"pgcdc recvlogical -p"|"pgcdc recvlogical --port"|"pgcdc recvlogical -U"|"pgcdc recvlogical --username"|"pgcdc show --limit"|"pgcdc show --tail"|"pgcdc show --table"|"pgcdc show --op"|"pgcdc show --key"|"pgcdc show --column"|"pgcdc show --since"|"pgcdc show --until"|"pgcdc show --at"|"pgcdc show -c"|"pgcdc show --connector-property"|"pgcdc status --interval"|"pgcdc status -d"|"pgcdc status --dbname"|"pgcdc status -h"|"pgcdc status --host"|"pgcdc status -p"|"pgcdc status --port"|"pgcdc status -U"|"pgcdc status --username"|"pgcdc spark-submit --master"|"pgcdc spark-submit --catalog"|"pgcdc spark-submit --table"|"pgcdc spark-submit --decimal"|"pgcdc spark-submit --retain"|"pgcdc spark-submit --until"|"pgcdc spark-submit --follow") :; return ;;
         "pgcdc demo --format") _pgcdc_offer -W 'jsonl arrow' -- "$word"; return ;;
         "pgcdc slot peek --format") _pgcdc_offer -W 'pretty jsonl raw' -- "$word"; return ;;
         "pgcdc stream --snapshot") _pgcdc_offer -W 'never initial only' -- "$word"; return ;;
-        "pgcdc stream --format") _pgcdc_offer -W 'jsonl arrow debezium wal2json pretty raw' -- "$word"; return ;;
-        "pgcdc stream --layout") _pgcdc_offer -W 'table stream' -- "$word"; return ;;
-        "pgcdc stream --compression") _pgcdc_offer -W 'none gzip zstd' -- "$word"; return ;;
-        "pgcdc stream --numeric") _pgcdc_offer -W 'string number' -- "$word"; return ;;
-        "pgcdc stream --record"|"pgcdc show --record") _pgcdc_offer -W 'full value' -- "$word"; return ;;
-        "pgcdc stream --invalid-text") _pgcdc_offer -W 'stop replace escape' -- "$word"; return ;;
+        "pgcdc stream --format"|"pgcdc snapshot --format") _pgcdc_offer -W 'jsonl arrow debezium wal2json pretty raw' -- "$word"; return ;;
+        "pgcdc stream --layout"|"pgcdc snapshot --layout") _pgcdc_offer -W 'table stream' -- "$word"; return ;;
+        "pgcdc stream --compression"|"pgcdc snapshot --compression") _pgcdc_offer -W 'none gzip zstd' -- "$word"; return ;;
+        "pgcdc stream --numeric"|"pgcdc snapshot --numeric") _pgcdc_offer -W 'string number' -- "$word"; return ;;
+        "pgcdc stream --record"|"pgcdc snapshot --record"|"pgcdc show --record") _pgcdc_offer -W 'full value' -- "$word"; return ;;
+        "pgcdc stream --invalid-text"|"pgcdc snapshot --invalid-text") _pgcdc_offer -W 'stop replace escape' -- "$word"; return ;;
         "pgcdc stream --streaming") _pgcdc_offer -W 'off on parallel' -- "$word"; return ;;
         "pgcdc stream --two-phase-at") _pgcdc_offer -W 'commit prepare' -- "$word"; return ;;
         "pgcdc stream --origin") _pgcdc_offer -W 'any none' -- "$word"; return ;;
@@ -43,83 +44,88 @@ _pgcdc() {
         "pgcdc spark-submit --infinity") _pgcdc_offer -W 'null string' -- "$word"; return ;;
         "pgcdc spark-submit --missing-toast") _pgcdc_offer -W 'error null' -- "$word"; return ;;
         "pgcdc spark-submit --readers") _pgcdc_offer -W 'any modern' -- "$word"; return ;;
+        "pgcdc spark-submit --recreated") _pgcdc_offer -W 'replace stop' -- "$word"; return ;;
     esac
     case "$command" in
         "pgcdc")
-            members='demo doctor slot publication stream recvlogical show status spark-submit help'
-            options='-V --version --json --config --debug -v --verbose -q --quiet -? --help'
+            members='demo doctor slot publication stream snapshot recvlogical show status spark-submit help'
+            options='-V --version --json --config --debug -v --verbose -q --quiet --log-format -? --help'
             ;;
         "pgcdc demo")
             members=''
-            options='--keep --seconds --rate --format --config --debug -v --verbose -q --quiet -? --help'
+            options='--keep --seconds --rate --format --config --debug -v --verbose -q --quiet --log-format -? --help'
             ;;
         "pgcdc doctor")
             members=''
-            options='-S --slot --publication --role --json -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            options='-S --slot --publication --role --json -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet --log-format -? --help'
             ;;
         "pgcdc slot")
             members='create drop peek advance copy alter list show'
-            options='--config --debug -v --verbose -q --quiet -? --help'
+            options='--config --debug -v --verbose -q --quiet --log-format -? --help'
             ;;
         "pgcdc slot create")
             members=''
-            options='--plugin --two-phase --failover --if-not-exists --json -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            options='--plugin --two-phase --failover --if-not-exists --json -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet --log-format -? --help'
             ;;
         "pgcdc slot drop")
             members=''
-            options='--if-exists --wait -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            options='--if-exists --wait -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet --log-format -? --help'
             ;;
         "pgcdc slot peek")
             members=''
-            options='--publication --limit --format -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            options='--publication --limit --format -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet --log-format -? --help'
             ;;
         "pgcdc slot advance")
             members=''
-            options='--to --yes -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            options='--to --yes -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet --log-format -? --help'
             ;;
         "pgcdc slot copy")
             members=''
-            options='-d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            options='-d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet --log-format -? --help'
             ;;
         "pgcdc slot alter")
             members=''
-            options='--failover --no-failover --two-phase --no-two-phase -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            options='--failover --no-failover --two-phase --no-two-phase -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet --log-format -? --help'
             ;;
         "pgcdc slot list")
             members=''
-            options='--json -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            options='--json --watch --interval -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet --log-format -? --help'
             ;;
         "pgcdc slot show")
             members=''
-            options='--json -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            options='--json -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet --log-format -? --help'
             ;;
         "pgcdc publication")
             members='create alter drop list show'
-            options='--config --debug -v --verbose -q --quiet -? --help'
+            options='--config --debug -v --verbose -q --quiet --log-format -? --help'
             ;;
         "pgcdc publication create")
             members=''
-            options='--table --schema --all-tables --operations --via-root -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            options='--table --schema --all-tables --operations --via-root -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet --log-format -? --help'
             ;;
         "pgcdc publication alter")
             members=''
-            options='--add-table --drop-table --set-table --add-schema --drop-schema --operations --via-root --no-via-root -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            options='--add-table --drop-table --set-table --add-schema --drop-schema --operations --via-root --no-via-root -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet --log-format -? --help'
             ;;
         "pgcdc publication drop")
             members=''
-            options='--if-exists -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            options='--if-exists -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet --log-format -? --help'
             ;;
         "pgcdc publication list")
             members=''
-            options='--json -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            options='--json -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet --log-format -? --help'
             ;;
         "pgcdc publication show")
             members=''
-            options='--json -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            options='--json -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet --log-format -? --help'
             ;;
         "pgcdc stream")
             members=''
-            options='-S --slot --publication --create-slot --if-not-exists --peek --snapshot -I --startpos -n --no-loop -s --status-interval --accept-gap --accept-publications -f --file -D --directory --format --layout --compression --rotate-size --rotate-interval -F --fsync-interval --file-mode --transactions --numeric --connector-config -c --connector-property --record --wal2json-option --invalid-text --table --exclude-table --exclude-column --no-catalog -E --endpos --max-time --max-transactions --idle-timeout --proto-version --streaming -t --two-phase --two-phase-at --binary --messages --origin --spool-limit -o --option --progress --no-progress -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            options='-S --slot --publication --create-slot --if-not-exists --peek --snapshot --snapshot-workers -I --startpos -n --no-loop -s --status-interval --accept-gap --accept-publications -f --file -D --directory --format --layout --compression --rotate-size --rotate-interval --on-segment -F --fsync-interval --file-mode --transactions --numeric --connector-config -c --connector-property --record --wal2json-option --invalid-text --table --exclude-table --exclude-column --no-catalog -E --endpos --max-time --max-transactions --idle-timeout --proto-version --streaming -t --two-phase --two-phase-at --binary --messages --origin --spool-limit -o --option --progress --no-progress --metrics-port --metrics-file -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet --log-format -? --help'
+            ;;
+        "pgcdc snapshot")
+            members=''
+            options='--publication --table --exclude-table --exclude-column --columns --where --sample --snapshot-workers -f --file -D --directory --format --layout --compression --rotate-size --file-mode --numeric --connector-config -c --connector-property --record --invalid-text --no-catalog --progress --no-progress --json -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet --log-format -? --help'
             ;;
         "pgcdc recvlogical")
             members=''
@@ -127,21 +133,21 @@ _pgcdc() {
             ;;
         "pgcdc show")
             members=''
-            options='--format --table --limit --partial --connector-config -c --connector-property --record --config --debug -v --verbose -q --quiet -? --help'
+            options='--format --json --full --stat --partial --follow --limit --tail --table --op --key --column --since --until --at --connector-config -c --connector-property --record --config --debug -v --verbose -q --quiet --log-format -? --help'
             case "$word" in -*) ;; *) _pgcdc_files -f -- "$word" ;; esac
             ;;
         "pgcdc status")
             members=''
-            options='--warehouse --json -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet -? --help'
+            options='--warehouse --json --watch --interval -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet --log-format -? --help'
             case "$word" in -*) ;; *) _pgcdc_files -d -- "$word" ;; esac
             ;;
         "pgcdc spark-submit")
             members=''
-            options='--input --warehouse --master --format --catalog --mode --table --metadata --soft-delete --infinity --decimal --variant --missing-toast --readers --compact --retain --until --if-new --dry-run --json --config --debug -v --verbose -q --quiet -? --help'
+            options='--input --warehouse --master --format --catalog --mode --table --metadata --soft-delete --infinity --decimal --variant --missing-toast --readers --recreated --compact --retain --until --if-new --dry-run --follow --json --config --debug -v --verbose -q --quiet --log-format -? --help'
             ;;
         "pgcdc help")
             members=''
-            options='--config --debug -v --verbose -q --quiet -? --help'
+            options='--config --debug -v --verbose -q --quiet --log-format -? --help'
             ;;
     esac
     case "$word" in
