@@ -62,9 +62,8 @@ class SliceWriter:
             self.totals.rows += sum(piece.rows for piece in encoded.pieces)
             if encoded.edge is not None:
                 self.totals.transactions += encoded.edge.transactions
-                self.totals.edge_lsn = encoded.edge.end_lsn
+                self.totals.wal_end = max(self.totals.wal_end, encoded.edge.end_lsn)
                 self._rows_at_edge = self.totals.rows
-        self.totals.wal_end = max(self.totals.wal_end, self.totals.edge_lsn)
 
     def back_to_edge(self) -> None:
         """Forget what came after the last edge, and make durable what came before."""
@@ -114,8 +113,9 @@ class StreamLoop:
 
     def acknowledge(self, connection: ReplicationConnection) -> None:
         """Let the server know of what is written and durable."""
-        connection.confirm(self._sink.edge.lsn, self._sink.durable_lsn)
-        self._writer.totals.durable_lsn = self._sink.durable_lsn
+        totals = self._writer.totals
+        totals.edge_lsn, totals.durable_lsn = self._sink.edge.lsn, self._sink.durable_lsn
+        connection.confirm(totals.edge_lsn, totals.durable_lsn)
 
     def _must_end(self) -> bool:
         return self._signals.stop or self._end.is_idle(self._writer.last_data) or self._end.time_is_up
