@@ -38,8 +38,8 @@ CHUNK_ROWS, CHUNK_BYTES = 32768, 16 << 20
 FIRST_ROWS = 1024
 """Rows of the first chunk, from which it is known how large they are."""
 
-TURN = 0.2
-"""Seconds after which a stream that brings nothing is looked at again."""
+TURN = 1.0
+"""Seconds after which a stream is looked at that brings nothing; one that does is, behind each chunk."""
 
 ATTEMPTS, PAUSE = 20, 0.005
 """How often, and after how many seconds, it is looked whether what the stream brought is seen by now."""
@@ -81,7 +81,7 @@ class Source:
     stopped: Callable[[], bool]
 
     def find(self, session: ResnapshotSession) -> list[SnapshotTable]:
-        """Give all of them; USAGE where one has no key."""
+        """Give all of them; USAGE where one has no key, LockedError where one is locked."""
         return self._find(session, lambda *names: any(one.matches(*names) for one in self.patterns))
 
     def find_again(self, session: ResnapshotSession, known: TableSchema) -> SnapshotTable | None:
@@ -90,12 +90,21 @@ class Source:
         return next((table for table in found if table.schema.oid == known.oid), None)
 
     def _find(self, session: ResnapshotSession, includes: Callable[[str, str], bool]) -> list[SnapshotTable]:
-        found = find_tables(session.snapshot, replace(self.wanted, includes=includes), self.describe)
+        try:
+            found = find_tables(session.snapshot, replace(self.wanted, includes=includes), self.describe)
+        except PgcdcError as error:
+            if isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+                raise LockedError from error
+            raise
         for table in found:
             if not table.schema.key:
                 message = f'could not read table "{table.schema.display}" again: it has no key'
                 raise PgcdcError(ErrorKind.USAGE, message, hint=_NO_KEY)
         return found
+
+
+class LockedError(Exception):
+    """Somebody keeps others from reading a table, for a while."""
 
 
 class Resnapshot:
@@ -109,12 +118,12 @@ class Resnapshot:
         self._known: dict[int, _Known] = {}
         self._limits: dict[int, int] = {}
         self._not_before = 0.0
-        self._waits = False
+        self._waits = self._looked = False
 
     @property
     def finished(self) -> bool:
         """Is there nothing to be read any more?"""
-        return self._next() is None
+        return self._looked and self._next() is None
 
     @property
     def position(self) -> Lsn:
@@ -127,29 +136,38 @@ class Resnapshot:
         What nobody asks for any more is forgotten, once the stream has all that its rows have. Raises USAGE
         where there is nothing of what is asked for, or no key.
         """
+        self.streamed.tables = {one.oid: one for one in self._output.sink.edge.resnapshots}
         if self._source.patterns:
-            self._look_around(conninfo)
-        edge = self._output.sink.edge
-        before = {one.oid: one for one in edge.resnapshots}
-        kept = [one for one in edge.resnapshots if one.oid not in self._known and one.position > edge.lsn]
+            self._session = ResnapshotSession(conninfo, self._source.text, self._source.stopped)
+            self._sessions.enter_context(closing(self._session))
+        self._look_around()
+
+    def _look_around(self) -> bool:
+        """Find the tables; false where one of them is locked for now."""
+        if self._source.patterns:
+            position = self._session.look().position
+            try:
+                tables = [table.schema for table in self._source.find(self._session)]
+            except LockedError:
+                return self._later()
+            self._session.end()
+            self._check_all_match(tables)
+            self._known = {table.oid: _Known(table, position) for table in tables}
+        edge, before = self._output.sink.edge, self.streamed.tables
+        kept = [one for one in before.values() if one.oid not in self._known and one.position > edge.lsn]
         wanted = [_begun(known.schema, before.get(oid)) for oid, known in self._known.items()]
         self.streamed.tables = {one.oid: one for one in [*kept, *wanted]}
         if self.streamed.state != edge.resnapshots:
             self._reach_edge()
+        self._looked = True
+        return True
 
-    def _look_around(self, conninfo: str) -> None:
-        stopped = self._source.stopped
-        self._session = ResnapshotSession(conninfo, self._source.text, stopped)
-        self._sessions.enter_context(closing(self._session))
-        position = self._session.look().position
-        tables = [table.schema for table in self._source.find(self._session)]
-        self._session.end()
+    def _check_all_match(self, tables: Sequence[TableSchema]) -> None:
         for pattern in self._source.patterns:
             if not any(pattern.matches(table.schema, table.name) for table in tables):
                 reason = f'nothing that the publications have matches "{pattern.text}"'
                 message = f"could not find a table to read again: {reason}"
                 raise PgcdcError(ErrorKind.USAGE, message, hint=_NO_TABLE)
-        self._known = {table.oid: _Known(table, position) for table in tables}
 
     def close(self) -> None:
         """End the connection; what is written stays."""
@@ -172,6 +190,8 @@ class Resnapshot:
 
     def _read_next(self) -> bool:
         """Read a chunk; false where there is none, or not yet."""
+        if not self._looked:
+            return time.monotonic() >= self._not_before and self._look_around()
         one, edge = self._next(), self._output.sink.edge
         if one is None or edge.tables_differ or edge.lsn < self._known[one.oid].position:
             return False
@@ -188,9 +208,7 @@ class Resnapshot:
         known = self._known[one.oid]
         try:
             table = self._source.find_again(self._session, known.schema)
-        except PgcdcError as error:
-            if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
-                raise
+        except LockedError:
             return self._later()
         if table is None:
             log.warning('table "%s" is not read again any further: it is not published any more', one.table)
