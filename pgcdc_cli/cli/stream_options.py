@@ -73,7 +73,7 @@ Resnapshot = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PATTERN",
-        help="Read the rows of published tables like this once more, while streaming; until left out.",
+        help="Read published tables like this once more, while streaming: schema.table, * and ?.",
     ),
 ]
 AcceptGap = Annotated[

@@ -1,6 +1,7 @@
 """`--resnapshot`: a table's rows are read again while it is streamed, and what is written is the source."""
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -38,6 +39,7 @@ INSERT INTO items SELECT 'it''s \\' || g % 3, g, g, repeat(md5(g::text), 80) FRO
 
 SMALL_CHUNKS = """
 import os, signal, sys
+import psycopg
 from pgcdc_cli.cli.app import main
 from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
 from pgcdc_cli.stream import resnapshot
@@ -46,7 +48,7 @@ from pgcdc_cli.stream.resnapshot import Resnapshot
 resnapshot.CHUNK_ROWS = resnapshot.FIRST_ROWS = int(sys.argv.pop(1))
 where, left = sys.argv.pop(1), int(sys.argv.pop(1))
 steps = {"inside": (Resnapshot, "_write"), "behind": (Resnapshot, "_reach")}
-steps["durable"] = CheckpointedSink, "_save"
+steps["durable"], steps["between"] = (CheckpointedSink, "_save"), (Resnapshot, "_read")
 
 def deadly(owner, name):
     step = getattr(owner, name)
@@ -54,7 +56,10 @@ def deadly(owner, name):
         global left
         found = step(*arguments, **settings)
         left -= 1
-        if left == 0:
+        if left == 0 and "STATEMENTS" in os.environ:
+            with psycopg.connect(os.environ["SERVER"], autocommit=True) as connection:
+                connection.execute(os.environ["STATEMENTS"])
+        elif left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         return found
     setattr(owner, name, wrapped)
@@ -269,6 +274,24 @@ def test_a_row_whose_key_came_to_where_all_is_read_is_read_once_more(database18,
     assert manifest(out)[-1]["end_lsn"] == checkpoint(out)["end_lsn"]
 
 
+def test_a_new_form_of_a_table_is_not_there_before_changes_in_its_old_one(database18, tmp_path):
+    database18.execute(TABLES)
+    database18.execute(FILL.format(300))
+    slot, out = database18.create_slot(), tmp_path / "out"
+    command = small_chunks(database18.uri, slot, "-D", out, *AGAIN, *NOW, where="between", step=3)
+    statements = (
+        "BEGIN; UPDATE items SET n = n + 1 WHERE id % 9 = 0; COMMIT;"
+        "BEGIN; ALTER TABLE items ADD COLUMN more int DEFAULT 7;"
+        "UPDATE items SET more = 8 WHERE id = 9; COMMIT"
+    )
+    environment = {**os.environ, "SERVER": database18.uri, "STATEMENTS": statements}
+    subprocess.run(command, check=True, env=environment, timeout=60)
+    forms = ["more" in new for _, _, _, new, _ in lines(out)]
+    assert len(set(forms)) == 2
+    assert forms == sorted(forms)
+    assert folded(out) == source(database18)
+
+
 def test_what_is_done_is_not_done_again_until_the_option_was_left_out(database18, tmp_path):
     database18.execute(TABLES)
     database18.execute(FILL.format(120))
@@ -360,7 +383,8 @@ def test_what_the_stream_has_and_others_do_not_see_yet_is_waited_for(other, tmp_
         admin.execute("SET synchronous_commit = local")
         admin.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
         admin.execute("SELECT pg_reload_conf()")
-        waiting = threading.Thread(target=change, args=(uri, "UPDATE items SET n = 200 WHERE id = 2"))
+        statement = "UPDATE items SET n = 200 WHERE id = 2"
+        waiting = threading.Thread(target=change, args=(uri, statement), daemon=True)
         waiting.start()
         wait_until(
             lambda: (
