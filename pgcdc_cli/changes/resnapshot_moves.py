@@ -46,7 +46,8 @@ class StreamedTables:
         self.xids = {xid for xid in self.xids if not seen.sees(xid)}
 
     def _note(self, one: TableResnapshot, batch: ChangeBatch) -> None:
-        if not _came_without_values(batch):
+        if one.after is None or not _came_without_values(batch):
+            # As long as nothing is read, everything is yet to be.
             return
         found = list(_keys(batch, one.key, self._codec))
         moved = dict.fromkeys([*one.moved, *(key for key in found if key is not None)])

@@ -7,6 +7,7 @@ behind that. Why this comes to what the source has is said in `docs/snapshots.md
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
@@ -46,6 +47,9 @@ ATTEMPTS, PAUSE = 20, 0.005
 
 RETRY = 0.5
 """Seconds until what could not be read is tried again."""
+
+QUIET = 10.0
+"""Seconds of waiting for other transactions of which nothing is said."""
 
 _AT = SnapshotPosition(first_table=False, last_table=False, begins=False, ends=False, incremental=True)
 
@@ -118,7 +122,9 @@ class Resnapshot:
         self._known: dict[int, _Known] = {}
         self._limits: dict[int, int] = {}
         self._not_before = 0.0
-        self._waits = self._looked = False
+        self._barrier = 0
+        self._quiet_until = time.monotonic() + QUIET
+        self._looked = False
 
     @property
     def finished(self) -> bool:
@@ -145,7 +151,7 @@ class Resnapshot:
     def _look_around(self) -> bool:
         """Find the tables; false where one of them is locked for now."""
         if self._source.patterns:
-            position = self._session.look().position
+            position, self._barrier = self._session.look().position, self._session.barrier()
             try:
                 tables = [table.schema for table in self._source.find(self._session)]
             except LockedError:
@@ -226,18 +232,19 @@ class Resnapshot:
         """See what is there, if that is all that is written and more; None where it isn't so for a while."""
         for attempt in range(ATTEMPTS):
             look = self._session.look()
-            if look.seen.xmin < self._session.barrier:
-                self._say_waiting()
-                return None
             self.streamed.forget_seen(look.seen)
+            if look.seen.xmin < self._barrier:
+                self._say_waiting(look.seen.xmin)
+                break
             if not self.streamed.xids:
                 return look
+            if attempt == ATTEMPTS - 1:
+                break
             self._session.end()
             if attempt == 0:
                 # Their commits may wait for us: a slot's reader can be a synchronous standby.
                 self._output.settle()
             time.sleep(PAUSE)
-        self._session.look()
         return None
 
     def _later(self) -> bool:
@@ -245,10 +252,10 @@ class Resnapshot:
         self._not_before = time.monotonic() + RETRY
         return False
 
-    def _say_waiting(self) -> None:
-        if not self._waits:
-            log.info("transactions that ran before have to end first, in any database")
-        self._waits = True
+    def _say_waiting(self, xid: int) -> None:
+        if time.monotonic() > self._quiet_until:
+            self._quiet_until = math.inf
+            log.warning("no table is read again as long as transaction %d, which ran before, goes on", xid)
 
     def _copy(self, one: TableResnapshot, table: SnapshotTable, look: Look) -> None:
         """Write the next rows, and those that moved, all as of one moment."""

@@ -38,9 +38,8 @@ WITH RECURSIVE types AS (
     SELECT a.atttypid AS oid FROM pg_attribute a WHERE a.attrelid = %(table)s AND a.attname = ANY (%(key)s)
     UNION SELECT t.typbasetype FROM types JOIN pg_type t USING (oid) WHERE t.typtype = 'd'
 )
-SELECT set_config('search_path', string_agg(DISTINCT quote_ident(nspname), ', '), true)
-FROM (SELECT n.nspname FROM types JOIN pg_type t USING (oid) JOIN pg_namespace n ON n.oid = t.typnamespace
-      UNION SELECT 'pg_catalog') AS schemas
+SELECT set_config('search_path', 'pg_catalog, ' || string_agg(DISTINCT quote_ident(n.nspname), ', '), true)
+FROM types JOIN pg_type t USING (oid) JOIN pg_namespace n ON n.oid = t.typnamespace
 """
 
 
@@ -58,8 +57,12 @@ class ResnapshotSession:
         self.snapshot = SnapshotSession(conninfo)
         self._text = text
         self._stopped = stopped
-        [(self.barrier,)] = self._ask(_BARRIER)
         self.end()
+
+    def barrier(self) -> int:
+        """Give a number beyond those of all transactions that have written so far."""
+        [(xid,)] = self._ask(_BARRIER)
+        return int(xid)
 
     def look(self) -> Look:
         """Begin, and see what is there; nothing has to be waited for long."""

@@ -27,6 +27,7 @@ def test_the_rows_of_a_snapshot_are_a_table(spark: SparkSession, database18, tmp
     assert sorted(map(tuple, rows)) == [(g, f"row {g}") for g in range(1, 301)]
 
 
+@pytest.mark.long
 def test_rows_that_are_read_again_replace_those_that_the_table_has(
     spark: SparkSession, database18, tmp_path: Path
 ):
