@@ -17,6 +17,7 @@ import pytest
 import scale
 from processes import PGCDC, stream_command, wait_until
 from segments import contents, manifest
+from servers import Database
 from stream_runs import NOW, refused, stream
 from test_stream_snapshot import FORMATS, any_database, checkpoint, server15
 
@@ -416,3 +417,21 @@ def change(uri: str, statement: str) -> None:
 
 def partial_lines(out: Path) -> int:
     return sum(len(path.read_bytes().splitlines()) for path in out.glob("*/*.partial"))
+
+
+@pytest.mark.long
+def test_keys_of_a_type_that_compares_in_its_own_way(server15, tmp_path):
+    """By the operators of `text`, rows in the order of `citext` are not in order."""
+    database = Database(server15)
+    database.execute(
+        "CREATE SCHEMA more; CREATE EXTENSION citext SCHEMA more;"
+        "CREATE DOMAIN name AS more.citext; CREATE TABLE items (id public.name PRIMARY KEY);"
+        "INSERT INTO items SELECT CASE WHEN g % 2 = 0 THEN 'a' ELSE 'A' END || g"
+        " FROM generate_series(1, 500) g;"
+        "CREATE PUBLICATION pub FOR TABLE items"
+    )
+    slot, out = database.create_slot(), tmp_path / "out"
+    subprocess.run(small_chunks(database.uri, slot, "-D", out, *AGAIN, *NOW), check=True)
+    found = [new["id"] for _, _, _, new, _ in lines(out)]
+    assert sorted(found) == sorted(one for (one,) in database.execute("SELECT id::text FROM items"))
+    database.drop()
