@@ -31,9 +31,6 @@ _HEADINGS = {
     "R": "SNAPSHOT",
 }
 
-_UNLIMITED = sys.maxsize
-"""A terminal's width for which no value is too long."""
-
 
 def register(app: typer.Typer) -> None:
     """Add `show`."""
@@ -101,7 +98,8 @@ def show(  # noqa: PLR0913 - a command's options
     _write(
         _statistics(chosen, json=json)
         if stat
-        else map(_printer("jsonl" if json else form, full=full), chosen)
+        # Of a row whose other changes aren't shown, the one shown last needn't be the one before.
+        else map(_printer("jsonl" if json else form, full=full, remember=not (operations or columns)), chosen)
     )
     # What --limit left unread may hold more tables.
     if not follow and next(changes, None) is None:
@@ -185,26 +183,28 @@ def _events(
     return map(_for_terminals, lines) if sys.stdout.isatty() else lines
 
 
-def _printer(form: str | None, *, full: bool) -> Callable[["StoredChange"], str]:
+def _printer(form: str | None, *, full: bool, remember: bool) -> Callable[["StoredChange"], str]:
     if (form or ("pretty" if sys.stdout.isatty() else "jsonl")) == "pretty":
-        return _pretty_printer(_UNLIMITED if full else get_terminal_size().columns)
+        return _pretty_printer(full=full, remember=remember)
     terminal = sys.stdout.isatty()
     return lambda change: _for_terminals(change.line) if terminal else change.line
 
 
-def _pretty_printer(width: int) -> Callable[["StoredChange"], str]:
+def _pretty_printer(*, full: bool, remember: bool) -> Callable[["StoredChange"], str]:
+    from pgcdc_cli.formats.earlier_rows import EarlierRows
     from pgcdc_cli.formats.pretty import render_line, render_message
     from pgcdc_cli.formats.terminal import Style
     from pgcdc_cli.reader.capture_reader import CapturedMessage
     from pgcdc_cli.reader.stored_file import undecodable
 
-    style = Style(colour=wants_colour(sys.stdout), width=width)
+    style = Style(colour=wants_colour(sys.stdout), width=get_terminal_size().columns, full=full)
+    earlier = EarlierRows() if remember else None
 
     def pretty(change: "StoredChange") -> str:
         if isinstance(change, CapturedMessage):
             return render_message(change.message, change.relations, style)
         try:
-            return render_line(change.line, style).removesuffix("\n")
+            return render_line(change.line, style, earlier).removesuffix("\n")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise undecodable("a change", f"{error!r} in {change.line[:200]}") from error
 

@@ -1,6 +1,5 @@
 """One connection that looks at tables again and again: each time at what is there at that moment."""
 
-import logging
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -13,8 +12,6 @@ from pgcdc_cli.replication.session import server_failure
 from pgcdc_cli.stream.snapshot_session import Columns, SnapshotSession
 from pgcdc_cli.stream.snapshot_tables import SnapshotTable
 from pgcdc_cli.types.database_text import DatabaseText
-
-log = logging.getLogger("pgcdc")
 
 LOCK_TIMEOUT = "200ms"
 """How long the stream waits for a table that somebody has locked, before it goes on and tries again later."""

@@ -228,8 +228,12 @@ class StreamRun:
         source = Source(wanted, settings.resnapshot, self._describe, text, lambda: self._signals.stop)
         again = Resnapshot(source, Output(self._sink, write, settle, self._writer.back_to_edge))
         self._restart_format(identity.database)
-        with self._signals.interruptible():
-            again.begin(connection.here)
+        try:
+            with self._signals.interruptible():
+                again.begin(connection.here)
+        except BaseException:
+            again.close()
+            raise
         if again.finished:
             self._end.resolve_now(identity.wal_position)
         return again

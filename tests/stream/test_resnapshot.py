@@ -61,7 +61,7 @@ def deadly(owner, name):
             with psycopg.connect(os.environ["SERVER"], autocommit=True) as connection:
                 connection.execute(os.environ["STATEMENTS"])
         elif left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), int(os.environ.get("SIGNAL", signal.SIGKILL)))
         return found
     setattr(owner, name, wrapped)
 
@@ -248,6 +248,20 @@ def survives_kills(database, out: Path, form: str, load: list[Load], kills: int)
 
 def test_kills_at_any_step_lose_nothing_and_double_nothing(database18, tmp_path, load):
     survives_kills(database18, tmp_path / "out", "jsonl", load, 3)
+
+
+def test_a_signal_takes_back_half_a_chunk(database18, tmp_path):
+    database18.execute(TABLES)
+    database18.execute(FILL.format(300))
+    slot, out = database18.create_slot(), tmp_path / "out"
+    arguments = (database18.uri, slot, "-D", out, *AGAIN)
+    command = small_chunks(*arguments, where="inside", step=6)
+    environment = {**os.environ, "SIGNAL": str(int(signal.SIGTERM))}
+    run = subprocess.run(command, capture_output=True, env=environment, timeout=60, check=True)
+    assert (run.stderr, progress(out)["rows"]) == (b"", 100)
+    subprocess.run(small_chunks(*arguments, *NOW), check=True)
+    assert folded(out) == source(database18)
+    assert rows_read(out) == 300
 
 
 @pytest.mark.long
