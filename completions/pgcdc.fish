@@ -286,6 +286,7 @@ complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l if-not-exists -d 'With --creat
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l peek -d 'Take nothing: read a temporary copy of the slot. So it is on a terminal without -f and -D'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l snapshot -x -a 'never initial only' -d 'Where the stream is new, make the slot, and write the tables\' rows first; only: then end'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l snapshot-workers -x -d 'Connections that read a snapshot. Default: the processors, at most 4'
+complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l resnapshot -x -a '(__pgcdc_ask tables)' -d 'Read published tables like this once more, while streaming: schema.table, * and ?'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -s I -l startpos -x -d 'Begin here, if the slot is not yet beyond'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -s n -l no-loop -d 'Don\'t connect again when the connection is lost'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -s s -l status-interval -x -d 'Time between status updates; 0: none but what the server needs'

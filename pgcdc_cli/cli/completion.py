@@ -21,6 +21,7 @@ _KINDS = {
     "--publication": "publications",
     "--table": "tables",
     "--exclude-table": "tables",
+    "--resnapshot": "tables",
     "--add-table": "tables",
     "--drop-table": "tables",
     "--set-table": "tables",

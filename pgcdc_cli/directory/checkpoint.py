@@ -13,7 +13,9 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
+from typing import cast, get_args
 
+from pgcdc_cli.changes.resnapshot import Key, Stage, TableResnapshot
 from pgcdc_cli.changes.slice import LastCommit, Prepared, TableRead
 from pgcdc_cli.directory.disk import Disk, damaged
 from pgcdc_cli.directory.json_fields import JsonFields, dump, load
@@ -97,7 +99,7 @@ class Checkpoint:
     that were prepared and not ended before `end_lsn`; their spools are durable. While the rows that come
     before a stream are read, `end_lsn` is 0/0; the slot is not there yet, and `creating` is where it is about
     to be made, None as long as that isn't known. `read` are the tables whose rows are there, as of positions
-    beyond `end_lsn`.
+    beyond `end_lsn`. `resnapshots` are the tables that are read while they are streamed, as far as they are.
     """
 
     source: StreamSource
@@ -112,6 +114,7 @@ class Checkpoint:
     prepared: tuple[Prepared, ...] = ()
     creating: Lsn | None = None
     read: tuple[TableRead, ...] = ()
+    resnapshots: tuple[TableResnapshot, ...] = ()
 
 
 def read_checkpoint(disk: Disk, path: str) -> Checkpoint | None:
@@ -246,6 +249,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
             "prepared": [_encode_prepared(one) for one in checkpoint.prepared],
             **({} if checkpoint.creating is None else {"creating": str(checkpoint.creating)}),
             **({"read": [_encode_read(one) for one in checkpoint.read]} if checkpoint.read else {}),
+            **_encode_resnapshots(checkpoint.resnapshots),
         }
     )
     return body[:-1] + b',"crc32":%d}\n' % zlib.crc32(body)
@@ -288,6 +292,23 @@ def _encode_read(one: TableRead) -> dict[str, object]:
     return {"table": one.oid, "lsn": str(one.position)}
 
 
+def _encode_resnapshots(tables: Sequence[TableResnapshot]) -> dict[str, object]:
+    found = [
+        {
+            "oid": one.oid,
+            "table": one.table,
+            "key": list(one.key),
+            "rows": one.rows,
+            "after": None if one.after is None else list(one.after),
+            "moved": [list(key) for key in one.moved],
+            "lsn": str(one.position),
+            "stage": one.stage,
+        }
+        for one in tables
+    ]
+    return {"resnapshot": found} if found else {}
+
+
 def _encode_pending(pending: PendingRotation) -> dict[str, object]:
     renames = [{"from": old, "to": new} for old, new in pending.renames]
     return {"line": pending.line, "renames": renames, "manifest_size": pending.manifest_size}
@@ -317,6 +338,9 @@ def decode(data: bytes) -> Checkpoint:
         prepared=tuple(_decode_prepared(item) for item in fields.items("prepared")),
         creating=None if fields.missing("creating") else fields.lsn("creating"),
         read=() if fields.missing("read") else tuple(_decode_read(item) for item in fields.items("read")),
+        resnapshots=()
+        if fields.missing("resnapshot")
+        else tuple(_decode_resnapshot(item) for item in fields.items("resnapshot")),
     )
     fields.end()
     if encode(checkpoint) != data:
@@ -400,6 +424,31 @@ def _decode_read(data: object) -> TableRead:
     read = TableRead(fields.count("table"), fields.lsn("lsn"))
     fields.end()
     return read
+
+
+def _decode_resnapshot(data: object) -> TableResnapshot:
+    fields = JsonFields(data, "a table that is read again")
+    found = TableResnapshot(
+        fields.count("oid"),
+        fields.text("table"),
+        _decode_key(fields.items("key")),
+        fields.count("rows"),
+        None if fields.null("after") else _decode_key(fields.items("after")),
+        tuple(_decode_key(item) for item in fields.items("moved")),
+        fields.lsn("lsn"),
+        cast("Stage", fields.text("stage")),
+    )
+    if found.stage not in get_args(Stage):
+        raise ValueError(f'"{found.stage}" is no stage of a table that is read again')
+    fields.end()
+    return found
+
+
+def _decode_key(items: object) -> Key:
+    key = tuple(text for text in items if isinstance(text, str)) if isinstance(items, list) else ()
+    if not key or len(key) != len(cast("list[object]", items)):
+        raise ValueError("a key is no list of texts")
+    return key
 
 
 def _decode_pending(fields: JsonFields | None) -> PendingRotation | None:
