@@ -36,6 +36,7 @@ class ErrorKind(Enum):
     UNEXPECTED = Rule(1, False, "run again with --debug and report the traceback")
     USAGE = Rule(2, False, "see --help")
     CONNECTION = Rule(3, True, "check that the server is running and reachable, and -h, -p and -d")
+    NOT_READY = Rule(3, True, "the server is starting up or shutting down, or ended the session: run again")
     AUTHENTICATION = Rule(4, False, "check user, password (PGPASSWORD, ~/.pgpass or -W) and pg_hba.conf")
     RIGHTS = Rule(4, False, "the role needs REPLICATION, and SELECT on what it reads")
     SLOT_MISSING = Rule(5, False, "create it with: pgcdc slot create NAME, or add --create-slot")

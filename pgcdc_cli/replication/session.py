@@ -99,9 +99,9 @@ _KINDS = {
     "25P04": ErrorKind.CONNECTION,
     "55P03": ErrorKind.CONNECTION,
     "57014": ErrorKind.CONNECTION,
-    "57P01": ErrorKind.CONNECTION,
-    "57P02": ErrorKind.CONNECTION,
-    "57P03": ErrorKind.CONNECTION,
+    "57P01": ErrorKind.NOT_READY,
+    "57P02": ErrorKind.NOT_READY,
+    "57P03": ErrorKind.NOT_READY,
     "57P05": ErrorKind.CONNECTION,
 }
 _CANCELLED = "it was cancelled, by a timeout of the server or with pg_cancel_backend: run again"
@@ -126,8 +126,12 @@ _HINTS = {
 _CHECK_KEY = "check sslkey, a file that its owner alone may read (chmod 600), and sslpassword"
 _REFUSED = (
     (r"private key", ErrorKind.USAGE, _CHECK_KEY),
+    (
+        r"starting up|shutting down|not (yet )?accepting|recovery mode|terminating connection",
+        ErrorKind.NOT_READY,
+        None,
+    ),
     (r"Is the server running|timeout expired|translate host|resolve host", ErrorKind.CONNECTION, None),
-    (r"starting up|shutting down|not yet accepting|recovery mode", ErrorKind.CONNECTION, None),
     (r"too many|remaining connection slots|max_wal_senders", ErrorKind.CONNECTION, _HINTS["53300"]),
     (r"WAL sender|walsender|permission denied", ErrorKind.RIGHTS, None),
     (r"database .* does not exist", ErrorKind.USAGE, _HINTS["3D000"]),
@@ -145,7 +149,11 @@ _ATTEMPT = re.compile(
     r"^- host: (?:None|'(.*?)'), port: (?:None|'(.*?)'), hostaddr: (?:None|'(.*?)'): ", re.MULTILINE
 )
 _WHERE = re.compile(r"^connection to server (?:at|on) .*? failed: ")
-_PINGS = {Ping.OK: ErrorKind.AUTHENTICATION, Ping.NO_ATTEMPT: ErrorKind.USAGE}
+_PINGS = {
+    Ping.OK: ErrorKind.AUTHENTICATION,
+    Ping.REJECT: ErrorKind.NOT_READY,
+    Ping.NO_ATTEMPT: ErrorKind.USAGE,
+}
 
 
 def connect(conninfo: str, *, replication: bool = False, kind: SessionKind = "fixed") -> SessionConnection:
