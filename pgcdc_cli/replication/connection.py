@@ -102,7 +102,7 @@ class ReplicationConnection:
         self._feedback: Feedback | None = None
         self._read_ahead: ReadAhead | None = None
         self._heard = 0.0
-        self._slot = ""
+        self._slot = self._copied_slot = ""
         self._publications: tuple[str, ...] = ()
         self._streams = False
         self._missing: PgcdcError | None = None
@@ -214,6 +214,7 @@ class ReplicationConnection:
         """Copy a logical slot, from its position on; give the name of the copy, gone with this connection."""
         name = f"pgcdc_peek_{self._connection.info.backend_pid}"
         self._row(self._slot_copy(slot, name, temporary=True), f'copy slot "{slot}"')
+        self._copied_slot = slot
         return name
 
     def _slot_copy(self, old: str, new: str, *, temporary: bool) -> str:
@@ -299,7 +300,7 @@ class ReplicationConnection:
         elif now - self._heard > self._patience:
             raise PgcdcError(
                 ErrorKind.CONNECTION,
-                f'could not receive from slot "{self._slot}": the server has been silent for'
+                f'could not receive from slot "{self._known_slot}": the server has been silent for'
                 f" {now - self._heard:.0f} s",
             )
 
@@ -358,8 +359,13 @@ class ReplicationConnection:
             self._logged.add(message)
             log.warning("server: %s", message)
 
+    @property
+    def _known_slot(self) -> str:
+        """The slot as the user named it, where a copy is read, too."""
+        return self._copied_slot or self._slot
+
     def _stream_failure(self, error: psycopg.Error) -> PgcdcError:
-        failure = session.server_failure(f'receive from slot "{self._slot}"', error, _STREAM)
+        failure = session.server_failure(f'receive from slot "{self._known_slot}"', error, _STREAM)
         if error.sqlstate in _INVALID_TEXT:
             failure.hint = INVALID_TEXT_HINT
         if failure.kind is ErrorKind.PUBLICATION and error.sqlstate == session.UNDEFINED_OBJECT:
@@ -369,7 +375,7 @@ class ReplicationConnection:
         return failure
 
     def _start_failure(self, error: psycopg.Error) -> PgcdcError:
-        failure = session.server_failure(f'start streaming from slot "{self._slot}"', error, _START)
+        failure = session.server_failure(f'start streaming from slot "{self._known_slot}"', error, _START)
         if failure.kind is not ErrorKind.SLOT_INVALIDATED:
             return failure
         row = self._slot_facts()
@@ -381,7 +387,7 @@ class ReplicationConnection:
         try:
             return self._connection.execute(query).fetchone()
         except psycopg.Error as error:
-            raise session.server_failure(f'look at slot "{self._slot}"', error) from error
+            raise session.server_failure(f'look at slot "{self._known_slot}"', error) from error
 
     def _confirmed_flush(self) -> Lsn:
         """Ask for the slot's own position, so that no update says less, or says 0."""
@@ -389,7 +395,7 @@ class ReplicationConnection:
         try:
             row = self._connection.execute(query.format(sql.Literal(self._slot))).fetchone()
         except psycopg.Error as error:
-            raise session.server_failure(f'look at slot "{self._slot}"', error) from error
+            raise session.server_failure(f'look at slot "{self._known_slot}"', error) from error
         return Lsn.parse(str(row[0])) if row and row[0] else Lsn(0)
 
     def _row(self, command: str, doing: str, kinds: session.Kinds | None = None) -> tuple[Any, ...]:
