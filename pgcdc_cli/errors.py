@@ -80,9 +80,12 @@ class UndecodableError(PgcdcError):
     """Bytes from the wire that are no message of the protocol.
 
     `data` is the message, or the whole frame where that is malformed. Of kind UNEXPECTED where it may well be
-    one: an error of ours came up over it.
+    one: an error of ours came up over it. With a `remedy` there is nothing to report.
     """
 
-    def __init__(self, message: str, data: bytes, kind: ErrorKind = ErrorKind.PROTOCOL) -> None:
-        super().__init__(kind, message)
+    def __init__(
+        self, message: str, data: bytes, kind: ErrorKind = ErrorKind.PROTOCOL, *, remedy: str | None = None
+    ) -> None:
+        super().__init__(kind, message, hint=remedy)
         self.data = data
+        self.remedy = remedy

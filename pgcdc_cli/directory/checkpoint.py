@@ -210,6 +210,16 @@ def _changed(what: str, old: str, new: str, *, hint: str | None = None) -> Pgcdc
     return PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=hint)
 
 
+def allow_mending(checkpoint: Checkpoint, ours: Mapping[str, str]) -> Checkpoint:
+    """Let a stream that ended at invalid text go on with `invalid_text`: there was none in what is written.
+
+    Debezium's has an answer from the start. What is prepared is kept as it came, and read as it came.
+    """
+    if "invalid_text" not in ours or ours["format"] == "debezium" or checkpoint.prepared:
+        return checkpoint
+    return replace(checkpoint, options={"invalid_text": ours["invalid_text"]} | checkpoint.options)
+
+
 def check_options(path: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> None:
     """Refuse a checkpoint (at `path`) of another format, or with other options: USAGE."""
     for name in sorted(ours.keys() | theirs.keys()):

@@ -36,11 +36,8 @@ _DROP = {"55000": ErrorKind.USAGE}
 _START = {"XX000": ErrorKind.USAGE}
 """So it is that pgoutput refuses an option it doesn't know."""
 
-_INVALID_TEXT = {"22021", "22P05"}
-"""A character is invalid, or has no equivalent in the client's encoding."""
-
 _STREAM = {
-    **dict.fromkeys(_INVALID_TEXT, ErrorKind.PROTOCOL),
+    **dict.fromkeys(session.INVALID_TEXT, ErrorKind.PROTOCOL),
     "42704": ErrorKind.PUBLICATION,
     "0A000": ErrorKind.PUBLICATION,
     "22": ErrorKind.PUBLICATION,
@@ -50,6 +47,9 @@ _STREAM = {
 filter can't be computed. That the slot can't be read by now needn't mean that it is lost: where the next
 connection is made, the slot is looked at.
 """
+
+_POSITION = re.compile(r"\b[0-9A-F]{1,8}/[0-9A-F]{1,8}$", re.MULTILINE)
+"""Where in the log the server was, at the end of an error's context, in whatever language."""
 
 _SLOT_FACTS = """
 SELECT slot_type, database, current_database(),
@@ -61,6 +61,10 @@ FROM pg_replication_slots s WHERE slot_name = {}
 SYNCED_HINT = "nothing is lost: promote the standby, or connect to the primary"
 
 INVALID_TEXT_HINT = "mend it in the source before it is read, or go on with --invalid-text replace or escape"
+_UNCONVERTED_HINT = (
+    "--peek --invalid-text escape shows which column it is: mend it in the source before it is read, or go on"
+    " with --invalid-text replace or escape"
+)
 _STREAMING_HINT = "servers fail so at some transactions only where they stream them: --streaming off"
 _PUBLICATION_HINT = "create the publication; then make the slot anew, or advance it past this point"
 
@@ -366,8 +370,10 @@ class ReplicationConnection:
 
     def _stream_failure(self, error: psycopg.Error) -> PgcdcError:
         failure = session.server_failure(f'receive from slot "{self._known_slot}"', error, _STREAM)
-        if error.sqlstate in _INVALID_TEXT:
-            failure.hint = INVALID_TEXT_HINT
+        if error.sqlstate in session.INVALID_TEXT:
+            position = _POSITION.search(error.diag.context or "")
+            where = f" (LSN {position[0]})" if position else ""
+            return PgcdcError(failure.kind, f"{failure.message}{where}", hint=_UNCONVERTED_HINT)
         if failure.kind is ErrorKind.PUBLICATION and error.sqlstate == session.UNDEFINED_OBJECT:
             failure.hint = _PUBLICATION_HINT
         if self._streams and error.sqlstate == session.INTERNAL_ERROR and "could not map file" in str(error):

@@ -80,11 +80,14 @@ _SET_UP: dict[SessionKind, bytes] = {
 
 UNDEFINED_OBJECT = "42704"
 INTERNAL_ERROR = "XX000"
+INVALID_TEXT = ("22021", "22P05")
+"""A character is invalid, or has no equivalent in the client's encoding."""
 NOT_IN_PREREQUISITE_STATE = "55000"
 
 _KINDS = {
     "3D000": ErrorKind.USAGE,
     "25006": ErrorKind.USAGE,
+    **dict.fromkeys(INVALID_TEXT, ErrorKind.PROTOCOL),
     "0A000": ErrorKind.USAGE,
     "42501": ErrorKind.RIGHTS,
     "42710": ErrorKind.SLOT_EXISTS,
@@ -105,6 +108,7 @@ _KINDS = {
     "57P05": ErrorKind.CONNECTION,
 }
 _CANCELLED = "it was cancelled, by a timeout of the server or with pg_cancel_backend: run again"
+_INVALID_NAME = "a name in the catalog is no valid text: rename it, or stream with --no-catalog"
 _CLASSES = {
     "08": ErrorKind.CONNECTION,
     "22": ErrorKind.USAGE,
@@ -112,6 +116,7 @@ _CLASSES = {
     "42": ErrorKind.USAGE,
 }
 _HINTS = {
+    **dict.fromkeys(INVALID_TEXT, _INVALID_NAME),
     "3D000": "check -d",
     "25006": "connect to the primary: a standby is read only",
     "40001": "run again; hot_standby_feedback = on keeps a standby from having to cancel what it is asked",

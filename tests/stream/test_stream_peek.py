@@ -80,7 +80,9 @@ def test_what_somebody_else_reads_can_be_looked_at(database, slot, follow, tmp_p
 
 def test_errors_of_a_peek_name_the_slot_and_not_its_copy(database, slot):
     began = stream(database.uri, slot, "--peek", "-o", "nonsense=1")
-    assert began.stderr.startswith(f'pgcdc: error: could not start streaming from slot "{slot}": unrecognized')
+    assert began.stderr.startswith(
+        f'pgcdc: error: could not start streaming from slot "{slot}": unrecognized'
+    )
     database.execute("ALTER PUBLICATION pub SET TABLE t WHERE (1 / (a - 4) < 9)")
     database.execute("INSERT INTO t VALUES (4)")
     went_on = stream(database.uri, slot, "--peek", "--endpos", "now")
