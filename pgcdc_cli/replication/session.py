@@ -147,7 +147,11 @@ _REFUSED = (
         "give a certificate that the server accepts: sslcert, sslkey",
     ),
     (r"certificate|does not support SSL", ErrorKind.USAGE, "check sslmode, sslrootcert and sslcert"),
-    (r"closed the connection unexpectedly|Connection reset|Broken pipe", ErrorKind.CONNECTION, None),
+    (
+        r"closed the connection unexpectedly|Connection reset|Broken pipe|unexpected eof|EOF detected",
+        ErrorKind.CONNECTION,
+        None,
+    ),
 )
 _FAILED = re.compile(r"^(connection failed: |connection is bad: )+")
 _ATTEMPT = re.compile(
