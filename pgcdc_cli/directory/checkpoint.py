@@ -211,13 +211,17 @@ def _changed(what: str, old: str, new: str, *, hint: str | None = None) -> Pgcdc
 
 
 def allow_mending(checkpoint: Checkpoint, ours: Mapping[str, str]) -> Checkpoint:
-    """Let a stream that ended at invalid text go on with `invalid_text`: there was none in what is written.
+    """Let a stream that ends at invalid text go on with another `invalid_text`: there is none in its files.
 
-    Debezium's has an answer from the start. What is prepared is kept as it came, and read as it came.
+    Not while something is prepared: that is kept as it came, and is read as it came. An option that isn't
+    there is the format's default.
     """
-    if "invalid_text" not in ours or ours["format"] == "debezium" or checkpoint.prepared:
+    default = "replace" if ours["format"] == "debezium" else "stop"
+    if checkpoint.prepared or checkpoint.options.get("invalid_text", default) != "stop":
         return checkpoint
-    return replace(checkpoint, options={"invalid_text": ours["invalid_text"]} | checkpoint.options)
+    others = {name: value for name, value in checkpoint.options.items() if name != "invalid_text"}
+    wanted = {name: value for name, value in ours.items() if name == "invalid_text"}
+    return replace(checkpoint, options=others | wanted)
 
 
 def check_options(path: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> None:

@@ -108,7 +108,7 @@ _KINDS = {
     "57P05": ErrorKind.CONNECTION,
 }
 _CANCELLED = "it was cancelled, by a timeout of the server or with pg_cancel_backend: run again"
-_INVALID_NAME = "a name in the catalog is no valid text: rename it, or stream with --no-catalog"
+_INVALID_NAME = "a name or default in the catalog is no valid text: change it, or stream with --no-catalog"
 _CLASSES = {
     "08": ErrorKind.CONNECTION,
     "22": ErrorKind.USAGE,

@@ -116,6 +116,9 @@ def test_every_format_can_go_on(encoded, tmp_path, form):
 def test_debezium_replaces_unless_told_otherwise(encoded, tmp_path):
     database = encoded("SQL_ASCII")
     insert(database, b"a\xffb")
+    assert (
+        run(database, tmp_path, "--format", "debezium", *CONNECTOR, "--invalid-text", "stop").returncode == 8
+    )
     ran = run(database, tmp_path, "--format", "debezium", *CONNECTOR)
     assert ran.returncode == 0, ran.stderr
     assert "a\ufffdb".encode() in b"".join(path.read_bytes() for path in (tmp_path / "out").glob("*/*.jsonl"))
@@ -306,7 +309,7 @@ def test_names_that_are_no_text_end_the_stream_or_are_mended(named, tmp_path):
     assert asked.stderr == (
         'pgcdc: error: could not describe table "public.t\\xff": invalid byte sequence for encoding "UTF8":'
         " 0xff\n"
-        "hint: a name in the catalog is no valid text: rename it, or stream with --no-catalog\n"
+        "hint: a name or default in the catalog is no valid text: change it, or stream with --no-catalog\n"
     )
     ran = run(named, tmp_path, *WHOLE, *MENDED)
     assert ran.returncode == 0, ran.stderr
@@ -318,7 +321,7 @@ def test_names_that_are_no_text_end_the_stream_or_are_mended(named, tmp_path):
     assert [one.get("origin") for one in changes] == [None, "o\\xff"]
 
 
-@pytest.mark.parametrize("form", ["arrow", "debezium", "pretty"])
+@pytest.mark.parametrize("form", [pytest.param("arrow", marks=pytest.mark.long), "debezium", "pretty"])
 def test_every_format_has_an_answer_to_names_that_are_no_text(named, tmp_path, form):
     """But for wal2json's, which can't do without the catalog."""
     more = CONNECTOR if form == "debezium" else ()

@@ -123,7 +123,7 @@ def slot_idle(setup: Setup) -> Iterator[Finding]:
     if timeout is None or not timeout.number:
         return
     idle = dict(setup.session.ask(_IDLE, {}, "look for slots that nobody reads"))
-    for slot in setup.slots:
+    for slot in _looked_at(setup):
         if slot.name in idle:
             yield Finding(
                 "slot-idle",
