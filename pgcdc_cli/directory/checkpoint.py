@@ -213,6 +213,20 @@ def _changed(what: str, old: str, new: str, *, hint: str | None = None) -> Pgcdc
     return PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=hint)
 
 
+def allow_mending(checkpoint: Checkpoint, ours: Mapping[str, str]) -> Checkpoint:
+    """Let a stream that ends at invalid text go on with another `invalid_text`: there is none in its files.
+
+    Not while something is prepared: that is kept as it came, and is read as it came. An option that isn't
+    there is the format's default.
+    """
+    default = "replace" if ours["format"] == "debezium" else "stop"
+    if checkpoint.prepared or checkpoint.options.get("invalid_text", default) != "stop":
+        return checkpoint
+    others = {name: value for name, value in checkpoint.options.items() if name != "invalid_text"}
+    wanted = {name: value for name, value in ours.items() if name == "invalid_text"}
+    return replace(checkpoint, options=others | wanted)
+
+
 def check_options(path: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> None:
     """Refuse a checkpoint (at `path`) of another format, or with other options: USAGE."""
     for name in sorted(ours.keys() | theirs.keys()):

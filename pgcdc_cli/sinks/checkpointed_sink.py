@@ -19,6 +19,7 @@ from pgcdc_cli.changes.slice import Edge
 from pgcdc_cli.directory.checkpoint import (
     Checkpoint,
     StreamSource,
+    allow_mending,
     check_options,
     read_checkpoint,
     write_checkpoint,
@@ -138,6 +139,7 @@ class CheckpointedSink:
         if checkpoint is None:
             self._destination.check_unwritten()
         else:
+            checkpoint = allow_mending(checkpoint, self._options)
             check_options(self._checkpoint_path, self._options, checkpoint.options)
             self._files.disk.fsync_folder(self._files.root)
             self._spools.check(checkpoint.prepared)

@@ -81,7 +81,8 @@ class StreamRun:
                 self._start.check_position()
                 self._connect_until_done()
             except UndecodableError as error:
-                error.hint = self._keep(error.data)
+                if error.remedy is None:
+                    error.hint = self._keep(error.data)
                 if error.kind is ErrorKind.UNEXPECTED:
                     error.hint += ", and the traceback that --debug shows"
                 raise

@@ -121,7 +121,7 @@ class Snapshot:
             try:
                 yield SnapshotSession(self.session.here, name)
             except PgcdcError as error:
-                if error.kind is not ErrorKind.CONNECTION:
+                if not error.kind.rule.transient:
                     raise
                 log.warning("%s; connections that read the snapshot: %d", error.message, number + 1)
                 return
