@@ -23,7 +23,7 @@ from .delta import DeltaLake
 from .fold import Extras
 from .iceberg import IcebergLake
 from .identity import former_rows, remembered
-from .lake import CONTROL, CommitMark, Lake, LakeTable, is_conflict, new_session
+from .lake import CONTROL, CommitMark, Lake, LakeTable, is_conflict, new_session, plan_plainly
 from .merge_errors import MergeError, cause_of, hint_for
 from .merge_table import MergedRange, MergeTarget, merge_table
 from .options import ANY, CHANGELOG, MERGE, STOP, MergeOptions, parse_lsn
@@ -51,6 +51,9 @@ LAKES: Mapping[str, type[DeltaLake | IcebergLake]] = {"delta": DeltaLake, "icebe
 
 AT_ONCE = 4
 """Tables merged at the same time."""
+
+FEW_ROWS, FEW_BYTES = 10_000, 8 << 20
+"""Up to so many changes, into a table of files up to so large, are merged by plain plans."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -281,6 +284,8 @@ class _MergeRun:
         if mark.mode == CHANGELOG or extras.columns:
             check_names(work.table, work.version)
         target = self._lake.open(session, work.path)
+        if sum(file.rows for file in work.files) <= FEW_ROWS and target.size <= FEW_BYTES:
+            plan_plainly(session)
         done = target.merged_segment(mark.app_id)
         work = work.onto(done)
         before = self._rows_before(session, work, target)
