@@ -3,7 +3,7 @@
     python tests/benchmarks/follow.py [--merges 12] [--lake delta] [--beside DIR] [--json FILE]
 
 A segment is finished, and the time taken until the merge is reported: so the second that it looks at its
-directory in is part of it. `cpu` is the processor time of the command, Spark, and all. What is reported is the
+directory in is part of it. `cpu` is the processor time of the command, Spark and all. What is reported is the
 median of the later half, when Spark is warm, and its ratio to the second merge of all, the first that changes
 rows. With `--beside` another checkout's command follows the same segments, in turn; the ratio is ours to its.
 """
