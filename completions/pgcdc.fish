@@ -457,7 +457,7 @@ complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l variant -d 'json and jso
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l missing-toast -x -a 'error null' -d 'Unchanged TOAST values that nothing before them has'
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l readers -x -a 'any modern' -d 'Who reads the Delta tables: any reader, or such as know deletion vectors. Converts those that are there; without it new ones are for any'
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l recreated -x -a 'replace stop' -d 'A name that is another table\'s now, dropped and created anew or renamed: its rows replace the others, or the table stays as it is'
-complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l compact -d 'Then write the small files of merged tables together'
+complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l compact -d 'Then write the small files of each table together'
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l retain -x -d 'Then remove what only older versions of them need, as in 7d'
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l until -x -d 'Only segments that end there or before'
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l if-new -d 'End at once, without Spark, if nothing is new'

@@ -137,7 +137,7 @@ def spark_submit(  # noqa: PLR0913 - a command's options
     compact: Annotated[
         bool,
         typer.Option(
-            "--compact", help="Then write the small files of merged tables together.", rich_help_panel=WORK
+            "--compact", help="Then write the small files of each table together.", rich_help_panel=WORK
         ),
     ] = False,
     retain: Annotated[

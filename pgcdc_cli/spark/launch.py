@@ -40,6 +40,15 @@ _LOCALE = {"LC_ALL": "C.UTF-8"}
 
 _LOCAL_SETTINGS = {"spark.sql.shuffle.partitions": "8", "spark.ui.enabled": "false"}
 
+_LAZY_COMPILER = (
+    "-XX:Tier4InvocationThreshold=100000 -XX:Tier4MinInvocationThreshold=12000"
+    " -XX:Tier4CompileThreshold=300000 -XX:Tier4BackEdgeThreshold=800000"
+)
+"""A Java that stays compiles twenty times later what it runs often, as that takes cores from merges.
+
+What runs over many rows gets there all the same.
+"""
+
 # The driver runs here, with our Python, whatever the executors run.
 _CLUSTER_SETTINGS = {
     "spark.pyspark.driver.python": sys.executable,
@@ -137,7 +146,7 @@ def _submit(
     """Run the job with more arguments; returns its last result, which only one that follows may not have."""
     with tempfile.TemporaryDirectory(prefix="pgcdc-spark-") as scratch:
         home = find_spark_home()
-        environment = _environment(spark, home, Path(scratch))
+        environment = _environment(spark, home, Path(scratch), stays=options.follow is not None)
         job = [str(SCRIPT), *options.arguments(), "--json", *more]
         command = [*_command(options, spark, home, Path(scratch)), *job]
         log = Path(scratch) / "log"
@@ -180,11 +189,14 @@ def _checked_home(home: Path) -> Path:
     )
 
 
-def _environment(spark: SparkOptions, home: Path, scratch: Path) -> dict[str, str]:
+def _environment(spark: SparkOptions, home: Path, scratch: Path, *, stays: bool) -> dict[str, str]:
     settings: dict[str, str | None] = {"SPARK_HOME": str(home), **java_settings(scratch / "java"), **_LOCALE}
     if spark.is_local:
         # Otherwise workers take the first python3 on PATH.
         settings |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    if spark.is_local and stays:
+        # Options of Spark's own come later on Java's command line, and count.
+        settings["JDK_JAVA_OPTIONS"] = f"{_LAZY_COMPILER} {os.environ.get('JDK_JAVA_OPTIONS', '')}".rstrip()
     environment = {**os.environ, **settings}
     return {name: value for name, value in environment.items() if value is not None}
 

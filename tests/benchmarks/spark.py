@@ -32,7 +32,7 @@ import pgcdc_cli
 from pgcdc_cli.spark.jvm import java_settings
 from pgcdc_cli.spark.packages import DELTA, ICEBERG, NOT_NEEDED
 from pgcdc_cli.spark.pgcdc_merge.job import LAKES, merge
-from pgcdc_cli.spark.pgcdc_merge.lake import SETTINGS, LakeTable, new_session
+from pgcdc_cli.spark.pgcdc_merge.lake import SETTINGS, STATIC, LakeTable, new_session
 from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 
 COPYING = {
@@ -61,6 +61,7 @@ def start(options: argparse.Namespace) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings = {
         **LAKES["delta"].extensions,
+        **STATIC,
         **SETTINGS,
         "spark.sql.extensions": ",".join(lake.extensions["spark.sql.extensions"] for lake in LAKES.values()),
         "spark.jars.packages": f"{DELTA},{ICEBERG}",
@@ -90,7 +91,7 @@ class Bench:
     def directory(self, encoding: str) -> Directory:
         path = self.work / "in"
         shutil.rmtree(path, ignore_errors=True)
-        return Directory(path, FORMATS[encoding])
+        return Directory(path, FORMATS[encoding]())
 
     def load(self, directory: Directory, lake: str) -> Path:
         """Merge a directory's snapshot into a new warehouse, and keep a copy of that."""

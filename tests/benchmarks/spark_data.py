@@ -1,6 +1,7 @@
 """Directories for the Spark benchmark: a made-up history, in the files that `pgcdc stream -D` writes."""
 
 import json
+import os
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -126,29 +127,29 @@ class Directory:
         path = f"{table_folder('public', table.name)}/"
         path += file_name(self.number, Lsn(self.lsn + _TO_COMMIT), 1, self.encoding.suffix)
         (self.path / path).parent.mkdir(exist_ok=True)
-        size = checksum = 0
         described = table
-        with (self.path / path).open("wb") as file:
+        with (self.path / path).open("w+b") as file:
             for told, data in self._encoded(table, some):
                 described = told
-                size, checksum = size + len(data), zlib.crc32(data, checksum)
                 file.write(data)
+            file.flush()
+            if self.encoding.tail is not None:
+                file.write(self.encoding.tail(lambda at, size: os.pread(file.fileno(), size, at)))
+        size, checksum = _size_and_checksum(self.path / path)
         schema = f"schemas/{described.oid}-{described.fingerprint}.json"
         (self.path / schema).write_text(json.dumps({"format_version": 1, **described.to_json()}))
         facts = {"table": table.display, "path": path, "format": self.encoding.name, "rows": len(some)}
         return {**facts, "bytes": size, "crc32": checksum, "schema": schema, "unchanged": False}
 
     def _encoded(self, table: TableSchema, some: Changes) -> Iterator[tuple[TableSchema, bytes]]:
-        """Give the file's bytes, and the table as the format describes it."""
+        """Give the file's bytes but for its end, and the table as the format describes it."""
         if self.encoding.restartable is not None:
             self.encoding.restartable.restart("pg", self.last.get(table.display))
         for first in range(0, len(some), _SLICE):
             part = Changes(some.operations[first : first + _SLICE], some.ids[first : first + _SLICE])
             (piece,) = self.encoding.encode(self._slice(table, part)).pieces
             head = bytes(piece.head) if first == 0 else b""
-            last = first + _SLICE >= len(some)
-            tail = bytes(self.encoding.tail) if last else b""
-            yield piece.table, head + bytes(self.encoding.frame([piece.data])) + tail
+            yield piece.table, head + bytes(self.encoding.frame([piece.data]))
         self.last[table.display] = LastCommit(Lsn(self.lsn), 0)
 
     def _slice(self, table: TableSchema, part: Changes) -> Slice:
@@ -167,6 +168,14 @@ class Directory:
         ]
         self.lsn = int(commits[-1]) + 64
         return Slice(None, batches, boundaries=(Boundaries.of(commit_ends),))
+
+
+def _size_and_checksum(path: Path) -> tuple[int, int]:
+    size = checksum = 0
+    with path.open("rb") as file:
+        while data := file.read(1 << 20):
+            size, checksum = size + len(data), zlib.crc32(data, checksum)
+    return size, checksum
 
 
 def _micros(lsns: np.ndarray) -> np.ndarray:

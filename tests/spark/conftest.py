@@ -13,10 +13,11 @@ from spark_cluster import QUICK
 from pgcdc_cli.spark.jvm import java_settings
 from pgcdc_cli.spark.packages import DELTA, ICEBERG, NOT_NEEDED
 from pgcdc_cli.spark.pgcdc_merge.job import LAKES
-from pgcdc_cli.spark.pgcdc_merge.lake import SETTINGS
+from pgcdc_cli.spark.pgcdc_merge.lake import SETTINGS, STATIC
 
 _SETTINGS = {
     **LAKES["delta"].extensions,
+    **STATIC,
     **SETTINGS,
     "spark.sql.extensions": ",".join(f.extensions["spark.sql.extensions"] for f in LAKES.values()),
     "spark.jars.packages": f"{DELTA},{ICEBERG}",

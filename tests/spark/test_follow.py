@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from executables import executable
-from merge_directories import Directory, merged_rows
+from merge_directories import Directory, merge_into, merged_rows
 from merge_histories import TEXT, pg_type, table_schema
 from merge_notes import COLUMNS, ONE, TWO, insert
 from merge_oracle import Change
@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from test_spark_command import SUMMARY, command
 
 from pgcdc_cli.spark.launch import FollowControl
+from pgcdc_cli.spark.pgcdc_merge import job
 from pgcdc_cli.spark.pgcdc_merge.control import locked
 from pgcdc_cli.spark.pgcdc_merge.follow import Launcher, follow
 from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
@@ -74,6 +75,22 @@ def test_it_looks_at_once_when_it_is_asked_to(
     assert summaries[-1]["segment"] == 2
 
 
+def test_few_rows_and_a_small_table_take_few_jobs(
+    spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Spark itself would plan them, each stage is a job, planned by what the one before gave."""
+    scheduler = spark.sparkContext._jsc.sc().dagScheduler()
+    jobs = []
+    for lsn, few in ((10, 0), (20, 0), (30, 10)):
+        monkeypatch.setattr(job, "FEW_ROWS", few)
+        directory.segment([(ONE, [insert(lsn, lsn)])])
+        before = scheduler.numTotalJobs()
+        assert merge_into(spark, directory, warehouse)["error"] is None
+        jobs.append(scheduler.numTotalJobs() - before)
+    assert jobs[2] < jobs[1]
+    assert sorted(merged_rows(spark, warehouse, ONE)) == [("10",), ("20",), ("30",)]
+
+
 @pytest.fixture
 def spark_home(tmp_path: Path) -> Path:
     """A Spark that tells of two merges, and stays until its launcher lets it go."""
@@ -82,7 +99,10 @@ def spark_home(tmp_path: Path) -> Path:
     text = str(SUMMARY).replace("'", '"').replace("None", "null")
     said.write_text(text + "\n" + text.replace('"segment": 2', '"segment": 3') + "\n" + text + "\n")
     wait = 'for last; do :; done; flock -s "$last" true'
-    executable(tmp_path / "spark" / "bin" / "spark-submit", f"echo $* > {tmp_path}/trace; cat {said}; {wait}")
+    executable(
+        tmp_path / "spark" / "bin" / "spark-submit",
+        f"echo $* $JDK_JAVA_OPTIONS > {tmp_path}/trace; cat {said}; {wait}",
+    )
     return tmp_path / "spark"
 
 
@@ -104,7 +124,9 @@ def test_one_line_a_merge_until_a_signal_ends_it(spark_home: Path, number: signa
         "merged 2 tables up to segment 3, LSN 0/1C",
         "merged 2 tables up to segment 2, LSN 0/1C",
     ]
-    assert "--readers=any --follow=1.0" in (spark_home.parent / "trace").read_text()
+    trace = (spark_home.parent / "trace").read_text()
+    assert "--readers=any --follow=1.0" in trace
+    assert " -XX:Tier4CompileThreshold" in trace
 
 
 def test_what_makes_no_sense_for_one_that_stays(spark_home: Path) -> None:

@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from .lake import CONTROL, Lake, is_conflict
+from .lake import CONTROL, Lake, is_conflict, plan_plainly
 from .merge_errors import MergeError, cause_of
 from .options import MERGE
 from .segments import HadoopFiles, join
@@ -108,9 +108,10 @@ class ModeProgress:
 
 
 class ControlTable:
-    """The control table of a warehouse."""
+    """The control table of a warehouse, through a session of its own."""
 
     def __init__(self, spark: SparkSession, lake: Lake, warehouse: str) -> None:
+        plan_plainly(spark)
         self._spark = spark
         self._lake = lake
         self._record = join(warehouse, RECORD)

@@ -148,6 +148,12 @@ class DeltaTable:
     def exists(self) -> bool:
         return self.version is not None
 
+    @property
+    def size(self) -> int:
+        # Without the checksum, as a killed run leaves it, it takes reading the log.
+        known = self._snapshot.sizeInBytesIfKnown()
+        return int(known.get() if known.isDefined() else self._snapshot.sizeInBytes())
+
     def was_set_back(self, version: int) -> bool:
         return self.version is None or self.version < version
 

@@ -121,6 +121,11 @@ class IcebergTable:
     def exists(self) -> bool:
         return self._table is not None
 
+    @property
+    def size(self) -> int:
+        newest = None if self._table is None else self._table.currentSnapshot()
+        return 0 if newest is None else int(newest.summary().get("total-files-size") or 0)
+
     def _ancestors(self) -> Iterator[Any]:
         """Give the current snapshot and those before it, newest first."""
         snapshot = None if self._table is None else self._table.currentSnapshot()

@@ -23,7 +23,7 @@ from .delta import DeltaLake
 from .fold import Extras
 from .iceberg import IcebergLake
 from .identity import former_rows, remembered
-from .lake import CONTROL, CommitMark, Lake, LakeTable, is_conflict, new_session
+from .lake import CONTROL, CommitMark, Lake, LakeTable, is_conflict, new_session, plan_plainly
 from .merge_errors import MergeError, cause_of, hint_for
 from .merge_table import MergedRange, MergeTarget, merge_table
 from .options import ANY, CHANGELOG, MERGE, STOP, MergeOptions, parse_lsn
@@ -51,6 +51,9 @@ LAKES: Mapping[str, type[DeltaLake | IcebergLake]] = {"delta": DeltaLake, "icebe
 
 AT_ONCE = 4
 """Tables merged at the same time."""
+
+FEW_ROWS, FEW_BYTES = 10_000, 8 << 20
+"""Up to so many changes, into a table of files up to so large, are merged by plain plans."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -281,6 +284,8 @@ class _MergeRun:
         if mark.mode == CHANGELOG or extras.columns:
             check_names(work.table, work.version)
         target = self._lake.open(session, work.path)
+        if sum(file.rows for file in work.files) <= FEW_ROWS and target.size <= FEW_BYTES:
+            plan_plainly(session)
         done = target.merged_segment(mark.app_id)
         work = work.onto(done)
         before = self._rows_before(session, work, target)
@@ -308,7 +313,7 @@ class _MergeRun:
             ) from error
 
     def _maintain(self, control: ControlTable) -> None:
-        """Convert all tables, and keep up those that the run changed, if asked; what fails is a warning.
+        """Convert and keep up tables, if asked; what fails is a warning.
 
         It follows the control table's last word, which then holds what the marks of removed versions said.
         The versions after compaction are recorded before anything is removed, so that recorded ones can
@@ -316,21 +321,26 @@ class _MergeRun:
         """
         if self._options.readers is not None:
             self._convert(control)
-        rows = [row for row in self._summary.changed.values() if row.path is not None]
-        if self._options.compact and rows:
-            compacted = {row.key: row for row in _at_once(self._compacted, rows)}
-            control.finish(compacted)
-            self._summary.changed |= compacted
+        rows = [row for row in control.rows.values() if self._is_kept_up(row)]
+        if self._options.compact:
+            self._record(control, rows, _at_once(self._compacted, rows))
         if self._options.retain is not None and rows:
             _at_once(self._expire, [self._lake.control_location, *(str(row.path) for row in rows)])
 
     def _convert(self, control: ControlTable) -> None:
         wanted = [row for row in control.rows.values() if self._is_wanted(row)]
-        converted = {row.key: row for row in _at_once(self._converted, wanted)}
-        if converted != {row.key: row for row in wanted}:
-            control.finish(converted)
+        self._record(control, wanted, _at_once(self._converted, wanted))
+
+    def _record(self, control: ControlTable, before: list[ControlRow], rows: list[ControlRow]) -> None:
+        """Record what became of tables, unless all are as before."""
+        if before != rows:
+            control.finish({row.key: row for row in rows})
         changed = self._summary.changed
-        changed |= {key: row for key, row in converted.items() if key in changed}
+        changed |= {row.key: row for row in rows if row.key in changed}
+
+    def _is_kept_up(self, row: ControlRow) -> bool:
+        """Say whether a row is of a table to keep up: of one that stays, a merge's own, else any."""
+        return self._is_wanted(row) and (self._options.follow is None or row.key in self._summary.changed)
 
     def _is_wanted(self, row: ControlRow) -> bool:
         """Say whether a row is of a table that there is, and of those to merge."""
@@ -349,7 +359,11 @@ class _MergeRun:
 
     def _compacted(self, row: ControlRow) -> ControlRow:
         try:
-            return replace(row, version=self._open(str(row.path)).compact())
+            table = self._open(str(row.path))
+            # Of a table that others changed the next merge has to find the version that was recorded.
+            if row.version is None or table.was_set_back(row.version) or table.written_since(row.version):
+                return row
+            return replace(row, version=table.compact())
         except (PySparkException, Py4JJavaError) as error:
             self._summary.warn(f'could not compact "{row.table}": {cause_of(error)}')
             return row

@@ -27,6 +27,21 @@ SETTINGS = {
 }
 """What every session has."""
 
+STATIC = {
+    # By default each expression takes note of the Python line that made it: thousands of calls of the JVM.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+}
+"""What Spark has from its beginning."""
+
+_PLAIN = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.databricks.delta.optimizeWrite.enabled": "false",
+}
+"""For few rows it takes longest to compile plans, to plan each stage anew, and to divide one task's work."""
+
 CONTROL = "_pgcdc"
 """Where the control table is."""
 
@@ -96,6 +111,11 @@ class LakeTable(Protocol):
 
     @property
     def exists(self) -> bool: ...
+
+    @property
+    def size(self) -> int:
+        """Bytes in its files; 0 where there is no table."""
+        ...
 
     def was_set_back(self, version: int) -> bool:
         """Say whether the table is no longer what followed from a version."""
@@ -205,6 +225,12 @@ def new_session(spark: SparkSession, lake: Lake) -> SparkSession:
     for name, value in {**SETTINGS, **lake.settings}.items():
         session.conf.set(name, value)
     return session
+
+
+def plan_plainly(session: SparkSession) -> None:
+    """Have a session take the plainest plans, which suit few rows and a small table."""
+    for name, value in _PLAIN.items():
+        session.conf.set(name, value)
 
 
 def alterations(

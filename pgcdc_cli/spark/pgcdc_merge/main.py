@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from .follow import Launcher, follow
 from .job import LAKES, merge
-from .lake import SETTINGS
+from .lake import SETTINGS, STATIC
 from .merge_errors import MergeError
 from .options import FORMAT_VERSION, MERGE, PACKAGES, PROGRESS, merge_options, parser
 
@@ -63,7 +63,7 @@ def _write_progress(done: Mapping[str, Any]) -> None:
 def _spark(table_format: str) -> SparkSession:
     lake = LAKES[table_format]
     builder = SparkSession.builder
-    for name, value in {**lake.extensions, **SETTINGS}.items():
+    for name, value in {**lake.extensions, **STATIC, **SETTINGS}.items():
         builder = builder.config(name, _joined(value) if name == _EXTENSIONS else value)
     spark = builder.getOrCreate()
     if not _has_class(spark, lake.class_file):
