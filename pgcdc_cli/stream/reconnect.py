@@ -61,10 +61,13 @@ class RetryPolicy:
         """A lost connection is worth a warning; a server that isn't there will be an error soon enough."""
         return logging.WARNING if self._server_is_there or self._for_ever else logging.INFO
 
-    def connected(self) -> None:
+    def connected(self) -> float | None:
+        """Take note of a working connection; gives the seconds that there was none, None at first."""
         self._connected_at = time.monotonic()
+        away = None if self._lost_at is None else self._connected_at - self._lost_at
         self._lost_at = None
         self._server_is_there = True
+        return away
 
     def after(self, error: PgcdcError) -> float | None:
         """Seconds to wait before another try; None if there is none.

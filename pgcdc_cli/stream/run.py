@@ -164,7 +164,9 @@ class StreamRun:
                         options,
                         client_encoding=text.client_encoding,
                     )
-                retries.connected()
+                level, away = retries.level, retries.connected()
+                if away is not None:
+                    log.log(level, "connected again after %.1f s", away)
                 encoder = self._encoder(identity.database, text, again.streamed)
                 self._loop.run(connection, encoder, timeline.follow, partial(self._read_again, again))
             self._sink.close()
