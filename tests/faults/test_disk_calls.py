@@ -70,7 +70,18 @@ class Runs:
         line = stream_command(
             self._log.uri,
             slot,
-            *(option, out, *others, "--two-phase", "--endpos", self._log.last, "-F", self._fsync, "-s", "0.02"),
+            *(
+                option,
+                out,
+                *others,
+                "--two-phase",
+                "--endpos",
+                self._log.last,
+                "-F",
+                self._fsync,
+                "-s",
+                "0.02",
+            ),
         )
         failing = [sys.executable, COMMAND, how, *map(str, target), calls, *line[3:]]
         first = subprocess.run(failing, capture_output=True, text=True, timeout=120, check=False)
