@@ -8,7 +8,7 @@ function __pgcdc_at
     test "$command" = "$argv"
 end
 function __pgcdc_ask
-    pgcdc __complete $argv (commandline -cp) 2>/dev/null
+    command -q pgcdc; and pgcdc __complete $argv (commandline -cp) 2>/dev/null
 end
 complete -c pgcdc -f
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a demo -d 'See the whole way once: server, load, files, Spark, proof'

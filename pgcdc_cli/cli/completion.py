@@ -232,7 +232,7 @@ def _fish(nodes: list[Node]) -> Iterator[str]:
     yield '    test "$command" = "$argv"'
     yield "end"
     yield "function __pgcdc_ask"
-    yield "    pgcdc __complete $argv (commandline -cp) 2>/dev/null"
+    yield "    command -q pgcdc; and pgcdc __complete $argv (commandline -cp) 2>/dev/null"
     yield "end"
     yield "complete -c pgcdc -f"
     for node in nodes:
