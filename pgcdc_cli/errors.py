@@ -36,6 +36,7 @@ class ErrorKind(Enum):
     UNEXPECTED = Rule(1, False, "run again with --debug and report the traceback")
     USAGE = Rule(2, False, "see --help")
     CONNECTION = Rule(3, True, "check that the server is running and reachable, and -h, -p and -d")
+    NOT_READY = Rule(3, True, "the server is starting up or shutting down, or ended the session: run again")
     AUTHENTICATION = Rule(4, False, "check user, password (PGPASSWORD, ~/.pgpass or -W) and pg_hba.conf")
     RIGHTS = Rule(4, False, "the role needs REPLICATION, and SELECT on what it reads")
     SLOT_MISSING = Rule(5, False, "create it with: pgcdc slot create NAME, or add --create-slot")
@@ -79,9 +80,12 @@ class UndecodableError(PgcdcError):
     """Bytes from the wire that are no message of the protocol.
 
     `data` is the message, or the whole frame where that is malformed. Of kind UNEXPECTED where it may well be
-    one: an error of ours came up over it.
+    one: an error of ours came up over it. With a `remedy` there is nothing to report.
     """
 
-    def __init__(self, message: str, data: bytes, kind: ErrorKind = ErrorKind.PROTOCOL) -> None:
-        super().__init__(kind, message)
+    def __init__(
+        self, message: str, data: bytes, kind: ErrorKind = ErrorKind.PROTOCOL, *, remedy: str | None = None
+    ) -> None:
+        super().__init__(kind, message, hint=remedy)
         self.data = data
+        self.remedy = remedy

@@ -55,14 +55,23 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+_START_SPARK = (
+    "tests/demo/",
+    "tests/spark/test_launch",
+    "tests/spark/test_merge_cluster",
+    "tests/spark/test_merge_kills",
+    "tests/spark/test_spark_command",
+)
+
+
 def _scope(nodeid: str) -> str:
     """Name the tests that run in one process.
 
-    That is a file's, but all that share a Spark, whose start takes long; and all that start one themselves,
+    That is a file's, but all that share a Spark, whose start takes long; and all that start more themselves,
     so that there is one such at a time.
     """
     path = nodeid.partition("::")[0]
-    if path.startswith(("tests/demo/", "tests/spark/test_launch")):
+    if path.startswith(_START_SPARK):
         return "own spark"
     return "spark" if path.startswith("tests/spark/") else path
 

@@ -9,21 +9,26 @@ from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
 
 class Proxy:
-    """A TCP port in front of a server's Unix socket, for everything that can go wrong on a wire."""
+    """A TCP port before a server's Unix socket or port, for everything that can go wrong on a wire."""
 
-    def __init__(self, server: EmbeddedServer) -> None:
-        self._target = f"{server.socket_directory}/.s.PGSQL.5432"
+    def __init__(self, server: EmbeddedServer | int) -> None:
+        self._target = server if isinstance(server, int) else f"{server.socket_directory}/.s.PGSQL.5432"
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._gates: list[threading.Event] = []
         self._add_gate()
         self._budget: int | None = None
+        self._once = False
         self._delay = 0.0
         self._sockets: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
 
+    @property
+    def port(self) -> int:
+        return self._listener.getsockname()[1]
+
     def uri(self, database: str, user: str = "postgres") -> str:
-        return f"postgresql://{user}@127.0.0.1:{self._listener.getsockname()[1]}/{database}?sslmode=disable"
+        return f"postgresql://{user}@127.0.0.1:{self.port}/{database}?sslmode=disable"
 
     def stall(self) -> None:
         """Let nothing through any more, in either direction, without closing anything."""
@@ -61,9 +66,9 @@ class Proxy:
             with contextlib.suppress(OSError):
                 client.shutdown(socket.SHUT_WR)
 
-    def cut_after(self, size: int) -> None:
-        """Close all connections once `size` more bytes have come from the server."""
-        self._budget = size
+    def cut_after(self, size: int, *, once: bool = False) -> None:
+        """Close all connections after `size` more bytes from the server; unless `once`, later ones, too."""
+        self._budget, self._once = size, once
 
     def close(self) -> None:
         self.resume()
@@ -82,9 +87,10 @@ class Proxy:
                 client = self._listener.accept()[0]
             except OSError:
                 return
-            upstream = socket.socket(socket.AF_UNIX)
+            by_port = isinstance(self._target, int)
+            upstream = socket.socket(socket.AF_INET if by_port else socket.AF_UNIX)
             try:
-                upstream.connect(self._target)
+                upstream.connect(("127.0.0.1", self._target) if by_port else self._target)
             except OSError:
                 client.close()
                 upstream.close()
@@ -116,6 +122,7 @@ class Proxy:
                     self._budget -= len(data)
                 sink.sendall(data)
                 if self._budget == 0:
+                    self._budget = None if self._once else 0
                     self.cut()
         with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_RDWR)

@@ -18,6 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pgcdc_cli.changes.origin import Origin
+from pgcdc_cli.changes.resnapshot import TableResnapshot
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.types.kernels import Booleans, Int64s
@@ -125,13 +126,15 @@ class Stamps:
 class SnapshotPosition:
     """Where a batch of snapshot rows stands: in which table, and whether it begins or ends that.
 
-    Only where a table ends is it known to be the last one with rows.
+    Only where a table ends is it known to be the last one with rows. `incremental` ones are read while the
+    table is streamed, and say nothing of that.
     """
 
     first_table: bool
     last_table: bool
     begins: bool
     ends: bool
+    incremental: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -264,7 +267,8 @@ class Edge:
     is none, as at the end of a snapshot or a prepare); `transactions` counts those that ended in the slice,
     empty ones included; `commit_ts` is when the last of them committed (0 where all were messages outside of
     any). `prepared` are the transactions that are prepared here; None says that nothing changed. `read` is
-    the table of a snapshot that ends here, where another run may go on behind it.
+    the table of a snapshot that ends here, where another run may go on behind it. `resnapshots` are all
+    tables that are read while they are streamed, as far as they are here; None says that nothing changed.
     """
 
     commit_lsn: Lsn
@@ -273,6 +277,7 @@ class Edge:
     commit_ts: int = field(default=0, compare=False)
     prepared: tuple[Prepared, ...] | None = None
     read: TableRead | None = None
+    resnapshots: tuple[TableResnapshot, ...] | None = None
 
 
 class LastCommit(NamedTuple):

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 import typer
 
 from pgcdc_cli.cli import (
+    candidates,
     demo,
     doctor,
     help_command,
@@ -103,7 +104,7 @@ def _print_version(ctx: typer.Context, value: bool) -> None:
 
 
 def _load_config(ctx: typer.Context, path: Path | None) -> None:
-    if path is None or ctx.resilient_parsing:
+    if path is None:
         return
     from pgcdc_cli.cli.config_file import read_defaults
 
@@ -230,6 +231,8 @@ def run(arguments: list[str], program: str = PROGRAM) -> int:
     try:
         if program == recvlogical.PROGRAM:
             status = _invoke(root_command().commands["recvlogical"], program, arguments)
+        elif arguments[:1] == [candidates.COMMAND]:
+            status = candidates.complete(root_command(), arguments[1:])
         else:
             status = _invoke(root_command(), PROGRAM, arguments)
         flush()

@@ -1,7 +1,8 @@
 """Completion scripts for bash, zsh and fish, from the command tree.
 
-They are static: a completion costs no start of Python. Each first finds the command among the words before
-the cursor (`pgcdc slot create`), then offers its members, its options, or an option's values.
+What pgcdc itself has they know: that costs no start of Python. Each first finds the command among the words
+before the cursor (`pgcdc slot create`), then offers its members, its options, or an option's values. For the
+names of slots, tables and the like they ask `pgcdc __complete` (`candidates.py`).
 """
 
 import shlex
@@ -14,22 +15,45 @@ _HEAD = "# Completion of pgcdc's command line; written by: python -m pgcdc_cli.c
 _HELP = "Show help and exit"
 
 
+_KINDS = {
+    "-d": "databases",
+    "-S": "slots",
+    "--publication": "publications",
+    "--table": "tables",
+    "--exclude-table": "tables",
+    "--resnapshot": "tables",
+    "--add-table": "tables",
+    "--drop-table": "tables",
+    "--set-table": "tables",
+    "--schema": "schemas",
+    "--add-schema": "schemas",
+    "--drop-schema": "schemas",
+}
+_NEW = {"pgcdc slot create", "pgcdc publication create"}
+_OF_DIRECTORIES = {"pgcdc show", "pgcdc spark-submit"}
+
+
 class Option(NamedTuple):
-    """`values` is None for a flag, else the words offered; `files` is `d` or `f` where names of those are."""
+    """`values` is None for a flag, else the words offered; `files` is `d` or `f` where names of those are.
+
+    `asked` is the kind of names that `pgcdc __complete` gives.
+    """
 
     names: tuple[str, ...]
     summary: str
     values: tuple[str, ...] | None
-    files: str
+    files: str = ""
+    asked: str = ""
 
 
 class Node(NamedTuple):
-    """A command as completion sees it; `files` says that its arguments are paths."""
+    """A command as completion sees it; `files` says that its arguments are paths, `asked` which names."""
 
     words: str
     members: tuple[tuple[str, str], ...]
     options: tuple[Option, ...]
     files: str
+    asked: str
 
 
 def scripts(root: ClickCommand) -> dict[str, str]:
@@ -44,22 +68,27 @@ def scripts(root: ClickCommand) -> dict[str, str]:
 
 
 def _node(path: Sequence[str], command: ClickCommand) -> Node:
+    words = " ".join(path)
     members = getattr(command, "commands", {}).items()
-    options = [_option(p) for p in command.params if p.param_type_name == "option"]
+    options = [_option(words, p) for p in command.params if p.param_type_name == "option"]
     arguments = [value_name(p) for p in command.params if p.param_type_name == "argument"]
     return Node(
-        " ".join(path),
+        words,
         tuple((name, summary(member)) for name, member in members),
-        (*options, Option(("-?", "--help"), _HELP, None, "")),
+        (*options, Option(("-?", "--help"), _HELP, None)),
         "".join(map(_files, arguments)),
+        f"{path[1]}s" if len(path) > 2 and words not in _NEW and arguments else "",
     )
 
 
-def _option(parameter: ClickParameter) -> Option:
+def _option(command: str, parameter: ClickParameter) -> Option:
     value = value_name(parameter)
     names = (*parameter.opts, *parameter.secondary_opts)
     words = tuple(choices(parameter)) if value else None
-    return Option(names, (parameter.help or "").rstrip("."), words, _files(value))
+    asked = next((_KINDS[name] for name in names if name in _KINDS), "")
+    if asked == "tables" and command in _OF_DIRECTORIES:
+        asked = "stored"
+    return Option(names, (parameter.help or "").rstrip("."), words, _files(value), asked)
 
 
 def _files(value: str) -> str:
@@ -81,6 +110,13 @@ def _bash(nodes: list[Node]) -> Iterator[str]:
     yield "    # bash 3 has no compopt, and quotes nothing then."
     yield "    compopt -o filenames 2>/dev/null"
     yield '    _pgcdc_offer "$@"'
+    yield "}"
+    yield "_pgcdc_ask() {"
+    yield "    # Names are compared and quoted, never expanded: anybody may have made them."
+    yield "    local line"
+    yield "    while IFS= read -r line; do"
+    yield '        [[ "$line" == "$word"* ]] && COMPREPLY+=("$(printf %q "$line")")'
+    yield '    done < <(pgcdc __complete "$1" "${COMP_LINE:0:COMP_POINT}" 2>/dev/null)'
     yield "}"
     yield "_pgcdc() {"
     yield '    local word="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD-1]}"'
@@ -105,6 +141,8 @@ def _bash(nodes: list[Node]) -> Iterator[str]:
         yield f"            options={shlex.quote(' '.join(_option_names(node)))}"
         if node.files:
             yield f'            case "$word" in -*) ;; *) {_bash_files(node.files)} ;; esac'
+        if node.asked:
+            yield f'            case "$word" in -*) ;; *) _pgcdc_ask {node.asked} ;; esac'
         yield "            ;;"
     yield "    esac"
     yield '    case "$word" in'
@@ -116,6 +154,8 @@ def _bash(nodes: list[Node]) -> Iterator[str]:
 
 
 def _bash_values(option: Option) -> str:
+    if option.asked:
+        return f"_pgcdc_ask {option.asked}"
     if option.files:
         return _bash_files(option.files)
     return f'_pgcdc_offer -W {shlex.quote(" ".join(option.values))} -- "$word"' if option.values else ":"
@@ -128,6 +168,10 @@ def _bash_files(kind: str) -> str:
 def _zsh(nodes: list[Node]) -> Iterator[str]:
     yield "#compdef pgcdc"
     yield _HEAD
+    yield "_pgcdc_ask() {"
+    yield '    local -a names=("${(@f)$(pgcdc __complete $1 "${words[1,CURRENT-1]} " 2>/dev/null)}")'
+    yield '    compadd -- "${(@)names:#}"'
+    yield "}"
     yield "_pgcdc() {"
     yield '    local command=pgcdc previous="${words[CURRENT-1]}" i'
     yield "    local -a members options"
@@ -151,6 +195,8 @@ def _zsh(nodes: list[Node]) -> Iterator[str]:
         yield f"            options=({_zsh_words((n, o.summary) for o in node.options for n in o.names)})"
         if node.files:
             yield f"            {_zsh_files(node.files)}"
+        if node.asked:
+            yield f'            [[ "${{words[CURRENT]}}" == -* ]] || _pgcdc_ask {node.asked}'
         yield "            ;;"
     yield "    esac"
     yield '    if [[ "${words[CURRENT]}" == -* ]]; then _describe -o option options'
@@ -164,6 +210,8 @@ def _zsh_words(words: Iterable[tuple[str, str]]) -> str:
 
 
 def _zsh_values(option: Option) -> str:
+    if option.asked:
+        return f"_pgcdc_ask {option.asked}"
     if option.files:
         return _zsh_files(option.files)
     return f"compadd -- {shlex.join(option.values)}" if option.values else "_message value"
@@ -183,6 +231,9 @@ def _fish(nodes: list[Node]) -> Iterator[str]:
     yield "    end"
     yield '    test "$command" = "$argv"'
     yield "end"
+    yield "function __pgcdc_ask"
+    yield "    pgcdc __complete $argv (commandline -cp) 2>/dev/null"
+    yield "end"
     yield "complete -c pgcdc -f"
     for node in nodes:
         at = f"complete -c pgcdc -n '__pgcdc_at {node.words}'"
@@ -192,11 +243,15 @@ def _fish(nodes: list[Node]) -> Iterator[str]:
             yield f"{at} {_fish_option(option)} -d {_fish_text(option.summary)}"
         if node.files:
             yield f"{at} -F"
+        if node.asked:
+            yield f"{at} -a '(__pgcdc_ask {node.asked})'"
 
 
 def _fish_option(option: Option) -> str:
     words = [f"-l {n[2:]}" if n.startswith("--") else f"-s {shlex.quote(n[1:])}" for n in option.names]
-    if option.files:
+    if option.asked:
+        words.append(f"-x -a '(__pgcdc_ask {option.asked})'")
+    elif option.files:
         words.append("-r -F")
     elif option.values is not None:
         words.append(f"-x -a {_fish_text(' '.join(option.values))}" if option.values else "-x")

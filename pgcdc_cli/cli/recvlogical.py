@@ -356,7 +356,9 @@ class Confirmations:
     def __call__(self, totals: "RunTotals") -> None:
         if totals.durable_lsn != self._told:
             self._told = totals.durable_lsn
-            _say(f"confirming write up to {totals.edge_lsn}, flush to {totals.durable_lsn} (slot {self._slot})")
+            _say(
+                f"confirming write up to {totals.edge_lsn}, flush to {totals.durable_lsn} (slot {self._slot})"
+            )
 
 
 def _say(text: str) -> None:

@@ -3,6 +3,7 @@
 import json as json_text
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from itertools import chain, islice
 from pathlib import Path
 from shutil import get_terminal_size
@@ -13,6 +14,7 @@ import typer
 from pgcdc_cli.cli import show_options as options
 from pgcdc_cli.cli import stream_options
 from pgcdc_cli.cli.command_tree import Command, examples, usage_error
+from pgcdc_cli.cli.pager import paged
 from pgcdc_cli.cli.printing import facts, table, text_of, wants_colour, write
 from pgcdc_cli.cli.target import read_config
 from pgcdc_cli.cli.units import name_and_value
@@ -30,9 +32,6 @@ _HEADINGS = {
     "M": "MESSAGES",
     "R": "SNAPSHOT",
 }
-
-_UNLIMITED = sys.maxsize
-"""A terminal's width for which no value is too long."""
 
 
 def register(app: typer.Typer) -> None:
@@ -79,7 +78,7 @@ def show(  # noqa: PLR0913 - a command's options
     what pg_recvlogical captured of pgoutput. Of a directory, finished segments are shown, with all tables
     merged. Of a directory of JSON lines or Arrow files, --format debezium makes Debezium's events.
 
-    WHEN is an LSN or a time in ISO form, UTC unless it says otherwise.
+    WHEN is an LSN or a time in ISO form, UTC unless it says otherwise. On a terminal PAGER shows it.
     """
     from pgcdc_cli.reader.change_filter import ChangeFilter
 
@@ -92,17 +91,22 @@ def show(  # noqa: PLR0913 - a command's options
         if json or full or stat or follow or tail or wanted != ChangeFilter():
             raise usage_error("--format debezium goes with --partial and --limit alone")
         config = read_config(connector_config, connector_property or [])
-        _write(islice(_events(paths, config, values_only=record == "value", partial=partial), limit))
+        events = islice(_events(paths, config, values_only=record == "value", partial=partial), limit)
+        with paged():
+            _write(events)
         return
     _check_reading(paths, follow=follow, stat=stat, limit=limit, tail=tail)
     shown = options.Shown(paths, tables or [], wanted)
     changes = shown.follow(tail) if follow else shown.read(partial=partial)
     chosen = options.first_or_last(changes, limit, None if follow else tail)
-    _write(
+    lines = (
         _statistics(chosen, json=json)
         if stat
-        else map(_printer("jsonl" if json else form, full=full), chosen)
+        # Of a row whose other changes aren't shown, the one shown last needn't be the one before.
+        else map(_printer("jsonl" if json else form, full=full, remember=not (operations or columns)), chosen)
     )
+    with nullcontext() if follow else paged():
+        _write(lines)
     # What --limit left unread may hold more tables.
     if not follow and next(changes, None) is None:
         shown.refuse_unmatched()
@@ -185,26 +189,28 @@ def _events(
     return map(_for_terminals, lines) if sys.stdout.isatty() else lines
 
 
-def _printer(form: str | None, *, full: bool) -> Callable[["StoredChange"], str]:
+def _printer(form: str | None, *, full: bool, remember: bool) -> Callable[["StoredChange"], str]:
     if (form or ("pretty" if sys.stdout.isatty() else "jsonl")) == "pretty":
-        return _pretty_printer(_UNLIMITED if full else get_terminal_size().columns)
+        return _pretty_printer(full=full, remember=remember)
     terminal = sys.stdout.isatty()
     return lambda change: _for_terminals(change.line) if terminal else change.line
 
 
-def _pretty_printer(width: int) -> Callable[["StoredChange"], str]:
+def _pretty_printer(*, full: bool, remember: bool) -> Callable[["StoredChange"], str]:
+    from pgcdc_cli.formats.earlier_rows import EarlierRows
     from pgcdc_cli.formats.pretty import render_line, render_message
     from pgcdc_cli.formats.terminal import Style
     from pgcdc_cli.reader.capture_reader import CapturedMessage
     from pgcdc_cli.reader.stored_file import undecodable
 
-    style = Style(colour=wants_colour(sys.stdout), width=width)
+    style = Style(colour=wants_colour(sys.stdout), width=get_terminal_size().columns, full=full)
+    earlier = EarlierRows() if remember else None
 
     def pretty(change: "StoredChange") -> str:
         if isinstance(change, CapturedMessage):
             return render_message(change.message, change.relations, style)
         try:
-            return render_line(change.line, style).removesuffix("\n")
+            return render_line(change.line, style, earlier).removesuffix("\n")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise undecodable("a change", f"{error!r} in {change.line[:200]}") from error
 

@@ -143,6 +143,15 @@ def _checkpoint_content(checkpoint: "Checkpoint") -> dict[str, Any]:
         "prepared": [{"gid": one.gid, "xid": one.xid} for one in checkpoint.prepared],
         "unfinished_files": len(checkpoint.files),
         "unfinished_rows": sum(file.state.rows for file in checkpoint.files),
+        "resnapshot": [
+            {
+                "table": one.table,
+                "rows": one.rows,
+                "stage": one.stage,
+                "rows_to_repeat": len(one.moved),
+            }
+            for one in checkpoint.resnapshots
+        ],
     }
 
 
@@ -181,6 +190,9 @@ def _checkpoint_facts(checkpoint: "Checkpoint | None") -> Iterator[tuple[str, st
     yield "durable to", str(checkpoint.end_lsn)
     if checkpoint.prepared:
         yield "prepared", ", ".join(safe(one.gid) for one in checkpoint.prepared)
+    for one in checkpoint.resnapshots:
+        done = "done" if one.stage == "done" else "going on"
+        yield "read again", f"{safe(one.table)}: {one.rows:,} rows, {done}"
     if checkpoint.files:
         rows = sum(file.state.rows for file in checkpoint.files)
         yield (

@@ -67,6 +67,7 @@ def stream(  # noqa: PLR0913 - a command's options
     peek: stream_options.Peek = False,
     snapshot: stream_options.Snapshot = None,
     snapshot_workers: stream_options.SnapshotWorkers = None,
+    resnapshot: stream_options.Resnapshot = None,
     startpos: stream_options.Startpos = None,
     no_loop: stream_options.NoLoop = False,
     status_interval: stream_options.StatusInterval = "10s",
@@ -193,6 +194,9 @@ def stream(  # noqa: PLR0913 - a command's options
         peek=looks,
         invalid_text=invalid_text,
         selection=selection,
+        resnapshot=stream_options.resnapshot(
+            target.format_class, resnapshot, snapshot, keeps=keeps and not looks
+        ),
     )
     if looks and not peek:
         say(f'nothing is taken from slot "{source.slot}": -f - takes what it prints')

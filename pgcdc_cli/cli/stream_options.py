@@ -69,6 +69,13 @@ Snapshot = Annotated[
         help="Where the stream is new, make the slot, and write the tables' rows first; only: then end."
     ),
 ]
+Resnapshot = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATTERN",
+        help="Read published tables like this once more, while streaming: schema.table, * and ?.",
+    ),
+]
 AcceptGap = Annotated[
     bool, typer.Option("--accept-gap", help="Start over, as a new stream, where changes were lost.")
 ]
@@ -394,6 +401,19 @@ def check_snapshot(
         raise usage_error(f"--snapshot {snapshot} makes a slot, and --peek only looks: use -f - or -D")
     if startpos is not None:
         raise usage_error("--snapshot begins where the snapshot is: it excludes -I/--startpos")
+
+
+def resnapshot(
+    form: "type[Format | RawFormat]", given: list[str] | None, snapshot: str | None, *, keeps: bool
+) -> "tuple[NamePattern, ...]":
+    """Read the patterns of tables to be read again; refuse what that can't go with."""
+    if given:
+        check_has_snapshots(form, "--resnapshot")
+        if not keeps:
+            raise usage_error("--resnapshot: a checkpoint has to know how far it is: use -f FILE or -D")
+        if snapshot == "only":
+            raise usage_error("--resnapshot reads while it streams, and --snapshot only ends before")
+    return _patterns("--resnapshot", given, 2)
 
 
 def check_has_snapshots(form: "type[Format | RawFormat]", what: str) -> None:

@@ -13,7 +13,9 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
+from typing import cast, get_args
 
+from pgcdc_cli.changes.resnapshot import Key, Stage, TableResnapshot
 from pgcdc_cli.changes.slice import LastCommit, Prepared, TableRead
 from pgcdc_cli.directory.disk import Disk, damaged
 from pgcdc_cli.directory.json_fields import JsonFields, dump, load
@@ -97,7 +99,7 @@ class Checkpoint:
     that were prepared and not ended before `end_lsn`; their spools are durable. While the rows that come
     before a stream are read, `end_lsn` is 0/0; the slot is not there yet, and `creating` is where it is about
     to be made, None as long as that isn't known. `read` are the tables whose rows are there, as of positions
-    beyond `end_lsn`.
+    beyond `end_lsn`. `resnapshots` are the tables that are read while they are streamed, as far as they are.
     """
 
     source: StreamSource
@@ -112,6 +114,7 @@ class Checkpoint:
     prepared: tuple[Prepared, ...] = ()
     creating: Lsn | None = None
     read: tuple[TableRead, ...] = ()
+    resnapshots: tuple[TableResnapshot, ...] = ()
 
 
 def read_checkpoint(disk: Disk, path: str) -> Checkpoint | None:
@@ -210,6 +213,20 @@ def _changed(what: str, old: str, new: str, *, hint: str | None = None) -> Pgcdc
     return PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=hint)
 
 
+def allow_mending(checkpoint: Checkpoint, ours: Mapping[str, str]) -> Checkpoint:
+    """Let a stream that ends at invalid text go on with another `invalid_text`: there is none in its files.
+
+    Not while something is prepared: that is kept as it came, and is read as it came. An option that isn't
+    there is the format's default.
+    """
+    default = "replace" if ours["format"] == "debezium" else "stop"
+    if checkpoint.prepared or checkpoint.options.get("invalid_text", default) != "stop":
+        return checkpoint
+    others = {name: value for name, value in checkpoint.options.items() if name != "invalid_text"}
+    wanted = {name: value for name, value in ours.items() if name == "invalid_text"}
+    return replace(checkpoint, options=others | wanted)
+
+
 def check_options(path: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> None:
     """Refuse a checkpoint (at `path`) of another format, or with other options: USAGE."""
     for name in sorted(ours.keys() | theirs.keys()):
@@ -246,6 +263,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
             "prepared": [_encode_prepared(one) for one in checkpoint.prepared],
             **({} if checkpoint.creating is None else {"creating": str(checkpoint.creating)}),
             **({"read": [_encode_read(one) for one in checkpoint.read]} if checkpoint.read else {}),
+            **_encode_resnapshots(checkpoint.resnapshots),
         }
     )
     return body[:-1] + b',"crc32":%d}\n' % zlib.crc32(body)
@@ -288,6 +306,23 @@ def _encode_read(one: TableRead) -> dict[str, object]:
     return {"table": one.oid, "lsn": str(one.position)}
 
 
+def _encode_resnapshots(tables: Sequence[TableResnapshot]) -> dict[str, object]:
+    found = [
+        {
+            "oid": one.oid,
+            "table": one.table,
+            "key": list(one.key),
+            "rows": one.rows,
+            "after": None if one.after is None else list(one.after),
+            "moved": [list(key) for key in one.moved],
+            "lsn": str(one.position),
+            "stage": one.stage,
+        }
+        for one in tables
+    ]
+    return {"resnapshot": found} if found else {}
+
+
 def _encode_pending(pending: PendingRotation) -> dict[str, object]:
     renames = [{"from": old, "to": new} for old, new in pending.renames]
     return {"line": pending.line, "renames": renames, "manifest_size": pending.manifest_size}
@@ -317,6 +352,9 @@ def decode(data: bytes) -> Checkpoint:
         prepared=tuple(_decode_prepared(item) for item in fields.items("prepared")),
         creating=None if fields.missing("creating") else fields.lsn("creating"),
         read=() if fields.missing("read") else tuple(_decode_read(item) for item in fields.items("read")),
+        resnapshots=()
+        if fields.missing("resnapshot")
+        else tuple(_decode_resnapshot(item) for item in fields.items("resnapshot")),
     )
     fields.end()
     if encode(checkpoint) != data:
@@ -400,6 +438,31 @@ def _decode_read(data: object) -> TableRead:
     read = TableRead(fields.count("table"), fields.lsn("lsn"))
     fields.end()
     return read
+
+
+def _decode_resnapshot(data: object) -> TableResnapshot:
+    fields = JsonFields(data, "a table that is read again")
+    found = TableResnapshot(
+        fields.count("oid"),
+        fields.text("table"),
+        _decode_key(fields.items("key")),
+        fields.count("rows"),
+        None if fields.null("after") else _decode_key(fields.items("after")),
+        tuple(_decode_key(item) for item in fields.items("moved")),
+        fields.lsn("lsn"),
+        cast("Stage", fields.text("stage")),
+    )
+    if found.stage not in get_args(Stage):
+        raise ValueError(f'"{found.stage}" is no stage of a table that is read again')
+    fields.end()
+    return found
+
+
+def _decode_key(items: object) -> Key:
+    key = tuple(text for text in items if isinstance(text, str)) if isinstance(items, list) else ()
+    if not key or len(key) != len(cast("list[object]", items)):
+        raise ValueError("a key is no list of texts")
+    return key
 
 
 def _decode_pending(fields: JsonFields | None) -> PendingRotation | None:

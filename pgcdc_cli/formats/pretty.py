@@ -6,26 +6,28 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from shutil import get_terminal_size
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal
 
 import pyarrow as pa
 
 from pgcdc_cli.changes.slice import Slice
 from pgcdc_cli.formats.capabilities import Capabilities
+from pgcdc_cli.formats.earlier_rows import Change, EarlierRows
 from pgcdc_cli.formats.interface import Data, EncodedSlice, Piece
 from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.formats.lines import join_bytes
 from pgcdc_cli.formats.terminal import ELLIPSIS, Style, safe, shorten
 from pgcdc_cli.pgoutput import messages as m
 
-Change: TypeAlias = dict[str, Any]
-
 _JSONL = JsonlFormat(layout="stream", transactions=True)
 
 
 @dataclass(frozen=True, slots=True)
 class PrettyFormat:
-    """Everything into one stream, with transaction brackets; values are cut so that lines fit `width`."""
+    """Everything into one stream, with transaction brackets; values are cut so that lines fit `width`.
+
+    Updates show what they replaced as far as they, or changes before them, tell.
+    """
 
     name: ClassVar[str] = "pretty"
     suffix: ClassVar[str] = ".txt"
@@ -37,6 +39,7 @@ class PrettyFormat:
 
     colour: bool = False
     width: int = field(default_factory=lambda: get_terminal_size().columns)
+    _earlier: EarlierRows = field(default_factory=EarlierRows)
 
     def encode(self, slice_: Slice) -> EncodedSlice:
         """Encode the rows of a slice; a PROTOCOL error where a value is no valid UTF-8."""
@@ -50,7 +53,7 @@ class PrettyFormat:
     def _rendered(self, piece: Piece) -> Piece:
         style = Style(self.colour, self.width)
         lines = bytes(_JSONL.frame([piece.data])).removesuffix(b"\n").split(b"\n")
-        text = "".join(render_line(line, style) for line in lines).encode()
+        text = "".join(render_line(line, style, self._earlier) for line in lines).encode()
         return Piece(piece.target, piece.rows, piece.first_commit_lsn, piece.last_commit_lsn, text)
 
 
@@ -61,10 +64,14 @@ _WIDEST_NAME = 24
 Paint = Callable[[str], str]
 
 
-def render_line(line: str | bytes, style: Style) -> str:
-    """Render a JSON line; one that is nested too deeply to be read is shown as it is, in part."""
+def render_line(line: str | bytes, style: Style, earlier: EarlierRows | None = None) -> str:
+    """Render a JSON line; one that is nested too deeply to be read is shown as it is, in part.
+
+    `earlier` has the changes before it, and takes this one.
+    """
     try:
-        return render_change(parse_line(line), style)
+        change = parse_line(line)
+        return render_change(change if earlier is None else earlier.complete(change), style)
     except RecursionError:
         text = line if isinstance(line, str) else line.decode()
         return f"  {shorten(text, style.room(2))}\n"
@@ -101,35 +108,76 @@ def _head(verb: str, change: Change, style: Style, rest: str = "") -> str:
 
 
 def _insert(change: Change, style: Style) -> Iterator[str]:
-    verb = "ROW" if change["op"] == "R" else "INSERT"
-    yield _head(style.added(verb), change, style)
-    yield from _values({**image(change, "new"), **_unchanged(change)}, style, style.added)
+    verb = style.added("ROW" if change["op"] == "R" else "INSERT")
+    cells = [_Cell(name, value, style.added) for name, value in image(change, "new").items()]
+    return _changed(verb, change, [*cells, *_unchanged(change, style)], style)
 
 
 def _delete(change: Change, style: Style) -> Iterator[str]:
-    yield _head(style.removed("DELETE"), change, style)
-    yield from _values(image(change, "old"), style, style.removed)
+    cells = [_Cell(name, value, style.removed) for name, value in image(change, "old").items()]
+    return _changed(style.removed("DELETE"), change, cells, style)
 
 
 def _update(change: Change, style: Style) -> Iterator[str]:
-    pairs = " ".join(f"{name}={shown(value)}" for name, value in change.get("key", {}).items())
-    key = f" {shorten(pairs, style.room(40))}" if pairs else ""
-    yield _head(style.changed("UPDATE"), change, style, key)
     old, new = image(change, "old"), image(change, "new")
-    differing = {name: value for name, value in new.items() if old.get(name) != value}
-    unchanged = _unchanged(change)
-    names = _Names([*differing, *unchanged], style)
-    for name, value in differing.items():
-        yield names.label(name) + _difference(old.get(name), value, names.room, style)
-    for name in unchanged:
-        yield names.label(name) + style.dim(UNCHANGED)
-    if not differing and not unchanged:
-        yield " " * _INDENT + style.dim("(no difference)")
+    cells = [
+        _Cell(name, value, style.added, old.get(name, _NOT_KNOWN))
+        for name, value in new.items()
+        if old.get(name) != value and not (name in change.get("key", {}) and name not in old)
+    ]
+    cells += _unchanged(change, style)
+    return _changed(style.changed("UPDATE"), change, cells or [_NO_DIFFERENCE], style)
 
 
-def _difference(old: str | None, new: str, room: int, style: Style) -> str:
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """A column's value, and the one that it replaced, if it did; "" names no column."""
+
+    name: str
+    value: str
+    paint: Paint
+    old: str | None = None
+
+    def brief(self, style: Style) -> str:
+        """Write it as a word of a line."""
+        name = f"{safe(self.name)}=" if self.name else ""
+        before = "" if self.old is None else style.removed(_word(self.old)) + style.dim(_ARROW)
+        return name + before + self.paint(_word(self.value))
+
+
+_NO_DIFFERENCE = _Cell("", "(no difference)", str)
+_NOT_KNOWN = "?"
+
+
+def _word(text: str) -> str:
+    """Quote as SQL does what would not be seen as one word."""
+    plain = text in _SAID or not (set(text) & set(" '=")) or text[:1] in {'"', "{", "["}
+    return safe(text if plain else "'" + text.replace("'", "''") + "'")
+
+
+def _changed(verb: str, change: Change, cells: Sequence[_Cell], style: Style) -> Iterator[str]:
+    """Write a change in one line if it fits the terminal, else as a block."""
+    shows_key = change["op"] == "U"
+    line = " ".join(cell.brief(style) for cell in cells)
+    whole = _head(verb, change, style, (_key(change, style) if shows_key else "") + "  " + line)
+    if len(_COLOURS.sub("", whole)) <= style.width:
+        yield whole
+        return
+    yield _head(verb, change, style, _key(change, style))
+    names = _Names([cell.name for cell in cells], style)
+    for cell in cells:
+        yield names.label(cell.name) + _difference(cell, names.room, style)
+
+
+def _key(change: Change, style: Style) -> str:
+    pairs = " ".join(f"{name}={_word(shown(value))}" for name, value in change.get("key", {}).items())
+    return f" {shorten(pairs, style.room(40))}" if pairs else ""
+
+
+def _difference(cell: _Cell, room: int, style: Style) -> str:
+    old, new = cell.old, cell.value
     if old is None:
-        return style.added(shorten(new, room))
+        return cell.paint(shorten(new, room))
     half = max((room - len(_ARROW)) // 2, 1)
     # What one side leaves over is the other's.
     old_room = max(half, room - len(_ARROW) - len(new))
@@ -168,8 +216,8 @@ _RENDERERS: Mapping[str, Callable[[Change, Style], Iterator[str]]] = {
 }
 
 
-def _unchanged(change: Change) -> dict[str, str]:
-    return dict.fromkeys(change.get("unchanged", []), UNCHANGED)
+def _unchanged(change: Change, style: Style) -> list[_Cell]:
+    return [_Cell(name, UNCHANGED, style.dim) for name in change.get("unchanged", [])]
 
 
 class _Names:
@@ -183,15 +231,11 @@ class _Names:
         return " " * _INDENT + shorten(name, self._width).ljust(self._width) + "  "
 
 
-def _values(values: Mapping[str, str], style: Style, paint: Paint) -> Iterator[str]:
-    names = _Names(list(values), style)
-    for name, value in values.items():
-        yield names.label(name) + paint(shorten(value, names.room))
-
-
 NULL = "NULL"
 UNCHANGED = "(unchanged)"
 _QUOTED = frozenset(["", UNCHANGED])
+_SAID = frozenset([UNCHANGED, "(no difference)"])
+_COLOURS = re.compile(r"\x1b\[\d*m")
 
 
 class Number(str):

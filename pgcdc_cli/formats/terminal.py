@@ -1,5 +1,6 @@
 """How text gets to a person's terminal: shortened, coloured, and with nothing in it that a terminal obeys."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,14 +29,18 @@ def shorten(text: str, width: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """`width` is the terminal's, in characters; without `colour` no escape sequence is written."""
+    """`width` is the terminal's, in characters; without `colour` no escape sequence is written.
+
+    With `full` values are not shortened to fit it.
+    """
 
     colour: bool = False
     width: int = 80
+    full: bool = False
 
     def room(self, used: int) -> int:
         """Say how many characters are left of a line, and at least a few."""
-        return max(self.width - used, _SHORTEST)
+        return sys.maxsize if self.full else max(self.width - used, _SHORTEST)
 
     def _painter(self, code: str) -> Callable[[str], str]:
         return (lambda text: f"\x1b[{code}m{text}\x1b[0m") if self.colour else str

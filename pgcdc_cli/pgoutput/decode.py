@@ -16,7 +16,7 @@ from pgcdc_cli.frames import POSTGRES_EPOCH
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.messages import BINARY, NULL, TEXT, UNCHANGED_TOAST, Message, Tag
-from pgcdc_cli.types.database_text import STRICT, DatabaseText
+from pgcdc_cli.types.database_text import INVALID_NAME_HINT, STRICT, DatabaseText
 
 LATEST_WIRE_TIME = 2**63 - 1 - POSTGRES_EPOCH
 """A later one would not fit 64 bits once it counts from 1970."""
@@ -173,9 +173,11 @@ class _Cursor:
         try:
             decoded = self.text.name(text)
         except UnicodeDecodeError as error:
-            raise self.error(
+            failure = self.error(
                 f"{what} at byte {self.at} is not UTF-8: {error.reason} at byte {self.at + error.start}"
-            ) from None
+            )
+            failure.hint = failure.remedy = INVALID_NAME_HINT
+            raise failure from None
         self.offset = end + 1
         return decoded
 

@@ -101,7 +101,10 @@ class MessageBuffer:
                 text=self.text,
             )
         except UndecodableError as error:
-            raise self.error(number, error.message) from None
+            failure = self.error(number, error.message)
+            if error.remedy is not None:
+                failure.hint = failure.remedy = error.remedy
+            raise failure from None
 
     def sizes(self, numbers: Int64s) -> Int64s:
         return self.ends[numbers] - self.starts[numbers]
@@ -119,7 +122,10 @@ class MessageBuffer:
 
     def error(self, number: int, message: str) -> UndecodableError:
         """Make an error about one message that says where in the log it is."""
-        return UndecodableError(f"{message} (LSN {Lsn(int(self.lsn[number]))})", self.message(number))
+        # What tells of a table or a type has none, and stands before the change that has.
+        later = self.lsn[number:]
+        lsn = int(later[np.argmax(later > 0)])
+        return UndecodableError(f"{message} (LSN {Lsn(lsn)})", self.message(number))
 
 
 def as_buffer(values: NDArray[np.int32] | NDArray[np.uint8]) -> pa.Buffer:

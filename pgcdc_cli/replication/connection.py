@@ -36,11 +36,8 @@ _DROP = {"55000": ErrorKind.USAGE}
 _START = {"XX000": ErrorKind.USAGE}
 """So it is that pgoutput refuses an option it doesn't know."""
 
-_INVALID_TEXT = {"22021", "22P05"}
-"""A character is invalid, or has no equivalent in the client's encoding."""
-
 _STREAM = {
-    **dict.fromkeys(_INVALID_TEXT, ErrorKind.PROTOCOL),
+    **dict.fromkeys(session.INVALID_TEXT, ErrorKind.PROTOCOL),
     "42704": ErrorKind.PUBLICATION,
     "0A000": ErrorKind.PUBLICATION,
     "22": ErrorKind.PUBLICATION,
@@ -50,6 +47,9 @@ _STREAM = {
 filter can't be computed. That the slot can't be read by now needn't mean that it is lost: where the next
 connection is made, the slot is looked at.
 """
+
+_POSITION = re.compile(r"\b[0-9A-F]{1,8}/[0-9A-F]{1,8}$", re.MULTILINE)
+"""Where in the log the server was, at the end of an error's context, in whatever language."""
 
 _SLOT_FACTS = """
 SELECT slot_type, database, current_database(),
@@ -61,6 +61,10 @@ FROM pg_replication_slots s WHERE slot_name = {}
 SYNCED_HINT = "nothing is lost: promote the standby, or connect to the primary"
 
 INVALID_TEXT_HINT = "mend it in the source before it is read, or go on with --invalid-text replace or escape"
+_UNCONVERTED_HINT = (
+    "--peek --invalid-text escape shows which column it is: mend it in the source before it is read, or go on"
+    " with --invalid-text replace or escape"
+)
 _STREAMING_HINT = "servers fail so at some transactions only where they stream them: --streaming off"
 _PUBLICATION_HINT = "create the publication; then make the slot anew, or advance it past this point"
 
@@ -102,7 +106,7 @@ class ReplicationConnection:
         self._feedback: Feedback | None = None
         self._read_ahead: ReadAhead | None = None
         self._heard = 0.0
-        self._slot = ""
+        self._slot = self._copied_slot = ""
         self._publications: tuple[str, ...] = ()
         self._streams = False
         self._missing: PgcdcError | None = None
@@ -214,6 +218,7 @@ class ReplicationConnection:
         """Copy a logical slot, from its position on; give the name of the copy, gone with this connection."""
         name = f"pgcdc_peek_{self._connection.info.backend_pid}"
         self._row(self._slot_copy(slot, name, temporary=True), f'copy slot "{slot}"')
+        self._copied_slot = slot
         return name
 
     def _slot_copy(self, old: str, new: str, *, temporary: bool) -> str:
@@ -299,7 +304,7 @@ class ReplicationConnection:
         elif now - self._heard > self._patience:
             raise PgcdcError(
                 ErrorKind.CONNECTION,
-                f'could not receive from slot "{self._slot}": the server has been silent for'
+                f'could not receive from slot "{self._known_slot}": the server has been silent for'
                 f" {now - self._heard:.0f} s",
             )
 
@@ -358,10 +363,17 @@ class ReplicationConnection:
             self._logged.add(message)
             log.warning("server: %s", message)
 
+    @property
+    def _known_slot(self) -> str:
+        """The slot as the user named it, where a copy is read, too."""
+        return self._copied_slot or self._slot
+
     def _stream_failure(self, error: psycopg.Error) -> PgcdcError:
-        failure = session.server_failure(f'receive from slot "{self._slot}"', error, _STREAM)
-        if error.sqlstate in _INVALID_TEXT:
-            failure.hint = INVALID_TEXT_HINT
+        failure = session.server_failure(f'receive from slot "{self._known_slot}"', error, _STREAM)
+        if error.sqlstate in session.INVALID_TEXT:
+            position = _POSITION.search(error.diag.context or "")
+            where = f" (LSN {position[0]})" if position else ""
+            return PgcdcError(failure.kind, f"{failure.message}{where}", hint=_UNCONVERTED_HINT)
         if failure.kind is ErrorKind.PUBLICATION and error.sqlstate == session.UNDEFINED_OBJECT:
             failure.hint = _PUBLICATION_HINT
         if self._streams and error.sqlstate == session.INTERNAL_ERROR and "could not map file" in str(error):
@@ -369,7 +381,7 @@ class ReplicationConnection:
         return failure
 
     def _start_failure(self, error: psycopg.Error) -> PgcdcError:
-        failure = session.server_failure(f'start streaming from slot "{self._slot}"', error, _START)
+        failure = session.server_failure(f'start streaming from slot "{self._known_slot}"', error, _START)
         if failure.kind is not ErrorKind.SLOT_INVALIDATED:
             return failure
         row = self._slot_facts()
@@ -381,7 +393,7 @@ class ReplicationConnection:
         try:
             return self._connection.execute(query).fetchone()
         except psycopg.Error as error:
-            raise session.server_failure(f'look at slot "{self._slot}"', error) from error
+            raise session.server_failure(f'look at slot "{self._known_slot}"', error) from error
 
     def _confirmed_flush(self) -> Lsn:
         """Ask for the slot's own position, so that no update says less, or says 0."""
@@ -389,7 +401,7 @@ class ReplicationConnection:
         try:
             row = self._connection.execute(query.format(sql.Literal(self._slot))).fetchone()
         except psycopg.Error as error:
-            raise session.server_failure(f'look at slot "{self._slot}"', error) from error
+            raise session.server_failure(f'look at slot "{self._known_slot}"', error) from error
         return Lsn.parse(str(row[0])) if row and row[0] else Lsn(0)
 
     def _row(self, command: str, doing: str, kinds: session.Kinds | None = None) -> tuple[Any, ...]:

@@ -80,11 +80,14 @@ _SET_UP: dict[SessionKind, bytes] = {
 
 UNDEFINED_OBJECT = "42704"
 INTERNAL_ERROR = "XX000"
+INVALID_TEXT = ("22021", "22P05")
+"""A character is invalid, or has no equivalent in the client's encoding."""
 NOT_IN_PREREQUISITE_STATE = "55000"
 
 _KINDS = {
     "3D000": ErrorKind.USAGE,
     "25006": ErrorKind.USAGE,
+    **dict.fromkeys(INVALID_TEXT, ErrorKind.PROTOCOL),
     "0A000": ErrorKind.USAGE,
     "42501": ErrorKind.RIGHTS,
     "42710": ErrorKind.SLOT_EXISTS,
@@ -99,12 +102,13 @@ _KINDS = {
     "25P04": ErrorKind.CONNECTION,
     "55P03": ErrorKind.CONNECTION,
     "57014": ErrorKind.CONNECTION,
-    "57P01": ErrorKind.CONNECTION,
-    "57P02": ErrorKind.CONNECTION,
-    "57P03": ErrorKind.CONNECTION,
+    "57P01": ErrorKind.NOT_READY,
+    "57P02": ErrorKind.NOT_READY,
+    "57P03": ErrorKind.NOT_READY,
     "57P05": ErrorKind.CONNECTION,
 }
 _CANCELLED = "it was cancelled, by a timeout of the server or with pg_cancel_backend: run again"
+_INVALID_NAME = "a name or default in the catalog is no valid text: change it, or stream with --no-catalog"
 _CLASSES = {
     "08": ErrorKind.CONNECTION,
     "22": ErrorKind.USAGE,
@@ -112,6 +116,7 @@ _CLASSES = {
     "42": ErrorKind.USAGE,
 }
 _HINTS = {
+    **dict.fromkeys(INVALID_TEXT, _INVALID_NAME),
     "3D000": "check -d",
     "25006": "connect to the primary: a standby is read only",
     "40001": "run again; hot_standby_feedback = on keeps a standby from having to cancel what it is asked",
@@ -126,8 +131,12 @@ _HINTS = {
 _CHECK_KEY = "check sslkey, a file that its owner alone may read (chmod 600), and sslpassword"
 _REFUSED = (
     (r"private key", ErrorKind.USAGE, _CHECK_KEY),
+    (
+        r"starting up|shutting down|not (yet )?accepting|recovery mode|terminating connection",
+        ErrorKind.NOT_READY,
+        None,
+    ),
     (r"Is the server running|timeout expired|translate host|resolve host", ErrorKind.CONNECTION, None),
-    (r"starting up|shutting down|not yet accepting|recovery mode", ErrorKind.CONNECTION, None),
     (r"too many|remaining connection slots|max_wal_senders", ErrorKind.CONNECTION, _HINTS["53300"]),
     (r"WAL sender|walsender|permission denied", ErrorKind.RIGHTS, None),
     (r"database .* does not exist", ErrorKind.USAGE, _HINTS["3D000"]),
@@ -138,14 +147,22 @@ _REFUSED = (
         "give a certificate that the server accepts: sslcert, sslkey",
     ),
     (r"certificate|does not support SSL", ErrorKind.USAGE, "check sslmode, sslrootcert and sslcert"),
-    (r"closed the connection unexpectedly|Connection reset|Broken pipe", ErrorKind.CONNECTION, None),
+    (
+        r"closed the connection unexpectedly|Connection reset|Broken pipe|unexpected eof|EOF detected",
+        ErrorKind.CONNECTION,
+        None,
+    ),
 )
 _FAILED = re.compile(r"^(connection failed: |connection is bad: )+")
 _ATTEMPT = re.compile(
     r"^- host: (?:None|'(.*?)'), port: (?:None|'(.*?)'), hostaddr: (?:None|'(.*?)'): ", re.MULTILINE
 )
 _WHERE = re.compile(r"^connection to server (?:at|on) .*? failed: ")
-_PINGS = {Ping.OK: ErrorKind.AUTHENTICATION, Ping.NO_ATTEMPT: ErrorKind.USAGE}
+_PINGS = {
+    Ping.OK: ErrorKind.AUTHENTICATION,
+    Ping.REJECT: ErrorKind.NOT_READY,
+    Ping.NO_ATTEMPT: ErrorKind.USAGE,
+}
 
 
 def connect(conninfo: str, *, replication: bool = False, kind: SessionKind = "fixed") -> SessionConnection:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from pgcdc_cli.changes.resnapshot import TableResnapshot
 from pgcdc_cli.changes.slice import Edge, LastCommit, Prepared, TableRead
 from pgcdc_cli.changes.spool import Spools
 from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource
@@ -130,17 +131,19 @@ class LastEdge:
     `last_commit` is the last transaction written, None before the first.
     `prepared` are the transactions that are prepared and not ended there.
     `read` are the tables whose rows are written, as of a later position.
+    `resnapshots` are the tables that are read while they are streamed.
     """
 
     lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
     last_commit: LastCommit | None = None
     prepared: tuple[Prepared, ...] = ()
     read: tuple[TableRead, ...] = ()
+    resnapshots: tuple[TableResnapshot, ...] = ()
 
     @property
     def tables_differ(self) -> bool:
-        """Are there tables as of a later position? They aren't what the database was at any one moment."""
-        return bool(self.read)
+        """Are there rows as of a later position? They aren't what the database was at any one moment."""
+        return bool(self.read) or any(one.position > self.lsn for one in self.resnapshots)
 
     def advance(self, lsn: Lsn) -> None:
         """Go on to a position; never back."""
@@ -157,3 +160,5 @@ class LastEdge:
             self.last_commit = LastCommit.after(self.last_commit, edge)
         if edge.prepared is not None:
             self.prepared = edge.prepared
+        if edge.resnapshots is not None:
+            self.resnapshots = edge.resnapshots

@@ -19,6 +19,7 @@ from pgcdc_cli.changes.slice import Edge
 from pgcdc_cli.directory.checkpoint import (
     Checkpoint,
     StreamSource,
+    allow_mending,
     check_options,
     read_checkpoint,
     write_checkpoint,
@@ -138,6 +139,7 @@ class CheckpointedSink:
         if checkpoint is None:
             self._destination.check_unwritten()
         else:
+            checkpoint = allow_mending(checkpoint, self._options)
             check_options(self._checkpoint_path, self._options, checkpoint.options)
             self._files.disk.fsync_folder(self._files.root)
             self._spools.check(checkpoint.prepared)
@@ -145,7 +147,11 @@ class CheckpointedSink:
             self._checkpoint = checkpoint
             self._save(recovered)
             self._edge = LastEdge(
-                recovered.end_lsn, recovered.last_commit, recovered.prepared, recovered.read
+                recovered.end_lsn,
+                recovered.last_commit,
+                recovered.prepared,
+                recovered.read,
+                recovered.resnapshots,
             )
         self._spools.clear(self._edge.prepared)
 
@@ -169,7 +175,7 @@ class CheckpointedSink:
         """Take over where the stream comes from; what was written under another identity is finished."""
         if checkpoint.stream_id != self._saved.stream_id:
             # What would make the tables alike is lost.
-            self._edge.read = ()
+            self._edge.read = self._edge.resnapshots = ()
             self._finish()
         source, stream_id, end_lsn = checkpoint.source, checkpoint.stream_id, checkpoint.end_lsn
         self._save(replace(self._saved, source=source, stream_id=stream_id, end_lsn=end_lsn))
@@ -285,6 +291,7 @@ class CheckpointedSink:
             files=self.outputs.entries(),
             creating=None if self._edge.lsn else self._saved.creating,
             read=self._edge.read,
+            resnapshots=self._edge.resnapshots,
         )
 
     def _fsync(self, changed: list[OutputFile]) -> None:

@@ -4,11 +4,10 @@ Frames are decoded and assembled into slices of changes by `pgoutput/streamed.py
 `formats/`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from pgcdc_cli.changes.slice import Slice
-from pgcdc_cli.changes.table_starts import TableStarts
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.formats.interface import EncodedSlice, Format
 from pgcdc_cli.formats.raw import RawFormat
@@ -72,15 +71,22 @@ class FrameEncoder(Protocol):
 
 
 class ChangeEncoder:
-    """Decodes, assembles, formats; as much at a time as memory should hold."""
+    """Decodes, assembles, formats; as much at a time as memory should hold.
+
+    `look_at` takes each slice before it is formatted, and gives what of it is to be.
+    """
 
     def __init__(
-        self, decoder: PgoutputDecoder, encoding: Format, mender: TextMender, starts: TableStarts
+        self,
+        decoder: PgoutputDecoder,
+        encoding: Format,
+        mender: TextMender,
+        look_at: Callable[[Slice], Slice],
     ) -> None:
         self._decoder = decoder
         self._encoding = encoding
         self._mender = mender
-        self._starts = starts
+        self._look_at = look_at
 
     @property
     def in_transaction(self) -> bool:
@@ -101,7 +107,7 @@ class ChangeEncoder:
         """
         try:
             for decoded in self._decoder.slices(frames):
-                yield self._encode(self._starts.news(decoded), frames)
+                yield self._encode(self._look_at(decoded), frames)
         except (PgcdcError, MemoryError):
             raise
         except Exception as error:

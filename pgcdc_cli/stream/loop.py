@@ -92,11 +92,16 @@ class StreamLoop:
         self._report = report
 
     def run(
-        self, connection: ReplicationConnection, encoder: FrameEncoder, follow_timeline: Callable[[], None]
+        self,
+        connection: ReplicationConnection,
+        encoder: FrameEncoder,
+        follow_timeline: Callable[[], None],
+        at_edge: Callable[[], None],
     ) -> None:
         """Go on until the run is to end; raises PgcdcError CONNECTION where the server ends the stream.
 
-        `follow_timeline` is called before anything that came is taken into the sink.
+        `follow_timeline` is called before anything that came is taken into the sink, `at_edge` at the end of
+        whole transactions.
         """
         receiver = BatchReceiver(connection, encoder, self._end, self._must_end, self._sink.pace)
         self._writer.last_data = time.monotonic()
@@ -108,6 +113,8 @@ class StreamLoop:
             if received.closed:
                 raise PgcdcError(ErrorKind.CONNECTION, "could not go on: the server ended the stream")
             self._checkpoint_if_due(encoder)
+            if not (encoder.in_transaction or encoder.ended or self._must_end()):
+                at_edge()
             self.acknowledge(connection)
             self._report(self._writer.totals)
 

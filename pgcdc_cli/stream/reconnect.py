@@ -5,13 +5,13 @@ import random
 import time
 from collections.abc import Iterator
 
-from pgcdc_cli.errors import PgcdcError
+from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 FIRST_ATTEMPTS = 4
-"""Attempts to make the first connection: over half a second, enough for a server that is just starting."""
+"""Attempts to make the first connection where nothing says that a server is there: over half a second."""
 
 GIVE_UP_AFTER = 600.0
-"""Seconds without a working connection after which a run that had one gives up."""
+"""Seconds without a working connection after which a run that had one, or knows of a server, gives up."""
 
 STEADY = 1.0
 """Seconds that a connection must last; after shorter ones the waits grow, so that no server is hammered."""
@@ -54,20 +54,25 @@ class RetryPolicy:
         self._attempts = 0
         self._lost_at: float | None = None
         self._connected_at: float | None = None
-        self._was_connected = False
+        self._server_is_there = False
 
     @property
     def level(self) -> int:
         """A lost connection is worth a warning; a server that isn't there will be an error soon enough."""
-        return logging.WARNING if self._was_connected or self._for_ever else logging.INFO
+        return logging.WARNING if self._server_is_there or self._for_ever else logging.INFO
 
     def connected(self) -> None:
         self._connected_at = time.monotonic()
         self._lost_at = None
-        self._was_connected = True
+        self._server_is_there = True
 
     def after(self, error: PgcdcError) -> float | None:
-        """Seconds to wait before another try; None if there is none."""
+        """Seconds to wait before another try; None if there is none.
+
+        A server that says that it is starting up or shutting down is there: a service that is started with
+        it, at boot or in a failover, waits for it as for one that it had.
+        """
+        self._server_is_there |= error.kind is ErrorKind.NOT_READY
         self._attempts += 1
         now = time.monotonic()
         self._lost_at = self._lost_at or now
@@ -78,6 +83,6 @@ class RetryPolicy:
             return None
         if self._for_ever:
             return next(self._backoff)
-        if not self._was_connected and self._attempts >= FIRST_ATTEMPTS:
+        if not self._server_is_there and self._attempts >= FIRST_ATTEMPTS:
             return None
         return None if now - self._lost_at > GIVE_UP_AFTER else next(self._backoff)

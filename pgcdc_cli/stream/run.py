@@ -4,9 +4,12 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 
 from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.catalog.table_facts import describe_alone
+from pgcdc_cli.changes.resnapshot_moves import StreamedTables
+from pgcdc_cli.changes.slice import Slice
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.changes.table_starts import TableStarts
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
@@ -18,13 +21,14 @@ from pgcdc_cli.pgoutput.messages import Relation
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy
 from pgcdc_cli.pgoutput.streamed import PgoutputDecoder
 from pgcdc_cli.replication.commands import PluginOptions
-from pgcdc_cli.replication.connection import ReplicationConnection
+from pgcdc_cli.replication.connection import ReplicationConnection, SystemIdentity
 from pgcdc_cli.sinks.base import Sink
 from pgcdc_cli.stream.encode import ChangeEncoder, FrameEncoder, RawEncoder
 from pgcdc_cli.stream.invalid_text import TextMender
 from pgcdc_cli.stream.loop import Heartbeats, SliceWriter, StreamLoop
 from pgcdc_cli.stream.receive import TICK
 from pgcdc_cli.stream.reconnect import RetryPolicy
+from pgcdc_cli.stream.resnapshot import Output, Resnapshot, Source
 from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals, SnapshotPlan, StreamSettings
 from pgcdc_cli.stream.snapshot import Begun, SlotSnapshot, Snapshot
 from pgcdc_cli.stream.snapshot_tables import Wanted, find_tables, rows_to_come
@@ -77,7 +81,8 @@ class StreamRun:
                 self._start.check_position()
                 self._connect_until_done()
             except UndecodableError as error:
-                error.hint = self._keep(error.data)
+                if error.remedy is None:
+                    error.hint = self._keep(error.data)
                 if error.kind is ErrorKind.UNEXPECTED:
                     error.hint += ", and the traceback that --debug shows"
                 raise
@@ -136,7 +141,8 @@ class StreamRun:
         with connection:
             with self._signals.interruptible():
                 identity = connection.identify_system()
-            self._end.resolve_now(identity.wal_position)
+            if not settings.resnapshot:
+                self._end.resolve_now(identity.wal_position)
             self._start.prepare(connection, identity)
             if not self._encoding.decodes:
                 # Nobody asks for tables: one connection less.
@@ -146,7 +152,10 @@ class StreamRun:
                 self._sink.close()
                 return
             options = self._plugin_options(connection.server_version)
-            with closing(self._timeline.begin(connection, identity)) as timeline:
+            with (
+                closing(self._begin_resnapshot(connection, identity, text)) as again,
+                closing(self._timeline.begin(connection, identity)) as timeline,
+            ):
                 with self._signals.interruptible():
                     slot = connection.temporary_copy(settings.slot) if settings.peek else settings.slot
                     connection.start(
@@ -156,7 +165,8 @@ class StreamRun:
                         client_encoding=text.client_encoding,
                     )
                 retries.connected()
-                self._loop.run(connection, self._encoder(identity.database, text), timeline.follow)
+                encoder = self._encoder(identity.database, text, again.streamed)
+                self._loop.run(connection, encoder, timeline.follow, partial(self._read_again, again))
             self._sink.close()
             self._loop.acknowledge(connection)
             self._part(connection)
@@ -200,6 +210,41 @@ class StreamRun:
         if behind and (plan.only or self._settings.limits.end_now):
             self._end.lsn = max(self._end.lsn or Lsn(0), *behind)
         return bool(behind) or not plan.only
+
+    def _begin_resnapshot(
+        self, connection: ReplicationConnection, identity: SystemIdentity, text: DatabaseText
+    ) -> Resnapshot:
+        """See which tables are to be read again while they are streamed, before the stream begins."""
+        settings, encoding, mender = self._settings, self._encoding, TextMender(text, self._warned)
+
+        def write(slice_: Slice) -> None:
+            assert encoding.decodes, "what isn't decoded has no rows"
+            self._writer.write([mender.encode(encoding, slice_)])
+
+        def settle() -> None:
+            self._sink.flush()
+            self._loop.acknowledge(connection)
+
+        wanted = Wanted(settings.publications, selection=settings.selection)
+        source = Source(wanted, settings.resnapshot, self._describe, text, lambda: self._signals.stop)
+        again = Resnapshot(source, Output(self._sink, write, settle, self._writer.back_to_edge))
+        self._restart_format(identity.database)
+        try:
+            with self._signals.interruptible():
+                again.begin(connection.here)
+        except BaseException:
+            again.close()
+            raise
+        if again.finished:
+            self._end.resolve_now(identity.wal_position)
+        return again
+
+    def _read_again(self, again: Resnapshot) -> None:
+        """Read more of the tables; "now", where the run ends, is when all of that is there."""
+        if not again.finished:
+            again.step()
+            if again.finished:
+                self._end.resolve_now(again.position)
 
     def _begun(self) -> Begun | None:
         """Say what earlier runs read of the snapshot; None where no later one could go on with it."""
@@ -250,7 +295,7 @@ class StreamRun:
         default: InvalidText = "replace" if self._encoding.name == "debezium" else "stop"
         return DatabaseText.of(encoding, self._settings.invalid_text, default)
 
-    def _encoder(self, database: str, text: DatabaseText) -> FrameEncoder:
+    def _encoder(self, database: str, text: DatabaseText, streamed: StreamedTables) -> FrameEncoder:
         """Make what encodes the frames of a new connection, which come again from the last edge on."""
         encoding = self._encoding
         if not encoding.decodes:
@@ -273,8 +318,12 @@ class StreamRun:
         )
         spools = self._sink.new_spools()
         decoder = PgoutputDecoder(assembler, spools, policy, skip_before=self._sink.edge.lsn, text=text)
+        starts = TableStarts(dict(self._sink.edge.read))
         return ChangeEncoder(
-            decoder, encoding, TextMender(text, self._warned), TableStarts(dict(self._sink.edge.read))
+            decoder,
+            encoding,
+            TextMender(text, self._warned),
+            lambda slice_: streamed.follow(starts.news(slice_)),
         )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pgcdc_cli.changes.selection import EVERYTHING, Selection
+from pgcdc_cli.changes.selection import EVERYTHING, NamePattern, Selection
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.commands import PluginOptions, Protocol
@@ -61,7 +61,8 @@ class StreamSettings:
     `at_prepare` gives out prepared transactions at their PREPARE; `keeps_prepared` says
     that they can be dealt with at all. `peek` reads a temporary copy of the slot, so that nothing is taken.
     `invalid_text` says what becomes of bytes that are no text; None
-    leaves it to the format. `selection` are the tables and columns that are wanted. With `for_ever` a
+    leaves it to the format. `selection` are the tables and columns that are wanted, `resnapshot` the tables
+    that are read again while they are streamed. With `for_ever` a
     connection that was lost is tried again however long that takes.
     """
 
@@ -88,6 +89,7 @@ class StreamSettings:
     peek: bool = False
     invalid_text: InvalidText | None = None
     selection: Selection = EVERYTHING
+    resnapshot: tuple[NamePattern, ...] = ()
     for_ever: bool = False
     session_kind: SessionKind = "fixed"
 

@@ -84,7 +84,7 @@ class Snapshot:
         With `with_xid` rows have the transaction that reads them, else none. The last slice, with an edge, is
         empty. With `begun` there are edges behind tables, too, and those that were read before aren't again.
         """
-        stamp = _Stamper(self.position, self._transaction() if with_xid else 0)
+        stamp = Stamper(self.position, self._transaction() if with_xid else 0)
         left = tables if begun is None else begun.left(tables)
         first = left[0] if left and len(left) == len(tables) else None
         before = None
@@ -92,7 +92,7 @@ class Snapshot:
             ends = following is None or following[0] is not table
             at = SnapshotPosition(table is first, following is None, table is not before, ends)
             before = table
-            yield Slice(None, (_batch(table.schema, columns, stamp, at),))
+            yield Slice(None, (snapshot_batch(table.schema, columns, stamp, at),))
             if ends and begun is not None:
                 yield Slice(Edge(Lsn(0), Lsn(0), 0, read=TableRead(table.schema.oid, self.position)))
         position = self.position if begun is None or begun.position is None else begun.position
@@ -121,7 +121,7 @@ class Snapshot:
             try:
                 yield SnapshotSession(self.session.here, name)
             except PgcdcError as error:
-                if error.kind is not ErrorKind.CONNECTION:
+                if not error.kind.rule.transient:
                     raise
                 log.warning("%s; connections that read the snapshot: %d", error.message, number + 1)
                 return
@@ -165,16 +165,17 @@ def source_of(session: SnapshotSession, publications: Sequence[str]) -> tuple[St
     return source, Lsn.parse(position), in_recovery
 
 
-class _Stamper:
-    """Stamps of rows that all stand at one position, in one transaction."""
+class Stamper:
+    """Stamps of rows that all stand at one position, in one transaction; numbered from `first` on."""
 
-    def __init__(self, position: Lsn, xid: int) -> None:
+    def __init__(self, position: Lsn, xid: int, first: int = 0) -> None:
         self._position = position
         self._xid = xid
         self._now = time.time_ns() // 1000
-        self._rows = 0
+        self._rows = first
 
     def next(self, rows: int) -> Stamps:
+        """Stamp so many rows more."""
         numbers = np.arange(self._rows, self._rows + rows, dtype=np.int64)
         self._rows += rows
         at, now, xid = (np.full(rows, value, np.int64) for value in (self._position, self._now, self._xid))
@@ -190,6 +191,9 @@ def _with_next(items: Iterator[Item]) -> Iterator[tuple[Item, Item | None]]:
         item = following
 
 
-def _batch(table: TableSchema, columns: Columns, stamp: _Stamper, position: SnapshotPosition) -> ChangeBatch:
+def snapshot_batch(
+    table: TableSchema, columns: Columns, stamp: Stamper, position: SnapshotPosition
+) -> ChangeBatch:
+    """Make changes of rows that were read."""
     image = FullImage(columns, (None,) * len(columns))
     return ChangeBatch(table, "R", stamp.next(len(columns[0])), image, None, position)

@@ -27,12 +27,13 @@ class SnapshotSession:
         self._connection = connect(conninfo)
         self.here = this_server(conninfo, self._connection)
         try:
-            self._begin(snapshot)
+            self.begin(snapshot)
         except BaseException:
             self._connection.close()
             raise
 
-    def _begin(self, snapshot: str | None) -> None:
+    def begin(self, snapshot: str | None = None) -> None:
+        """Begin a transaction, where the last one has ended; it sees what is there at the first query."""
         self._run(sql.SQL("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"))
         if snapshot is not None:
             self._run(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
@@ -41,8 +42,12 @@ class SnapshotSession:
         # An error instead of rows that are left out.
         self._run(sql.SQL("SET LOCAL row_security = off"))
 
+    def end(self) -> None:
+        """End the transaction; another may begin."""
+        self._run(sql.SQL("COMMIT"))
+
     def close(self) -> None:
-        """End the transaction."""
+        """End the transaction, and the connection."""
         self._connection.close()
 
     @property

@@ -115,6 +115,11 @@ class DatabaseText:
         return kernels.binary(mended), invalid
 
 
+INVALID_NAME_HINT = (
+    "nothing of it was confirmed: go on with --invalid-text replace or escape, and with --no-catalog where"
+    " the name is still there"
+)
+
 STRICT = DatabaseText()
 """UTF-8, and an error where it isn't."""
 

@@ -139,7 +139,14 @@ def test_little_memory_to_decode(database):
 
 
 def test_slots_that_are_invalidated_when_idle(own_database):
-    mend(own_database(idle_replication_slot_timeout="1h"), "idle-slot-timeout")
+    database = own_database(idle_replication_slot_timeout="1s")
+    slot = database.create_slot()
+    assert ("idle-slot-timeout", "warning", None) in problems(database)
+    wait_until(lambda: ("slot-idle", "error", slot) in problems(database))
+    mend(database, "slot-idle")
+    assert problems(database, slot=slot) == [("publication-missing", "warning", None)]
+    alter_system(database, "idle_replication_slot_timeout", "1h")
+    mend(database, "idle-slot-timeout")
 
 
 def test_a_missing_publication(database):
@@ -277,7 +284,15 @@ def test_a_slot_that_nobody_reads(own_database):
     database = own_database(max_wal_size="32MB", min_wal_size="32MB")
     slot = database.create_slot()
     write_log(database, 40)
-    assert mend(database, "slot-inactive").subject == slot
+    [finding] = [one for one in findings(database) if one.check == "slot-inactive"]
+    assert (finding.level, finding.subject, finding.statements) == ("warning", slot, ())
+    wait_until(lambda: advanced(database, slot) and "slot-inactive" not in str(problems(database)))
+
+
+def advanced(database, slot):
+    """What is running is in the log behind each checkpoint: from there on a slot needs it."""
+    database.execute("CHECKPOINT")
+    return database.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", (slot,))
 
 
 def test_a_slot_near_the_limit_beyond_it_and_lost(own_database):
@@ -300,7 +315,9 @@ def test_transactions_that_were_spilled(database):
     database.execute("INSERT INTO t SELECT i, repeat('x', 100) FROM generate_series(1, 5000) i")
     decode = "SELECT count(*) FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL, %s, '1', %s, 'p')"
     database.execute(decode, (slot, "proto_version", "publication_names"))
-    assert mend(database, "slot-spilled").subject == slot
+    [finding] = [one for one in findings(database) if one.check == "slot-spilled"]
+    assert (finding.level, finding.subject) == ("ok", slot)
+    assert finding.message.startswith(f'slot "{slot}": 1 MB were spilled to the server\'s disk to send 1 MB;')
 
 
 def test_a_standby(own_database):

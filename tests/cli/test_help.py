@@ -191,92 +191,6 @@ def test_the_generator_mends_what_is_missing_changed_or_left_over(tmp_path):
     assert generated().keys() == {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
 
 
-BASH = """
-source {script}
-complete -p pgcdc >/dev/null || exit 1
-COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _pgcdc
-printf '%s\\n' "${{COMPREPLY[@]}}"
-"""
-
-ZSH = """
-_describe() {{ shift; [[ $1 == options || $1 == members ]] || shift
-    print -rl -- "${{(@)${{(@P)1}}%%:*}}" }}
-_files() {{ print -rl -- $1 }}; compadd() {{ shift; print -rl -- "$@" }}
-compset() {{ : }}; _message() {{ : }}
-words=("$@"); CURRENT=$#
-source {script}
-"""
-
-FISH = """
-source {script}
-complete -C (string join ' ' -- $argv) | string split -f 1 (printf '\\t')
-true
-"""
-
-
-def complete(shell, words, cwd, **environment):
-    names = {"bash": "pgcdc.bash", "zsh": "_pgcdc", "fish": "pgcdc.fish"}
-    program = {"bash": BASH, "zsh": ZSH, "fish": FISH}[shell].format(
-        script=PROJECT / "completions" / names[shell]
-    )
-    arguments = ["fish", "--no-config", "-c", program] if shell == "fish" else [shell, "-c", program, shell]
-    if shell == "zsh":
-        arguments = ["zsh", "-f", "-c", program, shell]
-    ran = subprocess.run(
-        [shutil.which(shell), *arguments[1:], *words],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        check=True,
-        env={**os.environ, "HOME": str(cwd), **environment},
-    )
-    assert ran.stderr == ""
-    return {word for word in ran.stdout.split("\n") if word}
-
-
-SHELLS = pytest.mark.parametrize(
-    "shell",
-    [
-        pytest.param(s, marks=pytest.mark.skipif(shutil.which(s) is None, reason=f"{s} isn't installed"))
-        for s in ("bash", "zsh", "fish")
-    ],
-)
-
-
-@SHELLS
-@EVERY
-def test_a_shell_completes_every_command_and_option(shell, path, command, tmp_path):
-    members = set(getattr(command, "commands", {}))
-    if members:
-        assert complete(shell, [*path, ""], tmp_path) == members
-    options = {name for p in command.params if p.param_type_name == "option" for name in p.opts}
-    if shell == "fish":
-        # Its own completion of a lone dash offers short and long names.
-        assert options <= complete(shell, [*path, "-"], tmp_path)
-    else:
-        assert options | {"-?", "--help"} <= complete(shell, [*path, "-"], tmp_path)
-
-
-@SHELLS
-def test_a_shell_completes_the_values_of_an_option(shell, tmp_path):
-    assert complete(shell, ["pgcdc", "demo", "--format", ""], tmp_path) == {"jsonl", "arrow"}
-    assert complete(shell, ["pgcdc", "--debug", "demo", "--format", ""], tmp_path) == {"jsonl", "arrow"}
-    assert complete(shell, ["pgcdc", "slot", "create", "--plugin", ""], tmp_path) == set()
-
-
-def test_bash_completes_what_is_begun(tmp_path):
-    assert complete("bash", ["pgcdc", "sl"], tmp_path) == {"slot"}
-    assert complete("bash", ["pgcdc", "slot", "create", "--if"], tmp_path) == {"--if-not-exists"}
-    assert complete("bash", ["pgcdc", "demo", "--format", "=", "a"], tmp_path) == {"arrow"}
-
-
-def test_bash_completes_files_with_blanks_in_their_names(tmp_path):
-    (tmp_path / "a b").mkdir()
-    (tmp_path / "a.jsonl").touch()
-    assert complete("bash", ["pgcdc", "show", "a"], tmp_path) == {"a b", "a.jsonl"}
-    assert complete("bash", ["pgcdc", "demo", "--keep", "a"], tmp_path) == {"a b"}
-
-
 def imported(*arguments):
     """Run pgcdc, and name the slow packages that it imported."""
     program = (
@@ -320,12 +234,6 @@ def test_pandas_is_not_imported_where_it_is_installed(tmp_path):
         check=False,
     )
     assert (found.returncode, "was imported" in found.stderr) == (3, False)
-
-
-def test_bash_starts_no_program_to_complete(tmp_path):
-    empty = str(tmp_path)
-    assert complete("bash", ["pgcdc", "sl"], tmp_path, PATH=empty) == {"slot"}
-    assert complete("bash", ["pgcdc", "demo", "--format", ""], tmp_path, PATH=empty) == {"jsonl", "arrow"}
 
 
 def test_version_names_what_a_report_needs(pgcdc):

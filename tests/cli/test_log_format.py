@@ -41,6 +41,7 @@ def test_a_running_stream_says_what_happens_to_it(shop, tmp_path):
     with log.open("w") as file:
         line = [*PGCDC, "--log-format", "json", "stream", *given]
         running = subprocess.Popen(line, cwd=tmp_path, stderr=file)
+        wait_until((tmp_path / "d" / "checkpoint.json").exists)
         with psycopg.connect(shop.uri, autocommit=True) as admin:
             query = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s"
             wait_until(lambda: admin.execute(query, (slot,)).fetchone() == (True,))

@@ -139,7 +139,7 @@ def on_a_terminal(arguments, cwd, **env):
         [*PGCDC, *arguments],
         stdout=terminal,
         cwd=cwd,
-        env={**clean, "TERM": "xterm", **env},
+        env={**clean, "TERM": "xterm", "PAGER": "", **env},
     )
     os.close(terminal)
     output = b""
@@ -160,6 +160,18 @@ def test_on_a_terminal_it_is_pretty_and_coloured_unless_told_otherwise(stream, t
         plain = on_a_terminal(["show", "d"], tmp_path, **env)
         assert "INSERT public.orders" in plain
         assert "\x1b" not in plain
+
+
+def test_on_a_terminal_it_goes_through_the_pager(stream, tmp_path):
+    stream("-D", "d")
+    whole = on_a_terminal(["show", "d"], tmp_path, PAGER="")
+    assert on_a_terminal(["show", "d"], tmp_path, PAGER="sed s/^/|/") == "".join(
+        f"|{line}" for line in whole.splitlines(keepends=True)
+    )
+    # The reader leaves early, isn't there, or does without.
+    assert on_a_terminal(["show", "d"], tmp_path, PAGER="head -n 1") == whole.splitlines(keepends=True)[0]
+    for pager in ("cat", "/nowhere/less"):
+        assert on_a_terminal(["show", "d"], tmp_path, PAGER=pager) == whole
 
 
 def test_no_value_steers_the_terminal(stream, lines, tmp_path):

@@ -1,7 +1,8 @@
 """`pgcdc` on a disk on which one call goes wrong: `failing_command.py HOW FUNCTION KIND NUMBER CALLS ...`.
 
-The call is the NUMBER-th one, from 0, of FUNCTION (of `os`) on what KIND names (a suffix in `KINDS`). HOW is
-an errno's name or one of `WAYS`. CALLS is the file to which all such calls are written, one a line.
+The call is the NUMBER-th one, from 0, of FUNCTION (of `os`) on what KIND names (a suffix in `KINDS`), or
+`update`, which tells the server of a new position, on `feedback`. HOW is an errno's name or one of `WAYS`.
+CALLS is the file to which all such calls are written, one a line.
 """
 
 import errno
@@ -14,9 +15,21 @@ from pathlib import Path
 
 from pgcdc_cli.cli.app import main
 from pgcdc_cli.directory.disk import Disk
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.replication.feedback import Feedback
 
-KINDS = (".spool", "_spool", "checkpoint.json", ".checkpoint", "manifest.jsonl", "schemas", ".json", ".jsonl")
-WAYS = ("crash before", "crash after", "torn", "short", "folder gone", "slow")
+KINDS = (
+    "feedback",
+    ".spool",
+    "_spool",
+    "checkpoint.json",
+    ".checkpoint",
+    "manifest.jsonl",
+    "schemas",
+    ".json",
+    ".jsonl",
+)
+WAYS = ("crash before", "crash after", "crash when sent", "torn", "short", "folder gone", "slow")
 SLOW = 5.0
 """Seconds that a slow call takes."""
 
@@ -49,6 +62,10 @@ class FailingDisk:
             case "crash after":
                 function(*args, **kwargs)
                 os.kill(os.getpid(), signal.SIGKILL)
+            case "crash when sent":
+                function(*args, **kwargs)
+                args[1]._pgconn.flush()
+                os.kill(os.getpid(), signal.SIGKILL)
             case "torn":
                 if function is os.write:
                     os.write(args[0], bytes(args[1])[: len(args[1]) // 2])
@@ -63,6 +80,25 @@ class FailingDisk:
                 number = getattr(errno, code)
                 raise OSError(number, os.strerror(number))
         return function(*args, **kwargs)
+
+
+class FailingFeedback:
+    """What stands in the place of `Feedback._put`."""
+
+    def __init__(self, disk: FailingDisk) -> None:
+        self._disk = disk
+        self._put = Feedback._put
+        self._told = Lsn(0)
+
+    def put(self, feedback: Feedback) -> None:
+        if feedback.flush_lsn > self._told:
+            self._told = feedback.flush_lsn
+            self._disk.call(None, self.update, "feedback", feedback)
+        else:
+            self._put(feedback)
+
+    def update(self, _kind: str, feedback: Feedback) -> None:
+        self._put(feedback)
 
 
 def kind_of(path: str) -> str:
@@ -80,5 +116,7 @@ if __name__ == "__main__":
     how, function, kind, number, calls = sys.argv[1:6]
     disk = FailingDisk(how, (function, kind, int(number)), Path(calls))
     Disk._os = lambda *args, **kwargs: disk.call(*args, **kwargs)  # noqa: PLW0108  a bound method would come without the disk
+    feedback = FailingFeedback(disk)
+    Feedback._put = lambda one: feedback.put(one)  # noqa: PLW0108  the same
     sys.argv[:] = ["pgcdc", *sys.argv[6:]]
     main()

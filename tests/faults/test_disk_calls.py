@@ -24,6 +24,7 @@ COMMAND = Path(__file__).with_name("failing_command.py")
 TABLES = "CREATE TABLE t (a int PRIMARY KEY, b text); CREATE PUBLICATION pub FOR TABLE t"
 ERRORS = ("ENOSPC", "EIO", "EDQUOT", "EROFS", "EMFILE")
 CRASHES = ("crash before", "crash after", "torn")
+CONFIRMING = ("crash before", "crash after", "crash when sent")
 ALL = (*ERRORS, *CRASHES, "short")
 CHANGES = ("write", "fsync", "rename", "open", "mkdir", "unlink", "ftruncate", "rmdir")
 """Those calls that leave something; what only looks is failed by tests/sinks."""
@@ -53,10 +54,10 @@ def log(own_server):
 
 
 class Runs:
-    """Commands of one form, each with a slot at the beginning of the log."""
+    """Commands of one form, each with a slot at the beginning of the log; `fsync` is in seconds."""
 
-    def __init__(self, log: Log, form: str, place: Path) -> None:
-        self._log, self._form, self._place, self._count = log, form, place, 0
+    def __init__(self, log: Log, form: str, place: Path, fsync: str = "0.02") -> None:
+        self._log, self._form, self._place, self._fsync, self._count = log, form, place, fsync, 0
 
     def try_one(self, how: str, target: tuple[str, str, int]) -> tuple[int, str, object, list[str]]:
         """Run with one call wrong, then well; gives status, errors, content and calls."""
@@ -69,7 +70,7 @@ class Runs:
         line = stream_command(
             self._log.uri,
             slot,
-            *(option, out, *others, "--two-phase", "--endpos", self._log.last, "-F", "0.02", "-s", "0.02"),
+            *(option, out, *others, "--two-phase", "--endpos", self._log.last, "-F", self._fsync, "-s", "0.02"),
         )
         failing = [sys.executable, COMMAND, how, *map(str, target), calls, *line[3:]]
         first = subprocess.run(failing, capture_output=True, text=True, timeout=120, check=False)
@@ -133,7 +134,26 @@ def check_end(how: str, status: int, errors: str, target: tuple[str, str, int]) 
         assert hint.startswith("hint: ")
     else:
         assert (status, errors) == (-9, ""), (how, target)
-        assert how in CRASHES
+        assert how in {*CRASHES, *CONFIRMING}
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("form", ["directory", pytest.param("file", marks=pytest.mark.long)])
+def test_a_confirmation_may_be_lost_with_the_run(log, form, tmp_path, size, seed, tell):
+    """Before it is sent, in libpq's buffer, or on its way: nothing more is confirmed than is durable."""
+    # Most of the time more is written than is durable.
+    runs, counts, dice = Runs(log, form, tmp_path, "0.2"), Counter(), random.Random(seed)
+    _, _, whole, calls = runs.try_one("nothing", ("", "", 0))
+    number = sum(call.startswith("update\tfeedback") for call in calls)
+    for how in CONFIRMING * size:
+        # The first one says where the slot was, the last ones another run may not come to.
+        target = ("update", "feedback", dice.randint(1, max(1, number // 2)))
+        status, errors, content, _ = runs.try_one(how, target)
+        assert content == whole, (how, target)
+        check_end(how, status, errors, target)
+        counts[how] += status == -9
+    assert counts.total()
+    tell(f"confirmations, {form}", {"updates": number, **counts})
 
 
 def test_a_directory_that_is_deleted_ends_the_run_and_is_never_taken_for_a_new_one(log, tmp_path):

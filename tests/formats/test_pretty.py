@@ -9,6 +9,7 @@ from rows import events, to_slice
 from pgcdc_cli.changes.origin import Origin
 from pgcdc_cli.changes.slice import Boundaries, MessageChange, Slice, TransactionBoundary, TruncateChange
 from pgcdc_cli.changes.table import ReplicaIdentity
+from pgcdc_cli.formats.earlier_rows import EarlierRows
 from pgcdc_cli.formats.pretty import PrettyFormat, render_line, render_message
 from pgcdc_cli.formats.terminal import Style, safe, shorten
 from pgcdc_cli.lsn import Lsn
@@ -47,30 +48,19 @@ def shop() -> Slice:
 
 
 def test_a_transaction_is_shown_like_this():
-    assert pretty(shop()) == (
+    assert pretty(shop(), width=100) == (
         """\
 BEGIN 771  0/1A2B400  2026-01-02 03:04:05.678901Z
-  INSERT public.orders  0/1A2B010
-    id     1
-    state  new
-    total  9.50
-    doc    {"a": 1.00}
-  UPDATE public.orders id=1  0/1A2B020
-    state  new -> paid
+  INSERT public.orders  id=1 state=new total=9.50 doc={"a": 1.00}  0/1A2B010
+  UPDATE public.orders id=1  state=new -> paid  0/1A2B020
   UPDATE public.orders id=2  0/1A2B030
     id     1 -> 2
-    state  ""
-    total  NULL
+    state  paid -> ""
+    total  9.50 -> NULL
     doc    (unchanged)
-  UPDATE public.orders id=1  0/1A2B040
-    (no difference)
-  DELETE public.orders  0/1A2B050
-    id  2
-  ROW public.orders  0/1A2B060
-    id     3
-    state  "NULL"
-    total  1.00
-    doc    null
+  UPDATE public.orders id=1  (no difference)  0/1A2B040
+  DELETE public.orders  id=2 state="" total=NULL doc={"a": 1.00}  0/1A2B050
+  ROW public.orders  id=3 state="NULL" total=1.00 doc=null  0/1A2B060
   TRUNCATE public.orders CASCADE RESTART IDENTITY  0/1A2B070
   MESSAGE audit  0/1A2B080
     by é
@@ -79,6 +69,93 @@ BEGIN 771  0/1A2B400  2026-01-02 03:04:05.678901Z
 COMMIT 771
 """
     )
+
+
+def test_what_does_not_fit_a_line_is_a_block():
+    assert pretty(shop(), width=60).splitlines()[1:7] == [
+        "  INSERT public.orders id=1  0/1A2B010",
+        "    id     1",
+        "    state  new",
+        "    total  9.50",
+        '    doc    {"a": 1.00}',
+        "  UPDATE public.orders id=1  state=new -> paid  0/1A2B020",
+    ]
+
+
+def shown(*changes: dict[str, object]) -> list[str]:
+    """Changes of one table, each at a position of its own unless it says another."""
+    earlier = EarlierRows()
+    head = [
+        {"schema": "s", "table": "t", "lsn": f"0/{number + 1}", **one} for number, one in enumerate(changes)
+    ]
+    lines = [render_line(json.dumps(one), Style(width=100), earlier) for one in head]
+    return [line.strip() for line in lines]
+
+
+def row(op: str, number: int, note: object = None, **others: object) -> dict[str, object]:
+    new = {} if op == "D" else {"new": {"id": number, "note": note}}
+    return {
+        "op": op,
+        "key": {"id": number},
+        **({"old": {"id": number}} if op == "D" else {}),
+        **new,
+        **others,
+    }
+
+
+def test_an_update_without_its_old_row_shows_what_an_earlier_change_left():
+    assert shown(row("R", 1, "a"), row("U", 1, "b c"), row("U", 1, "d"), row("D", 1))[1:] == [
+        "UPDATE s.t id=1  note=a -> 'b c'  0/2",
+        "UPDATE s.t id=1  note='b c' -> d  0/3",
+        "DELETE s.t  id=1 note=d  0/4",
+    ]
+
+
+TRUNCATE = {"op": "T", "cascade": False, "restart_identity": False}
+
+
+@pytest.mark.parametrize(
+    ("before", "old"),
+    [
+        (row("I", 2, "b"), "a"),
+        (row("I", 1, "a" * 1001), "?"),
+        (row("I", 1, "a", json_null=["new.note"]), "?"),
+        (row("D", 1), "?"),
+        (TRUNCATE, "?"),
+        ({**TRUNCATE, "table": "other"}, "a"),
+    ],
+)
+def test_what_no_change_told_is_not_known(before, old):
+    assert shown(row("U", 1, "z")) == ["UPDATE s.t id=1  note=? -> z  0/1"]
+    assert shown(row("I", 1, "a"), before, row("U", 1, "z"))[2] == f"UPDATE s.t id=1  note={old} -> z  0/3"
+
+
+def test_what_comes_again_is_no_earlier_change():
+    """A lost connection brings a transaction from its beginning on."""
+    assert (
+        shown(row("I", 1, "a"), row("U", 1, "b"), row("U", 1, "b", lsn="0/2"))[2]
+        == "UPDATE s.t id=1  note=? -> b  0/2"
+    )
+
+
+def test_a_row_is_followed_when_its_key_changes_and_keeps_what_was_not_sent():
+    moved = row("U", 2, "b", old={"id": 1})
+    unsent = {**row("U", 2), "new": {"id": 2}, "unchanged": ["note"]}
+    assert shown(row("I", 1, "a"), moved, unsent, row("U", 2, "c"), row("U", 1, "z"))[1:] == [
+        "UPDATE s.t id=2  id=1 -> 2 note=a -> b  0/2",
+        "UPDATE s.t id=2  note=(unchanged)  0/3",
+        "UPDATE s.t id=2  note=b -> c  0/4",
+        "UPDATE s.t id=1  note=? -> z  0/5",
+    ]
+
+
+def test_only_the_newest_rows_are_remembered(monkeypatch):
+    monkeypatch.setattr("pgcdc_cli.formats.earlier_rows._ROWS", 2)
+    rows = [row("I", number, "a") for number in (1, 2, 3)]
+    assert shown(*rows, row("U", 1, "b"), row("U", 3, "b"))[3:] == [
+        "UPDATE s.t id=1  note=? -> b  0/4",
+        "UPDATE s.t id=3  note=a -> b  0/5",
+    ]
 
 
 def test_colours_are_added_and_nothing_else():

@@ -1,15 +1,19 @@
 """TLS to a real server: who it is, who we are, and passwords that never cross the wire."""
 
+import json
 import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 from debian_server import DebianServer
+from processes import stream_command, wait_until
+from proxy import Proxy
 from psycopg.conninfo import make_conninfo
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -90,7 +94,7 @@ class TlsServer:
     def conninfo(self, user: str, **more: str | Path) -> str:
         given = {"hostaddr": "127.0.0.1", "host": "localhost", "sslmode": "verify-full"}
         given |= {"sslrootcert": str(self.authority), **{name: str(value) for name, value in more.items()}}
-        return make_conninfo("", port=self.port, dbname="postgres", user=user, **given)
+        return make_conninfo("", **{"port": self.port, "dbname": "postgres", "user": user, **given})
 
 
 @pytest.fixture(scope="module")
@@ -165,3 +169,59 @@ def test_without_tls_the_server_refuses(tls: TlsServer) -> None:
     error = refusal(tls.conninfo("scrammed", password="r1ght", sslmode="disable"))
     assert error.kind is ErrorKind.AUTHENTICATION
     assert "no encryption" in error.message
+
+
+@pytest.fixture
+def wire(tls: TlsServer) -> Iterator[Proxy]:
+    proxy = Proxy(tls.port)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def admin(tls: TlsServer) -> Iterator[psycopg.Connection]:
+    """Of a database with a published table and slot `s`."""
+    with psycopg.connect(tls.server.uri() + f"&port={tls.port}", autocommit=True) as admin:
+        admin.execute("CREATE TABLE t (a int)")
+        admin.execute("CREATE PUBLICATION pub FOR TABLE t")
+        admin.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+        yield admin
+        wait_until(lambda: admin.execute("SELECT active FROM pg_replication_slots").fetchone() == (False,))
+        admin.execute("SELECT pg_drop_replication_slot('s')")
+        admin.execute("DROP PUBLICATION pub")
+        admin.execute("DROP TABLE t")
+
+
+def test_wires_cut_inside_tls_lose_and_double_nothing(
+    tls: TlsServer, wire: Proxy, admin: psycopg.Connection, tmp_path: Path
+) -> None:
+    """Within the handshake of the first connection, then in frames."""
+    path = tmp_path / "out"
+    conninfo = tls.conninfo("scrammed", password="r1ght", port=wire.port)
+    wire.cut_after(3, once=True)
+    line = stream_command(conninfo, "s", "-f", str(path), "-s", "0.2", "-F", "0.1")
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            send(admin, path, process, 1)
+            for number, size in enumerate((1, 6, 3000, 20_000), 2):
+                wire.cut_after(size)
+                threading.Timer(0.5, wire.resume).start()
+                send(admin, path, process, number)
+        finally:
+            process.terminate()
+        errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 0, errors
+    assert written(path) == list(range(1, 5001))
+    assert errors.count("; trying again\n") >= 4
+
+
+def send(admin: psycopg.Connection, path: Path, process: subprocess.Popen[str], number: int) -> None:
+    """Write the number-th thousand of rows, and wait until they are there."""
+    last = 1000 * number
+    admin.execute("INSERT INTO t SELECT generate_series(%s::int, %s)", (last - 999, last))
+    wait_until(lambda: written(path)[-1:] == [last] or process.poll() is not None)
+
+
+def written(path: Path) -> list[int]:
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line)["new"]["a"] for line in lines if line.endswith("\n")]

@@ -108,7 +108,7 @@ def test_the_last_words_before_the_end_of_the_connection_are_heard(connected):
     server.hang_up()
     _, failure = receive_all(connection)
     assert (failure.kind, failure.message) == (
-        ErrorKind.CONNECTION,
+        ErrorKind.NOT_READY,
         'could not receive from slot "s": Verbindung wird abgebrochen',
     )
 

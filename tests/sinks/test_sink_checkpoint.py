@@ -1,12 +1,14 @@
 import json
 import zlib
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sink_tools import SOURCE
 
+from pgcdc_cli.changes.resnapshot import Stage, TableResnapshot
 from pgcdc_cli.directory.checkpoint import (
     Checkpoint,
     FileState,
@@ -38,6 +40,18 @@ FILES = st.builds(
     st.none() | PATHS,
     COUNTS,
 )
+KEYS = st.lists(st.text(), min_size=1, max_size=3).map(tuple)
+RESNAPSHOTS = st.builds(
+    TableResnapshot,
+    COUNTS,
+    st.text(),
+    KEYS,
+    COUNTS,
+    st.none() | KEYS,
+    st.lists(KEYS, max_size=2).map(tuple),
+    LSNS,
+    st.sampled_from(get_args(Stage)),
+)
 CHECKPOINTS = st.builds(
     Checkpoint,
     source=st.builds(StreamSource, st.text(), COUNTS, st.text(), st.text(), st.lists(st.text()).map(tuple)),
@@ -49,6 +63,7 @@ CHECKPOINTS = st.builds(
     pending=st.none()
     | st.builds(PendingRotation, st.text(), st.lists(st.tuples(PATHS, PATHS), max_size=2).map(tuple), COUNTS),
     inode=st.none() | st.tuples(COUNTS, COUNTS),
+    resnapshots=st.lists(RESNAPSHOTS, max_size=2).map(tuple),
 )
 ONE = Checkpoint(
     source=SOURCE,

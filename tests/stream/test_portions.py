@@ -97,5 +97,5 @@ def test_behind_a_transaction_that_a_signal_cuts_short_nothing_is_written():
         signals,
         lambda _: None,
     )
-    loop.run(Stopped(signals), Encoder(), lambda: None)
+    loop.run(Stopped(signals), Encoder(), lambda: None, lambda: None)
     assert sink.edges == []

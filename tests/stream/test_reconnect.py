@@ -1,5 +1,6 @@
 """How soon a lost connection is tried again, and when no more."""
 
+import logging
 from itertools import islice
 
 import pytest
@@ -16,6 +17,7 @@ from pgcdc_cli.stream.reconnect import (
 )
 
 LOST = PgcdcError(ErrorKind.CONNECTION, "lost")
+NOT_READY = PgcdcError(ErrorKind.NOT_READY, "starting up")
 
 
 class Clock:
@@ -64,6 +66,17 @@ def test_a_first_connection_is_tried_for_a_moment_a_later_one_for_minutes(clock)
     assert retries.after(LOST) is not None
     clock.now += 1
     assert retries.after(LOST) is None
+
+
+def test_a_server_that_says_that_it_is_starting_is_waited_for_as_one_that_was_lost(clock):
+    """It may be gone for a moment, too, between its end and its start."""
+    retries = RetryPolicy(loop=True)
+    for error in (NOT_READY, *[LOST] * FIRST_ATTEMPTS, NOT_READY):
+        assert retries.after(error) is not None
+        assert retries.level == logging.WARNING
+    clock.now += GIVE_UP_AFTER + 1
+    assert retries.after(NOT_READY) is None
+    assert RetryPolicy(loop=False).after(NOT_READY) is None
 
 
 @pytest.mark.parametrize(("loop", "kind"), [(False, ErrorKind.CONNECTION), (True, ErrorKind.RIGHTS)])

@@ -1,6 +1,7 @@
 """Text that isn't valid: where the stream stops, how it goes on, and that valid text comes as it is."""
 
 import json
+import re
 import subprocess
 
 import psycopg
@@ -11,7 +12,7 @@ from segments import contents, manifest
 from servers import Database
 from stream_runs import NOW, stream
 
-from pgcdc_cli.types.database_text import SINGLE_BYTE_CODECS
+from pgcdc_cli.types.database_text import INVALID_NAME_HINT, SINGLE_BYTE_CODECS
 
 HINT = "hint: mend it in the source before it is read, or go on with --invalid-text replace or escape\n"
 CONNECTOR = ("-c", "topic.prefix=p", "-c", "snapshot.mode=never")
@@ -115,6 +116,9 @@ def test_every_format_can_go_on(encoded, tmp_path, form):
 def test_debezium_replaces_unless_told_otherwise(encoded, tmp_path):
     database = encoded("SQL_ASCII")
     insert(database, b"a\xffb")
+    assert (
+        run(database, tmp_path, "--format", "debezium", *CONNECTOR, "--invalid-text", "stop").returncode == 8
+    )
     ran = run(database, tmp_path, "--format", "debezium", *CONNECTOR)
     assert ran.returncode == 0, ran.stderr
     assert "a\ufffdb".encode() in b"".join(path.read_bytes() for path in (tmp_path / "out").glob("*/*.jsonl"))
@@ -127,19 +131,26 @@ def test_bad_bytes_in_a_database_of_utf8_are_no_end(encoded, tmp_path):
     database.send(b"INSERT INTO t VALUES (5, 'a\xffb')")
     database.execute("UPDATE pg_database SET encoding = 6 WHERE datname = current_database()")
     assert run(database, tmp_path).returncode == 8
-    ran = run(database, tmp_path, "--invalid-text", "escape", "--accept-gap")
-    assert ran.returncode == 2
-    out = tmp_path / "other"
-    ran = stream(database.uri, database.slot, "-D", str(out), *NOW, "--invalid-text", "escape")
+    ran = run(database, tmp_path, "--invalid-text", "escape")
     assert ran.returncode == 0, ran.stderr
-    assert json.loads(contents(out)["public.t"][0])["new"] == {"a": 5, "b": "a\\xffb"}
+    assert rows(tmp_path) == [{"a": 5, "b": "a\\xffb"}]
+    for other in ((), ("--invalid-text", "replace")):
+        assert run(database, tmp_path, *other).returncode == 2
 
 
 def test_what_has_no_equivalent_in_utf8_is_no_end(encoded, tmp_path):
     database = encoded("WIN1252")
     insert(database, b"\x81\xe9")
     stopped = stream(database.uri, database.slot, "-f", str(tmp_path / "stopped"), *NOW)
-    assert (stopped.returncode, stopped.stderr.endswith(HINT)) == (8, True)
+    assert stopped.returncode == 8
+    assert re.fullmatch(
+        f'pgcdc: error: could not receive from slot "{database.slot}": character with byte sequence 0x81 in'
+        r' encoding "WIN1252" has no equivalent in encoding "UTF8" \(LSN [0-9A-F]+/[0-9A-F]+\)\n'
+        f"hint: --peek --invalid-text escape shows which column it is: {HINT.removeprefix('hint: ')}",
+        stopped.stderr,
+    )
+    looked = stream(database.uri, database.slot, "--peek", "--invalid-text", "escape", *NOW)
+    assert 'column "b" of table "public.t" has text that is invalid' in looked.stderr
     ran = run(database, tmp_path, "--invalid-text", "escape")
     assert ran.returncode == 0, ran.stderr
     assert rows(tmp_path) == [{"a": 5, "b": "\\x81é"}]
@@ -248,3 +259,76 @@ def test_rows_that_come_one_by_one_are_mended_too(encoded, tmp_path, follow):
     assert following.stop()[0] == 0
     found = [json.loads(line)["new"] for line in path.read_text().splitlines()]
     assert found == [{"a": 1, "b": "a\\xff"}, {"a": 2, "b": "a\\xff"}]
+
+
+NAMES = (
+    b'CREATE TABLE "t\xff" (a int PRIMARY KEY, "b\xff" text)',
+    b"SELECT pg_replication_origin_create('o\xff')",
+)
+NAMED = (
+    b"SELECT pg_logical_emit_message(true, 'p\xff', 'content\xff')",
+    b"BEGIN",
+    b"INSERT INTO \"t\xff\" VALUES (1, 'x')",
+    b"PREPARE TRANSACTION 'g\xff'",
+    b"COMMIT PREPARED 'g\xff'",
+    b"SELECT pg_replication_origin_session_setup('o\xff')",
+    b"INSERT INTO \"t\xff\" VALUES (2, 'y')",
+    b"SELECT pg_replication_origin_session_reset()",
+)
+
+
+@pytest.fixture
+def named(encoded):
+    """A database in which nothing has a name that is text."""
+    database = encoded("SQL_ASCII")
+    for statement in NAMES:
+        database.send(statement)
+    database.slot = database.create_slot(two_phase=True)
+    for statement in NAMED:
+        database.send(statement)
+    yield database
+    database.send(b"SELECT pg_replication_origin_drop('o\xff')")
+
+
+WHOLE = ("-t", "--messages", "--layout", "stream")
+MENDED = ("--invalid-text", "escape", "--no-catalog")
+
+
+def test_names_that_are_no_text_end_the_stream_or_are_mended(named, tmp_path):
+    stopped = run(named, tmp_path, *WHOLE)
+    assert stopped.returncode == 8
+    error, hint = stopped.stderr.splitlines()
+    assert re.fullmatch(
+        "pgcdc: error: could not decode Message message: prefix at byte 10 is not UTF-8: invalid start byte"
+        r" at byte 11 \(LSN [0-9A-F]+/[0-9A-F]+\)",
+        error,
+    )
+    assert hint == f"hint: {INVALID_NAME_HINT}"
+    asked = run(named, tmp_path, *WHOLE, "--invalid-text", "escape")
+    assert asked.returncode == 8
+    assert asked.stderr == (
+        'pgcdc: error: could not describe table "public.t\\xff": invalid byte sequence for encoding "UTF8":'
+        " 0xff\n"
+        "hint: a name or default in the catalog is no valid text: change it, or stream with --no-catalog\n"
+    )
+    ran = run(named, tmp_path, *WHOLE, *MENDED)
+    assert ran.returncode == 0, ran.stderr
+    [lines] = contents(tmp_path / "out").values()
+    message, *changes = [json.loads(line) for line in lines]
+    assert message["prefix"] == "p\\xff"
+    assert [one["new"] for one in changes] == [{"a": 1, "b\\xff": "x"}, {"a": 2, "b\\xff": "y"}]
+    assert {one["table"] for one in changes} == {"t\\xff"}
+    assert [one.get("origin") for one in changes] == [None, "o\\xff"]
+
+
+@pytest.mark.parametrize("form", [pytest.param("arrow", marks=pytest.mark.long), "debezium", "pretty"])
+def test_every_format_has_an_answer_to_names_that_are_no_text(named, tmp_path, form):
+    """But for wal2json's, which can't do without the catalog."""
+    more = CONNECTOR if form == "debezium" else ()
+    where = "-D" if form in {"arrow", "debezium"} else "-f"
+    out = tmp_path / "out"
+    options = ("-t", "--messages", "--format", form, *more, *MENDED)
+    ran = stream(named.uri, named.slot, where, str(out), *NOW, *options)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    written = b"".join(path.read_bytes() for path in [out, *out.rglob("*.*")] if path.is_file())
+    assert b"b\\xff" in written.replace(b"\\\\", b"\\")

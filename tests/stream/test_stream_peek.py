@@ -78,6 +78,17 @@ def test_what_somebody_else_reads_can_be_looked_at(database, slot, follow, tmp_p
     assert following.stop() == (0, "")
 
 
+def test_errors_of_a_peek_name_the_slot_and_not_its_copy(database, slot):
+    began = stream(database.uri, slot, "--peek", "-o", "nonsense=1")
+    assert began.stderr.startswith(
+        f'pgcdc: error: could not start streaming from slot "{slot}": unrecognized'
+    )
+    database.execute("ALTER PUBLICATION pub SET TABLE t WHERE (1 / (a - 4) < 9)")
+    database.execute("INSERT INTO t VALUES (4)")
+    went_on = stream(database.uri, slot, "--peek", "--endpos", "now")
+    assert went_on.stderr.startswith(f'pgcdc: error: could not receive from slot "{slot}": division by zero')
+
+
 @pytest.mark.parametrize("target", [["-f", "out"], ["-D", "out"]])
 def test_there_is_nothing_to_keep_of_a_peek(target):
     run = stream("dbname=none", "none", "--peek", *target)

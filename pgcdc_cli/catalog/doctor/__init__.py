@@ -32,6 +32,7 @@ CHECKS: tuple[Callable[[Setup], Iterator[Finding]], ...] = (
     slot_checks.slot_kind,
     slot_checks.slot_lost,
     slot_checks.slot_retained,
+    slot_checks.slot_idle,
     slot_checks.slot_spilled,
     slot_checks.slot_failover,
 )

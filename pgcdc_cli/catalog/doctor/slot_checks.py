@@ -9,6 +9,15 @@ from pgcdc_cli.catalog.slots import Slot
 _MB = 1 << 20
 _FAILOVER_SINCE = 170000
 
+_IDLE = """
+SELECT slot_name, to_char(inactive_since, 'YYYY-MM-DD HH24:MI TZ')
+FROM pg_replication_slots,
+     LATERAL (SELECT current_setting('idle_replication_slot_timeout')::interval AS timeout) t
+WHERE inactive_since + timeout <= now() AND restart_lsn IS NOT NULL AND invalidation_reason IS NULL
+      AND NOT (synced AND pg_is_in_recovery())
+"""
+_SPILLED = "SELECT slot_name, spill_bytes, total_bytes FROM pg_stat_replication_slots WHERE spill_bytes > 0"
+
 
 def slot_missing(setup: Setup) -> Iterator[Finding]:
     """Is the slot there that was named?"""
@@ -90,30 +99,56 @@ def slot_retained(setup: Setup) -> Iterator[Finding]:
                 (set_system("max_slot_wal_keep_size", f"{4 * retained + 1024}MB"), RELOAD),
                 "or read it more often",
             )
-        elif slot.active_pid is None and retained > usual:
+        elif slot.active_pid is None and not slot.synced and retained > usual:
             yield Finding(
                 "slot-inactive",
                 "warning",
                 f'slot "{name}" is read by nobody and holds back {retained} MB of log on the server\'s disk'
                 f" (more than max_wal_size, {usual} MB)",
                 name,
-                (f"SELECT pg_drop_replication_slot({literal(name)});",),
-                "read it; drop it only if nobody needs its changes any more",
+                advice=f"{_reader(slot)}; only if nobody needs it any more: pgcdc slot drop {name}",
+            )
+
+
+def _reader(slot: Slot) -> str:
+    return "let a stream read it" if slot.plugin else "start the standby or receiver that it is for"
+
+
+def slot_idle(setup: Setup) -> Iterator[Finding]:
+    """Will slots be invalidated because nobody reads them (PostgreSQL 18)? At a checkpoint, if they hold log.
+
+    A standby's copies of the primary's slots are left alone.
+    """
+    timeout = setup.settings.get("idle_replication_slot_timeout")
+    if timeout is None or not timeout.number:
+        return
+    idle = dict(setup.session.ask(_IDLE, {}, "look for slots that nobody reads"))
+    for slot in _looked_at(setup):
+        if slot.name in idle:
+            yield Finding(
+                "slot-idle",
+                "error",
+                f'slot "{slot.name}" is read by nobody since {idle[slot.name]}, longer than'
+                f" idle_replication_slot_timeout ({timeout.text}): the next checkpoint ends it",
+                slot.name,
+                (set_system("idle_replication_slot_timeout", 0), RELOAD),
+                "and read it now",
             )
 
 
 def slot_spilled(setup: Setup) -> Iterator[Finding]:
-    """Were transactions written to the server's disk before they were sent?"""
-    query = "SELECT slot_name, spill_txns, spill_bytes FROM pg_stat_replication_slots WHERE spill_txns > 0"
+    """Tell how much was spilled: a matter of speed.
+
+    The server counts again what a start of a stream decodes again, and spills that even where it streams.
+    """
     names = {slot.name for slot in _looked_at(setup)}
-    for name, count, size in setup.session.ask(query, {}, "read the slots' statistics"):
+    for name, spilled, sent in setup.session.ask(_SPILLED, {}, "read the slots' statistics"):
         if name in names:
             message = (
-                f'slot "{name}": {count} transactions ({size // _MB} MB) were spilled to the server\'s disk'
+                f'slot "{name}": {_size(spilled)} were spilled to the server\'s disk to send {_size(sent)};'
+                " --streaming on, a higher logical_decoding_work_mem or fewer starts make that less"
             )
-            reset = f"SELECT pg_stat_reset_replication_slot({literal(name)});"
-            advice = "leave out --streaming off and --proto-version 1, or raise logical_decoding_work_mem"
-            yield Finding("slot-spilled", "warning", message, name, (reset,), advice)
+            yield Finding("slot-spilled", "ok", message, name)
 
 
 def slot_failover(setup: Setup) -> Iterator[Finding]:
@@ -149,6 +184,10 @@ def _looked_at(setup: Setup) -> list[Slot]:
 def _all_alive(setup: Setup) -> list[Slot]:
     """All slots of the server that still hold log back: they share its disk."""
     return [slot for slot in setup.slots if slot.wal_status != "lost" and not slot.invalidation_reason]
+
+
+def _size(size: int) -> str:
+    return f"{size // _MB} MB" if size >= _MB else f"{size // 1024} kB"
 
 
 def _megabytes(size: int | None) -> int:

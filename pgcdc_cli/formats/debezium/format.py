@@ -268,6 +268,8 @@ def _snapshot_marker(batch: ChangeBatch) -> Fragment:
     snapshot = batch.snapshot
     if snapshot is None:
         return b"false"
+    if snapshot.incremental:
+        return b"incremental"
     if not (snapshot.begins or snapshot.ends):
         return b"true"
     markers = [b"true"] * len(batch)

@@ -1,0 +1,114 @@
+"""One connection that looks at tables again and again: each time at what is there at that moment."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg import sql
+
+from pgcdc_cli.changes.resnapshot import TableResnapshot, Visibility
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.replication.session import server_failure
+from pgcdc_cli.stream.snapshot_session import Columns, SnapshotSession
+from pgcdc_cli.stream.snapshot_tables import SnapshotTable
+from pgcdc_cli.types.database_text import DatabaseText
+
+LOCK_TIMEOUT = "200ms"
+"""How long the stream waits for a table that somebody has locked, before it goes on and tries again later."""
+
+# A snapshot is taken before the position is read: all that it sees has committed before that.
+_LOOK = """
+SELECT txid_current_snapshot()::text, position::text, position > flushed
+FROM (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END,
+             CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END)
+     AS log (position, flushed)
+"""
+
+# All transactions that run have lower numbers; a standby gives none, and shows nothing too early.
+_BARRIER = """
+SELECT CASE WHEN pg_is_in_recovery() THEN txid_snapshot_xmin(txid_current_snapshot()) ELSE txid_current() END
+"""
+
+# Operators of a type that an extension made are where the type is.
+_KEY_SCHEMAS = """
+WITH RECURSIVE types AS (
+    SELECT a.atttypid AS oid FROM pg_attribute a WHERE a.attrelid = %(table)s AND a.attname = ANY (%(key)s)
+    UNION SELECT t.typbasetype FROM types JOIN pg_type t USING (oid) WHERE t.typtype = 'd'
+)
+SELECT set_config('search_path', 'pg_catalog, ' || string_agg(DISTINCT quote_ident(n.nspname), ', '), true)
+FROM types JOIN pg_type t USING (oid) JOIN pg_namespace n ON n.oid = t.typnamespace
+"""
+
+
+class Look(NamedTuple):
+    """What is there at one moment: what `seen` sees has committed before `position`."""
+
+    seen: Visibility
+    position: Lsn
+
+
+class ResnapshotSession:
+    """Methods raise PgcdcError; between `look` and `end` there is one transaction, which sees one moment."""
+
+    def __init__(self, conninfo: str, text: DatabaseText, stopped: Callable[[], bool]) -> None:
+        self.snapshot = SnapshotSession(conninfo)
+        self._text = text
+        self._stopped = stopped
+        self.end()
+
+    def barrier(self) -> int:
+        """Give a number beyond those of all transactions that have written so far."""
+        [(xid,)] = self._ask(_BARRIER)
+        return int(xid)
+
+    def look(self) -> Look:
+        """Begin, and see what is there; nothing has to be waited for long."""
+        self.snapshot.begin()
+        self.snapshot.ask(f"SELECT set_config('lock_timeout', '{LOCK_TIMEOUT}', true)")
+        [(seen, position, unflushed)] = self._ask(_LOOK)
+        if unflushed:
+            # With a number of its own this transaction's end has the log flushed, and the stream go so far.
+            self._ask("SELECT txid_current()")
+        return Look(Visibility.parse(seen), Lsn.parse(position))
+
+    def end(self) -> None:
+        """Let go of what is seen, and of all locks."""
+        self.snapshot.end()
+
+    def close(self) -> None:
+        """End the connection."""
+        self.snapshot.close()
+
+    def chunk(self, one: TableResnapshot, table: SnapshotTable, limit: int) -> Iterator[tuple[int, Columns]]:
+        """Give the next rows by key, `limit` at most, in order: bytes that came, and columns."""
+        beyond = [] if one.after is None else [sql.SQL("{} > {}").format(_names(one.key), _values(one.after))]
+        order = sql.SQL(", ").join(map(sql.Identifier, one.key))
+        tail = sql.SQL(" ORDER BY {} LIMIT {}").format(order, sql.Literal(limit))
+        return self._copy(one, table, table.query(*beyond) + tail)
+
+    def moved(self, one: TableResnapshot, table: SnapshotTable) -> Iterator[tuple[int, Columns]]:
+        """Give the rows that are to be read once more, as far as they are still there."""
+        if not one.moved:
+            return iter(())
+        keys = sql.SQL(", ").join(map(_values, one.moved))
+        return self._copy(one, table, table.query(sql.SQL("{} IN ({})").format(_names(one.key), keys)))
+
+    def _copy(
+        self, one: TableResnapshot, table: SnapshotTable, query: sql.Composable
+    ) -> Iterator[tuple[int, Columns]]:
+        self._ask(_KEY_SCHEMAS, {"table": one.oid, "key": list(one.key)})
+        try:
+            yield from self.snapshot.copy(query, len(table.schema.columns), self._text, self._stopped)
+        except psycopg.Error as error:
+            raise server_failure(table.reading, error) from error
+
+    def _ask(self, query: str, parameters: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        return self.snapshot.ask(query, parameters, doing="look at the tables that are read again")
+
+
+def _names(key: tuple[str, ...]) -> sql.Composed:
+    return sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Identifier, key)))
+
+
+def _values(key: tuple[str, ...]) -> sql.Composed:
+    return sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Literal, key)))

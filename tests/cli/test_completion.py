@@ -1,0 +1,168 @@
+"""Completion in bash, zsh and fish: what pgcdc has, and what a server or a directory has."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import stream_command
+
+from pgcdc_cli.cli.app import root_command
+from pgcdc_cli.cli.command_tree import walk
+
+PROJECT = Path(__file__).parents[2]
+TREE = list(walk(root_command()))
+IDS = ["-".join(path) for path, _ in TREE]
+EVERY = pytest.mark.parametrize(("path", "command"), TREE, ids=IDS)
+PATIENT = {
+    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    "PGCDC_COMPLETION_SECONDS": "60",
+}
+
+BASH = """
+source {script}
+complete -p pgcdc >/dev/null || exit 1
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMP_LINE="$*"; COMP_POINT=${{#COMP_LINE}}; _pgcdc
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+ZSH = """
+_describe() {{ shift; [[ $1 == options || $1 == members ]] || shift
+    print -rl -- "${{(@)${{(@P)1}}%%:*}}" }}
+_files() {{ print -rl -- $1 }}; compadd() {{ shift; print -rl -- "$@" }}
+compset() {{ : }}; _message() {{ : }}
+words=("$@"); CURRENT=$#
+source {script}
+"""
+
+FISH = """
+source {script}
+complete -C (string join ' ' -- $argv) | string split -f 1 (printf '\\t')
+true
+"""
+
+
+def complete(shell, words, cwd, **environment):
+    names = {"bash": "pgcdc.bash", "zsh": "_pgcdc", "fish": "pgcdc.fish"}
+    program = {"bash": BASH, "zsh": ZSH, "fish": FISH}[shell].format(
+        script=PROJECT / "completions" / names[shell]
+    )
+    arguments = ["fish", "--no-config", "-c", program] if shell == "fish" else [shell, "-c", program, shell]
+    if shell == "zsh":
+        arguments = ["zsh", "-f", "-c", program, shell]
+    ran = subprocess.run(
+        [shutil.which(shell), *arguments[1:], *words],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        check=True,
+        env={**os.environ, "HOME": str(cwd), **environment},
+    )
+    assert ran.stderr == ""
+    return {word for word in ran.stdout.split("\n") if word}
+
+
+SHELLS = pytest.mark.parametrize(
+    "shell",
+    [
+        pytest.param(s, marks=pytest.mark.skipif(shutil.which(s) is None, reason=f"{s} isn't installed"))
+        for s in ("bash", "zsh", "fish")
+    ],
+)
+
+
+@SHELLS
+@EVERY
+def test_a_shell_completes_every_command_and_option(shell, path, command, tmp_path):
+    members = set(getattr(command, "commands", {}))
+    if members:
+        assert complete(shell, [*path, ""], tmp_path) == members
+    options = {name for p in command.params if p.param_type_name == "option" for name in p.opts}
+    if shell == "fish":
+        # Its own completion of a lone dash offers short and long names.
+        assert options <= complete(shell, [*path, "-"], tmp_path)
+    else:
+        assert options | {"-?", "--help"} <= complete(shell, [*path, "-"], tmp_path)
+
+
+@SHELLS
+def test_a_shell_completes_the_values_of_an_option(shell, tmp_path):
+    assert complete(shell, ["pgcdc", "demo", "--format", ""], tmp_path) == {"jsonl", "arrow"}
+    assert complete(shell, ["pgcdc", "--debug", "demo", "--format", ""], tmp_path) == {"jsonl", "arrow"}
+    assert complete(shell, ["pgcdc", "slot", "create", "--plugin", ""], tmp_path) == set()
+
+
+def test_bash_completes_what_is_begun(tmp_path):
+    assert complete("bash", ["pgcdc", "sl"], tmp_path) == {"slot"}
+    assert complete("bash", ["pgcdc", "slot", "create", "--if"], tmp_path) == {"--if-not-exists"}
+    assert complete("bash", ["pgcdc", "demo", "--format", "=", "a"], tmp_path) == {"arrow"}
+
+
+def test_bash_completes_files_with_blanks_in_their_names(tmp_path):
+    (tmp_path / "a b").mkdir()
+    (tmp_path / "a.jsonl").touch()
+    assert complete("bash", ["pgcdc", "show", "a"], tmp_path) == {"a b", "a.jsonl"}
+    assert complete("bash", ["pgcdc", "demo", "--keep", "a"], tmp_path) == {"a b"}
+
+
+def test_bash_starts_no_program_to_complete(tmp_path):
+    empty = str(tmp_path)
+    assert complete("bash", ["pgcdc", "sl"], tmp_path, PATH=empty) == {"slot"}
+    assert complete("bash", ["pgcdc", "demo", "--format", ""], tmp_path, PATH=empty) == {"jsonl", "arrow"}
+
+
+WEIRD = "a $(touch b)"
+
+
+@pytest.fixture
+def shop(database18):
+    """A database with one of each."""
+    database18.execute("CREATE SCHEMA depot; CREATE TABLE depot.orders (id int); CREATE PUBLICATION news")
+    database18.execute(f'CREATE TABLE "{WEIRD}" (id int); CREATE TABLE "two\nlines" (id int)')
+    return database18
+
+
+@SHELLS
+def test_a_shell_offers_what_the_server_has(shell, shop, tmp_path):
+    def offered(*words):
+        return complete(shell, ["pgcdc", *words], tmp_path, PGCDC_DBNAME=shop.uri, **PATIENT)
+
+    slot = shop.create_slot()
+    for words in (["stream", "-S"], ["slot", "drop"], ["slot", "copy"], ["doctor", "--slot"]):
+        assert slot in offered(*words, "")
+    assert offered("stream", "--publication", "") == offered("publication", "show", "") == {"news"}
+    assert offered("publication", "create", "--schema", "") == {"depot", "public"}
+    assert shop.name in offered("status", "-d", "")
+    weird = WEIRD.translate({ord(one): f"\\{one}" for one in " $()"}) if shell == "bash" else WEIRD
+    assert offered("stream", "--table", "") == {"depot.orders", f"public.{weird}"}
+    assert offered("slot", "create", "") == offered("publication", "create", "") == set()
+    assert not list(tmp_path.glob("b*"))
+
+
+@SHELLS
+def test_a_shell_offers_the_tables_of_a_directory(shell, shop, tmp_path):
+    shop.execute("CREATE PUBLICATION all_of_it FOR ALL TABLES")
+    slot = shop.create_slot()
+    shop.execute("INSERT INTO depot.orders VALUES (1)")
+    line = stream_command(shop.uri, slot, "-D", "d", "--endpos", "now", publications=["all_of_it"])
+    subprocess.run(line, cwd=tmp_path, check=True, capture_output=True)
+    assert complete(shell, ["pgcdc", "show", "d", "--table", ""], tmp_path, **PATIENT) == {"depot.orders"}
+    submit = ["pgcdc", "spark-submit", "--input", "d", "--table", ""]
+    assert complete(shell, submit, tmp_path, **PATIENT) == {"depot.orders"}
+
+
+def test_the_connection_is_the_lines_own(shop, pgcdc, tmp_path):
+    (tmp_path / "config.toml").write_text(f'dbname = "{shop.uri}"\n')
+    for given in (f"-d '{shop.uri}'", f"--dbname={shop.uri}", "--config config.toml"):
+        for line in (f"pgcdc stream {given} --publication ", f"pgcdc stream {given} --publication=ne"):
+            assert pgcdc("__complete", "publications", line, env=PATIENT).out == "news\n"
+
+
+@pytest.mark.parametrize(
+    "line", ["pgcdc stream -d 'host=", "pgcdc nope ", "", "pgcdc stream -h 192.0.2.1 -S "]
+)
+def test_where_nothing_can_be_asked_nothing_is_said(line, pgcdc):
+    ran = pgcdc("__complete", "slots", line, env={"PGHOST": "/nowhere"})
+    assert (ran.status, ran.out, ran.err) == (0, "", "")

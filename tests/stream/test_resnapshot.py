@@ -1,0 +1,451 @@
+"""`--resnapshot`: a table's rows are read again while it is streamed, and what is written is the source."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psycopg
+import pytest
+import scale
+from processes import PGCDC, stream_command, wait_until
+from segments import contents, manifest
+from servers import Database
+from stream_runs import NOW, refused, stream
+from test_stream_snapshot import FORMATS, any_database, checkpoint, server15
+
+from pgcdc_cli.lsn import Lsn
+
+__all__ = ["any_database", "server15"]
+
+AGAIN = ("--resnapshot", "public.items")
+OFTEN = ("-F", "0.001")
+
+TABLES = """
+CREATE TABLE items (kind text, id int, n int, doc text, PRIMARY KEY (kind, id));
+ALTER TABLE items ALTER doc SET STORAGE EXTERNAL;
+CREATE TABLE other (id int PRIMARY KEY);
+CREATE PUBLICATION pub FOR TABLE items, other;
+"""
+FILL = """
+INSERT INTO items SELECT 'it''s \\' || g % 3, g, g, repeat(md5(g::text), 80) FROM generate_series(1, {}) g
+"""
+
+SMALL_CHUNKS = """
+import os, signal, sys
+import psycopg
+from pgcdc_cli.cli.app import main
+from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
+from pgcdc_cli.stream import resnapshot
+from pgcdc_cli.stream.resnapshot import Resnapshot
+
+resnapshot.CHUNK_ROWS = resnapshot.FIRST_ROWS = int(sys.argv.pop(1))
+where, left = sys.argv.pop(1), int(sys.argv.pop(1))
+steps = {"inside": (Resnapshot, "_write"), "behind": (Resnapshot, "_reach")}
+steps["durable"], steps["between"] = (CheckpointedSink, "_save"), (Resnapshot, "_read")
+
+def deadly(owner, name):
+    step = getattr(owner, name)
+    def wrapped(*arguments, **settings):
+        global left
+        found = step(*arguments, **settings)
+        left -= 1
+        if left == 0 and "STATEMENTS" in os.environ:
+            with psycopg.connect(os.environ["SERVER"], autocommit=True) as connection:
+                connection.execute(os.environ["STATEMENTS"])
+        elif left == 0:
+            os.kill(os.getpid(), int(os.environ.get("SIGNAL", signal.SIGKILL)))
+        return found
+    setattr(owner, name, wrapped)
+
+if where:
+    deadly(*steps[where])
+sys.exit(main())
+"""
+
+
+def small_chunks(uri: str, slot: str, *arguments: object, where: str = "", step: int = 0) -> list[str]:
+    """A command line of `pgcdc stream` that reads 50 rows at a time, and kills itself at some step."""
+    command = stream_command(uri, slot, "--snapshot", "never", *arguments)[len(PGCDC) :]
+    return [sys.executable, "-c", SMALL_CHUNKS, "50", where, str(step), *command]
+
+
+class Load(threading.Thread):
+    """One session of several: rows come, go, change their keys and other values, and leave TOAST alone."""
+
+    def __init__(self, uri: str, seed: int, rows: int) -> None:
+        super().__init__(daemon=True)
+        self._uri, self._dice, self._rows = uri, random.Random(seed), rows
+        self._ended = threading.Event()
+        self.transactions = 0
+
+    def run(self) -> None:
+        with psycopg.connect(self._uri, autocommit=True) as connection:
+            while not self._ended.is_set():
+                try:
+                    with connection.transaction(force_rollback=self._dice.random() < 0.1):
+                        for _ in range(self._dice.randrange(1, 4)):
+                            self._change(connection)
+                except (psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected):
+                    continue
+                self.transactions += 1
+                self._ended.wait(0.005)
+
+    def stop(self) -> None:
+        self._ended.set()
+        self.join()
+
+    def _change(self, connection: psycopg.Connection) -> None:
+        low = self._dice.randrange(self._rows)
+        some = f"WHERE id BETWEEN {low} AND {low + 3}"
+        kind = f"it's \\{self._dice.randrange(3)}"
+        match self._dice.randrange(6):
+            case 0:
+                connection.execute(f"UPDATE items SET n = n + 1 {some}")
+            case 1:
+                connection.execute(f"UPDATE items SET doc = repeat(md5(random()::text), 80) {some}")
+            case 2:
+                connection.execute(f"UPDATE items SET kind = %s, n = -n {some}", (kind,))
+            case 3:
+                connection.execute(f"UPDATE items SET id = id + %s {some}", (self._dice.randrange(-99, 99),))
+            case 4:
+                connection.execute(f"DELETE FROM items {some}")
+            case 5:
+                connection.execute(
+                    "INSERT INTO items SELECT %s, g, 0, repeat(md5(random()::text), 80)"
+                    " FROM generate_series(%s::int, %s) g ON CONFLICT DO NOTHING",
+                    (kind, low, low + 6),
+                )
+
+
+@pytest.fixture
+def load() -> Iterator[list[Load]]:
+    """Sessions that are at work; they end with the test."""
+    sessions: list[Load] = []
+    yield sessions
+    for session in sessions:
+        session.stop()
+
+
+def start(load: list[Load], uri: str, rows: int) -> None:
+    for seed in range(3):
+        load.append(Load(uri, seed, rows))
+        load[-1].start()
+    wait_until(lambda: all(one.transactions > 5 for one in load))
+
+
+def lines(out: Path, table: str = "public.items") -> Iterator[tuple[str, tuple, dict, dict, list[str]]]:
+    """Operation, place in history, the row before, the row after, what it lacks; of any format."""
+    for number, item in enumerate(contents(out).get(table, [])):
+        if isinstance(item, dict):
+            place = (item["_commit_lsn"], item["_op"] != "R", item["_seq"])
+            yield item["_op"], place, item["_old"] or item, item, item["_unchanged"] or []
+        elif isinstance(item, bytes):
+            yield from line_of(json.loads(item), number)
+
+
+def line_of(line: dict, number: int) -> Iterator[tuple[str, tuple, dict, dict, list[str]]]:
+    if "value" not in line:
+        place = (Lsn.parse(line["commit_lsn"]), line["op"] != "R", line["seq"])
+        before = line.get("old") or line.get("key") or {}
+        yield line["op"], place, before, line.get("new") or {}, line.get("unchanged", [])
+    elif line["value"] is not None:
+        event, after = line["value"], line["value"]["after"] or {}
+        lacks = [name for name, value in after.items() if value == "__debezium_unavailable_value"]
+        renamed = line.get("headers", {})
+        if "__debezium.oldkey" in renamed:
+            yield "U", (number,), renamed["__debezium.oldkey"], after, lacks
+        elif "__debezium.newkey" not in renamed:
+            op = event["op"].upper().replace("C", "I")
+            assert op != "R" or event["source"]["snapshot"] == "incremental"
+            yield op, (number,), line["key"], after, lacks
+
+
+def folded(out: Path, columns: Sequence[str] = ("n", "doc")) -> dict[tuple, tuple]:
+    """The rows by key, as files leave them; a value that nothing has is None."""
+    found: dict[tuple, dict] = {}
+    places = []
+    for op, place, before, after, lacks in lines(out):
+        places.append(place)
+        row = found.pop((before["kind"], before["id"]), {}) if op in {"U", "D"} else {}
+        if op != "D":
+            values = {name: row.get(name) if name in lacks else after.get(name) for name in columns}
+            found[after["kind"], after["id"]] = values
+    # Whoever goes by positions finds the same order.
+    assert places == sorted(set(places))
+    return {key: tuple(row.values()) for key, row in found.items()}
+
+
+def source(database, columns: Sequence[str] = ("n", "doc")) -> dict[tuple, tuple]:
+    rows = database.execute(f"SELECT kind, id, {', '.join(columns)} FROM items").fetchall()
+    return {(kind, number): tuple(values) for kind, number, *values in rows}
+
+
+def progress(out: Path) -> dict:
+    return checkpoint(out).get("resnapshot", [{"stage": "none", "rows": 0}])[0]
+
+
+def rows_read(out: Path) -> int:
+    return sum(op == "R" for op, *_ in lines(out))
+
+
+def is_the_source_under_load(database, out: Path, form: str, load: list[Load]) -> None:
+    rows = 500 * scale.factor
+    database.execute(TABLES)
+    database.execute(FILL.format(rows))
+    slot = database.create_slot()
+    start(load, database.uri, rows)
+    command = small_chunks(database.uri, slot, "-D", out, *FORMATS[form], *AGAIN)
+    with subprocess.Popen([*command, "-F", "0.1"]) as run:
+        wait_until(lambda: progress(out)["stage"] == "done", 60 * scale.factor)
+        run.send_signal(signal.SIGTERM)
+    assert run.returncode == 0
+    for one in load:
+        one.stop()
+    subprocess.run([*command, *NOW], check=True)
+    assert folded(out) == source(database)
+    assert rows_read(out) == progress(out)["rows"]
+
+
+def test_all_is_the_source_under_load(database, tmp_path, load):
+    is_the_source_under_load(database, tmp_path / "out", "jsonl", load)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("form", FORMATS)
+def test_all_is_the_source_under_load_in_every_format(any_database, tmp_path, form, load):
+    is_the_source_under_load(any_database, tmp_path / "out", form, load)
+
+
+def survives_kills(database, out: Path, form: str, load: list[Load], kills: int) -> None:
+    """Kill run after run, inside of a chunk, behind one, or where it is durable; then let one end."""
+    dice, rows = random.Random(kills), 150 * kills
+    database.execute(TABLES)
+    database.execute(FILL.format(rows))
+    slot = database.create_slot()
+    start(load, database.uri, rows)
+    arguments = (database.uri, slot, "-D", out, *FORMATS[form], *AGAIN, *OFTEN)
+    hits: Counter[str] = Counter()
+    for where in ["inside", "behind", "durable"] * (kills // 3):
+        command = small_chunks(*arguments, *NOW, where=where, step=dice.randrange(2, 6))
+        ended = subprocess.run(command, check=False, timeout=60)
+        hits[where] += ended.returncode == -signal.SIGKILL and progress(out)["stage"] == "reading"
+    for one in load:
+        one.stop()
+    subprocess.run(small_chunks(*arguments, *NOW), check=True)
+    assert folded(out) == source(database)
+    # Chunks that were durable are not read again, others are not there twice.
+    assert rows_read(out) == progress(out)["rows"]
+    assert min(hits.values()) >= kills // 6, hits
+
+
+def test_kills_at_any_step_lose_nothing_and_double_nothing(database18, tmp_path, load):
+    survives_kills(database18, tmp_path / "out", "jsonl", load, 3)
+
+
+def test_a_signal_takes_back_half_a_chunk(database18, tmp_path):
+    database18.execute(TABLES)
+    database18.execute(FILL.format(300))
+    slot, out = database18.create_slot(), tmp_path / "out"
+    arguments = (database18.uri, slot, "-D", out, *AGAIN)
+    command = small_chunks(*arguments, where="inside", step=6)
+    environment = {**os.environ, "SIGNAL": str(int(signal.SIGTERM))}
+    run = subprocess.run(command, capture_output=True, env=environment, timeout=60, check=True)
+    assert (run.stderr, progress(out)["rows"]) == (b"", 100)
+    subprocess.run(small_chunks(*arguments, *NOW), check=True)
+    assert folded(out) == source(database18)
+    assert rows_read(out) == 300
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("form", FORMATS)
+def test_many_kills_lose_nothing_and_double_nothing(any_database, tmp_path, load, form, request):
+    survives_kills(any_database, tmp_path / "out", form, load, request.config.option.kills)
+
+
+def test_a_row_whose_key_came_to_where_all_is_read_is_read_once_more(database18, tmp_path):
+    database18.execute(TABLES)
+    database18.execute(FILL.format(300))
+    slot, out = database18.create_slot(), tmp_path / "out"
+    arguments = (database18.uri, slot, "-D", out, *AGAIN, *OFTEN)
+    killed = subprocess.run(small_chunks(*arguments, where="behind", step=3), check=False, timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    assert progress(out)["rows"] == 150
+    # Of these the stream sends all but the value that is not sent again.
+    database18.execute("UPDATE items SET kind = 'a', id = -id WHERE kind = 'it''s \\2' AND id > 200")
+    database18.execute("ALTER TABLE items ADD COLUMN more int DEFAULT 7")
+    database18.execute("UPDATE items SET kind = 'b', id = -id WHERE kind = 'it''s \\1' AND id > 290")
+    subprocess.run(small_chunks(*arguments, *NOW), check=True)
+    assert folded(out) == source(database18)
+    read = {key for op, _, _, after, _ in lines(out) if op == "R" for key in [(after["kind"], after["id"])]}
+    assert {("a", -299), ("b", -298)} <= read
+    assert manifest(out)[-1]["end_lsn"] == checkpoint(out)["end_lsn"]
+
+
+def test_a_new_form_of_a_table_is_not_there_before_changes_in_its_old_one(database18, tmp_path):
+    database18.execute(TABLES)
+    database18.execute(FILL.format(300))
+    slot, out = database18.create_slot(), tmp_path / "out"
+    command = small_chunks(database18.uri, slot, "-D", out, *AGAIN, *NOW, where="between", step=3)
+    statements = (
+        "BEGIN; UPDATE items SET n = n + 1 WHERE id % 9 = 0; COMMIT;"
+        "BEGIN; ALTER TABLE items ADD COLUMN more int DEFAULT 7;"
+        "UPDATE items SET more = 8 WHERE id = 9; COMMIT"
+    )
+    environment = {**os.environ, "SERVER": database18.uri, "STATEMENTS": statements}
+    subprocess.run(command, check=True, env=environment, timeout=60)
+    forms = ["more" in new for _, _, _, new, _ in lines(out)]
+    assert len(set(forms)) == 2
+    assert forms == sorted(forms)
+    assert folded(out) == source(database18)
+
+
+def test_what_is_done_is_not_done_again_until_the_option_was_left_out(database18, tmp_path):
+    database18.execute(TABLES)
+    database18.execute(FILL.format(120))
+    slot, out = database18.create_slot(), tmp_path / "out"
+    read = []
+    for number, option in enumerate([AGAIN, AGAIN, (), AGAIN]):
+        database18.execute(f"INSERT INTO items VALUES ('new', {number}, 0, '')")
+        run = stream(database18.uri, slot, "-D", str(out), *option, *NOW)
+        assert (run.returncode, run.stderr) == (0, "")
+        read.append(rows_read(out))
+    assert read == [121, 121, 121, 121 + 124]
+    status = subprocess.run([*PGCDC, "status", str(out)], capture_output=True, text=True, check=True).stdout
+    assert "read again    public.items: 124 rows, done" in status
+    line = subprocess.run([*PGCDC, "status", str(out), "--json"], capture_output=True, check=True).stdout
+    found = {"table": "public.items", "rows": 124, "stage": "done", "rows_to_repeat": 0}
+    assert json.loads(line)["checkpoint"]["resnapshot"] == [found]
+
+
+def test_a_table_that_is_published_later(database18, tmp_path):
+    database18.execute(TABLES)
+    database18.execute("CREATE TABLE late (id int PRIMARY KEY, b text)")
+    slot, out = database18.create_slot(), tmp_path / "out"
+    late = ("--resnapshot", "public.late")
+    hint = "publish it first: ALTER PUBLICATION ... ADD TABLE; see what there is with: pgcdc publication show"
+    message = 'find a table to read again: nothing that the publications have matches "public.late"'
+    refused(stream(database18.uri, slot, "-D", str(out), *late, *NOW), 2, message, hint)
+    database18.execute("INSERT INTO late VALUES (1, 'before'), (2, 'before'); INSERT INTO other VALUES (1)")
+    database18.execute("ALTER PUBLICATION pub ADD TABLE late")
+    database18.execute("UPDATE late SET b = 'after' WHERE id = 2")
+    assert stream(database18.uri, slot, "-D", str(out), *late, *NOW).returncode == 0
+    found = [(op, new["b"]) for op, _, _, new, _ in lines(out, "public.late")]
+    assert found == [("U", "after"), ("R", "before"), ("R", "after")]
+
+
+def test_publications_decide_which_rows_and_columns(database18, tmp_path):
+    database18.execute(
+        "CREATE TABLE root (id int, b int, c int, g int GENERATED ALWAYS AS (b + 1) STORED,"
+        " PRIMARY KEY (id)) PARTITION BY RANGE (id);"
+        "CREATE TABLE low PARTITION OF root FOR VALUES FROM (0) TO (10);"
+        "CREATE TABLE high PARTITION OF root FOR VALUES FROM (10) TO (99);"
+        "INSERT INTO root SELECT g, g, g FROM generate_series(0, 19) g;"
+        "CREATE PUBLICATION pub FOR TABLE root (id, b, g) WHERE (id <> 3)"
+        " WITH (publish_via_partition_root, publish_generated_columns = stored)"
+    )
+    slot, out = database18.create_slot(), tmp_path / "out"
+    arguments = (database18.uri, slot, "-D", out, "--resnapshot", "public.roo?", *NOW)
+    subprocess.run(small_chunks(*arguments), check=True)
+    found = [new for _, _, _, new, _ in lines(out, "public.root")]
+    assert found == [{"id": g, "b": g, "g": g + 1} for g in range(20) if g != 3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("-f", "out", "--format", "wal2json"), "--format wal2json has no name for rows that were there"),
+        (("-f", "out", "--format", "raw"), "raw output is what the plugin sends"),
+        ((), "a checkpoint has to know how far it is: use -f FILE or -D"),
+        (("-D", "out", "--snapshot", "only"), "reads while it streams, and --snapshot only ends before"),
+    ],
+)
+def test_what_it_does_not_go_with(tmp_path, arguments, message):
+    command = stream_command("", "s", *AGAIN, *arguments)
+    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (run.returncode, message in run.stderr) == (2, True), run.stderr
+
+
+def test_a_table_without_a_key_is_refused(database18, tmp_path):
+    database18.execute(TABLES)
+    database18.execute("ALTER TABLE other DROP CONSTRAINT other_pkey")
+    slot = database18.create_slot()
+    run = stream(database18.uri, slot, "-D", str(tmp_path / "out"), "--resnapshot", "public.*", *NOW)
+    hint = (
+        "give it a primary key or REPLICA IDENTITY USING INDEX, or read it into another place: pgcdc snapshot"
+    )
+    refused(run, 2, 'read table "public.other" again: it has no key', hint)
+
+
+def test_what_the_stream_has_and_others_do_not_see_yet_is_waited_for(other, tmp_path, follow):
+    """A commit that waits for a standby is in the log, and its rows are as before for everybody else."""
+    uri, out = other.uri("again"), tmp_path / "out"
+    with psycopg.connect(other.uri(), autocommit=True) as admin:
+        admin.execute("CREATE DATABASE again")
+    with psycopg.connect(uri, autocommit=True) as admin, psycopg.connect(uri) as older:
+        admin.execute(TABLES + FILL.format(9))
+        admin.execute("SELECT pg_create_logical_replication_slot('again', 'pgoutput')")
+        older.execute("UPDATE items SET n = 100 WHERE id = 1")
+        run = follow(uri, "again", out, "-D", str(out), *AGAIN, *OFTEN)
+        wait_until(lambda: progress(out)["stage"] == "reading")
+        admin.execute("SET synchronous_commit = local")
+        admin.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        admin.execute("SELECT pg_reload_conf()")
+        statement = "UPDATE items SET n = 200 WHERE id = 2"
+        waiting = threading.Thread(target=change, args=(uri, statement), daemon=True)
+        waiting.start()
+        wait_until(
+            lambda: (
+                admin.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'").fetchone()
+                == (1,)
+            )
+        )
+        older.execute("SET LOCAL synchronous_commit = local")
+        older.commit()
+        # Two changes are there, and no row, as long as the second one isn't seen.
+        wait_until(lambda: partial_lines(out) == 2)
+        time.sleep(1)
+        assert partial_lines(out) == 2
+        admin.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        admin.execute("SELECT pg_reload_conf()")
+        wait_until(lambda: progress(out)["stage"] == "done")
+        assert run.stop()[0] == 0
+        waiting.join()
+        assert [op for op, *_ in lines(out)] == ["U"] * 2 + ["R"] * 9
+        assert {n for _, _, _, new, _ in lines(out) for n in [new["n"]] if new["id"] < 3} == {100, 200}
+        admin.execute("SELECT pg_drop_replication_slot('again')")
+
+
+def change(uri: str, statement: str) -> None:
+    with psycopg.connect(uri, autocommit=True) as connection:
+        connection.execute("SET synchronous_commit = on")
+        connection.execute(statement)
+
+
+def partial_lines(out: Path) -> int:
+    return sum(len(path.read_bytes().splitlines()) for path in out.glob("*/*.partial"))
+
+
+@pytest.mark.long
+def test_keys_of_a_type_that_compares_in_its_own_way(server15, tmp_path):
+    """By the operators of `text`, rows in the order of `citext` are not in order."""
+    database = Database(server15)
+    database.execute(
+        "CREATE SCHEMA more; CREATE EXTENSION citext SCHEMA more;"
+        "CREATE DOMAIN name AS more.citext; CREATE TABLE items (id public.name PRIMARY KEY);"
+        "INSERT INTO items SELECT CASE WHEN g % 2 = 0 THEN 'a' ELSE 'A' END || g"
+        " FROM generate_series(1, 500) g;"
+        "CREATE PUBLICATION pub FOR TABLE items"
+    )
+    slot, out = database.create_slot(), tmp_path / "out"
+    subprocess.run(small_chunks(database.uri, slot, "-D", out, *AGAIN, *NOW), check=True)
+    found = [new["id"] for _, _, _, new, _ in lines(out)]
+    assert sorted(found) == sorted(one for (one,) in database.execute("SELECT id::text FROM items"))
+    database.drop()

@@ -1,0 +1,86 @@
+"""A server that says at the first connection that it is not ready is waited for, as one that was lost."""
+
+import contextlib
+import os
+import threading
+
+import psycopg
+import pytest
+from processes import wait_until
+from stream_runs import make_slot, stream
+
+from pgcdc_cli.stream.reconnect import FIRST_ATTEMPTS
+
+
+@pytest.fixture
+def restarting(own_server):
+    """A server with slot `s` and one row; it is started anew by the test, so it is ended here."""
+    server = own_server(18)
+    make_slot(server.uri(), "s")
+    yield server
+    server.pg_ctl("stop", "-m", "immediate")
+
+
+@contextlib.contextmanager
+def starting_up(server):
+    """While this is open, the server recovers: it waits for a piece of the log from an archive."""
+    archive = server.data / "archive.opened"
+    with (server.data / "postgresql.conf").open("a") as conf:
+        conf.write(f"restore_command = 'until [ -e {archive} ]; do sleep 0.1; done; false'\n")
+    (server.data / "recovery.signal").touch()
+    server.pg_ctl("restart", "-m", "fast", "-W")
+    try:
+        yield
+    finally:
+        archive.touch()
+
+
+class Told(threading.Thread):
+    """What a run says on standard error, line by line as it comes."""
+
+    def __init__(self, process) -> None:
+        super().__init__(daemon=True)
+        self._process = process
+        self.lines: list[str] = []
+        self.start()
+
+    def run(self) -> None:
+        self.lines.extend(self._process.stderr)
+
+    def times(self, text: str) -> int:
+        return sum(text in line for line in self.lines)
+
+
+def test_a_server_that_goes_down_and_starts_up_is_waited_for(restarting, tmp_path, follow):
+    uri = restarting.uri()
+    with psycopg.connect(uri):
+        restarting.pg_ctl("stop", "-m", "smart", "-W")
+        wait_until(lambda: not accepts(uri))
+        stays_as_long_as_the_options_say(uri)
+        following = follow(uri, "s", tmp_path / "out")
+        told = Told(following.process)
+        wait_until(lambda: told.times("shutting down; trying again"))
+    with starting_up(restarting):
+        wait_until(lambda: told.times("starting up; trying again") and len(told.lines) > FIRST_ATTEMPTS)
+    wait_until(lambda: following.rows() == [1])
+    following.process.terminate()
+    assert following.process.wait(timeout=60) == 0
+    told.join()
+    assert [line for line in told.lines if not line.endswith("; trying again\n")] == []
+
+
+def accepts(uri: str) -> bool:
+    with contextlib.suppress(psycopg.OperationalError), psycopg.connect(uri):
+        return True
+    return False
+
+
+def stays_as_long_as_the_options_say(uri: str) -> None:
+    once = stream(uri, "s", "-f", os.devnull, "-n")
+    error, hint = once.stderr.splitlines()
+    assert once.returncode == 3
+    assert error.endswith("FATAL: the database system is shutting down")
+    assert hint == "hint: the server is starting up or shutting down, or ended the session: run again"
+    limited = stream(uri, "s", "-f", os.devnull, "--max-time", "1s")
+    assert limited.returncode in {3, 12}
+    assert "trying again" in limited.stderr
