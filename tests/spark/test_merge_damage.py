@@ -162,6 +162,7 @@ def test_a_table_that_another_program_wrote_is_left_alone(
     merge_into(spark, directory, warehouse, tables=["public.one"], until=0x24, readers="modern")
     merge_into(spark, directory, warehouse)
     delta(spark, warehouse, statement)
+    merge_into(spark, directory, warehouse, compact=True, readers="any")
     directory.segment([(ONE, THIRD), (TWO, THIRD)])
     summary = merge_into(spark, directory, warehouse)
     assert problem_of(summary) == (

@@ -350,20 +350,24 @@ class _MergeRun:
     def _converted(self, row: ControlRow) -> ControlRow:
         assert self._options.readers is not None
         try:
-            return replace(row, version=self._open(str(row.path)).convert(self._options.readers))
+            table = self._untouched(row)
+            return row if table is None else replace(row, version=table.convert(self._options.readers))
         except MergeError as error:
             self._summary.warn(error.message)
         except (PySparkException, Py4JJavaError) as error:
             self._summary.warn(f'could not convert "{row.table}": {cause_of(error)}')
         return row
 
+    def _untouched(self, row: ControlRow) -> LakeTable | None:
+        """Open a table; None if others changed it, since the next merge has to find it so."""
+        table = self._open(str(row.path))
+        touched = row.version is None or table.was_set_back(row.version) or table.written_since(row.version)
+        return None if touched else table
+
     def _compacted(self, row: ControlRow) -> ControlRow:
         try:
-            table = self._open(str(row.path))
-            # Of a table that others changed the next merge has to find the version that was recorded.
-            if row.version is None or table.was_set_back(row.version) or table.written_since(row.version):
-                return row
-            return replace(row, version=table.compact())
+            table = self._untouched(row)
+            return row if table is None else replace(row, version=table.compact())
         except (PySparkException, Py4JJavaError) as error:
             self._summary.warn(f'could not compact "{row.table}": {cause_of(error)}')
             return row
