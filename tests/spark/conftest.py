@@ -78,6 +78,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 @pytest.fixture(autouse=True)
+def plans_of_large_merges(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `--long`, merge the few rows of a test by the plans that many have."""
+    if request.config.getoption("--long"):
+        monkeypatch.setattr("pgcdc_cli.spark.pgcdc_merge.job.FEW_ROWS", 0)
+
+
+@pytest.fixture(autouse=True)
 def sockets_closed_here() -> Iterator[None]:
     """Collect them while the warning is off, not in someone else's test."""
     yield

@@ -55,6 +55,7 @@ def compiled(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     """Let the merges of a test compile, and see that they do."""
     for name, value in COMPILED.items():
         monkeypatch.setitem(SETTINGS, name, value)
+    monkeypatch.setattr("pgcdc_cli.spark.pgcdc_merge.job.FEW_ROWS", 0)
     assert spark._jvm is not None
     count = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME().getCount
     before = count()
