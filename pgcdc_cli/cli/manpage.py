@@ -21,6 +21,9 @@ _ENVIRONMENT = {
     " command). An empty variable is as good as none. Where an option may be given several times, blanks"
     " part the values.",
     "PGHOST, PGPORT, PGDATABASE, PGUSER, PGPASSWORD, ...": "libpq's own variables, as for psql(1).",
+    "PAGER": "What shows a terminal the changes of pgcdc-show(1): less without it; nothing if it is empty.",
+    "PGCDC_COMPLETION_SECONDS": "How long a shell's completion waits for the server, to offer names of slots,"
+    " tables and the like: 0.3 without it.",
     "NO_COLOR": "No colour if set. TERM=dumb has the same effect, and so has output to anything but a"
     " terminal.",
 }
