@@ -39,7 +39,7 @@ class PrettyFormat:
 
     colour: bool = False
     width: int = field(default_factory=lambda: get_terminal_size().columns)
-    _earlier: EarlierRows = field(default_factory=EarlierRows)
+    _earlier: EarlierRows = field(default_factory=EarlierRows, init=False, compare=False)
 
     def encode(self, slice_: Slice) -> EncodedSlice:
         """Encode the rows of a slice; a PROTOCOL error where a value is no valid UTF-8."""
