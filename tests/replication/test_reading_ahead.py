@@ -100,7 +100,8 @@ def test_a_connection_that_is_lost_meanwhile_fails_at_the_next_receive(database,
             time.sleep(0.5)
         with pytest.raises(PgcdcError) as failure:
             inserts(connection)
-        assert failure.value.kind is ErrorKind.CONNECTION
+        # The server says why, but what is sent meanwhile may have the system drop that.
+        assert failure.value.kind in {ErrorKind.NOT_READY, ErrorKind.CONNECTION}
 
 
 def test_over_tcp_the_kernel_has_room_enough(database, slot, proxy):
