@@ -63,13 +63,14 @@ def test_readers_go_no_further_ahead_than_there_is_room():
 
 
 def test_an_error_of_one_ends_all_at_its_place():
+    others = set(threading.enumerate())
     sessions = [Session([], fails=7), Session([], fails=7)]
     chunks = read_parts(parts(50), sessions, STRICT, lambda: False)
     before = [next(chunks).columns for _ in range(7 * 3 + 1)]
     assert before[-1] == (7, 0)
     with pytest.raises(PgcdcError, match='could not read the rows of table "t7": gone'):
         next(chunks)
-    assert not [one for one in threading.enumerate() if one.daemon]
+    assert set(threading.enumerate()) <= others
 
 
 @pytest.mark.parametrize("after", [0, 1, 5])
@@ -84,10 +85,12 @@ def test_a_stop_is_never_taken_for_the_end(after):
 
 
 def test_who_takes_no_more_leaves_no_thread_behind():
+    others = set(threading.enumerate())
     chunks = read_parts(parts(50), [Session([]), Session([])], STRICT, lambda: False)
     next(chunks)
+    assert set(threading.enumerate()) > others
     chunks.close()
-    assert not [one for one in threading.enumerate() if one.daemon]
+    assert set(threading.enumerate()) <= others
 
 
 def test_what_is_read_by_many_is_what_one_reads(database18, tmp_path):
