@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import hypothesis
@@ -14,6 +15,7 @@ from servers import start as start_server
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from pgcdc_cli.cli.printing import talk
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
 pytest_plugins = ["skip_summary"]
@@ -23,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--scale", type=int, default=1, metavar="N", help="tests of any size, N times as large (default: 1)"
     )
-    parser.addoption("--kills", type=int, metavar="N", help="SIGKILLs for each kill test (default: 50N)")
+    parser.addoption("--kills", type=int, metavar="N", help="SIGKILLs for each kill test (default: 30N)")
     parser.addoption(
         "--soak",
         type=float,
@@ -48,18 +50,20 @@ def pytest_configure(config: pytest.Config) -> None:
     if page := config.option.faults_report:
         config.pluginmanager.register(FaultsReport(Path(page), config.option.faults))
     if config.option.kills is None:
-        config.option.kills = 50 * scale.factor
+        config.option.kills = 30 * scale.factor
     hypothesis.settings.register_profile("untimed", deadline=None)
     hypothesis.settings.load_profile("untimed")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-_START_SPARK = (
+_BESIDE_SPARK = (
     "tests/demo/",
+    "tests/spark/test_lake_readers",
     "tests/spark/test_launch",
     "tests/spark/test_merge_cluster",
     "tests/spark/test_merge_kills",
+    "tests/spark/test_merge_servers",
     "tests/spark/test_spark_command",
 )
 
@@ -67,12 +71,12 @@ _START_SPARK = (
 def _scope(nodeid: str) -> str:
     """Name the tests that run in one process.
 
-    That is a file's, but all that share a Spark, whose start takes long; and all that start more themselves,
-    so that there is one such at a time.
+    That is a file's, but those that share a Spark, whose start takes long. There are two, so that neither is
+    what all wait for; those that start more of them share one, so that there is one such at a time.
     """
     path = nodeid.partition("::")[0]
-    if path.startswith(_START_SPARK):
-        return "own spark"
+    if path.startswith(_BESIDE_SPARK):
+        return "second spark"
     return "spark" if path.startswith("tests/spark/") else path
 
 
@@ -91,12 +95,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByScope
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what takes long, and begin with the largest scopes."""
-    first = {"spark": 0, "own spark": 1}
+    first = {"spark": 0, "second spark": 1}
     items.sort(key=lambda item: first.get(_scope(item.nodeid), 2))
     for item in items:
         if item.get_closest_marker("long") and not config.getoption("--long"):
             reason = "takes long, and others are like it: --long runs it, too"
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(autouse=True)
+def talk_as_before() -> Iterator[None]:
+    """Commands that a test runs in this process say under which name, and how much, is said."""
+    before = asdict(talk)
+    yield
+    for name, value in before.items():
+        setattr(talk, name, value)
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).with_name("latency.py")
 
 
+@pytest.mark.long
 def test_the_benchmark_measures_every_way_under_both_loads(tmp_path):
     report = tmp_path / "report.json"
     small = [

@@ -131,9 +131,8 @@ def test_a_name_that_not_every_reader_finds_is_refused_unless_asked_for(spark, t
     assert 'column "Mixed Case" has a character in its name' in problem
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param("updated and deleted", marks=pytest.mark.long), "a wider column"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["updated and deleted", "a wider column"])
 def test_a_table_is_converted_there_and_back(spark, tmp_path, name):
     table, warehouse = merged(spark, tmp_path, name, "modern")
     path, directory = table_path(warehouse, table), Directory(tmp_path / "in", FORMATS["jsonl"])

@@ -161,7 +161,8 @@ def test_arrow_files_without_a_python_for_them(cluster: Cluster, tmp_path: Path,
     assert "-- --conf spark.pyspark.python=PATH" in said
 
 
-@pytest.mark.parametrize("lake", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("lake", ["delta", "iceberg"])
 def test_a_worker_that_is_killed(
     spark: SparkSession, cluster: Cluster, tmp_path: Path, history: History, lake: str
 ) -> None:
@@ -195,6 +196,7 @@ def test_a_cluster_without_room_says_so(cluster: Cluster, tmp_path: Path, histor
     assert ran.wait(60) == 130
 
 
+@pytest.mark.long
 def test_a_master_that_is_not_there(tmp_path: Path, history: History) -> None:
     write(tmp_path / "in", history, "jsonl")
     status, shown, said = run("spark://127.0.0.1:1", tmp_path, "--")

@@ -65,7 +65,7 @@ def compiled(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 @pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("compiled")
-@pytest.mark.parametrize("lake", ["delta", "iceberg"])
+@pytest.mark.parametrize("lake", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
 def test_tables_are_created_appended_to_altered_merged_into_and_replaced(
     spark: SparkSession, directory: Directory, warehouse: Path, lake: str
 ) -> None:

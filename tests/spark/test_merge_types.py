@@ -278,7 +278,9 @@ def test_types_at_their_limits(spark: SparkSession, tmp_path: Path) -> None:
         assert [rows[key]["m"] for key in sorted(rows)] == list(MATRIX)
 
 
-@pytest.mark.parametrize("encoding", [pytest.param("jsonl", marks=pytest.mark.long), "arrow", "debezium"])
+@pytest.mark.parametrize(
+    "encoding", [*(pytest.param(one, marks=pytest.mark.long) for one in ("jsonl", "debezium")), "arrow"]
+)
 def test_names_are_any_that_postgresql_allows(spark: SparkSession, tmp_path: Path, encoding: str) -> None:
     columns = {
         'Kéy "1"': pg_type(23),

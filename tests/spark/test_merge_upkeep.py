@@ -22,7 +22,7 @@ def insert(number: int) -> Change:
     return Change("I", number * 10, 0, {"id": str(number)})
 
 
-@pytest.mark.parametrize("lake", ["delta", "iceberg"])
+@pytest.mark.parametrize("lake", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
 def test_compaction_and_retention_keep_what_is_recorded(
     spark: SparkSession, tmp_path: Path, directory: Directory, lake: str
 ) -> None:
@@ -68,6 +68,7 @@ def test_a_merge_of_few_rows_leaves_the_files_of_all_others(
     assert sorted(row["id"] for row in merged.collect()) == [*range(7, 50), 200]
 
 
+@pytest.mark.long
 def test_a_merge_of_most_rows_writes_the_files_anew(
     spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -183,7 +183,7 @@ PARSED = ['{"a":[null,"x"],"b":1.1}', "null", '"null"', '"5"', "5", "[]", None]
 NO_VARIANT = {"twice": '{"a": 1, "b": {"a": 1, "a": 2}}', "digits": "[" + "1" * 39 + "]", "huge": "1e400"}
 
 
-@pytest.mark.parametrize("lake", ["delta", "iceberg"])
+@pytest.mark.parametrize("lake", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
 def test_variants_hold_json_as_it_is(
     spark: SparkSession, tmp_path: Path, directory: Directory, lake: str
 ) -> None:
