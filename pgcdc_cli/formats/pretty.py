@@ -138,6 +138,11 @@ class _Cell:
     paint: Paint
     old: str | None = None
 
+    @property
+    def size(self) -> int:
+        """Characters that it takes at least."""
+        return len(self.name) + len(self.value) + len(self.old or "")
+
     def brief(self, style: Style) -> str:
         """Write it as a word of a line."""
         name = f"{safe(self.name)}=" if self.name else ""
@@ -157,13 +162,15 @@ def _word(text: str) -> str:
 
 def _changed(verb: str, change: Change, cells: Sequence[_Cell], style: Style) -> Iterator[str]:
     """Write a change in one line if it fits the terminal, else as a block."""
-    shows_key = change["op"] == "U"
-    line = " ".join(cell.brief(style) for cell in cells)
-    whole = _head(verb, change, style, (_key(change, style) if shows_key else "") + "  " + line)
-    if len(_COLOURS.sub("", whole)) <= style.width:
-        yield whole
-        return
-    yield _head(verb, change, style, _key(change, style))
+    key = _key(change, style)
+    # Large values are not looked through for a line that they can't be in.
+    if sum(cell.size for cell in cells) <= style.width:
+        words = " ".join(cell.brief(style) for cell in cells)
+        line = _head(verb, change, style, f"{key if change['op'] == 'U' else ''}  {words}")
+        if len(_COLOURS.sub("", line)) <= style.width:
+            yield line
+            return
+    yield _head(verb, change, style, key)
     names = _Names([cell.name for cell in cells], style)
     for cell in cells:
         yield names.label(cell.name) + _difference(cell, names.room, style)
