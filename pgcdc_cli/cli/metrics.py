@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pgcdc_cli.cli.command_tree import usage_error
-from pgcdc_cli.cli.printing import say
+from pgcdc_cli.cli.printing import warn
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class MetricsOutput:
             self._write(file)
         except PgcdcError as error:
             self._written_at = time.monotonic()
-            say(f"warning: {error.message}")
+            warn(error.message)
 
     def _write(self, file: Path) -> None:
         from prometheus_client import write_to_textfile

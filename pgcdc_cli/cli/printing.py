@@ -19,8 +19,6 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError, mask
 
 PROGRAM = "pgcdc"
 
-_WARNING = "warning: "
-
 
 def version_line() -> str:
     """Tell the versions that matter for a bug report; libpq's where it was used, for it is slow to import."""
@@ -112,8 +110,13 @@ def output_error(error: OSError) -> Exception:
 def say(text: str) -> None:
     """Put a remark on standard error, unless -q."""
     if talk.verbosity >= 0:
-        warning = text.startswith(_WARNING)
-        write_message("warning" if warning else "info", text.removeprefix(_WARNING))
+        write_message("info", text)
+
+
+def warn(text: str) -> None:
+    """Put a warning on standard error, unless -q."""
+    if talk.verbosity >= 0:
+        write_message("warning", text)
 
 
 def write_message(level: str, text: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from pgcdc_cli.cli.command_tree import Command, examples, refuse_unmatched, usage_error
-from pgcdc_cli.cli.printing import facts, human_bytes, say, table, talk, write
+from pgcdc_cli.cli.printing import facts, human_bytes, say, table, talk, warn, write
 from pgcdc_cli.cli.units import checked, duration, lsn, positive_duration
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ def spark_submit(  # noqa: PLR0913 - a command's options
     else:
         _print(summary, dry_run=dry_run)
     for warning in summary.warnings:
-        say(f"warning: {warning}")
+        warn(warning)
     if summary.failure is not None:
         raise summary.failure
     refuse_unmatched(summary.unmatched)
@@ -271,7 +271,7 @@ class _Merges:
         # Of several problems there is a warning each.
         warnings = {warning for warning in summary.warnings if not warning.startswith("could not merge ")}
         for line in sorted((warnings | problems) - self._said):
-            say(f"warning: {line}")
+            warn(line)
         self._said = warnings | problems
 
 

@@ -14,7 +14,7 @@ import typer
 from pgcdc_cli.cli import units
 from pgcdc_cli.cli.command_tree import Command, examples
 from pgcdc_cli.cli.connection_options import connecting
-from pgcdc_cli.cli.printing import facts, human_bytes, say, table, text_of, write
+from pgcdc_cli.cli.printing import facts, human_bytes, table, text_of, warn, write
 from pgcdc_cli.cli.slot import reader_of, slot_content
 from pgcdc_cli.cli.watch import History, Interval, Sample, Watch, repeat
 from pgcdc_cli.errors import PgcdcError
@@ -70,7 +70,7 @@ def status(
     for line in [json_text.dumps(_content(found))] if json else _lines(found):
         write(line)
     if warehouse is not None and found.merged is None:
-        say(f'warning: can\'t tell what is merged into "{warehouse}": no merge has left its record there')
+        warn(f'can\'t tell what is merged into "{warehouse}": no merge has left its record there')
     if found.failure is not None:
         raise found.failure
 
