@@ -11,7 +11,7 @@ from pgcdc_cli.cli.command_tree import Command, examples, usage_error
 from pgcdc_cli.cli.connection_options import connecting
 from pgcdc_cli.cli.printing import write
 from pgcdc_cli.cli.publication import column_names
-from pgcdc_cli.cli.stream import ProgressLine, handled, shows_progress
+from pgcdc_cli.cli.stream import ProgressLine, carry_out, shows_progress
 from pgcdc_cli.cli.target import (
     STDOUT,
     StreamTarget,
@@ -175,11 +175,7 @@ def _run(settings: "SnapshotSettings", target: StreamTarget, progress: ProgressL
     chosen = {"where": settings.wanted.where, "sample": settings.wanted.sample}
     more = {name: str(value) for name, value in chosen.items() if value is not None}
     run = SnapshotRun(settings, sink_for(target, encoding, more), encoding, signals, progress)
-    with handled(signals):
-        try:
-            run.run()
-        finally:
-            progress.end(run.totals)
+    carry_out(run, signals, progress)
     return run
 
 

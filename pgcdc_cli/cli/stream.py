@@ -37,7 +37,9 @@ from pgcdc_cli.cli.target import (
 if TYPE_CHECKING:
     from types import FrameType
 
+    from pgcdc_cli.stream.run import StreamRun
     from pgcdc_cli.stream.settings import RunTotals, Signals, StreamSettings
+    from pgcdc_cli.stream.snapshot_run import SnapshotRun
 
 _INTERVAL = 0.5
 """Seconds between two states of the line."""
@@ -291,7 +293,13 @@ def _run(
         metrics(totals)
 
     run = StreamRun(settings, sink_for(target, encoding), encoding, signals, report)
-    with metrics.open(), handled(signals), _timed(signals, settings.limits.max_time):
+    with metrics.open(), _timed(signals, settings.limits.max_time):
+        carry_out(run, signals, progress)
+
+
+def carry_out(run: "StreamRun | SnapshotRun", signals: "Signals", progress: ProgressLine) -> None:
+    """Run to the end, or as far as signals let it; the last line says how far that was."""
+    with handled(signals):
         try:
             run.run()
         finally:
