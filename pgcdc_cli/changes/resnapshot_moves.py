@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pgcdc_cli.changes.resnapshot import Key, TableResnapshot, Visibility
+from pgcdc_cli.changes.resnapshot_state import Key, TableResnapshot, Visibility
 from pgcdc_cli.changes.slice import ChangeBatch, KeyImage, Slice, texts_of
 
 MOST_MOVED = 10_000

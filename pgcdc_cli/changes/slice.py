@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pgcdc_cli.changes.origin import Origin
-from pgcdc_cli.changes.resnapshot import TableResnapshot
+from pgcdc_cli.changes.resnapshot_state import TableResnapshot
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.types.kernels import Booleans, Int64s

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import cast, get_args
 
-from pgcdc_cli.changes.resnapshot import Key, Stage, TableResnapshot
+from pgcdc_cli.changes.resnapshot_state import Key, Stage, TableResnapshot
 from pgcdc_cli.changes.slice import LastCommit, Prepared, TableRead
 from pgcdc_cli.directory.disk import Disk, damaged
 from pgcdc_cli.directory.json_fields import JsonFields, dump, load

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import psycopg
 
-from pgcdc_cli.changes.resnapshot import Key, TableResnapshot
 from pgcdc_cli.changes.resnapshot_moves import StreamedTables
+from pgcdc_cli.changes.resnapshot_state import Key, TableResnapshot
 from pgcdc_cli.changes.selection import NamePattern
 from pgcdc_cli.changes.slice import Edge, Slice, SnapshotPosition
 from pgcdc_cli.changes.table import TableSchema

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import psycopg
 from psycopg import sql
 
-from pgcdc_cli.changes.resnapshot import TableResnapshot, Visibility
+from pgcdc_cli.changes.resnapshot_state import TableResnapshot, Visibility
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.session import server_failure
 from pgcdc_cli.stream.snapshot_session import Columns, SnapshotSession

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sink_tools import SOURCE
 
-from pgcdc_cli.changes.resnapshot import Stage, TableResnapshot
+from pgcdc_cli.changes.resnapshot_state import Stage, TableResnapshot
 from pgcdc_cli.directory.checkpoint import (
     Checkpoint,
     FileState,
