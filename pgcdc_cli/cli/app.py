@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import re
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -215,6 +216,8 @@ def main() -> None:
     # What is imported stays: to search it for garbage, at first again and again and once more at exit, would
     # take a quarter of a short run.
     gc.set_threshold(GARBAGE)
+    # Whoever ignores it hands that down, and then the system keeps no exit status of commands that we start.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     status = run(sys.argv[1:], Path(sys.argv[0]).name)
     gc.freeze()
     sys.exit(status)

@@ -167,12 +167,12 @@ class MetricsOutput:
         from prometheus_client import write_to_textfile
 
         try:
+            # It is replaced by a rename, which would take away a device, even from root's /dev.
+            if file.exists() and not file.is_file():
+                raise _cannot_write(file, "it is no regular file")
             write_to_textfile(str(file), self._registry())
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise PgcdcError(
-                ErrorKind.OUTPUT, f'could not write "{file}": {reason}', hint="see --metrics-file"
-            ) from error
+            raise _cannot_write(file, error.strerror or str(error)) from error
         self._written_at = time.monotonic()
 
     def _registry(self) -> "CollectorRegistry":
@@ -181,6 +181,10 @@ class MetricsOutput:
         registry = CollectorRegistry()
         registry.register(self._metrics)
         return registry
+
+
+def _cannot_write(file: Path, reason: str) -> PgcdcError:
+    return PgcdcError(ErrorKind.OUTPUT, f'could not write "{file}": {reason}', hint="see --metrics-file")
 
 
 def _require_client() -> None:

@@ -24,6 +24,7 @@ from pgcdc_cli.lsn import Lsn
 
 FORMAT_VERSION = 1
 
+_OTHER_VERSION = "it is whole: go on with the pgcdc that wrote it, or one that is newer"
 _NO_SLOT_HINT = "write to another place; --snapshot initial begins a stream with the rows that are there"
 
 _SEAL = re.compile(rb',"crc32":([0-9]{1,10})}\n\Z')
@@ -117,12 +118,18 @@ class Checkpoint:
     resnapshots: tuple[TableResnapshot, ...] = ()
 
 
+class OtherVersionError(ValueError):
+    """It is whole, for all that can be told, but not of the version that is read here."""
+
+
 def read_checkpoint(disk: Disk, path: str) -> Checkpoint | None:
     """Read a checkpoint; None if there is none. CHECKPOINT for one that is damaged or of another version."""
     if disk.stat(path) is None:
         return None
     try:
         return decode(disk.read(path))
+    except OtherVersionError as error:
+        raise damaged(path, str(error), hint=_OTHER_VERSION) from error
     except ValueError as error:
         raise damaged(path, str(error)) from error
 
@@ -368,7 +375,7 @@ def _check_version(data: bytes) -> None:
     if type(version) is not int:
         raise ValueError("it is no checkpoint")
     if version != FORMAT_VERSION:
-        raise ValueError(f"it is of format version {version}, this pgcdc reads {FORMAT_VERSION}")
+        raise OtherVersionError(f"it is of format version {version}, this pgcdc reads {FORMAT_VERSION}")
 
 
 def _decode_source(fields: JsonFields | None) -> StreamSource:

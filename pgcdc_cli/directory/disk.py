@@ -32,6 +32,7 @@ _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
 _SYNC_FILE_RANGE_WRITE = 2
 
 _MAKE_ROOM = "nothing beyond the last checkpoint was confirmed: make room and run again"
+_LOCK_LOST = "nothing beyond the last checkpoint was confirmed: put the folder back, and run again"
 _CHECK_MODE = "check owner and mode of the path and of its folder, and who runs pgcdc"
 _MISSING = "a folder on the way is missing: make it, or put it back where it was removed"
 _HINTS = {
@@ -76,8 +77,8 @@ class Disk:
     def _os(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return function(*args, **kwargs)
 
-    def lock(self, path: str) -> Callable[[], None]:
-        """Lock a file against other processes and return what unlocks it; LOCKED if another holds it."""
+    def lock(self, path: str) -> "HeldLock":
+        """Lock a file against other processes; LOCKED if another holds it."""
         lock = FileLock(path, mode=self._file_mode)
         with _named("lock", path):
             try:
@@ -85,7 +86,7 @@ class Disk:
             except Timeout:
                 message = f'could not lock "{path}": another process holds it'
                 raise PgcdcError(ErrorKind.LOCKED, message) from None
-        return lock.release
+            return HeldLock(lock, path)
 
     def stat(self, path: str | int) -> Stat | None:
         """Say what a path (through symbolic links) or descriptor is; None if nothing is there."""
@@ -221,9 +222,36 @@ class Disk:
         self.rename(temporary, path)
 
 
-def damaged(path: str, reason: str) -> PgcdcError:
+class HeldLock:
+    """The lock on a file, which keeps others away only as long as the file has its name."""
+
+    def __init__(self, lock: FileLock, path: str) -> None:
+        self._lock = lock
+        self._path = path
+        self._inode = _inode(path)
+
+    def check(self) -> None:
+        """Raise OUTPUT where the file is gone or another: others may write here, or the folder was moved."""
+        try:
+            found = _inode(self._path)
+        except FileNotFoundError:
+            found = None
+        if found != self._inode:
+            message = f'could not go on: the lock "{self._path}" was removed, or its folder was moved'
+            raise PgcdcError(ErrorKind.OUTPUT, message, hint=_LOCK_LOST)
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+def _inode(path: str) -> tuple[int, int]:
+    found = os.stat(path)  # noqa: PTH116 - a text, as everywhere here
+    return found.st_dev, found.st_ino
+
+
+def damaged(path: str, reason: str, *, hint: str | None = None) -> PgcdcError:
     """Make the error for a file of ours that isn't as it was left."""
-    return PgcdcError(ErrorKind.CHECKPOINT, f'could not go on from "{path}": {reason}')
+    return PgcdcError(ErrorKind.CHECKPOINT, f'could not go on from "{path}": {reason}', hint=hint)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from pgcdc_cli.directory.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
+from pgcdc_cli.directory.disk import HeldLock
 from pgcdc_cli.directory.file_names import ControlFiles
 from pgcdc_cli.directory.spool_file import SpoolFolder
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -49,8 +50,8 @@ class Destination(Protocol):
     @property
     def control(self) -> ControlFiles: ...
 
-    def lock(self) -> Callable[[], None]:
-        """Keep others from writing here; gives what unlocks it. Raises LOCKED."""
+    def lock(self) -> HeldLock:
+        """Keep others from writing here. Raises LOCKED."""
         ...
 
     def check_unwritten(self) -> None:
@@ -100,7 +101,7 @@ class CheckpointedSink:
         self._in_transaction = self._started = self._reopening = False
         self._flushed_at = self._first_row_at = 0.0
         self._guard = _Guard()
-        self._unlock: Callable[[], None] | None = None
+        self._lock: HeldLock | None = None
 
     @property
     def edge(self) -> LastEdge:
@@ -125,7 +126,7 @@ class CheckpointedSink:
 
         Raises LOCKED, CHECKPOINT, OUTPUT, or USAGE for a checkpoint of another format or other options.
         """
-        self._unlock = self._destination.lock()
+        self._lock = self._destination.lock()
         try:
             with self._guard:
                 self._recover()
@@ -306,6 +307,9 @@ class CheckpointedSink:
         before = self._checkpoint
         if checkpoint == before:
             return
+        assert self._lock is not None, "the sink is not open"
+        # Where others write, or the folder is another, what was fsynced is not what this would name.
+        self._lock.check()
         write_checkpoint(self._files.disk, self._checkpoint_path, checkpoint)
         self._checkpoint = checkpoint
         for one in () if before is None else before.prepared:
@@ -355,12 +359,12 @@ class CheckpointedSink:
             self._flush()
 
     def _release(self) -> None:
-        unlock, self._unlock = self._unlock, None
+        lock, self._lock = self._lock, None
         try:
             self._files.close_all()
         finally:
-            if unlock is not None:
-                unlock()
+            if lock is not None:
+                lock.release()
 
 
 class _Guard:

@@ -6,7 +6,7 @@ from pathlib import PurePath
 from typing import ClassVar
 
 from pgcdc_cli.directory.checkpoint import Checkpoint, FileState, PartialFile
-from pgcdc_cli.directory.disk import Disk, damaged
+from pgcdc_cli.directory.disk import Disk, HeldLock, damaged
 from pgcdc_cli.directory.file_names import IN_DIRECTORY, PARTIAL, ControlFiles, TableFolders, file_name
 from pgcdc_cli.directory.manifest import decode_segment
 from pgcdc_cli.directory.open_files import OpenFiles
@@ -50,7 +50,7 @@ class SegmentDirectory:
         self._segment = 1
         self._manifest_size = 0
 
-    def lock(self) -> Callable[[], None]:
+    def lock(self) -> HeldLock:
         """Lock the directory, which is made if it is missing."""
         found = self._files.stat("")
         if found is None:

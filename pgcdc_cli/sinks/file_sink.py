@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import ClassVar
 
 from pgcdc_cli.directory.checkpoint import Checkpoint, FileState, PartialFile
-from pgcdc_cli.directory.disk import Disk, Stat, damaged
+from pgcdc_cli.directory.disk import Disk, HeldLock, Stat, damaged
 from pgcdc_cli.directory.file_names import beside
 from pgcdc_cli.directory.open_files import OpenFiles
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -57,7 +57,7 @@ class SingleFile:
     def _full(self) -> str:
         return self._files.full(self._name)
 
-    def lock(self) -> Callable[[], None]:
+    def lock(self) -> HeldLock:
         """Lock a file of its own beside it."""
         return self._files.disk.lock(self._files.full(self.control.lock))
 

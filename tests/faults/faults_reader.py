@@ -68,14 +68,22 @@ class Faulted(Interrupted):
             self.hits["SIGKILL"] += 1
             self._run, self._ended = self._start(), False
 
-    def _reads(self) -> bool:
+    def _runs(self) -> bool:
         return self._run.process.poll() is None
+
+    def _reads(self) -> bool:
+        """Say whether it goes on. One that had not yet connected may have given up: then nothing was hit."""
+        if not self._runs():
+            errors = self._run.wait()[1]
+            check(well=errors.startswith(NO_FIRST_CONNECTION), errors=errors)
+            self._ended = True
+        return not self._ended
 
     def _hang_up(self) -> bool:
         self._run.process.send_signal(signal.SIGHUP)
         with suppress(subprocess.TimeoutExpired):
             self._run.process.wait(0.2)
-        return self._reads() or self._ends_by(signal.SIGHUP)
+        return self._runs() or self._ends_by(signal.SIGHUP)
 
     def _two_signals(self) -> bool:
         """The second one may find it at its end, or waiting for something."""
@@ -89,6 +97,12 @@ class Faulted(Interrupted):
         self._ended = True
         check(well=status in {0}.union(*map(early_ends, (first, second, signal.SIGTERM))), errors=errors)
         return True
+
+    def _work(self, seconds: float) -> None:
+        """Let it work; one that gave up over the last fault is started again."""
+        self._work_or_end(seconds)
+        if not self._reads():
+            self._run, self._ended = self._start(), False
 
     def _work_or_end(self, seconds: float) -> None:
         with suppress(subprocess.TimeoutExpired):
@@ -120,17 +134,10 @@ class Faulted(Interrupted):
         return self._return_later()
 
     def _return_later(self) -> bool:
-        """Start it as it was started before, and wait until the run reads again.
-
-        One that had not yet connected may have given up: that it hit nothing is all there is to say.
-        """
+        """Start it as it was started before, and wait until the run reads again."""
         time.sleep(self._dice.uniform(0, 0.5))
         self._server.pg_ctl("restart")
-        wait_until(lambda: not self._reads() or self._holds_slot())
-        if not self._reads():
-            errors = self._run.wait()[1]
-            check(well=errors.startswith(NO_FIRST_CONNECTION), errors=errors)
-            self._ended = True
+        wait_until(lambda: not self._runs() or self._holds_slot())
         return self._reads()
 
     def _while_wire(self, change: Callable[[], None]) -> bool:
@@ -142,7 +149,7 @@ class Faulted(Interrupted):
     def _cut_in_a_frame(self) -> bool:
         """After any number of bytes; the server's keepalives alone are enough of them."""
         self._proxy.cut_after(self._dice.randrange(1, 3000))
-        self._work(self._dice.uniform(0.2, 1))
+        self._work_or_end(self._dice.uniform(0.2, 1))
         self._proxy.resume()
         self._proxy.cut()
         return self._reads()

@@ -11,11 +11,24 @@ from pathlib import PurePath
 from types import SimpleNamespace
 from typing import Any
 
-from pgcdc_cli.directory.disk import Disk
+from pgcdc_cli.directory.disk import Disk, HeldLock
 
 
 class Crash(BaseException):
     """The process is gone."""
+
+
+class NoLock(HeldLock):
+    """Held by a process of which there is no other."""
+
+    def __init__(self) -> None:
+        pass
+
+    def check(self) -> None:
+        pass
+
+    def release(self) -> None:
+        pass
 
 
 class FailingDisk(Disk):
@@ -31,8 +44,8 @@ class FailingDisk(Disk):
         self.dead = False
         self.descriptors: set[int] = set()
 
-    def lock(self, _path: str) -> Callable[[], None]:
-        return lambda: None
+    def lock(self, _path: str) -> NoLock:
+        return NoLock()
 
     def _os(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self.dead:
@@ -105,8 +118,8 @@ class PowerDisk(Disk):
         self.mkdir("/data")
         self.fsync_folder("/")
 
-    def lock(self, _path: str) -> Callable[[], None]:
-        return lambda: None
+    def lock(self, _path: str) -> NoLock:
+        return NoLock()
 
     def _os(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if 0 <= self.cut_at <= self.calls:

@@ -288,6 +288,42 @@ def test_another_process_finds_it_locked_and_a_killed_one_leaves_no_lock(tmp_pat
     open_sink(tmp_path / "d").close()
 
 
+def test_a_lock_that_was_removed_keeps_nobody_away_and_ends_the_run(tmp_path):
+    """What another run made of the directory meanwhile is as it left it, and nothing is lost or double."""
+    path = tmp_path / "d"
+    sink, feed = started(path), Feed(Lines())
+    sink.write(feed.whole(*TXS[:2]))
+    sink.flush()
+    sink.write(feed.whole(*TXS[2:4]))
+    sink.outputs.write_all()
+    (path / ".lock").unlink()
+    go_on(open_sink(path), feed, TXS, TXS[1].end_lsn)
+    left = reader(path).files()
+    error = error_of(sink.flush)
+    assert (error.kind, sink.durable_lsn) == (ErrorKind.OUTPUT, TXS[1].end_lsn)
+    assert error.message == f'could not go on: the lock "{path}/.lock" was removed, or its folder was moved'
+    sink.close()
+    assert reader(path).files() == left
+    check_complete(reader(path), Lines(), TXS)
+
+
+def test_a_folder_that_was_moved_gets_all_that_is_confirmed(tmp_path):
+    """The folder made in its place gets no checkpoint: it would name what lies elsewhere."""
+    path, moved = tmp_path / "d", tmp_path / "moved"
+    sink, feed = started(path), Feed(Lines())
+    sink.write(feed.whole(*TXS[:2]))
+    sink.flush()
+    path.rename(moved)
+    path.mkdir()
+    sink.write(feed.whole(TXS[2]))
+    assert error_of(sink.flush).kind is ErrorKind.OUTPUT
+    assert sink.durable_lsn == TXS[1].end_lsn
+    sink.close()
+    assert not any(path.glob("checkpoint*"))
+    go_on(open_sink(moved), feed, TXS, TXS[1].end_lsn)
+    check_complete(reader(moved), Lines(), TXS)
+
+
 @pytest.mark.parametrize("data", ["manifest.jsonl", "public.a/000001-0000000000000010-1.jsonl.partial"])
 def test_data_without_a_checkpoint_is_never_started_over(tmp_path, data):
     path = tmp_path / "d" / data

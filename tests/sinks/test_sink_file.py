@@ -103,6 +103,26 @@ def test_hup_after_a_move_goes_on_in_a_new_file(tmp_path):
     assert lines(path) == expected(TXS[3:])
 
 
+def test_a_folder_that_was_moved_ends_the_run(tmp_path):
+    """The file is in there, open still; the folder in its place gets no checkpoint of it."""
+    folder, moved = tmp_path / "d", tmp_path / "moved"
+    folder.mkdir()
+    sink = started(folder / "out")
+    sink.write(feed().whole(TXS[0]))
+    sink.flush()
+    folder.rename(moved)
+    folder.mkdir()
+    sink.write(feed().whole(TXS[1]))
+    assert error_of(sink.flush).kind is ErrorKind.OUTPUT
+    assert sink.durable_lsn == TXS[0].end_lsn
+    sink.close()
+    assert not list(folder.iterdir())
+    again = make_sink(moved / "out")
+    again.open()
+    go_on(again, feed(), TXS, TXS[0].end_lsn)
+    assert lines(moved / "out") == expected(TXS)
+
+
 def test_hup_without_a_move_goes_on_in_the_same_file(tmp_path):
     sink = started(tmp_path / "out")
     sink.write(feed().whole(*TXS[:2]))

@@ -1,5 +1,6 @@
 """`--metrics-port` and `--metrics-file`: what a run does, as Prometheus reads it."""
 
+import os
 import re
 import socket
 from urllib.request import urlopen
@@ -8,7 +9,7 @@ import psycopg
 import pytest
 from processes import wait_until
 from prometheus_client.parser import text_string_to_metric_families
-from stream_runs import end_of_log, insert, stream
+from stream_runs import NOW, end_of_log, insert, stream
 
 DOCUMENT = "docs/metrics.md"
 
@@ -86,6 +87,16 @@ def test_what_can_not_be_had_is_refused_before_the_stream(source, tmp_path, port
     assert refused.returncode == 9
     assert f'could not write "{nowhere}": No such file or directory' in refused.stderr
     assert stream(source.uri, slot, "-f", "-", "--metrics-port", "web").returncode == 2
+
+
+def test_what_is_no_file_is_not_replaced_by_one(source, tmp_path):
+    """As root's /dev/null would be, which has what a rename takes."""
+    device = tmp_path / "device"
+    os.mkfifo(device)
+    refused = stream(source.uri, source.create_slot(), "-f", "-", *NOW, "--metrics-file", str(device))
+    assert refused.returncode == 9
+    assert f'could not write "{device}": it is no regular file' in refused.stderr
+    assert device.is_fifo()
 
 
 def test_without_the_library_it_says_what_to_install(source, tmp_path, monkeypatch):

@@ -3,13 +3,14 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from processes import wait_until
+from processes import stream_command, wait_until
 from segments import manifest
-from stream_runs import in_directory, insert, stream
+from stream_runs import NOW, in_directory, insert, stream
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "delivery.md"
 AWS = """#!/bin/sh
@@ -21,6 +22,11 @@ case $calls in
     3 | 5 | 9 | 13) echo $$ >"$BUCKET.stuck"; exec sleep 600 ;;
 esac
 mkdir -p "$(dirname "$4")" && cat "$3" >"$4.new" && mv "$4.new" "$4"
+"""
+IGNORING = """
+import os, signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.execv(sys.argv[1], sys.argv[1:])
 """
 APPEND = 'cat >>"$PGCDC_DIRECTORY/../handed"'
 
@@ -74,6 +80,17 @@ def test_a_command_that_fails_stops_the_run_and_gets_the_segment_again(source, r
     assert run(APPEND).returncode == 0
     assert handed() == manifest(tmp_path / "out")
     assert in_directory(tmp_path / "out") == [1, 2, 3, 4]
+
+
+def test_whoever_starts_us_with_sigchld_ignored_hides_no_failure(source, tmp_path):
+    """Some daemons do, and the system then keeps no exit status of a command's."""
+    slot, out = source.create_slot(), str(tmp_path / "out")
+    insert(source, 1, 2)
+    line = stream_command(source.uri, slot, "-D", out, *NOW, "--on-segment", "exit 3")
+    started = [sys.executable, "-c", IGNORING, *line]
+    failed = subprocess.run(started, capture_output=True, text=True, timeout=60, check=False)
+    assert failed.returncode == 9, failed.stderr
+    assert "its exit status was 3" in failed.stderr
 
 
 def test_a_segment_is_handed_over_again_after_a_kill(source, follow, handed, tmp_path):

@@ -13,6 +13,7 @@ from stream_runs import NOW, delivers, insert, make_slot, numbers, position, ref
 
 OTHER_PLACE = "use another directory, or connect to the source that the checkpoint names"
 ACCEPT_GAP = "changes in between are lost: --accept-gap goes on without them"
+OTHER_VERSION = "it is whole: go on with the pgcdc that wrote it, or one that is newer"
 RESTORE = "restore the file from a copy, or start over with an empty directory and a new slot"
 
 
@@ -82,7 +83,6 @@ def test_a_damaged_checkpoint(source, written):
     for content, reason in (
         (b"", "Expecting value: line 1 column 1 (char 0)"),
         (b"{}", "it is no checkpoint"),
-        (b'{"format_version":2}', "it is of format version 2, this pgcdc reads 1"),
         (data[:-9] + b"}", "it is cut off or damaged"),
         (data.replace(b"0/", b"1/", 1), "its checksum is wrong"),
         (None, 'it is missing, but there is "manifest.jsonl"'),
@@ -91,6 +91,12 @@ def test_a_damaged_checkpoint(source, written):
         run = stream(source.uri, slot, "-D", str(out), *NOW)
         refused(run, 10, f'go on from "{checkpoint}": {reason}', RESTORE)
         assert position(source, slot) == before
+    newer = data.replace(b'{"format_version":1', b'{"format_version":2')
+    checkpoint.write_bytes(newer)
+    reason = "it is of format version 2, this pgcdc reads 1"
+    run = stream(source.uri, slot, "-D", str(out), *NOW)
+    refused(run, 10, f'go on from "{checkpoint}": {reason}', OTHER_VERSION)
+    assert checkpoint.read_bytes() == newer
     checkpoint.write_bytes(data)
     assert delivers(source.uri, slot, out) == [1, 2]
 
