@@ -29,9 +29,9 @@ KINDS = (
     ".json",
     ".jsonl",
 )
-WAYS = ("crash before", "crash after", "crash when sent", "torn", "short", "folder gone", "slow")
-SLOW = 5.0
-"""Seconds that a slow call takes."""
+WAYS = ("crash before", "crash after", "crash when sent", "torn", "short", "folder gone")
+SLOW = "slow "
+"""Before the seconds that a call is to take."""
 
 
 class FailingDisk:
@@ -74,8 +74,8 @@ class FailingDisk:
                 return os.write(args[0], bytes(args[1])[: max(1, len(args[1]) // 2)])
             case "folder gone":
                 shutil.rmtree(folder_of(path))
-            case "slow":
-                time.sleep(SLOW)
+            case slow if slow.startswith(SLOW):
+                time.sleep(float(slow.removeprefix(SLOW)))
             case code if code not in WAYS:
                 number = getattr(errno, code)
                 raise OSError(number, os.strerror(number))

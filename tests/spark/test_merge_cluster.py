@@ -57,6 +57,18 @@ def history() -> History:
     return random_history("Käse 日本", ("a", "b"), ReplicaIdentity.DEFAULT, spaces=8)
 
 
+@pytest.fixture(scope="module")
+def unanswered(tmp_path_factory: pytest.TempPathFactory, history: History) -> Iterator[subprocess.Popen[str]]:
+    """A merge whose master is not there: Spark tries for a minute, in which other tests get on."""
+    folder = tmp_path_factory.mktemp("unanswered")
+    write(folder / "in", history, "jsonl")
+    line = command("spark://127.0.0.1:1", folder, "--")
+    ran = subprocess.Popen(**line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
+    yield ran
+    ran.kill()
+    ran.communicate()
+
+
 def write(path: Path, history: History, *encodings: str) -> None:
     """Write one segment in each format."""
     directory = Directory(path, FORMATS[encodings[0]])
@@ -97,6 +109,7 @@ def events(folder: Path, kind: str) -> list[dict[str, Any]]:
     return [event for event in map(json.loads, log.read_text().splitlines()) if event["Event"] == kind]
 
 
+@pytest.mark.usefixtures("unanswered")
 def test_json_lines_and_events_need_no_python_on_the_executors(
     spark: SparkSession, cluster: Cluster, tmp_path: Path, history: History
 ) -> None:
@@ -161,8 +174,7 @@ def test_arrow_files_without_a_python_for_them(cluster: Cluster, tmp_path: Path,
     assert "-- --conf spark.pyspark.python=PATH" in said
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("lake", ["delta", "iceberg"])
+@pytest.mark.parametrize("lake", ["iceberg", pytest.param("delta", marks=pytest.mark.long)])
 def test_a_worker_that_is_killed(
     spark: SparkSession, cluster: Cluster, tmp_path: Path, history: History, lake: str
 ) -> None:
@@ -196,11 +208,9 @@ def test_a_cluster_without_room_says_so(cluster: Cluster, tmp_path: Path, histor
     assert ran.wait(60) == 130
 
 
-@pytest.mark.long
-def test_a_master_that_is_not_there(tmp_path: Path, history: History) -> None:
-    write(tmp_path / "in", history, "jsonl")
-    status, shown, said = run("spark://127.0.0.1:1", tmp_path, "--")
-    assert (status, shown) == (14, "")
+def test_a_master_that_is_not_there(unanswered: subprocess.Popen[str]) -> None:
+    shown, said = unanswered.communicate(timeout=600)
+    assert (unanswered.returncode, shown) == (14, "")
     remark, error, _hint = said.splitlines()
     assert remark == "pgcdc: Spark can't reach the master 127.0.0.1:1, and tries again"
     assert error == "pgcdc: error: could not merge: the Spark master doesn't answer"
