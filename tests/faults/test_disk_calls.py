@@ -189,7 +189,7 @@ def test_a_directory_that_is_deleted_ends_the_run_and_is_never_taken_for_a_new_o
 @pytest.mark.parametrize(
     ("function", "kind"), [("write", ".jsonl"), ("fsync", ".jsonl"), ("write", ".spool"), ("fsync", ".spool")]
 )
-def test_a_slow_disk_costs_no_connection(log, tmp_path, function, kind, size, tell):  # noqa: PLR0917 - fixtures and parameters
+def test_a_slow_disk_costs_no_connection(log, tmp_path, function, kind, size, tell):
     """One call takes longer than the server waits for a reader; nothing is said of it."""
     seconds = 5 * size
     slot, out, calls = log.copy_slot(log.slot), tmp_path / "out", tmp_path / "calls"
