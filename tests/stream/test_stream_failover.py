@@ -212,6 +212,35 @@ def test_a_standbys_copy_of_a_slot_is_waited_for(synced, tmp_path, follow):
     assert "this standby is synchronizing it from the primary; trying again" in errors
 
 
+@pytest.mark.long
+def test_the_old_primary_is_refused_once_the_new_one_wrote(synced, tmp_path, follow):
+    """Both are up and take writes (split brain), and `target_session_attrs` finds the old one first."""
+    primary, follower = synced
+    hosts = f"{primary.socket_directory},{follower.socket_directory}"
+    both = f"postgresql://postgres@/postgres?host={hosts}&target_session_attrs=read-write"
+    path = tmp_path / "rows"
+    following = follow(both, "s", path, *SOON)
+    wait_until(lambda: following.rows() == [1])
+    synchronize(primary, follower)
+    primary.pg_ctl("stop", "-m", "immediate")
+    follower.pg_ctl("promote")
+    with connect(follower) as here:
+        insert(here, 2, 2)
+        wait_until(lambda: following.rows() == [1, 2])
+        assert following.stop()[0] == 0
+        primary.pg_ctl("restart")
+        with connect(primary) as there:
+            insert(there, 666, 999)
+            before = position(there, "s")
+            run = stream(both, "s", "-f", str(path), *NOW)
+            assert (run.returncode, position(there, "s")) == (13, before), run.stderr
+        assert following.rows() == [1, 2]
+        insert(here, 3, 3)
+        again = stream(follower.uri(), "s", "-f", str(path), *NOW)
+        assert (again.returncode, again.stderr) == (0, "")
+    assert following.rows() == [1, 2, 3]
+
+
 def test_an_older_copy_of_the_server_is_refused(tmp_path):
     server = start(18)
     try:
