@@ -210,6 +210,7 @@ class NoPandas:
 
 def main() -> None:
     """Be the console script."""
+    _take_names_as_utf8()
     # Before NumPy is imported: it would start threads for linear algebra, of which there is none here.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.meta_path.insert(0, NoPandas())
@@ -221,6 +222,15 @@ def main() -> None:
     status = run(sys.argv[1:], Path(sys.argv[0]).name)
     gc.freeze()
     sys.exit(status)
+
+
+def _take_names_as_utf8() -> None:
+    """Start over in Python's UTF-8 mode where the locale is another: folders are named as the tables are.
+
+    In Latin-1 some names could not be written, and others not be found again from another locale.
+    """
+    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
+        os.execve(sys.executable, sys.orig_argv, {**os.environ, "PYTHONUTF8": "1"})  # noqa: S606 - ourselves
 
 
 def run(arguments: list[str], program: str = PROGRAM) -> int:

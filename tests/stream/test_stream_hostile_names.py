@@ -119,3 +119,16 @@ def test_a_hostile_slot_or_publication_is_a_name_and_nothing_else(hostile, tmp_p
     pgcdc(hostile, tmp_path, "publication show", "--", name)
     pgcdc(hostile, tmp_path, "publication drop", "--", name)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_are_named_in_utf8_whatever_the_locale(database18, tmp_path):
+    """As one that knows nothing but ASCII, which stands for Latin-1: that need not be there to be tried."""
+    database18.execute('CREATE TABLE "Käse 日本" (a int PRIMARY KEY)')
+    database18.execute("CREATE PUBLICATION pub FOR ALL TABLES")
+    slot = database18.create_slot()
+    database18.execute('INSERT INTO "Käse 日本" VALUES (1)')
+    line = stream_command(database18.uri, slot, "-D", tmp_path / "out", "--endpos", "now")
+    environment = os.environ | {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    ran = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert len(contents(tmp_path / "out")["public.Käse 日本"]) == 1
