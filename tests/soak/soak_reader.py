@@ -118,8 +118,8 @@ class Interrupted:
         )
         return self._log.run(query) == [(True,)]
 
-    def finish(self) -> None:
-        """Stop it, and read what is left."""
+    def finish(self, timeout: float = 600) -> None:
+        """Stop it, and read what is left, for which there are so many seconds."""
         self._stop()
-        run = self._log.stream(self._slot, *self._arguments, "--endpos", self._log.end(), timeout=600)
+        run = self._log.stream(self._slot, *self._arguments, "--endpos", self._log.end(), timeout=timeout)
         check(well=run.returncode == 0, errors=run.stderr)
