@@ -61,6 +61,8 @@ FROM pg_replication_slots s WHERE slot_name = {}
 SYNCED_HINT = "nothing is lost: promote the standby, or connect to the primary"
 
 INVALID_TEXT_HINT = "mend it in the source before it is read, or go on with --invalid-text replace or escape"
+_LIMIT_EXCEEDED = "54000"
+_TOO_LARGE_HINT = "as text it is longer than what a server can send (1 GB): --binary halves bytea"
 _UNCONVERTED_HINT = (
     "--peek --invalid-text escape shows which column it is: mend it in the source before it is read, or go on"
     " with --invalid-text replace or escape"
@@ -376,6 +378,8 @@ class ReplicationConnection:
             return PgcdcError(failure.kind, f"{failure.message}{where}", hint=_UNCONVERTED_HINT)
         if failure.kind is ErrorKind.PUBLICATION and error.sqlstate == session.UNDEFINED_OBJECT:
             failure.hint = _PUBLICATION_HINT
+        if error.sqlstate == _LIMIT_EXCEEDED or "invalid memory alloc request size" in str(error):
+            return PgcdcError(ErrorKind.PROTOCOL, failure.message, hint=_TOO_LARGE_HINT)
         if self._streams and error.sqlstate == session.INTERNAL_ERROR and "could not map file" in str(error):
             failure.hint = _STREAMING_HINT
         return failure

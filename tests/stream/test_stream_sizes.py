@@ -84,6 +84,26 @@ def test_a_value_of_a_hundred_megabytes(database18, tmp_path, form):
     assert values[1] == "0123456789" * 10_000_000
 
 
+@pytest.mark.long
+def test_a_value_that_the_server_can_not_send_as_text(database18, tmp_path):
+    """Six hundred megabytes of bytea are twice as many hexadecimal digits, and a gigabyte is the end."""
+    database18.execute("CREATE TABLE t (a int PRIMARY KEY, b bytea); CREATE PUBLICATION pub FOR TABLE t")
+    slot, out = database18.create_slot(), tmp_path / "out"
+    half = "decode(repeat('ab', 300000000), 'hex')"
+    database18.execute(f"INSERT INTO t VALUES (1, {half} || {half})")
+    line = stream_command(database18.uri, slot, "-D", out, "--format", "arrow", "--endpos", "now")
+    refused = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert refused.returncode == 8
+    error, hint = refused.stderr.splitlines()
+    assert error.endswith(
+        f'could not receive from slot "{slot}": invalid memory alloc request size 1200000003'
+    )
+    assert "--binary" in hint
+    assert subprocess.run([*line, "--binary"], check=False).returncode == 0
+    [row] = rows_of(contents(out)["public.t"])
+    assert row["b"] == b"\xab" * 600_000_000
+
+
 @pytest.mark.parametrize(
     ("size", "form"),
     [
