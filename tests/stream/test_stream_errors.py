@@ -33,6 +33,7 @@ START_SERVER = "check that the server is running and reachable, and -h, -p and -
 MAKE_ROOM = "nothing beyond the last checkpoint was confirmed: make room and run again"
 CHECK_MODE = "check owner and mode of the path and of its folder, and who runs pgcdc"
 OTHER_PLACE = "move away what has that name, or write to another place"
+LOCK_LOST = "nothing beyond the last checkpoint was confirmed: put the folder back, and run again"
 MISSING = "a folder on the way is missing: make it, or put it back where it was removed"
 OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
 
@@ -333,7 +334,9 @@ def test_a_directory_that_is_removed_meanwhile(source, tmp_path, follow):
     steps = (f'{step} "{out}/checkpoint.json.tmp"' for step in ("open", "rename"))
     found = [f"could not {step}: No such file or directory" for step in (*steps, f'fsync "{out}"')]
     assert status == 9
-    assert errors in {f"pgcdc: error: {message}\nhint: {MISSING}\n" for message in found}
+    expected = {f"pgcdc: error: {message}\nhint: {MISSING}\n" for message in found}
+    lost = f'could not go on: the lock "{out}/.lock" was removed, or its folder was moved'
+    assert errors in expected | {f"pgcdc: error: {lost}\nhint: {LOCK_LOST}\n"}
     (tmp_path / "away").rename(out)
     assert delivers(source.uri, slot, out) == [1, 2]
 
