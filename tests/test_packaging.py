@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -58,7 +59,7 @@ def installed(wheel, tmp_path_factory):
 def test_the_source_has_all_that_is_in_the_project_and_no_more(source):
     parts = {path.relative_to(source).parts[0] for path in source.iterdir()}
     assert parts >= {"pyproject.toml", "README.md", "LICENSE", "pgcdc_cli", "tests", "docs", ".ci", "man"}
-    assert {part for part in parts if part.startswith(".")} == {".ci", ".gitignore"}
+    assert {part for part in parts if part.startswith(".")} == {".ci", ".dockerignore", ".gitignore"}
     files = {path.relative_to(source) for path in source.rglob("*") if path.is_file()}
     assert not [file for file in files if "__pycache__" in file.parts or "cache" in file.suffix]
     if (PROJECT / ".git").exists():
@@ -92,6 +93,20 @@ def test_the_wheel_names_its_extras(wheel):
     metadata = zipfile.ZipFile(wheel).read(f"pgcdc_cli-{__version__}.dist-info/METADATA").decode()
     extras = {line.split()[1] for line in metadata.splitlines() if line.startswith("Provides-Extra: ")}
     assert extras >= {"demo", "metrics", "spark"}
+
+
+def test_an_image_is_given_what_the_package_is_built_from(wheel, tmp_path):
+    ignored = (PROJECT / ".dockerignore").read_text().splitlines()
+    names = [line.removeprefix("!/") for line in ignored if line.startswith("!")]
+    assert ignored[1] == "*"
+    (tmp_path / "given").mkdir()
+    for name in names:
+        kept = PROJECT / name
+        copy = shutil.copytree if kept.is_dir() else shutil.copy
+        copy(kept, tmp_path / "given" / name)
+    build("wheel", tmp_path / "given", tmp_path)
+    [built] = tmp_path.glob("*.whl")
+    assert zipfile.ZipFile(built).namelist() == zipfile.ZipFile(wheel).namelist()
 
 
 def test_what_is_installed_runs(installed):
