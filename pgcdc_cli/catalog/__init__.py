@@ -92,6 +92,11 @@ class Catalog:
         """Make a second logical slot from where one is; give that position."""
         return copy_slot(self._session, old, new)
 
+    def other_slots(self, missing: str, remedy: str) -> str:
+        """Say which slots may have been meant by one that doesn't exist, and what else mends it."""
+        near = nearest(missing, [slot.name for slot in self.slots()])
+        return f"did you mean {quoted_list(near)}; or {remedy}" if near else remedy
+
     def publications(self) -> list[Publication]:
         """List the database's publications by name."""
         return read_publications(self._session, None)
