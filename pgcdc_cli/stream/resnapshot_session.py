@@ -64,7 +64,7 @@ class ResnapshotSession:
     def look(self) -> Look:
         """Begin, and see what is there; nothing has to be waited for long."""
         self.snapshot.begin()
-        self.snapshot.ask(f"SELECT set_config('lock_timeout', '{LOCK_TIMEOUT}', true)")
+        self.snapshot.limit_lock_waits(LOCK_TIMEOUT)
         [(seen, position, unflushed)] = self._ask(_LOOK)
         if unflushed:
             # With a number of its own this transaction's end has the log flushed, and the stream go so far.
