@@ -236,9 +236,9 @@ class StreamedLoad:
         return True
 
     def _merge_early(self) -> bool:
-        """Merge the segments that are finished by now; not yet, if there is none."""
+        """Merge the segments that are finished by now; not yet, if there is nothing of some table."""
         segments = self._demo.segments()
-        if not segments:
+        if len({file["table"] for segment in segments for file in segment["files"]}) < len(shop.TABLES):
             return False
         self._demo.reporter.note("merging what is finished, while the shop is open and the stream goes on")
         self._merge = self._children.start(*self._demo.merge_command, "--until", segments[-1]["end_lsn"])

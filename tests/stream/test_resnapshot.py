@@ -307,6 +307,35 @@ def test_a_new_form_of_a_table_is_not_there_before_changes_in_its_old_one(databa
     assert folded(out) == source(database18)
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER PUBLICATION pub DROP TABLE low",
+        pytest.param("ALTER PUBLICATION roots ADD TABLE root", marks=pytest.mark.long),
+    ],
+)
+def test_a_table_that_is_no_longer_published_as_it_was_is_read_no_further(database18, tmp_path, statement):
+    """Nor is one whose changes come as its root's, though a publication still has it by itself."""
+    database18.execute(
+        "CREATE TABLE root (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE low PARTITION OF root FOR VALUES FROM (0) TO (1000);"
+        "CREATE TABLE other (id int PRIMARY KEY); INSERT INTO root SELECT generate_series(1, 300);"
+        "CREATE PUBLICATION pub FOR TABLE low, other;"
+        "CREATE PUBLICATION roots FOR TABLE other WITH (publish_via_partition_root)"
+    )
+    slot, out = database18.create_slot(), tmp_path / "out"
+    arguments = ("--publication", "roots", "-D", out, "--resnapshot", "public.low", *NOW)
+    command = small_chunks(database18.uri, slot, *arguments, where="between", step=3)
+    environment = {**os.environ, "SERVER": database18.uri, "STATEMENTS": statement}
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, timeout=60)
+    assert 'table "public.low" is not read again any further: it is not published any more' in run.stderr
+    assert (progress(out)["stage"], progress(out)["rows"]) == (
+        "done",
+        sum(1 for _ in lines(out, "public.low")),
+    )
+    assert progress(out)["rows"] in range(1, 300)
+
+
 def test_what_is_done_is_not_done_again_until_the_option_was_left_out(database18, tmp_path):
     database18.execute(TABLES)
     database18.execute(FILL.format(120))
