@@ -51,9 +51,10 @@ def run_demo(keep, environment, file_format):
     counts = r"^shop\.(\w+) +[\d,]+ +[\d,]+ +([\d,]+) +([\d,]+) +([\d,]+) .* yes$"
     found = re.findall(counts, ended.stdout, re.MULTILINE)
     assert sorted(name for name, *_ in found) == sorted(shop.TABLES)
-    for _, *numbers in found:
+    for name, *numbers in found:
         read, changed, events = (int(number.replace(",", "")) for number in numbers)
-        assert 0 < read < events == read + changed
+        assert read > 0 or name == "promotions"  # which the shop empties at times
+        assert events == read + changed > read
     assert "killing the stream (SIGKILL)" in ended.stderr
     assert len(re.findall(r"^      merged 6 tables up to segment", ended.stderr, re.MULTILINE)) == 2
     assert re.search(
