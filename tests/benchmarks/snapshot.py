@@ -3,7 +3,9 @@
     python tests/benchmarks/snapshot.py [--rows 2000000] [--pairs 5] [--formats jsonl] [--workers 1,2]
 
 Both read the same table of one server, in turn. What is timed is the whole life of each process: its start,
-the making of the slot and the fsyncs included.
+the making of the slot and the fsyncs included. With the table of five columns, whose types all of them know,
+others are measured in the same way: `pg_dump -Fd -j 2`, and where they are installed ADBC's driver
+(`adbc-driver-postgresql`) and `connectorx`, each of which writes an Arrow file.
 """
 
 import argparse
@@ -11,7 +13,11 @@ import json
 import statistics
 import sys
 import tempfile
+import urllib.parse
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 
@@ -35,6 +41,21 @@ FORMATS = {
     "arrow": ["--format", "arrow"],
     "debezium": ["--format", "debezium", "-c", "topic.prefix=pg", *NO_SCHEMAS],
 }
+ADBC = """
+import sys, pyarrow, adbc_driver_postgresql.dbapi
+with adbc_driver_postgresql.dbapi.connect(sys.argv[1]) as connection, connection.cursor() as cursor:
+    cursor.execute("SELECT * FROM bench")
+    rows = cursor.fetch_record_batch()
+    with pyarrow.OSFile(sys.argv[2], "wb") as file, pyarrow.ipc.new_file(file, rows.schema) as writer:
+        for batch in rows:
+            writer.write_batch(batch)
+"""
+CONNECTORX = """
+import sys, pyarrow, connectorx
+table = connectorx.read_sql(sys.argv[1], "SELECT * FROM bench", return_type="arrow")
+with pyarrow.OSFile(sys.argv[2], "wb") as file, pyarrow.ipc.new_file(file, table.schema) as writer:
+    writer.write_table(table)
+"""
 HEAD = ("table", "format", "workers", "rows", "psql s", "pgcdc s", "wall", "cpu", "peak MB")
 
 
@@ -69,10 +90,30 @@ def ours(server: EmbeddedServer, form: str, workers: str, rows: int, work: Path)
     return used
 
 
-def compare(server: EmbeddedServer, table: str, form: str, workers: str, rows: int, count: int) -> dict:
+def other(command: list[str], work: Path) -> Usage:
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        return measure([*command, str(Path(folder) / "out")], work / "log")
+
+
+def others(server: EmbeddedServer) -> dict[str, list[str]]:
+    """What reads a table otherwise, as far as it is there: command lines that lack the place to write to."""
+    dump = [str(server.bin / "pg_dump"), "-d", server.uri(), "-t", "bench", "-a", "-Fd", "-j", "2", "-f"]
+    found = {"pg_dump": dump}
+    if find_spec("adbc_driver_postgresql"):
+        found["adbc"] = [sys.executable, "-c", ADBC, server.uri()]
+    if find_spec("connectorx"):
+        host = urllib.parse.quote(str(server.socket_directory), safe="")
+        found["connectorx"] = [sys.executable, "-c", CONNECTORX, f"postgresql://postgres@{host}/postgres"]
+    return found
+
+
+def compare(
+    server: EmbeddedServer, names: tuple[str, str, str], rows: int, count: int, run: Callable[[Path], Usage]
+) -> dict:
+    table, form, workers = names
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        pairs = [(theirs(server, work), ours(server, form, workers, rows, work)) for _ in range(count)]
+        pairs = [(theirs(server, work), run(work)) for _ in range(count)]
     psql, pgcdc = (min((pair[i] for pair in pairs), key=lambda used: used.wall) for i in (0, 1))
     return {
         "table": table,
@@ -110,8 +151,15 @@ def main() -> None:
             print(table_line(["---"] * len(HEAD)))
             for table in options.tables.split(","):
                 rows = fill(server.uri(), table, options.rows)
-                for form, workers in product(options.formats.split(","), options.workers.split(",")):
-                    results.append(compare(server, table, form, workers, rows, options.pairs))
+                runs = {
+                    (table, form, workers): partial(ours, server, form, workers, rows)
+                    for form, workers in product(options.formats.split(","), options.workers.split(","))
+                }
+                if table == "narrow":
+                    found = others(server)
+                    runs |= {(table, name, "-"): partial(other, found[name]) for name in found}
+                for names, run in runs.items():
+                    results.append(compare(server, names, rows, options.pairs, run))
                     print(line(results[-1]), flush=True)
         finally:
             server.stop()
