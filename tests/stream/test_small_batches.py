@@ -1,6 +1,7 @@
 """A stream that follows its server has batches of few rows, which are decoded and written one by one."""
 
 import re
+from itertools import chain
 
 import pyarrow as pa
 import pytest
@@ -74,8 +75,11 @@ def sent(database):
         yield transactions(received(database.uri, slot, Lsn.parse(end))), catalog
 
 
-def slices(sent, *, marks: bool) -> list:
-    batches, catalog = sent
+def slices(sent, *, marks: bool, together: int = 1) -> list:
+    """What is decoded of so many transactions at once."""
+    each, catalog = sent
+    groups = (each[start : start + together] for start in range(0, len(each), together))
+    batches = [list(chain.from_iterable(group)) for group in groups]
     assembler = Assembler(catalog.describe, skip_before=Lsn(0), boundaries=marks)
     found, small = [], 0
     for frames in batches:
@@ -92,6 +96,24 @@ def encoded(sent, form, *, marks: bool = False) -> list[tuple]:
         for part in slices(sent, marks=marks)
         for piece in form.encode(part).pieces
     ]
+
+
+def by_target(sent, form, *, marks: bool, together: int) -> dict[object, list]:
+    """All that goes to each target, in order: lines, or the rows of record batches."""
+    found: dict[object, list] = {}
+    for part in slices(sent, marks=marks, together=together):
+        for piece in form.encode(part).pieces:
+            found.setdefault(piece.target, []).extend(rows_of(piece.data))
+    return found
+
+
+def rows_of(data) -> list:
+    if isinstance(data, pa.RecordBatch):
+        columns = [
+            [column.slice(row, 1).to_string() for row in range(len(column))] for column in data.columns
+        ]
+        return list(zip(*columns, strict=True))
+    return comparable(data).splitlines()
 
 
 def comparable(data) -> object:
@@ -123,3 +145,13 @@ def test_a_few_rows_of_every_type_are_written_as_in_columns(sent, name, monkeypa
     monkeypatch.setattr(small_batch, "MOST_MESSAGES", 0)
     monkeypatch.setattr(lines, "MOST_ROWS", 0)
     assert few == encoded(sent, form(), marks=marks)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_columns_are_the_same_however_many_rows_there_are(sent, name, monkeypatch):
+    monkeypatch.setattr(small_batch, "MOST_MESSAGES", 0)
+    monkeypatch.setattr(lines, "MOST_ROWS", 0)
+    form, marks = FORMATS[name]
+    one = by_target(sent, form(), marks=marks, together=1)
+    for together in (2, 3, 4, 9):
+        assert by_target(sent, form(), marks=marks, together=together) == one
