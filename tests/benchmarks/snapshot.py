@@ -22,18 +22,15 @@ from itertools import product
 from pathlib import Path
 
 import psycopg
-from stream import INSERT as NARROW_INSERT
-from stream import NO_SCHEMAS, SETTINGS, TYPES_TABLE, Usage, measure, rows_in, table_line
-from stream import TABLE as NARROW_TABLE
-from stream import TYPES_INSERT as WIDE_INSERT
+from stream import NO_SCHEMAS, SETTINGS, Usage, measure, rows_in, table_line
+from workloads import WORKLOADS
 
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
 sys.path.append(str(Path(__file__).parents[1]))  # run as a script: the tools of all tests
 from processes import stream_command
 
-TABLES = {"narrow": (NARROW_TABLE, NARROW_INSERT, 1.0), "types": (TYPES_TABLE, WIDE_INSERT, 0.2)}
-"""Table, its rows, and the share of those that were asked for."""
+TABLES = {"narrow": WORKLOADS["one"], "types": WORKLOADS["types"]}
 
 FORMATS = {
     "jsonl": ["--format", "jsonl"],
@@ -61,12 +58,12 @@ HEAD = ("table", "format", "workers", "rows", "psql s", "pgcdc s", "wall", "cpu"
 
 def fill(uri: str, table: str, rows: int) -> int:
     """Make the table anew; gives how many rows it has."""
-    create, insert, share = TABLES[table]
-    count = int(rows * share)
+    workload = TABLES[table]
+    count = int(rows * workload.share)
     with psycopg.connect(uri, autocommit=True) as connection:
         connection.execute("DROP TABLE IF EXISTS bench")
-        connection.execute(create)
-        connection.execute(insert.format(1, count))
+        connection.execute(workload.table)
+        connection.execute(workload.change.format(1, count))
         connection.execute("DROP PUBLICATION IF EXISTS pub")
         connection.execute("CREATE PUBLICATION pub FOR TABLE bench")
         connection.execute("VACUUM (ANALYZE, FREEZE) bench")
