@@ -15,7 +15,7 @@ from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.pgoutput.messages import Relation, RelationColumn
 from pgcdc_cli.types.pg_type import PgType, builtin
 
-# One round trip for all messages, with a row for each: its types as declared; the columns as they are now; the
+# One round trip for all messages, a row for each: its types as declared; the columns as they are now; the
 # columns of the primary key (unless deferrable) and of the replica identity, each with "may be kept from the
 # publication"; all types behind those that are not built in, with an enum's labels and what they send in
 # binary; the primary key and all unique indexes; and whether a publication names the table.
