@@ -23,7 +23,7 @@ from pgcdc_cli.changes.slice import Edge, Slice, SnapshotPosition
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.messages import Relation
+from pgcdc_cli.pgoutput.relations import Describe
 from pgcdc_cli.sinks.base import Sink
 from pgcdc_cli.stream.resnapshot_session import Look, ResnapshotSession
 from pgcdc_cli.stream.snapshot import Stamper, snapshot_batch
@@ -80,7 +80,7 @@ class Source:
 
     wanted: Wanted
     patterns: Sequence[NamePattern]
-    describe: Callable[[Relation], TableSchema]
+    describe: Describe
     text: DatabaseText
     stopped: Callable[[], bool]
 

@@ -10,15 +10,14 @@ from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.changes.resnapshot_moves import StreamedTables
 from pgcdc_cli.changes.slice import Slice
-from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.changes.table_starts import TableStarts
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.formats.interface import Format
 from pgcdc_cli.formats.raw import RawFormat
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.assemble import Assembler
-from pgcdc_cli.pgoutput.messages import Relation
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy
+from pgcdc_cli.pgoutput.relations import Describe
 from pgcdc_cli.pgoutput.streamed import PgoutputDecoder
 from pgcdc_cli.replication.commands import PluginOptions
 from pgcdc_cli.replication.connection import ReplicationConnection, SystemIdentity
@@ -284,7 +283,7 @@ class StreamRun:
                 self._report(self.totals)
 
     @property
-    def _describe(self) -> Callable[[Relation], TableSchema]:
+    def _describe(self) -> Describe:
         return self._catalog.describe if self._settings.use_catalog else describe_alone
 
     def _restart_format(self, database: str) -> None:

@@ -10,6 +10,7 @@ from pgcdc_cli.changes.selection import EVERYTHING, Selection
 from pgcdc_cli.changes.table import ReplicaIdentity, TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.pgoutput.messages import Relation, RelationColumn
+from pgcdc_cli.pgoutput.relations import Describe
 from pgcdc_cli.stream.snapshot_session import SnapshotSession
 
 PART = 1024
@@ -76,7 +77,6 @@ WHERE (c.oid = ANY (%(tables)s::oid[])
       AND c.relfilenode <> pg_relation_filenode(c.oid)
 """
 
-Describe = Callable[[Relation], TableSchema]
 
 _RIGHTS_HINT = "what it takes: {}"
 _COLUMNS_HINT = "it lacks the column, or the publication leaves it out; --table chooses among tables"
@@ -219,10 +219,12 @@ def find_tables(
         found = [one for one in found if wanted.selection.includes(*one.names)]
     read = {one.relation.oid for one in found}
     found = [one for one in found if not one.ancestors & read and wanted.includes(*one.names)]
+    found = [one for one in found if one.relation.columns]
+    described = describe([one.relation for one in found])
     tables = [
         SnapshotTable(selected.table, one.facts, wanted.where, wanted.sample)
-        for one in found
-        if one.relation.columns and (selected := wanted.selection.of(describe(one.relation))) is not None
+        for one, table in zip(found, described, strict=True)
+        if (selected := wanted.selection.of(table)) is not None
     ]
     _check_columns(tables, wanted.selection.columns)
     _check_rights(tables, session.role.as_string())
