@@ -291,6 +291,7 @@ def test_a_row_whose_key_came_to_where_all_is_read_is_read_once_more(database18,
     assert manifest(out)[-1]["end_lsn"] == checkpoint(out)["end_lsn"]
 
 
+@pytest.mark.long
 def test_a_table_of_which_too_many_rows_moved_is_begun_anew(database18, tmp_path):
     """A checkpoint isn't to hold the keys of them all."""
     database18.execute(TABLES)
@@ -308,6 +309,7 @@ def test_a_table_of_which_too_many_rows_moved_is_begun_anew(database18, tmp_path
     assert rows_read(out) == 150 + 300
 
 
+@pytest.mark.long
 def test_a_locked_table_does_not_hold_up_the_stream(database18, tmp_path):
     """Neither where it is looked at first, nor between chunks; it is read when the lock is gone."""
     database18.execute(TABLES)
