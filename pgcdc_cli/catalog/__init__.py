@@ -49,9 +49,9 @@ class Catalog:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def describe(self, relation: Relation) -> TableSchema:
-        """Complete a relation message with what it doesn't say: types behind domains, keys, nullability."""
-        return describe(self._session, relation)
+    def describe(self, relations: Sequence[Relation]) -> list[TableSchema]:
+        """Complete relation messages with what they don't say: types behind domains, keys, nullability."""
+        return describe(self._session, relations)
 
     def facts(self) -> ServerFacts:
         """Say what a stream depends on."""
