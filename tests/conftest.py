@@ -1,5 +1,6 @@
 """Real servers for the tests: PostgreSQL 16 and 18, one of each a session, a fresh database a test."""
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -44,8 +45,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Take no signal as ignored: whoever starts us in the background hands that down, to our children too.
 
-    And let no made-up example have a deadline: on a busy machine any may take long.
+    And let no made-up example have a deadline: on a busy machine any may take long. What is said is read
+    without its time, which a stream without an end puts before it (`--log-format`).
     """
+    os.environ["PGCDC_LOG_FORMAT"] = "text"
     scale.factor = config.option.scale
     if page := config.option.faults_report:
         config.pluginmanager.register(FaultsReport(Path(page), config.option.faults))

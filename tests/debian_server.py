@@ -9,6 +9,9 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+import psycopg
+from processes import wait_until
+
 SETTINGS = {
     "wal_level": "logical",
     "fsync": "off",
@@ -38,7 +41,7 @@ class DebianServer:
         with (self.data / "postgresql.conf").open("a") as conf:
             lines = SETTINGS | {"unix_socket_directories": str(self._folder)} | dict(settings or {})
             conf.writelines(f"{name} = '{value}'\n" for name, value in lines.items())
-        self._run("pg_ctl", "start", "-w", "-s", "-l", str(self._folder / "log"))
+        self.pg_ctl("start")
 
     @staticmethod
     def missing(plugin: str = "pgoutput") -> str | None:
@@ -50,11 +53,26 @@ class DebianServer:
             return "there is no user postgres to run PostgreSQL 15 as"
         return None
 
+    def allow_plugin(self, plugin: str) -> None:
+        """List a plugin, where this minor release wants that."""
+        with psycopg.connect(self.uri(), autocommit=True) as admin:
+            if admin.execute("SELECT FROM pg_settings WHERE name = 'output_plugin_libraries'").rowcount:
+                admin.execute(f"ALTER SYSTEM SET output_plugin_libraries = pgoutput, {plugin}")
+                self.pg_ctl("reload")
+                wait_until(lambda: plugin in admin.execute("SHOW output_plugin_libraries").fetchone()[0])
+
+    @property
+    def socket_directory(self) -> str:
+        return str(self._folder)
+
     def uri(self, database: str = "postgres") -> str:
         return f"postgresql://postgres@/{database}?host={self._folder}"
 
+    def pg_ctl(self, *arguments: str) -> None:
+        self._run("pg_ctl", "-w", "-s", "-l", str(self._folder / "log"), *arguments)
+
     def stop(self) -> None:
-        self._run("pg_ctl", "stop", "-s", "-m", "fast")
+        self.pg_ctl("-m", "fast", "stop")
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _run(self, program: str, *arguments: str) -> None:

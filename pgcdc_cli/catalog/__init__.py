@@ -49,9 +49,9 @@ class Catalog:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def describe(self, relation: Relation) -> TableSchema:
-        """Complete a relation message with what it doesn't say: types behind domains, keys, nullability."""
-        return describe(self._session, relation)
+    def describe(self, relations: Sequence[Relation]) -> list[TableSchema]:
+        """Complete relation messages with what they don't say: types behind domains, keys, nullability."""
+        return describe(self._session, relations)
 
     def facts(self) -> ServerFacts:
         """Say what a stream depends on."""
@@ -91,6 +91,11 @@ class Catalog:
     def copy_slot(self, old: str, new: str) -> Lsn:
         """Make a second logical slot from where one is; give that position."""
         return copy_slot(self._session, old, new)
+
+    def other_slots(self, missing: str, remedy: str) -> str:
+        """Say which slots may have been meant by one that doesn't exist, and what else mends it."""
+        near = nearest(missing, [slot.name for slot in self.slots()])
+        return f"did you mean {quoted_list(near)}; or {remedy}" if near else remedy
 
     def publications(self) -> list[Publication]:
         """List the database's publications by name."""

@@ -3,20 +3,24 @@
 Where the table, a column or a type is gone, what the message says is all there is.
 """
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, Literal
 
 from pgcdc_cli.catalog.server import Session
 from pgcdc_cli.changes.table import ColumnFacts, ReplicaIdentity, TableColumn, TableFacts, TableSchema
+from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.pgoutput.messages import Relation, RelationColumn
 from pgcdc_cli.types.pg_type import PgType, builtin
 
-# One round trip: the message's types as declared; the columns as they are now; the columns of the primary key
-# (unless deferrable) and of the replica identity, each with "may be kept from the publication"; all types
-# behind those that are not built in, with an enum's labels and what they send in binary; the primary key
-# and all unique indexes; and whether a publication names the table.
+# One round trip for all messages, a row for each: its types as declared; the columns as they are now; the
+# columns of the primary key (unless deferrable) and of the replica identity, each with "may be kept from the
+# publication"; all types behind those that are not built in, with an enum's labels and what they send in
+# binary; the primary key and all unique indexes; and whether a publication names the table.
 _FACTS = """
-SELECT ARRAY(SELECT format_type(t, m) FROM unnest(%(types)s::oid[], %(typmods)s::int[])
+SELECT ARRAY(SELECT format_type(t, m) FROM unnest(sent.types, sent.typmods)
                     WITH ORDINALITY AS c (t, m, n) ORDER BY n),
        (SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint, a.attnotnull OR t.typnotnull,
                                          a.attndims, pg_get_expr(adbin, adrelid), a.attnum, a.attnotnull,
@@ -24,17 +28,17 @@ SELECT ARRAY(SELECT format_type(t, m) FROM unnest(%(types)s::oid[], %(typmods)s:
                                               ELSE btrim(a.attmissingval::text, '{}') END))
         FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
         LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-        WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped),
+        WHERE a.attrelid = sent.oid AND a.attnum > 0 AND NOT a.attisdropped),
        (SELECT json_agg(json_build_array(a.attname, i.indisprimary, i.indisreplident,
                                          a.attgenerated <> '' OR has_list) ORDER BY k.n)
         FROM pg_index i CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k (attnum, n)
         JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum,
         LATERAL (SELECT EXISTS (SELECT FROM pg_publication_rel r
                                 WHERE r.prrelid = i.indrelid AND r.prattrs IS NOT NULL) AS has_list) l
-        WHERE i.indrelid = %(oid)s AND i.indimmediate AND i.indisvalid AND k.n <= i.indnkeyatts
+        WHERE i.indrelid = sent.oid AND i.indimmediate AND i.indisvalid AND k.n <= i.indnkeyatts
               AND (i.indisprimary OR i.indisreplident)),
        (WITH RECURSIVE behind AS (
-            SELECT t.* FROM pg_type t WHERE t.oid = ANY (%(unknown)s::oid[])
+            SELECT t.* FROM pg_type t WHERE t.oid = ANY (sent.unknown)
             UNION
             SELECT t.* FROM behind b JOIN pg_type t ON t.oid IN (b.typbasetype, b.typelem))
         SELECT json_agg(json_build_array(oid::bigint, typname, typtype, typbasetype::bigint, typtypmod,
@@ -53,9 +57,12 @@ SELECT ARRAY(SELECT format_type(t, m) FROM unnest(%(types)s::oid[], %(typmods)s:
         LATERAL (SELECT array_agg(a.attname ORDER BY k.n) AS columns
                  FROM unnest(i.indkey) WITH ORDINALITY AS k (attnum, n)
                  JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum) k
-        WHERE i.indrelid = %(oid)s AND i.indisunique AND i.indexprs IS NULL),
+        WHERE i.indrelid = sent.oid AND i.indisunique AND i.indexprs IS NULL),
        EXISTS (SELECT FROM pg_publication_rel
-               WHERE prrelid IN (SELECT %(oid)s UNION ALL SELECT pg_partition_ancestors(%(oid)s)))
+               WHERE prrelid IN (SELECT sent.oid UNION ALL SELECT pg_partition_ancestors(sent.oid)))
+FROM json_to_recordset(%(relations)s::json)
+     AS sent (number int, oid oid, types oid[], typmods int[], unknown oid[])
+ORDER BY sent.number
 """
 
 
@@ -75,30 +82,51 @@ class _TypeFacts:
 _Types = dict[int, _TypeFacts]
 
 
-def describe(session: Session, relation: Relation) -> TableSchema:
-    """Give the table of a relation message; PgcdcError if the catalog can't be asked."""
+def describe(session: Session, relations: Sequence[Relation]) -> list[TableSchema]:
+    """Give the tables of relation messages; PgcdcError, which names one, if the catalog can't be asked."""
+    if not relations:
+        return []
+    first, *others = relations
+    more = f" and {len(others)} more" if others else ""
+    doing = f'describe table "{first.namespace}.{first.name}"{more}'
+    try:
+        rows = session.ask(_FACTS, {"relations": json.dumps(list(map(_sent, count(), relations)))}, doing)
+    except PgcdcError:
+        if not others:
+            raise
+        return [table for relation in relations for table in describe(session, [relation])]
+    return list(map(_complete, relations, rows))
+
+
+def _sent(number: int, relation: Relation) -> dict[str, Any]:
     columns = relation.columns
-    unknown = [c.type_oid for c in columns if builtin(c.type_oid, c.typmod) is None]
-    parameters = {
+    return {
+        "number": number,
         "oid": relation.oid,
         "types": [c.type_oid for c in columns],
         "typmods": [c.typmod for c in columns],
-        "unknown": unknown,
+        "unknown": [c.type_oid for c in columns if builtin(c.type_oid, c.typmod) is None],
     }
-    doing = f'describe table "{relation.namespace}.{relation.name}"'
-    [(declared, now, keys, behind, unique, listed)] = session.ask(_FACTS, parameters, doing)
+
+
+def _complete(relation: Relation, row: tuple[Any, ...]) -> TableSchema:
+    declared, now, keys, behind, unique, listed = row
     types = {oid: _TypeFacts(*facts) for oid, *facts in behind or ()}
     present = {(name, type_oid): facts for name, type_oid, *facts in now or ()}
     described = tuple(
         _column(column, resolve(types, column.type_oid, column.typmod), text, present)
-        for column, text in zip(columns, declared, strict=True)
+        for column, text in zip(relation.columns, declared, strict=True)
     )
     facts = _facts(relation, present, types, unique or [], keys or [])
     return _table(relation, described, keys or [], replace(facts, listed=listed))
 
 
-def describe_alone(relation: Relation) -> TableSchema:
-    """Give the table of a relation message without asking anybody."""
+def describe_alone(relations: Sequence[Relation]) -> list[TableSchema]:
+    """Give the tables of relation messages without asking anybody."""
+    return list(map(_alone, relations))
+
+
+def _alone(relation: Relation) -> TableSchema:
     columns = tuple(
         TableColumn.of(column.name, resolve({}, column.type_oid, column.typmod), replica_identity=column.key)
         for column in relation.columns

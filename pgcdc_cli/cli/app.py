@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -40,6 +40,7 @@ from pgcdc_cli.cli.command_tree import (
 )
 from pgcdc_cli.cli.printing import (
     PROGRAM,
+    LogFormat,
     fail,
     flush,
     talk,
@@ -131,8 +132,8 @@ def _set_quiet(value: bool | None) -> None:
         talk.verbosity = -1
 
 
-def _set_log_format(value: str | None) -> None:
-    talk.as_json = talk.as_json or value == "json"
+def _set_log_format(value: LogFormat | None) -> None:
+    talk.form = value or talk.form
 
 
 class LineHandler(logging.Handler):
@@ -186,9 +187,9 @@ def root(  # noqa: PLR0913, PLR0917 - a command's options
         bool, typer.Option("-q", "--quiet", callback=_set_quiet, help="Say nothing but errors.")
     ] = False,
     log_format: Annotated[
-        Literal["text", "json"],
-        typer.Option(callback=_set_log_format, help="How to say it on standard error."),
-    ] = "text",
+        LogFormat | None,
+        typer.Option(callback=_set_log_format, help="On standard error; timed has time and level."),
+    ] = None,
 ) -> None:
     """Take the options of all commands; their callbacks act."""
 

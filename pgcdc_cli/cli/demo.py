@@ -55,8 +55,8 @@ def demo(
 ) -> None:
     """See the whole way once: server, load, files, Spark, proof.
 
-    Starts an embedded PostgreSQL 18 with a small shop, streams its changes into files while the load runs,
-    kills the stream once, merges the files into Delta tables, and compares every table with its source.
+    Starts an embedded PostgreSQL 18 with a small shop, streams its rows, then its changes into files while
+    the load runs, kills the stream once, merges all into Delta tables, and compares them with their source.
     """
     try:
         from pgcdc_cli.demo.demonstrate import run_demo
@@ -158,7 +158,7 @@ class Spectator:
 
 def _report(result: "DemoResult") -> None:
     _report_views(result)
-    headings = ["table", "rows", "merged", "rows changed", "events", "files", "size", "equal"]
+    headings = ["table", "rows", "merged", "read", "changed", "events", "files", "size", "equal"]
     write("\nThe lake and its source:\n")
     for line in table(headings, map(_table_cells, result.tables), headings[1:-1]):
         write(line)
@@ -173,7 +173,8 @@ def _report(result: "DemoResult") -> None:
 
 
 def _table_cells(result: "TableResult") -> list[str]:
-    numbers = [result.source_rows, result.merged_rows, result.changed, result.events, result.files]
+    numbers = [result.source_rows, result.merged_rows, result.read, result.changed]
+    numbers += [result.events, result.files]
     cells = [f"{number:,}" for number in numbers]
     return [result.table, *cells, human_bytes(result.bytes), "yes" if result.equal else "NO"]
 

@@ -24,6 +24,9 @@ _ENVIRONMENT = {
     "PAGER": "What shows a terminal the changes of pgcdc-show(1): less without it; nothing if it is empty.",
     "PGCDC_COMPLETION_SECONDS": "How long a shell's completion waits for the server, to offer names of slots,"
     " tables and the like: 0.3 without it.",
+    "JOURNAL_STREAM": "Set by systemd where standard error is its journal, which notes the time of each line"
+    " by itself. Elsewhere, but on a terminal, a run that has no end of its own (pgcdc-stream(1);"
+    " pgcdc-spark-submit(1) with --follow) has --log-format timed by default; all else has text.",
     "NO_COLOR": "No colour if set. TERM=dumb has the same effect, and so has output to anything but a"
     " terminal.",
 }

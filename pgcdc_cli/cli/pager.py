@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 
 from pgcdc_cli.cli.printing import flush
 
@@ -24,17 +25,26 @@ def paged() -> Iterator[None]:
         return
     flush()
     terminal = os.dup(1)
-    os.dup2(pager.stdin.fileno(), 1)
+    before = signal.signal(signal.SIGINT, _interrupt_once)
     try:
         # Ctrl-C ends what comes, not the reading.
         with suppress(BrokenPipeError, KeyboardInterrupt):
+            os.dup2(pager.stdin.fileno(), 1)
             yield
             flush()
     finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         _return_to(terminal)
         with suppress(BrokenPipeError):
             pager.stdin.close()
-        _wait(pager)
+        pager.wait()
+        signal.signal(signal.SIGINT, before)
+
+
+def _interrupt_once(_number: int, _frame: FrameType | None) -> None:
+    """End what comes; from then on the keys are the pager's alone, which must not be left behind."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _return_to(terminal: int) -> None:
@@ -45,12 +55,6 @@ def _return_to(terminal: int) -> None:
     flush()
     os.dup2(terminal, 1)
     os.close(terminal)
-
-
-def _wait(pager: subprocess.Popen[bytes]) -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    pager.wait()
-    signal.signal(signal.SIGINT, before)
 
 
 def _start() -> subprocess.Popen[bytes] | None:

@@ -12,12 +12,15 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TextIO
+from typing import Literal, TextIO
 
 from pgcdc_cli import __version__
 from pgcdc_cli.errors import ErrorKind, PgcdcError, mask
 
 PROGRAM = "pgcdc"
+
+LogFormat = Literal["text", "timed", "json"]
+"""`pgcdc: warning: ...`; the same behind the time, and the level of remarks, too; an object."""
 
 
 def version_line() -> str:
@@ -55,7 +58,7 @@ def versions_json() -> str:
 class Talk:
     """How much to say: `verbosity` is the number of -v, or -1 with -q.
 
-    `program` is what messages begin with. `as_json`: each is an object on a line of its own.
+    `program` is what messages begin with. `form` is that of `--log-format`, None where it wasn't given.
     `live` while a line that will be rewritten stands on the terminal: what is said next overwrites it.
     """
 
@@ -63,7 +66,12 @@ class Talk:
     verbosity: int = 0
     live: bool = False
     program: str = PROGRAM
-    as_json: bool = False
+    form: LogFormat | None = None
+
+    @property
+    def as_json(self) -> bool:
+        """Whether each message is an object on a line of its own."""
+        return self.form == "json"
 
 
 talk = Talk()
@@ -107,6 +115,21 @@ def output_error(error: OSError) -> Exception:
     return PgcdcError(ErrorKind.OUTPUT, f"could not write to standard output: {reason}", hint=hint)
 
 
+def log_times() -> None:
+    """Put time and level into what is said from now on, as the log of a run needs them that has no end.
+
+    Not on a terminal, not in systemd's journal, which notes the time itself, and not against --log-format.
+    """
+    if talk.form is None and not sys.stderr.isatty() and not _is_journal(sys.stderr):
+        talk.form = "timed"
+
+
+def _is_journal(stream: TextIO) -> bool:
+    """Tell by device and inode, as systemd.exec(5) says under $JOURNAL_STREAM."""
+    found = os.fstat(stream.fileno())
+    return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+
+
 def say(text: str) -> None:
     """Put a remark on standard error, unless -q."""
     if talk.verbosity >= 0:
@@ -124,12 +147,21 @@ def write_message(level: str, text: str) -> None:
     if talk.as_json:
         _write_object(level, message=one_line(text))
     else:
-        write_error(f"{talk.program}: {'' if level == 'info' else f'{level}: '}{one_line(text)}")
+        shown = "" if level == "info" and talk.form != "timed" else f"{level}: "
+        write_error(f"{_start()}{shown}{one_line(text)}")
+
+
+def _start() -> str:
+    """What a line of text begins with."""
+    return f"{_now()} {talk.program}: " if talk.form == "timed" else f"{talk.program}: "
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _write_object(level: str, **content: object) -> None:
-    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    write_error(json.dumps({"time": now, "level": level, "program": talk.program, **content}))
+    write_error(json.dumps({"time": _now(), "level": level, "program": talk.program, **content}))
 
 
 def fail(error: PgcdcError) -> int:
@@ -145,9 +177,10 @@ def fail(error: PgcdcError) -> int:
         write_error(version_line())
         write_error(trace)
     red, plain = ("\x1b[1;31m", "\x1b[0m") if wants_colour(sys.stderr) else ("", "")
-    write_error(f"{talk.program}: {red}error:{plain} ", one_line(error.message))
-    # PostgreSQL's own programs, in whose place one of ours may stand, say who gives the hint.
-    write_error("" if talk.program == PROGRAM else f"{talk.program}: ", "hint: ", one_line(error.hint))
+    write_error(_start(), f"{red}error:{plain} ", one_line(error.message))
+    # PostgreSQL's own programs, in whose place one of ours may stand, say who gives the hint; so does a log.
+    named = talk.program != PROGRAM or talk.form == "timed"
+    write_error(_start() if named else "", "hint: ", one_line(error.hint))
     return status
 
 

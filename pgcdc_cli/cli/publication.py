@@ -123,7 +123,8 @@ def create(  # noqa: PLR0913 - a command's options
         via_root=via_root,
     )
     exists = f"drop it first with: pgcdc publication drop {name}"
-    with hints({ErrorKind.PUBLICATION: exists}), Catalog(conninfo) as catalog:
+    refused = "it is the server that refuses it: \\d in psql shows what tables and columns it has"
+    with hints({ErrorKind.PUBLICATION: exists, ErrorKind.USAGE: refused}), Catalog(conninfo) as catalog:
         catalog.create_publication(publication)
     write(name)
 

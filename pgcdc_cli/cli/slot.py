@@ -314,12 +314,12 @@ def _find(conninfo: str, name: str) -> "Slot":
 
     with Catalog(conninfo) as catalog:
         slot = catalog.slot(name)
-    if slot is None:
-        raise PgcdcError(
-            ErrorKind.SLOT_MISSING,
-            f'could not find slot "{name}": it does not exist',
-            hint=f"create it with: pgcdc slot create {name}",
-        )
+        if slot is None:
+            raise PgcdcError(
+                ErrorKind.SLOT_MISSING,
+                f'could not find slot "{name}": it does not exist',
+                hint=catalog.other_slots(name, f"create it with: pgcdc slot create {name}"),
+            )
     return slot
 
 

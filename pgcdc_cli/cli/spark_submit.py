@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from pgcdc_cli.cli.command_tree import Command, examples, refuse_unmatched, usage_error
-from pgcdc_cli.cli.printing import facts, human_bytes, say, table, talk, warn, write
+from pgcdc_cli.cli.printing import facts, human_bytes, log_times, say, table, talk, warn, write
 from pgcdc_cli.cli.units import checked, duration, lsn, positive_duration
 
 if TYPE_CHECKING:
@@ -215,6 +215,7 @@ def spark_submit(  # noqa: PLR0913 - a command's options
     if follow is not None:
         if if_new or dry_run or until is not None:
             raise usage_error("--follow: leave out --if-new, --dry-run and --until")
+        log_times()
         _follow(options, SparkOptions(master, talk.verbosity > 0, tuple(extra or ())), json=json)
         return
     if if_new and _is_up_to_date(options, json=json):

@@ -16,7 +16,7 @@ from pgcdc_cli.cli import stream_options, units
 from pgcdc_cli.cli.command_tree import Command, examples, usage_error
 from pgcdc_cli.cli.connection_options import connecting
 from pgcdc_cli.cli.metrics import MetricsOutput, address
-from pgcdc_cli.cli.printing import human_bytes, say, talk, write_message
+from pgcdc_cli.cli.printing import human_bytes, log_times, say, talk, write_message
 from pgcdc_cli.cli.target import (
     STDOUT,
     StreamTarget,
@@ -200,6 +200,8 @@ def stream(  # noqa: PLR0913 - a command's options
             target.format_class, resnapshot, snapshot, keeps=keeps and not looks
         ),
     )
+    if snapshot != "only" and not (endpos or max_time or max_transactions or idle_timeout):
+        log_times()
     if looks and not peek:
         say(f'nothing is taken from slot "{source.slot}": -f - takes what it prints')
     shown = shows_progress(target) if progress is None else progress

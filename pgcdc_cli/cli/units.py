@@ -63,7 +63,10 @@ def lsn(text: str) -> Lsn:
 
 def end_position(text: str) -> Lsn | None:
     """A position, or None for `now`."""
-    return None if text == "now" else lsn(text)
+    try:
+        return None if text == "now" else Lsn.parse(text)
+    except ValueError as error:
+        raise usage_error(f'"{text}" is neither now nor an LSN, such as 0/1A2B3C8') from error
 
 
 def whole_number(text: str) -> int:

@@ -37,6 +37,8 @@ class Child:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            # What a child says of its end is read by `_failure`, and shown to people.
+            env={**os.environ, "PGCDC_LOG_FORMAT": "text"},
             encoding="utf-8",
             errors="replace",
             start_new_session=True,

@@ -26,20 +26,19 @@ from pgcdc_cli.demo.load import LoadKind, Workload
 from pgcdc_cli.demo.report import DemoProgress, DemoResult, DemoSettings, Reporter, TableResult
 from pgcdc_cli.directory.file_names import MANIFEST
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.lsn import Lsn
 
 SLOT = "shop"
 PUBLICATION = "shop"
 WITNESS = "witness"
-"""A copy of the slot that nobody reads: in the end the server counts by it what has changed since."""
+"""A slot that nobody reads: in the end the server counts by it what has changed behind the snapshot."""
 
 _LOOK = 0.25
 """Seconds between two looks at how things stand."""
 
 _STANDING = """
-SELECT confirmed_flush_lsn::text, pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::int8,
+SELECT (SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::int8
+        FROM pg_replication_slots WHERE slot_name = %s),
     (SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::int8 FROM pg_stat_user_tables)
-FROM pg_replication_slots WHERE slot_name = %s
 """
 
 # pgoutput's messages by their first byte: insert, update and delete carry the relation's OID next; truncate
@@ -122,9 +121,9 @@ def run_demo(settings: DemoSettings, reporter: Reporter) -> DemoResult:
 
 def _steps(demo: DemoRun, began: float) -> DemoResult:
     step = demo.reporter.step
-    step(2, 6, "Publish its tables and create a slot")
+    step(2, 6, "Fill its tables and publish them")
     _publish(demo)
-    step(3, 6, "Open the shop and stream its changes into files")
+    step(3, 6, "Open the shop and stream into files what it has, then what changes")
     streamed = StreamedLoad(demo)
     load = streamed.run()
     step(4, 6, "Close the shop and stream to the end of the log")
@@ -153,17 +152,15 @@ def _steps(demo: DemoRun, began: float) -> DemoResult:
 
 
 def _publish(demo: DemoRun) -> None:
-    """Publish, make the slot, and only then fill the shop: the stream brings its first rows, too."""
-    server = ["-d", demo.uri]
-    demo.children.run("publication", "create", PUBLICATION, *server, "--schema", shop.SCHEMA)
-    demo.children.run("slot", "create", SLOT, *server)
-    copy_slot(demo.connection, SLOT, WITNESS)
+    """Fill the shop, and publish: no slot has its first rows, so they come with the stream's snapshot."""
     shop.fill(demo.uri, demo.settings.seed)
+    demo.children.run("publication", "create", PUBLICATION, "-d", demo.uri, "--schema", shop.SCHEMA)
+    create_witness(demo.connection, WITNESS)
 
 
-def copy_slot(connection: psycopg.Connection[Any], slot: str, copy: str) -> None:
-    """Make a slot that stays where `slot` is now."""
-    connection.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", (slot, copy))
+def create_witness(connection: psycopg.Connection[Any], slot: str) -> None:
+    """Make a slot that stays where the log is now."""
+    connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
 
 
 @dataclass(frozen=True)
@@ -182,7 +179,6 @@ class StreamedLoad:
         self._demo = demo
         self._children = demo.children
         self._lag = 0
-        self._stream = self._start_stream()
         self._merge: Child | None = None
 
     def run(self) -> LoadResult:
@@ -191,6 +187,7 @@ class StreamedLoad:
         plan = deque([(seconds / 3, self._crash), (seconds / 2, self._merge_early)])
         began = time.monotonic()
         with self._load() as load:
+            self._stream = self._start_stream()
             while (elapsed := time.monotonic() - began) < seconds or plan:
                 load.check()
                 self._look(elapsed, load.counts)
@@ -223,12 +220,15 @@ class StreamedLoad:
         target = ["-D", str(self._demo.files), "--format", self._demo.settings.format]
         # So small and so often that some seconds of load make some segments, and lag is shown as it is.
         rhythm = ["--rotate-size", "4MB", "--rotate-interval", "2s", "-s", "1", "-F", "1"]
-        return ["stream", *source, *target, *rhythm]
+        return ["stream", *source, "--snapshot", "initial", *target, *rhythm]
 
     def _start_stream(self) -> Child:
         return self._children.start(*self._stream_command())
 
     def _crash(self) -> bool:
+        """Kill the stream; not yet, if the snapshot isn't whole: all tables are to be as of one position."""
+        if not self._demo.segments():
+            return False
         self._demo.reporter.note("killing the stream (SIGKILL) and starting it again")
         self._stream.signal(signal.SIGKILL)
         self._stream.wait()
@@ -236,9 +236,9 @@ class StreamedLoad:
         return True
 
     def _merge_early(self) -> bool:
-        """Merge the segments that are finished by now; not yet, if there is none."""
+        """Merge the segments that are finished by now; not yet, if there is nothing of some table."""
         segments = self._demo.segments()
-        if not segments:
+        if len({file["table"] for segment in segments for file in segment["files"]}) < len(shop.TABLES):
             return False
         self._demo.reporter.note("merging what is finished, while the shop is open and the stream goes on")
         self._merge = self._children.start(*self._demo.merge_command, "--until", segments[-1]["end_lsn"])
@@ -253,31 +253,41 @@ class StreamedLoad:
             )
         row = self._demo.connection.execute(_STANDING, (SLOT,)).fetchone()
         assert row is not None
-        confirmed, lag, rows_changed = row
-        self._lag = max(self._lag, lag)
+        lag, rows_changed = row
+        self._lag = max(self._lag, lag or 0)
         segments = len(self._demo.segments())
         self._demo.reporter.progress(
-            DemoProgress(
-                elapsed, counts[LoadKind.TRANSACTION], rows_changed, segments, Lsn.parse(confirmed), lag
-            )
+            DemoProgress(elapsed, counts[LoadKind.TRANSACTION], rows_changed, segments, lag)
         )
 
 
 def _compare(demo: DemoRun) -> list[TableResult]:
-    changed = count_changes(demo.connection, WITNESS, PUBLICATION)
-    return [_table_result(demo, name, changed.get(f"{shop.SCHEMA}.{name}", 0)) for name in shop.TABLES]
+    position, read = _read_first(demo)
+    changed = count_changes(demo.connection, WITNESS, PUBLICATION, since=position)
+    names = [(name, f"{shop.SCHEMA}.{name}") for name in shop.TABLES]
+    return [_table_result(demo, name, read.get(table, 0), changed.get(table, 0)) for name, table in names]
 
 
-def _table_result(demo: DemoRun, name: str, changed: int) -> TableResult:
+def _read_first(demo: DemoRun) -> tuple[str, dict[str, int]]:
+    """Ask for the snapshot's position, where the files begin, and its rows by `schema.table`."""
+    shown = demo.children.start("show", str(demo.files), "--stat", "--json")
+    demo.children.wait(shown)
+    found = json.loads(shown.said[-1])
+    rows = {item["table"]: item["changes"] for item in found["changes"] if item["op"] == "R"}
+    return found["first"]["lsn"], rows
+
+
+def _table_result(demo: DemoRun, name: str, read: int, changed: int) -> TableResult:
     table = f"{shop.SCHEMA}.{name}"
     files = [file for segment in demo.segments() for file in segment["files"] if file["table"] == table]
     events = sum(file["rows"] for file in files)
     found = compare(demo.connection, table, demo.warehouse / shop.SCHEMA / name)
-    lost = [f"{changed} changes on the server, {events} events in the files"] * (changed != events)
+    lost = [f"{changed} changes on the server, {events - read} in the files"] * (read + changed != events)
     return TableResult(
         table=table,
         source_rows=found.source_rows,
         merged_rows=found.copy_rows,
+        read=read,
         changed=changed,
         events=events,
         files=len(files),
@@ -286,8 +296,15 @@ def _table_result(demo: DemoRun, name: str, changed: int) -> TableResult:
     )
 
 
-def count_changes(connection: psycopg.Connection[Any], slot: str, publication: str) -> dict[str, int]:
-    """Count inserted, updated and deleted rows and truncates since the slot's position, by `schema.table`."""
+def count_changes(
+    connection: psycopg.Connection[Any], slot: str, publication: str, *, since: str | None = None
+) -> dict[str, int]:
+    """Count inserted, updated and deleted rows and truncates by `schema.table`.
+
+    Those since the slot's position, or, where that is later, since an LSN.
+    """
+    if since is not None:
+        connection.execute("SELECT pg_replication_slot_advance(%s, %s)", (slot, since))
     return dict(connection.execute(_COUNT, (slot, publication)).fetchall())
 
 

@@ -30,14 +30,13 @@ class DemoSettings:
 class DemoProgress:
     """How things stand while the load runs and the stream catches up.
 
-    `lag` is in bytes of log that the slot doesn't know as durable; None before the first reading.
+    `lag` is in bytes of log that the slot doesn't know as durable; None before there is a slot.
     """
 
     elapsed: float
     transactions: int
     rows_changed: int
     finished_segments: int
-    confirmed: Lsn | None
     lag: int | None
 
 
@@ -67,13 +66,15 @@ class Reporter(Protocol):
 class TableResult:
     """One table, source and copy.
 
-    `changed` counts its changes as the server itself decodes them, `events` those in the files. `differences`
-    holds the first few, as sentences; it is empty when the tables are equal.
+    `read` counts the rows of the snapshot, `changed` the changes behind it as the server itself decodes them,
+    `events` both in the files. `differences` holds the first few, as sentences; it is empty when the tables
+    are equal.
     """
 
     table: str
     source_rows: int
     merged_rows: int
+    read: int
     changed: int
     events: int
     files: int

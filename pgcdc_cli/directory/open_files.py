@@ -3,8 +3,9 @@
 import os
 import resource
 from collections import OrderedDict
+from collections.abc import Sequence
 
-from pgcdc_cli.directory.disk import Disk, Stat
+from pgcdc_cli.directory.disk import Disk, Stat, fsync_each
 from pgcdc_cli.errors import PgcdcError
 
 
@@ -61,10 +62,15 @@ class OpenFiles:
     def fsync(self, path: str) -> None:
         self.disk.fsync(self.descriptor(path), self.full(path))
 
+    def fsync_all(self, paths: Sequence[str]) -> None:
+        """Fsync files, as many together as may be open."""
+        for start in range(0, len(paths), self._limit):
+            some = [(self.descriptor(path), self.full(path)) for path in paths[start : start + self._limit]]
+            fsync_each(lambda one: self.disk.fsync(*one), some)
+
     def fsync_folders(self) -> None:
         """Fsync every folder in which something was made or removed, and those that callers noted."""
-        for folder in sorted(self.changed_folders):
-            self.disk.fsync_folder(self.full(folder))
+        fsync_each(self.disk.fsync_folder, [self.full(folder) for folder in sorted(self.changed_folders)])
         self.changed_folders.clear()
 
     def truncate(self, path: str, size: int) -> None:

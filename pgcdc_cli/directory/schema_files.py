@@ -1,6 +1,7 @@
 """The schema files of a directory: each version of each table, as it was decoded."""
 
 from pgcdc_cli.changes.table import TableSchema
+from pgcdc_cli.directory.disk import fsync_each
 from pgcdc_cli.directory.file_names import SCHEMAS, schema_path
 from pgcdc_cli.directory.json_fields import dump
 from pgcdc_cli.directory.open_files import OpenFiles
@@ -25,15 +26,15 @@ class SchemaFiles:
 
     def write(self) -> None:
         """Write the files of noted tables; their folder is noted as changed."""
-        for path, table in self._noted.items():
-            self._write(path, table)
+        if self._noted:
+            self._files.make_folder(SCHEMAS)
+        fsync_each(lambda noted: self._write(*noted), list(self._noted.items()))
         self._written |= self._noted.keys()
         self._noted.clear()
 
     def _write(self, path: str, table: TableSchema) -> None:
         content = {"format_version": FORMAT_VERSION, "fingerprint": table.fingerprint, **table.to_json()}
         data = dump(content) + b"\n"
-        self._files.make_folder(SCHEMAS)
         full = self._files.full(path)
         if self._files.stat(path) is None or self._files.disk.read(full) != data:
             self._files.disk.replace(full, data)

@@ -6,7 +6,7 @@ stand there (`transactions.py`), the version of its table (`relations.py`), its 
 rows have a quicker way, with the same state and the same slices (`small_batch.py`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -24,14 +24,13 @@ from pgcdc_cli.changes.slice import (
     Stamps,
     TruncateChange,
 )
-from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import small_batch
 from pgcdc_cli.pgoutput.columns import SMALLEST_ROW, Rows, Shape, decode_rows
 from pgcdc_cli.pgoutput.message_buffer import MessageBuffer, tag_mask
 from pgcdc_cli.pgoutput.messages import LogicalMessage, Relation, Tag, Truncate
-from pgcdc_cli.pgoutput.relations import Tables
+from pgcdc_cli.pgoutput.relations import Describe, Tables
 from pgcdc_cli.pgoutput.transactions import BatchTransactions, DecodeLimits, State, find_transactions
 from pgcdc_cli.types.kernels import Int64s
 
@@ -51,7 +50,7 @@ _IS_BOUNDARY = tag_mask(Tag.BEGIN, Tag.COMMIT)
 class Assembler:
     """What is known between the batches of one connection: its tables, and the state behind the last batch.
 
-    `describe` gives a relation message its catalog facts. It is asked for each one, since the server sends
+    `describe` gives relation messages their catalog facts. It is asked for each one, since the server sends
     another whenever something about the table may have changed, be it only a default. `skip_before`, `until`
     and `max_transactions` (1 or more) are `DecodeLimits`. `boundaries`: slices have begins and commits, too.
     `binary`: it was asked for, and each type must have a reader for it. After an error the assembler is
@@ -60,7 +59,7 @@ class Assembler:
 
     def __init__(
         self,
-        describe: Callable[[Relation], TableSchema],
+        describe: Describe,
         *,
         skip_before: Lsn,
         boundaries: bool = False,
@@ -149,10 +148,11 @@ def _read(
     versions = _current(tables, oids)
     found = _Contents(rows, shapes, [], [], {} if origin is None else {0: origin})
     others = _IS_DEFINITION[transactions.tags] | (_IS_OTHER_CHANGE[transactions.tags] & transactions.wanted)
-    for number in np.flatnonzero(others).tolist():
-        message = buffer.decode(number)
+    decoded = [(number, buffer.decode(number)) for number in np.flatnonzero(others).tolist()]
+    described = iter(tables.describe([message for _, message in decoded if isinstance(message, Relation)]))
+    for number, message in decoded:
         if isinstance(message, Relation):
-            tables.learn(message)
+            tables.learn(message, next(described))
             behind = int(np.searchsorted(rows, number))
             versions[behind:][oids[behind:] == message.oid] = tables.current(message.oid)
         elif isinstance(message, Truncate):

@@ -1,6 +1,6 @@
 """The tables that relation messages defined, and which of a table's versions counts by now."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -11,6 +11,9 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.pgoutput.messages import Relation
 from pgcdc_cli.types.binary import has_reader, sends_binary, text_of
 
+Describe = Callable[[Sequence[Relation]], list[TableSchema]]
+"""Gives relation messages their catalog facts: all those of a batch at once."""
+
 
 class Tables:
     """The tables that relation messages defined, numbered: one number for each distinct version.
@@ -19,9 +22,9 @@ class Tables:
     wanted of those to come.
     """
 
-    def __init__(self, describe: Callable[[Relation], TableSchema], *, binary: bool = False) -> None:
+    def __init__(self, describe: Describe, *, binary: bool = False) -> None:
         self._binary = binary
-        self._describe = describe
+        self.describe = describe
         self._numbers: dict[Relation, int] = {}
         self._tables: list[TableSchema] = []
         self._current: dict[int, int] = {}
@@ -35,9 +38,8 @@ class Tables:
         """Return the number of the table that has this OID by now, or -1."""
         return self._current.get(oid, -1)
 
-    def learn(self, relation: Relation) -> None:
-        """Take over a relation message: it counts from here on."""
-        table = self._describe(relation)
+    def learn(self, relation: Relation, table: TableSchema) -> None:
+        """Take over a relation message and what was said of it: it counts from here on."""
         selected = self.selection.of(table)
         if self._binary and selected is not None:
             _check_readers(table)

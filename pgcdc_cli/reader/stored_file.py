@@ -100,7 +100,8 @@ def _open(path: str) -> io.FileIO:
     try:
         return io.FileIO(path)
     except FileNotFoundError as error:
-        raise PgcdcError(ErrorKind.USAGE, f'could not open "{path}": no such file') from error
+        hint = "give a directory that pgcdc stream -D writes, or a file in it or of its own"
+        raise PgcdcError(ErrorKind.USAGE, f'could not open "{path}": no such file', hint=hint) from error
     except OSError as error:
         raise _unreadable(path, error) from error
 

@@ -98,6 +98,7 @@ _KINDS = {
     "53300": ErrorKind.CONNECTION,
     "53400": ErrorKind.USAGE,
     "40001": ErrorKind.CONNECTION,
+    "40P01": ErrorKind.CONNECTION,
     "25P03": ErrorKind.CONNECTION,
     "25P04": ErrorKind.CONNECTION,
     "55P03": ErrorKind.CONNECTION,

@@ -124,8 +124,7 @@ class SegmentDirectory:
 
     def fsync(self, changed: list[OutputFile]) -> None:
         """Fsync the files written to; new schema files are made, and durable."""
-        for output in changed:
-            self._files.fsync(output.path)
+        self._files.fsync_all([output.path for output in changed])
         self._schemas.write()
 
     def rotate(self, edge: Checkpoint, save: Callable[[Checkpoint], None]) -> None:

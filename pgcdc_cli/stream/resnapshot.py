@@ -23,7 +23,7 @@ from pgcdc_cli.changes.slice import Edge, Slice, SnapshotPosition
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.messages import Relation
+from pgcdc_cli.pgoutput.relations import Describe
 from pgcdc_cli.sinks.base import Sink
 from pgcdc_cli.stream.resnapshot_session import Look, ResnapshotSession
 from pgcdc_cli.stream.snapshot import Stamper, snapshot_batch
@@ -80,22 +80,27 @@ class Source:
 
     wanted: Wanted
     patterns: Sequence[NamePattern]
-    describe: Callable[[Relation], TableSchema]
+    describe: Describe
     text: DatabaseText
     stopped: Callable[[], bool]
 
     def find(self, session: ResnapshotSession) -> list[SnapshotTable]:
         """Give all of them; USAGE where one has no key, LockedError where one is locked."""
-        return self._find(session, lambda *names: any(one.matches(*names) for one in self.patterns))
+        wanted = replace(
+            self.wanted, includes=lambda *names: any(one.matches(*names) for one in self.patterns)
+        )
+        return self._find(session, wanted)
 
     def find_again(self, session: ResnapshotSession, known: TableSchema) -> SnapshotTable | None:
         """Give a table as it is now; None where there is none of this name any more."""
-        found = self._find(session, lambda *names: names == (known.schema, known.name))
-        return next((table for table in found if table.schema.oid == known.oid), None)
+        wanted = replace(
+            self.wanted, includes=lambda *names: names == (known.schema, known.name), only=known.oid
+        )
+        return next(iter(self._find(session, wanted)), None)
 
-    def _find(self, session: ResnapshotSession, includes: Callable[[str, str], bool]) -> list[SnapshotTable]:
+    def _find(self, session: ResnapshotSession, wanted: Wanted) -> list[SnapshotTable]:
         try:
-            found = find_tables(session.snapshot, replace(self.wanted, includes=includes), self.describe)
+            found = find_tables(session.snapshot, wanted, self.describe)
         except PgcdcError as error:
             if isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
                 raise LockedError from error

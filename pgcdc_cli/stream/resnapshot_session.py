@@ -16,17 +16,22 @@ from pgcdc_cli.types.database_text import DatabaseText
 LOCK_TIMEOUT = "200ms"
 """How long the stream waits for a table that somebody has locked, before it goes on and tries again later."""
 
-# A snapshot is taken before the position is read: all that it sees has committed before that.
+# A snapshot is taken before the position is read: all that it sees has committed before that. On a standby it
+# can see a commit a moment before the replayed position says so, but none that was not received.
 _LOOK = """
 SELECT txid_current_snapshot()::text, position::text, position > flushed
-FROM (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END,
-             CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END)
+FROM (SELECT CASE WHEN pg_is_in_recovery() THEN greatest(pg_last_wal_replay_lsn(), pg_last_wal_receive_lsn())
+             ELSE pg_current_wal_insert_lsn() END,
+             CASE WHEN pg_is_in_recovery() THEN 'FFFFFFFF/FFFFFFFF' ELSE pg_current_wal_flush_lsn() END)
      AS log (position, flushed)
 """
 
-# All transactions that run have lower numbers; a standby gives none, and shows nothing too early.
+# All transactions that run have lower numbers. A standby gives none, but age counts from the next one in what
+# it has replayed; that is without its epoch, which is that of a snapshot's xmax, or the next.
 _BARRIER = """
-SELECT CASE WHEN pg_is_in_recovery() THEN txid_snapshot_xmin(txid_current_snapshot()) ELSE txid_current() END
+SELECT CASE WHEN pg_is_in_recovery() THEN seen + mod(mod(age('3'::xid) + 3 - seen, epoch) + epoch, epoch)
+       ELSE txid_current() END
+FROM (SELECT txid_snapshot_xmax(txid_current_snapshot()), 4294967296) AS snapshot (seen, epoch)
 """
 
 # Operators of a type that an extension made are where the type is.
@@ -64,7 +69,7 @@ class ResnapshotSession:
     def look(self) -> Look:
         """Begin, and see what is there; nothing has to be waited for long."""
         self.snapshot.begin()
-        self.snapshot.ask(f"SELECT set_config('lock_timeout', '{LOCK_TIMEOUT}', true)")
+        self.snapshot.limit_lock_waits(LOCK_TIMEOUT)
         [(seen, position, unflushed)] = self._ask(_LOOK)
         if unflushed:
             # With a number of its own this transaction's end has the log flushed, and the stream go so far.

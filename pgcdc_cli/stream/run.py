@@ -10,15 +10,14 @@ from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.changes.resnapshot_moves import StreamedTables
 from pgcdc_cli.changes.slice import Slice
-from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.changes.table_starts import TableStarts
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.formats.interface import Format
 from pgcdc_cli.formats.raw import RawFormat
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.assemble import Assembler
-from pgcdc_cli.pgoutput.messages import Relation
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy
+from pgcdc_cli.pgoutput.relations import Describe
 from pgcdc_cli.pgoutput.streamed import PgoutputDecoder
 from pgcdc_cli.replication.commands import PluginOptions
 from pgcdc_cli.replication.connection import ReplicationConnection, SystemIdentity
@@ -108,7 +107,7 @@ class StreamRun:
                 if self._signals.stop:
                     return
                 if self._signals.time_up:
-                    raise _time_up() from None
+                    raise _time_up("wait for the server any longer") from None
                 raise
             except PgcdcError as error:
                 wait = retries.after(error)
@@ -149,7 +148,6 @@ class StreamRun:
                 self._catalog.close()
             text = self._text_of(connection.database_encoding)
             if not self._take_snapshot(connection.here, identity.database, text):
-                self._sink.close()
                 return
             options = self._plugin_options(connection.server_version)
             with (
@@ -198,9 +196,12 @@ class StreamRun:
         with closing(exported):
             if self._start.slot_to_come:
                 exported.check_free_slot(self._settings.slot)
-            if not self._write_snapshot(exported, plan, text):
-                self._sink.rollback()
-                return False
+            try:
+                self._write_snapshot(exported, plan, text)
+            except KeyboardInterrupt:
+                if self._signals.stop:
+                    raise
+                raise _time_up("read all rows of the snapshot") from None
         self._sink.flush()
         self.totals.snapshot_bytes, self.totals.durable_lsn = None, self._sink.durable_lsn
         self._snapshot_taken = True
@@ -228,7 +229,7 @@ class StreamRun:
             self._loop.acknowledge(connection)
 
         wanted = Wanted(settings.publications, selection=settings.selection)
-        source = Source(wanted, settings.resnapshot, self._describe, text, lambda: self._signals.stop)
+        source = Source(wanted, settings.resnapshot, self._describe, text, lambda: self._signals.ends)
         again = Resnapshot(source, Output(self._sink, write, settle, self._writer.back_to_edge))
         self._restart_format(identity.database)
         try:
@@ -257,22 +258,22 @@ class StreamRun:
             return None
         return Begun(checkpoint.creating if read else None, frozenset(one.oid for one in read))
 
-    def _write_snapshot(self, exported: SlotSnapshot, plan: SnapshotPlan, text: DatabaseText) -> bool:
-        """Write the rows, and make the slot when some are whole; false where a signal ends it before."""
+    def _write_snapshot(self, exported: SlotSnapshot, plan: SnapshotPlan, text: DatabaseText) -> None:
+        """Write the rows, and make the slot when some are whole; KeyboardInterrupt where it ends before."""
         encoding, mender = self._encoding, TextMender(text, self._warned)
         assert encoding.decodes, "what isn't decoded has no rows"
         wanted = Wanted(self._settings.publications, plan.includes, self._settings.selection)
         with self._signals.interruptible():
             tables = find_tables(exported.session, wanted, self._describe)
         snapshot = Snapshot(
-            exported.session, exported.position, text, lambda: self._signals.stop, plan.workers
+            exported.session, exported.position, text, lambda: self._signals.ends, plan.workers
         )
         begun = self._begun()
         self.totals.snapshot_rows = rows_to_come(tables if begun is None else begun.left(tables))
         with closing(snapshot.slices(tables, with_xid=plan.with_xid, begun=begun)) as slices:
             for rows in slices:
-                if self._signals.stop:
-                    return False
+                if self._signals.ends:
+                    raise KeyboardInterrupt
                 if rows.edge is not None and self._start.slot_to_come:
                     self._sink.creating(exported.position)
                     exported.keep_slot(self._settings.slot)
@@ -280,10 +281,9 @@ class StreamRun:
                 self._writer.write([mender.encode(encoding, rows)])
                 self.totals.snapshot_bytes = snapshot.bytes
                 self._report(self.totals)
-        return True
 
     @property
-    def _describe(self) -> Callable[[Relation], TableSchema]:
+    def _describe(self) -> Describe:
         return self._catalog.describe if self._settings.use_catalog else describe_alone
 
     def _restart_format(self, database: str) -> None:
@@ -329,5 +329,5 @@ class StreamRun:
         )
 
 
-def _time_up() -> PgcdcError:
-    return PgcdcError(ErrorKind.TIMEOUT, "could not wait for the server any longer: time is up")
+def _time_up(doing: str) -> PgcdcError:
+    return PgcdcError(ErrorKind.TIMEOUT, f"could not {doing}: time is up")

@@ -107,12 +107,17 @@ class Signals:
     hangup: bool = False
     waiting: bool = False
 
+    @property
+    def ends(self) -> bool:
+        """Is there to be no more waiting for the server?"""
+        return self.stop or self.time_up
+
     @contextmanager
     def interruptible(self) -> Iterator[None]:
         """Wait for a server, which may take for ever. KeyboardInterrupt if there was reason for it before."""
         self.waiting = True
         try:
-            if self.stop or self.time_up:
+            if self.ends:
                 raise KeyboardInterrupt
             yield
         finally:

@@ -9,7 +9,7 @@ PostgreSQL manual, "Streaming Replication Protocol", CREATE_REPLICATION_SLOT wit
 import logging
 import secrets
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from typing import NamedTuple, TypeVar
 
@@ -31,6 +31,9 @@ log = logging.getLogger("pgcdc")
 Item = TypeVar("Item")
 
 _NO_SLOT_HINT = "raise max_replication_slots, or drop a slot that nobody reads: pgcdc slot list"
+
+_AT_ONCE = "1ms"
+"""The least that the server's lock_timeout can be."""
 
 # The snapshot is taken before the position is read: what it sees has committed before that.
 _SOURCE = """
@@ -102,29 +105,45 @@ class Snapshot:
         [(xid,)] = self.session.ask("SELECT txid_current() % 4294967296")
         return int(xid)
 
-    def _chunks(self, tables: Iterable[SnapshotTable]) -> Iterator[tuple[SnapshotTable, Columns]]:
+    def _chunks(self, tables: Sequence[SnapshotTable]) -> Iterator[tuple[SnapshotTable, Columns]]:
         if self._workers == 1:
             parts = [TablePart(table, 0, None) for table in tables]
         else:
             parts = [part for table in tables for part in table.parts()]
         with ExitStack() as others:
-            more = self._others(min(self._workers, len(parts)) - 1)
+            more = self._others(min(self._workers, len(parts)) - 1, tables)
             sessions = [self.session, *(others.enter_context(closing(session)) for session in more)]
             for part, size, columns in read_parts(parts, sessions, self.text, self._stopped):
                 self.bytes += size
                 yield part.table, columns
 
-    def _others(self, count: int) -> Iterator[SnapshotSession]:
-        """Open more sessions that see the same; fewer where the server has no room for so many."""
+    def _others(self, count: int, tables: Sequence[SnapshotTable]) -> Iterator[SnapshotSession]:
+        """Open more sessions that see the same; fewer where there is no room, or no lock, for so many."""
         name = self.session.export() if count > 0 else ""
         for number in range(count):
             try:
-                yield SnapshotSession(self.session.here, name)
+                yield self._another(name, tables)
             except PgcdcError as error:
                 if not error.kind.rule.transient:
                     raise
                 log.warning("%s; connections that read the snapshot: %d", error.message, number + 1)
                 return
+
+    def _another(self, name: str, tables: Sequence[SnapshotTable]) -> SnapshotSession:
+        """Open a session that has locked all that it will read.
+
+        A lock that is not to be had at once never will be: whoever wants to change the table waits for the
+        first session's to go, and is before us in the queue.
+        """
+        session = SnapshotSession(self.session.here, name)
+        try:
+            session.limit_lock_waits(_AT_ONCE)
+            for table in tables:
+                session.check(table.query(), table.reading)
+        except BaseException:
+            session.close()
+            raise
+        return session
 
 
 class SlotSnapshot:

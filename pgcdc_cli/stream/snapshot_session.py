@@ -42,6 +42,10 @@ class SnapshotSession:
         # An error instead of rows that are left out.
         self._run(sql.SQL("SET LOCAL row_security = off"))
 
+    def limit_lock_waits(self, timeout: str) -> None:
+        """Wait no longer for a lock in this transaction, as `lock_timeout` has it."""
+        self._run(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(timeout)))
+
     def end(self) -> None:
         """End the transaction; another may begin."""
         self._run(sql.SQL("COMMIT"))

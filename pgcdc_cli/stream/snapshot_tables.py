@@ -10,6 +10,7 @@ from pgcdc_cli.changes.selection import EVERYTHING, Selection
 from pgcdc_cli.changes.table import ReplicaIdentity, TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.pgoutput.messages import Relation, RelationColumn
+from pgcdc_cli.pgoutput.relations import Describe
 from pgcdc_cli.stream.snapshot_session import SnapshotSession
 
 PART = 1024
@@ -23,7 +24,7 @@ _PUBLISHED = """
     FROM pg_publication_tables t
     JOIN pg_namespace n ON n.nspname = t.schemaname
     JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
-    WHERE t.pubname = ANY (%(publications)s) GROUP BY 1, 2"""
+    WHERE t.pubname = ANY (%(publications)s) AND {} GROUP BY 1, 2"""
 
 # A standby has no rows of unlogged tables.
 _ALL = """
@@ -33,7 +34,12 @@ _ALL = """
            NULL AS filters
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relkind IN ('r', 'p') AND c.oid >= 16384
-          AND (c.relpersistence = 'p' OR c.relpersistence = 'u' AND NOT pg_is_in_recovery())"""
+          AND (c.relpersistence = 'p' OR c.relpersistence = 'u' AND NOT pg_is_in_recovery()) AND {}"""
+
+# The server makes an array of them first, so that the others' columns and filters aren't looked up.
+_ONLY = """
+    (%(only)s IS NULL
+     OR c.oid = ANY (%(only)s::oid || ARRAY(SELECT a::oid FROM pg_partition_ancestors(%(only)s::oid) a)))"""
 
 _TABLES = """
 WITH read AS ({})
@@ -71,7 +77,6 @@ WHERE (c.oid = ANY (%(tables)s::oid[])
       AND c.relfilenode <> pg_relation_filenode(c.oid)
 """
 
-Describe = Callable[[Relation], TableSchema]
 
 _RIGHTS_HINT = "what it takes: {}"
 _COLUMNS_HINT = "it lacks the column, or the publication leaves it out; --table chooses among tables"
@@ -88,7 +93,8 @@ class Wanted:
     """Which rows are wanted: of the tables of these publications, or of all where there are none.
 
     Of those, what `includes` (by schema and name) and the selection let through; of their rows those that
-    `where`, an SQL condition, is true for, and of these about `sample` percent.
+    `where`, an SQL condition, is true for, and of these about `sample` percent. With `only`, an OID, others
+    than that table and the roots that it may come as aren't even looked for.
     """
 
     publications: Sequence[str]
@@ -96,6 +102,7 @@ class Wanted:
     selection: Selection = EVERYTHING
     where: str | None = None
     sample: float | None = None
+    only: int | None = None
 
 
 class Facts(NamedTuple):
@@ -212,10 +219,12 @@ def find_tables(
         found = [one for one in found if wanted.selection.includes(*one.names)]
     read = {one.relation.oid for one in found}
     found = [one for one in found if not one.ancestors & read and wanted.includes(*one.names)]
+    found = [one for one in found if one.relation.columns]
+    described = describe([one.relation for one in found])
     tables = [
         SnapshotTable(selected.table, one.facts, wanted.where, wanted.sample)
-        for one in found
-        if one.relation.columns and (selected := wanted.selection.of(describe(one.relation))) is not None
+        for one, table in zip(found, described, strict=True)
+        if (selected := wanted.selection.of(table)) is not None
     ]
     _check_columns(tables, wanted.selection.columns)
     _check_rights(tables, session.role.as_string())
@@ -226,8 +235,12 @@ def find_tables(
 
 
 def _found(session: SnapshotSession, wanted: Wanted) -> Iterator[_Found]:
-    query = _TABLES.format(_PUBLISHED if wanted.publications else _ALL)
-    parameters = {"publications": list(wanted.publications), "generated": bool(wanted.selection.columns)}
+    query = _TABLES.format((_PUBLISHED if wanted.publications else _ALL).format(_ONLY))
+    parameters = {
+        "publications": list(wanted.publications),
+        "generated": bool(wanted.selection.columns),
+        "only": wanted.only,
+    }
     for oid, schema, name, identity, columns, *facts, ancestors in session.ask(query, parameters):
         known = tuple(RelationColumn(*column) for column in columns or ())
         row_filter, alone, enters, unreadable, hidden, rows, pages = facts

@@ -223,7 +223,8 @@ def check_slot(catalog: Catalog, name: str, database: str, *, decodes: bool, kee
     slot = catalog.slot(name)
     if slot is None:
         catalog.check_wal_level()
-        raise PgcdcError(ErrorKind.SLOT_MISSING, f'could not find slot "{name}"')
+        hint = catalog.other_slots(name, ErrorKind.SLOT_MISSING.rule.hint)
+        raise PgcdcError(ErrorKind.SLOT_MISSING, f'could not find slot "{name}"', hint=hint)
     problem = _misfit(slot, database, decodes=decodes, keeps_prepared=keeps_prepared)
     if problem is not None:
         raise PgcdcError(ErrorKind.USAGE, f'could not stream slot "{name}": {problem}', hint=_OTHER_SLOT)

@@ -3,7 +3,9 @@
     python tests/benchmarks/snapshot.py [--rows 2000000] [--pairs 5] [--formats jsonl] [--workers 1,2]
 
 Both read the same table of one server, in turn. What is timed is the whole life of each process: its start,
-the making of the slot and the fsyncs included.
+the making of the slot and the fsyncs included. With the table of five columns, whose types all of them know,
+others are measured in the same way: `pg_dump -Fd -j 2`, and where they are installed ADBC's driver
+(`adbc-driver-postgresql`) and `connectorx`, each of which writes an Arrow file.
 """
 
 import argparse
@@ -11,23 +13,24 @@ import json
 import statistics
 import sys
 import tempfile
+import urllib.parse
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 
 import psycopg
-from stream import INSERT as NARROW_INSERT
-from stream import NO_SCHEMAS, SETTINGS, TYPES_TABLE, Usage, measure, rows_in, table_line
-from stream import TABLE as NARROW_TABLE
-from stream import TYPES_INSERT as WIDE_INSERT
+from stream import NO_SCHEMAS, SETTINGS, Usage, measure, rows_in, table_line
+from workloads import WORKLOADS
 
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
 sys.path.append(str(Path(__file__).parents[1]))  # run as a script: the tools of all tests
 from processes import stream_command
 
-TABLES = {"narrow": (NARROW_TABLE, NARROW_INSERT, 1.0), "types": (TYPES_TABLE, WIDE_INSERT, 0.2)}
-"""Table, its rows, and the share of those that were asked for."""
+TABLES = {"narrow": WORKLOADS["one"], "types": WORKLOADS["types"]}
 
 FORMATS = {
     "jsonl": ["--format", "jsonl"],
@@ -35,17 +38,32 @@ FORMATS = {
     "arrow": ["--format", "arrow"],
     "debezium": ["--format", "debezium", "-c", "topic.prefix=pg", *NO_SCHEMAS],
 }
+ADBC = """
+import sys, pyarrow, adbc_driver_postgresql.dbapi
+with adbc_driver_postgresql.dbapi.connect(sys.argv[1]) as connection, connection.cursor() as cursor:
+    cursor.execute("SELECT * FROM bench")
+    rows = cursor.fetch_record_batch()
+    with pyarrow.OSFile(sys.argv[2], "wb") as file, pyarrow.ipc.new_file(file, rows.schema) as writer:
+        for batch in rows:
+            writer.write_batch(batch)
+"""
+CONNECTORX = """
+import sys, pyarrow, connectorx
+table = connectorx.read_sql(sys.argv[1], "SELECT * FROM bench", return_type="arrow")
+with pyarrow.OSFile(sys.argv[2], "wb") as file, pyarrow.ipc.new_file(file, table.schema) as writer:
+    writer.write_table(table)
+"""
 HEAD = ("table", "format", "workers", "rows", "psql s", "pgcdc s", "wall", "cpu", "peak MB")
 
 
 def fill(uri: str, table: str, rows: int) -> int:
     """Make the table anew; gives how many rows it has."""
-    create, insert, share = TABLES[table]
-    count = int(rows * share)
+    workload = TABLES[table]
+    count = int(rows * workload.share)
     with psycopg.connect(uri, autocommit=True) as connection:
         connection.execute("DROP TABLE IF EXISTS bench")
-        connection.execute(create)
-        connection.execute(insert.format(1, count))
+        connection.execute(workload.table)
+        connection.execute(workload.change.format(1, count))
         connection.execute("DROP PUBLICATION IF EXISTS pub")
         connection.execute("CREATE PUBLICATION pub FOR TABLE bench")
         connection.execute("VACUUM (ANALYZE, FREEZE) bench")
@@ -69,10 +87,30 @@ def ours(server: EmbeddedServer, form: str, workers: str, rows: int, work: Path)
     return used
 
 
-def compare(server: EmbeddedServer, table: str, form: str, workers: str, rows: int, count: int) -> dict:
+def other(command: list[str], work: Path) -> Usage:
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        return measure([*command, str(Path(folder) / "out")], work / "log")
+
+
+def others(server: EmbeddedServer) -> dict[str, list[str]]:
+    """What reads a table otherwise, as far as it is there: command lines that lack the place to write to."""
+    dump = [str(server.bin / "pg_dump"), "-d", server.uri(), "-t", "bench", "-a", "-Fd", "-j", "2", "-f"]
+    found = {"pg_dump": dump}
+    if find_spec("adbc_driver_postgresql"):
+        found["adbc"] = [sys.executable, "-c", ADBC, server.uri()]
+    if find_spec("connectorx"):
+        host = urllib.parse.quote(str(server.socket_directory), safe="")
+        found["connectorx"] = [sys.executable, "-c", CONNECTORX, f"postgresql://postgres@{host}/postgres"]
+    return found
+
+
+def compare(
+    server: EmbeddedServer, names: tuple[str, str, str], rows: int, count: int, run: Callable[[Path], Usage]
+) -> dict:
+    table, form, workers = names
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        pairs = [(theirs(server, work), ours(server, form, workers, rows, work)) for _ in range(count)]
+        pairs = [(theirs(server, work), run(work)) for _ in range(count)]
     psql, pgcdc = (min((pair[i] for pair in pairs), key=lambda used: used.wall) for i in (0, 1))
     return {
         "table": table,
@@ -110,8 +148,15 @@ def main() -> None:
             print(table_line(["---"] * len(HEAD)))
             for table in options.tables.split(","):
                 rows = fill(server.uri(), table, options.rows)
-                for form, workers in product(options.formats.split(","), options.workers.split(",")):
-                    results.append(compare(server, table, form, workers, rows, options.pairs))
+                runs = {
+                    (table, form, workers): partial(ours, server, form, workers, rows)
+                    for form, workers in product(options.formats.split(","), options.workers.split(","))
+                }
+                if table == "narrow":
+                    found = others(server)
+                    runs |= {(table, name, "-"): partial(other, found[name]) for name in found}
+                for names, run in runs.items():
+                    results.append(compare(server, names, rows, options.pairs, run))
                     print(line(results[-1]), flush=True)
         finally:
             server.stop()

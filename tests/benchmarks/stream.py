@@ -2,6 +2,9 @@
 
     python tests/benchmarks/stream.py [--rows 1000000] [--pairs 5] [--formats jsonl,arrow] [--json FILE]
 
+With --against null pg_recvlogical throws away what it gets, which is the rate of the server alone; with
+--against wal2json the server prints JSON by that plugin (PostgreSQL 15 of Debian).
+
 Both read the same transactions from copies of one slot, in turn, up to the same end position, into files on
 the same file system. What is timed is the whole life of each process, its start included. The log ends with
 one more transaction beyond the end position, so that neither waits for a keepalive to learn that it is done.
@@ -36,14 +39,20 @@ import pgcdc_cli
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
 sys.path.append(str(Path(__file__).parents[1]))  # run as a script: the tools of all tests
+from debian_server import DebianServer
 from processes import PGCDC as COMMAND
 from processes import resident_peak, stream_command
 from workloads import WORKLOADS
 
 MEGABYTE = 1 << 20
 TIME_LIMIT = 600.0
-SETTINGS = {"max_wal_size": "16GB", "checkpoint_timeout": "1h", "autovacuum": "off"}
-ROW = re.compile(rb'[IUD]\0\0(?:..[NO]|.?\n)|\{"(?:op":"[IUD]|topic)"', re.DOTALL)
+SETTINGS = {
+    "max_replication_slots": "40",
+    "max_wal_size": "16GB",
+    "checkpoint_timeout": "1h",
+    "autovacuum": "off",
+}
+ROW = re.compile(rb'[IUD]\0\0(?:..[NO]|.?\n)|\{"(?:(?:op|action)":"[IUD]|topic)"', re.DOTALL)
 """How a row's line begins: in raw output its tag, a small OID (in which a line may end) and a tuple."""
 DEBEZIUM = [
     "--format",
@@ -58,7 +67,7 @@ DEBEZIUM = [
 NO_SCHEMAS = ["-c", "key.converter.schemas.enable=false", "-c", "value.converter.schemas.enable=false"]
 PGCDC = {
     "jsonl": ["--format", "jsonl", "-D"],
-    "jsonl-zstd": ["--format", "jsonl", "--compress", "zstd", "-D"],
+    "jsonl-zstd": ["--format", "jsonl", "--compression", "zstd", "-D"],
     "jsonl-file": ["--format", "jsonl", "-f"],
     "jsonl-protocol-1": ["--proto-version", "1", "--format", "jsonl", "-D"],
     "jsonl-binary": ["--binary", "--format", "jsonl", "-D"],
@@ -70,6 +79,23 @@ PGCDC = {
     "debezium": [*DEBEZIUM, *NO_SCHEMAS, "-D"],
     "debezium-file": [*DEBEZIUM, *NO_SCHEMAS, "-f"],
     "debezium-schemas": [*DEBEZIUM, "-D"],
+}
+
+
+@dataclass(frozen=True)
+class Peer:
+    """What pg_recvlogical asks a plugin for, and whether it keeps what it gets."""
+
+    plugin: str
+    options: tuple[str, ...]
+    keeps: bool = True
+
+
+PUBLISHED = ("proto_version=1", "publication_names=bench")
+PEERS = {
+    "pgoutput": Peer("pgoutput", PUBLISHED),
+    "null": Peer("pgoutput", PUBLISHED, keeps=False),
+    "wal2json": Peer("wal2json", ("format-version=2", "include-transaction=false")),
 }
 
 
@@ -95,7 +121,25 @@ class Log:
     transactions: int
 
 
-def listen(server: EmbeddedServer) -> int:
+Server = EmbeddedServer | DebianServer
+
+
+@contextmanager
+def running(peer: Peer, data: Path) -> Iterator[Server]:
+    """Start a server that has the plugin."""
+    embedded = peer.plugin == "pgoutput"
+    server = EmbeddedServer(data, settings=SETTINGS) if embedded else DebianServer(SETTINGS)
+    if not embedded:
+        server.allow_plugin(peer.plugin)
+    try:
+        yield server
+    finally:
+        if embedded:
+            server.pg_ctl("-m", "fast", "stop")
+        server.stop()
+
+
+def listen(server: Server) -> int:
     """Restart the server so that it listens on a TCP port of the loopback interface, too."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -104,7 +148,7 @@ def listen(server: EmbeddedServer) -> int:
     return int(port)
 
 
-def uri(server: EmbeddedServer, database: str, connection: str, port: int) -> str:
+def uri(server: Server, database: str, connection: str, port: int) -> str:
     host = server.socket_directory if connection == "socket" else "127.0.0.1"
     return f"postgresql://postgres@/{database}?host={host}&port={port}"
 
@@ -130,26 +174,28 @@ def write_log(uris: Callable[[str, str], str], name: str, rows: int) -> Log:
 
 
 @contextmanager
-def copy_of_slot(log: Log) -> Iterator[str]:
+def copy_of_slot(log: Log, plugin: str) -> Iterator[str]:
     name = f"{log.slot}_copy"
+    copy = "SELECT pg_copy_logical_replication_slot(%s, %s, false, %s)"
     with psycopg.connect(log.uri, autocommit=True) as connection:
-        connection.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", (log.slot, name))
+        connection.execute(copy, (log.slot, name, plugin))
         try:
             yield name
         finally:
             connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
 
 
-def recvlogical(program: Sequence[str], log: Log, slot: str, target: Path) -> list[str]:
+def recvlogical(program: Sequence[str], peer: Peer, log: Log, slot: str, target: Path) -> list[str]:
     """Make the command line of pg_recvlogical, or of what stands in for it."""
-    plugin = ["-o", "proto_version=1", "-o", "publication_names=bench"]
+    options = [word for option in peer.options for word in ("-o", option)]
     stop = ["--no-loop", "--endpos", log.end]
-    return [*program, "-d", log.uri, "-S", slot, "--start", *plugin, *stop, "-f", str(target)]
+    file = str(target) if peer.keeps else os.devnull
+    return [*program, "-d", log.uri, "-S", slot, "--start", *options, *stop, "-f", file]
 
 
 def pgcdc(format_: str, log: Log, slot: str, target: Path) -> list[str]:
     if format_ == "recvlogical":
-        return recvlogical([*COMMAND, "recvlogical"], log, slot, target)
+        return recvlogical([*COMMAND, "recvlogical"], PEERS["pgoutput"], log, slot, target)
     options = ["--no-loop", "--endpos", log.end, *PGCDC[format_], target]
     return stream_command(log.uri, slot, *options, publications=["bench"])
 
@@ -185,37 +231,46 @@ def rows_in(target: Path) -> int:
         return sum(ROW.match(line) is not None for line in lines)
 
 
-def run(command: Callable[[str, Path], list[str]], log: Log, target: Path) -> Usage:
+def run(command: Callable[[str, Path], list[str]], plugin: str, log: Log, target: Path) -> Usage:
     """Measure one run on a slot copy of its own, look whether it brought all rows, and clear up."""
-    with copy_of_slot(log) as slot:
+    with copy_of_slot(log, plugin) as slot:
         usage = measure(command(slot, target), target.with_suffix(".log"))
-    if (rows := rows_in(target)) != log.rows:
+    if target.exists() and (rows := rows_in(target)) != log.rows:
         raise SystemExit(f"{target}: {rows} rows instead of {log.rows}")
     for path in target.parent.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     return usage
 
 
-def compare(server: EmbeddedServer, log: Log, format_: str, pairs: int, work: Path) -> dict[str, object]:
+@dataclass(frozen=True)
+class Pairing:
+    """One format of ours, beside one peer, in this folder."""
+
+    format: str
+    peer: Peer
+    program: Path
+    work: Path
+
+    def ours(self, log: Log) -> Usage:
+        suffix = ".jsonl" if self.format.endswith("-file") else ""
+        return run(partial(pgcdc, self.format, log), "pgoutput", log, self.work / f"ours{suffix}")
+
+    def theirs(self, log: Log) -> Usage:
+        command = partial(recvlogical, [str(self.program)], self.peer, log)
+        return run(command, self.peer.plugin, log, self.work / "theirs")
+
+
+def compare(pairing: Pairing, log: Log, pairs: int) -> dict[str, object]:
     """Measure `pairs` pairs, every other one in reverse order."""
-    suffix = ".jsonl" if format_.endswith("-file") else ""
-
-    def ours() -> Usage:
-        return run(lambda slot, target: pgcdc(format_, log, slot, target), log, work / f"ours{suffix}")
-
-    def theirs() -> Usage:
-        program = [str(server.bin / "pg_recvlogical")]
-        return run(lambda slot, target: recvlogical(program, log, slot, target), log, work / "theirs")
-
-    theirs()
+    pairing.theirs(log)
     measured = []
     for number in range(pairs):
         if number % 2:
-            our, their = ours(), theirs()
+            our, their = pairing.ours(log), pairing.theirs(log)
         else:
-            their, our = theirs(), ours()
+            their, our = pairing.theirs(log), pairing.ours(log)
         measured.append((our, their))
-    return summary(log, format_, measured)
+    return summary(log, pairing.format, measured)
 
 
 def summary(log: Log, format_: str, pairs: list[tuple[Usage, Usage]]) -> dict[str, object]:
@@ -237,14 +292,14 @@ def summary(log: Log, format_: str, pairs: list[tuple[Usage, Usage]]) -> dict[st
     }
 
 
-def machine(server: EmbeddedServer) -> dict[str, object]:
+def machine(server: Server) -> dict[str, object]:
     version = subprocess.run([server.bin / "postgres", "-V"], capture_output=True, text=True, check=True)
     return {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "load": os.getloadavg()[0],
         "system": platform.platform(),
         "python": platform.python_version(),
-        "postgresql": version.stdout.split()[-1],
+        "postgresql": version.stdout.split()[2],
         "pgcdc": pgcdc_cli.__version__,
     }
 
@@ -289,13 +344,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--formats", default="jsonl,arrow", help=f"of {', '.join(PGCDC)}")
     parser.add_argument("--workloads", default="one,many", help=f"of {', '.join(WORKLOADS)}")
     parser.add_argument("--connections", default="tcp,socket")
+    parser.add_argument(
+        "--against", choices=PEERS, default="pgoutput", help="pg_recvlogical's plugin, or null"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--directory", type=Path, help="where servers and output go (a temporary directory)")
     return parser.parse_args()
 
 
-def benchmark(options: argparse.Namespace, server: EmbeddedServer, work: Path) -> dict[str, object]:
-    facts = machine(server)
+def benchmark(options: argparse.Namespace, server: Server, work: Path) -> dict[str, object]:
+    facts = machine(server) | {"against": options.against}
     print("  ".join(f"{name} {value}" for name, value in facts.items()))
     print(table_line(HEADINGS))
     results = []
@@ -305,7 +363,8 @@ def benchmark(options: argparse.Namespace, server: EmbeddedServer, work: Path) -
         ways = product(options.connections.split(","), options.formats.split(","))
         for connection, format_ in ways:
             log = replace(written, connection=connection, uri=uris(workload, connection))
-            result = compare(server, log, format_, options.pairs, work)
+            pairing = Pairing(format_, PEERS[options.against], server.bin / "pg_recvlogical", work)
+            result = compare(pairing, log, options.pairs)
             print(table_line([format(result[key], spec) for key, spec in KEYS.items()]), flush=True)
             results.append(result)
     return {"machine": facts, "results": results}
@@ -316,12 +375,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="pgcdc-bench-", dir=options.directory) as directory:
         work = Path(directory, "output")
         work.mkdir()
-        server = EmbeddedServer(Path(directory, "data"), settings=SETTINGS)
-        try:
+        with running(PEERS[options.against], Path(directory, "data")) as server:
             report = benchmark(options, server, work)
-        finally:
-            server.pg_ctl("-m", "fast", "stop")
-            server.stop()
     if options.json:
         options.json.write_text(json.dumps(report, indent=2) + "\n")
 

@@ -6,7 +6,12 @@ import sys
 from itertools import product
 from pathlib import Path
 
+import pytest
+from debian_server import DebianServer
+from workloads import WORKLOADS
+
 SCRIPT = Path(__file__).with_name("stream.py")
+PAGE = Path(__file__).with_name("performance_page.py")
 
 
 def measured(report, *options):
@@ -34,6 +39,20 @@ def test_the_benchmark_measures_every_format_against_pg_recvlogical(tmp_path):
 
 
 def test_it_measures_small_transactions_of_several_tables(tmp_path):
+    report = tmp_path / "report.json"
     options = ["--workloads", "tpcb", "--connections", "tcp", "--formats", "debezium,raw"]
-    found = measured(tmp_path / "report.json", *options)
+    found = measured(report, *options, "--against", "null")
     assert found == {("tpcb", "tcp", format_, 200) for format_ in ("debezium", "raw")}
+    page = subprocess.run([sys.executable, PAGE, report], capture_output=True, text=True, check=True).stdout
+    assert "## Beside pg_recvlogical that throws away what it gets" in page
+    assert page.count("| | debezium | raw |") == page.count("| pgbench's TPC-B |") == 4
+
+
+@pytest.mark.long
+@pytest.mark.skipif(
+    DebianServer.missing("wal2json") is not None, reason=DebianServer.missing("wal2json") or ""
+)
+def test_it_measures_every_workload_beside_the_server_s_own_json(tmp_path):
+    options = ["--workloads", ",".join(WORKLOADS), "--connections", "tcp", "--formats", "wal2json"]
+    found = measured(tmp_path / "report.json", *options, "--against", "wal2json")
+    assert {workload for workload, *_ in found} == set(WORKLOADS)

@@ -1,9 +1,12 @@
 """Tables as the catalog completes them, from the relation messages that the server really sends."""
 
+from dataclasses import replace
+
 import pytest
 
 from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.changes.table import ReplicaIdentity, TableSchema
+from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.frames import XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.decode import decode
@@ -42,7 +45,7 @@ def described(database, catalog, definition, values="DEFAULT VALUES") -> TableSc
     database.execute(definition)
     name = definition.split()[2]
     [relation] = relations(database, f"INSERT INTO {name} {values}")
-    return catalog.describe(relation)
+    return catalog.describe([relation])[0]
 
 
 def test_built_in_types_keep_oid_and_typmod(database, catalog):
@@ -115,7 +118,7 @@ def test_the_key_is_what_identifies_a_row_on_the_wire(database, catalog, definit
     database.execute(f"CREATE TABLE t {definition}")
     database.execute(f"ALTER TABLE t REPLICA IDENTITY {identity}")
     [relation] = relations(database, "INSERT INTO t VALUES (1, 1)")
-    assert catalog.describe(relation).key == key
+    assert catalog.describe([relation])[0].key == key
 
 
 @pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
@@ -125,7 +128,7 @@ def test_a_key_that_is_published_in_part_is_none(database, catalog, identity):
     publication = "FOR TABLE t (a, c) WITH (publish = 'insert')"
     [relation] = relations(database, "INSERT INTO t VALUES (1, 1, 1)", publication=publication)
     assert [c.name for c in relation.columns] == ["a", "c"]
-    assert catalog.describe(relation).key is None
+    assert catalog.describe([relation])[0].key is None
 
 
 def test_a_key_that_grew_since_the_message_is_what_the_message_says(database, catalog):
@@ -134,7 +137,7 @@ def test_a_key_that_grew_since_the_message_is_what_the_message_says(database, ca
     database.execute(
         "ALTER TABLE t ADD c int NOT NULL DEFAULT 0, DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (a, c)"
     )
-    assert catalog.describe(relation).key == ("a",)
+    assert catalog.describe([relation])[0].key == ("a",)
 
 
 def test_a_partitioned_table_published_by_its_root_has_the_roots_key(database, catalog):
@@ -143,7 +146,7 @@ def test_a_partitioned_table_published_by_its_root_has_the_roots_key(database, c
     database.execute("ALTER TABLE t REPLICA IDENTITY FULL")
     publication = "FOR TABLE t WITH (publish_via_partition_root = true)"
     root = relations(database, "INSERT INTO t VALUES (1, 1)", publication=publication)[0]
-    table = catalog.describe(root)
+    table = catalog.describe([root])[0]
     assert (table.display, table.key) == ("public.t", ("a",))
 
 
@@ -153,7 +156,7 @@ def test_a_table_that_is_gone_is_what_the_message_says(database, catalog):
     [relation] = relations(database, "INSERT INTO t VALUES (1, 1, 'ok')")
     database.execute("DROP TABLE t")
     database.execute("DROP TYPE mood")
-    table = catalog.describe(relation)
+    table = catalog.describe([relation])[0]
     assert table.key == ("a",)
     assert [c.declared for c in table.columns] == ["integer", "numeric(5,1)", "unknown"]
     assert table.columns[2].type == PgType(relation.columns[2].type_oid, -1, "unknown", "other")
@@ -166,7 +169,7 @@ def test_a_column_that_is_gone_or_of_another_type_now_is_what_the_message_says(d
     database.execute("ALTER TABLE t DROP b")
     database.execute("ALTER TABLE t ALTER c TYPE text")
     database.execute("ALTER TABLE t RENAME d TO e")
-    table = catalog.describe(relation)
+    table = catalog.describe([relation])[0]
     assert [c.name for c in table.columns] == ["a", "b", "c", "d"]
     assert [c.type.name for c in table.columns] == ["int4"] * 4
     assert [c.not_null for c in table.columns] == [True, None, None, None]
@@ -182,13 +185,36 @@ def test_names_in_any_script_are_described(database, catalog):
     assert (table.display, table.key) == ("public.Tàb%s", ('q"uote',))
 
 
-def test_describing_takes_one_round_trip(catalog, monkeypatch):
-    relation = Relation(1, "s", "t", ReplicaIdentity.DEFAULT, (RelationColumn("a", 99999, -1, key=False),))
+def test_describing_any_number_of_tables_takes_one_round_trip(database, catalog, monkeypatch):
+    database.execute("CREATE DOMAIN feeling AS text NOT NULL")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text DEFAULT 'a'); CREATE TABLE e ()")
+    database.execute("CREATE TABLE u (n numeric(12,2), f feeling, l text[], PRIMARY KEY (f, n))")
+    found = relations(
+        database,
+        "INSERT INTO t VALUES (1)",
+        "INSERT INTO u VALUES (1, 'ok', '{}')",
+        "INSERT INTO e DEFAULT VALUES",
+        "ALTER TABLE t ADD w int",
+        "INSERT INTO t VALUES (2)",
+    )
+    gone = Relation(1, "s", "t", ReplicaIdentity.DEFAULT, (RelationColumn("a", 99999, -1, key=False),))
+    assert [one.name for one in found] == ["t", "u", "e", "t"]
+    alone = [catalog.describe([relation])[0] for relation in [*found, gone]]
     asked = []
     ask = catalog._session.ask
     monkeypatch.setattr(catalog._session, "ask", lambda *args: asked.append(args) or ask(*args))
-    assert catalog.describe(relation).columns[0].type.name == "unknown"
+    together = catalog.describe([*found, gone])
+    assert together == alone
+    assert [table.facts for table in together] == [table.facts for table in alone]
     assert len(asked) == 1
+
+
+def test_of_many_tables_the_one_that_cannot_be_described_is_named(database, catalog):
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE odd (id int PRIMARY KEY)")
+    found = relations(database, "INSERT INTO t VALUES (1)", "INSERT INTO odd VALUES (1)")
+    odd = replace(found[1], columns=(replace(found[1].columns[0], typmod=2**40),))
+    with pytest.raises(PgcdcError, match=r'could not describe table "public\.odd": '):
+        catalog.describe([found[0], odd])
 
 
 def test_defaults_are_told_as_the_catalog_prints_them_but_not_of_generated_columns(database, catalog):
@@ -207,9 +233,9 @@ def test_defaults_are_told_as_the_catalog_prints_them_but_not_of_generated_colum
 def test_a_changed_default_is_told_with_the_next_relation_message_but_is_no_new_version(database, catalog):
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text DEFAULT 'a')")
     [relation] = relations(database, "INSERT INTO t VALUES (1)")
-    before = catalog.describe(relation)
+    before = catalog.describe([relation])[0]
     database.execute("ALTER TABLE t ALTER v SET DEFAULT 'b'")
-    after = catalog.describe(relation)
+    after = catalog.describe([relation])[0]
     assert before.facts is not None
     assert after.facts is not None
     assert [t.facts.columns["v"].default for t in (before, after)] == ["'a'::text", "'b'::text"]
@@ -229,11 +255,11 @@ def test_labels_of_an_enum_a_domain_over_it_or_an_array_come_in_their_order(data
 def test_a_primary_key_is_told_in_its_own_order_and_a_unique_index_stands_in_for_none(database, catalog):
     database.execute("CREATE TABLE t (a int, b int, c int UNIQUE, PRIMARY KEY (b, a))")
     [relation] = relations(database, "INSERT INTO t VALUES (1, 2, 3)")
-    keyed = catalog.describe(relation)
+    keyed = catalog.describe([relation])[0]
     assert keyed.facts is not None
     assert (keyed.facts.primary_key, keyed.facts.unique) == (("b", "a"), ("c",))
     database.execute("DROP PUBLICATION p; ALTER TABLE t DROP CONSTRAINT t_pkey")
-    bare = catalog.describe(relation)
+    bare = catalog.describe([relation])[0]
     assert bare.facts is not None
     assert (bare.facts.primary_key, bare.facts.unique) == (None, ("c",))
 

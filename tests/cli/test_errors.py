@@ -148,8 +148,8 @@ def run_demo(settings, reporter):
     reporter.step(1, 2, "start \\x1b[31m")
     reporter.command("pgcdc slot create s")
     reporter.note("a note")
-    reporter.progress(DemoProgress(1.5, 10, 1200, 3, Lsn(16), 2048))
-    reporter.progress(DemoProgress(1.6, 11, 1300, 3, Lsn(16), 2048))
+    reporter.progress(DemoProgress(1.5, 10, 1200, 3, 2048))
+    reporter.progress(DemoProgress(1.6, 11, 1300, 3, 2048))
     reporter.output("words of a command")
     {ending}
 module = ModuleType("pgcdc_cli.demo.demonstrate")
@@ -160,7 +160,7 @@ main()
 """
 
 RESULT = """
-    tables = [TableResult("public.o", 5, 5, 100, 120, 3, 2048, {differences})]
+    tables = [TableResult("public.o", 5, 5, 20, 100, 120, 3, 2048, {differences})]
     views = [LakeView(Moment(Lsn(16 * n), {{"o": n}}), {{"o": 3 + n}}, 0) for n in (1, 2)]
     orders = [OrderView(7, None, "paid, 1.50")]
     suggestions = ["pgcdc show d/changes"]
@@ -192,8 +192,8 @@ def test_the_demo_tells_how_it_goes_and_what_it_found():
     ]
     assert table[9:11] == ["order  0/10  0/20", "7      -     paid, 1.50"]
     assert table[14:16] == [
-        "table     rows  merged  rows changed  events  files    size  equal",
-        "public.o     5       5           100     120      3  2.0 kB  yes",
+        "table     rows  merged  read  changed  events  files    size  equal",
+        "public.o     5       5    20      100     120      3  2.0 kB  yes",
     ]
     assert "directory     d" in table
     assert table[-2:] == ["Look around:", "  pgcdc show d/changes"]

@@ -1,8 +1,11 @@
-"""`--log-format json`: what is said on standard error, an object a line."""
+"""`--log-format`: what is said on standard error, an object a line, or with time and level before it."""
 
 import json
+import os
+import re
 import subprocess
-from datetime import datetime
+from contextlib import contextmanager
+from datetime import UTC, datetime
 
 import psycopg
 import pytest
@@ -34,22 +37,98 @@ def test_with_debug_it_has_the_traceback(pgcdc):
     assert error["versions"].startswith("pgcdc ")
 
 
-def test_a_running_stream_says_what_happens_to_it(shop, tmp_path):
+CONFIRMED = "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s"
+LOST = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s"
+
+
+@contextmanager
+def streaming(shop, folder, *options, **variables):
+    """A stream that has confirmed something; gives what kills its session, and its log, whole behind it."""
     slot = shop.copy_slot(shop.slot)
-    log = tmp_path / "log"
-    given = ("-d", shop.uri, "-S", slot, "--publication", "p", "-D", "d", "--progress")
-    with log.open("w") as file:
-        line = [*PGCDC, "--log-format", "json", "stream", *given]
-        running = subprocess.Popen(line, cwd=tmp_path, stderr=file)
-        wait_until((tmp_path / "d" / "checkpoint.json").exists)
-        with psycopg.connect(shop.uri, autocommit=True) as admin:
-            query = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s"
-            wait_until(lambda: admin.execute(query, (slot,)).fetchone() == (True,))
-        wait_until(lambda: "trying again" in log.read_text())
+    given = ("-d", shop.uri, "-S", slot, "--publication", "p", "-D", "d", "--progress", "-F", "0.2")
+    environment = {name: value for name, value in os.environ.items() if name != "PGCDC_LOG_FORMAT"}
+    log = folder / "log"
+    with log.open("w") as file, psycopg.connect(shop.uri, autocommit=True) as admin:
+        begin = admin.execute(CONFIRMED, (slot,)).fetchone()
+        line = [*PGCDC, *options, "stream", *given]
+        running = subprocess.Popen(line, cwd=folder, stderr=file, env=environment | variables)
+        wait_until(lambda: admin.execute(CONFIRMED, (slot,)).fetchone() != begin)
+        yield lambda: wait_until(lambda: admin.execute(LOST, (slot,)).fetchone() == (True,)), log
         running.terminate()
         assert running.wait(60) == 0
+
+
+def test_a_running_stream_says_what_happens_to_it(shop, tmp_path):
+    with streaming(shop, tmp_path, "--log-format", "json") as (lose, log):
+        lose()
+        wait_until(lambda: "trying again" in log.read_text())
     objects = said(log.read_text())
     assert all(list(one) == FIELDS for one in objects)
     assert [one["level"] for one in objects if "trying again" in one["message"]] == ["warning"]
     assert objects[-1]["level"] == "info"
     assert "rows in" in objects[-1]["message"]
+
+
+def test_a_running_stream_says_it_with_the_level(shop, tmp_path):
+    with streaming(shop, tmp_path) as (lose, log):
+        lose()
+        wait_until(lambda: "trying again" in log.read_text())
+    lines = log.read_text().splitlines()
+    assert all(re.match(r"\S+Z pgcdc: (info|warning): ", line) for line in lines)
+    assert [line.split()[2] for line in lines if "trying again" in line] == ["warning:"]
+    assert re.fullmatch(r"\S+Z pgcdc: info: .* rows in .*", lines[-1])
+
+
+NO_SERVER = [*PGCDC, "stream", "-h", "/nowhere", "-S", "s", "--publication", "p", "-D", "d", "-n"]
+ERROR = re.compile(r"pgcdc: error: could not connect to the server: .*\r?\nhint: .*\r?\n")
+TIMED = re.compile(r"(\S+Z) pgcdc: error: could not connect to the server: .*\n(\S+Z) pgcdc: hint: .*\n")
+
+
+@pytest.fixture
+def said_by(tmp_path):
+    """What a command line says, into a file or `errors`; `before` it, the shell does that."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "JOURNAL"))}
+
+    def run(line, errors=None, before="", **variables):
+        log = tmp_path / "log"
+        with log.open("wb") as file:
+            shell = ["sh", "-c", f'{before} exec "$@"', "sh", *line]
+            error = file if errors is None else errors
+            ran = subprocess.run(shell, stderr=error, env={**clean, **variables}, cwd=tmp_path, check=False)
+        assert ran.returncode == 3
+        return log.read_text()
+
+    return run
+
+
+def test_a_log_of_what_has_no_end_has_time_and_level(said_by):
+    before = datetime.now(UTC).replace(microsecond=0)
+    times = TIMED.fullmatch(said_by(NO_SERVER)).groups()
+    assert all(before <= datetime.fromisoformat(time) <= datetime.now(UTC) for time in times)
+    following = [*PGCDC, "--log-format", "timed", "slot", "list", "-h", "/nowhere"]
+    assert TIMED.fullmatch(said_by(following))
+
+
+@pytest.mark.parametrize("end", ["--endpos=now", "--idle-timeout=1s"])
+def test_what_has_an_end_does_without(said_by, end):
+    assert ERROR.fullmatch(said_by([*NO_SERVER, end]))
+
+
+def test_so_does_what_is_asked_for_text(said_by):
+    assert ERROR.fullmatch(said_by([*NO_SERVER, "--log-format", "text"]))
+    assert ERROR.fullmatch(said_by(NO_SERVER, PGCDC_LOG_FORMAT="text"))
+
+
+def test_so_does_the_journal_which_has_the_time(said_by):
+    journal = 'export JOURNAL_STREAM="$(stat -L -c %d:%i /dev/stderr)"; '
+    assert ERROR.fullmatch(said_by(NO_SERVER, before=journal))
+    # Another stream is the journal, and this one a file.
+    assert TIMED.fullmatch(said_by(NO_SERVER, JOURNAL_STREAM="1:2"))
+
+
+def test_so_does_a_terminal(said_by):
+    controller, terminal = os.openpty()
+    said_by(NO_SERVER, terminal, NO_COLOR="1")
+    os.close(terminal)
+    assert ERROR.fullmatch(os.read(controller, 1 << 16).decode())
+    os.close(controller)

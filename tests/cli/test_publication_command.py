@@ -156,6 +156,7 @@ def test_a_table_that_does_not_exist(shop, pgcdc):
     ran = pgcdc("publication", "create", "p", "-d", shop.uri, "--table", "public.nope")
     assert ran.status == 2
     assert 'relation "public.nope" does not exist' in ran.err
+    assert "hint: it is the server that refuses it" in ran.err
 
 
 @pytest.mark.parametrize(

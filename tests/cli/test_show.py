@@ -2,9 +2,12 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -131,12 +134,12 @@ def test_pretty_is_for_people(stream, pgcdc):
     assert text.replace("\n", "").isprintable()
 
 
-def on_a_terminal(arguments, cwd, **env):
+def on_a_terminal(arguments, cwd, *, program=PGCDC, **env):
     """Run pgcdc with a terminal as standard output; gives what reached it."""
     controller, terminal = os.openpty()
     clean = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     process = subprocess.Popen(
-        [*PGCDC, *arguments],
+        [*program, *arguments],
         stdout=terminal,
         cwd=cwd,
         env={**clean, "TERM": "xterm", "PAGER": "", **env},
@@ -172,6 +175,74 @@ def test_on_a_terminal_it_goes_through_the_pager(stream, tmp_path):
     assert on_a_terminal(["show", "d"], tmp_path, PAGER="head -n 1") == whole.splitlines(keepends=True)[0]
     for pager in ("cat", "/nowhere/less"):
         assert on_a_terminal(["show", "d"], tmp_path, PAGER=pager) == whole
+
+
+IN_A_SHELL = "trap : INT; stty -a >before; {} 2>errors; echo $? >status; stty -a >after"
+
+
+@contextmanager
+def typed(tmp_path, *arguments, **env):
+    """Run pgcdc under a shell with a terminal of its own, as in a window.
+
+    Gives two functions: one types keys, one tells what the terminal has shown so far.
+    """
+    command = IN_A_SHELL.format(shlex.join([*PGCDC, *arguments]))
+    spawn = "import pty, sys; pty.spawn(['sh', '-c', sys.argv[1]])"
+    clean = {name: value for name, value in os.environ.items() if name not in {"LESS", "NO_COLOR"}}
+    window = {"TERM": "xterm", "LINES": "24", "COLUMNS": "80"}
+    line = [sys.executable, "-c", spawn, command]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+    shown = []
+    with subprocess.Popen(line, cwd=tmp_path, env={**clean, **window, **env}, **pipes) as process:
+        reader = threading.Thread(target=lambda: shown.extend(iter(lambda: process.stdout.read(65536), b"")))
+        reader.start()
+        try:
+            yield process.stdin.write, lambda: b"".join(shown)
+            wait_until((tmp_path / "after").exists)
+        finally:
+            process.terminate()
+            reader.join()
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.skipif(shutil.which("less") is None, reason="less is not installed")
+def test_ctrl_c_in_the_pager_is_the_pagers(stream, tmp_path, times):
+    stream("-D", "d")
+    # Far more than a pipe holds: pgcdc still writes when the key is pressed.
+    with typed(tmp_path, "show", *["d"] * 300, LESS="R") as (keys, shown):
+        wait_until(lambda: b"INSERT" in shown())
+        for _ in range(times):
+            keys(b"\x03")
+        # It can be read on, up to the last that came.
+        wait_until(lambda: keys(b"G") and b"(END)" in shown(), pause=0.5)
+        keys(b"q")
+    assert shown().count(b"\x1b[?1049h") == shown().count(b"\x1b[?1049l") == 1
+    assert b"\x1b[?1049l" in shown()[-200:]
+    assert (tmp_path / "status").read_text() == "0\n"
+    assert (tmp_path / "errors").read_text() == ""
+    assert (tmp_path / "after").read_text() == (tmp_path / "before").read_text()
+
+
+TWICE = """
+import os, signal, sys
+from pgcdc_cli.cli import pager, show
+from pgcdc_cli.cli.app import main
+def press(*_):
+    os.kill(os.getpid(), signal.SIGINT)
+go_back = pager._return_to
+pager._return_to = lambda terminal: (press(), go_back(terminal))
+show._write = press
+sys.argv = ["pgcdc", "show", "d"]
+main()
+"""
+
+
+def test_ctrl_c_once_more_leaves_no_pager_behind(stream, tmp_path):
+    stream("-D", "d")
+    waited = on_a_terminal(
+        ["-c", TWICE], tmp_path, program=[sys.executable], PAGER="sh -c 'cat >/dev/null; echo end'"
+    )
+    assert waited == "end\r\n"
 
 
 def test_no_value_steers_the_terminal(stream, lines, tmp_path):

@@ -151,7 +151,8 @@ def test_an_empty_file_has_nothing(pgcdc, tmp_path):
 
 
 def test_no_such_file(refused):
-    refused("show", "nope", status=2, error='could not open "nope": no such file', hint="see --help")
+    hint = "give a directory that pgcdc stream -D writes, or a file in it or of its own"
+    refused("show", "nope", status=2, error='could not open "nope": no such file', hint=hint)
 
 
 def test_a_directory_that_isnt_pgcdcs(refused):

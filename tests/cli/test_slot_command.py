@@ -222,17 +222,13 @@ def test_show_is_readable(database, pgcdc, name):
     assert Lsn.parse(lines["confirmed LSN"].strip()) > 0
 
 
-def test_show_of_no_slot(database, refused, name):
-    refused(
-        "slot",
-        "show",
-        name,
-        "-d",
-        database.uri,
-        status=5,
-        error=f'could not find slot "{name}": it does not exist',
-        hint=f"create it with: pgcdc slot create {name}",
-    )
+def test_show_of_no_slot(database, refused):
+    create = "create it with: pgcdc slot create nothing_like_another"
+    error = 'could not find slot "nothing_like_another": it does not exist'
+    line = ("slot", "show", "nothing_like_another", "-d", database.uri)
+    refused(*line, status=5, error=error, hint=create)
+    database.create_slot("nothing_like_anothr")
+    refused(*line, status=5, error=error, hint=f'did you mean "nothing_like_anothr"; or {create}')
 
 
 def test_no_right_to_replicate(database, pgcdc, role, name):

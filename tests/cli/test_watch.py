@@ -1,14 +1,23 @@
 """`--watch`: a view that is drawn again and again, with what it was like before."""
 
+import html
 import json
 import os
+import re
 import signal
 import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
 
+import pytest
 from processes import PGCDC, wait_until
 
 from pgcdc_cli.cli.watch import History, Sample, sparkline
 from pgcdc_cli.lsn import Lsn
+
+PROJECT = Path(__file__).parents[2]
+PICTURE = "docs/status-watch.svg"
 
 
 def test_a_sparkline_reaches_from_nothing_to_the_highest():
@@ -74,3 +83,33 @@ def test_what_can_not_be_asked_at_first_is_an_error(pgcdc):
     ran = pgcdc("slot", "list", "-h", "127.0.0.1", "-p", "1", "--watch")
     assert (ran.status, ran.out) == (3, "")
     assert ran.err.startswith("pgcdc: error: could not connect to the server: ")
+
+
+def names_in(drawn):
+    """What stands before the values in a picture, such as `lag`; `unfinished` is not always there."""
+    ET.fromstring(drawn)
+    lines = (html.unescape(line).replace("\xa0", " ") for line in re.findall(r">([^<]+)</text>", drawn))
+    return [line.partition("  ")[0] for line in lines if "  " in line and not line.startswith("unfinished")]
+
+
+def test_the_readme_shows_what_is_drawn_today():
+    drawn = (PROJECT / PICTURE).read_text("utf-8")
+    assert f"({PICTURE})" in (PROJECT / "README.md").read_text("utf-8")
+    history = History()
+    for at in (1.0, 2.0):
+        history.add(Sample(at, Lsn(int(at)), 0, 1))
+    assert [name for name in names_in(drawn) if name in dict(history.facts())] == list(dict(history.facts()))
+    # It asks no other server for anything.
+    assert set(re.findall(r"https?://[^\s\"]+", drawn)) == {
+        "http://www.w3.org/2000/svg",
+        "https://www.textualize.io",
+    }
+    assert len(drawn) < 20_000
+
+
+@pytest.mark.long
+def test_the_picture_can_be_made_anew(tmp_path):
+    script = [sys.executable, "tests/screenshot.py", str(tmp_path / "new.svg"), "--seconds", "3"]
+    subprocess.run(script, cwd=PROJECT, check=True)
+    made = (tmp_path / "new.svg").read_text("utf-8")
+    assert names_in(made) == names_in((PROJECT / PICTURE).read_text("utf-8"))

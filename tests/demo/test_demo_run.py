@@ -44,16 +44,17 @@ def test_the_server_goes_with_its_directory():
 def test_the_witness_counts_what_has_changed_since(database):
     shop.create(database.uri)
     database.execute("CREATE PUBLICATION shop FOR TABLES IN SCHEMA shop")
-    slot = database.create_slot()
-    copy = f"{slot}_w"
-    demonstrate.copy_slot(database.connection, slot, copy)
-    assert demonstrate.count_changes(database.connection, copy, "shop") == {}
+    slot = f"{database.name}_w"
+    demonstrate.create_witness(database.connection, slot)
+    assert demonstrate.count_changes(database.connection, slot, "shop") == {}
     database.execute("INSERT INTO shop.promotions SELECT i::text FROM generate_series(1, 10) i")
     database.execute("UPDATE shop.promotions SET code = 'x' || code WHERE code < '3'")
     database.execute("DELETE FROM shop.promotions WHERE code = '7'")
     database.execute("TRUNCATE shop.promotions")
+    [behind] = database.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
     database.execute("INSERT INTO shop.products (id, title) VALUES (1, 'one')")
     with database.connection.transaction(force_rollback=True):
         database.execute("INSERT INTO shop.products (id, title) VALUES (2, 'two')")
     expected = {"shop.promotions": 10 + 3 + 1 + 1, "shop.products": 1}
-    assert demonstrate.count_changes(database.connection, copy, "shop") == expected
+    assert demonstrate.count_changes(database.connection, slot, "shop") == expected
+    assert demonstrate.count_changes(database.connection, slot, "shop", since=behind) == {"shop.products": 1}

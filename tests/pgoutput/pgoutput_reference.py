@@ -21,8 +21,12 @@ UNCHANGED = "unchanged TOAST"
 BYTEA, INT4, TEXT = 17, 23, 25
 
 
-def describe(relation):
-    """Catalog facts made up from the relation message alone."""
+def describe(relations):
+    """Catalog facts made up from the relation messages alone."""
+    return [described(relation) for relation in relations]
+
+
+def described(relation):
     columns = tuple(
         TableColumn.of(
             column.name, PgType(column.type_oid, column.typmod, "text"), replica_identity=column.key
@@ -145,7 +149,7 @@ class Plain:
     def take(self, message, lsn):  # noqa: C901  # one case for each kind of message
         match message:
             case m.Relation():
-                self.tables[message.oid] = describe(message)
+                self.tables[message.oid] = described(message)
             case m.Type() | Origin():
                 pass
             case m.Begin():

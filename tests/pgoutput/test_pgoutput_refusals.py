@@ -174,8 +174,8 @@ def test_a_frame_with_a_sign_bit_position_is_an_error():
 
 
 def test_what_describe_raises_passes_through():
-    def fail(relation):
-        raise PgcdcError(ErrorKind.CONNECTION, f'could not look up "{relation.name}"')
+    def fail(relations):
+        raise PgcdcError(ErrorKind.CONNECTION, f'could not look up "{relations[0].name}"')
 
     with pytest.raises(PgcdcError, match='could not look up "orders"'):
         Assembler(fail, skip_before=Lsn(0)).assemble(frames_of(BEGIN, ORDERS))

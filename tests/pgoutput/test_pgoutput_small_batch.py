@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pgoutput_orders import BEGIN, COMMIT, ORDERS, PARTS, FrameAssembler, frames_of, full, insert
-from pgoutput_reference import describe, flat, merged, reference
+from pgoutput_reference import describe, described, flat, merged, reference
 from pgoutput_strategies import cuts, mutations, streams
 
 from pgcdc_cli.errors import UndecodableError
@@ -60,8 +60,8 @@ def test_each_shape_is_taken_as_the_columns_take_it(name):
 @pytest.mark.parametrize("name", ROWS)
 def test_each_shape_leaves_the_state_that_the_columns_leave(name):
     tables = Tables(describe)
-    tables.learn(ORDERS)
-    tables.learn(PARTS)
+    for relation in (ORDERS, PARTS):
+        tables.learn(relation, described(relation))
     small = columns = State(DecodeLimits(Lsn(0), until=Lsn(2000)))
     for messages in ([BEGIN, ROWS[name]], [ROWS[name], ROWS[name]], [ROWS[name], COMMIT], [BEGIN, COMMIT]):
         frames = frames_of(*messages)

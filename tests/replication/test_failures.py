@@ -41,6 +41,7 @@ def test_no_quoted_password_is_left(secret, keyword):
         ("53300", ErrorKind.CONNECTION),
         ("25P03", ErrorKind.CONNECTION),
         ("25P04", ErrorKind.CONNECTION),
+        ("40P01", ErrorKind.CONNECTION),
         ("55P03", ErrorKind.CONNECTION),
         ("57014", ErrorKind.CONNECTION),
         ("57P01", ErrorKind.NOT_READY),

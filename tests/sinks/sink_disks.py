@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import PurePath
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,17 +44,19 @@ class FailingDisk(Disk):
         self.calls: list[str] = []
         self.dead = False
         self.descriptors: set[int] = set()
+        self._one_at_a_time = Lock()
 
     def lock(self, _path: str) -> NoLock:
         return NoLock()
 
     def _os(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if self.dead:
-            raise Crash
-        self.calls.append(function.__name__)
-        if len(self.calls) - 1 == self.at:
-            return self._fail(function, *args, **kwargs)
-        return self._do(function, *args, **kwargs)
+        with self._one_at_a_time:
+            if self.dead:
+                raise Crash
+            self.calls.append(function.__name__)
+            if len(self.calls) - 1 == self.at:
+                return self._fail(function, *args, **kwargs)
+            return self._do(function, *args, **kwargs)
 
     def _do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if function is os.fsync:
@@ -109,6 +112,7 @@ class PowerDisk(Disk):
 
     def __init__(self) -> None:
         super().__init__()
+        self._one_at_a_time = Lock()
         self.inodes = 1
         self.root = Inode(1, entries={})
         self.open_files: dict[int, Inode] = {}
@@ -122,10 +126,11 @@ class PowerDisk(Disk):
         return NoLock()
 
     def _os(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if 0 <= self.cut_at <= self.calls:
-            raise Crash
-        self.calls += 1
-        return getattr(self, "_" + function.__name__)(*args, **kwargs)
+        with self._one_at_a_time:
+            if 0 <= self.cut_at <= self.calls:
+                raise Crash
+            self.calls += 1
+            return getattr(self, "_" + function.__name__)(*args, **kwargs)
 
     def power_cut(self, rng: random.Random) -> None:
         """Lose what was not fsynced, or some of it."""

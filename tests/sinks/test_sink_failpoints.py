@@ -211,9 +211,34 @@ def test_a_crash_of_the_recovery_itself_loses_nothing(tmp_path, encoding):
 
 @pytest.mark.parametrize("part", range(4))
 def test_a_power_cut_at_any_call_loses_and_doubles_nothing(encoding, part):
+    cut_power(encoding, part, 4)
+
+
+def test_a_power_cut_while_many_files_are_fsynced_at_once_loses_and_doubles_nothing(encoding, monkeypatch):
+    monkeypatch.setattr("pgcdc_cli.directory.disk.MANY", 1)
+    cut_power(encoding, 0, 3)
+
+
+@pytest.mark.parametrize("how", ["after", "EIO"])
+def test_an_end_while_many_files_are_fsynced_at_once_loses_and_doubles_nothing(
+    tmp_path, encoding, how, monkeypatch
+):
+    monkeypatch.setattr("pgcdc_cli.directory.disk.MANY", 1)
+    for at in range(0, len(count_calls(tmp_path, encoding)), 3):
+        path = str(tmp_path / f"d{at}")
+        failing = FailingDisk(at, how)
+        script = Script(path, encoding, failing)
+        with pytest.raises((Crash, PgcdcError)):
+            script.run()
+        failing.bury()
+        recover_and_check(path, encoding, script.confirmed, disk=FailingDisk(), seed=at)
+
+
+def cut_power(encoding, first: int, step: int) -> None:
+    """At every so many calls."""
     counting = PowerDisk()
     Script("/data/d", encoding, counting).run()
-    for at in range(part, counting.calls, 4):
+    for at in range(first, counting.calls, step):
         disk = PowerDisk()
         rng = random.Random(at)
         disk.cut_at = at

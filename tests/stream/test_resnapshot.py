@@ -41,12 +41,14 @@ INSERT INTO items SELECT 'it''s \\' || g % 3, g, g, repeat(md5(g::text), 80) FRO
 SMALL_CHUNKS = """
 import os, signal, sys
 import psycopg
+from pgcdc_cli.changes import resnapshot_moves
 from pgcdc_cli.cli.app import main
 from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
 from pgcdc_cli.stream import resnapshot
 from pgcdc_cli.stream.resnapshot import Resnapshot
 
 resnapshot.CHUNK_ROWS = resnapshot.FIRST_ROWS = int(sys.argv.pop(1))
+resnapshot_moves.MOST_MOVED = int(os.environ.get("MOST_MOVED", resnapshot_moves.MOST_MOVED))
 where, left = sys.argv.pop(1), int(sys.argv.pop(1))
 steps = {"inside": (Resnapshot, "_write"), "behind": (Resnapshot, "_reach")}
 steps["durable"], steps["between"] = (CheckpointedSink, "_save"), (Resnapshot, "_read")
@@ -289,6 +291,64 @@ def test_a_row_whose_key_came_to_where_all_is_read_is_read_once_more(database18,
     assert manifest(out)[-1]["end_lsn"] == checkpoint(out)["end_lsn"]
 
 
+@pytest.mark.long
+def test_a_table_of_which_too_many_rows_moved_is_begun_anew(database18, tmp_path):
+    """A checkpoint isn't to hold the keys of them all."""
+    database18.execute(TABLES)
+    database18.execute(FILL.format(300))
+    slot, out = database18.create_slot(), tmp_path / "out"
+    arguments = (database18.uri, slot, "-D", out, *AGAIN, *OFTEN)
+    killed = subprocess.run(small_chunks(*arguments, where="behind", step=3), check=False, timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    assert progress(out)["rows"] == 150
+    for low, high in [(150, 160), (200, 250)]:
+        database18.execute(f"UPDATE items SET kind = 'a' WHERE id > {low} AND id <= {high}")
+    environment = {**os.environ, "MOST_MOVED": "20"}
+    subprocess.run(small_chunks(*arguments, *NOW), check=True, env=environment)
+    assert folded(out) == source(database18)
+    assert rows_read(out) == 150 + 300
+
+
+@pytest.mark.long
+def test_a_locked_table_does_not_hold_up_the_stream(database18, tmp_path):
+    """Neither where it is looked at first, nor between chunks; it is read when the lock is gone."""
+    database18.execute(TABLES)
+    database18.execute(FILL.format(300))
+    slot, out = database18.create_slot(), tmp_path / "out"
+    arguments = (database18.uri, slot, "-D", out, *AGAIN, *OFTEN)
+    environment = {**os.environ, "SERVER": database18.uri, "STATEMENTS": "SELECT pg_advisory_lock(1)"}
+    database18.execute("SELECT pg_advisory_lock(1)")
+    command = small_chunks(*arguments, where="between", step=3)
+    with psycopg.connect(database18.uri) as locking, subprocess.Popen(command, env=environment) as run:
+        try:
+            locking.execute("LOCK TABLE items")
+            goes_on(database18, out, 1)
+            assert progress(out)["stage"] == "none"
+            locking.commit()
+            wait_until(lambda: progress(out)["rows"] > 0)
+            locking.execute("LOCK TABLE items")
+            database18.execute("SELECT pg_advisory_unlock(1)")
+            goes_on(database18, out, 2)
+            assert progress(out)["stage"] == "reading"
+            locking.commit()
+            wait_until(lambda: progress(out)["stage"] == "done")
+            run.send_signal(signal.SIGTERM)
+            assert run.wait(60) == 0
+        finally:
+            run.kill()
+    assert folded(out) == source(database18)
+
+
+def goes_on(database, out: Path, number: int) -> None:
+    """The stream brings what is written now."""
+    database.execute("INSERT INTO other VALUES (%s)", (number,))
+    wait_until(
+        lambda: (
+            sum(len(path.read_bytes().splitlines()) for path in out.glob("public.other/*.jsonl*")) == number
+        )
+    )
+
+
 def test_a_new_form_of_a_table_is_not_there_before_changes_in_its_old_one(database18, tmp_path):
     database18.execute(TABLES)
     database18.execute(FILL.format(300))
@@ -305,6 +365,35 @@ def test_a_new_form_of_a_table_is_not_there_before_changes_in_its_old_one(databa
     assert len(set(forms)) == 2
     assert forms == sorted(forms)
     assert folded(out) == source(database18)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER PUBLICATION pub DROP TABLE low",
+        pytest.param("ALTER PUBLICATION roots ADD TABLE root", marks=pytest.mark.long),
+    ],
+)
+def test_a_table_that_is_no_longer_published_as_it_was_is_read_no_further(database18, tmp_path, statement):
+    """Nor is one whose changes come as its root's, though a publication still has it by itself."""
+    database18.execute(
+        "CREATE TABLE root (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE low PARTITION OF root FOR VALUES FROM (0) TO (1000);"
+        "CREATE TABLE other (id int PRIMARY KEY); INSERT INTO root SELECT generate_series(1, 300);"
+        "CREATE PUBLICATION pub FOR TABLE low, other;"
+        "CREATE PUBLICATION roots FOR TABLE other WITH (publish_via_partition_root)"
+    )
+    slot, out = database18.create_slot(), tmp_path / "out"
+    arguments = ("--publication", "roots", "-D", out, "--resnapshot", "public.low", *NOW)
+    command = small_chunks(database18.uri, slot, *arguments, where="between", step=3)
+    environment = {**os.environ, "SERVER": database18.uri, "STATEMENTS": statement}
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, timeout=60)
+    assert 'table "public.low" is not read again any further: it is not published any more' in run.stderr
+    assert (progress(out)["stage"], progress(out)["rows"]) == (
+        "done",
+        sum(1 for _ in lines(out, "public.low")),
+    )
+    assert progress(out)["rows"] in range(1, 300)
 
 
 def test_what_is_done_is_not_done_again_until_the_option_was_left_out(database18, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -192,6 +193,24 @@ def test_the_slot_of_a_dead_snapshot_is_gone(database18, tmp_path):
     assert run.returncode == 12
     slots = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
     assert database18.execute(slots).fetchone() == (0,)
+
+
+def test_nobody_waits_for_whoever_waits_to_truncate_a_table(database18, caplog):
+    """A second connection would wait for TRUNCATE, which waits for the first, and none of them would end."""
+    database18.execute("CREATE TABLE t (a int); INSERT INTO t SELECT generate_series(1, 3)")
+    database18.execute("CREATE TABLE other (a int); CREATE PUBLICATION pub FOR TABLE t, other")
+    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 't'::regclass"
+    with closing(SlotSnapshot(database18.uri)) as exported, psycopg.connect(database18.uri) as changer:
+        tables = find_tables(exported.session, Wanted(["pub"]), describe_alone)
+        truncate = threading.Thread(target=changer.execute, args=("TRUNCATE t",))
+        truncate.start()
+        wait_until(lambda: database18.execute(waiting).fetchone() == (1,))
+        slices = list(Snapshot(exported.session, exported.position, workers=2).slices(tables))
+        assert [len(batch) for part in slices for batch in part.changes] == [3]
+        exported.close()
+        truncate.join()
+    assert "connections that read the snapshot: 1" in caplog.text
+    assert database18.execute("SELECT count(*) FROM t").fetchone() == (0,)
 
 
 NO_LOCKS = "SELECT count(*) FROM pg_locks WHERE relation = 'root'::regclass AND pid <> pg_backend_pid()"

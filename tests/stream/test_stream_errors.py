@@ -134,10 +134,12 @@ def test_a_role_without_replication(source, tmp_path):
 
 
 def test_no_such_slot(source, tmp_path):
-    name = f"s_{source.name}"
+    name = "nothing_like_another"
     run = stream(source.uri, name, "-D", str(tmp_path / "out"), *NOW)
     refused(run, 5, f'find slot "{name}"', "create it with: pgcdc slot create NAME, or add --create-slot")
     source.create_slot(name)
+    hint = f'did you mean "{name}"; or create it with: pgcdc slot create NAME, or add --create-slot'
+    refused(stream(source.uri, "nothing_like_anothr", *NOW), 5, 'find slot "nothing_like_anothr"', hint)
     insert(source, 1, 1)
     assert delivers(source.uri, name, tmp_path / "out") == [1]
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 from processes import PGCDC, wait_until
+from segments import contents
 from servers import remove, start
 from standbys import cold_copy, flush_log, put_back, replayed, standby
 from stream_runs import NOW, SMALL, delivers, insert, make_slot, position, refused, stream
@@ -83,6 +84,37 @@ def test_a_standby_is_promoted_while_it_is_streamed(pair, tmp_path, follow, end)
     again = stream(follower.uri(), "s", "-f", str(path), *NOW)
     assert (again.returncode, again.stderr) == (0, "")
     assert following.rows() == [1, 2, 3]
+
+
+def lines_in(folder) -> int:
+    return sum(len(path.read_bytes().splitlines()) for path in folder.glob("*"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pair", [16, 18], ids=["pg16", "pg18"], indirect=True)
+def test_a_table_is_read_again_on_a_standby(pair, tmp_path, follow):
+    """With what a transaction wrote before the table was published, which the stream never brings."""
+    primary, follower = pair
+    make_own_slot(primary, follower)
+    out = tmp_path / "out"
+    with connect(primary) as there, psycopg.connect(primary.uri()) as older:
+        there.execute("CREATE TABLE late (a int PRIMARY KEY); INSERT INTO late VALUES (1)")
+        older.execute("INSERT INTO late VALUES (2)")
+        there.execute("ALTER PUBLICATION pub ADD TABLE late")
+        replayed(follower, primary)
+        again = ("-D", str(out), "--resnapshot", "public.late", *SOON)
+        following = follow(follower.uri(), "s", out, *again)
+        wait_until((out / "checkpoint.json").exists)
+        for number in range(1, 4):
+            insert(there, number, number)
+            wait_until(lambda: lines_in(out / "public.t") == number)  # noqa: B023
+        older.commit()
+        wait_until(
+            lambda: checkpoint(out / "checkpoint.json").get("resnapshot", [{}])[0].get("stage") == "done"
+        )
+        assert following.stop()[0] == 0
+    rows = [json.loads(line)["new"]["a"] for line in contents(out)["public.late"]]
+    assert rows == [1, 2]
 
 
 def test_a_new_timeline_is_in_the_checkpoint_before_anything_of_it(pair, tmp_path, follow):

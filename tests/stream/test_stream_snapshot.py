@@ -14,7 +14,7 @@ from debian_server import DebianServer
 from processes import PGCDC, stream_command, wait_until
 from segments import contents, manifest
 from servers import Database, new_slot_name
-from stream_runs import NOW, SMALL, TABLES, Load, insert, numbers, refused, stream
+from stream_runs import NOW, SMALL, TABLES, Load, in_directory, insert, numbers, refused, stream
 
 from pgcdc_cli.cli.stream import ProgressLine
 from pgcdc_cli.stream.settings import RunTotals
@@ -245,6 +245,25 @@ def test_one_signal_ends_the_wait_for_rows(source, proxy18, tmp_path, slot):
         run.send_signal(signal.SIGINT)
         assert run.wait(30) == 0
     assert not contents(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("how", "status"),
+    [(INITIAL, 12), pytest.param(("--resnapshot", "public.t"), 0, marks=pytest.mark.long)],
+    ids=["snapshot", "resnapshot"],
+)
+def test_rows_that_come_slowly_do_not_outlast_the_time_given(source, proxy18, tmp_path, slot, how, status):
+    """And what came of them is dropped: the next run reads them."""
+    source.execute("INSERT INTO t SELECT g, repeat('x', 100000) FROM generate_series(1, 400) g")
+    if how != INITIAL:
+        source.create_slot(slot)
+    out = ("-D", str(tmp_path / "out"), *how)
+    proxy18.delay(0.05)
+    ended = stream(proxy18.uri(source.name), slot, *out, "--max-time", "3s")
+    assert (ended.returncode, in_directory(tmp_path / "out")) == (status, []), ended.stderr
+    assert ("time is up" in ended.stderr) == (status == 12)
+    assert stream(source.uri, slot, *out, *NOW).returncode == 0
+    assert rows(tmp_path / "out") == list(range(1, 401))
 
 
 def test_progress_says_how_much_of_a_snapshot_came(capsys, monkeypatch):

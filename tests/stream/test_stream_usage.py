@@ -17,8 +17,8 @@ OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
             "--format parquet",
             '--format: "parquet" is not one of "jsonl", "arrow", "debezium", "wal2json", "pretty", "raw"',
         ),
-        ("-E 0x1/0", '-E/--endpos: "0x1/0" is no LSN, such as 0/1A2B3C8'),
-        ("-E later", '-E/--endpos: "later" is no LSN, such as 0/1A2B3C8'),
+        ("-E 0x1/0", '-E/--endpos: "0x1/0" is neither now nor an LSN, such as 0/1A2B3C8'),
+        ("-E later", '-E/--endpos: "later" is neither now nor an LSN, such as 0/1A2B3C8'),
         ("-I 1", '-I/--startpos: "1" is no LSN, such as 0/1A2B3C8'),
         (
             "--rotate-size 12parsecs",

@@ -6,10 +6,9 @@ import subprocess
 from collections.abc import Iterator
 
 import every_type
-import psycopg
 import pytest
 from debian_server import DebianServer
-from processes import PGCDC, stream_command, wait_until
+from processes import PGCDC, stream_command
 from segments import contents, manifest
 from servers import Database
 from stream_runs import NOW, stream
@@ -81,20 +80,9 @@ RELEASE t; UPDATE bare SET b = 'four' WHERE a = 1; TRUNCATE whole; COMMIT;
 @pytest.fixture(scope="module")
 def debian() -> Iterator[DebianServer]:
     server = DebianServer({"max_prepared_transactions": "2", "logical_decoding_work_mem": "64kB"})
-    allow_plugin(server)
+    server.allow_plugin("wal2json")
     yield server
     server.stop()
-
-
-def allow_plugin(server: DebianServer) -> None:
-    """Name it in the list that servers have since August 2026, and older ones don't start with."""
-    with psycopg.connect(server.uri(), autocommit=True) as admin:
-        if admin.execute("SELECT FROM pg_settings WHERE name = 'output_plugin_libraries'").rowcount:
-            with (server.data / "postgresql.conf").open("a") as conf:
-                conf.write("output_plugin_libraries = 'pgoutput, wal2json'\n")
-            admin.execute("SELECT pg_reload_conf()")
-            setting = "SELECT current_setting('output_plugin_libraries')"
-            wait_until(lambda: "wal2json" in admin.execute(setting).fetchone()[0])
 
 
 @pytest.fixture

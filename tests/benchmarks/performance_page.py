@@ -1,0 +1,57 @@
+"""The page of documentation that tells what runs of stream.py measured.
+
+python tests/benchmarks/performance_page.py FILE... > docs/performance.md
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from workloads import WORKLOADS
+
+TEMPLATE = Path(__file__).with_suffix(".md")
+AGAINST = {
+    "pgoutput": "Beside pg_recvlogical",
+    "null": "Beside pg_recvlogical that throws away what it gets: the server alone",
+    "wal2json": "Beside wal2json on the server",
+}
+Result = dict[str, object]
+
+
+def table(title: str, results: list[Result], cell: Callable[[Result], str]) -> Iterator[str]:
+    """Lay out a figure by workload and format."""
+    formats = list(dict.fromkeys(result["format"] for result in results))
+    cells = {(result["workload"], result["format"]): cell(result) for result in results}
+    yield f"{title}:\n"
+    yield f"| | {' | '.join(formats)} |"
+    yield f"|---|{'---|' * len(formats)}"
+    for workload in dict.fromkeys(result["workload"] for result in results):
+        found = " | ".join(cells.get((workload, format_), "") for format_ in formats)
+        yield f"| {WORKLOADS[workload].what} | {found} |"
+    yield ""
+
+
+def section(report: dict) -> Iterator[str]:
+    """Tell one run: against what, where, and its tables."""
+    facts, results = report["machine"], report["results"]
+    pairs = len(results[0]["pairs"])
+    yield f"## {AGAINST[facts['against']]}\n"
+    yield (
+        f"PostgreSQL {facts['postgresql']}, Python {facts['python']}, {facts['cores']} cores; "
+        f"the median of {pairs} {'pair' if pairs == 1 else 'pairs'}.\n"
+    )
+    yield from table("Time", results, lambda result: f"{result['wall_ratio']:.2f}")
+    yield from table("Processor time", results, lambda result: f"{result['cpu_ratio']:.2f}")
+    yield from table("Rows a second", results, lambda result: f"{result['rows_a_second']:,.0f}")
+    yield from table("Most memory, in MB", results, lambda result: f"{result['peak_rss']:.0f}")
+
+
+def page(reports: list[dict]) -> str:
+    """Write the page, a section a report."""
+    sections = "\n".join(line for report in reports for line in section(report))
+    return TEMPLATE.read_text().format(sections=sections.strip())
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page([json.loads(Path(name).read_text()) for name in sys.argv[1:]]) + "\n")
