@@ -21,11 +21,14 @@ from psycopg.pq.abc import PGconn, PGresult
 
 from pgcdc_cli.frames import XLOGDATA, XLOGDATA_HEADER, Keepalive, Received, read_keepalive
 
-_READ_BYTES = 4 << 20
+_READ_BYTES = 2 << 20
 """Bytes of frames that end one read, even if they are fewer than asked for: wide rows need no more memory."""
 
 _TRICKLE = 64
 """Frames of one read below which the next one can wait: a server that flushes each message wakes us often."""
+
+_WAITING = 8 << 10
+"""Bytes that are there to be read and are worth it, however few frames the last read brought: wide rows."""
 
 _CHUNK = 256
 """Frames between looks at how many bytes they have."""
@@ -73,7 +76,7 @@ class CopyBoth:
                 return Received(frames, keepalive, closed=True)
             if size > 0:
                 continue
-            if consumed and len(frames) - before < _TRICKLE:
+            if consumed and len(frames) - before < _TRICKLE and self._arrived() < _WAITING:
                 break
             self._may_be_full = False
             self._ahead = 0
