@@ -246,13 +246,15 @@ def escape(column: pa.BinaryArray) -> pa.BinaryArray:
     if len(data) > kernels.INT32_MAX // LONGEST_ESCAPE:
         column = kernels.widened(column)
     at = np.flatnonzero(special)
-    rows = np.unique(np.searchsorted(offsets, at, side="right") - 1)
-    return _with_rows(column, rows, _rewrite(kernels.take(column, rows), np.unique(data[at])))
+    rows = np.flatnonzero(np.diff(np.searchsorted(at, offsets)))
+    present = np.zeros(256, np.bool_)
+    present[data[at]] = True
+    return _with_rows(column, rows, _rewrite(kernels.take(column, rows), present))
 
 
-def _rewrite(column: pa.BinaryArray, present: NDArray[np.uint8]) -> pa.BinaryArray:
+def _rewrite(column: pa.BinaryArray, present: NDArray[np.bool_]) -> pa.BinaryArray:
     for byte, escaped in _ESCAPES.items():
-        if byte in present:
+        if present[byte]:
             column = kernels.replace_substring(column, bytes([byte]), escaped)
     return column
 
