@@ -19,6 +19,9 @@ from pgcdc_cli.formats.interface import Data, FileFormat, Piece
 FRAME_SIZE = 1 << 20
 """Bytes (before compression) at which held rows become a frame and are written."""
 
+COLUMN_OVERHEAD = 1 << 10
+"""Bytes that a column of a record batch takes beside its values: all there is of one with few rows."""
+
 WRITE_BACK = 32 << 20
 """Bytes of a file after which the disk is to begin with them: a snapshot is many, and fsynced at its end."""
 
@@ -289,7 +292,7 @@ def _extended(before: FileState, rows: FileState, size: int, crc32: int) -> File
 def _size(data: Data) -> int:
     match data:
         case pa.RecordBatch():
-            return data.nbytes
+            return data.nbytes + data.num_columns * COLUMN_OVERHEAD
         case pa.Buffer():
             return data.size
         case memoryview():
