@@ -8,10 +8,13 @@ import fcntl
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -30,6 +33,8 @@ from pgcdc_cli.spark.pgcdc_merge.options import PACKAGES, MergeOptions
 from pgcdc_cli.spark.warehouse import keep_log, refuse_if_locked, refuse_without_manifest
 
 SCRIPT = Path(__file__).with_name("merge.py")
+
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _PATIENCE = 10
 """Seconds that Spark has to end when asked to."""
@@ -253,22 +258,46 @@ def _run(
 
     One that runs apart gets no signals from the terminal.
     """
-    process = subprocess.Popen(  # noqa: S603 - the command is built here, and no shell reads it
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=apart,
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
+    process: subprocess.Popen[bytes] | None = None
     try:
-        with process.stdout as stdout, process.stderr as stderr:
-            listener.copy(lines_of(stdout, stderr), log)
+        with _signals_held():
+            process = subprocess.Popen(  # noqa: S603 - the command is built here, and no shell reads it
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=apart,
+            )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        listener.copy(lines_of(process.stdout, process.stderr), log)
         return process.wait()
     finally:
-        _end(process)
+        if process is not None:
+            # Leaving closes its pipes.
+            with process:
+                _end(process)
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Handle signals when this is over: one between Spark's start and its being known would leave it behind.
+
+    They aren't blocked, for Spark would inherit that.
+    """
+    came: list[int] = []
+    ours = [number for number in _ENDINGS if callable(signal.getsignal(number))]
+    if threading.current_thread() is not threading.main_thread():
+        ours = []
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in ours}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for held in came:
+        signal.raise_signal(held)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

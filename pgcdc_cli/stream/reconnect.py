@@ -61,6 +61,10 @@ class RetryPolicy:
         """A lost connection is worth a warning; a server that isn't there will be an error soon enough."""
         return logging.WARNING if self._server_is_there or self._for_ever else logging.INFO
 
+    def server_answers(self) -> None:
+        """Take note of a server that is there, though nothing is streamed yet."""
+        self._server_is_there = True
+
     def connected(self) -> float | None:
         """Take note of a working connection; gives the seconds that there was none, None at first."""
         self._connected_at = time.monotonic()
@@ -75,7 +79,8 @@ class RetryPolicy:
         A server that says that it is starting up or shutting down is there: a service that is started with
         it, at boot or in a failover, waits for it as for one that it had.
         """
-        self._server_is_there |= error.kind is ErrorKind.NOT_READY
+        if error.kind is ErrorKind.NOT_READY:
+            self.server_answers()
         self._attempts += 1
         now = time.monotonic()
         self._lost_at = self._lost_at or now

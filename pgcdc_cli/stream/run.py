@@ -147,7 +147,7 @@ class StreamRun:
                 # Nobody asks for tables: one connection less.
                 self._catalog.close()
             text = self._text_of(connection.database_encoding)
-            if not self._take_snapshot(connection.here, identity.database, text):
+            if not self._take_snapshot(connection.here, identity.database, text, retries):
                 return
             options = self._plugin_options(connection.server_version)
             with (
@@ -185,7 +185,7 @@ class StreamRun:
         except PgcdcError as error:
             log.warning("%s; the end was perhaps not confirmed", error.message)
 
-    def _take_snapshot(self, conninfo: str, database: str, text: DatabaseText) -> bool:
+    def _take_snapshot(self, conninfo: str, database: str, text: DatabaseText, retries: RetryPolicy) -> bool:
         """Write the rows that are there before the stream, if any are wanted; false ends the run."""
         plan = self._settings.snapshot
         if plan is None or self._snapshot_taken or not (plan.again or self._start.unread):
@@ -193,6 +193,8 @@ class StreamRun:
         self._restart_format(database)
         with self._signals.interruptible():
             exported = SlotSnapshot(conninfo)
+        # One that comes too late for a table is taken anew, as often as others rewrite it just then.
+        retries.server_answers()
         with closing(exported):
             if self._start.slot_to_come:
                 exported.check_free_slot(self._settings.slot)

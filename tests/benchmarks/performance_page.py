@@ -6,9 +6,10 @@ python tests/benchmarks/performance_page.py FILE... > docs/performance.md
 import json
 import sys
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
 
-from workloads import WORKLOADS
+from stream_workloads import WORKLOADS
 
 TEMPLATE = Path(__file__).with_suffix(".md")
 AGAINST = {
@@ -26,20 +27,19 @@ def table(title: str, results: list[Result], cell: Callable[[Result], str]) -> I
     yield f"{title}:\n"
     yield f"| | {' | '.join(formats)} |"
     yield f"|---|{'---|' * len(formats)}"
-    for workload in dict.fromkeys(result["workload"] for result in results):
+    for workload, rows in {result["workload"]: result["rows"] for result in results}.items():
         found = " | ".join(cells.get((workload, format_), "") for format_ in formats)
-        yield f"| {WORKLOADS[workload].what} | {found} |"
+        yield f"| {rows:,} rows: {WORKLOADS[workload].what} | {found} |"
     yield ""
 
 
 def section(report: dict) -> Iterator[str]:
-    """Tell one run: against what, where, and its tables."""
+    """Tell one run: where, and its tables."""
     facts, results = report["machine"], report["results"]
     pairs = len(results[0]["pairs"])
-    yield f"## {AGAINST[facts['against']]}\n"
     yield (
         f"PostgreSQL {facts['postgresql']}, Python {facts['python']}, {facts['cores']} cores; "
-        f"the median of {pairs} {'pair' if pairs == 1 else 'pairs'}.\n"
+        f"{'one pair' if pairs == 1 else f'the median of {pairs} pairs'}.\n"
     )
     yield from table("Time", results, lambda result: f"{result['wall_ratio']:.2f}")
     yield from table("Processor time", results, lambda result: f"{result['cpu_ratio']:.2f}")
@@ -48,9 +48,11 @@ def section(report: dict) -> Iterator[str]:
 
 
 def page(reports: list[dict]) -> str:
-    """Write the page, a section a report."""
-    sections = "\n".join(line for report in reports for line in section(report))
-    return TEMPLATE.read_text().format(sections=sections.strip())
+    """Write the page, a section for all reports beside the same."""
+    lines = []
+    for against, of_peer in groupby(reports, key=lambda report: report["machine"]["against"]):
+        lines += [f"## {AGAINST[against]}\n", *(line for report in of_peer for line in section(report))]
+    return TEMPLATE.read_text().format(sections="\n".join(lines).strip())
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import psycopg
 from stream import NO_SCHEMAS, SETTINGS, Usage, measure, rows_in, table_line
-from workloads import WORKLOADS
+from stream_workloads import WORKLOADS
 
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
 

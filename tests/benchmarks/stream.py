@@ -42,7 +42,7 @@ sys.path.append(str(Path(__file__).parents[1]))  # run as a script: the tools of
 from debian_server import DebianServer
 from processes import PGCDC as COMMAND
 from processes import resident_peak, stream_command
-from workloads import WORKLOADS
+from stream_workloads import WORKLOADS
 
 MEGABYTE = 1 << 20
 TIME_LIMIT = 600.0

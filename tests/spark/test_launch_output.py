@@ -5,6 +5,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from executables import executable
@@ -92,6 +93,26 @@ def test_a_cluster_that_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_stack_frames_are_no_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     error, _ = saying(tmp_path, monkeypatch, "java.io.IOException: no", "\tat a.Errors.b(Errors.java:1)")
     assert error.message.endswith("status 1: java.io.IOException: no")
+
+
+def test_spark_ends_with_a_command_that_is_ended_while_it_starts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+
+    class Interrupted(subprocess.Popen):
+        def __init__(self, command: list[Any], **options: Any) -> None:
+            super().__init__(command, **options)
+            if str(command[0]).endswith("spark-submit"):
+                started.append(self)
+                signal.raise_signal(signal.SIGINT)
+
+    executable(tmp_path / "spark" / "bin" / "spark-submit", "exec sleep 1000")
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        submit(MergeOptions("hdfs:/in", "wh"), SparkOptions("spark://there:7077"), None, print)
+    assert [spark.poll() for spark in started] == [-signal.SIGTERM]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

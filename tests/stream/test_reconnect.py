@@ -68,6 +68,16 @@ def test_a_first_connection_is_tried_for_a_moment_a_later_one_for_minutes(clock)
     assert retries.after(LOST) is None
 
 
+def test_a_snapshot_that_others_spoil_again_and_again_is_tried_for_minutes(clock):
+    """An ALTER TABLE or TRUNCATE just behind it, each time, on a server that answers all the same."""
+    retries = RetryPolicy(loop=True)
+    for _ in range(FIRST_ATTEMPTS + 3):
+        retries.server_answers()
+        assert retries.after(LOST) is not None
+    clock.now += GIVE_UP_AFTER + 1
+    assert retries.after(LOST) is None
+
+
 def test_a_server_that_says_that_it_is_starting_is_waited_for_as_one_that_was_lost(clock):
     """It may be gone for a moment, too, between its end and its start."""
     retries = RetryPolicy(loop=True)
