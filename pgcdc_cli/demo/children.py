@@ -17,12 +17,11 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Self
 
+from pgcdc_cli.ending_signals import handling
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 _PATIENCE = 5.0
 """Seconds that a child has to end by itself before it is killed."""
-
-_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Child:
@@ -152,25 +151,12 @@ def interruptible() -> Iterator[None]:
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    with _handling(interrupt):
+    with handling(interrupt):
         yield
 
 
 @contextmanager
 def uninterruptible() -> Iterator[None]:
     """Let nothing come between the demo and its cleaning up."""
-    with _handling(signal.SIG_IGN):
+    with handling(signal.SIG_IGN):
         yield
-
-
-@contextmanager
-def _handling(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
-    """Handle the ending signals so, but for those that are ignored (nohup) or another thread's business."""
-    ours = _ENDINGS if threading.current_thread() is threading.main_thread() else ()
-    heeded = [number for number in ours if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, handler) for number in heeded}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)

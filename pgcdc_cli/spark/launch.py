@@ -8,17 +8,15 @@ import fcntl
 import importlib.util
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from pgcdc_cli.ending_signals import held
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.spark.jvm import java_settings
 from pgcdc_cli.spark.output import Listener, MergeSummary, OnTable, OnWait, failure, lines_of, read_result
@@ -33,8 +31,6 @@ from pgcdc_cli.spark.pgcdc_merge.options import PACKAGES, MergeOptions
 from pgcdc_cli.spark.warehouse import keep_log, refuse_if_locked, refuse_without_manifest
 
 SCRIPT = Path(__file__).with_name("merge.py")
-
-_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _PATIENCE = 10
 """Seconds that Spark has to end when asked to."""
@@ -260,7 +256,8 @@ def _run(
     """
     process: subprocess.Popen[bytes] | None = None
     try:
-        with _signals_held():
+        # A signal between Spark's start and its being known would leave it behind.
+        with held():
             process = subprocess.Popen(  # noqa: S603 - the command is built here, and no shell reads it
                 command,
                 env=environment,
@@ -278,26 +275,6 @@ def _run(
             # Leaving closes its pipes.
             with process:
                 _end(process)
-
-
-@contextmanager
-def _signals_held() -> Iterator[None]:
-    """Handle signals when this is over: one between Spark's start and its being known would leave it behind.
-
-    They aren't blocked, for Spark would inherit that.
-    """
-    came: list[int] = []
-    ours = [number for number in _ENDINGS if callable(signal.getsignal(number))]
-    if threading.current_thread() is not threading.main_thread():
-        ours = []
-    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in ours}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    for held in came:
-        signal.raise_signal(held)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
