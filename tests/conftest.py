@@ -21,12 +21,16 @@ from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
 pytest_plugins = ["skip_summary"]
 
+KILLS = 30
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--scale", type=int, default=1, metavar="N", help="tests of any size, N times as large (default: 1)"
     )
-    parser.addoption("--kills", type=int, metavar="N", help="SIGKILLs for each kill test (default: 30N)")
+    parser.addoption(
+        "--kills", type=int, metavar="N", help=f"SIGKILLs for each kill test (default: {KILLS}N)"
+    )
     parser.addoption(
         "--soak",
         type=float,
@@ -53,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if page := config.option.faults_report:
         config.pluginmanager.register(FaultsReport(Path(page), config.option.faults))
     if config.option.kills is None:
-        config.option.kills = 30 * scale.factor
+        config.option.kills = KILLS * scale.factor
     hypothesis.settings.register_profile("untimed", deadline=None)
     hypothesis.settings.load_profile("untimed")
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -97,10 +101,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByScope
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what takes long, and begin with the largest scopes."""
+    """Leave out what takes long, begin with the largest scopes, and let larger sizes take their time."""
     first = {"spark": 0, "second spark": 1}
     items.sort(key=lambda item: first.get(_scope(item.nodeid), 2))
+    size = config.option
+    larger = size.scale > 1 or size.faults > 1 or size.kills > KILLS
     for item in items:
+        if larger:
+            item.add_marker(pytest.mark.timeout(0), append=False)
         if item.get_closest_marker("long") and not config.getoption("--long"):
             reason = "takes long, and others are like it: --long runs it, too"
             item.add_marker(pytest.mark.skip(reason=reason))

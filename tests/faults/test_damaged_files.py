@@ -53,7 +53,6 @@ KINDS = {
 }
 
 
-@pytest.mark.timeout(0)  # as long as its size asks for
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_refused_or_makes_no_difference(crashed, tmp_path, kind, size, seed, tell):
     dice, counts = random.Random(seed), Counter()

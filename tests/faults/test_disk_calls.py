@@ -185,7 +185,6 @@ def test_a_directory_that_is_deleted_ends_the_run_and_is_never_taken_for_a_new_o
         assert again.returncode in {6, 10, 13}, (again.stderr, confirmed)
 
 
-@pytest.mark.timeout(0)
 @pytest.mark.parametrize(
     ("function", "kind"), [("write", ".jsonl"), ("fsync", ".jsonl"), ("write", ".spool"), ("fsync", ".spool")]
 )

@@ -5,7 +5,6 @@ import tracemalloc
 from collections import Counter
 from time import process_time
 
-import pytest
 from faults_fuzz import mutated
 from pgoutput_encoder import encode
 from pgoutput_samples import SAMPLES
@@ -21,7 +20,6 @@ PER_BYTE, BASE = 1000, 100_000
 """A decoded message's memory in bytes: so much for a byte of input, and beyond."""
 
 
-@pytest.mark.timeout(0)  # as long as its size asks for
 def test_each_is_a_right_answer_or_the_one_error(size, seed, tell):
     dice, counts = random.Random(seed), Counter()
     tracemalloc.start()

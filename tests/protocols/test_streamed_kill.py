@@ -11,7 +11,7 @@ from segments import contents
 from workloads import ROW_COUNT, TABLES, Stage, rows
 
 
-@pytest.mark.timeout(0)  # as long as its size asks for
+@pytest.mark.timeout(1200)
 def test_killed_while_transactions_are_streamed(server18, tmp_path, pytestconfig, record_property):
     """Three of them are open at each kill, which began before one or two others."""
     kills = max(pytestconfig.getoption("--kills") // 10, 2)

@@ -384,7 +384,7 @@ class Interrupted:
         assert self._reader.ends(self._prepared.log.end())[0] == 0
 
 
-@pytest.mark.timeout(0)  # as long as its size asks for
+@pytest.mark.timeout(300)
 def test_killed_at_any_moment(server18, tmp_path, pytestconfig):
     """While transactions are prepared and ended all the time, large and small."""
     kills = max(pytestconfig.getoption("--kills") // 10, 2)

@@ -71,7 +71,7 @@ class KilledRuns:
         return position
 
 
-@pytest.mark.timeout(0)  # as long as its size asks for
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("form", DIRECTORY)
 def test_a_directory_is_as_if_never_killed(database18, tmp_path: Path, pytestconfig, record_property, form):
     kills = pytestconfig.getoption("--kills")
@@ -107,7 +107,7 @@ def test_a_directory_is_as_if_never_killed(database18, tmp_path: Path, pytestcon
     assert not list(killed.rglob("*.partial"))
 
 
-@pytest.mark.timeout(0)  # as long as its size asks for
+@pytest.mark.timeout(1200)
 def test_a_file_is_as_if_never_killed(database18, tmp_path: Path, pytestconfig, record_property):
     database18.execute(TABLES)
     killed, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
