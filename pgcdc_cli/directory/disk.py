@@ -24,6 +24,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MANY = 16
+"""Files that are worth threads to fsync them."""
+
 _AT_ONCE = 8
 
 TEMPORARY = ".tmp"

@@ -1,6 +1,8 @@
 """The page of documentation that tells what runs of stream.py measured.
 
-python tests/benchmarks/performance_page.py FILE... > docs/performance.md
+    python tests/benchmarks/performance_page.py FILE... > docs/performance.md
+
+Runs beside the same peer that are named one behind the other share a section.
 """
 
 import json

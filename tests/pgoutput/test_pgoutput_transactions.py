@@ -142,9 +142,7 @@ def noting(asked: list):
 
 def test_a_relation_message_that_changes_nothing_asks_the_catalog_but_splits_no_rows():
     asked = []
-    assembler = Assembler(
-        lambda relations: asked.extend(relations) or describe(relations), skip_before=Lsn(0)
-    )
+    assembler = Assembler(noting(asked), skip_before=Lsn(0))
     (part,) = assembler.assemble(
         frames_of(BEGIN, ORDERS, insert(b"1", b"x"), ORDERS, insert(b"2", b"y"), COMMIT)
     )
@@ -154,9 +152,7 @@ def test_a_relation_message_that_changes_nothing_asks_the_catalog_but_splits_no_
 
 def test_rows_before_a_changed_relation_message_have_the_old_columns_and_rows_behind_it_the_new():
     asked = []
-    assembler = Assembler(
-        lambda relations: asked.extend(relations) or describe(relations), skip_before=Lsn(0)
-    )
+    assembler = Assembler(noting(asked), skip_before=Lsn(0))
     (part,) = assembler.assemble(
         frames_of(BEGIN, ORDERS, insert(b"1", b"x"), NARROW, insert(b"2"), ORDERS, insert(b"3", b"z"), COMMIT)
     )

@@ -272,14 +272,20 @@ def test_many_kills_lose_nothing_and_double_nothing(any_database, tmp_path, load
     survives_kills(any_database, tmp_path / "out", form, load, request.config.option.kills)
 
 
-def test_a_row_whose_key_came_to_where_all_is_read_is_read_once_more(database18, tmp_path):
-    database18.execute(TABLES)
-    database18.execute(FILL.format(300))
-    slot, out = database18.create_slot(), tmp_path / "out"
-    arguments = (database18.uri, slot, "-D", out, *AGAIN, *OFTEN)
+def killed_half_way(database, out: Path) -> tuple:
+    """Read 150 of 300 rows again; gives the command's arguments."""
+    database.execute(TABLES)
+    database.execute(FILL.format(300))
+    arguments = (database.uri, database.create_slot(), "-D", out, *AGAIN, *OFTEN)
     killed = subprocess.run(small_chunks(*arguments, where="behind", step=3), check=False, timeout=60)
     assert killed.returncode == -signal.SIGKILL
     assert progress(out)["rows"] == 150
+    return arguments
+
+
+def test_a_row_whose_key_came_to_where_all_is_read_is_read_once_more(database18, tmp_path):
+    out = tmp_path / "out"
+    arguments = killed_half_way(database18, out)
     # Of these the stream sends all but the value that is not sent again.
     database18.execute("UPDATE items SET kind = 'a', id = -id WHERE kind = 'it''s \\2' AND id > 200")
     database18.execute("ALTER TABLE items ADD COLUMN more int DEFAULT 7")
@@ -294,13 +300,8 @@ def test_a_row_whose_key_came_to_where_all_is_read_is_read_once_more(database18,
 @pytest.mark.long
 def test_a_table_of_which_too_many_rows_moved_is_begun_anew(database18, tmp_path):
     """A checkpoint isn't to hold the keys of them all."""
-    database18.execute(TABLES)
-    database18.execute(FILL.format(300))
-    slot, out = database18.create_slot(), tmp_path / "out"
-    arguments = (database18.uri, slot, "-D", out, *AGAIN, *OFTEN)
-    killed = subprocess.run(small_chunks(*arguments, where="behind", step=3), check=False, timeout=60)
-    assert killed.returncode == -signal.SIGKILL
-    assert progress(out)["rows"] == 150
+    out = tmp_path / "out"
+    arguments = killed_half_way(database18, out)
     for low, high in [(150, 160), (200, 250)]:
         database18.execute(f"UPDATE items SET kind = 'a' WHERE id > {low} AND id <= {high}")
     environment = {**os.environ, "MOST_MOVED": "20"}
