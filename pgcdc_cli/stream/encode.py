@@ -42,7 +42,7 @@ _FEW_ROWS, _MANY_ROWS = 64, 256
 """Rows of a table and shape, on average: each such group of a batch has its price, whatever is in it."""
 
 _LARGEST_OUTPUT = 32 << 20
-"""Bytes that should come of one batch, at most."""
+"""Bytes that should come of one full batch, at most."""
 
 
 def next_batch(size: int, decoded: Slice, encoded: EncodedSlice) -> int:
@@ -52,13 +52,13 @@ def next_batch(size: int, decoded: Slice, encoded: EncodedSlice) -> int:
     over, or what comes of them is large.
     """
     rows, groups = sum(map(len, decoded.changes)), len(decoded.changes)
-    if not groups:
+    if not rows:
         return size
-    output = sum(map(_size, encoded.pieces))
+    output = sum(map(_size, encoded.pieces)) * size // rows
     if rows > groups * _MANY_ROWS or output > _LARGEST_OUTPUT:
         return max(size // 2, SMALLEST_BATCH)
     is_full = rows >= size // 4
-    if is_full and rows < groups * _FEW_ROWS and output <= _LARGEST_OUTPUT // 2:
+    if is_full and rows < groups * _FEW_ROWS and 2 * output <= _LARGEST_OUTPUT:
         return min(2 * size, LARGEST_BATCH)
     return size
 
