@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.debezium.message_transforms import (
+from pgcdc_cli.formats.debezium.connector_config import (
     AddedMember,
     Deletes,
     EventRouter,
