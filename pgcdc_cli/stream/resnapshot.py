@@ -17,15 +17,23 @@ from typing import NamedTuple
 import numpy as np
 import psycopg
 
-from pgcdc_cli.changes.resnapshot_state import Key, TableResnapshot, Visibility
 from pgcdc_cli.changes.selection import NamePattern
-from pgcdc_cli.changes.slice import ChangeBatch, Edge, KeyImage, Slice, SnapshotPosition, texts_of
+from pgcdc_cli.changes.slice import (
+    ChangeBatch,
+    Edge,
+    KeyImage,
+    RowKey,
+    Slice,
+    SnapshotPosition,
+    TableResnapshot,
+    texts_of,
+)
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.relations import Describe
 from pgcdc_cli.sinks.base import Sink
-from pgcdc_cli.stream.resnapshot_session import Look, ResnapshotSession
+from pgcdc_cli.stream.resnapshot_session import Look, ResnapshotSession, Visibility
 from pgcdc_cli.stream.snapshot import Stamper, snapshot_batch
 from pgcdc_cli.stream.snapshot_session import Columns
 from pgcdc_cli.stream.snapshot_tables import SnapshotTable, Wanted, find_tables
@@ -298,7 +306,7 @@ class Resnapshot:
             rows, size, last = rows + len(batch), size + received, columns
         return _Written(rows, size, last)
 
-    def _key(self, table: SnapshotTable, columns: Columns) -> Key:
+    def _key(self, table: SnapshotTable, columns: Columns) -> RowKey:
         """Give the key of the last of these rows."""
         where = {column.name: index for index, column in enumerate(table.schema.columns)}
         values = [columns[where[name]][-1].as_py() for name in table.schema.key or ()]
@@ -394,7 +402,7 @@ def _came_without_values(batch: ChangeBatch) -> bool:
     return batch.operation != "R" and comes and batch.lacks_any
 
 
-def _keys(batch: ChangeBatch, names: Sequence[str], codec: str) -> Iterator[Key | None]:
+def _keys(batch: ChangeBatch, names: Sequence[str], codec: str) -> Iterator[RowKey | None]:
     """Give the keys of a batch's rows that lack values; None where a part of it isn't known."""
     assert batch.new is not None
     masks = [mask for mask in batch.new.unchanged if mask is not None]
