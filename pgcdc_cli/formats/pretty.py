@@ -11,9 +11,8 @@ from typing import ClassVar, Literal
 import pyarrow as pa
 
 from pgcdc_cli.changes.slice import Slice
-from pgcdc_cli.formats.capabilities import Capabilities
 from pgcdc_cli.formats.earlier_rows import Change, EarlierRows
-from pgcdc_cli.formats.interface import Data, EncodedSlice, Piece
+from pgcdc_cli.formats.interface import Capabilities, Data, EncodedSlice, Piece
 from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.formats.lines import join_bytes
 from pgcdc_cli.formats.terminal import ELLIPSIS, Style, safe, shorten

@@ -22,8 +22,7 @@ from pgcdc_cli.formats.debezium.outbox import OutboxLayout, outbox_layout
 from pgcdc_cli.formats.debezium.types import connect_schemas, texts
 from pgcdc_cli.formats.debezium.types.connect_schemas import Schema
 from pgcdc_cli.formats.debezium.types.kind import NULL, EventColumn, Field, inexact, token
-from pgcdc_cli.formats.debezium.types.registry import field_for
-from pgcdc_cli.formats.debezium.types.source_type import source_type
+from pgcdc_cli.formats.debezium.types.registry import field_for, source_type
 from pgcdc_cli.formats.debezium.unwrapped import route_column, unwrapped_schema
 
 

@@ -14,11 +14,14 @@ from pgcdc_cli.formats.debezium.connector_config import (
     EventRouter,
     ExtractNewRecordState,
     PlacedColumn,
+    Property,
     Replacement,
     TopicPredicate,
     Transform,
+    pattern,
+    value_of,
+    wrong,
 )
-from pgcdc_cli.formats.debezium.property_values import Property, pattern, value_of, wrong
 from pgcdc_cli.formats.debezium.types import connect_schemas
 
 UNWRAP = "io.debezium.transforms.ExtractNewRecordState"

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from pgcdc_cli.changes.slice import MessageChange, Slice, Stamps, TransactionBoundary, TruncateChange
 from pgcdc_cli.changes.table import TableSchema
-from pgcdc_cli.formats.capabilities import Capabilities, Compression, Layout
-from pgcdc_cli.formats.interface import Data, EncodedSlice
+from pgcdc_cli.formats.interface import Capabilities, Compression, Data, EncodedSlice, Layout
 from pgcdc_cli.formats.json_object import one_string, quote
 from pgcdc_cli.formats.lines import LINES, SUFFIXES, EncodedLines, compress, piece_of, target_of
 from pgcdc_cli.formats.stamps import one_lsn
