@@ -347,8 +347,7 @@ def _printer(form: str | None, *, full: bool, remember: bool) -> Callable[["Stor
 
 
 def _pretty_printer(*, full: bool, remember: bool) -> Callable[["StoredChange"], str]:
-    from pgcdc_cli.formats.earlier_rows import EarlierRows
-    from pgcdc_cli.formats.pretty import render_line, render_message
+    from pgcdc_cli.formats.pretty import EarlierRows, render_line, render_message
     from pgcdc_cli.formats.terminal import Style
     from pgcdc_cli.reader.capture_reader import CapturedMessage
     from pgcdc_cli.reader.stored_file import undecodable
