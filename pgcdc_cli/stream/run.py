@@ -29,8 +29,7 @@ from pgcdc_cli.stream.resnapshot import Output, Resnapshot, Source, StreamedTabl
 from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals, SnapshotPlan, StreamSettings
 from pgcdc_cli.stream.snapshot import Begun, SlotSnapshot, Snapshot, TableStarts
 from pgcdc_cli.stream.snapshot_tables import Wanted, find_tables, rows_to_come
-from pgcdc_cli.stream.start import RunStart
-from pgcdc_cli.stream.timeline import TimelineWatch
+from pgcdc_cli.stream.start import RunStart, TimelineWatch
 from pgcdc_cli.types.database_text import DatabaseText, InvalidText
 
 log = logging.getLogger("pgcdc")

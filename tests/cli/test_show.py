@@ -177,7 +177,7 @@ def test_on_a_terminal_it_goes_through_the_pager(stream, tmp_path):
         assert on_a_terminal(["show", "d"], tmp_path, PAGER=pager) == whole
 
 
-IN_A_SHELL = "trap : INT; stty -a >before; {} 2>errors; echo $? >status; stty -a >after"
+IN_A_SHELL = "trap : INT; stty -a >before; {} 2>errors; echo $? >status; stty -a >later; mv later after"
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from pgcdc_cli.formats.stamps import one_lsn
 from pgcdc_cli.formats.stream_order import Encoded, tables_of
 from pgcdc_cli.formats.wal2json.objects import Commas, change_objects, line_end
 from pgcdc_cli.formats.wal2json.options import Wal2jsonOptions
-from pgcdc_cli.formats.wal2json.rows import one_stamp, one_transaction, row_lines
+from pgcdc_cli.formats.wal2json.row_lines import one_stamp, one_transaction, row_lines
 from pgcdc_cli.formats.wal2json.tables import name_of
 from pgcdc_cli.types.kernels import Int64s
 
