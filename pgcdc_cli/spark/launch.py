@@ -56,7 +56,6 @@ _CLUSTER_SETTINGS = {
     **{f"spark.executorEnv.{name}": value for name, value in _LOCALE.items()},
 }
 
-
 _OLDEST_JAVA = 17
 """Spark 4.1's manual, "Downloading": it runs on Java 17 and 21."""
 
@@ -70,7 +69,6 @@ _JAVA_WRAPPER = """\
 for argument do shift; [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"; done
 exec "{java}" "$@"
 """
-
 
 OnMerge: TypeAlias = Callable[[MergeSummary], None]
 """Gets what each merge did."""

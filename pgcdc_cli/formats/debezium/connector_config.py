@@ -1,4 +1,4 @@
-"""What a Debezium connector configuration says: all its properties, message transforms, and their values."""
+"""What a Debezium connector configuration says: message transforms, all else, and what a value may be."""
 
 import hashlib
 import re
