@@ -64,6 +64,18 @@ def test_nothing_shows_before_the_commit(spools, tmp_path):
     assert not list(tmp_path.glob("spool/*")), "a spool ends with its transaction"
 
 
+@pytest.mark.parametrize(("batch", "slices"), [(1, 7), (3, 3), (100, 1)])
+def test_a_spool_is_read_as_many_messages_at_a_time_as_are_wanted(spools, monkeypatch, batch, slices):
+    monkeypatch.setattr(spool_file, "CHUNK_BYTES", 1)
+    streams = connection(spools, batch=batch)
+    for number in range(7):
+        rows = [in_stream(ORDERS)] * (number == 0) + [in_stream(insert(b"%d" % number, b"a"))]
+        assert taken(streams, *block(*rows, first=number == 0)) == []
+    found = taken(streams, m.StreamCommit(XID, *END))
+    assert [key for key, _ in values(found)] == [b"%d" % number for number in range(7)]
+    assert sum(bool(some.changes) for some in found) == slices
+
+
 def test_a_transaction_that_is_rolled_back_leaves_nothing(spools, tmp_path):
     streams = connection(spools)
     assert (
