@@ -206,10 +206,12 @@ def show(  # noqa: PLR0913 - a command's options
         # Of a row whose other changes aren't shown, the one shown last needn't be the one before.
         else map(_printer("jsonl" if json else form, full=full, remember=not (operations or columns)), chosen)
     )
+    whole = False
     with nullcontext() if follow else paged():
         _write(lines)
-    # What --limit left unread may hold more tables.
-    if not follow and next(changes, None) is None:
+        whole = True
+    # What --limit left unread, or who left the pager, may hold more tables.
+    if whole and not follow and next(changes, None) is None:
         shown.refuse_unmatched()
 
 

@@ -24,6 +24,7 @@ ArrayT = TypeVar("ArrayT", bound=ArrowArray)
 
 # Made once: without a type, pyarrow looks for pandas each time, which takes longer than most batches.
 _FALSE = pa.scalar(False)
+_INT64 = pa.int64()
 
 INT32_MAX = 2**31 - 1
 
@@ -107,6 +108,13 @@ def buffer(array: NDArray[np.generic]) -> pa.Buffer:
 
 def binary(values: Sequence[str | bytes | None]) -> pa.BinaryArray:
     return pa.array(values, pa.binary())
+
+
+def numbers(values: Int64s, arrow: pa.DataType = _INT64, null: Booleans | None = None) -> ArrowArray:
+    """Take values for an array, of a type that has 64 bits; `null` says which are."""
+    # `pa.array` looks for pandas each time, which takes longer than most batches.
+    validity = None if null is None or not null.any() else buffer(np.packbits(~null, bitorder="little"))
+    return pa.Array.from_buffers(arrow, len(values), [validity, buffer(values)])
 
 
 def lists(offsets: NDArray[np.int32], values: ArrowArray, absent: Booleans) -> ArrowArray:

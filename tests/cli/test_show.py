@@ -232,12 +232,13 @@ def press(*_):
 go_back = printing._return_to
 printing._return_to = lambda terminal: (press(), go_back(terminal))
 show._write = press
-sys.argv = ["pgcdc", "show", "d"]
+sys.argv = ["pgcdc", "show", "d", "--table", "unread"]
 main()
 """
 
 
 def test_ctrl_c_once_more_leaves_no_pager_behind(stream, tmp_path):
+    """Nor does it complain of tables that may stand in what was not read."""
     stream("-D", "d")
     waited = on_a_terminal(
         ["-c", TWICE], tmp_path, program=[sys.executable], PAGER="sh -c 'cat >/dev/null; echo end'"
