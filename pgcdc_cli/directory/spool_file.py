@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from pgcdc_cli.changes.slice import Prepared
 from pgcdc_cli.changes.spool import Chunk, FinishedSpool
-from pgcdc_cli.directory.disk import damaged
-from pgcdc_cli.directory.open_files import OpenFiles
+from pgcdc_cli.directory.disk import OpenFiles, damaged
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 

@@ -38,8 +38,7 @@ from pgcdc_cli.changes.slice import (
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.arrow_file import END_OF_STREAM, MAGIC, ReadAt, file_end
-from pgcdc_cli.formats.capabilities import Capabilities
-from pgcdc_cli.formats.interface import Data, EncodedSlice, Piece
+from pgcdc_cli.formats.interface import Capabilities, Data, EncodedSlice, Piece
 from pgcdc_cli.formats.stamps import INVALID_XID
 from pgcdc_cli.formats.stream_order import MESSAGES, Arrange, Encoded, tables_of
 from pgcdc_cli.types import kernels

@@ -8,9 +8,7 @@ from functools import partial
 
 from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.catalog.table_facts import describe_alone
-from pgcdc_cli.changes.resnapshot_moves import StreamedTables
 from pgcdc_cli.changes.slice import Slice
-from pgcdc_cli.changes.table_starts import TableStarts
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.formats.interface import Format
 from pgcdc_cli.formats.raw import RawFormat
@@ -27,12 +25,11 @@ from pgcdc_cli.stream.invalid_text import TextMender
 from pgcdc_cli.stream.loop import Heartbeats, SliceWriter, StreamLoop
 from pgcdc_cli.stream.receive import TICK
 from pgcdc_cli.stream.reconnect import RetryPolicy
-from pgcdc_cli.stream.resnapshot import Output, Resnapshot, Source
+from pgcdc_cli.stream.resnapshot import Output, Resnapshot, Source, StreamedTables
 from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals, SnapshotPlan, StreamSettings
-from pgcdc_cli.stream.snapshot import Begun, SlotSnapshot, Snapshot
+from pgcdc_cli.stream.snapshot import Begun, SlotSnapshot, Snapshot, TableStarts
 from pgcdc_cli.stream.snapshot_tables import Wanted, find_tables, rows_to_come
-from pgcdc_cli.stream.start import RunStart
-from pgcdc_cli.stream.timeline import TimelineWatch
+from pgcdc_cli.stream.start import RunStart, TimelineWatch
 from pgcdc_cli.types.database_text import DatabaseText, InvalidText
 
 log = logging.getLogger("pgcdc")

@@ -12,8 +12,7 @@ from pgoutput_reference import flat
 from pgcdc_cli.changes.origin import Origin
 from pgcdc_cli.changes.slice import Prepared
 from pgcdc_cli.directory import spool_file
-from pgcdc_cli.directory.disk import Disk
-from pgcdc_cli.directory.open_files import OpenFiles
+from pgcdc_cli.directory.disk import Disk, OpenFiles
 from pgcdc_cli.directory.spool_file import SpoolFolder
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.frames import XLOGDATA_HEADER

@@ -183,3 +183,12 @@ class Field:
     unavailable: bytes
     form: Form
     loss: Loss | None
+
+
+@dataclass(frozen=True, slots=True)
+class EventColumn:
+    """A field, and where its values stand in the table's columns."""
+
+    index: int
+    field: Field
+    label: bytes
