@@ -41,7 +41,7 @@ _GOES_ON = frozenset(
 _FEW_ROWS, _MANY_ROWS = 64, 256
 """Rows of a table and shape, on average: each such group of a batch has its price, whatever is in it."""
 
-_LARGEST_OUTPUT = 32 << 20
+_LARGEST_OUTPUT = 24 << 20
 """Bytes that should come of one full batch, at most."""
 
 
