@@ -113,7 +113,7 @@ class StreamRun:
                 wait = retries.after(error)
                 if wait is None:
                     raise
-                log.log(retries.level, "%s; trying again", error.message)
+                log.log(retries.level_of(error.message), "%s; trying again", error.message)
                 self._writer.back_to_edge()
                 self.totals.reconnects += 1
                 # Its connection went the same way, perhaps, and nobody has noticed yet.
