@@ -155,14 +155,19 @@ class CopyBoth:
         if not self._finishing:
             raise psycopg.OperationalError("the server is shutting down")
 
-    def finish(self, timeout: float) -> bool:
-        """Send CopyDone and read until the server's, for up to `timeout` seconds. False if none came."""
-        deadline, pause = time.monotonic() + timeout, _PAUSE
+    def finish(self, timeout: float, patience: float) -> bool:
+        """Send CopyDone and read until the server's, for up to `timeout` seconds. False if none came.
+
+        `patience` is for how long nothing at all may come.
+        """
+        deadline, silent_at, pause = time.monotonic() + timeout, time.monotonic() + patience, _PAUSE
         self._finishing = True
         self._pgconn.put_copy_end()
-        while time.monotonic() < deadline:
+        while time.monotonic() < min(deadline, silent_at):
             self._pgconn.flush()
             received = self.take(1 << 20)
+            if not received.empty:
+                silent_at = time.monotonic() + patience
             if received.closed:
                 self._await_command_end(min(deadline, time.monotonic() + 1))
                 return True

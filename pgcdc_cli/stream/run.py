@@ -21,6 +21,7 @@ from pgcdc_cli.pgoutput.relations import Describe
 from pgcdc_cli.pgoutput.streamed import PgoutputDecoder
 from pgcdc_cli.replication.commands import PluginOptions
 from pgcdc_cli.replication.connection import ReplicationConnection, SystemIdentity
+from pgcdc_cli.replication.feedback import NEVER
 from pgcdc_cli.sinks.base import Sink
 from pgcdc_cli.stream.encode import ChangeEncoder, FrameEncoder, RawEncoder
 from pgcdc_cli.stream.invalid_text import TextMender
@@ -36,6 +37,9 @@ from pgcdc_cli.stream.timeline import TimelineWatch
 from pgcdc_cli.types.database_text import DatabaseText, InvalidText
 
 log = logging.getLogger("pgcdc")
+
+_SILENCE = 1.5
+"""Seconds: a walsender answers a CopyDone at once, or goes on sending what it was about to."""
 
 
 class StreamRun:
@@ -178,9 +182,13 @@ class StreamRun:
         return {**self._settings.protocol.options(server_version), **options}
 
     def _part(self, connection: ReplicationConnection) -> None:
-        """End the stream. All is durable by now: that the server doesn't hear of it is no failure."""
+        """End the stream. All is durable by now: that the server doesn't hear of it is no failure.
+
+        With a checkpoint nothing comes twice for that, so a dead wire holds up no end; without one it does.
+        """
         try:
-            if not connection.finish():
+            patience = _SILENCE if self._sink.checkpoint else NEVER
+            if not connection.finish(patience=patience):
                 log.info("the server took too long to confirm the end")
         except PgcdcError as error:
             log.warning("%s; the end was perhaps not confirmed", error.message)
