@@ -317,7 +317,7 @@ class ReplicationConnection:
     def finish(self, timeout: float = 10.0, *, patience: float = NEVER) -> bool:
         """End the stream: last status update, CopyDone, read until the server's, within `timeout` seconds.
 
-        A server that says nothing for `patience` seconds is given up before. True if it ended the stream, too:
+        One that says nothing for `patience` seconds is given up before. True if it ended the stream, too:
         it has then taken the last confirmed position.
         """
         copy, feedback = self._streaming()
