@@ -18,6 +18,7 @@ from pgcdc_cli.changes.spool import PADDING, Chunk, FinishedSpool
 from pgcdc_cli.directory.disk import damaged
 from pgcdc_cli.directory.open_files import OpenFiles
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.large_copies import joined
 from pgcdc_cli.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -243,7 +244,7 @@ def _joined(chunks: list[Chunk]) -> Chunk:
         return chunks[0]
     bodies = [memoryview(chunk.data)[chunk.offset : -len(PADDING)] for chunk in chunks]
     return Chunk(
-        b"".join([*bodies, PADDING]),
+        joined([*bodies, PADDING]),
         np.concatenate([chunk.sizes for chunk in chunks]),
         np.concatenate([chunk.lsn for chunk in chunks]),
     )
@@ -255,7 +256,7 @@ def _encode(chunk: Chunk) -> list[bytes]:
         np.diff(chunk.lsn, prepend=0).astype("<i8").tobytes(),
         memoryview(chunk.data)[chunk.offset :],
     ]
-    content = b"".join(parts)
+    content = joined(parts)
     size = len(content)
     if size < _LARGEST_COMPRESSED:
         compressed: bytes = pa.compress(content, "lz4_raw", asbytes=True)
