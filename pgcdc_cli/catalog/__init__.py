@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Self
 
 from pgcdc_cli.catalog.doctor import Finding, diagnose
-from pgcdc_cli.catalog.names import nearest, quoted_list
 from pgcdc_cli.catalog.publications import (
     OPERATIONS,
     Alteration,
@@ -19,12 +18,11 @@ from pgcdc_cli.catalog.publications import (
     read_tables,
     set_statement,
 )
-from pgcdc_cli.catalog.server import ServerFacts, Session, read_facts
+from pgcdc_cli.catalog.server import ServerFacts, Session, create_grant, grants, read_facts
 from pgcdc_cli.catalog.slots import Slot, advance_slot, copy_slot, read_slots
-from pgcdc_cli.catalog.streaming_role import create_grant, grants
 from pgcdc_cli.catalog.table_facts import describe
 from pgcdc_cli.changes.table import TableSchema
-from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.errors import ErrorKind, PgcdcError, nearest, quoted_list
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.messages import Relation
 

@@ -10,7 +10,7 @@ a key image for a row.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,7 +18,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pgcdc_cli.changes.origin import Origin
-from pgcdc_cli.changes.resnapshot_state import TableResnapshot
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.types.kernels import Booleans, Int64s
@@ -257,6 +256,34 @@ class TableRead(NamedTuple):
 
     oid: int
     position: Lsn
+
+
+RowKey = tuple[str, ...]
+ResnapshotStage = Literal["reading", "moved", "done"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableResnapshot:
+    """How far a table (by OID, and by name for people) is read again.
+
+    `rows` are read so far, in the order of `key`, up to the one with the key `after`, None before the first.
+    `moved` are keys that rows came to without all of their values: these rows are to be read once more.
+    `position` is where the stream has all that the last rows have. In stage "moved" all rows are read, but
+    for those.
+    """
+
+    oid: int
+    table: str
+    key: RowKey
+    rows: int = 0
+    after: RowKey | None = None
+    moved: tuple[RowKey, ...] = ()
+    position: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
+    stage: ResnapshotStage = "reading"
+
+    def anew(self, key: RowKey) -> "TableResnapshot":
+        """Begin from the first row, by this key."""
+        return replace(self, key=key, after=None, moved=(), stage="reading")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,14 @@
 Streaming fills spools, and reads them at the commit; an output says where they are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from pgcdc_cli.changes.slice import Prepared
+from pgcdc_cli.large_copies import joined
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.types.kernels import Int64s
 
@@ -26,6 +29,22 @@ class Chunk:
     sizes: Int64s
     lsn: Int64s
     offset: int = 0
+
+    @classmethod
+    def join(cls, chunks: "Sequence[Chunk]") -> "Chunk":
+        """Put chunks together, one at least."""
+        if len(chunks) == 1:
+            return chunks[0]
+        return cls(
+            joined([*(chunk.body for chunk in chunks), PADDING]),
+            np.concatenate([chunk.sizes for chunk in chunks]),
+            np.concatenate([chunk.lsn for chunk in chunks]),
+        )
+
+    @property
+    def body(self) -> memoryview:
+        """The messages alone."""
+        return memoryview(self.data)[self.offset : -len(PADDING)]
 
     def __len__(self) -> int:
         return len(self.sizes)

@@ -15,10 +15,9 @@ from typing import Annotated
 import typer
 
 from pgcdc_cli.cli import (
-    candidates,
+    completion,
     demo,
     doctor,
-    help_command,
     publication,
     recvlogical,
     show,
@@ -30,8 +29,10 @@ from pgcdc_cli.cli import (
 )
 from pgcdc_cli.cli.command_tree import (
     ClickCommand,
+    ClickContext,
     ClickError,
     ClickParameter,
+    Command,
     build,
     environment_variable,
     examples,
@@ -96,7 +97,29 @@ status.register(app)
 spark_submit.register(app)
 demo.register(app)
 doctor.register(app)
-help_command.register(app)
+
+
+@app.command(
+    "help",
+    cls=Command,
+    # The first help shows the commands already.
+    hidden=True,
+    epilog=examples("pgcdc help", "pgcdc help stream", "pgcdc help slot create"),
+)
+def help_command(
+    ctx: typer.Context,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="COMMAND", help="One or more words of it.")
+    ] = None,
+) -> None:
+    """Show the help of a command, or of pgcdc itself."""
+    context: ClickContext = ctx.find_root()
+    for number, word in enumerate(words or ()):
+        if not hasattr(context.command, "commands"):
+            context.fail(f"No such command {' '.join((words or [])[: number + 1])!r}.")
+        name, command, _ = context.command.resolve_command(context, [word])
+        context = type(context)(command, info_name=name, parent=context)
+    write(context.get_help())
 
 
 def _print_version(ctx: typer.Context, value: bool) -> None:
@@ -247,8 +270,8 @@ def run(arguments: list[str], program: str = PROGRAM) -> int:
     try:
         if program == recvlogical.PROGRAM:
             status = _invoke(root_command().commands["recvlogical"], program, arguments)
-        elif arguments[:1] == [candidates.COMMAND]:
-            status = candidates.complete(root_command(), arguments[1:])
+        elif arguments[:1] == [completion.COMMAND]:
+            status = completion.complete(root_command(), arguments[1:])
         else:
             status = _invoke(root_command(), PROGRAM, arguments)
         flush()

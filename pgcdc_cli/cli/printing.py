@@ -1,4 +1,4 @@
-"""What reaches the user: data on standard output, talk on standard error.
+"""What reaches the user: data on standard output, on a terminal by way of the pager; talk on standard error.
 
 Neither ever holds a password, or control characters that a terminal would obey.
 """
@@ -6,12 +6,16 @@ Neither ever holds a password, or control characters that a terminal would obey.
 import errno
 import json
 import os
+import shlex
+import signal
+import subprocess
 import sys
 import traceback
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import FrameType
 from typing import Literal, TextIO
 
 from pgcdc_cli import __version__
@@ -237,3 +241,59 @@ def facts(pairs: Iterable[tuple[str, str]]) -> list[str]:
     pairs = list(pairs)
     width = max(len(name) for name, _ in pairs)
     return [f"{name.ljust(width)}  {printable(value)}".rstrip() for name, value in pairs]
+
+
+@contextmanager
+def paged() -> Iterator[None]:
+    """Let standard output go through the pager, if it is a terminal; wait until the reader has done.
+
+    Where PAGER is empty or `cat`, or there is no such program, nothing happens. A reader who leaves early
+    ends the `with` block without an error.
+    """
+    pager = _start_pager() if sys.stdout.isatty() else None
+    if pager is None or pager.stdin is None:
+        yield
+        return
+    flush()
+    terminal = os.dup(1)
+    before = signal.signal(signal.SIGINT, _interrupt_once)
+    try:
+        # Ctrl-C ends what comes, not the reading.
+        with suppress(BrokenPipeError, KeyboardInterrupt):
+            os.dup2(pager.stdin.fileno(), 1)
+            yield
+            flush()
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _return_to(terminal)
+        with suppress(BrokenPipeError):
+            pager.stdin.close()
+        pager.wait()
+        signal.signal(signal.SIGINT, before)
+
+
+def _interrupt_once(_number: int, _frame: FrameType | None) -> None:
+    """End what comes; from then on the keys are the pager's alone, which must not be left behind."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _return_to(terminal: int) -> None:
+    """Let standard output be the terminal again, without what the pager did not take."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    flush()
+    os.dup2(terminal, 1)
+    os.close(terminal)
+
+
+def _start_pager() -> subprocess.Popen[bytes] | None:
+    command = shlex.split(os.environ.get("PAGER", "less"))
+    if not command or command == ["cat"]:
+        return None
+    # It ends at once where all fits the screen, and lets colours through, as git has it.
+    settings = {"LESS": "FRX", **os.environ}
+    with suppress(OSError):
+        return subprocess.Popen(command, stdin=subprocess.PIPE, env=settings)  # noqa: S603 - the user's own
+    return None

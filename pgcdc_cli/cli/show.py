@@ -2,27 +2,128 @@
 
 import json as json_text
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from itertools import chain, islice
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from pgcdc_cli.cli import show_options as options
 from pgcdc_cli.cli import stream_options
-from pgcdc_cli.cli.command_tree import Command, examples, usage_error
-from pgcdc_cli.cli.pager import paged
-from pgcdc_cli.cli.printing import facts, table, text_of, wants_colour, write
+from pgcdc_cli.cli.command_tree import Command, examples, refuse_unmatched, usage_error
+from pgcdc_cli.cli.printing import facts, flush, paged, table, text_of, wants_colour, write
 from pgcdc_cli.cli.target import read_config
-from pgcdc_cli.cli.units import name_and_value
+from pgcdc_cli.cli.units import lsn, name_and_value, whole_number
+from pgcdc_cli.lsn import Lsn
 
 if TYPE_CHECKING:
     from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
+    from pgcdc_cli.reader.change_filter import ChangeFilter
     from pgcdc_cli.reader.directory_reader import StoredChange
     from pgcdc_cli.reader.statistics import Statistics
+
+_WHICH = "Which changes"
+
+_LOOK = 0.5
+"""Seconds between looks at a directory that is followed."""
+
+_OPERATIONS = "IUDTMR"
+
+
+def operation(text: str) -> str:
+    """A letter of `op`."""
+    if len(text) != 1 or text not in _OPERATIONS:
+        raise usage_error(f'"{text}" is none of {", ".join(_OPERATIONS)}')
+    return text
+
+
+def moment(text: str) -> Lsn | datetime:
+    """A position in the log, or a time in ISO form, which is UTC's where it has no zone."""
+    if "/" in text:
+        return lsn(text)
+    try:
+        read = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise usage_error(f'"{text}" is neither an LSN, such as 0/1A2B3C8, nor a time in ISO form') from error
+    return read if read.tzinfo else read.replace(tzinfo=UTC)
+
+
+Paths = Annotated[
+    list[Path], typer.Argument(metavar="PATH", help="Directories or files, shown one after another.")
+]
+Form = Annotated[
+    Literal["pretty", "jsonl", "debezium"] | None,
+    typer.Option("--format", help="Default: pretty on a terminal, else jsonl."),
+]
+Json = Annotated[bool, typer.Option("--json", help="As --format jsonl; with --stat, one object.")]
+Full = Annotated[bool, typer.Option("--full", help="With pretty: shorten no value.")]
+Stat = Annotated[
+    bool,
+    typer.Option("--stat", help="Count only: changes by table, the largest transactions, the time span."),
+]
+Partial = Annotated[
+    bool, typer.Option("--partial", help="Of directories, what isn't finished but durable, too.")
+]
+Follow = Annotated[
+    bool, typer.Option("--follow", help="Of a directory, all that is durable, then what becomes so.")
+]
+Limit = Annotated[
+    int | None, typer.Option(parser=whole_number, metavar="N", help="Only the first N changes.")
+]
+Tail = Annotated[int | None, typer.Option(parser=whole_number, metavar="N", help="Only the last N changes.")]
+Tables = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--table", metavar="PATTERN", rich_help_panel=_WHICH, help="Only tables like this, as in 'public.*'."
+    ),
+]
+Operations = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--op",
+        parser=operation,
+        metavar="OP",
+        rich_help_panel=_WHICH,
+        help="Only I (insert), U (update), D (delete), T (truncate), M (message) or R (row of a snapshot).",
+    ),
+]
+Key = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE", rich_help_panel=_WHICH, help="Only rows with this value, before or after."
+    ),
+]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column", metavar="NAME", rich_help_panel=_WHICH, help="Only changes that may have changed it."
+    ),
+]
+Since = Annotated[
+    Lsn | None,
+    typer.Option(
+        parser=moment, metavar="WHEN", rich_help_panel=_WHICH, help="Commits from this LSN or time on."
+    ),
+]
+Until = Annotated[
+    Lsn | None,
+    typer.Option(
+        parser=moment, metavar="WHEN", rich_help_panel=_WHICH, help="Commits up to this LSN or time."
+    ),
+]
+At = Annotated[
+    Lsn | None,
+    typer.Option(
+        parser=lsn, metavar="LSN", rich_help_panel=_WHICH, help="Only the change, or the commit, at this LSN."
+    ),
+]
+
 
 _HEADINGS = {
     "I": "INSERTS",
@@ -51,23 +152,23 @@ def register(app: typer.Typer) -> None:
 
 
 def show(  # noqa: PLR0913 - a command's options
-    paths: options.Paths,
+    paths: Paths,
     *,
-    form: options.Form = None,
-    json: options.Json = False,
-    full: options.Full = False,
-    stat: options.Stat = False,
-    partial: options.Partial = False,
-    follow: options.Follow = False,
-    limit: options.Limit = None,
-    tail: options.Tail = None,
-    tables: options.Tables = None,
-    operations: options.Operations = None,
-    key: options.Key = None,
-    columns: options.Columns = None,
-    since: options.Since = None,
-    until: options.Until = None,
-    at: options.At = None,
+    form: Form = None,
+    json: Json = False,
+    full: Full = False,
+    stat: Stat = False,
+    partial: Partial = False,
+    follow: Follow = False,
+    limit: Limit = None,
+    tail: Tail = None,
+    tables: Tables = None,
+    operations: Operations = None,
+    key: Key = None,
+    columns: Columns = None,
+    since: Since = None,
+    until: Until = None,
+    at: At = None,
     connector_config: stream_options.ConnectorConfig = None,
     connector_property: stream_options.ConnectorProperty = None,
     record: stream_options.Record = "full",
@@ -96,20 +197,71 @@ def show(  # noqa: PLR0913 - a command's options
             _write(events)
         return
     _check_reading(paths, follow=follow, stat=stat, limit=limit, tail=tail)
-    shown = options.Shown(paths, tables or [], wanted)
+    shown = _Shown(paths, tables or [], wanted)
     changes = shown.follow(tail) if follow else shown.read(partial=partial)
-    chosen = options.first_or_last(changes, limit, None if follow else tail)
+    chosen = _first_or_last(changes, limit, None if follow else tail)
     lines = (
         _statistics(chosen, json=json)
         if stat
         # Of a row whose other changes aren't shown, the one shown last needn't be the one before.
         else map(_printer("jsonl" if json else form, full=full, remember=not (operations or columns)), chosen)
     )
+    whole = False
     with nullcontext() if follow else paged():
         _write(lines)
-    # What --limit left unread may hold more tables.
-    if not follow and next(changes, None) is None:
+        whole = True
+    # What --limit left unread, or who left the pager, may hold more tables.
+    if whole and not follow and next(changes, None) is None:
         shown.refuse_unmatched()
+
+
+class _Shown:
+    """The changes of some files that are wanted: of `tables`, which are patterns, none meaning all."""
+
+    def __init__(self, paths: Sequence[Path], tables: Sequence[str], wanted: "ChangeFilter") -> None:
+        self._paths = paths
+        self._tables = tables
+        self._wanted = wanted
+        self._seen: set[str] = set()
+
+    def read(self, *, partial: bool) -> Iterator["StoredChange"]:
+        """Read all there are."""
+        from pgcdc_cli.reader.directory_reader import read_path
+
+        paths = (read_path(path, self._tables, partial=partial) for path in self._paths)
+        return filter(self._wants, chain.from_iterable(paths))
+
+    def follow(self, tail: int | None) -> Iterator["StoredChange"]:
+        """Read a directory for ever; of what is there already, the last `tail`, or all."""
+        from pgcdc_cli.reader.directory_reader import follow_directory
+
+        newest: deque[StoredChange] | None = None if tail is None else deque(maxlen=tail)
+        for change in follow_directory(self._paths[0], self._tables):
+            if change is None:
+                yield from newest or ()
+                newest = None
+                flush()
+                time.sleep(_LOOK)
+            elif self._wants(change):
+                if newest is None:
+                    yield change
+                else:
+                    newest.append(change)
+
+    def _wants(self, change: "StoredChange") -> bool:
+        self._seen.add(change.table)
+        return self._wanted.wants(change.line)
+
+    def refuse_unmatched(self) -> None:
+        """Refuse patterns that no table fits, once all has been read."""
+        refuse_unmatched([p for p in self._tables if not any(fnmatchcase(t, p) for t in self._seen)])
+
+
+def _first_or_last(
+    changes: Iterator["StoredChange"], limit: int | None, tail: int | None
+) -> Iterator["StoredChange"]:
+    """Leave out what --limit and --tail leave out."""
+    return iter(deque(changes, tail)) if tail is not None else islice(changes, limit)
 
 
 def _write(lines: Iterable[str]) -> None:
@@ -197,8 +349,7 @@ def _printer(form: str | None, *, full: bool, remember: bool) -> Callable[["Stor
 
 
 def _pretty_printer(*, full: bool, remember: bool) -> Callable[["StoredChange"], str]:
-    from pgcdc_cli.formats.earlier_rows import EarlierRows
-    from pgcdc_cli.formats.pretty import render_line, render_message
+    from pgcdc_cli.formats.pretty import EarlierRows, render_line, render_message
     from pgcdc_cli.formats.terminal import Style
     from pgcdc_cli.reader.capture_reader import CapturedMessage
     from pgcdc_cli.reader.stored_file import undecodable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from pgcdc_cli.cli.command_tree import usage_error
 from pgcdc_cli.cli.printing import wants_colour
 from pgcdc_cli.cli.units import name_and_value
-from pgcdc_cli.formats.capabilities import Compression, Layout, Numeric
+from pgcdc_cli.formats.interface import Compression, Layout, Numeric
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

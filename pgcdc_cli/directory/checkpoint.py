@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import cast, get_args
 
-from pgcdc_cli.changes.resnapshot_state import Key, Stage, TableResnapshot
-from pgcdc_cli.changes.slice import LastCommit, Prepared, TableRead
+from pgcdc_cli.changes.slice import LastCommit, Prepared, ResnapshotStage, RowKey, TableRead, TableResnapshot
 from pgcdc_cli.directory.disk import Disk, damaged
 from pgcdc_cli.directory.json_fields import JsonFields, dump, load
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -457,15 +456,15 @@ def _decode_resnapshot(data: object) -> TableResnapshot:
         None if fields.null("after") else _decode_key(fields.items("after")),
         tuple(_decode_key(item) for item in fields.items("moved")),
         fields.lsn("lsn"),
-        cast("Stage", fields.text("stage")),
+        cast("ResnapshotStage", fields.text("stage")),
     )
-    if found.stage not in get_args(Stage):
+    if found.stage not in get_args(ResnapshotStage):
         raise ValueError(f'"{found.stage}" is no stage of a table that is read again')
     fields.end()
     return found
 
 
-def _decode_key(items: object) -> Key:
+def _decode_key(items: object) -> RowKey:
     key = tuple(text for text in items if isinstance(text, str)) if isinstance(items, list) else ()
     if not key or len(key) != len(cast("list[object]", items)):
         raise ValueError("a key is no list of texts")

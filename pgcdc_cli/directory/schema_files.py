@@ -1,10 +1,9 @@
 """The schema files of a directory: each version of each table, as it was decoded."""
 
 from pgcdc_cli.changes.table import TableSchema
-from pgcdc_cli.directory.disk import fsync_each
+from pgcdc_cli.directory.disk import OpenFiles, fsync_each
 from pgcdc_cli.directory.file_names import SCHEMAS, schema_path
 from pgcdc_cli.directory.json_fields import dump
-from pgcdc_cli.directory.open_files import OpenFiles
 
 FORMAT_VERSION = 1
 

@@ -14,9 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from pgcdc_cli.changes.slice import Prepared
-from pgcdc_cli.changes.spool import PADDING, Chunk, FinishedSpool
-from pgcdc_cli.directory.disk import damaged
-from pgcdc_cli.directory.open_files import OpenFiles
+from pgcdc_cli.changes.spool import Chunk, FinishedSpool
+from pgcdc_cli.directory.disk import OpenFiles, damaged
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.large_copies import joined
 from pgcdc_cli.lsn import Lsn
@@ -205,7 +204,7 @@ class SpoolFile:
         self._release(self._held)
         if not pending:
             return
-        data = _encode(_joined(pending))
+        data = _encode(Chunk.join(pending))
         self._folder.append(self._path, data, exists=self._exists)
         self._exists = True
         self._written.append(_ChunkStart(self._size, self._crc32))
@@ -237,17 +236,6 @@ class SpoolFile:
 
 def _size(chunk: Chunk) -> int:
     return len(chunk.data) + _PER_MESSAGE * len(chunk)
-
-
-def _joined(chunks: list[Chunk]) -> Chunk:
-    if len(chunks) == 1:
-        return chunks[0]
-    bodies = [memoryview(chunk.data)[chunk.offset : -len(PADDING)] for chunk in chunks]
-    return Chunk(
-        joined([*bodies, PADDING]),
-        np.concatenate([chunk.sizes for chunk in chunks]),
-        np.concatenate([chunk.lsn for chunk in chunks]),
-    )
 
 
 def _encode(chunk: Chunk) -> list[bytes]:

@@ -19,6 +19,7 @@ A file of logical messages has `_op` (M) to `_seq`, then `transactional`, `prefi
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -37,8 +38,7 @@ from pgcdc_cli.changes.slice import (
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.arrow_file import END_OF_STREAM, MAGIC, ReadAt, file_end
-from pgcdc_cli.formats.capabilities import Capabilities
-from pgcdc_cli.formats.interface import Data, EncodedSlice, Piece
+from pgcdc_cli.formats.interface import Capabilities, Data, EncodedSlice, Piece
 from pgcdc_cli.formats.stamps import INVALID_XID
 from pgcdc_cli.formats.stream_order import MESSAGES, Arrange, Encoded, tables_of
 from pgcdc_cli.types import kernels
@@ -124,9 +124,14 @@ def _groups(batches: Sequence[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]
 
 
 def _piece(batch: Encoded[pa.RecordBatch]) -> Piece:
-    head = MAGIC + batch.rows.schema.serialize().to_pybytes()
-    rows = len(batch.index)
+    head, rows = _head(batch.table), len(batch.index)
     return Piece(batch.target, rows, *batch.commit_range, batch.rows, head, batch.table, batch.unchanged)
+
+
+@lru_cache(4096)
+def _head(table: TableSchema | None) -> bytes:
+    schema = MESSAGE_SCHEMA if table is None else _table_schema(table)
+    return MAGIC + schema.serialize().to_pybytes()
 
 
 ArrowField: TypeAlias = "pa.Field[Any]"
@@ -155,6 +160,7 @@ _MESSAGE_FIELDS: tuple[ArrowField, ...] = (
 MESSAGE_SCHEMA = pa.schema(_MESSAGE_FIELDS, {"format_version": str(FORMAT_VERSION)})
 
 
+@lru_cache(4096)
 def _table_schema(table: TableSchema) -> pa.Schema:
     """Build the schema; its metadata say which version of which table it is."""
     row = _row_fields(table)
@@ -247,14 +253,13 @@ def _filled(fields: Iterable[ArrowField], columns: Mapping[str, ArrowArray], row
 
 def _stamps(operation: str, stamps: Stamps) -> Columns:
     """Make the columns of `STAMP_FIELDS`."""
-    commit_ts: ArrowArray = pa.array(stamps.commit_ts)
     columns: tuple[ArrowArray, ...] = (
         pa.repeat(pa.scalar(operation, pa.string()), len(stamps)),
-        pa.array(stamps.lsn),
-        pa.array(stamps.commit_lsn),
-        commit_ts.view(_COMMIT_TS.type),
-        pa.array(stamps.xid, mask=stamps.xid == INVALID_XID),
-        pa.array(stamps.seq),
+        kernels.numbers(stamps.lsn),
+        kernels.numbers(stamps.commit_lsn),
+        kernels.numbers(stamps.commit_ts, _COMMIT_TS.type),
+        kernels.numbers(stamps.xid, null=stamps.xid == INVALID_XID),
+        kernels.numbers(stamps.seq),
     )
     return {field.name: column for field, column in zip(STAMP_FIELDS, columns, strict=True)}
 

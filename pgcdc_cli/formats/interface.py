@@ -1,18 +1,39 @@
-"""What every format gives to the sinks, and declares to a run of the stream."""
+"""What every format gives to the sinks, and declares to a run of the stream and to the command line."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias
 
-import pyarrow as pa
-
-from pgcdc_cli.changes.slice import Edge, LastCommit, Slice
 from pgcdc_cli.changes.table import TableSchema
-from pgcdc_cli.formats.arrow_file import ReadAt
-from pgcdc_cli.formats.capabilities import Capabilities
 from pgcdc_cli.lsn import Lsn
 
+if TYPE_CHECKING:
+    # The command line's help asks what formats can do, and must be quick: these load numpy and pyarrow.
+    import pyarrow as pa
+
+    from pgcdc_cli.changes.slice import Edge, LastCommit, Slice
+    from pgcdc_cli.formats.arrow_file import ReadAt
+
 Data: TypeAlias = "bytes | memoryview | pa.Buffer | pa.RecordBatch"
+Layout = Literal["table", "stream"]
+Compression = Literal["none", "gzip", "zstd"]
+Numeric = Literal["string", "number"]
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """The options that a format takes.
+
+    `layouts`: "table" for a file a table, which needs a directory; "stream" for everything in one file.
+    `numeric`: is the way in which numeric is written a choice? `transactions`: can begins, commits and
+    the ends of prepared transactions be written? `snapshot`: has it a name for rows that were there before?
+    """
+
+    layouts: tuple[Layout, ...]
+    compressions: tuple[Compression, ...] = ("none",)
+    numeric: bool = False
+    transactions: bool = False
+    snapshot: bool = True
 
 
 class FileFormat(Protocol):
@@ -28,10 +49,10 @@ class FileFormat(Protocol):
         """What ends a file's name."""
 
     @property
-    def tail(self) -> Callable[[ReadAt], bytes] | None:
+    def tail(self) -> "Callable[[ReadAt], bytes] | None":
         """Makes what ends a file from what is in it; None where nothing does."""
 
-    def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
+    def frame(self, data: Sequence[Data]) -> "bytes | memoryview | pa.Buffer":
         """Join what was encoded for one file into bytes that can be appended to it, and cut off again.
 
         That is a compressed frame, an Arrow record batch message, or the bytes themselves.
@@ -53,7 +74,7 @@ class Format(FileFormat, Protocol):
     def restartable(self) -> "Restartable | None":
         """The format itself, where its lines tell of what came before them."""
 
-    def encode(self, slice_: Slice) -> "EncodedSlice":
+    def encode(self, slice_: "Slice") -> "EncodedSlice":
         """Encode the rows of a slice, each file's in stream order."""
         ...
 
@@ -61,7 +82,7 @@ class Format(FileFormat, Protocol):
 class Restartable(Protocol):
     """A format whose lines tell of what came before them, and of an idle stream."""
 
-    def restart(self, database: str, last_commit: LastCommit | None) -> None:
+    def restart(self, database: str, last_commit: "LastCommit | None") -> None:
         """Forget what came after the last edge; `last_commit` is the transaction before it, if any."""
         ...
 
@@ -96,5 +117,5 @@ class EncodedSlice:
     """A slice, encoded. `tables` are all tables it speaks of, for the schema files."""
 
     pieces: tuple[Piece, ...]
-    edge: Edge | None
+    edge: "Edge | None"
     tables: tuple[TableSchema, ...] = ()

@@ -249,6 +249,8 @@ def escape(column: pa.BinaryArray) -> pa.BinaryArray:
     rows = np.flatnonzero(np.diff(np.searchsorted(at, offsets)))
     present = np.zeros(256, np.bool_)
     present[data[at]] = True
+    if len(rows) == len(column):
+        return _rewrite(column, present)
     return _with_rows(column, rows, _rewrite(kernels.take(column, rows), present))
 
 
@@ -260,8 +262,6 @@ def _rewrite(column: pa.BinaryArray, present: NDArray[np.bool_]) -> pa.BinaryArr
 
 
 def _with_rows(column: pa.BinaryArray, rows: NDArray[np.int64], replaced: pa.BinaryArray) -> pa.BinaryArray:
-    if len(rows) == len(column):
-        return replaced
     chosen = np.arange(len(column))
     chosen[rows] = len(column) + np.arange(len(rows))
     return kernels.take(kernels.concat([column, replaced]), chosen)

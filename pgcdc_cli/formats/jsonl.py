@@ -30,8 +30,7 @@ from pgcdc_cli.changes.slice import (
     TruncateChange,
 )
 from pgcdc_cli.changes.table import TableSchema
-from pgcdc_cli.formats.capabilities import Capabilities, Compression, Layout, Numeric
-from pgcdc_cli.formats.interface import Data, EncodedSlice
+from pgcdc_cli.formats.interface import Capabilities, Compression, Data, EncodedSlice, Layout, Numeric
 from pgcdc_cli.formats.json_object import (
     JsonValue,
     Member,

@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from pgcdc_cli.changes.slice import ChangeBatch, FewColumns, FullImage, KeyImage
 from pgcdc_cli.changes.table import TableSchema
-from pgcdc_cli.formats.capabilities import Compression, Layout
-from pgcdc_cli.formats.interface import Data, Piece
+from pgcdc_cli.formats.interface import Compression, Data, Layout, Piece
 from pgcdc_cli.formats.stream_order import MESSAGES, Arrange, Encoded
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import ArrowArray, Booleans, Int64s

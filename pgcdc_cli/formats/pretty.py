@@ -1,23 +1,80 @@
-"""Changes for a person at a terminal, made from the objects of JSON lines or from pgoutput's messages."""
+"""Changes for a person at a terminal, made from the objects of JSON lines or from pgoutput's messages.
+
+What an update replaced that brings no old row, is told by the row as earlier changes of the same run left it.
+"""
 
 import json
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from shutil import get_terminal_size
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import pyarrow as pa
 
 from pgcdc_cli.changes.slice import Slice
-from pgcdc_cli.formats.capabilities import Capabilities
-from pgcdc_cli.formats.earlier_rows import Change, EarlierRows
-from pgcdc_cli.formats.interface import Data, EncodedSlice, Piece
+from pgcdc_cli.formats.interface import Capabilities, Data, EncodedSlice, Piece
 from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.formats.lines import join_bytes
 from pgcdc_cli.formats.terminal import ELLIPSIS, Style, safe, shorten
+from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
+
+Row: TypeAlias = dict[str, Any]
+Change: TypeAlias = dict[str, Any]
+
+_MOST_ROWS = 10_000
+_LONGEST_KEPT = 1_000
+"""Characters; a longer value is not remembered."""
+
+
+class EarlierRows:
+    """Completes the old images of changes, objects of JSON lines, from those before; remembers some rows."""
+
+    def __init__(self) -> None:
+        self._rows: OrderedDict[tuple[str, ...], tuple[Lsn, Row]] = OrderedDict()
+
+    def complete(self, change: Change) -> Change:
+        """Give a change with all old values that are known, and remember the row that it leaves."""
+        if change["op"] == "T":
+            self._forget(change["schema"], change["table"])
+        if change["op"] not in "IRUD" or not change.get("key"):
+            return change
+        earlier = self._take(change)
+        if change["op"] != "D":
+            self._keep(change, earlier)
+        return {**change, "old": earlier | change.get("old", {})} if change["op"] in "UD" else change
+
+    def _take(self, change: Change) -> Row:
+        """Remove the row that a change finds. One that was left later is no earlier row: it is read again."""
+        old = change.get("old", {})
+        key = {name: old.get(name, value) for name, value in change["key"].items()}
+        lsn, row = self._rows.pop(_row_name(change, key), (Lsn(0), {}))
+        return row if lsn < Lsn.parse(change["lsn"]) else {}
+
+    def _keep(self, change: Change, earlier: Row) -> None:
+        unfit = {name.removeprefix("new.") for name in change.get("json_null", ())}
+        sent = {
+            name: value
+            for name, value in change["new"].items()
+            if name not in unfit and not (isinstance(value, str) and len(value) > _LONGEST_KEPT)
+        }
+        known = sent.keys() | set(change.get("unchanged", ()))
+        row = {name: value for name, value in earlier.items() if name in known} | sent
+        self._rows[_row_name(change, change["key"])] = Lsn.parse(change["lsn"]), row
+        if len(self._rows) > _MOST_ROWS:
+            self._rows.popitem(last=False)
+
+    def _forget(self, schema: str, table: str) -> None:
+        for name in [name for name in self._rows if name[:2] == (schema, table)]:
+            del self._rows[name]
+
+
+def _row_name(change: Change, key: Row) -> tuple[str, ...]:
+    return change["schema"], change["table"], json.dumps(key)
+
 
 _JSONL = JsonlFormat(layout="stream", transactions=True)
 

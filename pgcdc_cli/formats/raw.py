@@ -6,11 +6,9 @@ from typing import ClassVar, Literal
 import pyarrow as pa
 
 from pgcdc_cli.changes.slice import Edge
-from pgcdc_cli.formats.capabilities import Capabilities
-from pgcdc_cli.formats.interface import Data, EncodedSlice, Piece
+from pgcdc_cli.formats.interface import Capabilities, Data, EncodedSlice, Piece
 from pgcdc_cli.formats.lines import join_bytes
 from pgcdc_cli.frames import XLOGDATA_HEADER, largest_start, xlogdata_start
-from pgcdc_cli.large_copies import joined
 
 
 class RawFormat:
@@ -29,8 +27,8 @@ class RawFormat:
         A plugin's message doesn't say where a transaction ends, so the edge is the largest start LSN: that
         of a transaction's last message is its end, and the next one may begin before it.
         """
-        messages = [memoryview(frame)[XLOGDATA_HEADER:] for frame in frames]
-        lines = joined([part for message in messages for part in (message, b"\n")])
+        messages = [frame[XLOGDATA_HEADER:] for frame in frames]
+        lines = b"\n".join([*messages, b""])
         first, last = xlogdata_start(frames[0]), largest_start(frames)
         return EncodedSlice((Piece("", len(frames), first, last, lines),), Edge(last, last, 0))
 

@@ -2,8 +2,7 @@
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.arrow import ArrowFormat
-from pgcdc_cli.formats.capabilities import Compression, Layout, Numeric
-from pgcdc_cli.formats.interface import Format
+from pgcdc_cli.formats.interface import Compression, Format, Layout, Numeric
 from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.formats.pretty import PrettyFormat
 from pgcdc_cli.formats.raw import RawFormat

@@ -20,6 +20,12 @@ from pgcdc_cli.types.kernels import Booleans, Int64s
 LARGEST = 2**31 - 1
 """Bytes in one buffer: Arrow's binary offsets have 32 bits. So has CopyData's length: no frame is larger."""
 
+SMALLEST_BATCH, LARGEST_BATCH = 1 << 13, 1 << 16
+"""Messages decoded at once, at most: the cost of a batch vanishes, and they stay in cache.
+
+Where many tables share them, the cost of each table in it counts, and there may be more.
+"""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MessageBuffer:

@@ -12,7 +12,7 @@ one that is prepared do so from its Stream Prepare on: PostgreSQL 15.20 doesn't 
 18.4 do.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
@@ -26,7 +26,7 @@ from pgcdc_cli.large_copies import joined
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.decode import BEGIN, COMMIT
-from pgcdc_cli.pgoutput.message_buffer import MessageBuffer, tag_mask
+from pgcdc_cli.pgoutput.message_buffer import SMALLEST_BATCH, MessageBuffer, tag_mask
 from pgcdc_cli.pgoutput.messages import Tag, Truncate
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.database_text import STRICT, DatabaseText
@@ -168,9 +168,9 @@ class SpooledTransaction:
         self.defined.cut(self._count)
         self.lent.cut(self._count)
 
-    def buffers(self, text: DatabaseText) -> Iterator[MessageBuffer]:
-        """Give the messages back."""
-        for chunk in () if self.spool is None else self.spool.chunks():
+    def buffers(self, text: DatabaseText, batch: Callable[[], int]) -> Iterator[MessageBuffer]:
+        """Give the messages back, as many at a time as `batch` says, if a chunk has no more."""
+        for chunk in () if self.spool is None else _joined(self.spool.chunks(), batch):
             buffer = MessageBuffer.of(chunk, text)
             if self._reopened:
                 self.defined.add((one._replace(order=0) for one in _definitions(buffer, 0)), 0)
@@ -194,13 +194,15 @@ class TransactionEnd:
 class Replay:
     """Gives the assembler messages as they come, and spools.
 
-    `buffer` is the chunk of a spool that is being decoded; `text` says how names are written.
+    `buffer` are the messages of a spool that are being decoded, `batch` how many may be at once; `text` says
+    how names are written.
     """
 
     def __init__(self, assembler: Assembler, text: DatabaseText) -> None:
         self.assembler = assembler
         self._text = text
         self.buffer: MessageBuffer | None = None
+        self.batch = SMALLEST_BATCH
         self._count = 0
         self._outside: dict[int, Definition] = {}
 
@@ -265,7 +267,7 @@ class Replay:
         Without a change in it there is only an edge: in protocol 1, the server doesn't send it at all. Where
         the end position is reached it stops short, and nothing of the transaction was given.
         """
-        buffers = _without_repeats(transaction.buffers(self._text))
+        buffers = _without_repeats(transaction.buffers(self._text, lambda: self.batch))
         first = _up_to_a_change(buffers)
         if first and _has_change(first[-1]):
             whole = chain(_begin(transaction.xid, end, first), first, buffers, _commit(end))
@@ -294,6 +296,18 @@ class Replay:
         newer = [self._outside[oid] for oid, one in spooled.items() if one.order < self._order(oid)]
         if newer:
             yield from self.assembler.assemble(_relations(newer, self._text))
+
+
+def _joined(chunks: Iterable[Chunk], batch: Callable[[], int]) -> Iterator[Chunk]:
+    """Put chunks together, as long as they have no more messages than may be decoded at once."""
+    some: list[Chunk] = []
+    for chunk in chunks:
+        if some and sum(map(len, some)) + len(chunk) > batch():
+            yield Chunk.join(some)
+            some = []
+        some.append(chunk)
+    if some:
+        yield Chunk.join(some)
 
 
 def _tables(buffer: MessageBuffer) -> dict[int, int]:

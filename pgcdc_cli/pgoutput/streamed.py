@@ -99,6 +99,15 @@ class PgoutputDecoder:
         }
 
     @property
+    def batch(self) -> int:
+        """How many messages are best decoded at once; whoever formats them says so."""
+        return self._replay.batch
+
+    @batch.setter
+    def batch(self, size: int) -> None:
+        self._replay.batch = size
+
+    @property
     def in_transaction(self) -> bool:
         """More of a transaction must come before there is an edge."""
         is_prepare = self._block is not None and not self._block.streamed

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from pgcdc_cli.formats.earlier_rows import Change
-from pgcdc_cli.formats.pretty import image, parse_line
+from pgcdc_cli.formats.pretty import Change, image, parse_line
 from pgcdc_cli.lsn import Lsn
 
 Moment: TypeAlias = Lsn | datetime

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pgcdc_cli.formats.earlier_rows import Change
-from pgcdc_cli.formats.pretty import parse_line
+from pgcdc_cli.formats.pretty import Change, parse_line
 
 _LARGEST = 5
 """Transactions that are listed."""

@@ -1,20 +1,43 @@
-"""What COPY ... TO STDOUT sends: rows as they come, many at a time.
+"""What COPY ... TO STDOUT sends: rows as they come, many at a time, with nothing done per row.
 
-Where the connection is encrypted, libpq gives them one by one, and nothing but taking them is done per row:
-libpq documentation, "Functions Associated with the COPY Command".
+libpq gives rows one by one, and that alone takes longer than the server needs to send them. Here they are
+found all at once in what has come to the connection's socket. libpq is idle meanwhile, and finds the
+connection as it left it. Where that is encrypted, libpq does give them one by one, and nothing but taking
+them is done per row. PostgreSQL manual, "Message Formats" and "COPY Operations"; libpq documentation,
+"Functions Associated with the COPY Command".
 """
 
+import os
 import select
+import socket
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+import numpy as np
+import psycopg
+from numpy.typing import NDArray
 from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
-from pgcdc_cli.replication.copy_rows import BYTES, ROWS, TICK, rows_from_socket
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.types import kernels
+from pgcdc_cli.types.kernels import Int64s
 
 Read = TypeVar("Read")
+
+ROWS, BYTES = 32768, 4 << 20
+"""What ends a chunk; one row alone may be larger."""
+
+TICK = 0.25
+"""Seconds without anything, after which rows that came are given out, and it is asked whether to go on."""
+
+HEAD = 5
+"""Bytes before a message's content: its tag, and its length with that of the length itself."""
+
+_COPY_DATA, _ERROR, _READY, _QUERY, _NEWLINE = b"dEZQ\n"
+_LAST_MESSAGE = b"Z\0\0\0\5"
+"""ReadyForQuery, but for the byte that ends it."""
 
 _ENCRYPTED_BY_GSSAPI = (
     b"SELECT encrypted FROM pg_catalog.pg_stat_gssapi WHERE pid = pg_catalog.pg_backend_pid()"
@@ -37,12 +60,128 @@ def _encrypted(pgconn: PGconn) -> bool:
     return pgconn.ssl_in_use or pgconn.exec_(_ENCRYPTED_BY_GSSAPI).get_value(0, 0) == b"t"
 
 
+def rows_from_socket(pgconn: PGconn, statement: bytes, stopped: Callable[[], bool]) -> Iterator[memoryview]:
+    """Yield what `copy_out` does, of a connection that is idle and not encrypted; raises psycopg.Error."""
+    try:
+        with socket.socket(fileno=os.dup(pgconn.socket)) as wire:
+            # It is non-blocking for libpq, too.
+            wire.settimeout(TICK)
+            content = statement + b"\0"
+            wire.sendall(bytes([_QUERY]) + (len(content) + 4).to_bytes(4) + content)
+            yield from _rows(_Incoming(wire, stopped))
+    except OSError as error:
+        raise psycopg.OperationalError(str(error)) from error
+
+
+class _Incoming:
+    """What came over a socket. The buffer has room for a chunk, or for the largest message so far."""
+
+    def __init__(self, wire: socket.socket, stopped: Callable[[], bool]) -> None:
+        self._wire = wire
+        self._stopped = stopped
+        self._buffer = np.empty(BYTES, np.uint8)
+        self._kept = 0
+
+    def receive(self) -> NDArray[np.uint8]:
+        """Add to what was kept until there is a chunk or nothing else comes; gives no more if stopped."""
+        filled, view = self._kept, memoryview(self._buffer.data)
+        while filled < len(view):
+            size = self._receive_into(view[filled:], wait=filled == self._kept)
+            filled += size
+            if not size or view[filled - 6 : filled - 1] == _LAST_MESSAGE:
+                break
+        return self._buffer[: 0 if filled == self._kept else filled]
+
+    def _receive_into(self, view: memoryview, *, wait: bool) -> int:
+        while not self._stopped():
+            try:
+                size = self._wire.recv_into(view)
+            except TimeoutError:
+                if not wait:
+                    return 0
+            else:
+                if not size and wait:
+                    raise psycopg.OperationalError("server closed the connection unexpectedly")
+                return size
+        return 0
+
+    def keep(self, begun: NDArray[np.uint8]) -> None:
+        """Put the beginning of a message in front of what comes next."""
+        needed = _size(begun) if len(begun) >= HEAD else HEAD
+        begun = begun.copy()
+        if needed > len(self._buffer):
+            self._buffer = np.empty(needed, np.uint8)
+        self._buffer[: len(begun)] = begun
+        self._kept = len(begun)
+
+
+class _Rows(NamedTuple):
+    """Row i, with its newline, is `data[starts[i]:ends[i]]`."""
+
+    starts: Int64s
+    ends: Int64s
+
+
+def _rows(incoming: _Incoming) -> Iterator[memoryview]:
+    tag = None
+    while tag != _READY and len(data := incoming.receive()):
+        while len(data):
+            rows = find_rows(data)
+            yield from _chunks(data, rows)
+            data = data[rows.ends[-1] if len(rows.ends) else 0 :]
+            size = _size(data) if len(data) >= HEAD else HEAD
+            if len(data) < size:
+                break
+            tag = int(data[0])
+            if tag == _ERROR:
+                raise _error(data[HEAD:size].tobytes())
+            if tag == _COPY_DATA:
+                raise PgcdcError(ErrorKind.PROTOCOL, "could not decode the rows of a COPY: one is no line")
+            data = data[size:]
+        incoming.keep(data)
+
+
+def find_rows(data: NDArray[np.uint8]) -> _Rows:
+    """Find the rows that `data` begins with, up to one that isn't whole or a message of another kind.
+
+    Each ends with its only newline: those within values are escaped. Another one may only stand in the head
+    of the next message, right behind, where no row can end. What was found is held against the lengths.
+    """
+    newlines = np.flatnonzero(data == _NEWLINE)
+    ends = newlines[np.diff(newlines, prepend=-1) > HEAD] + 1
+    if not len(ends):
+        return _Rows(ends, ends)
+    begins = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+    lengths = np.ndarray((len(data) - 4,), ">u4", data.data, 1, strides=(1,))[begins]
+    whole = (data[begins] == _COPY_DATA) & (lengths == ends - begins - 1)
+    count = len(whole) if whole.all() else int(whole.argmin())
+    return _Rows(begins[:count] + HEAD, ends[:count])
+
+
+def _chunks(data: NDArray[np.uint8], rows: _Rows) -> Iterator[memoryview]:
+    buffer = kernels.buffer(data)
+    for start in range(0, len(rows.starts), ROWS):
+        some = slice(start, start + ROWS)
+        yield memoryview(kernels.contiguous(kernels.pack(buffer, rows.starts[some], rows.ends[some])))
+
+
+def _size(message: NDArray[np.uint8]) -> int:
+    """Give the size of a whole message, of which the head is there."""
+    return 1 + int.from_bytes(message[1:HEAD].tobytes())
+
+
+def _error(content: bytes) -> psycopg.Error:
+    """Make what libpq would of an ErrorResponse: fields with a tag each."""
+    fields: dict[int, bytes | None] = {field[0]: field[1:] for field in content.split(b"\0") if field}
+    return psycopg.DatabaseError((fields.get(ord("M")) or b"").decode(errors="replace"), info=fields)
+
+
 def _rows_from_libpq(pgconn: PGconn, statement: bytes, stopped: Callable[[], bool]) -> Iterator[memoryview]:
     pgconn.send_query(statement)
     wait = _Wait(pgconn, stopped)
     result = _result(pgconn, wait)
     if result is not None and result.status == ExecStatus.COPY_OUT:
-        yield from _chunks(pgconn, wait)
+        yield from _chunks_from_libpq(pgconn, wait)
         result = _result(pgconn, wait)
     while result is not None:
         if result.status != ExecStatus.COMMAND_OK:
@@ -66,7 +205,7 @@ class _Wait:
         return not self._stopped()
 
 
-def _chunks(pgconn: PGconn, wait: _Wait) -> Iterator[memoryview]:
+def _chunks_from_libpq(pgconn: PGconn, wait: _Wait) -> Iterator[memoryview]:
     rows: list[bytes] = []
     append, get = rows.append, pgconn.get_copy_data
     size = room = 0

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pgcdc_cli.changes.resnapshot_state import TableResnapshot
-from pgcdc_cli.changes.slice import Edge, LastCommit, Prepared, TableRead
+from pgcdc_cli.changes.slice import Edge, LastCommit, Prepared, TableRead, TableResnapshot
 from pgcdc_cli.changes.spool import Spools
 from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource
 from pgcdc_cli.formats.interface import EncodedSlice

@@ -6,10 +6,9 @@ from pathlib import PurePath
 from typing import ClassVar
 
 from pgcdc_cli.directory.checkpoint import Checkpoint, FileState, PartialFile
-from pgcdc_cli.directory.disk import Disk, HeldLock, damaged
+from pgcdc_cli.directory.disk import Disk, HeldLock, OpenFiles, damaged
 from pgcdc_cli.directory.file_names import IN_DIRECTORY, PARTIAL, ControlFiles, TableFolders, file_name
 from pgcdc_cli.directory.manifest import decode_segment
-from pgcdc_cli.directory.open_files import OpenFiles
 from pgcdc_cli.directory.schema_files import SchemaFiles
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import EncodedSlice, FileFormat, Piece

@@ -10,9 +10,8 @@ from pathlib import PurePath
 from typing import ClassVar
 
 from pgcdc_cli.directory.checkpoint import Checkpoint, FileState, PartialFile
-from pgcdc_cli.directory.disk import Disk, HeldLock, Stat, damaged
+from pgcdc_cli.directory.disk import Disk, HeldLock, OpenFiles, Stat, damaged
 from pgcdc_cli.directory.file_names import beside
-from pgcdc_cli.directory.open_files import OpenFiles
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import EncodedSlice, FileFormat, Piece
 from pgcdc_cli.sinks.base import SinkSettings

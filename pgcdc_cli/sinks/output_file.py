@@ -13,7 +13,7 @@ from functools import partial
 import pyarrow as pa
 
 from pgcdc_cli.directory.checkpoint import FileState, PartialFile
-from pgcdc_cli.directory.open_files import OpenFiles, folder_of
+from pgcdc_cli.directory.disk import OpenFiles, folder_of
 from pgcdc_cli.formats.interface import Data, FileFormat, Piece
 
 FRAME_SIZE = 1 << 20

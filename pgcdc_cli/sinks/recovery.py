@@ -12,10 +12,9 @@ from dataclasses import replace
 
 from pgcdc_cli.directory import manifest
 from pgcdc_cli.directory.checkpoint import Checkpoint, PartialFile, PendingRotation
-from pgcdc_cli.directory.disk import damaged
+from pgcdc_cli.directory.disk import OpenFiles, damaged, folder_of
 from pgcdc_cli.directory.file_names import MANIFEST, PARTIAL, parse_file_name
 from pgcdc_cli.directory.manifest import Segment, SegmentFile
-from pgcdc_cli.directory.open_files import OpenFiles, folder_of
 
 
 def plan(edge: Checkpoint, kind: str, manifest_size: int) -> PendingRotation:

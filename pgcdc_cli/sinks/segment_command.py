@@ -9,11 +9,10 @@ import subprocess
 from collections.abc import Iterable
 
 from pgcdc_cli.directory import manifest
-from pgcdc_cli.directory.disk import damaged
+from pgcdc_cli.directory.disk import OpenFiles, damaged
 from pgcdc_cli.directory.file_names import HANDED_OVER, MANIFEST
 from pgcdc_cli.directory.json_fields import JsonFields, dump, load
 from pgcdc_cli.directory.manifest import Segment
-from pgcdc_cli.directory.open_files import OpenFiles
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 _FORMAT_VERSION = 1

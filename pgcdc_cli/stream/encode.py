@@ -7,12 +7,15 @@ Frames are decoded and assembled into slices of changes by `pgoutput/streamed.py
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+import pyarrow as pa
+
 from pgcdc_cli.changes.slice import Slice
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
-from pgcdc_cli.formats.interface import EncodedSlice, Format
+from pgcdc_cli.formats.interface import EncodedSlice, Format, Piece
 from pgcdc_cli.formats.raw import RawFormat
 from pgcdc_cli.frames import MESSAGE_TAG, XLOGDATA_HEADER, largest_start, xlogdata_start
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput.message_buffer import LARGEST_BATCH, SMALLEST_BATCH
 from pgcdc_cli.pgoutput.messages import Tag
 from pgcdc_cli.pgoutput.streamed import PgoutputDecoder
 from pgcdc_cli.stream.invalid_text import TextMender
@@ -35,6 +38,34 @@ _GOES_ON = frozenset(
 )
 """What is never the last message of a transaction or streamed block."""
 
+_FEW_ROWS, _MANY_ROWS = 64, 256
+"""Rows of a table and shape, on average: each such group of a batch has its price, whatever is in it."""
+
+_LARGEST_OUTPUT = 32 << 20
+"""Bytes that should come of one full batch, at most."""
+
+
+def next_batch(size: int, decoded: Slice, encoded: EncodedSlice) -> int:
+    """Say how many messages are best taken at once after such a slice of a batch of this size.
+
+    More where its rows are divided among many tables, which cost more than the rows; fewer where that is
+    over, or what comes of them is large.
+    """
+    rows, groups = sum(map(len, decoded.changes)), len(decoded.changes)
+    if not rows:
+        return size
+    output = sum(map(_size, encoded.pieces)) * size // rows
+    if rows > groups * _MANY_ROWS or output > _LARGEST_OUTPUT:
+        return max(size // 2, SMALLEST_BATCH)
+    is_full = rows >= size // 4
+    if is_full and rows < groups * _FEW_ROWS and 2 * output <= _LARGEST_OUTPUT:
+        return min(2 * size, LARGEST_BATCH)
+    return size
+
+
+def _size(piece: Piece) -> int:
+    return piece.data.nbytes if isinstance(piece.data, pa.RecordBatch) else len(piece.data)
+
 
 def portions(frames: Sequence[bytes], size: int | None) -> Iterator[Sequence[bytes]]:
     """Divide frames where a transaction ends, each time there are `size` bytes of them; None for never."""
@@ -54,8 +85,11 @@ def portions(frames: Sequence[bytes], size: int | None) -> Iterator[Sequence[byt
 class FrameEncoder(Protocol):
     """Encodes the frames of one connection; `ended` once the end position or count is reached.
 
-    `in_transaction`: this is no edge.
+    `in_transaction`: this is no edge. `batch` is how many frames are best encoded at once.
     """
+
+    @property
+    def batch(self) -> int: ...
 
     @property
     def in_transaction(self) -> bool: ...
@@ -89,6 +123,10 @@ class ChangeEncoder:
         self._look_at = look_at
 
     @property
+    def batch(self) -> int:
+        return self._decoder.batch
+
+    @property
     def in_transaction(self) -> bool:
         return self._decoder.in_transaction
 
@@ -107,7 +145,9 @@ class ChangeEncoder:
         """
         try:
             for decoded in self._decoder.slices(frames):
-                yield self._encode(self._look_at(decoded), frames)
+                encoded = self._encode(self._look_at(decoded), frames)
+                self._decoder.batch = next_batch(self._decoder.batch, decoded, encoded)
+                yield encoded
         except (PgcdcError, MemoryError):
             raise
         except Exception as error:
@@ -151,6 +191,7 @@ class RawEncoder:
     another ended has its first message at the same position.
     """
 
+    batch = SMALLEST_BATCH
     in_transaction = False
 
     def __init__(self, encoding: RawFormat, until: Lsn | None) -> None:

@@ -10,11 +10,8 @@ from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.stream.encode import FrameEncoder
 from pgcdc_cli.stream.settings import RunEnd
 
-BATCH = 8192
-"""Frames decoded at once, at most: the cost per batch vanishes, and they stay in cache."""
-
-BATCH_BYTES = 1 << 20
-"""Bytes of a batch that is large enough, however few its frames."""
+FRAME_BYTES = 128
+"""Bytes of a frame up to which a batch has as many as it may; of larger ones, fewer are enough."""
 
 GATHER = 0.005
 """Seconds to wait for more of an open transaction before what is there is decoded."""
@@ -49,7 +46,7 @@ class BatchReceiver:
         """Take a batch: what is there, but not too little of a busy stream, and no half transaction."""
         if self._failure is not None:
             raise self._failure
-        received = self._connection.receive(BATCH, TICK)
+        received = self._connection.receive(self._encoder.batch, TICK)
         if received.frames:
             received = self._completed(self._paced(received))
             self._taken = time.monotonic()
@@ -72,11 +69,13 @@ class BatchReceiver:
     def _completed(self, received: Received) -> Received:
         """Wait for the rest of a transaction, half of which is of no use, while it comes at once."""
         until = time.monotonic() + TICK
+        batch = self._encoder.batch
         size = sum(map(len, received.frames))
         while self._encoder.awaits_more(received.frames[-1]) and not (
             self._ends_with(received) or self._must_end()
         ):
-            if len(received.frames) >= BATCH or size >= BATCH_BYTES or time.monotonic() >= until:
+            is_full = len(received.frames) >= batch or size >= batch * FRAME_BYTES
+            if is_full or time.monotonic() >= until:
                 break
             time.sleep(NAP)
             more = self._more(received, GATHER)
@@ -89,7 +88,7 @@ class BatchReceiver:
     def _more(self, received: Received, timeout: float) -> Received | None:
         """Add what comes by then; None for nothing. An error waits until what came before it is written."""
         try:
-            later = self._connection.receive(BATCH - len(received.frames), timeout)
+            later = self._connection.receive(self._encoder.batch - len(received.frames), timeout)
         except PgcdcError as error:
             self._failure = error
             return None

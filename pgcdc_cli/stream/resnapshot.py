@@ -9,23 +9,31 @@ behind that. Why this comes to what the source has is said in `docs/snapshots.md
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
 import psycopg
 
-from pgcdc_cli.changes.resnapshot_moves import StreamedTables
-from pgcdc_cli.changes.resnapshot_state import Key, TableResnapshot
 from pgcdc_cli.changes.selection import NamePattern
-from pgcdc_cli.changes.slice import Edge, Slice, SnapshotPosition
+from pgcdc_cli.changes.slice import (
+    ChangeBatch,
+    Edge,
+    KeyImage,
+    RowKey,
+    Slice,
+    SnapshotPosition,
+    TableResnapshot,
+    texts_of,
+)
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.relations import Describe
 from pgcdc_cli.sinks.base import Sink
-from pgcdc_cli.stream.resnapshot_session import Look, ResnapshotSession
+from pgcdc_cli.stream.resnapshot_session import Look, ResnapshotSession, Visibility
 from pgcdc_cli.stream.snapshot import Stamper, snapshot_batch
 from pgcdc_cli.stream.snapshot_session import Columns
 from pgcdc_cli.stream.snapshot_tables import SnapshotTable, Wanted, find_tables
@@ -44,6 +52,9 @@ TURN = 1.0
 
 ATTEMPTS, PAUSE = 20, 0.005
 """How often, and after how many seconds, it is looked whether what the stream brought is seen by now."""
+
+MOST_MOVED = 10_000
+"""Keys of rows to be read once more, at most: a checkpoint has to hold them. Beyond, all is read anew."""
 
 RETRY = 0.5
 """Seconds until what could not be read is tried again."""
@@ -295,7 +306,7 @@ class Resnapshot:
             rows, size, last = rows + len(batch), size + received, columns
         return _Written(rows, size, last)
 
-    def _key(self, table: SnapshotTable, columns: Columns) -> Key:
+    def _key(self, table: SnapshotTable, columns: Columns) -> RowKey:
         """Give the key of the last of these rows."""
         where = {column.name: index for index, column in enumerate(table.schema.columns)}
         values = [columns[where[name]][-1].as_py() for name in table.schema.key or ()]
@@ -335,3 +346,76 @@ def _begun(table: TableSchema, before: TableResnapshot | None) -> TableResnapsho
     if before is None:
         return TableResnapshot(table.oid, table.display, key)
     return before if before.key == key or before.stage == "done" else before.anew(key)
+
+
+class StreamedTables:
+    """What one connection brought of the tables that are being read: `xids` of their transactions.
+
+    `tables` by OID; a slice that adds rows that moved says so with its edge. `codec` is the text's.
+    """
+
+    def __init__(self, codec: str) -> None:
+        self.tables: dict[int, TableResnapshot] = {}
+        self.xids: set[int] = set()
+        self._codec = codec
+        self._changed = False
+
+    @property
+    def state(self) -> tuple[TableResnapshot, ...]:
+        """All of them, for an edge."""
+        return tuple(self.tables.values())
+
+    def follow(self, slice_: Slice) -> Slice:
+        """Note what a slice has of these tables."""
+        for batch in slice_.changes:
+            one = self.tables.get(batch.table.oid)
+            if one is not None and one.stage != "done":
+                self.xids.update(np.unique(batch.stamps.xid).tolist())
+                self._note(one, batch)
+        if slice_.edge is None or not self._changed:
+            return slice_
+        self._changed = False
+        return replace(slice_, edge=replace(slice_.edge, resnapshots=self.state))
+
+    def forget_seen(self, seen: Visibility) -> None:
+        """Keep of the transactions those that a snapshot doesn't see."""
+        self.xids = {xid for xid in self.xids if not seen.sees(xid)}
+
+    def _note(self, one: TableResnapshot, batch: ChangeBatch) -> None:
+        if one.after is None or not _came_without_values(batch):
+            # As long as nothing is read, everything is yet to be.
+            return
+        found = list(_keys(batch, one.key, self._codec))
+        moved = dict.fromkeys([*one.moved, *(key for key in found if key is not None)])
+        unknown = None in found or len(moved) > MOST_MOVED
+        self.tables[one.oid] = one.anew(one.key) if unknown else replace(one, moved=tuple(moved))
+        self._changed = True
+
+
+def _came_without_values(batch: ChangeBatch) -> bool:
+    """Are there rows that are new under their key, and lack values?
+
+    An update that changes no key is of a row that was, or will be, read. One under replica identity FULL has
+    all values of the old row.
+    """
+    comes = batch.operation == "I" or isinstance(batch.old, KeyImage)
+    return batch.operation != "R" and comes and batch.lacks_any
+
+
+def _keys(batch: ChangeBatch, names: Sequence[str], codec: str) -> Iterator[RowKey | None]:
+    """Give the keys of a batch's rows that lack values; None where a part of it isn't known."""
+    assert batch.new is not None
+    masks = [mask for mask in batch.new.unchanged if mask is not None]
+    where = {column.name: index for index, column in enumerate(batch.table.columns)}
+    columns = [_values(batch, where[name]) for name in names if name in where]
+    for number in np.flatnonzero(np.logical_or.reduce(masks)).tolist():
+        values = [value for column in columns if (value := column[number]) is not None]
+        yield tuple(value.decode(codec) for value in values) if len(values) == len(names) else None
+
+
+def _values(batch: ChangeBatch, index: int) -> list[bytes | None]:
+    """Give a column of the key; what is not sent of it is as it was."""
+    assert batch.new is not None
+    new = texts_of(batch.new.columns, index) or []
+    old = None if batch.old is None else texts_of(batch.old.columns, index)
+    return new if old is None else [old[n] if value is None else value for n, value in enumerate(new)]

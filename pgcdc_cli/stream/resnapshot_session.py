@@ -1,12 +1,13 @@
 """One connection that looks at tables again and again: each time at what is there at that moment."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import sql
 
-from pgcdc_cli.changes.resnapshot_state import TableResnapshot, Visibility
+from pgcdc_cli.changes.slice import TableResnapshot
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.session import server_failure
 from pgcdc_cli.stream.snapshot_session import Columns, SnapshotSession
@@ -43,6 +44,29 @@ WITH RECURSIVE types AS (
 SELECT set_config('search_path', 'pg_catalog, ' || string_agg(DISTINCT quote_ident(n.nspname), ', '), true)
 FROM types JOIN pg_type t USING (oid) JOIN pg_namespace n ON n.oid = t.typnamespace
 """
+
+
+_XIDS = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class Visibility:
+    """Which transactions a snapshot sees: those before `xmin`, and before `xmax` but for `running`."""
+
+    xmin: int
+    xmax: int
+    running: frozenset[int]
+
+    @classmethod
+    def parse(cls, text: str) -> "Visibility":
+        """Read a `pg_snapshot`, such as `10:20:10,14`."""
+        xmin, xmax, running = text.split(":")
+        return cls(int(xmin), int(xmax), frozenset(int(xid) % _XIDS for xid in running.split(",") if xid))
+
+    def sees(self, xid: int) -> bool:
+        """Say whether a transaction, as the stream names it, without its epoch, has ended before."""
+        beyond = (xid - self.xmax) % _XIDS < _XIDS // 2
+        return not beyond and xid not in self.running
 
 
 class Look(NamedTuple):

@@ -8,9 +8,7 @@ from functools import partial
 
 from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.catalog.table_facts import describe_alone
-from pgcdc_cli.changes.resnapshot_moves import StreamedTables
 from pgcdc_cli.changes.slice import Slice
-from pgcdc_cli.changes.table_starts import TableStarts
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.formats.interface import Format
 from pgcdc_cli.formats.raw import RawFormat
@@ -28,18 +26,20 @@ from pgcdc_cli.stream.invalid_text import TextMender
 from pgcdc_cli.stream.loop import Heartbeats, SliceWriter, StreamLoop
 from pgcdc_cli.stream.receive import TICK
 from pgcdc_cli.stream.reconnect import RetryPolicy
-from pgcdc_cli.stream.resnapshot import Output, Resnapshot, Source
+from pgcdc_cli.stream.resnapshot import Output, Resnapshot, Source, StreamedTables
 from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals, SnapshotPlan, StreamSettings
-from pgcdc_cli.stream.snapshot import Begun, SlotSnapshot, Snapshot
+from pgcdc_cli.stream.snapshot import Begun, SlotSnapshot, Snapshot, TableStarts
 from pgcdc_cli.stream.snapshot_tables import Wanted, find_tables, rows_to_come
-from pgcdc_cli.stream.start import RunStart
-from pgcdc_cli.stream.timeline import TimelineWatch
+from pgcdc_cli.stream.start import RunStart, TimelineWatch
 from pgcdc_cli.types.database_text import DatabaseText, InvalidText
 
 log = logging.getLogger("pgcdc")
 
 _SILENCE = 1.5
-"""Seconds: a walsender answers a CopyDone at once, or goes on sending what it was about to."""
+"""Seconds: a walsender answers a CopyDone at once, or goes on sending what it was about to.
+
+One that reads through much of which nothing is published notices later that we are gone, as on a dead wire.
+"""
 
 
 class StreamRun:
@@ -184,10 +184,10 @@ class StreamRun:
     def _part(self, connection: ReplicationConnection) -> None:
         """End the stream. All is durable by now: that the server doesn't hear of it is no failure.
 
-        With a checkpoint nothing comes twice for that, so a dead wire holds up no end; without one it does.
+        With a checkpoint nothing comes twice for that: a dead wire holds up no end that a signal asks for.
         """
         try:
-            patience = _SILENCE if self._sink.checkpoint else NEVER
+            patience = _SILENCE if self._signals.stop and self._sink.checkpoint else NEVER
             if not connection.finish(patience=patience):
                 log.info("the server took too long to confirm the end")
         except PgcdcError as error:

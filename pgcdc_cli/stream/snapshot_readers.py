@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import psycopg
 
-from pgcdc_cli.replication.copy_rows import TICK
+from pgcdc_cli.replication.copy_out import TICK
 from pgcdc_cli.replication.session import server_failure
 from pgcdc_cli.stream.snapshot_session import Columns, SnapshotSession
 from pgcdc_cli.stream.snapshot_tables import TablePart

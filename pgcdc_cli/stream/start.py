@@ -1,9 +1,10 @@
 """Where a stream begins, and whether it may: publication, slot, source and position.
 
-Looked at before START_REPLICATION, whose refusals say less.
+Looked at before START_REPLICATION, whose refusals say less; the source again where a standby is promoted.
 """
 
 import logging
+from typing import Self
 
 from pgcdc_cli.catalog import Catalog, Slot
 from pgcdc_cli.changes.selection import Selection
@@ -269,3 +270,46 @@ def _misfit(slot: Slot, database: str, *, decodes: bool, keeps_prepared: bool) -
     if slot.two_phase and not keeps_prepared:
         return "it sends prepared transactions, and nothing keeps them: use -f, -D or --two-phase-at prepare"
     return None
+
+
+class TimelineWatch:
+    """Looks whether the standby that we stream from is promoted: to the stream nobody says so.
+
+    Asked before what came is written, a second connection tells of a new timeline before anything of it is in
+    the output. Any other server would have to restart for a new timeline; it isn't asked.
+    """
+
+    def __init__(self, start: RunStart, sink: Sink, signals: Signals) -> None:
+        self._start = start
+        self._sink = sink
+        self._signals = signals
+        self._asked: ReplicationConnection | None = None
+        self._timeline = 0
+
+    def begin(self, stream: ReplicationConnection, identity: SystemIdentity) -> Self:
+        """Watch the server of a stream that has not begun yet."""
+        self._timeline = identity.timeline
+        if stream.in_recovery:
+            with self._signals.interruptible():
+                self._asked = stream.beside()
+        return self
+
+    def follow(self) -> None:
+        """Take a new timeline into the checkpoint, if it has our position: SOURCE_CHANGED."""
+        if self._asked is None:
+            return
+        was_standby = self._asked.in_recovery
+        with self._signals.interruptible():
+            identity = self._asked.identify_system()
+        if identity.timeline != self._timeline:
+            self._timeline = identity.timeline
+            self._sink.flush()
+            self._start.prepare(self._asked, identity)
+        if not was_standby:
+            self.close()
+
+    def close(self) -> None:
+        """Watch no more."""
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            asked.close()

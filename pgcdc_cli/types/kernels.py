@@ -24,6 +24,7 @@ ArrayT = TypeVar("ArrayT", bound=ArrowArray)
 
 # Made once: without a type, pyarrow looks for pandas each time, which takes longer than most batches.
 _FALSE = pa.scalar(False)
+_INT64 = pa.int64()
 
 INT32_MAX = 2**31 - 1
 
@@ -109,6 +110,13 @@ def binary(values: Sequence[str | bytes | None]) -> pa.BinaryArray:
     return pa.array(values, pa.binary())
 
 
+def numbers(values: Int64s, arrow: pa.DataType = _INT64, null: Booleans | None = None) -> ArrowArray:
+    """Take values for an array, of a type that has 64 bits; `null` says which are."""
+    # `pa.array` looks for pandas each time, which takes longer than most batches.
+    validity = None if null is None or not null.any() else buffer(np.packbits(~null, bitorder="little"))
+    return pa.Array.from_buffers(arrow, len(values), [validity, buffer(values)])
+
+
 def lists(offsets: NDArray[np.int32], values: ArrowArray, absent: Booleans) -> ArrowArray:
     """Divide values into n lists by n + 1 offsets; null where `absent`."""
     make = cast("Any", pa.ListArray.from_arrays)
@@ -186,6 +194,10 @@ def replace_where(values: ArrayT, mask: Booleans, value: bytes) -> ArrayT:
     return cast("ArrayT", pc.call_function("if_else", [pa.array(mask), replacement, values]))
 
 
+def choose(mask: Booleans, where: ArrayT, elsewhere: ArrayT) -> ArrayT:
+    return cast("ArrayT", pc.call_function("if_else", [pa.array(mask), where, elsewhere]))
+
+
 def coalesce(first: ArrayT, second: "ArrowArray | pa.Scalar[Any]") -> ArrayT:
     return cast("ArrayT", pc.call_function("coalesce", [first, second]))
 
@@ -205,6 +217,19 @@ def replace_pattern(column: pa.BinaryArray, pattern: str, new: str) -> pa.Binary
     """Replace every match of the RE2 pattern."""
     options = pc.ReplaceSubstringOptions(pattern, new)
     return cast("pa.BinaryArray", pc.call_function("replace_substring_regex", [column], options))
+
+
+def find(column: ArrowArray, text: bytes) -> Int64s:
+    """Say at which byte each value has this text first; -1 where it has none. None may be null."""
+    options = pc.MatchSubstringOptions(text)  # type: ignore[arg-type]
+    found = cast("ArrowArray", pc.call_function("find_substring", [column], options))
+    return found.cast(pa.int64()).to_numpy()
+
+
+def without_end(column: pa.StringArray, characters: str) -> pa.StringArray:
+    """Leave out these characters at the end of each value."""
+    options = pc.TrimOptions(characters)
+    return cast("pa.StringArray", pc.call_function("ascii_rtrim", [column], options))
 
 
 def without_start(column: pa.BinaryArray, count: int) -> pa.BinaryArray:

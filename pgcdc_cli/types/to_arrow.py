@@ -42,6 +42,7 @@ import numpy as np
 import pyarrow as pa
 
 from pgcdc_cli.types import kernels
+from pgcdc_cli.types.array_literals import split_arrays
 from pgcdc_cli.types.kernels import ArrowArray, Booleans, as_mask, as_text
 from pgcdc_cli.types.pg_type import TYPES, PgType
 
@@ -317,15 +318,6 @@ def _zone_seconds(zone: str) -> int:
     return -offset if zone[0] == "-" else offset
 
 
-_ARRAY_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-_ARRAY_TOKEN = {
-    delimiter: re.compile(
-        rf'(?:"([^"\\]*(?:\\.[^"\\]*)*)"|([^"\\{{}}{delimiter}]+))([{delimiter}}}])', re.DOTALL
-    )
-    for delimiter in ",;"
-}
-
-
 @dataclass(frozen=True, slots=True)
 class ArrayOf:
     """Lists of what `element` gives."""
@@ -338,44 +330,14 @@ class ArrayOf:
         return pa.list_(self.element.arrow)
 
     def __call__(self, column: pa.BinaryArray) -> Typed:
-        texts = as_text(column).to_pylist()
-        parsed = [None if text is None else parse_array(text, self.delimiter) for text in texts]
-        flat = [element for elements in parsed if elements is not None for element in elements]
-        offsets = np.zeros(len(texts) + 1, np.int32)
-        np.cumsum([0 if elements is None else len(elements) for elements in parsed], out=offsets[1:])
-        values, unfit_elements = self.element(kernels.binary(flat))
-        absent = np.array([elements is None for elements in parsed], np.bool_)
+        elements = split_arrays(column, self.delimiter)
+        values, unfit_elements = self.element(elements.texts)
+        unfit = elements.irregular
         if unfit_elements is not None:
-            absent[np.searchsorted(offsets, np.flatnonzero(unfit_elements), side="right") - 1] = True
-        lists = kernels.lists(offsets, values, absent)
-        unfit = absent & np.array([text is not None for text in texts], np.bool_)
+            unfit = unfit | elements.rows_with(unfit_elements)
+        absent = unfit | as_mask(column.is_null())
+        lists = kernels.lists(elements.offsets.astype(np.int32), values, absent)
         return Typed(lists, unfit if unfit.any() else None)
-
-
-def parse_array(text: str, delimiter: str = ",") -> list[str | None] | None:
-    """Split one array literal into its elements' texts; None if it isn't of one dimension from 1.
-
-    `delimiter` is the element type's `pg_type.typdelim`.
-    """
-    if not text.startswith("{"):
-        return None
-    if text == "{}":
-        return []
-    elements: list[str | None] = []
-    at, token = 1, _ARRAY_TOKEN[delimiter]
-    while match := token.match(text, at):
-        quoted, bare, end = match.groups()
-        elements.append(_array_element(quoted, bare))
-        at = match.end()
-        if end == "}":
-            return elements if at == len(text) else None
-    return None
-
-
-def _array_element(quoted: str | None, bare: str | None) -> str | None:
-    if quoted is None:
-        return None if bare == "NULL" else bare
-    return _ARRAY_ESCAPE.sub(r"\1", quoted) if "\\" in quoted else quoted
 
 
 _TEXT = Plain(pa.string())

@@ -29,7 +29,7 @@ from spark_data import FORMATS, Changes, Directory, changes, rows, table
 from spark_plain import rewrite
 
 import pgcdc_cli
-from pgcdc_cli.spark.jvm import java_settings
+from pgcdc_cli.spark.launch import java_settings
 from pgcdc_cli.spark.packages import DELTA, ICEBERG, NOT_NEEDED
 from pgcdc_cli.spark.pgcdc_merge.job import LAKES, merge
 from pgcdc_cli.spark.pgcdc_merge.lake import SETTINGS, STATIC, LakeTable, new_session

@@ -105,10 +105,10 @@ WORKLOADS = {
     "updates": Workload(
         "updates and deletes, REPLICA IDENTITY FULL", FULL_TABLE, UPDATE_AND_DELETE, 100, 0.4
     ),
-    "types": inserts("22 columns, each of another type", list(TYPES.items()), 0.2),
-    "wide": inserts("60 columns of all these types", list(islice(cycle(TYPES.items()), 60)), 0.05),
-    "text": inserts("1 kB of text that needs escaping", [("text", ESCAPED)], 0.1),
-    "jsonb": inserts("5 kB of jsonb", [("jsonb", LARGE_JSON)], 0.02),
-    "arrays": inserts("three arrays, of 35 elements in all", list(ARRAYS.items()), 0.1),
-    "tables": Workload("1,000 tables in turn, 1,000 rows a transaction", MANY_TABLES, ROUND_ROBIN, 1000, 0.2),
+    "types": inserts("22 columns, each of another type", list(TYPES.items()), 0.5),
+    "wide": inserts("60 columns of all these types", list(islice(cycle(TYPES.items()), 60)), 0.15),
+    "text": inserts("1 kB of text that needs escaping", [("text", ESCAPED)], 0.3),
+    "jsonb": inserts("5 kB of jsonb", [("jsonb", LARGE_JSON)], 0.08),
+    "arrays": inserts("three arrays, of 35 elements in all", list(ARRAYS.items()), 0.3),
+    "tables": Workload("1,000 tables in turn, 1,000 rows a transaction", MANY_TABLES, ROUND_ROBIN, 1000, 0.4),
 }

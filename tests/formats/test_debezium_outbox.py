@@ -11,8 +11,8 @@ from debezium_tools import records, started
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats import lines as few
-from pgcdc_cli.formats.debezium import outbox_records
-from pgcdc_cli.formats.debezium.outbox_expansion import Expansion
+from pgcdc_cli.formats.debezium import transformed_records
+from pgcdc_cli.formats.debezium.outbox import Expansion
 from pgcdc_cli.formats.debezium.properties import connector_config
 
 PLAIN = {
@@ -84,7 +84,7 @@ def test_topics_are_what_the_replacement_makes_of_the_route(stream):
 
 
 def test_other_changes_than_inserts_are_left_out_and_updates_are_said_once(outbox, caplog):
-    outbox_records._refuse.cache_clear()
+    transformed_records._refuse.cache_clear()
     whole = full(ROWS[:1])
     changes = [change(outbox, "D", [2], old=whole), *(change(outbox, "U", [i], ROWS[:1]) for i in (3, 4))]
     with caplog.at_level(logging.WARNING, "pgcdc"):

@@ -89,6 +89,20 @@ def test_a_decimal_without_precision_has_a_scale_of_its_own(value):
     assert found["scale"] == 0 or unscaled % 10
 
 
+NUMERICS = st.one_of(
+    st.sampled_from([None, "0", "0.000", "-0.50", "100", "99999999999999999", "-0.00000000000000001", "NaN"]),
+    st.from_regex(r"-?(0|[1-9]\d{0,19})(\.\d{1,20})?", fullmatch=True),
+)
+
+
+@MANY
+@given(st.lists(NUMERICS, max_size=8))
+def test_decimals_without_precision_are_the_same_at_once_and_one_by_one(texts):
+    each = field("numeric").to_json.each
+    alone = [None if text is None else each(text) for text in texts]
+    assert tokens("numeric", texts) == [None if one is None else one.decode() for one in alone]
+
+
 @pytest.mark.parametrize(("mode", "token"), [("string", '"NAN"'), ("double", '"NaN"'), ("precise", None)])
 def test_a_numeric_that_is_no_number(mode, token):
     assert tokens("numeric", ["NaN", "1.5"], decimal_handling_mode=mode)[0] == token

@@ -9,8 +9,7 @@ from rows import events, to_slice
 from pgcdc_cli.changes.origin import Origin
 from pgcdc_cli.changes.slice import Boundaries, MessageChange, Slice, TransactionBoundary, TruncateChange
 from pgcdc_cli.changes.table import ReplicaIdentity
-from pgcdc_cli.formats.earlier_rows import EarlierRows
-from pgcdc_cli.formats.pretty import PrettyFormat, render_line, render_message
+from pgcdc_cli.formats.pretty import EarlierRows, PrettyFormat, render_line, render_message
 from pgcdc_cli.formats.terminal import Style, safe, shorten
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
@@ -150,7 +149,7 @@ def test_a_row_is_followed_when_its_key_changes_and_keeps_what_was_not_sent():
 
 
 def test_only_the_newest_rows_are_remembered(monkeypatch):
-    monkeypatch.setattr("pgcdc_cli.formats.earlier_rows._ROWS", 2)
+    monkeypatch.setattr("pgcdc_cli.formats.pretty._MOST_ROWS", 2)
     rows = [row("I", number, "a") for number in (1, 2, 3)]
     assert shown(*rows, row("U", 1, "b"), row("U", 3, "b"))[3:] == [
         "UPDATE s.t id=1  note=? -> b  0/4",

@@ -8,11 +8,11 @@ from pgcdc_cli.pgoutput.prepared import PreparedPolicy
 from pgcdc_cli.pgoutput.streamed import PgoutputDecoder
 
 
-def connection(spools, *, skip_before=0, known=(), **policy):
-    """A decoder that gathers its warnings in `warnings`."""
+def connection(spools, *, skip_before=0, known=(), batch=1, **policy):
+    """A decoder that gathers its warnings in `warnings`, and reads a spool chunk for chunk."""
     warnings = []
     assembler = Assembler(describe, skip_before=Lsn(skip_before), boundaries=True)
     given_policy = PreparedPolicy(known=known, warn=warnings.append, **policy)
     decoder = PgoutputDecoder(assembler, spools, given_policy, skip_before=Lsn(skip_before))
-    decoder.warnings = warnings
+    decoder.warnings, decoder.batch = warnings, batch
     return decoder

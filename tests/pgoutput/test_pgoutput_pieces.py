@@ -11,8 +11,7 @@ from pgoutput_strategies import cuts, mutations, streams
 from scale import examples
 
 from pgcdc_cli.directory import spool_file
-from pgcdc_cli.directory.disk import Disk
-from pgcdc_cli.directory.open_files import OpenFiles
+from pgcdc_cli.directory.disk import Disk, OpenFiles
 from pgcdc_cli.directory.spool_file import SpoolFolder
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.lsn import Lsn

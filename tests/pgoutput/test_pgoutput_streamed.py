@@ -12,8 +12,7 @@ from pgoutput_reference import flat
 from pgcdc_cli.changes.origin import Origin
 from pgcdc_cli.changes.slice import Prepared
 from pgcdc_cli.directory import spool_file
-from pgcdc_cli.directory.disk import Disk
-from pgcdc_cli.directory.open_files import OpenFiles
+from pgcdc_cli.directory.disk import Disk, OpenFiles
 from pgcdc_cli.directory.spool_file import SpoolFolder
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.frames import XLOGDATA_HEADER
@@ -63,6 +62,18 @@ def test_nothing_shows_before_the_commit(spools, tmp_path):
     assert values(slices) == [(b"1", b"a")]
     assert end.edge.end_lsn == 1010
     assert not list(tmp_path.glob("spool/*")), "a spool ends with its transaction"
+
+
+@pytest.mark.parametrize(("batch", "slices"), [(1, 7), (3, 3), (100, 1)])
+def test_a_spool_is_read_as_many_messages_at_a_time_as_are_wanted(spools, monkeypatch, batch, slices):
+    monkeypatch.setattr(spool_file, "CHUNK_BYTES", 1)
+    streams = connection(spools, batch=batch)
+    for number in range(7):
+        rows = [in_stream(ORDERS)] * (number == 0) + [in_stream(insert(b"%d" % number, b"a"))]
+        assert taken(streams, *block(*rows, first=number == 0)) == []
+    found = taken(streams, m.StreamCommit(XID, *END))
+    assert [key for key, _ in values(found)] == [b"%d" % number for number in range(7)]
+    assert sum(bool(some.changes) for some in found) == slices
 
 
 def test_a_transaction_that_is_rolled_back_leaves_nothing(spools, tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sink_tools import SOURCE
 
-from pgcdc_cli.changes.resnapshot_state import Stage, TableResnapshot
+from pgcdc_cli.changes.slice import ResnapshotStage, TableResnapshot
 from pgcdc_cli.directory.checkpoint import (
     Checkpoint,
     FileState,
@@ -50,7 +50,7 @@ RESNAPSHOTS = st.builds(
     st.none() | KEYS,
     st.lists(KEYS, max_size=2).map(tuple),
     LSNS,
-    st.sampled_from(get_args(Stage)),
+    st.sampled_from(get_args(ResnapshotStage)),
 )
 CHECKPOINTS = st.builds(
     Checkpoint,

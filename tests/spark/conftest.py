@@ -10,7 +10,7 @@ from merge_directories import FORMATS, Directory
 from pyspark.sql import SparkSession
 from spark_cluster import QUICK
 
-from pgcdc_cli.spark.jvm import java_settings
+from pgcdc_cli.spark.launch import java_settings
 from pgcdc_cli.spark.packages import DELTA, ICEBERG, NOT_NEEDED
 from pgcdc_cli.spark.pgcdc_merge.job import LAKES
 from pgcdc_cli.spark.pgcdc_merge.lake import SETTINGS, STATIC

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from processes import wait_until
 
-from pgcdc_cli.spark.jvm import java_settings
-from pgcdc_cli.spark.launch import find_spark_home
+from pgcdc_cli.spark.launch import find_spark_home, java_settings
 
 PATIENCE = 120
 """Seconds that a daemon has to start: there may be few cores for many processes."""

@@ -14,8 +14,7 @@ from merge_oracle import Change
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.spark import launch, packages
-from pgcdc_cli.spark.jvm import java_settings
-from pgcdc_cli.spark.launch import SparkOptions, find_spark_home, submit
+from pgcdc_cli.spark.launch import SparkOptions, find_spark_home, java_settings, submit
 from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions, merge_options, parse_decimal, parser
 
 

@@ -2,12 +2,14 @@
 
 import struct
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.frames import Keepalive, Received
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput.message_buffer import SMALLEST_BATCH
 from pgcdc_cli.pgoutput.small_batch import MOST_BYTES, MOST_MESSAGES, fits_small_batch
 from pgcdc_cli.stream import receive
 from pgcdc_cli.stream.encode import ChangeEncoder, RawEncoder
@@ -73,7 +75,11 @@ def receiver(
     must_end: Callable[[], bool] = lambda: False,
     raw: bool = False,
 ) -> BatchReceiver:
-    encoder = RawEncoder(None, None) if raw else ChangeEncoder(None, None, None, None)
+    encoder = (
+        RawEncoder(None, None)
+        if raw
+        else ChangeEncoder(SimpleNamespace(batch=SMALLEST_BATCH), None, None, None)
+    )
     run_end = RunEnd(RunLimits(end_lsn=None if end is None else Lsn(end)))
     return BatchReceiver(wire, encoder, run_end, must_end, pace)
 
@@ -136,7 +142,7 @@ def test_an_error_waits_until_what_came_before_it_is_taken():
 def test_half_a_transaction_that_trickles_in_is_taken_after_a_while(clock):
     wire = Wire(came("B"), came("I"), forever=True)
     assert set(tags(receiver(wire).receive())) == {"B", "I"}
-    assert wire.looks < receive.BATCH
+    assert wire.looks < SMALLEST_BATCH
     assert 1000 + TICK <= clock.now < 1000 + 2 * TICK
 
 

@@ -41,14 +41,13 @@ INSERT INTO items SELECT 'it''s \\' || g % 3, g, g, repeat(md5(g::text), 80) FRO
 SMALL_CHUNKS = """
 import os, signal, sys
 import psycopg
-from pgcdc_cli.changes import resnapshot_moves
 from pgcdc_cli.cli.app import main
 from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
 from pgcdc_cli.stream import resnapshot
 from pgcdc_cli.stream.resnapshot import Resnapshot
 
 resnapshot.CHUNK_ROWS = resnapshot.FIRST_ROWS = int(sys.argv.pop(1))
-resnapshot_moves.MOST_MOVED = int(os.environ.get("MOST_MOVED", resnapshot_moves.MOST_MOVED))
+resnapshot.MOST_MOVED = int(os.environ.get("MOST_MOVED", resnapshot.MOST_MOVED))
 where, left = sys.argv.pop(1), int(sys.argv.pop(1))
 steps = {"inside": (Resnapshot, "_write"), "behind": (Resnapshot, "_reach")}
 steps["durable"], steps["between"] = (CheckpointedSink, "_save"), (Resnapshot, "_read")

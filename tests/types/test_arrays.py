@@ -1,11 +1,15 @@
+from itertools import pairwise
+
 import psycopg
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pgcdc_cli.types import array_literals
+from pgcdc_cli.types.array_literals import parse_array, split_arrays
 from pgcdc_cli.types.pg_type import PgType, builtin
-from pgcdc_cli.types.to_arrow import arrow_type, parse_array
+from pgcdc_cli.types.to_arrow import arrow_type
 
 ARRAYS = [
     ("int4[]", pa.int32(), ["{}", "{1,NULL,-3}"]),
@@ -86,6 +90,31 @@ def test_malformed_literals_are_refused_not_misread(text):
 )
 def test_half_an_array_is_refused(text):
     assert parse_array(text) is None
+
+
+ELEMENTS = ["NULL", "null", "a", "ab", '"a"', '"NULL"', '""', '"a,b"', '"}"', '"\\""', "", "é"]
+LITERALS = st.one_of(
+    st.none(),
+    st.text('{}",;\\aN =[]:1', max_size=12),
+    st.lists(st.sampled_from(ELEMENTS)).map(",".join).map("{{{}}}".format),
+)
+
+
+@settings(deadline=None, max_examples=1000)
+@given(st.lists(LITERALS, max_size=6), st.integers(0, 2), st.sampled_from([0, array_literals.FEW]))
+def test_many_literals_are_divided_as_single_ones_are(literals, start, few):
+    column = pa.array([*["{x}"] * start, *literals], pa.string()).cast(pa.binary())[start:]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(array_literals, "FEW", few)
+        texts, offsets, irregular = split_arrays(column)
+    found = [texts[low:high].to_pylist() for low, high in pairwise(offsets.tolist())]
+    parsed = [None if text is None else parse_array(text) for text in literals]
+    assert [[one if one is None else one.decode() for one in some] for some in found] == [
+        elements or [] for elements in parsed
+    ]
+    assert irregular.tolist() == [
+        text is not None and elements is None for text, elements in zip(literals, parsed, strict=True)
+    ]
 
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=9)

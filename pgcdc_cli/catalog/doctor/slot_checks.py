@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from pgcdc_cli.catalog.doctor.finding import RELOAD, Finding, Setup, literal, set_system
-from pgcdc_cli.catalog.names import nearest, quoted_list
 from pgcdc_cli.catalog.slots import Slot
+from pgcdc_cli.errors import nearest, quoted_list
 
 _MB = 1 << 20
 _FAILOVER_SINCE = 170000

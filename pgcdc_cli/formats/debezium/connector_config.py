@@ -1,12 +1,111 @@
-"""What a Debezium connector configuration says, checked."""
+"""What a Debezium connector configuration says: message transforms, all else, and what a value may be."""
 
 import hashlib
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.debezium.message_transforms import Transform
+
+Deletes: TypeAlias = Literal["drop", "none", "rewrite"]
+Replacement: TypeAlias = tuple[str | tuple[str | int], ...]
+"""Texts, and in tuples the groups whose text goes between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPredicate:
+    """Which topics' records a transform is for: those that match as a whole, or the others."""
+
+    topics: re.Pattern[str]
+    negate: bool
+
+    def holds(self, topic: str) -> bool:
+        """Whether a topic's records are transformed."""
+        return (self.topics.fullmatch(topic) is None) == self.negate
+
+
+@dataclass(frozen=True, slots=True)
+class AddedMember:
+    """A member of an event that becomes a field of the row or a header, which is called `added`.
+
+    `block` is what it stands in: `source`, `transaction`, or "" for the event itself.
+    """
+
+    block: str
+    name: str
+    added: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtractNewRecordState:
+    """A record's value is the row alone.
+
+    `deletes` says what a delete's value is: the old row, null (none), or whether there is none at all (drop);
+    `tombstones` whether those stay. With `fill`, rewritten rows have defaults for nulls.
+    """
+
+    deletes: Deletes
+    tombstones: bool
+    fields: tuple[AddedMember, ...]
+    headers: tuple[AddedMember, ...]
+    route_by_field: str
+    fill: bool = True
+    predicate: TopicPredicate | None = None
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether rows say if they are deleted."""
+        return self.deletes == "rewrite"
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedColumn:
+    """A column of the outbox that goes into a header or beside the payload, by another name."""
+
+    column: str
+    placement: Literal["header", "envelope"]
+    alias: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRouter:
+    """A row that is inserted into an outbox is an event of its own.
+
+    `event_id` to `schema_version` are columns, the latter two "" for none. The topic is what
+    `topic_replacement` makes of the column `route_by_field`, where `topic_regex` matches it. With
+    `tombstones` an event with a blank payload has no value; with `expand` a payload is JSON of its own, and
+    keeps its nulls with `nulls`.
+    """
+
+    event_id: str
+    event_key: str
+    payload: str
+    timestamp: str
+    schema_version: str
+    route_by_field: str
+    topic_regex: re.Pattern[str]
+    topic_replacement: Replacement
+    placed: tuple[PlacedColumn, ...]
+    error_on_missing: bool
+    tombstones: bool
+    expand: bool
+    nulls: bool
+    on_update: Literal["warn", "error", "fatal"]
+    predicate: TopicPredicate | None = None
+
+    def topic(self, route: str) -> str:
+        """Name the topic of what is routed like this."""
+        found = self.topic_regex.search(route)
+        if found is None or self.topic_regex.fullmatch(route) is None:
+            return route
+        parts = [part if isinstance(part, str) else found[part[0]] or "" for part in self.topic_replacement]
+        return route[: found.start()] + "".join(parts) + route[found.end() :]
+
+
+Transform: TypeAlias = ExtractNewRecordState | EventRouter
+
 
 Patterns = tuple[re.Pattern[str], ...]
 _BY_COLUMN, _BY_TYPE = 2, 3
@@ -146,3 +245,109 @@ def _any(patterns: Patterns, name: str) -> bool:
 
 def _included(name: str, include: Patterns, exclude: Patterns) -> bool:
     return _any(include, name) if include else not _any(exclude, name)
+
+
+PropertyKind = Literal["text", "verbatim", "topic", "flag", "number", "choice", "choices", "patterns", "keys"]
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """One property. `choices` are the values that a choice (or a list of choices) may have.
+
+    Blanks around a value are left out, but for `verbatim` ones.
+    """
+
+    name: str
+    kind: PropertyKind
+    doc: str
+    default: str = ""
+    choices: tuple[str, ...] = ()
+
+    @property
+    def attribute(self) -> str:
+        """What the configuration calls it."""
+        return self.name.replace(".", "_").replace("-", "_")
+
+
+_FLAGS = {"true": True, "false": False}
+_NOT_IN_TOPICS = re.compile(r"[^A-Za-z0-9._-]")
+_NOT_IN_COMMAS = re.compile(r"(?<!\\),")
+
+
+def wrong(name: str, text: str, reason: str) -> PgcdcError:
+    """Make a USAGE error that names the property and, but for passwords, its value."""
+    shown = "..." if "password" in name else text
+    return PgcdcError(ErrorKind.USAGE, f'could not use property "{name}": "{shown}" {reason}')
+
+
+def value_of(known: Property, text: str) -> object:
+    """Turn a property's text into its value; a USAGE error where it can't have that."""
+    if known.kind == "flag":
+        if text.lower() not in _FLAGS:
+            raise wrong(known.name, text, "is neither true nor false")
+        return _FLAGS[text.lower()]
+    if known.kind == "number":
+        if not text.isascii() or not text.isdigit():
+            raise wrong(known.name, text, "is no whole number")
+        return int(text)
+    if known.kind in {"choice", "choices"}:
+        return _choice(known, text)
+    if known.kind == "patterns":
+        return patterns(known.name, text)
+    if known.kind == "topic" and _NOT_IN_TOPICS.search(text):
+        raise wrong(known.name, text, "has characters other than letters and digits of ASCII, ., _ and -")
+    return _keys(known.name, text) if known.kind == "keys" else text
+
+
+def _choice(known: Property, text: str) -> object:
+    chosen = [part.strip().lower() for part in text.split(",")] if known.kind == "choices" else [text.lower()]
+    bad = next((one for one in chosen if one not in known.choices), None)
+    if bad is not None:
+        raise wrong(known.name, bad, f"is none of {', '.join(known.choices)}")
+    if known.kind == "choice":
+        return chosen[0]
+    if "none" in chosen and len(chosen) > 1:
+        raise wrong(known.name, text, "has something beside none")
+    # The connector takes an r, and leaves nothing out for it.
+    return tuple(one for one in chosen if one not in {"none", "r"})
+
+
+def patterns(name: str, text: str) -> Patterns:
+    """Compile a list of regular expressions, each of which must match a whole name.
+
+    As in Java, the case of ASCII letters alone makes no difference, and classes of characters are ASCII's.
+    """
+    parts = [part.strip().replace(r"\,", ",") for part in _NOT_IN_COMMAS.split(text)]
+    return tuple(pattern(name, part) for part in parts if part)
+
+
+def pattern(name: str, text: str, *, ignore_case: bool = True) -> re.Pattern[str]:
+    """Compile one regular expression of Java's."""
+    flags = re.ASCII | (re.IGNORECASE if ignore_case else re.NOFLAG)
+    try:
+        # Java knows sets within sets; Python warns of what looks like one.
+        with warnings.catch_warnings(action="error", category=FutureWarning):
+            return re.compile(_from_java_regex(text), flags)
+    except (re.error, FutureWarning) as error:
+        raise wrong(name, text, f"is no regular expression: {error}") from error
+
+
+def _from_java_regex(text: str) -> str:
+    """Write what Java spells otherwise: quoted text, the end, named groups and POSIX classes."""
+    text = re.sub(r"\\Q(.*?)(?:\\E|\Z)", lambda match: re.escape(match[1]), text, flags=re.DOTALL)
+    text = re.sub(r"\(\?<(?=[A-Za-z])", "(?P<", text).replace(r"\z", r"\Z")
+    classes = {"Alpha": "a-zA-Z", "Digit": "0-9", "Alnum": "a-zA-Z0-9", "Lower": "a-z", "Upper": "A-Z"}
+    for name, letters in classes.items():
+        text = text.replace(rf"\p{{{name}}}", f"[{letters}]")
+    return text
+
+
+def _keys(name: str, text: str) -> Patterns:
+    """Compile patterns of whole columns, `schema.table.column`, from those of tables and of their columns."""
+    rules = []
+    for rule in filter(None, (part.strip() for part in text.split(";"))):
+        table, colon, columns = rule.rpartition(":")
+        if not colon or not columns.strip():
+            raise wrong(name, rule, "is not TABLE:COLUMN,...")
+        rules += [pattern(name, f"{table.strip()}.{column.strip()}") for column in columns.split(",")]
+    return tuple(rules)

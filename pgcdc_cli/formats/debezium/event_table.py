@@ -11,16 +11,18 @@ from functools import lru_cache
 from typing import Any
 
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts, TableSchema
-from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
-from pgcdc_cli.formats.debezium.event_column import EventColumn
+from pgcdc_cli.formats.debezium.connector_config import (
+    ConnectorConfig,
+    EventRouter,
+    ExtractNewRecordState,
+    Transform,
+)
 from pgcdc_cli.formats.debezium.masks import masked, parse_mask, with_parameters
-from pgcdc_cli.formats.debezium.message_transforms import EventRouter, ExtractNewRecordState, Transform
 from pgcdc_cli.formats.debezium.outbox import OutboxLayout, outbox_layout
 from pgcdc_cli.formats.debezium.types import connect_schemas, texts
 from pgcdc_cli.formats.debezium.types.connect_schemas import Schema
-from pgcdc_cli.formats.debezium.types.kind import NULL, Field, inexact, token
-from pgcdc_cli.formats.debezium.types.registry import field_for
-from pgcdc_cli.formats.debezium.types.source_type import source_type
+from pgcdc_cli.formats.debezium.types.kind import NULL, EventColumn, Field, inexact, token
+from pgcdc_cli.formats.debezium.types.registry import field_for, source_type
 from pgcdc_cli.formats.debezium.unwrapped import route_column, unwrapped_schema
 
 

@@ -19,7 +19,6 @@ from pgcdc_cli.changes.slice import (
     TruncateChange,
 )
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
-from pgcdc_cli.formats.debezium.event_column import EventColumn
 from pgcdc_cli.formats.debezium.event_sequence import MESSAGE_COLLECTION, TransactionCounts
 from pgcdc_cli.formats.debezium.event_table import EventTable
 from pgcdc_cli.formats.debezium.losses import Cells, Losses
@@ -40,12 +39,12 @@ from pgcdc_cli.formats.debezium.record import (
     source_members,
     transaction_block,
 )
+from pgcdc_cli.formats.debezium.transformed_records import Members, control_headers, row_records
 from pgcdc_cli.formats.debezium.types import connect_schemas
 from pgcdc_cli.formats.debezium.types.connect_schemas import Schema, wrapping
 from pgcdc_cli.formats.debezium.types.java import buckets, java_hash
-from pgcdc_cli.formats.debezium.types.kind import token
+from pgcdc_cli.formats.debezium.types.kind import EventColumn, token
 from pgcdc_cli.formats.debezium.types.texts import encoded
-from pgcdc_cli.formats.debezium.unwrapped_records import Members, control_headers, row_records
 from pgcdc_cli.formats.lines import LINES, Lines, joined_lines
 from pgcdc_cli.formats.stamps import integer_text
 from pgcdc_cli.types import kernels

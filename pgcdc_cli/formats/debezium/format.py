@@ -24,7 +24,6 @@ from pgcdc_cli.changes.slice import (
     TruncateChange,
 )
 from pgcdc_cli.changes.table import TableSchema
-from pgcdc_cli.formats.capabilities import Capabilities, Compression, Layout
 from pgcdc_cli.formats.debezium import events
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.event_sequence import (
@@ -39,8 +38,8 @@ from pgcdc_cli.formats.debezium.events import event_counts, row_lines
 from pgcdc_cli.formats.debezium.losses import LOSSES, Losses
 from pgcdc_cli.formats.debezium.record import EventOrders, Handled, Positions, RunContext, handled
 from pgcdc_cli.formats.debezium.record_template import few_lines, is_few, row_template
-from pgcdc_cli.formats.debezium.unwrapped_records import row_records
-from pgcdc_cli.formats.interface import Data, EncodedSlice, Piece
+from pgcdc_cli.formats.debezium.transformed_records import row_records
+from pgcdc_cli.formats.interface import Capabilities, Compression, Data, EncodedSlice, Layout, Piece
 from pgcdc_cli.formats.lines import LINES, SUFFIXES, EncodedLines, Lines, compress, joined_lines, not_empty
 from pgcdc_cli.formats.stream_order import MESSAGES, Encoded, tables_of
 from pgcdc_cli.lsn import Lsn

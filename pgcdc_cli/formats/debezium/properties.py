@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
+from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig, Property, patterns, value_of, wrong
 from pgcdc_cli.formats.debezium.masks import parse_mask
-from pgcdc_cli.formats.debezium.property_values import Property, patterns, value_of, wrong
 from pgcdc_cli.formats.debezium.transform_properties import is_transform_property, read_transforms
 
 _ADJUSTMENTS = ("none", "avro", "avro_unicode")

@@ -9,7 +9,6 @@ from itertools import islice, repeat
 from typing import NamedTuple, Self, cast
 
 from pgcdc_cli.changes.slice import ChangeBatch, FullImage, KeyImage, Operation, texts_of
-from pgcdc_cli.formats.debezium.event_column import EventColumn
 from pgcdc_cli.formats.debezium.event_table import EventTable
 from pgcdc_cli.formats.debezium.events import row_event
 from pgcdc_cli.formats.debezium.losses import Losses
@@ -23,8 +22,8 @@ from pgcdc_cli.formats.debezium.record import (
     Variables,
     previous_commit,
 )
-from pgcdc_cli.formats.debezium.types.kind import single_token
-from pgcdc_cli.formats.debezium.unwrapped_records import row_records
+from pgcdc_cli.formats.debezium.transformed_records import row_records
+from pgcdc_cli.formats.debezium.types.kind import EventColumn, single_token
 from pgcdc_cli.formats.lines import are_few
 from pgcdc_cli.types.kernels import Int64s
 

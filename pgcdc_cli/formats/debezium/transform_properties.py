@@ -8,17 +8,20 @@ from dataclasses import replace
 from typing import Any, cast
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.debezium.message_transforms import (
+from pgcdc_cli.formats.debezium.connector_config import (
     AddedMember,
     Deletes,
     EventRouter,
     ExtractNewRecordState,
     PlacedColumn,
+    Property,
     Replacement,
     TopicPredicate,
     Transform,
+    pattern,
+    value_of,
+    wrong,
 )
-from pgcdc_cli.formats.debezium.property_values import Property, pattern, value_of, wrong
 from pgcdc_cli.formats.debezium.types import connect_schemas
 
 UNWRAP = "io.debezium.transforms.ExtractNewRecordState"

@@ -9,11 +9,10 @@ from typing import cast
 import pyarrow as pa
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.debezium.event_column import EventColumn
-from pgcdc_cli.formats.debezium.message_transforms import ExtractNewRecordState
+from pgcdc_cli.formats.debezium.connector_config import ExtractNewRecordState
 from pgcdc_cli.formats.debezium.types import connect_schemas
 from pgcdc_cli.formats.debezium.types.connect_schemas import Schema
-from pgcdc_cli.formats.debezium.types.kind import NULL, Converter, ToJson, single_token, token
+from pgcdc_cli.formats.debezium.types.kind import NULL, Converter, EventColumn, ToJson, single_token, token
 from pgcdc_cli.types import kernels
 
 DELETED = "__deleted"

@@ -12,16 +12,14 @@ import pyarrow as pa
 
 from pgcdc_cli.changes.slice import MessageChange, Slice, Stamps, TransactionBoundary, TruncateChange
 from pgcdc_cli.changes.table import TableSchema
-from pgcdc_cli.formats.capabilities import Capabilities, Compression, Layout
-from pgcdc_cli.formats.interface import Data, EncodedSlice
+from pgcdc_cli.formats.interface import Capabilities, Compression, Data, EncodedSlice, Layout
 from pgcdc_cli.formats.json_object import one_string, quote
 from pgcdc_cli.formats.lines import LINES, SUFFIXES, EncodedLines, compress, piece_of, target_of
 from pgcdc_cli.formats.stamps import one_lsn
 from pgcdc_cli.formats.stream_order import Encoded, tables_of
 from pgcdc_cli.formats.wal2json.objects import Commas, change_objects, line_end
 from pgcdc_cli.formats.wal2json.options import Wal2jsonOptions
-from pgcdc_cli.formats.wal2json.rows import row_lines
-from pgcdc_cli.formats.wal2json.stamps import one_stamp, one_transaction
+from pgcdc_cli.formats.wal2json.row_lines import one_stamp, one_transaction, row_lines
 from pgcdc_cli.formats.wal2json.tables import name_of
 from pgcdc_cli.types.kernels import Int64s
 

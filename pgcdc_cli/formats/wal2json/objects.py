@@ -15,9 +15,8 @@ from pgcdc_cli.changes.slice import ChangeBatch, FullImage, KeyImage, Slice
 from pgcdc_cli.changes.table import ColumnFacts, TableColumn, TableFacts, TableSchema
 from pgcdc_cli.formats.json_object import JsonValue, Member, joined, quote, separated
 from pgcdc_cli.formats.wal2json.options import Wal2jsonOptions
-from pgcdc_cli.formats.wal2json.rows import identity_of
-from pgcdc_cli.formats.wal2json.tables import name_of, type_name
-from pgcdc_cli.formats.wal2json.values import Kind, kind_of, value_of
+from pgcdc_cli.formats.wal2json.row_lines import identity_of
+from pgcdc_cli.formats.wal2json.tables import Kind, kind_of, name_of, type_name, value_of
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import ArrowArray, Booleans, Fragment, Int64s, as_mask
 

@@ -8,7 +8,6 @@ import hashlib
 import re
 import uuid
 from dataclasses import replace
-from itertools import islice
 
 import pyarrow as pa
 
@@ -16,22 +15,26 @@ from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.types.connect_schemas import in_order
 from pgcdc_cli.formats.debezium.types.kind import (
     NULL,
+    Converter,
     Form,
     Kind,
     Loss,
     base64_token,
     inexact,
     per_value,
+    single_token,
     token,
 )
-from pgcdc_cli.formats.debezium.types.texts import to_tokens
 from pgcdc_cli.types import kernels
+from pgcdc_cli.types.array_literals import Elements, parse_array, split_arrays
+from pgcdc_cli.types.kernels import Booleans
 from pgcdc_cli.types.pg_type import PgType
-from pgcdc_cli.types.to_arrow import parse_array
 
 _TEXTS = frozenset(["text", "varchar", "bpchar", "char", "json", "jsonb", "xml", "citext"])
-_NOT_FINITE = frozenset(["NaN", "Infinity", "-Infinity"])
-_LOWER_BOUND = re.compile(r"^\[[+-]?\d+:[+-]?\d+\]=")
+_SPECIAL = frozenset(["NaN", "Infinity", "-Infinity"])
+_NOT_FINITE = r"^(NaN|-?Infinity)$"
+_LOWER_BOUND = r"^\[[+-]?\d+:[+-]?\d+\]="
+_NULL = pa.scalar(NULL, pa.binary())
 _JAVA_ARRAY = '"[Ljava.lang.String;@0"'
 
 
@@ -42,16 +45,30 @@ def array(element: PgType, kind: Kind, config: ConnectorConfig, *, optional: boo
     delimiter = ";" if element.name == "box" else ","
 
     def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
-        texts = [text and _LOWER_BOUND.sub("", text) for text in kernels.as_text(column).to_pylist()]
-        parsed = [None if text is None else parse_array(text, delimiter) for text in texts]
-        tokens = iter(to_tokens(kind.to_json, [one for elements in parsed for one in elements or ()]))
-        shown = (None if elements is None else list(islice(tokens, len(elements))) for elements in parsed)
-        rows = zip(texts, parsed, shown, strict=True)
-        return kernels.binary([_array(element, *row, no_nulls=no_nulls) for row in rows])
+        elements = _split(column, delimiter)
+        tokens = kind.to_json(elements.texts)
+        listed = kernels.join_lists(elements.offsets, kernels.coalesce(tokens, _NULL), b",")
+        null = kernels.as_mask(column.is_null())
+        if no_nulls:
+            null = null | elements.rows_with(kernels.as_mask(tokens.is_null()))
+        if element.name == "numeric":
+            null = null | elements.rows_with(kernels.as_mask(kernels.matches(elements.texts, _NOT_FINITE)))
+        shown = kernels.null_where(kernels.as_binary(kernels.join([b"[", listed, b"]"])), null)
+        return _with_several_dimensions(shown, column, elements.irregular, element)
+
+    def each(text: str) -> bytes | None:
+        elements = parse_array(re.sub(_LOWER_BOUND, "", text), delimiter)
+        if elements is None:
+            return _several_dimensions(text, element)
+        tokens = [None if one is None else single_token(kind.to_json, one.encode()) for one in elements]
+        if (no_nulls and None in tokens) or (element.name == "numeric" and not _SPECIAL.isdisjoint(elements)):
+            return None
+        return b"[" + b",".join(NULL if one is None else one for one in tokens) + b"]"
 
     unavailable = _unavailable(element, config)
     loss = _loss(element, kind, no_nulls=no_nulls)
-    return Kind(schema, to_json, b"[]", None, unavailable, form=_form(kind.form), loss=loss)
+    convert = Converter(to_json, each)
+    return Kind(schema, convert, b"[]", None, unavailable, form=_form(kind.form), loss=loss)
 
 
 def vector(type_: str) -> Kind:
@@ -86,21 +103,22 @@ def _loss(element: PgType, kind: Kind, *, no_nulls: bool) -> Loss:
     return Loss("|".join(patterns), "Debezium's arrays have one dimension and not every element")
 
 
-def _array(
-    element: PgType,
-    text: str | None,
-    parsed: list[str | None] | None,
-    tokens: list[bytes | None] | None,
-    *,
-    no_nulls: bool,
-) -> bytes | None:
-    if text is None:
-        return None
-    if parsed is None or tokens is None:
-        return _several_dimensions(text, element)
-    if (no_nulls and None in tokens) or (element.name == "numeric" and not _NOT_FINITE.isdisjoint(parsed)):
-        return None
-    return b"[" + b",".join(NULL if one is None else one for one in tokens) + b"]"
+def _split(column: pa.BinaryArray, delimiter: str) -> Elements:
+    """Divide arrays, wherever their indexes begin."""
+    found = split_arrays(column, delimiter)
+    if not found.irregular.any():
+        return found
+    return split_arrays(kernels.replace_pattern(column, _LOWER_BOUND, ""), delimiter)
+
+
+def _with_several_dimensions(
+    shown: pa.BinaryArray, column: pa.BinaryArray, irregular: Booleans, element: PgType
+) -> pa.BinaryArray:
+    if not irregular.any():
+        return shown
+    texts = column.filter(pa.array(irregular))
+    counted = kernels.binary([_several_dimensions(text.as_py().decode(), element) for text in texts])
+    return kernels.replace_with_mask(shown, irregular, counted)
 
 
 def _several_dimensions(text: str, element: PgType) -> bytes:

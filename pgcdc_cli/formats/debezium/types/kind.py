@@ -128,7 +128,7 @@ def quoted(column: pa.BinaryArray) -> pa.BinaryArray:
 
 def _strings(column: pa.BinaryArray) -> pa.BinaryArray:
     _, data = kernels.value_bytes(column)
-    if len(data) and (data.max() >= _FOUR_BYTES or ((data < 0x20) & ~_SHORT[data]).any()):
+    if len(data) and (data.max() >= _FOUR_BYTES or not _SHORT[data[data < 0x20]].all()):
         return per_value(token)(column)
     return quoted(kernels.as_binary(escape(column)))
 
@@ -183,3 +183,12 @@ class Field:
     unavailable: bytes
     form: Form
     loss: Loss | None
+
+
+@dataclass(frozen=True, slots=True)
+class EventColumn:
+    """A field, and where its values stand in the table's columns."""
+
+    index: int
+    field: Field
+    label: bytes

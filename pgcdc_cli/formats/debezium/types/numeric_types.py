@@ -146,7 +146,7 @@ def numeric(typmod: int, config: ConnectorConfig) -> Kind:
     if mode == "double":
         return Kind({"type": "double"}, per_value(_double), b"0.0", b"0.0", form=_double_form(declared))
     if declared is None or scale is None:
-        convert = per_value(_variable_scale)
+        convert = Converter(_variable_scales, _variable_scale)
         return Kind(_VARIABLE_SCALE, convert, _VARIABLE_ZERO, form={"form": "variable"}, loss=_LOSES_ZEROS)
     parameters = {"scale": str(scale), "connect.decimal.precision": str(declared.precision)}
     schema = named("bytes", _DECIMAL, **parameters)
@@ -191,6 +191,8 @@ _VARIABLE_SCALE: dict[str, Any] = {
     "doc": "Variable scaled decimal",
 }
 
+_USUAL_NUMERIC = r"^-?\d[\d.]{0,16}$"
+_SCALES = kernels.binary([b"%d" % scale for scale in range(18)])
 _VARIABLE_ZERO = b'{"scale":0,"value":"AA=="}'
 
 
@@ -233,6 +235,22 @@ def _variable_scale(text: str) -> bytes | None:
     fraction = fraction.rstrip("0")
     value = base64_token(big_endian(_whole(whole + fraction)))
     return b'{"scale":%d,"value":%s}' % (len(fraction), value)
+
+
+def _variable_scales(column: pa.BinaryArray) -> pa.BinaryArray:
+    """Convert at once what has up to 17 digits without the zeros at its end, and the rest one by one."""
+    given = kernels.as_text(column.fill_null(b"0"))
+    point = kernels.find(given, b".")
+    text = kernels.choose(point < 0, given, kernels.without_end(given, "0"))
+    rare = ~kernels.as_mask(kernels.matches(text, _USUAL_NUMERIC))
+    text, point = (kernels.replace_where(text, rare, b"0"), np.where(rare, -1, point))
+    scale = np.where(point < 0, 0, np.diff(kernels.value_bytes(text)[0]) - point - 1)
+    digits = kernels.replace_substring(kernels.as_binary(text), b".", b"")
+    value = _base64_of(kernels.as_text(digits).cast(pa.int64()).to_numpy())
+    joined = kernels.join([b'{"scale":', kernels.take(_SCALES, scale), b',"value":', value, b"}"])
+    tokens = kernels.null_where(kernels.as_binary(joined), kernels.as_mask(column.is_null()))
+    rest = per_value(_variable_scale)(column.filter(pa.array(rare)))
+    return kernels.replace_with_mask(tokens, rare, rest) if rare.any() else tokens
 
 
 def _unscaled(scale: int) -> Callable[[str], bytes | None]:

@@ -1,18 +1,30 @@
-"""Rows of a batch to lines: as columns, or, for a few rows, one by one with the same bytes."""
+"""Rows of a batch to lines: as columns, or, for a few rows, one by one with the same bytes.
+
+Where a change stands are the members `xid`, `timestamp` and `lsn`, each with its comma, as far as asked for.
+"""
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 
-from pgcdc_cli.changes.slice import ChangeBatch, FullImage, KeyImage, texts_of
+from pgcdc_cli.changes.slice import ChangeBatch, FullImage, KeyImage, Stamp, Stamps, texts_of
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.formats.json_object import Member, joined, separated
 from pgcdc_cli.formats.lines import Lines, are_few
+from pgcdc_cli.formats.stamps import (
+    each_row,
+    integer_text,
+    lsn_fragments,
+    one_lsn,
+    one_timestamp,
+    timestamp_text,
+    transaction_starts,
+)
 from pgcdc_cli.formats.wal2json.options import Wal2jsonOptions
-from pgcdc_cli.formats.wal2json.stamps import stamp_columns, stamp_rows
-from pgcdc_cli.formats.wal2json.tables import ColumnParts, parts_of
-from pgcdc_cli.formats.wal2json.values import value_of, writer_of
-from pgcdc_cli.types.kernels import Booleans, Fragment
+from pgcdc_cli.formats.wal2json.tables import ColumnParts, parts_of, value_of, writer_of
+from pgcdc_cli.types import kernels
+from pgcdc_cli.types.kernels import Booleans, Fragment, Int64s
 
 Image = FullImage | KeyImage
 
@@ -32,7 +44,7 @@ def _columns(batch: ChangeBatch, options: Wal2jsonOptions) -> Iterator[Fragment]
     """Yield what, joined row by row, are a batch's lines."""
     parts = parts_of(batch.table, options)
     yield b'{"action":"%b"' % batch.operation.encode()
-    yield from stamp_columns(batch.stamps, options)
+    yield from _stamp_columns(batch.stamps, options)
     yield parts.name
     for label, image, columns in _images(batch, parts.columns):
         yield b',"%b":[' % label
@@ -85,7 +97,7 @@ def _few(batch: ChangeBatch, options: Wal2jsonOptions) -> Iterator[bytes]:
     for label, image, columns in _images(batch, parts.columns):
         labels.append(b',"%b":[' % label)
         images.append(_rows(image, columns, len(batch)))
-    for stamp, *rows in zip(stamp_rows(batch.stamps, options), *images, strict=True):
+    for stamp, *rows in zip(_stamp_rows(batch.stamps, options), *images, strict=True):
         arrays = [label + b",".join(row) + b"]" for label, row in zip(labels, rows, strict=True)]
         yield begin + stamp + parts.name + b"".join(arrays) + end
 
@@ -101,3 +113,56 @@ def _rows(image: Image, columns: tuple[ColumnParts, ...], count: int) -> list[li
                 if not lack:
                     row.append(head + (b"null" if value is None else write(value)) + tail)
     return rows
+
+
+def _stamp_columns(stamps: Stamps, options: Wal2jsonOptions) -> Iterator[Fragment]:
+    """Yield what, joined row by row, are n changes' stamps."""
+    if options.include_xids or options.include_timestamp:
+        starts = transaction_starts(stamps)
+        shared = joined(_transactions(stamps.xid[starts], stamps.commit_ts[starts], options))
+        yield from each_row(starts, len(stamps), shared)
+    if options.include_lsn:
+        yield from (b',"lsn":"', *lsn_fragments(stamps.lsn), b'"')
+
+
+def _transactions(xid: Int64s, commit_ts: Int64s, options: Wal2jsonOptions) -> Iterator[Fragment]:
+    """Yield what, joined row by row, is what lines of one transaction share."""
+    if options.include_xids:
+        yield from (b',"xid":', integer_text(xid))
+    if options.include_timestamp:
+        text = kernels.replace_pattern(timestamp_text(commit_ts), r"\.?0*Z$", "+00")
+        yield from (b',"timestamp":"', kernels.replace_substring(text, b"T", b" "), b'"')
+
+
+def _stamp_rows(stamps: Stamps, options: Wal2jsonOptions) -> Iterator[bytes]:
+    """Yield the stamps of a few rows, one by one."""
+    columns = (stamps.lsn, stamps.xid, stamps.commit_ts)
+    for lsn, xid, commit_ts in zip(*(column.tolist() for column in columns), strict=True):
+        position = b',"lsn":"%b"' % one_lsn(lsn) if options.include_lsn else b""
+        yield _transaction(xid, commit_ts, options) + position
+
+
+def one_stamp(stamp: Stamp, options: Wal2jsonOptions) -> bytes:
+    """Write a single stamp; one outside of transactions has neither xid nor timestamp."""
+    position = b',"lsn":"%b"' % one_lsn(stamp.lsn) if options.include_lsn else b""
+    return one_transaction(stamp, options) + position
+
+
+def one_transaction(stamp: Stamp, options: Wal2jsonOptions) -> bytes:
+    """Write what all lines of a transaction share."""
+    return _transaction(stamp.xid, stamp.commit_ts, options)
+
+
+@lru_cache(64)
+def _transaction(xid: int | None, commit_ts: int | None, options: Wal2jsonOptions) -> bytes:
+    number = b',"xid":' + (b"%d" % xid if xid else b"null") if options.include_xids else b""
+    return number + (b',"timestamp":' + _moment(commit_ts) if options.include_timestamp else b"")
+
+
+def _moment(commit_ts: int | None) -> bytes:
+    return b"null" if commit_ts is None else b'"%b"' % _as_server(one_timestamp(commit_ts))
+
+
+def _as_server(timestamp: bytes) -> bytes:
+    """Print `2026-01-02T03:04:05.678900Z` as the server does: `2026-01-02 03:04:05.6789+00`."""
+    return timestamp.replace(b"T", b" ").rstrip(b"0Z").rstrip(b".") + b"+00"

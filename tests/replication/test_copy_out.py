@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.replication import copy_out as copy_out_module
-from pgcdc_cli.replication.copy_out import copy_out
-from pgcdc_cli.replication.copy_rows import BYTES, HEAD, ROWS, find_rows, rows_from_socket
+from pgcdc_cli.replication.copy_out import BYTES, HEAD, ROWS, copy_out, find_rows, rows_from_socket
 
 SIZES = st.sampled_from([0, 1, 4, 5, 6, 7, 8, 88, 95, 250, 2555, 2556, 2557, 2811])
 """With the newline and four bytes more, many have a tab, a newline, a backslash or a `d` in their length."""

@@ -1,0 +1,58 @@
+"""How many messages are taken at once: more of them where many tables share them."""
+
+from dataclasses import replace
+from itertools import cycle, islice
+
+import pytest
+from pgoutput_connection import connection
+from pgoutput_orders import BEGIN, ORDERS, frames_of, insert
+
+from pgcdc_cli.formats.arrow import ArrowFormat
+from pgcdc_cli.formats.interface import Format
+from pgcdc_cli.formats.jsonl import JsonlFormat
+from pgcdc_cli.pgoutput.message_buffer import LARGEST_BATCH, SMALLEST_BATCH
+from pgcdc_cli.stream.encode import ChangeEncoder
+from pgcdc_cli.stream.invalid_text import TextMender
+from pgcdc_cli.types.database_text import STRICT
+
+
+class Stream:
+    """Rows of one transaction for `tables` in turn, as many at a time as are wanted."""
+
+    def __init__(self, encoding: Format) -> None:
+        decoder = connection(None, batch=SMALLEST_BATCH)
+        self._encoder = ChangeEncoder(decoder, encoding, TextMender(STRICT, set()), lambda decoded: decoded)
+        list(self._encoder.encode(frames_of(BEGIN)))
+
+    def send(self, tables: int, doc: bytes = b"a", share: float = 1.0) -> int:
+        """Send a batch, or a share of it; gives the size of the next one."""
+        oids = range(20000, 20000 + tables)
+        relations = [replace(ORDERS, oid=oid, name=f"orders_{oid}") for oid in oids]
+        rows = frames_of(*(insert(b"1", doc, oid=oid) for oid in oids))
+        count = int(self._encoder.batch * share)
+        list(self._encoder.encode([*frames_of(*relations), *islice(cycle(rows), count)]))
+        return self._encoder.batch
+
+
+FORMATS = pytest.mark.parametrize("encoding", [JsonlFormat(), ArrowFormat()], ids=["jsonl", "arrow"])
+
+
+@FORMATS
+def test_batches_of_many_tables_grow_and_shrink_again_behind_them(encoding):
+    stream = Stream(encoding)
+    assert [stream.send(tables=500) for _ in range(4)] == [1 << 14, 1 << 15, 1 << 15, 1 << 15]
+    assert [stream.send(tables=1) for _ in range(3)] == [1 << 14, SMALLEST_BATCH, SMALLEST_BATCH]
+
+
+def test_they_do_not_grow_beyond_a_size():
+    stream = Stream(ArrowFormat())
+    assert max(stream.send(tables=3000) for _ in range(5)) == LARGEST_BATCH
+
+
+def test_what_trickles_in_says_nothing():
+    assert Stream(JsonlFormat()).send(tables=500, share=0.2) == SMALLEST_BATCH
+
+
+@FORMATS
+def test_large_rows_are_taken_a_few_at_a_time_whatever_their_tables(encoding):
+    assert Stream(encoding).send(tables=500, doc=bytes(b"a" * 3000)) == SMALLEST_BATCH
