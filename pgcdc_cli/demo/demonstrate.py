@@ -200,11 +200,19 @@ class StreamedLoad:
     def catch_up(self) -> float:
         """Stop the stream as a service manager would, then go on as cron would; gives the seconds."""
         began = time.monotonic()
+        self._await_start()
         self._demo.reporter.note("asking the stream to stop (SIGTERM)")
         self._stream.signal(signal.SIGTERM)
         self._children.wait(self._stream)
         self._children.run(*self._stream_command(), "--endpos", "now")
         return time.monotonic() - began
+
+    def _await_start(self) -> None:
+        """Wait until the stream reads the slot: a program that is still starting is ended by any signal."""
+        active = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
+        while self._stream.running and self._demo.connection.execute(active, (SLOT,)).fetchone() != (True,):
+            self._children.drain()
+            time.sleep(_LOOK)
 
     def finish_merge(self) -> None:
         """Let the merge that began while the shop was open come to its end."""

@@ -175,11 +175,13 @@ class ReplicationConnection:
         row = self._row(command, f'create slot "{name}"', _CREATE)
         return row[0], Lsn.parse(row[1])
 
-    def export_snapshot(self, name: str) -> tuple[Lsn, str]:
+    def export_snapshot(self, name: str, *, lock_timeout: str = "0") -> tuple[Lsn, str]:
         """Make a temporary slot and a snapshot as of its consistent point; give that and the snapshot's name.
 
-        The snapshot can be imported until this connection does something else.
+        The snapshot can be imported until this connection does something else. `lock_timeout` is the server's
+        setting, for each transaction that it waits for.
         """
+        self._execute(f"SET lock_timeout = '{lock_timeout}'", "export a snapshot")
         command = commands.create_slot(name, "pgoutput", [], temporary=True, export=True)
         row = self._row(command, "export a snapshot", _CREATE)
         return Lsn.parse(row[1]), row[2]

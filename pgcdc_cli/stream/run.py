@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 
@@ -29,7 +29,7 @@ from pgcdc_cli.stream.reconnect import RetryPolicy
 from pgcdc_cli.stream.resnapshot import Output, Resnapshot, Source, StreamedTables
 from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals, SnapshotPlan, StreamSettings
 from pgcdc_cli.stream.snapshot import Begun, SlotSnapshot, Snapshot, TableStarts
-from pgcdc_cli.stream.snapshot_tables import Wanted, find_tables, rows_to_come
+from pgcdc_cli.stream.snapshot_tables import RewrittenError, Wanted, find_tables, rows_to_come
 from pgcdc_cli.stream.start import RunStart, TimelineWatch
 from pgcdc_cli.types.database_text import DatabaseText, InvalidText
 
@@ -66,6 +66,7 @@ class StreamRun:
         heartbeats = Heartbeats(encoding.restartable, settings.heartbeat_interval)
         self._loop = StreamLoop(sink, self._writer, self._end, heartbeats, signals, report)
         self._snapshot_taken = False
+        self._to_lock: Sequence[tuple[str, str]] = ()
         self._warned: set[str] = set()
 
     @property
@@ -200,7 +201,7 @@ class StreamRun:
             return plan is None or self._goes_on(plan)
         self._restart_format(database)
         with self._signals.interruptible():
-            exported = SlotSnapshot(conninfo)
+            exported = SlotSnapshot(conninfo, self._to_lock)
         # One that comes too late for a table is taken anew, as often as others rewrite it just then.
         retries.server_answers()
         with closing(exported):
@@ -273,8 +274,12 @@ class StreamRun:
         encoding, mender = self._encoding, TextMender(text, self._warned)
         assert encoding.decodes, "what isn't decoded has no rows"
         wanted = Wanted(self._settings.publications, plan.includes, self._settings.selection)
-        with self._signals.interruptible():
-            tables = find_tables(exported.session, wanted, self._describe)
+        try:
+            with self._signals.interruptible():
+                tables = find_tables(exported.session, wanted, self._describe)
+        except RewrittenError as error:
+            self._to_lock = error.tables
+            raise
         snapshot = Snapshot(
             exported.session, exported.position, text, lambda: self._signals.ends, plan.workers
         )

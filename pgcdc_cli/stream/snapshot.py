@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import psycopg
 import pyarrow as pa
 
 from pgcdc_cli.changes.slice import (
@@ -49,6 +50,9 @@ _NO_SLOT_HINT = "raise max_replication_slots, or drop a slot that nobody reads: 
 
 _AT_ONCE = "1ms"
 """The least that the server's lock_timeout can be."""
+
+_BRIEFLY = "2s"
+"""As long as others may be kept from their tables before there is a snapshot."""
 
 # The snapshot is taken before the position is read: what it sees has committed before that.
 _SOURCE = """
@@ -162,18 +166,40 @@ class Snapshot:
 
 
 class SlotSnapshot:
-    """A snapshot as of the position of a temporary slot, where a stream begins that has all after it."""
+    """A snapshot as of the position of a temporary slot, where a stream begins that has all after it.
 
-    def __init__(self, conninfo: str) -> None:
+    `lock` are tables, by schema and name, that are locked before, since others rewrite them all the time.
+    """
+
+    def __init__(self, conninfo: str, lock: Sequence[tuple[str, str]] = ()) -> None:
         self._slot = f"pgcdc_snapshot_{secrets.token_hex(6)}"
         self._closing = ExitStack()
         try:
+            self.session = self._closing.enter_context(closing(SnapshotSession(conninfo)))
             self._exporting = self._closing.enter_context(ReplicationConnection(conninfo))
-            self.position, name = self._exporting.export_snapshot(self._slot)
-            self.session = self._closing.enter_context(closing(SnapshotSession(conninfo, name)))
+            self.position, name = self._export(lock)
+            self.session.see(name)
         except BaseException:
             self._closing.close()
             raise
+
+    def _export(self, lock: Sequence[tuple[str, str]]) -> tuple[Lsn, str]:
+        """Make the slot, if it can be with the tables locked.
+
+        It waits for all transactions that have written, one of which may wait for our lock: without limits
+        that would never end, and no server sees that it is a deadlock.
+        """
+        if lock:
+            self.session.limit_lock_waits(_BRIEFLY)
+            if self.session.lock(lock):
+                try:
+                    return self._exporting.export_snapshot(self._slot, lock_timeout=_BRIEFLY)
+                except PgcdcError as error:
+                    if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+                        raise
+            self.session.end()
+            self.session.begin()
+        return self._exporting.export_snapshot(self._slot)
 
     def close(self) -> None:
         """End the transaction that holds the snapshot; the temporary slot is gone, too."""

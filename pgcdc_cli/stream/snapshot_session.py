@@ -1,6 +1,6 @@
 """One connection in a transaction that sees a snapshot, and the rows that it copies out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
@@ -9,6 +9,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
+from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.replication.copy_out import copy_out
 from pgcdc_cli.replication.session import connect, server_failure, this_server
 from pgcdc_cli.types.copy_text import copy_columns
@@ -36,11 +37,25 @@ class SnapshotSession:
         """Begin a transaction, where the last one has ended; it sees what is there at the first query."""
         self._run(sql.SQL("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"))
         if snapshot is not None:
-            self._run(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+            self.see(snapshot)
         # Rows in the order of the table, wherever another scan of it may be.
         self._run(sql.SQL("SET LOCAL synchronize_seqscans = off"))
         # An error instead of rows that are left out.
         self._run(sql.SQL("SET LOCAL row_security = off"))
+
+    def see(self, snapshot: str) -> None:
+        """See what another transaction exported; nothing may have been asked before in this one."""
+        self._run(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+
+    def lock(self, tables: Sequence[tuple[str, str]]) -> bool:
+        """Lock tables against ALTER and TRUNCATE before anything is seen; false where not all can be."""
+        names = sql.SQL(", ").join(sql.Identifier(*name) for name in tables)
+        try:
+            # This alone takes no snapshot (`PlannedStmtRequiresSnapshot` in tcop/pquery.c).
+            self._run(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names))
+        except PgcdcError:
+            return False
+        return True
 
     def limit_lock_waits(self, timeout: str) -> None:
         """Wait no longer for a lock in this transaction, as `lock_timeout` has it."""

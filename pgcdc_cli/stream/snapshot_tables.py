@@ -83,6 +83,15 @@ _COLUMNS_HINT = "it lacks the column, or the publication leaves it out; --table 
 _POLICY_HINT = "let the role read all rows: ALTER ROLE {} BYPASSRLS"
 
 
+class RewrittenError(PgcdcError):
+    """Another try is needed, since a table's rows can't be seen: `tables` are all, by schema and name."""
+
+    def __init__(self, rewritten: str, tables: Sequence[tuple[str, str]]) -> None:
+        message = f'could not read the rows of table "{rewritten}": it was rewritten since the snapshot'
+        super().__init__(ErrorKind.CONNECTION, message, hint="run again")
+        self.tables = tables
+
+
 def every_table(_schema: str, _table: str) -> bool:
     """Include all."""
     return True
@@ -259,11 +268,10 @@ def _check_columns(tables: Sequence[SnapshotTable], wanted: Sequence[str]) -> No
 
 
 def _check_not_rewritten(session: SnapshotSession, tables: Sequence[SnapshotTable]) -> None:
-    """Raise CONNECTION, for another try, where an ALTER came first: the snapshot sees no rows then."""
+    """Raise RewrittenError where an ALTER or TRUNCATE came first: the snapshot sees no rows then."""
     rewritten = session.ask(_REWRITTEN, {"tables": [table.schema.oid for table in tables]})
     if rewritten:
-        message = f'could not read the rows of table "{rewritten[0][0]}": it was rewritten since the snapshot'
-        raise PgcdcError(ErrorKind.CONNECTION, message, hint="run again")
+        raise RewrittenError(rewritten[0][0], [(one.schema.schema, one.schema.name) for one in tables])
 
 
 def _check_rights(tables: Sequence[SnapshotTable], role: str) -> None:

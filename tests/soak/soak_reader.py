@@ -111,7 +111,9 @@ class Interrupted:
     def _ends_by(self, number: signal.Signals) -> bool:
         status, errors = self._run.wait()
         self._ended = True
-        check(well=status in {0, *early_ends(number)}, errors=errors)
+        # Python says so of a SIGINT that comes before it can do anything else.
+        unborn = number == signal.SIGINT and errors.startswith(b"Could not import runpy module")
+        check(well=status in {0, *early_ends(number)} or unborn, errors=errors)
         return status == 0
 
     def _cut_off(self) -> bool:

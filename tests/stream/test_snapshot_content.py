@@ -19,6 +19,7 @@ from stream_runs import NOW, refused, stream
 from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.stream.snapshot import SlotSnapshot, Snapshot
+from pgcdc_cli.stream.snapshot_session import SnapshotSession
 from pgcdc_cli.stream.snapshot_tables import Wanted, find_tables
 
 DEBEZIUM = (
@@ -235,3 +236,57 @@ def test_rows_that_a_rewrite_would_take_away_are_locked_or_missed(database, rewr
         with pytest.raises(PgcdcError, match="it was rewritten since the snapshot") as raised:
             find_tables(exported.session, Wanted(["pub"]), describe_alone)
         assert raised.value.kind.rule.transient
+
+
+@pytest.fixture
+def rewritten(database):
+    """A table that others rewrite, and one that they only write to."""
+    database.execute("CREATE TABLE t (a int); INSERT INTO t SELECT generate_series(1, 3)")
+    database.execute("CREATE TABLE other (a int); CREATE PUBLICATION pub FOR TABLE t, other")
+    return database
+
+
+def rows_seen(exported: SlotSnapshot) -> int:
+    tables = find_tables(exported.session, Wanted(["pub"]), describe_alone)
+    slices = Snapshot(exported.session, exported.position).slices(tables)
+    return sum(len(batch) for part in slices for batch in part.changes)
+
+
+def test_a_table_that_is_rewritten_all_the_time_is_locked_before_there_is_a_snapshot(rewritten):
+    with closing(SlotSnapshot(rewritten.uri, lock=[("public", "t"), ("public", "other")])) as exported:
+        rewritten.execute("SET lock_timeout = '100ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            rewritten.execute("TRUNCATE t")
+        assert rows_seen(exported) == 3
+
+
+def test_whoever_waits_for_that_lock_is_let_go_where_the_slot_waits_for_him(rewritten, monkeypatch):
+    """The slot waits until his transaction ends, which waits for the lock."""
+    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 't'::regclass"
+    with psycopg.connect(rewritten.uri) as changer:
+        changer.execute("INSERT INTO other VALUES (1)")
+        truncate = threading.Thread(target=lambda: (changer.execute("TRUNCATE t"), changer.commit()))
+        lock = SnapshotSession.lock
+
+        def lock_first(*arguments) -> bool:
+            found = lock(*arguments)
+            truncate.start()
+            wait_until(lambda: rewritten.execute(waiting).fetchone() == (1,))
+            return found
+
+        monkeypatch.setattr(SnapshotSession, "lock", lock_first)
+        with closing(SlotSnapshot(rewritten.uri, lock=[("public", "t")])) as exported:
+            truncate.join()
+            assert rows_seen(exported) == 1
+
+
+@pytest.mark.parametrize("name", ["gone", "secret"])
+def test_a_table_that_cannot_be_locked_keeps_no_snapshot_away(rewritten, name):
+    rewritten.execute("CREATE ROLE reader LOGIN REPLICATION; CREATE TABLE secret (a int)")
+    try:
+        rewritten.execute("GRANT SELECT ON t, other TO reader")
+        uri = rewritten.uri.replace("postgres@", "reader@")
+        with closing(SlotSnapshot(uri, lock=[("public", name)])) as exported:
+            assert rows_seen(exported) == 3
+    finally:
+        rewritten.execute("DROP OWNED BY reader; DROP ROLE reader")

@@ -5,10 +5,12 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from debian_server import DebianServer
 from processes import PGCDC, stream_command, wait_until
@@ -327,3 +329,21 @@ def test_the_last_line_is_the_stream_s(filled, tmp_path, slot):
 def test_what_a_snapshot_does_not_go_with(arguments, reason):
     run = stream("host=/nowhere dbname=never_asked", "s", *arguments.split())
     refused(run, 2, f"read the command line: {reason}", "see pgcdc stream --help")
+
+
+def test_a_table_that_others_rewrite_all_the_time_is_read_all_the_same(source, tmp_path, slot):
+    ended = threading.Event()
+
+    def rewrite() -> None:
+        with psycopg.connect(source.uri, autocommit=True) as other:
+            while not ended.is_set():
+                other.execute("TRUNCATE t")
+
+    rewriting = threading.Thread(target=rewrite)
+    rewriting.start()
+    try:
+        run = stream(source.uri, slot, "-D", str(tmp_path / "out"), *INITIAL, *NOW, "--max-time", "100s")
+    finally:
+        ended.set()
+        rewriting.join()
+    assert run.returncode == 0, run.stderr
