@@ -12,7 +12,7 @@ class Proxy:
     """A TCP port before a server's Unix socket or port, for everything that can go wrong on a wire."""
 
     def __init__(self, server: EmbeddedServer | int) -> None:
-        self._target = server if isinstance(server, int) else f"{server.socket_directory}/.s.PGSQL.5432"
+        self.move(server)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._gates: list[threading.Event] = []
         self._add_gate()
@@ -29,6 +29,10 @@ class Proxy:
 
     def uri(self, database: str, user: str = "postgres") -> str:
         return f"postgresql://{user}@127.0.0.1:{self.port}/{database}?sslmode=disable"
+
+    def move(self, server: EmbeddedServer | int) -> None:
+        """Let later connections lead to another server; those there are stay where they are."""
+        self._target = server if isinstance(server, int) else f"{server.socket_directory}/.s.PGSQL.5432"
 
     def stall(self) -> None:
         """Let nothing through any more, in either direction, without closing anything."""

@@ -15,18 +15,55 @@ from pgcdc_cli.demo.embedded_server import EmbeddedServer
 def standby(primary: EmbeddedServer, settings: Mapping[str, str] | None = None) -> EmbeddedServer:
     """Start a standby that follows a server; `servers.remove` ends it, too."""
     data = Path(tempfile.mkdtemp(prefix=f"pgcdc-pg{primary.version}-standby-"))
-    user = primary.data.owner()
-    shutil.chown(data, user)
-    where = f"host={primary.socket_directory} user=postgres dbname=postgres"
-    backup = [primary.bin / "pg_basebackup", "-d", where, "-D", data, "-c", "fast", "--no-sync"]
+    _back_up(primary, data)
+    _follow(primary, data, settings or {})
+    return EmbeddedServer(data, primary.version)
+
+
+def rejoin(old: EmbeddedServer, primary: EmbeddedServer) -> None:
+    """Start a primary that was stopped as the standby of the one that took its place, with slots from there.
+
+    It was stopped fast, so its log ends where the other one's timeline begins. Its own slots are dropped.
+    """
+    with connect(primary.uri(), autocommit=True) as there:
+        there.execute("SELECT pg_create_physical_replication_slot('standby')")
+    _follow(primary, old.data, {"primary_slot_name": "standby", "hot_standby_feedback": "on"})
+    old.pg_ctl("restart")
+    with connect(old.uri(), autocommit=True) as here:
+        here.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT synced")
+
+
+def synchronize(primary: EmbeddedServer, follower: EmbeddedServer) -> None:
+    """Have slot `s` copied: the standby keeps it once the primary's is where it can follow."""
+    with connect(follower.uri(), autocommit=True) as here:
+
+        def is_kept() -> bool:
+            replayed(follower, primary)
+            here.execute("SELECT pg_sync_replication_slots()")
+            kept = "SELECT 1 FROM pg_replication_slots WHERE slot_name = 's' AND synced AND NOT temporary"
+            return here.execute(kept).fetchone() is not None
+
+        wait_until(is_kept, pause=0.3)
+
+
+def _back_up(server: EmbeddedServer, data: Path) -> None:
+    user = server.data.owner()
+    shutil.chown(data.parent if not data.exists() else data, user)
+    backup = [server.bin / "pg_basebackup", "-d", _where(server), "-D", data, "-c", "fast", "--no-sync"]
     subprocess.run(backup, check=True, user=user, stderr=subprocess.DEVNULL)
     for own in (".s.PGSQL.5432.lock", ".handle_pids.json", "log"):
         (data / own).unlink(missing_ok=True)
+
+
+def _follow(primary: EmbeddedServer, data: Path, settings: Mapping[str, str]) -> None:
     with (data / "postgresql.conf").open("a") as conf:
-        for name, value in {"primary_conninfo": where, **(settings or {})}.items():
+        for name, value in {"primary_conninfo": _where(primary), **settings}.items():
             conf.write(f"{name} = '{value}'\n")
     (data / "standby.signal").touch()
-    return EmbeddedServer(data, primary.version)
+
+
+def _where(server: EmbeddedServer) -> str:
+    return f"host={server.socket_directory} user=postgres dbname=postgres"
 
 
 def replayed(standby: EmbeddedServer, primary: EmbeddedServer) -> None:
@@ -49,6 +86,14 @@ def cold_copy(server: EmbeddedServer) -> Path:
     server.pg_ctl("stop", "-m", "fast")
     subprocess.run(["cp", "-a", server.data, copy], check=True)
     server._server.ensure_postgres_running()
+    return copy
+
+
+def base_backup(server: EmbeddedServer) -> Path:
+    """Copy a server while it runs, without its slots, as pg_basebackup does."""
+    copy = Path(tempfile.mkdtemp(prefix="pgcdc-copy-")) / "data"
+    _back_up(server, copy)
+    shutil.copy(server.data / ".handle_pids.json", copy)
     return copy
 
 

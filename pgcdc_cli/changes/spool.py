@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from pgcdc_cli.changes.slice import Prepared
+from pgcdc_cli.large_copies import joined
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.types.kernels import Int64s
 
@@ -35,7 +36,7 @@ class Chunk:
         if len(chunks) == 1:
             return chunks[0]
         return cls(
-            b"".join([*(chunk.body for chunk in chunks), PADDING]),
+            joined([*(chunk.body for chunk in chunks), PADDING]),
             np.concatenate([chunk.sizes for chunk in chunks]),
             np.concatenate([chunk.lsn for chunk in chunks]),
         )

@@ -61,6 +61,8 @@ INTERRUPTED = 130
 GARBAGE = 20_000
 """Objects, more than before, after which Python looks for cycles among them; by itself after 700."""
 
+_NAMES_HINT = "names are given in UTF-8, whatever the database's encoding; rename what has none there"
+
 LEVELS = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO, 2: logging.DEBUG}
 """The least level that is shown, by verbosity."""
 
@@ -282,7 +284,7 @@ def run(arguments: list[str], program: str = PROGRAM) -> int:
         _forget_output_if_gone(error)
         status = fail(error)
     except Exception as error:  # noqa: BLE001 - whatever it is, a user gets one line
-        status = fail(_unexpected(error))
+        status = fail(_argument_error(error, arguments) or _unexpected(error))
     return status
 
 
@@ -312,6 +314,16 @@ def _invoke(command: ClickCommand, name: str, arguments: list[str]) -> int:
     except typer.TyperException as error:
         raise _usage_error(error) from error
     return 0
+
+
+def _argument_error(error: Exception, arguments: list[str]) -> PgcdcError | None:
+    """Say so of a name that is no UTF-8, which Python keeps as surrogates until it is sent to the server."""
+    odd = error.object[error.start] if isinstance(error, UnicodeEncodeError) else ""
+    if not odd or not any(odd in argument for argument in arguments):
+        return None
+    byte = os.fsencode(odd).hex()
+    message = f"could not read the command line: a name has the byte 0x{byte}, which is not UTF-8"
+    return PgcdcError(ErrorKind.USAGE, message, hint=_NAMES_HINT)
 
 
 def _unexpected(error: Exception) -> PgcdcError:

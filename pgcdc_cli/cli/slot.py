@@ -125,7 +125,7 @@ def peek(
     """Print a slot's next changes, and take nothing: the next reader gets them all the same.
 
     It reads a temporary copy of the slot, and ends with what the server has now. pgoutput's changes are
-    decoded; those of other plugins are printed as the plugin writes them.
+    decoded, and bytes that are no text escaped; what other plugins write is printed as it is.
     """
     from pgcdc_cli.catalog import Catalog
     from pgcdc_cli.cli.stream import stream
@@ -146,6 +146,9 @@ def peek(
         max_transactions=None if raw else str(limit),
         no_loop=True,
         progress=False,
+        invalid_text=None if raw else "escape",
+        # Which can't tell of names that are no text, and of which a person misses nothing.
+        no_catalog=file_format == "pretty",
     )
 
 

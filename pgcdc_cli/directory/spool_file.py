@@ -17,6 +17,7 @@ from pgcdc_cli.changes.slice import Prepared
 from pgcdc_cli.changes.spool import Chunk, FinishedSpool
 from pgcdc_cli.directory.disk import OpenFiles, damaged
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.large_copies import joined
 from pgcdc_cli.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -243,7 +244,7 @@ def _encode(chunk: Chunk) -> list[bytes]:
         np.diff(chunk.lsn, prepend=0).astype("<i8").tobytes(),
         memoryview(chunk.data)[chunk.offset :],
     ]
-    content = b"".join(parts)
+    content = joined(parts)
     size = len(content)
     if size < _LARGEST_COMPRESSED:
         compressed: bytes = pa.compress(content, "lz4_raw", asbytes=True)

@@ -22,11 +22,13 @@ import numpy as np
 from pgcdc_cli.changes.slice import Edge, Prepared, Slice
 from pgcdc_cli.changes.spool import PADDING, Chunk, Spool
 from pgcdc_cli.frames import POSTGRES_EPOCH
+from pgcdc_cli.large_copies import joined
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.decode import BEGIN, COMMIT
 from pgcdc_cli.pgoutput.message_buffer import SMALLEST_BATCH, MessageBuffer, tag_mask
 from pgcdc_cli.pgoutput.messages import Tag, Truncate
+from pgcdc_cli.types import kernels
 from pgcdc_cli.types.database_text import STRICT, DatabaseText
 from pgcdc_cli.types.kernels import Int64s
 
@@ -43,17 +45,15 @@ def chunk_of(buffer: MessageBuffer) -> Chunk:
 
 def chunk_of_block(buffer: MessageBuffer) -> Chunk:
     """Copy messages of a streamed block, without the xid behind each one's tag."""
-    chunk = _packed(buffer, buffer.starts + np.where(_HAS_NO_XID[buffer.tags], 0, _XID_SIZE))
-    data = bytearray(chunk.data)
-    np.frombuffer(data, np.uint8)[np.cumsum(chunk.sizes) - chunk.sizes] = buffer.tags
-    return Chunk(bytes(data), chunk.sizes, chunk.lsn)
+    return _packed(buffer, buffer.starts + np.where(_HAS_NO_XID[buffer.tags], 0, _XID_SIZE))
 
 
 def _packed(buffer: MessageBuffer, starts: Int64s) -> Chunk:
-    data = buffer.pack(starts, buffer.ends).buffers()[2]
+    """Copy messages from these positions on, each with its tag as the first byte."""
     sizes = buffer.ends - starts
-    body = memoryview(data or b"")[: int(sizes.sum())]
-    return Chunk(b"".join([body, PADDING]), sizes, buffer.lsn)
+    _, body = kernels.value_bytes(buffer.pack(starts, buffer.ends))
+    body[np.cumsum(sizes) - sizes] = buffer.tags
+    return Chunk(joined([body.data, PADDING]), sizes, buffer.lsn)
 
 
 def subtransaction_of(buffer: MessageBuffer) -> Int64s:

@@ -316,16 +316,17 @@ class ReplicationConnection:
         """Say that everything below `flushed` is durable; the next status update says it to the server."""
         self._streaming()[1].confirm(written, flushed)
 
-    def finish(self, timeout: float = 10.0) -> bool:
+    def finish(self, timeout: float = 10.0, *, patience: float = NEVER) -> bool:
         """End the stream: last status update, CopyDone, read until the server's, within `timeout` seconds.
 
-        True if the server ended it, too: it has then taken the last confirmed position.
+        One that says nothing for `patience` seconds is given up before. True if it ended the stream, too:
+        it has then taken the last confirmed position.
         """
         copy, feedback = self._streaming()
         try:
             self._stop_reading_ahead()
             feedback.finish()
-            return copy.finish(timeout)
+            return copy.finish(timeout, patience)
         except psycopg.Error as error:
             raise self._stream_failure(error) from error
 

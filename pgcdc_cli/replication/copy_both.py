@@ -20,6 +20,7 @@ from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
 from pgcdc_cli.frames import XLOGDATA, XLOGDATA_HEADER, Keepalive, Received, read_keepalive
+from pgcdc_cli.large_copies import PIECE, joined
 
 _READ_BYTES = 2 << 20
 """Bytes of frames that end one read, even if they are fewer than asked for: wide rows need no more memory."""
@@ -29,6 +30,9 @@ _TRICKLE = 64
 
 _WAITING = 8 << 10
 """Bytes that are there to be read and are worth it, however few frames the last read brought: wide rows."""
+
+_LONGEST_READ = 0.1
+"""Seconds of one read of a message that isn't whole yet: whoever else needs the connection waits for that."""
 
 _CHUNK = 256
 """Frames between looks at how many bytes they have."""
@@ -66,7 +70,7 @@ class CopyBoth:
         """Take up to `limit` XLogData frames of what has arrived, and the last keepalive among them."""
         frames: list[bytes] = []
         keepalive: Keepalive | None = None
-        consumed, room = False, _READ_BYTES
+        consumed, room, until = False, _READ_BYTES, time.monotonic() + _LONGEST_READ
         while room > 0 and len(frames) < limit:
             before = len(frames)
             size, keepalive = self._take_some(frames, min(limit - before, _CHUNK), keepalive)
@@ -76,13 +80,18 @@ class CopyBoth:
                 return Received(frames, keepalive, closed=True)
             if size > 0:
                 continue
-            if consumed and len(frames) - before < _TRICKLE and self._arrived() < _WAITING:
+            if consumed and self._is_enough(len(frames) - before, until):
                 break
             self._may_be_full = False
             self._ahead = 0
             self._consume()
             consumed = True
         return Received(frames, keepalive)
+
+    def _is_enough(self, found: int, until: float) -> bool:
+        """Say whether what comes next can wait, of which the last look found so many frames."""
+        trickles = found < _TRICKLE and self._arrived() < _WAITING
+        return trickles or time.monotonic() > until
 
     def _take_some(
         self, frames: list[bytes], count: int, keepalive: Keepalive | None
@@ -93,7 +102,7 @@ class CopyBoth:
         for _ in range(count):
             size, data = get(1)
             if size >= XLOGDATA_HEADER and data[0] == XLOGDATA:
-                append(bytes(data))
+                append(bytes(data) if size <= PIECE else joined([data]))
             elif size > 0:
                 keepalive = read_keepalive(bytes(data)).after(keepalive)
             else:
@@ -155,14 +164,19 @@ class CopyBoth:
         if not self._finishing:
             raise psycopg.OperationalError("the server is shutting down")
 
-    def finish(self, timeout: float) -> bool:
-        """Send CopyDone and read until the server's, for up to `timeout` seconds. False if none came."""
-        deadline, pause = time.monotonic() + timeout, _PAUSE
+    def finish(self, timeout: float, patience: float) -> bool:
+        """Send CopyDone and read until the server's, for up to `timeout` seconds. False if none came.
+
+        `patience` is for how long nothing at all may come.
+        """
+        deadline, silent_at, pause = time.monotonic() + timeout, time.monotonic() + patience, _PAUSE
         self._finishing = True
         self._pgconn.put_copy_end()
-        while time.monotonic() < deadline:
+        while time.monotonic() < min(deadline, silent_at):
             self._pgconn.flush()
             received = self.take(1 << 20)
+            if not received.empty:
+                silent_at = time.monotonic() + patience
             if received.closed:
                 self._await_command_end(min(deadline, time.monotonic() + 1))
                 return True

@@ -38,10 +38,12 @@ SESSION_SETTINGS = {
     "extra_float_digits": "3",
     "bytea_output": "hex",
     "client_min_messages": "warning",
+    "jit": "off",
 }
 """Set by statement rather than by the connection option `options`, which is the user's to give.
 
-A role's or a database's timeouts are for shorter work: pg_dump, too, goes without.
+A role's or a database's timeouts are for shorter work: pg_dump, too, goes without. To compile what asks the
+catalog (`jit`) takes far longer than to answer it.
 """
 
 _NETWORK = {

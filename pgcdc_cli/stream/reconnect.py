@@ -19,22 +19,29 @@ STEADY = 1.0
 FIRST_WAIT = 0.1
 """Seconds: a walsender that was terminated lets go of its slot within that time."""
 
-LONGEST_WAIT = 30.0
-"""Seconds: a server that comes back after hours is noticed soon enough."""
+LONGEST_WAIT = 1.5
+"""Seconds: a server that comes back, after however long, has its reader within two."""
+
+LONGEST_AFTER_LOSS = 30.0
+"""Seconds, where connections were made and did not last: what ends them may be what they read."""
+
+REMINDER = 30.0
+"""Seconds between two warnings that say the same."""
 
 
 class Backoff(Iterator[float]):
-    """Seconds to wait, doubling from `FIRST_WAIT` up to `LONGEST_WAIT`; `reset` after progress.
+    """Seconds to wait, doubling from `FIRST_WAIT` up to `longest`; `reset` after progress.
 
     Half of each wait is random, so that many streams which lost one server don't come back at one instant.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, longest: float) -> None:
+        self._longest = longest
         self._ceiling = FIRST_WAIT
 
     def __next__(self) -> float:
         ceiling = self._ceiling
-        self._ceiling = min(ceiling * 2, LONGEST_WAIT)
+        self._ceiling = min(ceiling * 2, self._longest)
         return random.uniform(ceiling / 2, ceiling)  # noqa: S311 -- spreads load, guards no secret
 
     def reset(self) -> None:
@@ -50,16 +57,26 @@ class RetryPolicy:
     def __init__(self, *, loop: bool, for_ever: bool = False) -> None:
         self._loop = loop
         self._for_ever = for_ever
-        self._backoff = Backoff()
+        self._away = Backoff(LONGEST_WAIT)
+        self._losses = Backoff(LONGEST_AFTER_LOSS)
         self._attempts = 0
         self._lost_at: float | None = None
         self._connected_at: float | None = None
         self._server_is_there = False
+        self._said, self._said_at = "", 0.0
 
     @property
     def level(self) -> int:
         """A lost connection is worth a warning; a server that isn't there will be an error soon enough."""
         return logging.WARNING if self._server_is_there or self._for_ever else logging.INFO
+
+    def level_of(self, message: str) -> int:
+        """Of what was said a moment ago the others are of less interest: there is a try every second."""
+        now = time.monotonic()
+        if message == self._said and now < self._said_at + REMINDER:
+            return logging.INFO
+        self._said, self._said_at = message, now
+        return self.level
 
     def server_answers(self) -> None:
         """Take note of a server that is there, though nothing is streamed yet."""
@@ -71,6 +88,8 @@ class RetryPolicy:
         away = None if self._lost_at is None else self._connected_at - self._lost_at
         self._lost_at = None
         self._server_is_there = True
+        self._said = ""
+        self._away.reset()
         return away
 
     def after(self, error: PgcdcError) -> float | None:
@@ -84,13 +103,14 @@ class RetryPolicy:
         self._attempts += 1
         now = time.monotonic()
         self._lost_at = self._lost_at or now
+        backoff = self._away if self._connected_at is None else self._losses
         if self._connected_at is not None and now - self._connected_at >= STEADY:
-            self._backoff.reset()
+            self._losses.reset()
         self._connected_at = None
         if not error.kind.rule.transient or not self._loop:
             return None
         if self._for_ever:
-            return next(self._backoff)
+            return next(backoff)
         if not self._server_is_there and self._attempts >= FIRST_ATTEMPTS:
             return None
-        return None if now - self._lost_at > GIVE_UP_AFTER else next(self._backoff)
+        return None if now - self._lost_at > GIVE_UP_AFTER else next(backoff)

@@ -19,6 +19,7 @@ from pgcdc_cli.pgoutput.relations import Describe
 from pgcdc_cli.pgoutput.streamed import PgoutputDecoder
 from pgcdc_cli.replication.commands import PluginOptions
 from pgcdc_cli.replication.connection import ReplicationConnection, SystemIdentity
+from pgcdc_cli.replication.feedback import NEVER
 from pgcdc_cli.sinks.base import Sink
 from pgcdc_cli.stream.encode import ChangeEncoder, FrameEncoder, RawEncoder
 from pgcdc_cli.stream.invalid_text import TextMender
@@ -33,6 +34,12 @@ from pgcdc_cli.stream.start import RunStart, TimelineWatch
 from pgcdc_cli.types.database_text import DatabaseText, InvalidText
 
 log = logging.getLogger("pgcdc")
+
+_SILENCE = 1.5
+"""Seconds: a walsender answers a CopyDone at once, or goes on sending what it was about to.
+
+One that reads through much of which nothing is published notices later that we are gone, as on a dead wire.
+"""
 
 
 class StreamRun:
@@ -111,7 +118,7 @@ class StreamRun:
                 wait = retries.after(error)
                 if wait is None:
                     raise
-                log.log(retries.level, "%s; trying again", error.message)
+                log.log(retries.level_of(error.message), "%s; trying again", error.message)
                 self._writer.back_to_edge()
                 self.totals.reconnects += 1
                 # Its connection went the same way, perhaps, and nobody has noticed yet.
@@ -176,9 +183,13 @@ class StreamRun:
         return {**self._settings.protocol.options(server_version), **options}
 
     def _part(self, connection: ReplicationConnection) -> None:
-        """End the stream. All is durable by now: that the server doesn't hear of it is no failure."""
+        """End the stream. All is durable by now: that the server doesn't hear of it is no failure.
+
+        With a checkpoint nothing comes twice for that: a dead wire holds up no end that a signal asks for.
+        """
         try:
-            if not connection.finish():
+            patience = _SILENCE if self._signals.stop and self._sink.checkpoint else NEVER
+            if not connection.finish(patience=patience):
                 log.info("the server took too long to confirm the end")
         except PgcdcError as error:
             log.warning("%s; the end was perhaps not confirmed", error.message)

@@ -22,6 +22,7 @@ _OLDER_SERVER = (
 )
 _STANDBY_BEHIND = "run again when it has caught up with the primary"
 _NO_TABLE = "see what there is with: pgcdc publication show; a table that is to come must be published first"
+_LOST_WITH_SLOT = "what changed since is lost with it: --create-slot --accept-gap goes on without that"
 _SLOT_IN_USE = "leave out --create-slot: there is a checkpoint, and the slot has what follows it"
 _NO_SNAPSHOT = "drop it, and the snapshot makes it anew: pgcdc slot drop {}; or go without: --snapshot never"
 _UNFINISHED = "go on with --snapshot initial, which begins it anew; or write to another place"
@@ -70,16 +71,21 @@ class RunStart:
         settings = self._settings
         if settings.make_publication is not None and self._sink.checkpoint is None:
             settings.make_publication(self._catalog)
+        source = StreamSource(
+            identity.system_id, identity.timeline, identity.database, settings.slot, settings.publications
+        )
         self.slot_to_come = self.unread and self._makes_way(connection)
         if self.slot_to_come:
             self._catalog.check_wal_level()
             position = Lsn(0)
         else:
-            position = self._slot_position(connection, identity.database)
+            try:
+                position = self._slot_position(connection, identity.database)
+            except PgcdcError as error:
+                if error.kind is ErrorKind.SLOT_MISSING and self._sink.durable_lsn:
+                    self._check_server_without_slot(error, source, connection, identity.wal_position)
+                raise
         self._check_publications()
-        source = StreamSource(
-            identity.system_id, identity.timeline, identity.database, settings.slot, settings.publications
-        )
         checkpoint = self._checked(source, position, connection)
         self._check_log_end(identity.wal_position, in_recovery=connection.in_recovery)
         if checkpoint is not None or not self._started:
@@ -97,6 +103,18 @@ class RunStart:
             decodes=self._decodes,
             keeps_prepared=settings.keeps_prepared,
         )
+
+    def _check_server_without_slot(
+        self, error: PgcdcError, source: StreamSource, connection: ReplicationConnection, log_end: Lsn
+    ) -> None:
+        """Tell a server that isn't ours, such as one from a backup, which has no slots, from ours without it.
+
+        A slot that is made in an older copy of our server would mix two histories once its log has grown.
+        """
+        self._checked(source, Lsn(0), connection)
+        self._check_log_end(log_end, in_recovery=connection.in_recovery)
+        if not self._settings.create_slot:
+            error.hint = _LOST_WITH_SLOT
 
     def _makes_way(self, connection: ReplicationConnection) -> bool:
         """Is the slot to be made with a snapshot? One that a run left which ended right then is dropped.

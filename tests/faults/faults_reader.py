@@ -4,8 +4,9 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from logs import Log
@@ -43,6 +44,8 @@ class Faulted(Interrupted):
         super().__init__(log, slot, random.Random(seed), *arguments)
         self._server = server
         self._proxy = proxy
+        self.longest: Counter[str] = Counter()
+        """In milliseconds: told, not asserted, since a busy machine takes its time."""
         self.ways = {
             "SIGKILL": self._kill,
             "SIGTERM": self._stop,
@@ -84,6 +87,16 @@ class Faulted(Interrupted):
         with suppress(subprocess.TimeoutExpired):
             self._run.process.wait(0.2)
         return self._runs() or self._ends_by(signal.SIGHUP)
+
+    def _ends_by(self, number: signal.Signals) -> bool:
+        with self._timed("ms to end at a signal, at most"):
+            return super()._ends_by(number)
+
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.longest[what] = max(self.longest[what], round(1000 * (time.monotonic() - began)))
 
     def _two_signals(self) -> bool:
         """The second one may find it at its end, or waiting for something."""
@@ -137,7 +150,8 @@ class Faulted(Interrupted):
         """Start it as it was started before, and wait until the run reads again."""
         time.sleep(self._dice.uniform(0, 0.5))
         self._server.pg_ctl("restart")
-        wait_until(lambda: not self._runs() or self._holds_slot())
+        with self._timed("ms from a server's return to its stream, at most"):
+            wait_until(lambda: not self._runs() or self._holds_slot())
         return self._reads()
 
     def _while_wire(self, change: Callable[[], None]) -> bool:

@@ -70,4 +70,4 @@ def test_any_moment(combination, server_of, tmp_path, size, seed, tell):
         log.drop()
         proxy.close()
     assert not list(tmp_path.rglob("*.spool"))
-    tell(f"any moment, {combination}", {"changes": changes, **reader.hits})
+    tell(f"any moment, {combination}", {"changes": changes, **reader.hits, **reader.longest})

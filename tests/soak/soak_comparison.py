@@ -18,6 +18,7 @@ from soak_output import (
     read_events,
     read_lines,
 )
+from soak_reader import check
 
 KEYS = {f"public.{table}": "id" for table in (*KEYED, *FULL, *MANY, "indexed")}
 
@@ -76,7 +77,11 @@ def check_output(log: Log, witness: str, out: Path, combination: Combination) ->
     `witness` is a slot that was copied before the first run.
     """
     messages = combination.messages_written != "none"
-    said = list(read_log(log.uri, witness, messages=messages))
+    try:
+        said = list(read_log(log.uri, witness, messages=messages))
+    except psycopg.errors.InternalError_ as error:
+        check(well=False, errors=str(error).encode())
+        raise
     compare(combination.form, out, said)
     assert_same(fold(said, KEYS), final_rows(log))
     return len(said)

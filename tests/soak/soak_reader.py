@@ -14,13 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LOST_FILE = b"could not map filenumber"
-"""How servers end all reading at what `soak_load.SHARED` doesn't keep them from: a fault of theirs."""
+"""How servers end all reading at what `soak_load.SHARED` doesn't keep them from: a fault of theirs.
+
+docs/protocols.md, "What servers get wrong here".
+"""
 
 
 def check(*, well: bool, errors: bytes) -> None:
     """Fail where a run didn't end as it should; skip the rest where the server can't read its own log."""
     if LOST_FILE in errors:
-        pytest.skip(f"the server stopped: {errors.decode()}")
+        pytest.skip(f"a known fault of servers, which can't read their own log: {errors.decode()}")
     assert well, errors.decode()
 
 

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
+from servers import remove, start
+from standbys import standby
 from stream_runs import SMALL, Following, delivers, insert, make_slot
 
 
@@ -58,3 +60,23 @@ def written(source, tmp_path):
     assert delivers(source.uri, slot, out) == [1]
     insert(source, 2, 2)
     return slot, out
+
+
+@pytest.fixture
+def synced():
+    """A server with slot `s` and a row, and its standby, which has a copy of the slot."""
+    primary = start(18)
+    try:
+        with psycopg.connect(primary.uri(), autocommit=True) as there:
+            there.execute(SMALL)
+            there.execute("SELECT pg_create_physical_replication_slot('standby')")
+            there.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput', false, false, true)")
+            settings = {"primary_slot_name": "standby", "hot_standby_feedback": "on"}
+            follower = standby(primary, settings)
+            try:
+                insert(there, 1, 1)
+                yield primary, follower
+            finally:
+                remove(follower)
+    finally:
+        remove(primary)

@@ -10,7 +10,9 @@ from pgcdc_cli.stream.reconnect import (
     FIRST_ATTEMPTS,
     FIRST_WAIT,
     GIVE_UP_AFTER,
+    LONGEST_AFTER_LOSS,
     LONGEST_WAIT,
+    REMINDER,
     STEADY,
     Backoff,
     RetryPolicy,
@@ -46,7 +48,29 @@ def test_connections_that_are_lost_at_once_are_tried_ever_more_slowly(clock):
     retries = RetryPolicy(loop=True)
     waits = [connected(retries, clock, STEADY / 2) for _ in range(20)]
     assert waits[0] <= FIRST_WAIT
-    assert min(waits[-5:]) >= LONGEST_WAIT / 2
+    assert min(waits[-5:]) >= LONGEST_AFTER_LOSS / 2
+
+
+def test_a_server_that_was_away_for_minutes_is_found_within_two_seconds_of_its_return(clock):
+    """A connection itself takes well under half of one; what the last connections came to is no matter."""
+    retries = RetryPolicy(loop=True)
+    for _ in range(10):
+        connected(retries, clock, STEADY / 2)
+    assert all(retries.after(LOST) <= 1.5 for _ in range(300))
+    assert connected(retries, clock, STEADY / 2) > 1.5
+
+
+def test_what_is_tried_every_second_is_told_when_it_changes_and_twice_a_minute(clock):
+    retries = RetryPolicy(loop=True)
+    retries.connected()
+    told = []
+    for second in range(100):
+        clock.now += 1
+        retries.after(LOST)
+        message = "starting up" if second >= 70 else "no such host"
+        if retries.level_of(message) == logging.WARNING:
+            told.append(second)
+    assert told == [0, REMINDER, 2 * REMINDER, 70]
 
 
 def test_a_connection_that_lasted_is_tried_again_at_once(clock):
@@ -96,17 +120,18 @@ def test_without_a_loop_or_hope_there_is_no_other_try(loop, kind):
     assert retries.after(PgcdcError(kind, "no")) is None
 
 
-def test_waits_double_from_a_tenth_of_a_second_to_half_a_minute_and_half_of_each_is_random():
-    ceilings = [min(FIRST_WAIT * 2**n, LONGEST_WAIT) for n in range(15)]
-    runs = [list(islice(Backoff(), 15)) for _ in range(50)]
+@pytest.mark.parametrize("longest", [LONGEST_WAIT, LONGEST_AFTER_LOSS])
+def test_waits_double_from_a_tenth_of_a_second_to_the_longest_and_half_of_each_is_random(longest):
+    ceilings = [min(FIRST_WAIT * 2**n, longest) for n in range(15)]
+    runs = [list(islice(Backoff(longest), 15)) for _ in range(50)]
     for run in runs:
         assert all(c / 2 <= wait <= c for wait, c in zip(run, ceilings, strict=True))
     assert len({run[-1] for run in runs}) > 1
-    assert ceilings[-1] == 30.0
+    assert ceilings[-1] == longest
 
 
 def test_after_progress_the_waits_are_short_again():
-    backoff = Backoff()
+    backoff = Backoff(LONGEST_AFTER_LOSS)
     assert max(islice(backoff, 12)) > 10
     backoff.reset()
     assert next(backoff) <= FIRST_WAIT

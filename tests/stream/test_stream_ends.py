@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import time
 
 import psycopg
 import pytest
@@ -183,3 +184,20 @@ def test_a_large_transaction_takes_little_memory(source, tmp_path):
         {"a": number, "b": "x" * 100} for number in range(1, 300_001)
     ]
     assert len(in_directory(tmp_path / "out")) == 300_000
+
+
+def test_a_signal_ends_a_run_whose_wire_is_dead(source, proxy18, tmp_path, follow, record_property):
+    """With a checkpoint nobody waits for a server that says nothing: nothing comes a second time for that."""
+    slot = source.create_slot()
+    following = follow(proxy18.uri(source.name), slot, tmp_path / "out", "-F", "0.1")
+    insert(source, 1, 3)
+    wait_until(lambda: len(following.rows()) == 3)
+    proxy18.stall()
+    began = time.monotonic()
+    ended = following.stop()
+    took = time.monotonic() - began
+    record_property("seconds", took)
+    assert ended == (0, "")
+    # Four times what it takes, and less than a server is waited for that must hear of it.
+    assert took < 8
+    assert following.rows() == [1, 2, 3]

@@ -11,8 +11,8 @@ import pytest
 from processes import PGCDC, wait_until
 from segments import contents
 from servers import remove, start
-from standbys import cold_copy, flush_log, put_back, replayed, standby
-from stream_runs import NOW, SMALL, delivers, insert, make_slot, position, refused, stream
+from standbys import base_backup, cold_copy, flush_log, put_back, replayed, standby, synchronize
+from stream_runs import NOW, SMALL, delivers, files, insert, make_slot, position, refused, stream
 
 from pgcdc_cli.directory.checkpoint import decode, encode
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -186,39 +186,6 @@ def test_a_standby_that_is_behind_the_checkpoint_is_waited_for(pair, tmp_path):
     )  # fmt: skip
 
 
-@pytest.fixture
-def synced():
-    """A server with slot `s` and a row, and its standby, which has a copy of the slot."""
-    primary = start(18)
-    try:
-        with connect(primary) as there:
-            there.execute(SMALL)
-            there.execute("SELECT pg_create_physical_replication_slot('standby')")
-            there.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput', false, false, true)")
-            settings = {"primary_slot_name": "standby", "hot_standby_feedback": "on"}
-            follower = standby(primary, settings)
-            try:
-                insert(there, 1, 1)
-                yield primary, follower
-            finally:
-                remove(follower)
-    finally:
-        remove(primary)
-
-
-def synchronize(primary, follower) -> None:
-    """Have the slot copied: the standby keeps it once the primary's is where it can follow."""
-    with connect(follower) as here:
-
-        def is_kept() -> bool:
-            replayed(follower, primary)
-            here.execute("SELECT pg_sync_replication_slots()")
-            kept = "SELECT 1 FROM pg_replication_slots WHERE slot_name = 's' AND synced AND NOT temporary"
-            return here.execute(kept).fetchone() is not None
-
-        wait_until(is_kept, pause=0.3)
-
-
 def test_a_standbys_copy_of_a_slot_is_waited_for(synced, tmp_path, follow):
     primary, follower = synced
     both = f"postgresql://postgres@/postgres?host={primary.socket_directory},{follower.socket_directory}"
@@ -273,11 +240,19 @@ def test_the_old_primary_is_refused_once_the_new_one_wrote(synced, tmp_path, fol
     assert following.rows() == [1, 2, 3]
 
 
-def test_an_older_copy_of_the_server_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    "copy_of",
+    [
+        pytest.param(cold_copy, id="cold copy", marks=pytest.mark.long),
+        pytest.param(base_backup, id="base backup"),
+    ],
+)
+def test_an_older_copy_of_the_server_is_refused(tmp_path, copy_of):
+    """One from a base backup has no slots, and making one there would not be the remedy."""
     server = start(18)
     try:
         make_slot(server.uri(), "s")
-        copy = cold_copy(server)
+        copy = copy_of(server)
         out = tmp_path / "out"
         assert delivers(server.uri(), "s", out) == [1]
         with connect(server) as here:
@@ -287,6 +262,7 @@ def test_an_older_copy_of_the_server_is_refused(tmp_path):
         end = checkpoint(out / "checkpoint.json")["end_lsn"]
         with connect(server) as here:
             insert(here, 3000, 3000)
+        before = files(out)
         run = stream(server.uri(), "s", "-D", str(out), *NOW)
         assert (run.returncode, run.stdout) == (13, "")
         error, hint = run.stderr.splitlines()
@@ -297,6 +273,6 @@ def test_an_older_copy_of_the_server_is_refused(tmp_path):
             "hint: the server is an older copy of itself: bring back the newer one,"
             " or use another directory and a new slot"
         )
-        assert checkpoint(out / "checkpoint.json")["end_lsn"] == end
+        assert files(out) == before
     finally:
         remove(server)

@@ -6,7 +6,7 @@ import subprocess
 
 import psycopg
 import pytest
-from processes import wait_until
+from processes import PGCDC, wait_until
 from psycopg import sql
 from segments import contents, manifest
 from servers import Database
@@ -332,3 +332,33 @@ def test_every_format_has_an_answer_to_names_that_are_no_text(named, tmp_path, f
     assert (ran.returncode, ran.stderr) == (0, "")
     written = b"".join(path.read_bytes() for path in [out, *out.rglob("*.*")] if path.is_file())
     assert b"b\\xff" in written.replace(b"\\\\", b"\\")
+
+
+def test_slot_peek_shows_names_and_values_that_are_no_text(encoded):
+    database = encoded("SQL_ASCII")
+    database.send(NAMES[0])
+    slot = database.create_slot()
+    database.send(b"INSERT INTO \"t\xff\" VALUES (3, 'value\xfe')")
+    peek = [*PGCDC, "slot", "peek", "-d", database.uri, slot]
+    shown = subprocess.run(peek, capture_output=True, text=True, timeout=60, check=False)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stderr.endswith(" has text that is invalid: --invalid-text escape applies\n")
+    assert "public.t\\xff" in shown.stdout
+    assert "b\\xff" in shown.stdout
+    assert "value\\xfe" in shown.stdout
+
+
+@pytest.mark.parametrize("command", [["publication", "show"], ["publication", "drop"], ["slot", "show"]])
+def test_a_name_on_the_command_line_is_utf8(server18, command):
+    run = subprocess.run(
+        [*PGCDC, *command, "-d", server18.uri(), b"p\xfc"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr == (
+        "pgcdc: error: could not read the command line: a name has the byte 0xfc, which is not UTF-8\n"
+        "hint: names are given in UTF-8, whatever the database's encoding; rename what has none there\n"
+    )

@@ -57,7 +57,7 @@ def test_a_server_that_goes_down_and_starts_up_is_waited_for(restarting, tmp_pat
         restarting.pg_ctl("stop", "-m", "smart", "-W")
         wait_until(lambda: not accepts(uri))
         stays_as_long_as_the_options_say(uri)
-        following = follow(uri, "s", tmp_path / "out")
+        following = follow(uri, "s", tmp_path / "out", "--verbose")
         told = Told(following.process)
         wait_until(lambda: told.times("shutting down; trying again"))
     with starting_up(restarting):
@@ -66,8 +66,8 @@ def test_a_server_that_goes_down_and_starts_up_is_waited_for(restarting, tmp_pat
     following.process.terminate()
     assert following.process.wait(timeout=60) == 0
     told.join()
-    [found] = [line for line in told.lines if not line.endswith("; trying again\n")]
-    assert found.startswith("pgcdc: warning: connected again after ")
+    found = [line for line in told.lines if not line.endswith("; trying again\n")]
+    assert found[0].startswith("pgcdc: warning: connected again after ")
 
 
 def accepts(uri: str) -> bool:

@@ -31,6 +31,8 @@ from pgcdc_cli.types import kernels
 
 ZERO_UUID = b'"00000000-0000-0000-0000-000000000000"'
 _UNLIMITED = 2**31 - 1
+_PIECE = 6 << 20
+"""Digits that are encoded at a time, so that other threads run in between; a multiple of three bytes."""
 _HSTORE_PAIR = re.compile(r'"((?:[^"\\]|\\.)*)"=>(?:"((?:[^"\\]|\\.)*)"|NULL)(?:, |$)', re.DOTALL)
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
 _GEOMETRIC = frozenset(["point", "line", "lseg", "box", "path", "polygon", "circle"])
@@ -73,7 +75,15 @@ def binary_schema(config: ConnectorConfig) -> dict[str, Any]:
 
 def bytea(config: ConnectorConfig) -> Kind:
     encode = encoded(config)
-    to_json = per_value(lambda text: encode(bytes.fromhex(text[2:])))
+
+    def convert(text: str) -> bytes:
+        if len(text) <= _PIECE:
+            return encode(bytes.fromhex(text[2:]))
+        pieces = (text[start : start + _PIECE] for start in range(2, len(text), _PIECE))
+        tokens = [encode(bytes.fromhex(piece))[1:-1] for piece in pieces]
+        return b"".join([b'"', *tokens, b'"'])
+
+    to_json = per_value(convert)
     form = {"form": "bytes", "encoding": config.binary_handling_mode}
     return Kind(binary_schema(config), to_json, b'""', None, _unavailable_bytes(config), form=form)
 
