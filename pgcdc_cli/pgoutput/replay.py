@@ -26,7 +26,7 @@ from pgcdc_cli.large_copies import joined
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.decode import BEGIN, COMMIT
-from pgcdc_cli.pgoutput.message_buffer import SMALLEST_BATCH, MessageBuffer, tag_mask
+from pgcdc_cli.pgoutput.message_buffer import MESSAGE_BYTES, SMALLEST_BATCH, MessageBuffer, tag_mask
 from pgcdc_cli.pgoutput.messages import Tag, Truncate
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.database_text import STRICT, DatabaseText
@@ -299,10 +299,12 @@ class Replay:
 
 
 def _joined(chunks: Iterable[Chunk], batch: Callable[[], int]) -> Iterator[Chunk]:
-    """Put chunks together, as long as they have no more messages than may be decoded at once."""
+    """Put chunks together, as long as no more messages or bytes come of it than are best decoded at once."""
     some: list[Chunk] = []
     for chunk in chunks:
-        if some and sum(map(len, some)) + len(chunk) > batch():
+        messages = sum(map(len, some)) + len(chunk)
+        size = sum(len(one.data) for one in some) + len(chunk.data)
+        if some and (messages > batch() or size > batch() * MESSAGE_BYTES):
             yield Chunk.join(some)
             some = []
         some.append(chunk)

@@ -5,13 +5,11 @@ from collections.abc import Callable
 
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.frames import Received
+from pgcdc_cli.pgoutput.message_buffer import MESSAGE_BYTES
 from pgcdc_cli.pgoutput.small_batch import fits_small_batch
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.stream.encode import FrameEncoder
 from pgcdc_cli.stream.settings import RunEnd
-
-FRAME_BYTES = 128
-"""Bytes of a frame up to which a batch has as many as it may; of larger ones, fewer are enough."""
 
 GATHER = 0.005
 """Seconds to wait for more of an open transaction before what is there is decoded."""
@@ -74,7 +72,7 @@ class BatchReceiver:
         while self._encoder.awaits_more(received.frames[-1]) and not (
             self._ends_with(received) or self._must_end()
         ):
-            is_full = len(received.frames) >= batch or size >= batch * FRAME_BYTES
+            is_full = len(received.frames) >= batch or size >= batch * MESSAGE_BYTES
             if is_full or time.monotonic() >= until:
                 break
             time.sleep(NAP)
