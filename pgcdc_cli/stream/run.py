@@ -29,7 +29,7 @@ from pgcdc_cli.stream.reconnect import RetryPolicy
 from pgcdc_cli.stream.resnapshot import Output, Resnapshot, Source, StreamedTables
 from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals, SnapshotPlan, StreamSettings
 from pgcdc_cli.stream.snapshot import Begun, SlotSnapshot, Snapshot, TableStarts
-from pgcdc_cli.stream.snapshot_tables import RewrittenError, Wanted, find_tables, rows_to_come
+from pgcdc_cli.stream.snapshot_tables import ChangedTableError, Wanted, find_tables, rows_to_come
 from pgcdc_cli.stream.start import RunStart, TimelineWatch
 from pgcdc_cli.types.database_text import DatabaseText, InvalidText
 
@@ -277,7 +277,7 @@ class StreamRun:
         try:
             with self._signals.interruptible():
                 tables = find_tables(exported.session, wanted, self._describe)
-        except RewrittenError as error:
+        except ChangedTableError as error:
             self._to_lock = error.tables
             raise
         snapshot = Snapshot(

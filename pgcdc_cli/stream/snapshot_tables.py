@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
-from psycopg import sql
+from psycopg import errors, sql
 
 from pgcdc_cli.changes.selection import EVERYTHING, Selection
 from pgcdc_cli.changes.table import ReplicaIdentity, TableSchema
@@ -78,18 +78,23 @@ WHERE (c.oid = ANY (%(tables)s::oid[])
 """
 
 
+_GONE = (errors.UndefinedColumn, errors.UndefinedTable, errors.InvalidSchemaName)
+
 _RIGHTS_HINT = "what it takes: {}"
 _COLUMNS_HINT = "it lacks the column, or the publication leaves it out; --table chooses among tables"
 _POLICY_HINT = "let the role read all rows: ALTER ROLE {} BYPASSRLS"
 
 
-class RewrittenError(PgcdcError):
-    """Another try is needed, since a table's rows can't be seen: `tables` are all, by schema and name."""
+class ChangedTableError(PgcdcError):
+    """Another try is needed, since a table is no more as the snapshot has it.
 
-    def __init__(self, rewritten: str, tables: Sequence[tuple[str, str]]) -> None:
-        message = f'could not read the rows of table "{rewritten}": it was rewritten since the snapshot'
+    `tables` are all that were to be read, by schema and name.
+    """
+
+    def __init__(self, name: str, tables: Sequence["SnapshotTable"]) -> None:
+        message = f'could not read the rows of table "{name}": it was changed since the snapshot'
         super().__init__(ErrorKind.CONNECTION, message, hint="run again")
-        self.tables = tables
+        self.tables = [(one.schema.schema, one.schema.name) for one in tables]
 
 
 def every_table(_schema: str, _table: str) -> bool:
@@ -237,10 +242,20 @@ def find_tables(
     ]
     _check_columns(tables, wanted.selection.columns)
     _check_rights(tables, session.role.as_string())
-    for table in tables:
-        session.check(table.query(), table.reading)
+    _lock(session, tables, wanted)
     _check_not_rewritten(session, tables)
     return tables
+
+
+def _lock(session: SnapshotSession, tables: Sequence[SnapshotTable], wanted: Wanted) -> None:
+    for table in tables:
+        try:
+            session.check(table.query(), table.reading)
+        except PgcdcError as error:
+            # What the snapshot's catalog has is gone by now; but --where may name what never was.
+            if isinstance(error.__cause__, _GONE) and wanted.where is None:
+                raise ChangedTableError(table.schema.display, tables) from error
+            raise
 
 
 def _found(session: SnapshotSession, wanted: Wanted) -> Iterator[_Found]:
@@ -268,10 +283,10 @@ def _check_columns(tables: Sequence[SnapshotTable], wanted: Sequence[str]) -> No
 
 
 def _check_not_rewritten(session: SnapshotSession, tables: Sequence[SnapshotTable]) -> None:
-    """Raise RewrittenError where an ALTER or TRUNCATE came first: the snapshot sees no rows then."""
+    """Raise ChangedTableError where an ALTER or TRUNCATE came first: the snapshot sees no rows then."""
     rewritten = session.ask(_REWRITTEN, {"tables": [table.schema.oid for table in tables]})
     if rewritten:
-        raise RewrittenError(rewritten[0][0], [(one.schema.schema, one.schema.name) for one in tables])
+        raise ChangedTableError(rewritten[0][0], tables)
 
 
 def _check_rights(tables: Sequence[SnapshotTable], role: str) -> None:

@@ -17,7 +17,7 @@ from servers import new_slot_name
 from stream_runs import NOW, refused, stream
 
 from pgcdc_cli.catalog.table_facts import describe_alone
-from pgcdc_cli.errors import PgcdcError
+from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.stream.snapshot import SlotSnapshot, Snapshot
 from pgcdc_cli.stream.snapshot_session import SnapshotSession
 from pgcdc_cli.stream.snapshot_tables import Wanted, find_tables
@@ -233,9 +233,37 @@ def test_rows_that_a_rewrite_would_take_away_are_locked_or_missed(database, rewr
     wait_until(lambda: database.execute(NO_LOCKS).fetchone() == (0,))
     with closing(SlotSnapshot(database.uri)) as exported:
         database.execute(rewrite)
-        with pytest.raises(PgcdcError, match="it was rewritten since the snapshot") as raised:
+        with pytest.raises(PgcdcError, match="it was changed since the snapshot") as raised:
             find_tables(exported.session, Wanted(["pub"]), describe_alone)
         assert raised.value.kind.rule.transient
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["ALTER TABLE t DROP b", "ALTER TABLE t RENAME b TO c", "DROP TABLE t", "ALTER TABLE t RENAME TO u"],
+)
+def test_a_table_that_was_changed_before_it_is_locked_is_tried_again(database18, change):
+    database18.execute("CREATE TABLE t (a int, b int); CREATE PUBLICATION pub FOR TABLE t")
+
+    def describe(relations):
+        """What stands between the look at the catalog and the locks."""
+        database18.execute(change)
+        return describe_alone(relations)
+
+    changed = pytest.raises(PgcdcError, match="it was changed since the snapshot")
+    with closing(SlotSnapshot(database18.uri)) as exported, changed as raised:
+        find_tables(exported.session, Wanted(["pub"]), describe)
+    assert raised.value.kind.rule.transient
+
+
+def test_a_column_that_where_asks_for_in_vain_is_not_tried_again(database18):
+    database18.execute("CREATE TABLE t (a int, b int); CREATE PUBLICATION pub FOR TABLE t")
+    with closing(SlotSnapshot(database18.uri)) as exported, pytest.raises(PgcdcError) as raised:
+        find_tables(exported.session, Wanted(["pub"], where="c = 1"), describe_alone)
+    assert (raised.value.kind, raised.value.message) == (
+        ErrorKind.USAGE,
+        'could not read the rows of table "public.t": column "c" does not exist',
+    )
 
 
 @pytest.fixture
