@@ -6,6 +6,7 @@ from pgcdc_cli.changes.slice import Edge
 from pgcdc_cli.formats.interface import EncodedSlice
 from pgcdc_cli.frames import Received
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput.message_buffer import SMALLEST_BATCH
 from pgcdc_cli.sinks.base import LastEdge
 from pgcdc_cli.stream.encode import portions
 from pgcdc_cli.stream.loop import Heartbeats, SliceWriter, StreamLoop
@@ -45,6 +46,7 @@ def test_what_ends_with_a_commit_has_nothing_behind_it():
 class Encoder:
     """Of the first portion it gives half a transaction, of those behind it whole ones."""
 
+    batch = SMALLEST_BATCH
     in_transaction = ended = False
 
     def __init__(self) -> None:
