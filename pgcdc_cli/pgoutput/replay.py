@@ -302,12 +302,12 @@ class Replay:
 def _joined(chunks: Iterable[Chunk], batch: Callable[[], int]) -> Iterator[Chunk]:
     """Put chunks together, as long as no more messages or bytes come of it than are best decoded at once."""
     some: list[Chunk] = []
+    messages = size = 0
     for chunk in chunks:
-        messages = sum(map(len, some)) + len(chunk)
-        size = sum(len(one.data) for one in some) + len(chunk.data)
+        messages, size = messages + len(chunk), size + len(chunk.data)
         if some and (messages > batch() or size > batch() * MESSAGE_BYTES):
             yield Chunk.join(some)
-            some = []
+            some, messages, size = [], len(chunk), len(chunk.data)
         some.append(chunk)
     if some:
         yield Chunk.join(some)
