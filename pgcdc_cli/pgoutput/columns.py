@@ -274,9 +274,7 @@ def _own_values(values: pa.BinaryArray, kind: Int64s | None, offsets: NDArray[np
     data = values.buffers()[2]
     first, last = int(offsets[0]), int(offsets[-1])
     buffers = [
-        None
-        if kind is None
-        else as_buffer(np.packbits((kind == TEXT) | (kind == BINARY), bitorder="little")),
+        None if kind is None else kernels.bitmap((kind == TEXT) | (kind == BINARY)),
         as_buffer(offsets - offsets[0]),
         pa.py_buffer(b"") if data is None else data.slice(first, last - first),
     ]

@@ -82,7 +82,7 @@ def nulled(values: pa.BinaryArray, null: Booleans | None) -> pa.BinaryArray:
     """Give an array without nulls, and with offset 0, those of a mask; None for no mask."""
     if null is None or not null.any():
         return values
-    buffers = [buffer(np.packbits(~null, bitorder="little")), *values.buffers()[1:]]
+    buffers = [bitmap(~null), *values.buffers()[1:]]
     return cast("pa.BinaryArray", pa.BinaryArray.from_buffers(pa.binary(), len(values), buffers))
 
 
@@ -106,6 +106,11 @@ def buffer(array: NDArray[np.generic]) -> pa.Buffer:
     return pa.py_buffer(np.ascontiguousarray(array).data)
 
 
+def bitmap(valid: Booleans) -> pa.Buffer:
+    """Say which values are not null, as an array's first buffer does."""
+    return buffer(np.packbits(valid, bitorder="little"))
+
+
 def binary(values: Sequence[str | bytes | None]) -> pa.BinaryArray:
     return pa.array(values, pa.binary())
 
@@ -113,7 +118,7 @@ def binary(values: Sequence[str | bytes | None]) -> pa.BinaryArray:
 def numbers(values: Int64s, arrow: pa.DataType = _INT64, null: Booleans | None = None) -> ArrowArray:
     """Take values for an array, of a type that has 64 bits; `null` says which are."""
     # `pa.array` looks for pandas each time, which takes longer than most batches.
-    validity = None if null is None or not null.any() else buffer(np.packbits(~null, bitorder="little"))
+    validity = None if null is None or not null.any() else bitmap(~null)
     return pa.Array.from_buffers(arrow, len(values), [validity, buffer(values)])
 
 

@@ -216,5 +216,5 @@ def spread(values: Packed, there: Booleans) -> pa.BinaryArray:
         return values.arrow()
     lengths = np.zeros(len(there), np.int64)
     lengths[there] = values.lengths
-    validity = kernels.buffer(np.packbits(there, bitorder="little"))
+    validity = kernels.bitmap(there)
     return Packed(edges(lengths), values.data).arrow(validity)
