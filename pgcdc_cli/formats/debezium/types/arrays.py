@@ -31,7 +31,6 @@ from pgcdc_cli.types.kernels import Booleans
 from pgcdc_cli.types.pg_type import PgType
 
 _TEXTS = frozenset(["text", "varchar", "bpchar", "char", "json", "jsonb", "xml", "citext"])
-_SPECIAL = frozenset(["NaN", "Infinity", "-Infinity"])
 _NOT_FINITE = r"^(NaN|-?Infinity)$"
 _LOWER_BOUND = r"^\[[+-]?\d+:[+-]?\d+\]="
 _NULL = pa.scalar(NULL, pa.binary())
@@ -61,7 +60,9 @@ def array(element: PgType, kind: Kind, config: ConnectorConfig, *, optional: boo
         if elements is None:
             return _several_dimensions(text, element)
         tokens = [None if one is None else single_token(kind.to_json, one.encode()) for one in elements]
-        if (no_nulls and None in tokens) or (element.name == "numeric" and not _SPECIAL.isdisjoint(elements)):
+        if element.name == "numeric" and any(re.search(_NOT_FINITE, one) for one in elements if one):
+            return None
+        if no_nulls and None in tokens:
             return None
         return b"[" + b",".join(NULL if one is None else one for one in tokens) + b"]"
 

@@ -15,7 +15,7 @@ import numpy as np
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.formats.debezium.types.kind import Kind
 from pgcdc_cli.formats.debezium.types.temporal import timestamptz
-from pgcdc_cli.formats.debezium.types.texts import to_tokens
+from pgcdc_cli.types import kernels
 from pgcdc_cli.types.pg_type import PgType
 from pgcdc_cli.types.to_arrow import numeric_precision
 
@@ -92,9 +92,10 @@ def _token(kind: Kind, text: str | None) -> bytes | None:
     if text is None:
         return None
     try:
-        return to_tokens(kind.to_json, [text])[0]
+        [found] = kind.to_json(kernels.binary([text])).to_pylist()
     except (ValueError, ArithmeticError, PgcdcError):
         return None
+    return found
 
 
 def _bits(kind: Kind, text: str) -> bytes | None:

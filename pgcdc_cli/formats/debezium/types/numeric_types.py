@@ -243,14 +243,16 @@ def _variable_scales(column: pa.BinaryArray) -> pa.BinaryArray:
     point = kernels.find(given, b".")
     text = kernels.choose(point < 0, given, kernels.without_end(given, "0"))
     rare = ~kernels.as_mask(kernels.matches(text, _USUAL_NUMERIC))
-    text, point = (kernels.replace_where(text, rare, b"0"), np.where(rare, -1, point))
+    text, point = kernels.replace_where(text, rare, b"0"), np.where(rare, -1, point)
     scale = np.where(point < 0, 0, np.diff(kernels.value_bytes(text)[0]) - point - 1)
     digits = kernels.replace_substring(kernels.as_binary(text), b".", b"")
     value = _base64_of(kernels.as_text(digits).cast(pa.int64()).to_numpy())
     joined = kernels.join([b'{"scale":', kernels.take(_SCALES, scale), b',"value":', value, b"}"])
     tokens = kernels.null_where(kernels.as_binary(joined), kernels.as_mask(column.is_null()))
+    if not rare.any():
+        return tokens
     rest = per_value(_variable_scale)(column.filter(pa.array(rare)))
-    return kernels.replace_with_mask(tokens, rare, rest) if rare.any() else tokens
+    return kernels.replace_with_mask(tokens, rare, rest)
 
 
 def _unscaled(scale: int) -> Callable[[str], bytes | None]:

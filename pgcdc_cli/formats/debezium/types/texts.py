@@ -16,7 +16,6 @@ from pgcdc_cli.formats.debezium.types.kind import (
     PLAIN,
     Kind,
     Loss,
-    ToJson,
     base64_token,
     inexact,
     json_text,
@@ -185,8 +184,3 @@ def parse_hstore(text: str) -> dict[str, str | None]:
 
 def _unescaped(text: str) -> str:
     return re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
-
-
-def to_tokens(to_json: ToJson, texts: list[str | None]) -> list[bytes | None]:
-    """Convert a list of texts."""
-    return to_json(kernels.binary(texts)).to_pylist()
