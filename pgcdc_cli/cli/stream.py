@@ -33,6 +33,7 @@ from pgcdc_cli.cli.target import (
     subscription,
     with_connector,
 )
+from pgcdc_cli.ending_signals import replaced
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -321,13 +322,8 @@ def handled(signals: "Signals") -> Iterator[None]:
     def hangup(_number: int, _frame: "FrameType | None") -> None:
         signals.hangup = True
 
-    handlers = {signal.SIGINT: stop, signal.SIGTERM: stop, signal.SIGHUP: hangup}
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
+    with replaced({signal.SIGINT: stop, signal.SIGTERM: stop, signal.SIGHUP: hangup}):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -339,10 +335,9 @@ def _timed(signals: "Signals", seconds: float | None) -> Iterator[None]:
         if signals.waiting:
             raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGALRM, time_up)
-    signal.setitimer(signal.ITIMER_REAL, min(seconds or 0, threading.TIMEOUT_MAX))
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    with replaced({signal.SIGALRM: time_up}):
+        signal.setitimer(signal.ITIMER_REAL, min(seconds or 0, threading.TIMEOUT_MAX))
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
