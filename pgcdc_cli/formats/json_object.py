@@ -225,43 +225,63 @@ _WRITERS: dict[JsonKind, Callable[[bytes], bytes]] = {
 LONGEST_ESCAPE = len("\\u0000") + 1
 """Bytes that one byte of a value may need while it is rewritten: its own and its escape."""
 
-_BACKSLASH, _QUOTE = 0x5C, 0x22
-# The backslash first, since every other escape brings one.
+_BACKSLASH, _QUOTE, _BLANK = b'\\" '
 _ESCAPES = {byte: json.dumps(chr(byte))[1:-1].encode() for byte in (_BACKSLASH, _QUOTE, *range(0x20))}
+# What stands behind the backslash where that is one byte, else 0.
+_LETTERS = np.zeros(256, np.uint8)
+for _byte, _escape in _ESCAPES.items():
+    _LETTERS[_byte] = _escape[1] if len(_escape) == len("\\n") else 0
+
+BLOCK = 1 << 20
+"""Bytes of values that are escaped at a time: they, and what is made of them, stay in a processor's cache."""
 
 
 def escape(column: pa.BinaryArray) -> pa.BinaryArray:
-    """Escape quotes, backslashes and control characters; a PROTOCOL error where a value is no valid UTF-8.
-
-    Only the rows that hold such a byte are rewritten.
-    """
+    """Escape quotes, backslashes and control characters; a PROTOCOL error where a value is no valid UTF-8."""
     offsets, data = kernels.value_bytes(column)
     if not len(data):
         return column
     if data.max() >= 0x80:
         as_text(column)
-    special = (data < 0x20) | (data == _QUOTE) | (data == _BACKSLASH)
-    if not special.any():
+    if len(data) <= BLOCK and not _special(data).any():
         return column
+    ends, blocks, added = offsets.copy(), [], 0
+    edges = [*range(0, len(data), BLOCK), len(data) + 1]
+    rows = np.searchsorted(offsets, edges)
+    for start, first, last in zip(edges, rows, rows[1:], strict=False):
+        at, escaped = _escape_block(data[start : start + BLOCK])
+        ends[first:last] += added + np.searchsorted(at, offsets[first:last] - start)
+        added += len(at)
+        blocks.append(escaped)
+    if added:
+        validity = column.is_valid().buffers()[1] if column.null_count else None
+        column = kernels.from_bytes(ends, np.concatenate(blocks), validity)
+    return _escape_rare(column) if min(block.min() for block in blocks) < _BLANK else column
+
+
+def _special(data: NDArray[np.uint8]) -> Booleans:
+    mask: Booleans = (data < _BLANK) | (data == _QUOTE) | (data == _BACKSLASH)
+    return mask
+
+
+def _escape_block(block: NDArray[np.uint8]) -> tuple[Int64s, NDArray[np.uint8]]:
+    """Find what takes a backslash and a letter, and write them."""
+    at = np.flatnonzero(_special(block))
+    letters = _LETTERS[block[at]]
+    if not letters.all():
+        at, letters = at[letters > 0], letters[letters > 0]
+    if not len(at):
+        return at, block
+    lettered = block.copy()
+    lettered[at] = letters
+    return at, kernels.insert_before(lettered, at, b"\\")
+
+
+def _escape_rare(column: pa.BinaryArray) -> pa.BinaryArray:
+    """Escape the control characters that have no letter."""
+    _, data = kernels.value_bytes(column)
     if len(data) > kernels.INT32_MAX // LONGEST_ESCAPE:
         column = kernels.widened(column)
-    at = np.flatnonzero(special)
-    rows = np.flatnonzero(np.diff(np.searchsorted(at, offsets)))
-    present = np.zeros(256, np.bool_)
-    present[data[at]] = True
-    if len(rows) == len(column):
-        return _rewrite(column, present)
-    return _with_rows(column, rows, _rewrite(kernels.take(column, rows), present))
-
-
-def _rewrite(column: pa.BinaryArray, present: NDArray[np.bool_]) -> pa.BinaryArray:
-    for byte, escaped in _ESCAPES.items():
-        if present[byte]:
-            column = kernels.replace_substring(column, bytes([byte]), escaped)
+    for byte in np.unique(data[data < _BLANK]).tolist():
+        column = kernels.replace_substring(column, bytes([byte]), _ESCAPES[byte])
     return column
-
-
-def _with_rows(column: pa.BinaryArray, rows: NDArray[np.int64], replaced: pa.BinaryArray) -> pa.BinaryArray:
-    chosen = np.arange(len(column))
-    chosen[rows] = len(column) + np.arange(len(rows))
-    return kernels.take(kernels.concat([column, replaced]), chosen)

@@ -7,8 +7,8 @@ prepared, `origin` in one that came here from another server. A column that the 
 JSON's own and not SQL NULL. `xid` is null outside of transactions. What each type looks like is in
 `types/to_arrow.py`.
 
-Rows are written as columns, which cost a fifth of a millisecond for each table and shape, however few they
-are; a few rows are written one by one (`line_template.py`).
+Rows are written as columns, which takes as long as some hundred rows one by one, however few they are; a few
+rows are written one by one (`line_template.py`).
 """
 
 import base64

@@ -87,9 +87,21 @@ def nulled(values: pa.BinaryArray, null: Booleans | None) -> pa.BinaryArray:
 
 
 def from_bytes(offsets: Int64s, data: NDArray[np.uint8], validity: pa.Buffer | None = None) -> pa.BinaryArray:
-    """Make an array of bytes; `offsets` are n + 1, from 0 to at most 2**31 - 1."""
-    buffers = [validity, buffer(offsets.astype(np.int32)), buffer(data)]
-    return cast("pa.BinaryArray", pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers))
+    """Make an array of bytes; `offsets` are n + 1, from 0. The array is wide for 2**31 bytes or more."""
+    wide = len(data) > INT32_MAX
+    kind, ends = (pa.large_binary(), offsets) if wide else (pa.binary(), offsets.astype(np.int32))
+    buffers = [validity, buffer(ends), buffer(data)]
+    return cast("pa.BinaryArray", pa.Array.from_buffers(kind, len(offsets) - 1, buffers))
+
+
+def insert_before(data: NDArray[np.uint8], at: Int64s, text: bytes) -> NDArray[np.uint8]:
+    """Insert a text before each of these bytes."""
+    # The bytes between two of them are an element of the one list whose elements the text separates.
+    offsets = np.concatenate([np.zeros(1, np.int64), at, np.full(1, len(data), np.int64)])
+    kind = pa.large_binary()
+    pieces = pa.Array.from_buffers(kind, len(at) + 1, [None, buffer(offsets), buffer(data)])
+    whole = join_lists(np.array([0, len(pieces)]), pieces, text)
+    return value_bytes(whole)[1]
 
 
 def widened(column: ArrowArray) -> pa.BinaryArray:

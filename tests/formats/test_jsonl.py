@@ -12,7 +12,7 @@ from rows import ITEMS, ORDERS, Event, events, lsn, reference, to_slice
 
 from pgcdc_cli.changes.slice import Boundaries, ChangeBatch, MessageChange, Slice, Stamps, TransactionBoundary
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.json_object import escape
+from pgcdc_cli.formats.json_object import BLOCK, escape
 from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.formats.line_template import few_lines
 from pgcdc_cli.formats.lines import are_few
@@ -200,6 +200,14 @@ def test_escapes_are_those_of_the_standard_library(values, data):
     ).to_pylist()
     expected = [v if v is None else json.dumps(v, ensure_ascii=False)[1:-1].encode() for v in values[start:]]
     assert escaped == expected
+
+
+@pytest.mark.parametrize("before", [BLOCK - 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 1])
+def test_escapes_are_the_same_wherever_a_block_of_bytes_ends(before):
+    values = ["x" * before, '"', None, "", "\n\x01ü", "y" * BLOCK + '\\"' * BLOCK, '"z']
+    escaped = escape(kernels.binary([v if v is None else v.encode() for v in values]))
+    expected = [v if v is None else json.dumps(v, ensure_ascii=False)[1:-1].encode() for v in values]
+    assert escaped.to_pylist() == expected
 
 
 @settings(deadline=None, max_examples=300)

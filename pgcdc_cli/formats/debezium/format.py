@@ -161,8 +161,8 @@ class DebeziumFormat:
         orders = None if batch.operation == "R" else orders
         positions = sequence.positions(batch.stamps, orders, _snapshot_marker(batch))
         layout = self._layout(batch.table, snapshot=batch.operation == "R")
-        if is_few(batch, losses):
-            lines: Lines = few_lines(batch, layout, self._context, positions, at)
+        if is_few(batch):
+            lines: Lines = few_lines(batch, layout, self._context, positions, at, losses)
         else:
             names = batch.table.schema, batch.table.name
             records = row_records(self._context, layout, names, positions, at)

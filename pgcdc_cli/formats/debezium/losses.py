@@ -5,8 +5,11 @@ be wrong.
 """
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import repeat
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +31,15 @@ class Cells:
     values: pa.BinaryArray
     tokens: pa.BinaryArray
     unchanged: Booleans | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FewCells:
+    """The same of a few rows."""
+
+    values: Sequence[bytes | None]
+    tokens: Sequence[bytes]
+    unchanged: Sequence[bool] | None
 
 
 @dataclass(slots=True)
@@ -52,22 +64,49 @@ class Losses:
         report = {"schema": loss[0], "table": loss[1], "column": column, "lsn": lsn, "why": why}
         self.lines.append(json.dumps(report, ensure_ascii=False).encode() + b"\n")
 
-    def look(self, index: int, field: Field, cells: Cells) -> None:
+    def look(self, index: int, field: Field, cells: Cells | FewCells) -> None:
         """Look at the table's column at this index."""
-        for why, lost in _losses(field, cells):
-            if lost.any():
-                self.report(int(np.argmax(lost)), why, self.table.columns[index].name)
+        found = _losses(field, cells) if isinstance(cells, Cells) else _few_losses(field, cells)
+        for why, lost in found:
+            row = int(np.argmax(lost))
+            if lost[row]:
+                self.report(row, why, self.table.columns[index].name)
+
+
+_NULL_REPLACED = "value.converter.replace.null.with.default"
+_NULL_FOR_UNCHANGED = "Debezium writes null for an unchanged TOAST value of this type"
+_PLACEHOLDER = "unavailable.value.placeholder"
 
 
 def _losses(field: Field, cells: Cells) -> Iterator[tuple[str, Booleans]]:
     values, unchanged = cells.values, cells.unchanged
     if values.null_count and field.null != b"null":
         null = kernels.as_mask(values.is_null())
-        yield "value.converter.replace.null.with.default", null if unchanged is None else null & ~unchanged
+        yield _NULL_REPLACED, null if unchanged is None else null & ~unchanged
     if field.loss is not None:
         yield field.loss.why, kernels.as_mask(kernels.matches(kernels.as_text(values), field.loss.pattern))
     if unchanged is not None and field.unavailable == b"null":
-        yield "Debezium writes null for an unchanged TOAST value of this type", unchanged
+        yield _NULL_FOR_UNCHANGED, unchanged
     if field.unavailable != b"null":
         alike = kernels.as_mask(kernels.equal(cells.tokens, field.unavailable))
-        yield "unavailable.value.placeholder", alike if unchanged is None else alike & ~unchanged
+        yield _PLACEHOLDER, alike if unchanged is None else alike & ~unchanged
+
+
+def _few_losses(field: Field, cells: FewCells) -> Iterator[tuple[str, Sequence[bool]]]:
+    """Do what `_losses` does, one by one."""
+    values, lacking = cells.values, cells.unchanged or repeat(False)
+    if field.null != b"null":
+        yield _NULL_REPLACED, [one is None and not lacks for one, lacks in zip(values, lacking, strict=False)]
+    if field.loss is not None:
+        search = _pattern(field.loss.pattern).search
+        yield field.loss.why, [one is not None and search(one) is not None for one in values]
+    if cells.unchanged is not None and field.unavailable == b"null":
+        yield _NULL_FOR_UNCHANGED, cells.unchanged
+    if field.unavailable != b"null" and field.unavailable in cells.tokens:
+        alike = [one == field.unavailable for one in cells.tokens]
+        yield _PLACEHOLDER, [one and not lacks for one, lacks in zip(alike, lacking, strict=False)]
+
+
+@lru_cache(1024)
+def _pattern(pattern: str) -> re.Pattern[bytes]:
+    return re.compile(pattern.encode())

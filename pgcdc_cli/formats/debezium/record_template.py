@@ -11,7 +11,7 @@ from typing import NamedTuple, Self, cast
 from pgcdc_cli.changes.slice import ChangeBatch, FullImage, KeyImage, Operation, texts_of
 from pgcdc_cli.formats.debezium.event_table import EventTable
 from pgcdc_cli.formats.debezium.events import row_event
-from pgcdc_cli.formats.debezium.losses import Losses
+from pgcdc_cli.formats.debezium.losses import FewCells, Losses
 from pgcdc_cli.formats.debezium.record import (
     HANDLED,
     Fragments,
@@ -28,23 +28,32 @@ from pgcdc_cli.formats.lines import are_few
 from pgcdc_cli.types.kernels import Int64s
 
 
-def is_few(batch: ChangeBatch, losses: Losses | None) -> bool:
+def is_few(batch: ChangeBatch) -> bool:
     """Say whether a batch's rows are written one by one: a few streamed ones, not compared with old ones."""
     compared = batch.operation == "U" and batch.old is not None
-    return are_few(batch) and losses is None and batch.operation != "R" and not compared
+    return are_few(batch) and batch.operation != "R" and not compared
 
 
 def few_lines(
-    batch: ChangeBatch, table: EventTable, context: RunContext, positions: Positions, handled: Handled
+    batch: ChangeBatch,
+    table: EventTable,
+    context: RunContext,
+    positions: Positions,
+    handled: Handled,
+    losses: Losses | None,
 ) -> list[bytes]:
-    """Write a batch's lines, of what `is_few` takes; the arguments are those of `RowRecords`."""
+    """Write a batch's lines, of what `is_few` takes; reports what they lose.
+
+    The other arguments are those of `RowRecords`.
+    """
     names, image = (batch.table.schema, batch.table.name), batch.old if batch.new is None else batch.new
     assert image is not None
     template = row_template(context, table, names, batch.operation, numbered=positions.orders is not None)
     texts = _texts(positions)
     texts |= {name: repeat(value) for name, value in zip(HANDLED, handled, strict=True)}
     for number, column in enumerate(table.all_columns):
-        texts[b"%d" % number] = _tokens(column, image)
+        looked_at = losses if image is batch.new and number < len(table.columns) else None
+        texts[b"%d" % number] = _tokens(column, image, looked_at)
     return template.lines(texts, len(batch))
 
 
@@ -100,7 +109,7 @@ def _digits(values: Int64s) -> list[bytes]:
     return [b"%d" % value for value in values.tolist()]
 
 
-def _tokens(column: EventColumn, image: FullImage | KeyImage) -> Iterable[bytes]:
+def _tokens(column: EventColumn, image: FullImage | KeyImage, losses: Losses | None) -> Iterable[bytes]:
     """Give the tokens that the columns give, one by one."""
     values, field = texts_of(image.columns, column.index), column.field
     if values is None:
@@ -108,9 +117,10 @@ def _tokens(column: EventColumn, image: FullImage | KeyImage) -> Iterable[bytes]
     tokens = [
         field.null if value is None else single_token(field.to_json, value) or field.null for value in values
     ]
-    unchanged = image.unchanged[column.index] if isinstance(image, FullImage) else None
+    mask = image.unchanged[column.index] if isinstance(image, FullImage) else None
+    unchanged = None if mask is None else mask.tolist()
+    if losses is not None:
+        losses.look(column.index, field, FewCells(values, tokens, unchanged))
     if unchanged is None:
         return tokens
-    return [
-        field.unavailable if lacks else one for lacks, one in zip(unchanged.tolist(), tokens, strict=True)
-    ]
+    return [field.unavailable if lacks else one for lacks, one in zip(unchanged, tokens, strict=True)]

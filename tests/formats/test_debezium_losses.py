@@ -1,0 +1,69 @@
+"""What events don't say, and the lines that name the first value of each column that is lost."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from batches import UNCHANGED, Stream, change, key_only, table
+
+from pgcdc_cli.changes.table import ColumnFacts, TableFacts
+from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
+from pgcdc_cli.formats.debezium.format import DebeziumFormat
+from pgcdc_cli.formats.debezium.losses import LOSSES
+
+PLACEHOLDER = "__debezium_unavailable_value"
+FIRST, SECOND, THIRD = "0/1A2B010", "0/1A2B020", "0/1A2B030"
+
+
+def losses(kind: str, operation: str, values: list, default: str | None = None) -> list[tuple[str, str]]:
+    """Where values of a column v are lost, and why, by what a directory is told."""
+    schema = table({"id": "int8", "v": kind})
+    facts = {"id": ColumnFacts(), "v": ColumnFacts(default)}
+    schema = replace(schema, facts=TableFacts(("id",), None, facts))
+    encoding = DebeziumFormat(ConnectorConfig(topic_prefix="srv"))
+    encoding.restart("shop", None)
+    rows = [[str(number), value] for number, value in enumerate(values)]
+    stream = Stream(changes=[change(schema, operation, [*range(1, len(rows) + 1)], rows)])
+    found = [bytes(piece.data) for piece in encoding.encode(stream.slice()).pieces if piece.target == LOSSES]
+    lines = [json.loads(line) for data in found for line in data.splitlines()]
+    assert all((line["schema"], line["table"], line["column"]) == ("public", "orders", "v") for line in lines)
+    return [(line["lsn"], line["why"]) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "where", "why"),
+    [
+        ("numeric", ["1", None, "1.50"], THIRD, "decimal.handling.mode=precise"),
+        ("int4[]", ["{1}", "{{1}}", "[0:0]={1}"], SECOND, "Debezium's arrays have one dimension"),
+        ("text", ["x", PLACEHOLDER], SECOND, "unavailable.value.placeholder"),
+        ("numeric", [UNCHANGED, "1", None], FIRST, "Debezium writes null for an unchanged TOAST value"),
+    ],
+)
+def test_the_first_value_of_a_column_that_is_lost_is_named(kind, values, where, why):
+    [(lsn, reason)] = losses(kind, "U", values)
+    assert lsn == where
+    assert reason.startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [("numeric", ["1", None, "1.5"]), ("text", ["x", UNCHANGED, None]), ("int4[]", ["{1,NULL}", None])],
+)
+def test_what_is_all_there_is_not_reported(kind, values):
+    assert losses(kind, "U", values) == []
+
+
+def test_a_null_that_the_default_replaces_is_lost_and_an_unchanged_value_is_none():
+    assert losses("text", "U", [UNCHANGED, "x"], "'none'::text") == []
+    assert losses("text", "U", [UNCHANGED, None], "'none'::text") == [
+        (SECOND, "value.converter.replace.null.with.default")
+    ]
+
+
+def test_a_row_that_is_deleted_loses_nothing():
+    schema = table({"id": "numeric"})
+    encoding = DebeziumFormat(ConnectorConfig(topic_prefix="srv"))
+    encoding.restart("shop", None)
+    deleted = change(schema, "D", [1], old=key_only([["1.50"]], schema))
+    targets = [piece.target for piece in encoding.encode(Stream(changes=[deleted]).slice()).pieces]
+    assert targets == ["public.orders"]
