@@ -25,6 +25,9 @@ from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError, nearest, quoted_list
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.messages import Relation
+from pgcdc_cli.types.database_text import STRICT, DatabaseText
+
+_NO_TEXT = "the name of the one that looks like it is no valid text: rename it"
 
 __all__ = ["OPERATIONS", "Alteration", "Catalog", "Publication", "PublishedTable", "ServerFacts", "Slot"]
 
@@ -47,9 +50,12 @@ class Catalog:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def describe(self, relations: Sequence[Relation]) -> list[TableSchema]:
-        """Complete relation messages with what they don't say: types behind domains, keys, nullability."""
-        return describe(self._session, relations)
+    def describe(self, relations: Sequence[Relation], text: DatabaseText = STRICT) -> list[TableSchema]:
+        """Complete relation messages with what they don't say: types behind domains, keys, nullability.
+
+        Their names came as `text` has it.
+        """
+        return describe(self._session, relations, text)
 
     def facts(self) -> ServerFacts:
         """Say what a stream depends on."""
@@ -100,13 +106,18 @@ class Catalog:
         return read_publications(self._session, None)
 
     def publication(self, name: str) -> Publication | None:
-        """Find a publication."""
+        """Find a publication by its name, or by what `publications` shows of one that is no text."""
         found = read_publications(self._session, name)
+        found = found or [one for one in self.publications() if one.name == name]
         return found[0] if found else None
+
+    def missing_publications(self, names: Sequence[str]) -> list[str]:
+        """List those of these that don't exist, or are only what is shown of a name that is no text."""
+        return missing_publications(self._session, names)
 
     def check_publications(self, names: Sequence[str]) -> None:
         """Raise PUBLICATION if one of these doesn't exist."""
-        missing = missing_publications(self._session, names)
+        missing = self.missing_publications(names)
         if missing:
             raise PgcdcError(
                 ErrorKind.PUBLICATION,
@@ -116,15 +127,22 @@ class Catalog:
 
     def other_publications(self, missing: str) -> str:
         """Say what may have been meant by a publication that doesn't exist, or what to do if nothing was."""
-        near = nearest(missing, [one.name for one in self.publications()])
+        names = [one.name for one in self.publications()]
+        if missing in names:
+            return _NO_TEXT
+        near = nearest(missing, names)
         first = (
             f"did you mean {quoted_list(near)}" if near else "see what there is with: pgcdc publication list"
         )
         return f"{first}; or create it with: pgcdc publication create {missing}, then make the slot anew"
 
     def published(self, names: Sequence[str]) -> list[tuple[str, str, list[str]]]:
-        """List the tables of publications, by schema and name, and their columns."""
-        return read_published(self._session, names)
+        """List the tables of publications, by schema and name, and their columns.
+
+        The server locks each of them to tell: an error whose cause is LockNotAvailable if one can't be.
+        """
+        with self._session.impatient():
+            return read_published(self._session, names)
 
     def create_publication(self, publication: Publication) -> None:
         """Create a publication of tables, of all tables in schemas, or of all tables."""

@@ -1,13 +1,15 @@
 """The connection that the catalog asks over, and what a stream depends on: version, settings and rights."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
-from pgcdc_cli.replication.session import Kinds, SessionConnection, connect, server_failure
+from pgcdc_cli.replication.session import Kinds, SessionConnection, ask, connect, server_failure
+from pgcdc_cli.types.database_text import DatabaseText
 
 
 class Session:
@@ -22,15 +24,32 @@ class Session:
             self._connection.close()
             self._connection = None
 
-    def ask(self, query: str, parameters: dict[str, Any], doing: str) -> list[tuple[Any, ...]]:
-        """Read rows. A connection that was lost since it was last used is opened anew, once."""
+    def ask(
+        self, query: str, parameters: dict[str, Any], doing: str, text: DatabaseText | None = None
+    ) -> list[tuple[Any, ...]]:
+        """Read rows, with what is no text in them as `text` has it, by default escaped.
+
+        A connection that was lost since it was last used is opened anew, once.
+        """
         reused = self._connection is not None and not self._connection.closed
         try:
-            return self._open().execute(query.encode(), parameters).fetchall()
+            return ask(self._open(), query, parameters, text)
         except psycopg.Error as error:
             if reused and self._connection is not None and self._connection.closed:
-                return self.ask(query, parameters, doing)
+                return self.ask(query, parameters, doing, text)
             raise server_failure(doing, error) from error
+
+    @contextmanager
+    def impatient(self) -> Iterator[None]:
+        """Wait no longer than a second for a lock; the error's cause is LockNotAvailable."""
+        self.ask("SELECT set_config('lock_timeout', '1s', false)", {}, "limit how long a lock is waited for")
+        try:
+            yield
+        finally:
+            # Of a connection that is lost nothing is left.
+            if self._connection is not None and not self._connection.closed:
+                with suppress(psycopg.Error):
+                    self._connection.execute("RESET lock_timeout")
 
     def run(self, statement: sql.Composable, doing: str, kinds: Kinds) -> None:
         """Execute a statement without a result; `kinds` are the kinds of error that it alone has."""

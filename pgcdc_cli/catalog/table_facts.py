@@ -4,15 +4,18 @@ Where the table, a column or a type is gone, what the message says is all there 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Literal
+
+import psycopg
 
 from pgcdc_cli.catalog.server import Session
 from pgcdc_cli.changes.table import ColumnFacts, ReplicaIdentity, TableColumn, TableFacts, TableSchema
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.pgoutput.messages import Relation, RelationColumn
+from pgcdc_cli.types.database_text import DatabaseText
 from pgcdc_cli.types.pg_type import PgType, builtin
 
 # One round trip for all messages, a row for each: its types as declared; the columns as they are now; the
@@ -23,7 +26,9 @@ _FACTS = """
 SELECT ARRAY(SELECT format_type(t, m) FROM unnest(sent.types, sent.typmods)
                     WITH ORDINALITY AS c (t, m, n) ORDER BY n),
        (SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint, a.attnotnull OR t.typnotnull,
-                                         a.attndims, pg_get_expr(adbin, adrelid), a.attnum, a.attnotnull,
+                                         a.attndims,
+                                         CASE a.attgenerated WHEN '' THEN pg_get_expr(adbin, 0) ELSE '' END,
+                                         a.attnum, a.attnotnull,
                                          CASE t.typdelim WHEN ',' THEN (a.attmissingval::text::text[])[1]
                                               ELSE btrim(a.attmissingval::text, '{}') END))
         FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
@@ -65,6 +70,15 @@ FROM json_to_recordset(%(relations)s::json)
 ORDER BY sent.number
 """
 
+# With the table's OID, which expressions of columns need, pg_get_expr locks it as any SELECT does.
+_EXPRESSIONS = """
+SELECT a.attrelid::bigint, a.attname, pg_get_expr(adbin, adrelid)
+FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+WHERE a.attrelid = ANY (%(tables)s::oid[]) AND a.attgenerated <> ''
+"""
+_GENERATED = ""
+"""The default of a column that is generated, as long as it is not known of what."""
+
 
 @dataclass(frozen=True, slots=True)
 class _TypeFacts:
@@ -82,20 +96,57 @@ class _TypeFacts:
 _Types = dict[int, _TypeFacts]
 
 
-def describe(session: Session, relations: Sequence[Relation]) -> list[TableSchema]:
-    """Give the tables of relation messages; PgcdcError, which names one, if the catalog can't be asked."""
+def describe(session: Session, relations: Sequence[Relation], text: DatabaseText) -> list[TableSchema]:
+    """Give the tables of relation messages; PgcdcError, which names one, if the catalog can't be asked.
+
+    No lock on a table is waited for: who holds it may wait for the stream, as for a synchronous standby.
+    """
     if not relations:
         return []
     first, *others = relations
     more = f" and {len(others)} more" if others else ""
     doing = f'describe table "{first.namespace}.{first.name}"{more}'
+    sent = json.dumps(list(map(_sent, count(), relations)))
     try:
-        rows = session.ask(_FACTS, {"relations": json.dumps(list(map(_sent, count(), relations)))}, doing)
+        rows = session.ask(_FACTS, {"relations": sent}, doing, text)
     except PgcdcError:
         if not others:
             raise
-        return [table for relation in relations for table in describe(session, [relation])]
-    return list(map(_complete, relations, rows))
+        return [table for relation in relations for table in describe(session, [relation], text)]
+    return _with_expressions(session, list(map(_complete, relations, rows)), doing, text)
+
+
+def _with_expressions(
+    session: Session, tables: list[TableSchema], doing: str, text: DatabaseText
+) -> list[TableSchema]:
+    """Add of what columns are generated, unless a table is locked."""
+    generated = [table.oid for table in tables if any(_generated(table))]
+    if not generated:
+        return tables
+    try:
+        with session.impatient():
+            rows = session.ask(_EXPRESSIONS, {"tables": generated}, doing, text)
+    except PgcdcError as error:
+        if isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+            return tables
+        raise
+    found = {(oid, name): expression for oid, name, expression in rows}
+    return [_with_defaults(table, found) for table in tables]
+
+
+def _generated(table: TableSchema) -> Iterator[str]:
+    columns = {} if table.facts is None else table.facts.columns
+    return (name for name, facts in columns.items() if facts.default == _GENERATED)
+
+
+def _with_defaults(table: TableSchema, expressions: Mapping[tuple[int, str], str]) -> TableSchema:
+    if table.facts is None:
+        return table
+    columns = {
+        name: replace(facts, default=expressions.get((table.oid, name), facts.default))
+        for name, facts in table.facts.columns.items()
+    }
+    return replace(table, facts=replace(table.facts, columns=columns))
 
 
 def _sent(number: int, relation: Relation) -> dict[str, Any]:

@@ -338,14 +338,17 @@ def _options_of(root: ClickCommand, words: Sequence[str]) -> dict[str, Any]:
 
 
 def _asked(query: str, options: dict[str, Any]) -> Iterable[str]:
-    from pgcdc_cli.replication.session import connect
+    from pgcdc_cli.replication.session import ask, connect, database_encoding
+    from pgcdc_cli.types.database_text import DatabaseText
 
     given = {name: options[name] for name in _CONNECTION}
     conninfo = connection_string(**given, password=None)
     signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
     signal.setitimer(signal.ITIMER_REAL, float(os.environ.get(_PATIENCE, "0.3")))
     with connect(conninfo) as connection:
-        return [str(name) for (name,) in connection.execute(query.encode())]
+        # What is no text can't be typed, and isn't printable.
+        text = DatabaseText.shown(database_encoding(connection)).keeping()
+        return [str(name) for (name,) in ask(connection, query, text=text)]
 
 
 def _stored(options: dict[str, Any]) -> Iterable[str]:

@@ -11,12 +11,12 @@ import typer
 from pgcdc_cli.cli import units
 from pgcdc_cli.cli.command_tree import Command, examples, new_app, usage_error
 from pgcdc_cli.cli.connection_options import connecting
-from pgcdc_cli.cli.printing import facts, hints, human_bytes, say, table, text_of, write
+from pgcdc_cli.cli.printing import facts, hints, human_bytes, say, table, text_of, warn, write
 from pgcdc_cli.cli.watch import Interval, Watch, repeat
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 if TYPE_CHECKING:
-    from pgcdc_cli.catalog import Slot
+    from pgcdc_cli.catalog import Catalog, Slot
     from pgcdc_cli.lsn import Lsn
 
 app = new_app(
@@ -134,7 +134,7 @@ def peek(
     raw = slot.plugin != "pgoutput" or file_format == "raw"
     if publication is None and slot.plugin == "pgoutput":
         with Catalog(conninfo) as catalog:
-            publication = [one.name for one in catalog.publications()]
+            publication = _publications(catalog)
     stream(
         conninfo=conninfo,
         slot=name,
@@ -147,9 +147,16 @@ def peek(
         no_loop=True,
         progress=False,
         invalid_text=None if raw else "escape",
-        # Which can't tell of names that are no text, and of which a person misses nothing.
-        no_catalog=file_format == "pretty",
     )
+
+
+def _publications(catalog: "Catalog") -> list[str]:
+    """Name all that can be named to the server."""
+    names = [one.name for one in catalog.publications()]
+    unnameable = catalog.missing_publications(names)
+    for name in unnameable:
+        warn(f'publication "{name}" is left out: its name is no valid text')
+    return [name for name in names if name not in unnameable]
 
 
 def _position(text: str) -> "Lsn | None":

@@ -14,7 +14,8 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import EncodedSlice, Format, Piece
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import INVALID_TEXT_HINT
-from pgcdc_cli.types.database_text import DatabaseText, first_invalid
+from pgcdc_cli.types import kernels
+from pgcdc_cli.types.database_text import DatabaseText
 
 log = logging.getLogger("pgcdc")
 
@@ -88,11 +89,20 @@ class TextMender:
                 return values
             mended, invalid = self._text.values(values, _backslashes(column))
         else:
-            mended, invalid = self._text.column(values, _backslashes(column))
+            mended, invalid = self._array(values, _backslashes(column))
         if invalid:
             self._counts[table] += invalid
             self._warn(table, column)
         return mended
+
+    def _array(self, values: pa.BinaryArray, backslashes: int) -> tuple[pa.BinaryArray, int]:
+        """Make an array UTF-8, and count values that were no valid text."""
+        _, data = kernels.value_bytes(values)
+        is_utf8 = self._text.codec == "utf-8"
+        if not len(data) or data.max() < 0x80 or (is_utf8 and _first_invalid(values) is None):
+            return values, 0
+        mended, invalid = self._text.values(values.to_pylist(), backslashes)
+        return kernels.binary(mended), invalid
 
     def _warn(self, table: TableSchema, column: TableColumn) -> None:
         if table.display not in self._warned:
@@ -139,13 +149,31 @@ def _invalid(batch: ChangeBatch) -> tuple[int, str, str, Lsn] | None:
         for image in (batch.new, batch.old)
         if image is not None
         for number, values in enumerate(_arrays(image.columns))
-        if values is not None and (row := first_invalid(values)) is not None
+        if values is not None and (row := _first_invalid(values)) is not None
     ]
     if not places:
         return None
     row, number = min(places)
     where = f'column "{batch.table.columns[number].name}"{_key(batch, row)}'
     return int(batch.stamps.index[row]), batch.table.display, where, Lsn(int(batch.stamps.lsn[row]))
+
+
+def _first_invalid(values: pa.BinaryArray) -> int | None:
+    """Find the first value that is no valid UTF-8."""
+    try:
+        values.cast(pa.string())
+    except pa.ArrowInvalid:
+        rows = (number for number, value in enumerate(values.to_pylist()) if not _is_valid(value))
+        return next(rows)
+    return None
+
+
+def _is_valid(value: bytes | None) -> bool:
+    try:
+        (value or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _arrays(columns: Sequence[pa.BinaryArray | None]) -> Iterator[pa.BinaryArray | None]:

@@ -6,13 +6,8 @@ somebody wants to go on. Its encodings are those of the PostgreSQL manual, "Char
 """
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
-
-import pyarrow as pa
-
-from pgcdc_cli.types import kernels
 
 InvalidText = Literal["stop", "replace", "escape"]
 
@@ -47,12 +42,13 @@ _BAD_BYTES = re.compile("[\udc80-\udcff]")
 class DatabaseText:
     """How text comes from the wire. `codec` is Python's name of its encoding.
 
-    `client_encoding` is what the server is asked to send.
+    `client_encoding` is what the server is asked to send. "keep" has bytes that aren't text as surrogates, as
+    Python has them in names of files (`surrogateescape`): for names that go back to the server.
     """
 
     client_encoding: str = "UTF8"
     codec: str = "utf-8"
-    invalid: InvalidText = "stop"
+    invalid: InvalidText | Literal["keep"] = "stop"
 
     @classmethod
     def of(cls, encoding: str, given: InvalidText | None, default: InvalidText) -> "DatabaseText":
@@ -67,6 +63,15 @@ class DatabaseText:
         if invalid == "stop" or encoding not in known:
             return cls(invalid=invalid)
         return cls(encoding, known[encoding], invalid)
+
+    @classmethod
+    def shown(cls, encoding: str) -> "DatabaseText":
+        """Choose for names that somebody looks at: they are escaped where they aren't text."""
+        return cls.of(encoding, None, "escape")
+
+    def keeping(self) -> "DatabaseText":
+        """Give the same with all bytes kept; `mended` gives what would have come without."""
+        return replace(self, invalid="keep")
 
     @property
     def passes(self) -> bool:
@@ -85,13 +90,19 @@ class DatabaseText:
                 raise
             if self.invalid == "replace":
                 return data.decode(self.codec, "replace"), False
-        start = "\\" * backslashes + "x"
         text = data.decode(self.codec, "surrogateescape")
+        if self.invalid == "keep":
+            return text, False
+        start = "\\" * backslashes + "x"
         return _BAD_BYTES.sub(lambda found: f"{start}{ord(found[0]) - 0xDC00:02x}", text), False
 
     def name(self, data: bytes) -> str:
         """Decode a name; UnicodeDecodeError with `stop`."""
         return self.decode(data)[0]
+
+    def mended(self, kept: str) -> str:
+        """Decode a name whose bytes were kept; UnicodeDecodeError with `stop`."""
+        return self.name(kept.encode(self.codec, "surrogateescape"))
 
     def values(self, values: list[bytes | None], backslashes: int) -> tuple[list[bytes | None], int]:
         """Make values UTF-8, and count those that were no valid text."""
@@ -106,39 +117,14 @@ class DatabaseText:
             invalid += not valid
         return mended, invalid
 
-    def column(self, values: pa.BinaryArray, backslashes: int) -> tuple[pa.BinaryArray, int]:
-        """Make a column UTF-8, and count values that were no valid text."""
-        _, data = kernels.value_bytes(values)
-        if not len(data) or data.max() < 0x80 or (self.codec == "utf-8" and first_invalid(values) is None):
-            return values, 0
-        mended, invalid = self.values(values.to_pylist(), backslashes)
-        return kernels.binary(mended), invalid
+
+INVALID_NAME_HINT = "nothing of it was confirmed: go on with --invalid-text replace or escape"
 
 
-INVALID_NAME_HINT = (
-    "nothing of it was confirmed: go on with --invalid-text replace or escape, and with --no-catalog where"
-    " the name is still there"
-)
+def is_text(kept: str) -> bool:
+    """Say whether text that came with all bytes kept had none that are no text."""
+    return _BAD_BYTES.search(kept) is None
+
 
 STRICT = DatabaseText()
 """UTF-8, and an error where it isn't."""
-
-DecodeName = Callable[[bytes], str]
-
-
-def first_invalid(values: pa.BinaryArray) -> int | None:
-    """Find the first value that is no valid UTF-8."""
-    try:
-        values.cast(pa.string())
-    except pa.ArrowInvalid:
-        rows = (number for number, value in enumerate(values.to_pylist()) if not _is_valid(value))
-        return next(rows)
-    return None
-
-
-def _is_valid(value: bytes | None) -> bool:
-    try:
-        (value or b"").decode()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -6,13 +6,14 @@ import os
 import pty
 import re
 import subprocess
+from pathlib import Path
 
 import psycopg
 import pyarrow as pa
 import pytest
 from processes import stream_command
 from segments import contents
-from stream_runs import stream
+from stream_runs import NOW, insert, stream
 
 EMIT = "SELECT pg_logical_emit_message(%s, %s, %s::bytea)"
 
@@ -256,3 +257,34 @@ def test_unlogged_and_temporary_tables_are_not_in_the_log(database18):
     database18.execute("CREATE TEMPORARY TABLE x (a int); INSERT INTO u VALUES (1); INSERT INTO x VALUES (1)")
     run = stream(database18.uri, slot, "--endpos", "now")
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+def test_what_the_server_forgets_of_a_column_stays_in_its_schema_file(source, tmp_path):
+    """Rows that were there before it have its default, which only the catalog tells, and not for ever."""
+    slot, out = source.create_slot(), tmp_path / "out"
+    insert(source, 1, 1)
+    source.execute("ALTER TABLE t ADD c int DEFAULT 5")
+    insert_more(source, slot, out, 2)
+    known = column_facts(out, "c")
+    assert (known["default"], known["missing"]) == ("5", "5")
+    source.execute("ALTER TABLE t ALTER c DROP DEFAULT")
+    with psycopg.connect(source.uri, autocommit=True) as connection:
+        connection.execute("VACUUM FULL t")
+    insert_more(source, slot, out, 3)
+    assert column_facts(out, "c") == known
+    source.execute("ALTER TABLE t DROP c; ALTER TABLE t ADD c int")
+    insert_more(source, slot, out, 4)
+    assert (column_facts(out, "c")["default"], column_facts(out, "c")["missing"]) == (None, None)
+
+
+def insert_more(database, slot: str, out: Path, number: int) -> None:
+    insert(database, number, number)
+    run = stream(database.uri, slot, "-D", str(out), *NOW)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+def column_facts(out: Path, name: str) -> dict:
+    """What the newest schema file that has the column says of it."""
+    found = [json.loads(path.read_text()) for path in (out / "schemas").iterdir()]
+    [schema] = [one for one in found if any(column["name"] == name for column in one["columns"])]
+    return schema["facts"]["columns"][name]

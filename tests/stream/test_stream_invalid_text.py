@@ -7,9 +7,7 @@ import subprocess
 import psycopg
 import pytest
 from processes import PGCDC, wait_until
-from psycopg import sql
 from segments import contents, manifest
-from servers import Database
 from stream_runs import NOW, stream
 
 from pgcdc_cli.types.database_text import INVALID_NAME_HINT, SINGLE_BYTE_CODECS
@@ -18,39 +16,6 @@ HINT = "hint: mend it in the source before it is read, or go on with --invalid-t
 CONNECTOR = ("-c", "topic.prefix=p", "-c", "snapshot.mode=never")
 ROWS = 100
 """So many are decoded as columns."""
-
-
-class Encoded(Database):
-    """A database of another encoding than UTF-8; what tests send it and get from it is its own bytes."""
-
-    def __init__(self, server, encoding: str) -> None:
-        super().__init__(server)
-        self.connection.close()
-        create = "DROP DATABASE {0}; CREATE DATABASE {0} ENCODING {1} TEMPLATE template0 LOCALE 'C'"
-        for statement in sql.SQL(create).format(sql.Identifier(self.name), encoding).as_string().split("; "):
-            with self._admin() as admin:
-                admin.execute(statement)
-        self.connection = psycopg.connect(self.uri, autocommit=True)
-        self.execute = self.connection.execute
-        self.send(b"CREATE TABLE t (a int PRIMARY KEY, b text); CREATE PUBLICATION pub FOR ALL TABLES")
-
-    def send(self, statements: bytes) -> None:
-        self.execute(f"SET client_encoding = {self.connection.info.parameter_status('server_encoding')}")
-        self.connection.pgconn.exec_(statements)
-        self.execute("SET client_encoding = UTF8")
-
-
-@pytest.fixture
-def encoded(server18):
-    made = []
-
-    def make(encoding: str) -> Encoded:
-        made.append(Encoded(server18, encoding))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.drop()
 
 
 def run(database, tmp_path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -291,7 +256,7 @@ def named(encoded):
 
 
 WHOLE = ("-t", "--messages", "--layout", "stream")
-MENDED = ("--invalid-text", "escape", "--no-catalog")
+MENDED = ("--invalid-text", "escape")
 
 
 def test_names_that_are_no_text_end_the_stream_or_are_mended(named, tmp_path):
@@ -304,13 +269,6 @@ def test_names_that_are_no_text_end_the_stream_or_are_mended(named, tmp_path):
         error,
     )
     assert hint == f"hint: {INVALID_NAME_HINT}"
-    asked = run(named, tmp_path, *WHOLE, "--invalid-text", "escape")
-    assert asked.returncode == 8
-    assert asked.stderr == (
-        'pgcdc: error: could not describe table "public.t\\xff": invalid byte sequence for encoding "UTF8":'
-        " 0xff\n"
-        "hint: a name or default in the catalog is no valid text: change it, or stream with --no-catalog\n"
-    )
     ran = run(named, tmp_path, *WHOLE, *MENDED)
     assert ran.returncode == 0, ran.stderr
     [lines] = contents(tmp_path / "out").values()
@@ -321,9 +279,10 @@ def test_names_that_are_no_text_end_the_stream_or_are_mended(named, tmp_path):
     assert [one.get("origin") for one in changes] == [None, "o\\xff"]
 
 
-@pytest.mark.parametrize("form", [pytest.param("arrow", marks=pytest.mark.long), "debezium", "pretty"])
+@pytest.mark.parametrize(
+    "form", [pytest.param("arrow", marks=pytest.mark.long), "debezium", "pretty", "wal2json"]
+)
 def test_every_format_has_an_answer_to_names_that_are_no_text(named, tmp_path, form):
-    """But for wal2json's, which can't do without the catalog."""
     more = CONNECTOR if form == "debezium" else ()
     where = "-D" if form in {"arrow", "debezium"} else "-f"
     out = tmp_path / "out"
@@ -332,6 +291,28 @@ def test_every_format_has_an_answer_to_names_that_are_no_text(named, tmp_path, f
     assert (ran.returncode, ran.stderr) == (0, "")
     written = b"".join(path.read_bytes() for path in [out, *out.rglob("*.*")] if path.is_file())
     assert b"b\\xff" in written.replace(b"\\\\", b"\\")
+
+
+@pytest.mark.parametrize("becomes_utf8", [False, True])
+def test_a_default_that_is_no_text_ends_the_stream_or_is_mended(encoded, tmp_path, becomes_utf8):
+    """It is no part of what the server sends of the table, and would be written all the same."""
+    database = encoded("SQL_ASCII")
+    database.send(b"CREATE TABLE d (a int PRIMARY KEY, b text DEFAULT 'd\xff')")
+    database.slot = database.create_slot()
+    database.execute("INSERT INTO d VALUES (1, 'x')")
+    if becomes_utf8:
+        database.execute("UPDATE pg_database SET encoding = 6 WHERE datname = current_database()")
+    stopped = run(database, tmp_path)
+    assert stopped.returncode == 8
+    assert stopped.stderr == (
+        'pgcdc: error: could not describe table "public.d": invalid byte sequence for encoding "UTF8": 0xff\n'
+        "hint: a name or default in the catalog is no valid text: change it, or go on with --invalid-text"
+        " replace or escape, or with --no-catalog\n"
+    )
+    ran = run(database, tmp_path, "--invalid-text", "replace")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    [schema] = [json.loads(path.read_text()) for path in (tmp_path / "out" / "schemas").iterdir()]
+    assert schema["facts"]["columns"]["b"]["default"] == "'d\ufffd'::text"
 
 
 def test_slot_peek_shows_names_and_values_that_are_no_text(encoded):

@@ -32,6 +32,7 @@ _NAMES = (
     "synchronized_standby_slots",
     "transaction_timeout",
 )
+_PUBLICATIONS = "SELECT oid::bigint, pubname FROM pg_publication"
 _ROLE_AND_SENDERS = "SELECT current_user, (SELECT count(*) FROM pg_stat_replication)"
 
 
@@ -114,8 +115,16 @@ class Setup:
     @property
     def publications(self) -> list[Publication]:
         """Those that were named, as far as they exist, or all."""
-        wanted = self.publication_names
-        return [one for one in self.all_publications if not wanted or one.name in wanted]
+        return [one for one in self.all_publications if self._looks_at(one.name)]
+
+    @cached_property
+    def publication_oids(self) -> list[int]:
+        """Theirs: a name that is no text is not known by what is shown of it."""
+        rows = self.session.ask(_PUBLICATIONS, {}, "read the publications")
+        return [oid for oid, name in rows if self._looks_at(name)]
+
+    def _looks_at(self, publication: str) -> bool:
+        return not self.publication_names or publication in self.publication_names
 
 
 def quoted(*name: str) -> str:

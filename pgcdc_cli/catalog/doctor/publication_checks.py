@@ -29,7 +29,8 @@ WITH published AS (
     JOIN pg_namespace n ON n.nspname = t.schemaname
     JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
     LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
-    WHERE t.pubname = ANY (%(names)s))
+    WHERE t.pubname = ANY (ARRAY(SELECT pubname FROM pg_publication
+                                 WHERE oid = ANY (%(publications)s::oid[]))))
 SELECT p.pubname, rn.nspname, rc.relname, n.nspname, c.relname, c.relreplident = 'f', c.relreplident = 'n',
        ARRAY(SELECT a.attname::text
              FROM pg_index i CROSS JOIN unnest(i.indkey) k (attnum)
@@ -56,7 +57,7 @@ ORDER BY 1, 2, 3, 4, 5
 _UNLOGGED = """
 SELECT p.pubname, n.nspname, c.relname
 FROM pg_publication p, pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE p.pubname = ANY (%(names)s) AND c.relkind = 'r' AND c.relpersistence = 'u' AND c.oid >= 16384
+WHERE p.oid = ANY (%(publications)s::oid[]) AND c.relkind = 'r' AND c.relpersistence = 'u' AND c.oid >= 16384
       AND (p.puballtables OR EXISTS (SELECT FROM pg_publication_namespace s
                                      WHERE s.pnpubid = p.oid AND s.pnnspid = n.oid))
 ORDER BY 1, 2, 3
@@ -65,7 +66,7 @@ ORDER BY 1, 2, 3
 _ROOTS = """
 SELECT p.pubname, n.nspname, c.relname
 FROM pg_publication p, pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE p.pubname = ANY (%(names)s) AND NOT p.pubviaroot AND c.relkind = 'p' AND NOT c.relispartition
+WHERE p.oid = ANY (%(publications)s::oid[]) AND NOT p.pubviaroot AND c.relkind = 'p' AND NOT c.relispartition
       AND (p.puballtables
            OR EXISTS (SELECT FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = n.oid)
            OR EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = c.oid))
@@ -101,8 +102,9 @@ class PublishedRelation:
     may_select: bool
 
 
-def read_relations(session: Session, names: Sequence[str]) -> list[PublishedRelation]:
-    rows = session.ask(_PUBLISHED, {"names": list(names)}, "look at the published tables")
+def read_relations(session: Session, publications: Sequence[int]) -> list[PublishedRelation]:
+    """List what these publications have, by their OIDs."""
+    rows = session.ask(_PUBLISHED, {"publications": list(publications)}, "look at the published tables")
     return [_relation(*row[:5], facts=row[5:]) for row in rows]
 
 
@@ -114,18 +116,18 @@ def _relation(
     return PublishedRelation(publication, (root_schema, root), (schema, table), *values)  # type: ignore[arg-type]
 
 
-def read_unlogged(session: Session, names: Sequence[str]) -> list[tuple[str, TableName]]:
+def read_unlogged(session: Session, publications: Sequence[int]) -> list[tuple[str, TableName]]:
     """List unlogged tables that a publication of all tables or of a schema passes over."""
-    return _by_publication(session, _UNLOGGED, names)
+    return _by_publication(session, _UNLOGGED, publications)
 
 
-def read_split_roots(session: Session, names: Sequence[str]) -> list[tuple[str, TableName]]:
+def read_split_roots(session: Session, publications: Sequence[int]) -> list[tuple[str, TableName]]:
     """List partitioned tables whose changes a publication sends under their partitions' names."""
-    return _by_publication(session, _ROOTS, names)
+    return _by_publication(session, _ROOTS, publications)
 
 
-def _by_publication(session: Session, query: str, names: Sequence[str]) -> list[tuple[str, TableName]]:
-    rows = session.ask(query, {"names": list(names)}, "look at the published tables")
+def _by_publication(session: Session, query: str, publications: Sequence[int]) -> list[tuple[str, TableName]]:
+    rows = session.ask(query, {"publications": list(publications)}, "look at the published tables")
     return [(publication, (schema, table)) for publication, schema, table in rows]
 
 
@@ -288,7 +290,7 @@ def select_right(setup: Setup) -> Iterator[Finding]:
 
 def partition_roots(setup: Setup) -> Iterator[Finding]:
     """Are partitions' changes sent under the partitions' names?"""
-    for publication, table in read_split_roots(setup.session, _names(setup)):
+    for publication, table in read_split_roots(setup.session, setup.publication_oids):
         message = (
             f'publication "{publication}" sends changes of "{_text(table)}" under its partitions\' names:'
             " a row that moves between them is deleted here and inserted there"
@@ -299,18 +301,14 @@ def partition_roots(setup: Setup) -> Iterator[Finding]:
 
 def unlogged_tables(setup: Setup) -> Iterator[Finding]:
     """Are there tables that are not in the log at all?"""
-    for publication, table in read_unlogged(setup.session, _names(setup)):
+    for publication, table in read_unlogged(setup.session, setup.publication_oids):
         message = f'publication "{publication}" sends nothing of "{_text(table)}": it is unlogged'
         statement = f"ALTER TABLE {quoted(*table)} SET LOGGED;"
         yield Finding("unlogged-table", "warning", message, _text(table), (statement,))
 
 
 def _relations(setup: Setup) -> list[PublishedRelation]:
-    return read_relations(setup.session, _names(setup))
-
-
-def _names(setup: Setup) -> list[str]:
-    return [one.name for one in setup.publications]
+    return read_relations(setup.session, setup.publication_oids)
 
 
 def _text(table: TableName) -> str:
