@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -141,12 +142,13 @@ class FollowControl:
         fcntl.flock(self._file, fcntl.LOCK_EX)
 
     def close(self) -> None:
-        """Remove its file, once the Spark has ended."""
-        self._file.close()
+        """Remove its file, once the Spark has ended, unless that was cleared away as an old one."""
+        with suppress(FileNotFoundError):
+            self._file.close()
 
     def look(self) -> None:
         """Have it look for segments now."""
-        os.utime(self.path)
+        os.utime(self._file.fileno())
 
     def stop(self) -> None:
         """Have it end when it has finished what it is at."""

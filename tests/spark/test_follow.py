@@ -75,6 +75,19 @@ def test_it_looks_at_once_when_it_is_asked_to(
     assert summaries[-1]["segment"] == 2
 
 
+def test_its_temporary_file_may_be_cleared_away(
+    spark: SparkSession, directory: Directory, warehouse: Path
+) -> None:
+    """As the system does with old ones; it goes on, looks when it is asked to, and ends."""
+    directory.segment([(ONE, [insert(10, 1)])])
+    with following(spark, directory, warehouse, RARELY) as (control, summaries):
+        wait_until(lambda: summaries)
+        Path(control.path).unlink()
+        directory.segment([(ONE, [insert(20, 2)])])
+        wait_until(lambda: control.look() or len(summaries) > 1, pause=1)
+    assert summaries[-1]["segment"] == 2
+
+
 def test_few_rows_and_a_small_table_take_few_jobs(
     spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -280,3 +280,14 @@ def test_what_events_do_not_tell_stops_their_table(spark: SparkSession, tmp_path
     assert sorted(path.name for path in (tmp_path / "wh" / "public").iterdir()) == ["fine"]
     left = spark.read.format("delta").load(str(table_path(tmp_path / "wh", fine)))
     assert [row.asDict() for row in left.collect()] == [{"id": 1, "v": "", "n": "1.5"}]
+
+
+def test_what_events_do_not_tell_is_read_from_a_directory_of_any_name(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark would take brackets for a pattern."""
+    table = table_schema("t", {"id": pg_type(23), "note": pg_type(TEXT)}, ("id",))
+    directory = Directory(tmp_path / "in[1]", DebeziumFormat(EXACT))
+    directory.segment([(table, [Change("I", 10, 0, {"id": "1", "note": "__debezium_unavailable_value"})])])
+    (result,) = merge_into(spark, directory, tmp_path / "wh")["tables"]
+    assert "unavailable.value.placeholder" in result["problem"]

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import pytest
 from merge_directories import FORMATS, Directory, merge_into, read_table
 from merge_histories import INT4, TEXT, numeric, pg_type, table_schema
-from merge_oracle import Change, Row, insert, update
+from merge_oracle import Change, Row, delete, insert, update
 from pyspark.sql import SparkSession
 
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts, TableSchema
+from pgcdc_cli.spark.warehouse import read_record
 from pgcdc_cli.types.pg_type import PgType
 
 INT2, INT8, FLOAT4, FLOAT8 = 21, 20, 700, 701
@@ -215,3 +216,143 @@ def test_what_cannot_be_followed_stops_its_table(spark: SparkSession, tmp_path: 
             assert name == "case" or ('see "schemas/' in problem and "change its type back, or merge" in hint)
         assert 'column "v" of the row (id) = (1) was not sent (unchanged TOAST)' in problems.pop("toast")[0]
         assert problems == {}
+
+
+class Rekeyed(NamedTuple):
+    """A table before and after its key changed, its changes before and after, and what is said of it."""
+
+    before: TableSchema
+    after: TableSchema
+    first: list[Change]
+    second: list[Change]
+    problem: str | None
+
+
+def rekeyed() -> dict[str, Rekeyed]:
+    text = pg_type(TEXT)
+    first = [insert(10, id="1", note="a"), insert(20, id="2", note="b")]
+    return {
+        "renamed": Rekeyed(
+            table_schema("renamed", {**ID, **NOTE}, ("id",)),
+            table_schema("renamed", {"order_id": pg_type(INT4), **NOTE}, ("order_id",)),
+            first,
+            [update(40, order_id="1", note="A")],
+            "its key is (order_id) now, and rows from before have no value in",
+        ),
+        "added": Rekeyed(
+            table_schema("added", {**ID, **NOTE}, ("id",)),
+            table_schema("added", {**ID, **NOTE, "uid": text}, ("uid",)),
+            first,
+            [update(40, id="1", note="A", uid="x")],
+            "its key is (uid) now, and rows from before have no value in",
+        ),
+        "other": Rekeyed(
+            table_schema("other", {**ID, **NOTE}, ("id",)),
+            table_schema("other", {**ID, **NOTE}, ("note",)),
+            first,
+            [update(40, id="7", note="a")],
+            None,
+        ),
+    }
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_rows_that_another_key_does_not_find_stop_their_table(
+    spark: SparkSession, tmp_path: Path, runs: int
+) -> None:
+    cases = rekeyed()
+    directory, warehouse = Directory(tmp_path / "in", FORMATS["jsonl"]), tmp_path / "wh"
+    directory.segment([(case.before, case.first) for case in cases.values()])
+    if runs == 2:
+        assert merge_into(spark, directory, warehouse)["error"] is None
+    directory.segment([(case.after, case.second) for case in cases.values()])
+    for _ in range(2):
+        summary = merge_into(spark, directory, warehouse)
+    problems = {table["table"].removeprefix("public."): table["problem"] for table in summary["tables"]}
+    for name, case in cases.items():
+        assert (case.problem or "None") in str(problems.get(name))
+    found = {row["note"]: row["id"] for row in read_table(spark, warehouse, cases["other"].after).collect()}
+    assert found == {"a": 7, "b": 2}
+    if runs == 2:
+        rows = read_table(spark, warehouse, cases["renamed"].before).collect()
+        assert [(row["id"], row["note"]) for row in rows] == [(1, "a"), (2, "b")]
+
+
+def test_a_column_that_came_before_it_was_the_key_has_to_be_filled(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The key is compared with that of the last run: looking at all rows each time would take long."""
+    columns = {**ID, **NOTE, "uid": pg_type(TEXT)}
+    steps = [
+        (
+            table_schema("t", {**ID, **NOTE}, ("id",)),
+            [insert(10, id="1", note="a"), insert(20, id="2", note="b")],
+        ),
+        (table_schema("t", columns, ("id",)), [update(40, id="1", note="a", uid="x")]),
+        (table_schema("t", columns, ("uid",)), [update(50, id="1", note="A", uid="x")]),
+    ]
+    directory, warehouse = Directory(tmp_path / "in", FORMATS["jsonl"]), tmp_path / "wh"
+    for step in steps:
+        directory.segment([step])
+        summary = merge_into(spark, directory, warehouse)
+    assert 'rows from before have no value in "uid"' in summary["tables"][0]["problem"]
+    directory = Directory(tmp_path / "filled", FORMATS["jsonl"])
+    for table, changes in (*steps[:2], (steps[1][0], [update(45, id="2", note="b", uid="y")]), steps[2]):
+        directory.segment([(table, changes)])
+        summary = merge_into(spark, directory, tmp_path / "wh2")
+    assert summary["error"] is None
+    assert {(r["id"], r["note"]) for r in read_table(spark, tmp_path / "wh2", steps[2][0]).collect()} == {
+        (1, "A"),
+        (2, "b"),
+    }
+
+
+def test_deleted_rows_that_are_kept_stop_another_key_in_the_next_run(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    columns = {**ID, **NOTE}
+    before, after = table_schema("t", columns, ("id",)), table_schema("t", columns, ("note",))
+    directory, warehouse = Directory(tmp_path / "in", FORMATS["jsonl"]), tmp_path / "wh"
+    directory.segment(
+        [(before, [insert(10, id="1", note="a"), delete(20, id="1"), insert(30, id="2", note="a")])]
+    )
+    assert merge_into(spark, directory, warehouse, soft_delete=True)["error"] is None
+    directory.segment([(after, [update(40, id="3", note="a")])])
+    [table] = merge_into(spark, directory, warehouse, soft_delete=True)["tables"]
+    assert "deleted rows are kept by their old key" in table["problem"]
+
+
+def warning_of(warehouse: Path) -> str | None:
+    [warning] = [row.warning for row in read_record(str(warehouse)) or [] if row.table]
+    return warning
+
+
+def test_what_rows_lack_is_known_until_all_are_written(spark: SparkSession, tmp_path: Path) -> None:
+    """Where a merge that failed added the column, and where rows were only copied for another key."""
+    wide = {**ID, **NOTE, "more": pg_type(TEXT)}
+    steps = [
+        (
+            table_schema("t", {**ID, **NOTE}, ("id",)),
+            [insert(10, id="1", note="a"), insert(20, id="2", note="b")],
+        ),
+        (table_schema("t", wide, ("id",)), [update(40, id="9", unsent="note", more="x")]),
+        (table_schema("t", wide, ("id",)), [update(50, id="9", note="c", more="x")]),
+        (table_schema("t", wide, ("note",)), [update(60, id="9", note="c", more="y")]),
+    ]
+    directory, warehouse = Directory(tmp_path / "in", FORMATS["jsonl"]), tmp_path / "wh"
+    warnings = []
+    for number, step in enumerate(steps):
+        directory.segment([step])
+        missing = "stop" if number < 2 else "null"
+        problem = merge_into(spark, directory, warehouse, missing_toast=missing)["error"]
+        assert (problem is not None) == (number == 1)
+        warnings.append(warning_of(warehouse))
+    assert warnings[0] is None
+    assert all('the new column "more"' in str(warning) for warning in warnings[1:])
+    every = [
+        update(70 + number, id=key, note=note, more="z")
+        for number, (key, note) in enumerate(["1a", "2b", "9c"])
+    ]
+    directory.segment([(steps[-1][0], every)])
+    assert merge_into(spark, directory, warehouse)["error"] is None
+    assert warning_of(warehouse) is None

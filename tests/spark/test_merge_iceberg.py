@@ -1,5 +1,6 @@
 """Iceberg tables keep the same promises; what they can't keep is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from merge_notes import COLUMNS, delete, insert, update
 from merge_oracle import Change, fold
 from pyspark.sql import SparkSession
 
-from pgcdc_cli.changes.table import ReplicaIdentity
+from pgcdc_cli.changes.table import ColumnFacts, ReplicaIdentity, TableFacts
 from pgcdc_cli.spark.pgcdc_merge import job
 from pgcdc_cli.spark.pgcdc_merge.control import ControlTable
 from pgcdc_cli.spark.pgcdc_merge.iceberg import IcebergLake
@@ -136,6 +137,40 @@ def test_small_integers_and_tables_that_were_set_back(
     directory.segment([(small, [insert(30, 3)])])
     summary = iceberg(spark, directory, warehouse)
     assert "when it was merged last" in summary["error"]["message"]
+
+
+def test_properties_are_the_users_once_the_table_is_there(
+    spark: SparkSession, directory: Directory, warehouse: Path
+) -> None:
+    """Also where it is written anew: for a column with a default, or another key."""
+    facts = {"id": ColumnFacts(position=1), "note": ColumnFacts(position=2)}
+    facts["more"] = ColumnFacts(default="'5'", position=3, missing="5")
+    columns = {**COLUMNS, "more": pg_type(TEXT)}
+    wide, keyed = (
+        replace(table_schema(ONE.name, columns, key, schema=ONE.schema), facts=TableFacts(key, None, facts))
+        for key in (("id",), ("note",))
+    )
+    directory.segment([(ONE, [insert(10, 1, "a")])])
+    assert iceberg(spark, directory, warehouse)["error"] is None
+    name = IcebergLake(f"file:{warehouse}").location(ONE.schema, ONE.name, "merge")
+
+    def properties() -> dict[str, str]:
+        session = read_table(spark, warehouse, ONE, "iceberg").sparkSession
+        return {row[0]: row[1] for row in session.sql(f"SHOW TBLPROPERTIES {name}").collect()}
+
+    session = read_table(spark, warehouse, ONE, "iceberg").sparkSession
+    wanted = "'write.merge.mode' = 'copy-on-write', 'format-version' = '3'"
+    session.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({wanted})")
+    added = [Change("I", 20, 0, {"id": "2", "note": "b", "more": "7"})]
+    for changes in (
+        [(wide, added)],
+        [(wide, [delete(30, 1)]), (keyed, [Change("D", 31, 0, old={"note": "b"})])],
+    ):
+        directory.segment(changes)
+        assert iceberg(spark, directory, warehouse)["error"] is None
+        found = properties()
+        assert (found["write.merge.mode"], found["format-version"]) == ("copy-on-write", "3")
+        assert found["pgcdc.id"].startswith("pgcdc:")
 
 
 def test_what_cannot_be_done_exactly_once_is_refused(

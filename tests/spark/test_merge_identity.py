@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from merge_directories import Directory, merge_into, merged_rows, read_table
-from merge_histories import TEXT, pg_type, table_schema
+from merge_histories import INT4, NUMERIC, TEXT, pg_type, table_schema
 from merge_notes import COLUMNS, ONE, TWO, delete, insert
 from merge_oracle import Change
 from merge_workload import Reader, rows_of, tables_in
@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from test_merge_servers import texts
 
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts
-from pgcdc_cli.spark.pgcdc_merge.control import ControlRow, Former, ModeProgress
+from pgcdc_cli.spark.pgcdc_merge.control import ControlRow, ControlTable, Former, ModeProgress
 from pgcdc_cli.spark.pgcdc_merge.delta import DeltaTable
 from pgcdc_cli.spark.pgcdc_merge.identity import KeptRows, Sightings, kept_rows
 from pgcdc_cli.spark.pgcdc_merge.job import merge
@@ -141,6 +141,62 @@ def test_a_run_that_dies_while_a_name_changes_hands_goes_on(
     assert sorted(merged_rows(spark, warehouse, old)) == [("2",), ("4",)]
     assert sorted(merged_rows(spark, warehouse, late)) == [("3",), ("5",)]
     assert len(read_table(spark, warehouse, ONE).collect()) == 1
+
+
+@pytest.mark.parametrize("lake", ["delta", "iceberg"])
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_new_table_that_is_behind_holds_up_no_later_run(
+    spark: SparkSession,
+    directory: Directory,
+    warehouse: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lake: str,
+    killed: bool,
+) -> None:
+    """The old one's last changes are in the lake then, where the next run, to another segment, finds them.
+
+    It is stopped, then allowed in a run that dies before the control table; or for want of a value.
+    """
+    wide = table_schema("one", {**COLUMNS, "more": pg_type(TEXT)}, ("id",), oid=ONE.oid)
+    new = table_schema("one", COLUMNS, ("id",), oid=77)
+    away = replace(wide, name="away")
+
+    def merged(**options: Any) -> tuple[int, bool]:
+        summary = merge_into(spark, directory, warehouse, format=lake, **options)
+        return summary["segment"], summary["error"] is None
+
+    directory.segment([(wide, [insert(10, 1)]), (TWO, [insert(10, 1)])])
+    assert merged() == (1, True)
+    last = insert(30, 7) if killed else Change("U", 30, 0, {"id": "7"}, unchanged=frozenset({"note"}))
+    directory.segment([(wide, [insert(20, 2)]), (new, [last])])
+    assert merged(recreated="stop" if killed else "follow") == (2, False)
+    if killed:
+        with monkeypatch.context() as patch:
+            patch.setattr(ControlTable, "finish", died)
+            with pytest.raises(KeyboardInterrupt):
+                merged()
+    directory.segment([(TWO, [insert(40, 2)])])
+    assert merged() == (3, killed)
+    assert len(merged_rows(spark, warehouse, TWO, lake)) == 2
+    assert merged(missing_toast="null") == (3, True)
+    assert sorted(merged_rows(spark, warehouse, new, lake)) == [("7",)]
+    directory.segment([(away, [insert(50, 4)])])
+    assert merged() == (4, True)
+    assert sorted(merged_rows(spark, warehouse, away, lake)) == [("1",), ("2",), ("4",)]
+
+
+def test_a_value_of_a_table_that_is_gone_stops_nothing(
+    spark: SparkSession, directory: Directory, warehouse: Path
+) -> None:
+    """Dropping the table may have been the remedy."""
+    columns = {"id": pg_type(INT4), "n": pg_type(NUMERIC)}
+    old, new = (table_schema("t", columns, ("id",), oid=oid) for oid in (11, 12))
+    directory.segment([(old, [Change("I", 10, 0, {"id": "1", "n": "1.5"})])])
+    assert merge_into(spark, directory, warehouse, decimal="38,18")["error"] is None
+    anew = Change("I", 30, 0, {"id": "3", "n": "2"})
+    directory.segment([(old, [Change("I", 20, 0, {"id": "2", "n": "NaN"})]), (new, [anew])])
+    assert merge_into(spark, directory, warehouse, decimal="38,18")["error"] is None
+    assert [tuple(row) for row in read_table(spark, warehouse, new).collect()] == [(3, 2)]
 
 
 def test_another_table_under_a_name_replaces_its_rows_or_stops(

@@ -351,3 +351,29 @@ def test_such_values_are_kept_where_the_key_changes(
         ("2", "-infinity", "2.500000", '{"a":2}'),
         ("3", "infinity", "1.500000", '{"a":1}'),
     ]
+
+
+@pytest.mark.parametrize("encoding", ["jsonl", "debezium"])
+def test_values_have_no_limits_but_postgresqls(spark: SparkSession, tmp_path: Path, encoding: str) -> None:
+    """Spark's own, against the JSON of strangers, are 20 million characters, 1000 digits and levels."""
+    types = {
+        "doc": TEXTS if encoding == "debezium" else TEXT,
+        "digits": JSONB,
+        "levels": JSONB,
+        "scalar": JSONB,
+    }
+    columns = {"id": pg_type(INT4), **{name: pg_type(oid) for name, oid in types.items()}}
+    table = table_schema("t", columns, ("id",))
+    long = "x" * 21_000_000
+    values = {
+        "doc": f"{{{long}}}" if encoding == "debezium" else long,
+        "digits": f'{{"n": {"1" * 1500}}}',
+        "levels": "[" * 1200 + "]" * 1200,
+        "scalar": '"1"',
+    }
+    directory = Directory(tmp_path / "in", FORMATS[encoding])
+    directory.segment([(table, [insert(10, id="1", **values)])])
+    summary = merge_into(spark, directory, tmp_path / "wh")
+    assert summary["error"] is None, summary["error"]
+    (row,) = read_table(spark, tmp_path / "wh", table).collect()
+    assert row.asDict() == {"id": 1, **values, "doc": [long] if encoding == "debezium" else long}

@@ -31,7 +31,7 @@ _SCHEMA = (
     "stream_id string, `table` string, mode string, path string, planned_segment bigint, segment bigint,"
     " lsn string, version bigint, inserted bigint, updated bigint, deleted bigint, unfit bigint,"
     " keyless boolean, problem string, merged_at timestamp, oid bigint, warning string,"
-    " former array<struct<oid: bigint, version: bigint, segment: bigint>>"
+    " former array<struct<oid: bigint, version: bigint, segment: bigint>>, keyed_by array<string>"
 )
 
 NOBODY = 0
@@ -56,7 +56,8 @@ class ControlRow:
 
     `keyless` marks the changelog of a table that can't be merged since it has no key. `oid` is the source
     table's, whose rows it has (None where an earlier pgcdc merged it), `former` are those whose rows it had.
-    `warning` says what its rows may lack.
+    `warning` says what its rows may lack. `keyed_by` are the columns of the key that its rows were found by
+    last (None where an earlier pgcdc merged it).
     """
 
     stream_id: str
@@ -77,6 +78,7 @@ class ControlRow:
     oid: int | None = None
     warning: str | None = None
     former: tuple[Former, ...] = ()
+    keyed_by: tuple[str, ...] | None = None
 
     @property
     def key(self) -> TableMode:
@@ -173,11 +175,14 @@ def _row(
     *,
     merged_at: dt.datetime | None,
     former: list[tuple[int, int, int]] | None = None,
+    keyed_by: list[str] | None = None,
     **values: Any,  # noqa: ANN401 - of several types
 ) -> ControlRow:
     before = tuple(Former(*one) for one in former or ())
+    key = None if keyed_by is None else tuple(keyed_by)
     # PySpark gives the driver's local time, without a zone.
-    return ControlRow(**values, merged_at=merged_at and merged_at.astimezone(dt.UTC), former=before)
+    merged_at = merged_at and merged_at.astimezone(dt.UTC)
+    return ControlRow(**values, merged_at=merged_at, former=before, keyed_by=key)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .column_types import from_text, in_range
 from .merge_errors import MergeError
-from .segments import ChangeFile, TableVersion, read_json, struct_of_texts
+from .segments import ChangeFile, TableVersion, escaped, parsed_json, read_json, struct_of_texts
 
 Form = dict[str, Any]
 
@@ -166,9 +166,9 @@ def check_losses(
     if not losses:
         return
     paths = [f"{directory}/{file.path}" for file in losses]
-    lines = session.read.schema("schema string, `table` string, `column` string, lsn string, why string")
+    schema = "schema string, `table` string, `column` string, lsn string, why string"
     ours = (F.col("schema") == version.schema) & (F.col("table") == version.name)
-    loss = lines.json(paths).where(ours).orderBy("lsn").first()
+    loss = read_json(session, escaped(paths), schema).where(ours).orderBy("lsn").first()
     if loss is not None:
         what = "a change" if loss["column"] is None else f'a value of column "{loss["column"]}"'
         raise _inexact(version.display, f"{what} at {loss['lsn']}", loss["why"])
@@ -213,7 +213,7 @@ def _unscaled(text: Expression, spark: str, form: Form) -> Expression:
 
 
 def _variable(text: Expression, spark: str, _: Form) -> Expression:
-    parts = F.from_json(text, "scale int, value string")
+    parts = parsed_json(text, "scale int, value string")
     return _numeric(F.hex(F.unbase64(parts["value"])), parts["scale"], spark)
 
 
@@ -407,7 +407,7 @@ def _hstore(text: Expression, _spark: str, _: Form) -> Expression:
     def shown(pair: Expression) -> Expression:
         return F.concat(_quoted(pair["key"]), F.lit("=>"), F.coalesce(_quoted(pair["value"]), F.lit("NULL")))
 
-    pairs = F.map_entries(F.from_json(text, "map<string, string>"))
+    pairs = F.map_entries(parsed_json(text, "map<string, string>"))
     return F.array_join(F.transform(F.array_sort(pairs, order), shown), ", ")
 
 
@@ -417,7 +417,7 @@ def _quoted(text: Expression) -> Expression:
 
 
 def _array(text: Expression, spark: str, form: Form) -> Expression:
-    items = F.from_json(text, "array<string>")
+    items = parsed_json(text, "array<string>")
     values = F.transform(items, lambda item: decoded(item, spark[6:-1], form["items"]))
     unfit = F.exists(
         F.arrays_zip(items.alias("item"), values.alias("value")),

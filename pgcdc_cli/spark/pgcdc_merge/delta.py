@@ -255,8 +255,11 @@ class DeltaTable:
         reader = self._session.read.format("delta")
         return (reader if version is None else reader.option("versionAsOf", version)).load(self._path)
 
-    def version_of(self, mark: CommitMark) -> int:
-        return self._commit(mark)[0]
+    def version_of(self, app_id: str) -> int:
+        for version in self._recent():
+            if any(transaction["appId"] == app_id for transaction in self._actions(version, "txn")):
+                return version
+        raise MergeError(f'could not read "{self._path}": the commit of "{app_id}" is not there', "run again")
 
     def replace(self, rows: DataFrame, mark: CommitMark | None) -> TableCommit:
         removed = self.read().count() if self.exists and mark is not None else 0
@@ -327,19 +330,23 @@ class DeltaTable:
 
     def _commit(self, mark: CommitMark) -> tuple[int, dict[str, int]]:
         """Find the commit just made; others (OPTIMIZE, ...) may have followed."""
-        newest = int(self._update().version())
-        for version in range(newest, max(newest - _RECENT_COMMITS, -1), -1):
-            info = self._commit_info(version)
-            if info.get("userMetadata") == mark.metadata:
-                return version, {name: int(value) for name, value in info["operationMetrics"].items()}
+        for version in self._recent():
+            for info in self._actions(version, "commitInfo"):
+                if info.get("userMetadata") == mark.metadata:
+                    return version, {name: int(value) for name, value in info["operationMetrics"].items()}
         raise MergeError(
             f'could not merge "{mark.table}": its commit up to segment {mark.segment} is not there',
             "another merge may have written it: run again",
         )
 
-    def _commit_info(self, version: int) -> dict[str, Any]:
-        """Read what a commit says of itself: in the log, since DESCRIBE HISTORY takes several Spark jobs."""
+    def _recent(self) -> range:
+        """Number the last commits, newest first."""
+        newest = int(self._update().version())
+        return range(newest, max(newest - _RECENT_COMMITS, -1), -1)
+
+    def _actions(self, version: int, kind: str) -> list[dict[str, Any]]:
+        """Read what a commit holds of a kind: in the log, since DESCRIBE HISTORY takes several Spark jobs."""
         path = join(self._path, "_delta_log", f"{version:020}.json")
         content = HadoopFiles(self._session).read(path) or b""
-        infos = [line for line in content.splitlines() if line.startswith(b'{"commitInfo"')]
-        return dict(json.loads(infos[0])["commitInfo"]) if infos else {}
+        start = f'{{"{kind}"'.encode()
+        return [json.loads(line)[kind] for line in content.splitlines() if line.startswith(start)]

@@ -2,6 +2,7 @@
 
 import fcntl
 import gc
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,12 +28,15 @@ class Launcher:
     """
 
     def __init__(self, path: str) -> None:
-        self._path = Path(path)
-        self._file = self._path.open("rb")
-        self._changed = self._path.stat().st_mtime_ns
+        # What clears away old temporary files takes its name, but not what is open.
+        self._file = Path(path).open("rb")  # noqa: SIM115 - until `close`
+        self._changed = self._time()
 
     def close(self) -> None:
         self._file.close()
+
+    def _time(self) -> int:
+        return os.fstat(self._file.fileno()).st_mtime_ns
 
     def goes_on(self) -> bool:
         """Say whether the job is to go on."""
@@ -46,7 +50,7 @@ class Launcher:
         """Wait so long, or until it asks to look, or to end; says whether it asks to look."""
         until = time.monotonic() + seconds
         while self.goes_on() and time.monotonic() < until:
-            changed = self._path.stat().st_mtime_ns
+            changed = self._time()
             if changed != self._changed:
                 self._changed = changed
                 return True

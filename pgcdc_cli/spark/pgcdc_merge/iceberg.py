@@ -166,7 +166,9 @@ class IcebergTable:
     def alter(self, added: NamedTypes, widened: NamedTypes, struct: str | None = None) -> None:
         variants = [quoted(name) for name, spark in added if spark == "variant"]
         with self._snapshot_properties({_ID: "pgcdc:columns"}):
-            for statement in alterations(self.name, _VARIANTS if variants else {}, added, widened, struct):
+            for statement in alterations(
+                self.name, self._variants() if variants else {}, added, widened, struct
+            ):
                 self._session.sql(statement)
             if variants:
                 # Iceberg reads no variant that its newest snapshot doesn't know.
@@ -175,7 +177,7 @@ class IcebergTable:
 
     def fill(self, values: Mapping[str, Expression]) -> None:
         with self._snapshot_properties({_ID: "pgcdc:columns"}), self._following():
-            self._described(self.read().withColumns(dict(values)), None).replace()
+            self._replacing(self.read().withColumns(dict(values)), None).replace()
         self._table = self._load()
 
     def read(self, version: int | None = None) -> DataFrame:
@@ -183,15 +185,18 @@ class IcebergTable:
             return self._session.table(self.name)
         return self._session.sql(f"SELECT * FROM {self.name} VERSION AS OF {version}")  # noqa: S608 - it is quoted
 
-    def version_of(self, mark: CommitMark) -> int:
-        return self._commit(mark)[0]
+    def version_of(self, app_id: str) -> int:
+        for snapshot in self._ancestors():
+            if snapshot.summary().get(_ID) == app_id:
+                return int(snapshot.snapshotId())
+        raise MergeError(f'could not read "{self.name}": the commit of "{app_id}" is not there', "run again")
 
     def replace(self, rows: DataFrame, mark: CommitMark | None) -> TableCommit:
         removed = self.read().count() if self.exists and mark is not None else 0
         anew = self.exists and self._differs(rows)
         with self._marked(mark), self._following() if anew else nullcontext():
             if anew:
-                self._described(rows, mark).replace()
+                self._replacing(rows, mark).replace()
             elif self.exists:
                 self._checked_writer(rows).overwrite(F.lit(True))
             else:
@@ -239,15 +244,23 @@ class IcebergTable:
     def _create(self, rows: DataFrame, mark: CommitMark | None) -> None:
         namespace = ".".join(_IDENTIFIER.findall(self.name)[:-1])
         self._session.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-        self._described(rows, mark).create()
+        self._described(rows, mark, _PROPERTIES | (_VARIANTS if _has_variant(rows) else {})).create()
 
-    def _described(self, rows: DataFrame, mark: CommitMark | None) -> Any:  # noqa: ANN401 - as below
-        """Write with the columns of the rows, and our properties."""
+    def _replacing(self, rows: DataFrame, mark: CommitMark | None) -> Any:  # noqa: ANN401 - as below
+        """Write with the columns of the rows, and the properties that there are: some may be the user's."""
+        return self._described(rows, mark, self._variants() if _has_variant(rows) else {})
+
+    def _variants(self) -> Mapping[str, str]:
+        """Give the properties that variants need; no table goes back to an older format."""
+        jvm: Any = self._session._jvm  # noqa: SLF001 - no property holds it
+        version = int(jvm.org.apache.iceberg.TableUtil.formatVersion(self._table))
+        return _VARIANTS if version < int(_VARIANTS["format-version"]) else {}
+
+    def _described(self, rows: DataFrame, mark: CommitMark | None, properties: Mapping[str, str]) -> Any:  # noqa: ANN401 - as below
+        """Write with the columns of the rows, and these properties beside the mark's."""
         writer = rows.writeTo(self.name).using("iceberg")
-        properties = _PROPERTIES | ({} if mark is None else {_ID: mark.app_id})
-        if any(field.dataType.simpleString() == "variant" for field in rows.schema):
-            properties |= _VARIANTS
-        for name, value in properties.items():
+        marked = {} if mark is None else {_ID: mark.app_id}
+        for name, value in {**properties, **marked}.items():
             writer = writer.tableProperty(name, value)
         return writer
 
@@ -299,3 +312,7 @@ class IcebergTable:
         raise MergeError(
             f'could not merge "{mark and mark.table}": its commit is not there', "another merge: run again"
         )
+
+
+def _has_variant(rows: DataFrame) -> bool:
+    return any(field.dataType.simpleString() == "variant" for field in rows.schema)

@@ -31,6 +31,7 @@ from .plan import (
     TableRange,
     check_extras,
     check_followed,
+    check_key,
     check_keyed,
     check_names,
     check_own,
@@ -54,6 +55,9 @@ AT_ONCE = 4
 
 FEW_ROWS, FEW_BYTES = 10_000, 8 << 20
 """Up to so many changes, into a table of files up to so large, are merged by plain plans."""
+
+_LEFT_OUT = Former(NOBODY, 0, 0)
+"""Of a table that is gone, whose last changes could not be merged."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -115,6 +119,7 @@ class _MergeRun:
         self._warehouse = self._files.qualify(options.warehouse)
         self._lake = _open_lake(options, self._files, self._warehouse)
         self._summary = Summary(options, time.monotonic(), listener)
+        self._lasting: dict[TableMode, str | None] = {}
 
     def run(self) -> dict[str, Any]:
         segments = read_manifest(self._files, self._input)
@@ -213,7 +218,9 @@ class _MergeRun:
         work, problem = task.work, self._summary.problems.get(task.key)
         new = ControlRow(stream_id, work.table, task.mode, work.path, segment=first.number - 1)
         message = None if problem is None else problem.message
-        return replace(work.row or new, keyless=task.keyless, problem=message)
+        row = replace(work.row or new, keyless=task.keyless, problem=message)
+        # Its columns may have been added all the same.
+        return replace(row, warning=self._lasting.get(task.key, row.warning))
 
     def _merge_one(self, task: Task, mark: CommitMark) -> ControlRow | None:
         """Merge a table and report it; None, and a problem, if it could not be."""
@@ -243,6 +250,7 @@ class _MergeRun:
             keyless=task.keyless,
             oid=task.work.oid or None,
             former=remembered([*former_rows(task.work.row, opened.work.held), *gone], task.work.oid),
+            keyed_by=tuple(column.name for column in task.work.version.key_columns),
         )
         # Without waiting files, an earlier run came this far, but not to the control table.
         if opened.waiting.files:
@@ -250,7 +258,10 @@ class _MergeRun:
             row = replace(row, **asdict(result.commit), unfit=result.unfit)
             self._summary.missing[task.key] = result.missing
         warned = task.work.row is not None and task.work.row.warning is not None
-        all_written = warned and row.inserted + row.updated >= self._open(task.work.path).read().count()
+        # Rows that were only copied have what they had.
+        copied = opened.base is not None or len(opened.waiting.spans) > 1
+        written = row.inserted + row.updated
+        all_written = warned and not copied and written >= self._open(task.work.path).read().count()
         warning = self._summary.lasting_warning(opened.work, all_written=all_written)
         version = task.work.version
         self._lake.publish(session, task.work.path, version.schema, version.name, task.mode)
@@ -262,14 +273,18 @@ class _MergeRun:
         What can't be merged is left out: it is no more.
         """
         session, own = self._session(), replace(mark, gone=work.oid)
-        target = self._lake.open(session, work.path)
         try:
-            if target.merged_segment(mark.app_id) < mark.segment > target.merged_segment(own.app_id):
-                opened = self._opened(work, session, own)
-                return Former(work.oid, self._written(session, opened, own).commit.version, mark.segment)
-            return Former(work.oid, target.version_of(own), mark.segment)
+            found = _merged_before(work, self._lake.open(session, work.path), own, mark)
+            if found is not None:
+                return found
+            opened = self._opened(work, session, own)
+            return Former(work.oid, self._written(session, opened, own).commit.version, mark.segment)
         except MergeError:
-            return Former(NOBODY, 0, 0)
+            return _LEFT_OUT
+        except (PySparkException, Py4JJavaError) as error:
+            if error_of_value(work.version, str(error)) is None:
+                raise
+            return _LEFT_OUT
 
     def _written(self, session: SparkSession, opened: OpenedTable, mark: CommitMark) -> MergedRange:
         if mark.mode == CHANGELOG:
@@ -281,8 +296,7 @@ class _MergeRun:
         """Open the lake table and see that the changes fit it; returns the files that it doesn't have yet."""
         extras = self._extras
         check_versions(work)
-        if mark.mode == CHANGELOG or extras.columns:
-            check_names(work.table, work.version)
+        check_names(work.table, work.version, plain=mark.mode == MERGE and not extras.columns)
         target = self._lake.open(session, work.path)
         if sum(file.rows for file in work.files) <= FEW_ROWS and target.size <= FEW_BYTES:
             plan_plainly(session)
@@ -291,10 +305,14 @@ class _MergeRun:
         before = self._rows_before(session, work, target)
         work = planned(work, target, before)
         self._summary.warn_of_rows(work)
+        if mark.gone is None:
+            self._lasting[work.table, mark.mode] = self._summary.lasting_warning(work, all_written=False)
         if mark.mode == MERGE:
             check_extras(work.table, before, extras)
         check_own(work, target, mark)
         waiting = work.beyond(done, mark.segment)
+        if mark.mode == MERGE and waiting.files and before is not None:
+            check_key(waiting, before, soft_delete=extras.soft_delete)
         return OpenedTable(work, waiting, target, before if work.anew else None)
 
     def _rows_before(self, session: SparkSession, work: TableRange, target: LakeTable) -> DataFrame | None:
@@ -389,6 +407,22 @@ class _MergeRun:
 def _at_once(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return list(pool.map(work, items))
+
+
+def _merged_before(work: TableRange, target: LakeTable, own: CommitMark, mark: CommitMark) -> Former | None:
+    """Say what an earlier run made of a table that is gone, as its name's table was not; None for nothing.
+
+    That run may have ended at an earlier segment.
+    """
+    last = work.files[-1].segment
+    done = target.merged_segment(own.app_id)
+    if done >= last:
+        return Former(work.oid, target.version_of(own.app_id), done)
+    done = target.merged_segment(mark.app_id)
+    if done < last:
+        return None
+    # It was its name's table then, or had been left out.
+    return Former(work.oid, target.version_of(mark.app_id), done) if work.has_name_at(done) else _LEFT_OUT
 
 
 def _never_had_a_key(work: TableRange) -> bool:

@@ -152,8 +152,8 @@ class LakeTable(Protocol):
         """Read its rows, as they are or as they were at a version."""
         ...
 
-    def version_of(self, mark: CommitMark) -> int:
-        """Give the version that a commit with this mark made; a MergeError if there is none of late."""
+    def version_of(self, app_id: str) -> int:
+        """Give the version that the last commit of this name made; a MergeError if there is none of late."""
         ...
 
     def replace(self, rows: DataFrame, mark: CommitMark | None) -> TableCommit:

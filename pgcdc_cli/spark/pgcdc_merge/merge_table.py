@@ -26,9 +26,9 @@ from .fold import (
 )
 from .lake import CommitMark, LakeTable, TableCommit, quoted
 from .merge_errors import MergeError
-from .plan import TableRange
+from .plan import TableRange, changed_key_of_deleted, check_found_by
 from .rows import key_values, new_value, read_rows, unsent
-from .schema_evolution import ANEW, Goal
+from .schema_evolution import Goal
 from .segments import TableVersion
 from .values import as_text, known_value, missing_value, raise_missing, typed_for_table
 
@@ -151,13 +151,11 @@ def _write_anew(
     """Merge a range into rows, span by span where the key changes, and write the table anew in one commit."""
     version = spans[-1].version
     if target.extras.soft_delete and len(spans) > 1:
-        raise MergeError(
-            f'could not merge "{version.display}": its key changed, see "{version.path}", and deleted rows'
-            " are kept by their old key",
-            f"leave out --soft-delete, or {ANEW}",
-        )
+        raise changed_key_of_deleted(version)
     unfit = missing = 0
-    for span in spans:
+    for number, span in enumerate(spans):
+        if number and state is not None:
+            check_found_by(span.goal.version, state)
         folded = _fold_range(session, directory, span, target.extras, state)
         if state is None or not folded.has_target:
             state = _table_rows(folded.rows, folded.version, target.extras)

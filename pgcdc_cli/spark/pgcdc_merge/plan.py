@@ -1,6 +1,6 @@
 """Which files of which tables a run merges: from each table's own mark to one segment for all."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -10,11 +10,13 @@ from .control import NOBODY, ControlRow, ModeProgress, TableMode
 from .debezium_segments import check_exact
 from .fold import COMMIT_TS, DELETED, LSN, PREFIX, Extras
 from .identity import KeptRows, Name, Sightings, holder, kept_rows, sightings
-from .lake import CommitMark, Lake, LakeTable
+from .lake import CommitMark, Lake, LakeTable, quoted
 from .merge_errors import MergeError
 from .options import MERGE
 from .schema_evolution import ANEW, Goal, find_goal, with_later_columns
 from .segments import ChangeFile, FinishedSegment, TableVersion, folded, name_mark, with_all_columns
+
+_EXTRAS = frozenset({LSN, COMMIT_TS, DELETED})
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,10 @@ class TableRange:
         held = self.held if self.held is not None or not known else known[-1]
         elsewhere = self.base is not None and self.base.path != self.path
         return replace(self, held=held, anew=self.anew or elsewhere or held not in (None, self.oid))
+
+    def has_name_at(self, segment: int) -> bool:
+        """Say whether its name was its own at the end of a segment."""
+        return [oid for number, oid in self.met if number <= segment][-1:] == [self.oid]
 
     def beyond(self, done: int, last: int) -> "TableRange":
         """Leave out what the lake table has, which is merged up to a segment, of a range up to the last."""
@@ -140,10 +146,12 @@ def table_ranges(
     A changelog has the changes under a name, a merged table those of the OID that has the name last.
     """
     met, places = sightings(segments, versions), _Places(control, lake)
+    keys = _keys(met.names, control, lake)
     gathered = []
-    for name, ranges in sorted(_by_name(met, versions, control, lake).items()):
-        table = ".".join(name)
-        row, place = control.of(table), places.of(*name)
+    for name, ranges in sorted(_by_name(met, versions, control, lake, keys).items()):
+        table = keys[name]
+        row = control.of(table)
+        place = places.of(*name, row)
         found = [replace(one, table=table, path=place, row=row) for one in ranges]
         if control.mode == MERGE:
             found = _in_turn(found, name, met)
@@ -151,8 +159,46 @@ def table_ranges(
     return gathered
 
 
+def _keys(names: Iterable[Name], control: ModeProgress, lake: Lake) -> dict[Name, str]:
+    """Give what tables are called in the control table.
+
+    Two names may read the same: of `a."b.c"` and `"a.b".c` the one that comes later is quoted there.
+    """
+    found: dict[Name, str] = {}
+    before = set[str]()
+    for name in sorted(names):
+        found[name] = plain = ".".join(name)
+        if plain.count(".") > 1:
+            exact = ".".join(f'"{part}"' if "." in part else part for part in name)
+            taken = control.of(exact) is not None or plain in before
+            found[name] = exact if taken or _is_anothers(name, control, lake) else plain
+            before.add(found[name])
+    return found
+
+
+def _is_anothers(name: Name, control: ModeProgress, lake: Lake) -> bool:
+    """Say whether a row is of another table whose name reads the same: its place tells."""
+    plain = ".".join(name)
+    row = control.of(plain)
+    if row is None or row.path is None:
+        return False
+    place, parts = lake.known_location(row.path), plain.split(".")
+    names = [(".".join(parts[:end]), ".".join(parts[end:])) for end in range(1, len(parts))]
+    marks = ("", name_mark(plain))
+    return any(
+        lake.location(*other, control.mode, mark) == place
+        for other in names
+        if other != name
+        for mark in marks
+    )
+
+
 def _by_name(
-    met: Sightings, versions: Mapping[str, TableVersion], control: ModeProgress, lake: Lake
+    met: Sightings,
+    versions: Mapping[str, TableVersion],
+    control: ModeProgress,
+    lake: Lake,
+    keys: Mapping[Name, str],
 ) -> dict[Name, list[TableRange]]:
     """Give each name what is to be merged under it: of an OID, all that waits, under its last name."""
     found: dict[Name, list[TableRange]] = {}
@@ -168,7 +214,7 @@ def _by_name(
                 found.setdefault((newest.schema, newest.name), []).append(one)
         return found
     for name, logged in met.files_of_names(versions).items():
-        row = control.of(".".join(name))
+        row = control.of(keys[name])
         waiting = [file for file in logged if row is None or file.segment > row.segment]
         if waiting:
             found[name] = [TableRange("", "", None, waiting, versions)]
@@ -226,10 +272,9 @@ class _Places:
         self._lake = lake
         self._tables = {row.table for row in control.rows.values() if row.path is not None}
 
-    def of(self, schema: str, name: str) -> str:
-        """Return a table's place."""
+    def of(self, schema: str, name: str, row: ControlRow | None) -> str:
+        """Return a table's place; `row` is the control table's."""
         table = f"{schema}.{name}"
-        row = self._control.of(table)
         if row is not None and row.path is not None:
             return self._lake.known_location(row.path)
         similar = {folded(other) for other in self._tables - {table}}
@@ -256,6 +301,46 @@ def check_keyed(work: TableRange) -> None:
             f'could not merge "{work.table}": it has no key any more, see "{work.version.path}"',
             f"ALTER TABLE {work.table} ADD PRIMARY KEY (...), or keep it as a changelog: --mode changelog",
         )
+
+
+def check_key(work: TableRange, before: DataFrame, *, soft_delete: bool) -> None:
+    """Raise a MergeError if rows from before can't be found by the key that the changes begin with."""
+    version = work.spans[0].goal.version
+    known = None if work.anew or work.row is None else work.row.keyed_by
+    key = tuple(column.name for column in version.key_columns)
+    if key == known:
+        return
+    if soft_delete and known is not None:
+        raise changed_key_of_deleted(work.version)
+    missing = [name for name in key if name not in before.columns and name not in work.goal.missing]
+    if missing and not before.isEmpty():
+        raise _not_found_by(version, missing[0])
+    check_found_by(version, before)
+
+
+def check_found_by(version: TableVersion, rows: DataFrame) -> None:
+    """Raise a MergeError if a row has NULL in the key: changes of it would be taken for another row's."""
+    names = [column.name for column in version.key_columns if column.name in rows.columns]
+    for name in names:
+        if not rows.where(f"{quoted(name)} IS NULL").isEmpty():
+            raise _not_found_by(version, name)
+
+
+def changed_key_of_deleted(version: TableVersion) -> MergeError:
+    """Say that rows which are deleted, and kept, have the old key."""
+    return MergeError(
+        f'could not merge "{version.display}": its key changed, see "{version.path}", and deleted rows'
+        " are kept by their old key",
+        f"leave out --soft-delete, or {ANEW}",
+    )
+
+
+def _not_found_by(version: TableVersion, name: str) -> MergeError:
+    return MergeError(
+        f'could not merge "{version.display}": its key is ({version.key_names}) now, and rows from before'
+        f' have no value in "{name}", see "{version.path}"',
+        f"change the key, or the name of its column, back, or {ANEW}",
+    )
 
 
 def check_versions(work: TableRange) -> None:
@@ -301,7 +386,7 @@ def planned(work: TableRange, target: LakeTable, before: DataFrame | None) -> Ta
     have = None
     if before is not None:
         found = ((field.name, field.dataType.simpleString()) for field in before.schema)
-        have = {name: spark for name, spark in found if not name.lower().startswith(PREFIX)}
+        have = {name: spark for name, spark in found if not _is_taken(name, plain=work.oid != NOBODY)}
     types = {column.lake for version in work.history for column in version.columns}
     stored = {spark: target.stored_type(spark) for spark in types}
     goal = find_goal(work.history, have, stored, rescales=target.rescales)
@@ -334,9 +419,9 @@ def _check_untouched(work: TableRange, target: LakeTable, version: int) -> None:
         )
 
 
-def check_names(table: str, version: TableVersion) -> None:
-    """Raise a MergeError if a column of the source has a name of ours."""
-    taken = [column.name for column in version.columns if column.name.lower().startswith(PREFIX)]
+def check_names(table: str, version: TableVersion, *, plain: bool) -> None:
+    """Raise a MergeError if a column of the source has a name of ours; `plain` if the lake table has none."""
+    taken = [column.name for column in version.columns if _is_taken(column.name, plain=plain)]
     if taken:
         raise MergeError(
             f'could not merge "{table}": its column "{taken[0]}" has a name that this job uses itself',
@@ -344,11 +429,16 @@ def check_names(table: str, version: TableVersion) -> None:
         )
 
 
+def _is_taken(name: str, *, plain: bool) -> bool:
+    """Say whether the job has columns of this name; in a plain table it looks for a few of them only."""
+    return name in _EXTRAS if plain else name.lower().startswith(PREFIX)
+
+
 def check_extras(table: str, before: DataFrame | None, extras: Extras) -> None:
     """Raise a MergeError if the rows before were made with other extra columns."""
     if before is None:
         return
-    have = {name for name in before.columns if name in (LSN, COMMIT_TS, DELETED)}
+    have = _EXTRAS.intersection(before.columns)
     for option, name in (("--metadata", LSN), ("--soft-delete", DELETED)):
         if (name in have) != (name in extras.columns):
             how, remedy = ("with", f"add {option}") if name in have else ("without", f"leave out {option}")

@@ -28,7 +28,8 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from . import debezium_segments
 from .column_types import LakeColumn, from_text, in_range, same_text
-from .segments import ChangeFile, TableVersion, escaped, read_json, struct_of_texts
+from .lake import quoted
+from .segments import ChangeFile, TableVersion, escaped, parsed_json, read_json, struct_of_texts
 
 Value: TypeAlias = tuple[Expression, Expression]
 """A value of a lake table's type, and whether there was one (or NULL because it doesn't fit)."""
@@ -237,10 +238,10 @@ def _json_text(image: str, column: LakeColumn) -> Expression:
     if not column.is_json:
         return text
     path = f"{image}.{column.name}"
-    quoted = F.to_json(F.array(text))
+    shown = F.to_json(F.array(text))
     return (
         F.when(F.array_contains("json_null", path), "null")
-        .when(F.array_contains("json_string", path), F.substr(quoted, F.lit(2), F.length(quoted) - 2))
+        .when(F.array_contains("json_string", path), F.substr(shown, F.lit(2), F.length(shown) - 2))
         .otherwise(text)
     )
 
@@ -289,7 +290,7 @@ def _may_have(text: str, names: list[str]) -> Expression:
 
 
 def _path_of_string(image: str, name: str) -> Expression:
-    member = F.try_variant_get(F.try_parse_json(F.col(image)), f"$[{_json_name(name)}]", "variant")
+    member = parsed_json(F.col(image), f"{quoted(name)} variant").getField(name)
     return F.when(F.schema_of_variant(member) == "STRING", f"{image}.{name}")
 
 

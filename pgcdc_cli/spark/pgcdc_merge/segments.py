@@ -16,7 +16,9 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .column_types import DEFAULTS, Choices, LakeColumn
 from .merge_errors import NO_MANIFEST, MergeError
@@ -24,6 +26,9 @@ from .options import CHANGELOG, FORMAT_VERSION
 
 _BUFFER = 1 << 20
 _GLOB = re.compile(r"([\\{}\[\]*?^])")
+
+_NO_LIMITS = dict.fromkeys(("maxStringLen", "maxNumLen", "maxNestingDepth"), str(2**31 - 1))
+"""Spark's own, against the JSON of strangers, are 20 million, 1000 and 1000: PostgreSQL has more."""
 
 LOSSES = "_losses"
 _OTHERS = frozenset({"_messages", "_transaction", "_heartbeat"})
@@ -379,8 +384,13 @@ def escaped(paths: Sequence[str]) -> list[str]:
 
 def read_json(session: SparkSession, paths: list[str], schema: str) -> DataFrame:
     """Read JSON lines; a string in the schema gets the exact text of whatever stands there."""
-    reader = session.read.option("mode", "FAILFAST").option("lineSep", "\n")
+    reader = session.read.option("mode", "FAILFAST").option("lineSep", "\n").options(**_NO_LIMITS)
     return reader.schema(schema).json(paths)
+
+
+def parsed_json(text: Expression, schema: str) -> Expression:
+    """Parse a JSON text; what isn't as the schema says is NULL."""
+    return F.from_json(text, schema, _NO_LIMITS)
 
 
 def struct_of_texts(names: Iterable[str]) -> str:
