@@ -11,7 +11,7 @@ import pytest
 import scale
 from faults_report import FaultsReport
 from proxy import Proxy
-from servers import Database, Servers, remove
+from servers import Database, Encoded, Servers, remove
 from servers import start as start_server
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
@@ -170,6 +170,20 @@ def proxy18(database18: Database) -> Iterator[Proxy]:
     proxy = Proxy(database18.server)
     yield proxy
     proxy.close()
+
+
+@pytest.fixture
+def encoded(server18: EmbeddedServer) -> Iterator[Callable[[str], Encoded]]:
+    """Make a database of an encoding, such as SQL_ASCII."""
+    made: list[Encoded] = []
+
+    def make(encoding: str) -> Encoded:
+        made.append(Encoded(server18, encoding))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.drop()
 
 
 StartOwnServer = Callable[..., EmbeddedServer]

@@ -11,6 +11,7 @@ from typing import Protocol
 import psycopg
 from processes import wait_until
 from psycopg import sql
+from psycopg.pq import ExecStatus
 
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
@@ -107,6 +108,27 @@ class Database:
 
     def _admin(self) -> psycopg.Connection:
         return psycopg.connect(self.server.uri(), autocommit=True)
+
+
+class Encoded(Database):
+    """A database of another encoding than UTF-8; what tests send it and get from it is its own bytes."""
+
+    def __init__(self, server: AnyServer, encoding: str) -> None:
+        super().__init__(server)
+        self.connection.close()
+        create = "DROP DATABASE {0}; CREATE DATABASE {0} ENCODING {1} TEMPLATE template0 LOCALE 'C'"
+        for statement in sql.SQL(create).format(sql.Identifier(self.name), encoding).as_string().split("; "):
+            with self._admin() as admin:
+                admin.execute(statement)
+        self.connection = psycopg.connect(self.uri, autocommit=True)
+        self.execute = self.connection.execute
+        self.send(b"CREATE TABLE t (a int PRIMARY KEY, b text); CREATE PUBLICATION pub FOR ALL TABLES")
+
+    def send(self, statements: bytes) -> None:
+        self.execute(f"SET client_encoding = {self.connection.info.parameter_status('server_encoding')}")
+        result = self.connection.pgconn.exec_(statements)
+        assert result.status in {ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK}, result.error_message
+        self.execute("SET client_encoding = UTF8")
 
 
 def new_slot_name() -> str:

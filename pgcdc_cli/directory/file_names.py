@@ -59,6 +59,14 @@ def table_folder(schema: str, table: str) -> str:
     return _within_limit(name, "~~")
 
 
+def may_hold_data(name: str) -> bool:
+    """Say whether a folder of this name may be a table's, or one of what is no table's (`_messages`).
+
+    A table's name that is cut has no full stop, perhaps.
+    """
+    return name.startswith("_") or "." in name or "~" in name
+
+
 def _within_limit(name: str, sign: str) -> str:
     return name if len(name.encode()) <= LONGEST else _marked(name, sign + _digest(name))
 

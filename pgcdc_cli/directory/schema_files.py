@@ -1,5 +1,8 @@
 """The schema files of a directory: each version of each table, as it was decoded."""
 
+import json
+from typing import Any
+
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.directory.disk import OpenFiles, fsync_each
 from pgcdc_cli.directory.file_names import SCHEMAS, schema_path
@@ -33,7 +36,25 @@ class SchemaFiles:
 
     def _write(self, path: str, table: TableSchema) -> None:
         content = {"format_version": FORMAT_VERSION, "fingerprint": table.fingerprint, **table.to_json()}
+        full, before = self._files.full(path), None
+        if self._files.stat(path) is not None:
+            before = self._files.disk.read(full)
+            _remember(content, before)
         data = dump(content) + b"\n"
-        full = self._files.full(path)
-        if self._files.stat(path) is None or self._files.disk.read(full) != data:
+        if data != before:
             self._files.disk.replace(full, data)
+
+
+def _remember(content: dict[str, Any], before: bytes) -> None:
+    """Keep what a column's first rows have, which the server forgets: VACUUM FULL, DROP DEFAULT."""
+    try:
+        known = json.loads(before)["facts"]["columns"]
+        columns = (content.get("facts") or {}).get("columns", {})
+        for name in known.keys() & columns.keys():
+            if known[name]["position"] == columns[name]["position"]:
+                for fact in ("default", "missing"):
+                    if columns[name][fact] is None:
+                        columns[name][fact] = known[name].get(fact)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        # It is damaged, of an earlier version, or had no facts.
+        return

@@ -68,7 +68,13 @@ _UNCONVERTED_HINT = (
     " with --invalid-text replace or escape"
 )
 _STREAMING_HINT = "servers fail so at some transactions only where they stream them: --streaming off"
+_SPOOL_HINT = "or have transactions put aside here: --streaming on"
 _PUBLICATION_HINT = "create the publication; then make the slot anew, or advance it past this point"
+
+_UNFIT_HINT = (
+    "mend its row filter or column list: ALTER PUBLICATION ... SET TABLE ... WHERE (...);"
+    " then make the slot anew, or advance it past this point"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +238,7 @@ class ReplicationConnection:
     @property
     def database_encoding(self) -> str:
         """The encoding of the database, by PostgreSQL's name."""
-        return self._connection.info.parameter_status("server_encoding") or "UTF8"
+        return session.database_encoding(self._connection)
 
     def start(
         self, slot: str, lsn: Lsn, options: commands.PluginOptions, *, client_encoding: str = "UTF8"
@@ -379,12 +385,15 @@ class ReplicationConnection:
             position = _POSITION.search(error.diag.context or "")
             where = f" (LSN {position[0]})" if position else ""
             return PgcdcError(failure.kind, f"{failure.message}{where}", hint=_UNCONVERTED_HINT)
-        if failure.kind is ErrorKind.PUBLICATION and error.sqlstate == session.UNDEFINED_OBJECT:
-            failure.hint = _PUBLICATION_HINT
+        if failure.kind is ErrorKind.PUBLICATION:
+            missing = error.sqlstate == session.UNDEFINED_OBJECT
+            failure.hint = _PUBLICATION_HINT if missing else _UNFIT_HINT
         if error.sqlstate == _LIMIT_EXCEEDED or "invalid memory alloc request size" in str(error):
             return PgcdcError(ErrorKind.PROTOCOL, failure.message, hint=_TOO_LARGE_HINT)
         if self._streams and error.sqlstate == session.INTERNAL_ERROR and "could not map file" in str(error):
             failure.hint = _STREAMING_HINT
+        if not self._streams and error.sqlstate in {session.DISK_FULL, session.OUT_OF_MEMORY}:
+            failure.hint = f"{failure.hint}, {_SPOOL_HINT}"
         return failure
 
     def _start_failure(self, error: psycopg.Error) -> PgcdcError:

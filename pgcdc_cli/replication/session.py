@@ -5,15 +5,20 @@ was refused: there its text is looked at, which is English unless the server's `
 language, and then `PQping` tells a server that refuses us from one that isn't there or isn't ready.
 """
 
+import json
 import re
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import psycopg
-from psycopg import sql
+from psycopg import errors, sql
+from psycopg.abc import Buffer
+from psycopg.adapt import AdaptersMap, Loader
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import PGconn, Ping
+from psycopg.pq import PGconn, Ping, TransactionStatus
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError, mask
+from pgcdc_cli.types.database_text import DatabaseText
 
 SessionKind = Literal["fixed", "default", "physical"]
 """What a session is for.
@@ -85,6 +90,7 @@ INTERNAL_ERROR = "XX000"
 INVALID_TEXT = ("22021", "22P05")
 """A character is invalid, or has no equivalent in the client's encoding."""
 NOT_IN_PREREQUISITE_STATE = "55000"
+DISK_FULL, OUT_OF_MEMORY = "53100", "53200"
 
 _KINDS = {
     "3D000": ErrorKind.USAGE,
@@ -97,6 +103,10 @@ _KINDS = {
     NOT_IN_PREREQUISITE_STATE: ErrorKind.SLOT_INVALIDATED,
     "55006": ErrorKind.SLOT_ACTIVE,
     "58P01": ErrorKind.SLOT_INVALIDATED,
+    "58030": ErrorKind.CONNECTION,
+    "53000": ErrorKind.CONNECTION,
+    DISK_FULL: ErrorKind.CONNECTION,
+    OUT_OF_MEMORY: ErrorKind.CONNECTION,
     "53300": ErrorKind.CONNECTION,
     "53400": ErrorKind.USAGE,
     "40001": ErrorKind.CONNECTION,
@@ -111,7 +121,10 @@ _KINDS = {
     "57P05": ErrorKind.CONNECTION,
 }
 _CANCELLED = "it was cancelled, by a timeout of the server or with pg_cancel_backend: run again"
-_INVALID_NAME = "a name or default in the catalog is no valid text: change it, or stream with --no-catalog"
+_INVALID_NAME = (
+    "a name or default in the catalog is no valid text: change it, or go on with --invalid-text replace or"
+    " escape, or with --no-catalog"
+)
 _CLASSES = {
     "08": ErrorKind.CONNECTION,
     "22": ErrorKind.USAGE,
@@ -126,10 +139,14 @@ _HINTS = {
     "25P03": _CANCELLED,
     "25P04": _CANCELLED,
     "42602": "a slot's name has lower case letters, digits and underscores, 63 at most",
+    "53000": "the server's log says what it lacks: let it have more open files, say",
+    DISK_FULL: "make room on the server's disk",
+    OUT_OF_MEMORY: "let the server have more memory",
     "53300": "raise max_connections or max_wal_senders, or end other sessions",
     "53400": "raise max_replication_slots, or drop a slot that nobody reads: pgcdc slot list",
     "55P03": _CANCELLED,
     "57014": _CANCELLED,
+    "58030": "the server can't read or write on its disk: see its log",
 }
 _CHECK_KEY = "check sslkey, a file that its owner alone may read (chmod 600), and sslpassword"
 _REFUSED = (
@@ -190,6 +207,72 @@ def connect(conninfo: str, *, replication: bool = False, kind: SessionKind = "fi
         connection.close()
         raise server_failure("set up the session", error) from error
     return connection
+
+
+def database_encoding(connection: SessionConnection) -> str:
+    """Name the encoding of the database as PostgreSQL does."""
+    return connection.info.parameter_status("server_encoding") or "UTF8"
+
+
+_TEXT_TYPES = (0, "text", "name", "varchar", "bpchar", '"char"')
+"""Those that psycopg takes for text; 0 stands for all that it doesn't know."""
+
+
+def ask(
+    connection: SessionConnection,
+    query: str,
+    parameters: Mapping[str, Any] | None = None,
+    text: DatabaseText | None = None,
+) -> list[tuple[Any, ...]]:
+    """Read rows, with what is no text in them as `text` has it, by default escaped.
+
+    Names may be any bytes: where the database checks none, and those of databases and roles, which all
+    databases of a server share, whatever the encoding they were given in. Raises psycopg.Error.
+    """
+    encoding = database_encoding(connection)
+    shown = DatabaseText.shown(encoding)
+    try:
+        return _rows(connection, query, parameters, text or shown)
+    except psycopg.Error as error:
+        # Of encodings of several bytes Python knows fewer characters than the server, but takes all bytes.
+        by_python = DatabaseText.of(encoding, "escape", "escape")
+        refused = text is None and error.sqlstate in INVALID_TEXT and by_python != shown
+        if refused and connection.info.transaction_status == TransactionStatus.IDLE:
+            return _rows(connection, query, parameters, by_python)
+        raise
+
+
+def _rows(
+    connection: SessionConnection, query: str, parameters: Mapping[str, Any] | None, text: DatabaseText
+) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        _read_as(text, cursor.adapters)
+        try:
+            if text.client_encoding == "UTF8":
+                return cursor.execute(query.encode(), parameters).fetchall()
+            # It takes the query in UTF-8, and sends the rows as they are.
+            unconverted = f"SET client_encoding = SQL_ASCII; {query}; SET client_encoding = UTF8"
+            cursor.execute(unconverted.encode(), parameters).nextset()
+            return cursor.fetchall()
+        except UnicodeDecodeError as error:
+            # As the server says it where it is the one to look.
+            message = f'invalid byte sequence for encoding "UTF8": {error.object[error.start]:#04x}'
+            raise errors.CharacterNotInRepertoire(message) from error
+
+
+def _read_as(text: DatabaseText, adapters: AdaptersMap) -> None:
+    class TextLoader(Loader):
+        def load(self, data: Buffer) -> str:
+            return text.name(bytes(data))
+
+    class JsonLoader(Loader):
+        def load(self, data: Buffer) -> Any:  # noqa: ANN401 - whatever JSON has
+            return json.loads(text.decode(bytes(data), backslashes=2)[0])
+
+    for name in _TEXT_TYPES:
+        adapters.register_loader(name, TextLoader)
+    for name in ("json", "jsonb"):
+        adapters.register_loader(name, JsonLoader)
 
 
 def this_server(conninfo: str, connection: SessionConnection) -> str:

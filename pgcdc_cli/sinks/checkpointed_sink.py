@@ -36,6 +36,9 @@ from pgcdc_cli.sinks.output_file import OutputFile, OutputFiles
 HELD_AT_MOST = 16 << 20
 """Bytes of rows in memory, over all files, at which all of them are written."""
 
+_WITHOUT_INTERVALS = 10.0
+"""Seconds between checkpoints where no rows come: without any, the server would keep its log for ever."""
+
 
 class Destination(Protocol):
     """Where the rows go: a directory of segments, or one file.
@@ -203,7 +206,12 @@ class CheckpointedSink:
     def _settle(self, edge: Edge) -> None:
         self.outputs.settle()
         self._in_transaction = False
+        before = self._edge.prepared
         self._edge.reach(edge)
+        for one in before:
+            # One that no checkpoint ever named is sent again after a crash.
+            if one not in self._edge.prepared and one not in self._saved.prepared:
+                self._spools.discard(one)
         if not self._destination.in_segments:
             self.outputs.write_whole()
         self._do_what_is_due()
@@ -252,7 +260,8 @@ class CheckpointedSink:
             if interval == 0:
                 return
         else:
-            interval = self._settings.status_interval
+            # Each checkpoint costs as much as one with rows.
+            interval = self._settings.status_interval or self._settings.fsync_interval or _WITHOUT_INTERVALS
         if self._clock() - self._flushed_at >= interval:
             self._flush()
 

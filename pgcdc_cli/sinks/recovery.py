@@ -13,7 +13,7 @@ from dataclasses import replace
 from pgcdc_cli.directory import manifest
 from pgcdc_cli.directory.checkpoint import Checkpoint, PartialFile, PendingRotation
 from pgcdc_cli.directory.disk import OpenFiles, damaged, folder_of
-from pgcdc_cli.directory.file_names import MANIFEST, PARTIAL, parse_file_name
+from pgcdc_cli.directory.file_names import MANIFEST, PARTIAL, may_hold_data, parse_file_name
 from pgcdc_cli.directory.manifest import Segment, SegmentFile
 
 
@@ -167,11 +167,15 @@ def has_data(files: OpenFiles) -> str | None:
 
 
 def _data_files(files: OpenFiles) -> Iterator[tuple[str, int]]:
-    """All data files of a directory, finished or not: relative path and segment number."""
+    """All data files of a directory, finished or not: relative path and segment number.
+
+    Others' folders are passed over: only root may look into a file system's `lost+found`.
+    """
     for name in files.disk.names(files.root):
         found = files.stat(name)
         if found is not None and found.folder:
-            yield from _data_files_in(name + "/", files.disk.names(files.full(name)))
+            if may_hold_data(name):
+                yield from _data_files_in(name + "/", files.disk.names(files.full(name)))
         else:
             yield from _data_files_in("", [name])
 

@@ -107,8 +107,8 @@ class StreamLoop:
         self._writer.last_data = time.monotonic()
         while not (encoder.ended or self._must_end() or self._end_is_reached(encoder)):
             received = receiver.receive()
-            if not received.empty:
-                follow_timeline()
+            if not received.empty and not self._follows(follow_timeline):
+                break
             self._write(received, connection, encoder)
             if received.closed:
                 raise PgcdcError(ErrorKind.CONNECTION, "could not go on: the server ended the stream")
@@ -123,6 +123,16 @@ class StreamLoop:
         totals = self._writer.totals
         totals.edge_lsn, totals.durable_lsn = self._sink.edge.lsn, self._sink.durable_lsn
         connection.confirm(totals.edge_lsn, totals.durable_lsn)
+
+    def _follows(self, follow_timeline: Callable[[], None]) -> bool:
+        """Say whether what came may be written; not where the run is to end before that is known."""
+        try:
+            follow_timeline()
+        except KeyboardInterrupt:
+            if not self._signals.ends:
+                raise
+            return False
+        return True
 
     def _must_end(self) -> bool:
         return self._signals.stop or self._end.is_idle(self._writer.last_data) or self._end.time_is_up

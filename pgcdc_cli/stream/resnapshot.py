@@ -167,14 +167,15 @@ class Resnapshot:
     def _look_around(self) -> bool:
         """Find the tables; false where one of them is locked for now."""
         if self._source.patterns:
-            position, self._barrier = self._session.look().position, self._session.barrier()
+            look, self._barrier = self._session.look(), self._session.barrier()
+            self.streamed.forget_seen(look.seen)
             try:
                 tables = [table.schema for table in self._source.find(self._session)]
             except LockedError:
                 return self._later()
             self._session.end()
             self._check_all_match(tables)
-            self._known = {table.oid: _Known(table, position) for table in tables}
+            self._known = {table.oid: _Known(table, look.position) for table in tables}
         edge, before = self._output.sink.edge, self.streamed.tables
         kept = [one for one in before.values() if one.oid not in self._known and one.position > edge.lsn]
         wanted = [_begun(known.schema, before.get(oid)) for oid, known in self._known.items()]
@@ -289,7 +290,7 @@ class Resnapshot:
             replace(
                 one,
                 rows=one.rows + moved.rows + read.rows,
-                after=one.after if read.last is None else self._key(table, read.last),
+                after=one.after if read.last is None else self._key(one, table, read.last),
                 moved=(),
                 position=look.position,
                 stage=stage,
@@ -306,10 +307,10 @@ class Resnapshot:
             rows, size, last = rows + len(batch), size + received, columns
         return _Written(rows, size, last)
 
-    def _key(self, table: SnapshotTable, columns: Columns) -> RowKey:
+    def _key(self, one: TableResnapshot, table: SnapshotTable, columns: Columns) -> RowKey:
         """Give the key of the last of these rows."""
         where = {column.name: index for index, column in enumerate(table.schema.columns)}
-        values = [columns[where[name]][-1].as_py() for name in table.schema.key or ()]
+        values = [columns[where[name]][-1].as_py() for name in one.key]
         return tuple(value.decode(self._source.text.codec) for value in values)
 
     def _reach(self, one: TableResnapshot) -> None:
@@ -342,21 +343,33 @@ _NOTHING = _Written(0, 0, None)
 
 def _begun(table: TableSchema, before: TableResnapshot | None) -> TableResnapshot:
     """Go on where an earlier run was, if rows have the same key."""
-    key = table.key or ()
+    key = _in_order_of_index(table)
     if before is None:
         return TableResnapshot(table.oid, table.display, key)
     return before if before.key == key or before.stage == "done" else before.anew(key)
 
 
-class StreamedTables:
-    """What one connection brought of the tables that are being read: `xids` of their transactions.
+def _in_order_of_index(table: TableSchema) -> RowKey:
+    """Give the key as its index has it: in the order of columns all rows would be sorted for each chunk."""
+    key = table.key or ()
+    for index in () if table.facts is None else (table.facts.primary_key, table.facts.unique):
+        # Behind its key an index may include other columns.
+        if index is not None and set(index[: len(key)]) == set(key):
+            return index[: len(key)]
+    return key
 
-    `tables` by OID; a slice that adds rows that moved says so with its edge. `codec` is the text's.
+
+class StreamedTables:
+    """What one connection brought of the tables that are being read.
+
+    `tables` by OID; a slice that adds rows that moved says so with its edge. `xids` are those of their
+    transactions that the last look did not see; before the first, nobody asks. `codec` is the text's.
     """
 
     def __init__(self, codec: str) -> None:
         self.tables: dict[int, TableResnapshot] = {}
         self.xids: set[int] = set()
+        self._seen: Visibility | None = None
         self._codec = codec
         self._changed = False
 
@@ -370,7 +383,7 @@ class StreamedTables:
         for batch in slice_.changes:
             one = self.tables.get(batch.table.oid)
             if one is not None and one.stage != "done":
-                self.xids.update(np.unique(batch.stamps.xid).tolist())
+                self._note_xids(np.unique(batch.stamps.xid).tolist())
                 self._note(one, batch)
         if slice_.edge is None or not self._changed:
             return slice_
@@ -378,8 +391,14 @@ class StreamedTables:
         return replace(slice_, edge=replace(slice_.edge, resnapshots=self.state))
 
     def forget_seen(self, seen: Visibility) -> None:
-        """Keep of the transactions those that a snapshot doesn't see."""
-        self.xids = {xid for xid in self.xids if not seen.sees(xid)}
+        """Keep of the transactions, of those to come, too, the ones that a snapshot doesn't see."""
+        before, self.xids, self._seen = self.xids, set(), seen
+        self._note_xids(before)
+
+    def _note_xids(self, xids: Iterable[int]) -> None:
+        seen = self._seen
+        if seen is not None:
+            self.xids.update(xid for xid in xids if not seen.sees(xid))
 
     def _note(self, one: TableResnapshot, batch: ChangeBatch) -> None:
         if one.after is None or not _came_without_values(batch):

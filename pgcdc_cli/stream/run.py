@@ -65,7 +65,6 @@ class StreamRun:
         self._timeline = TimelineWatch(self._start, sink, signals)
         heartbeats = Heartbeats(encoding.restartable, settings.heartbeat_interval)
         self._loop = StreamLoop(sink, self._writer, self._end, heartbeats, signals, report)
-        self._snapshot_taken = False
         self._to_lock: Sequence[tuple[str, str]] = ()
         self._warned: set[str] = set()
 
@@ -197,7 +196,7 @@ class StreamRun:
     def _take_snapshot(self, conninfo: str, database: str, text: DatabaseText, retries: RetryPolicy) -> bool:
         """Write the rows that are there before the stream, if any are wanted; false ends the run."""
         plan = self._settings.snapshot
-        if plan is None or self._snapshot_taken or not (plan.again or self._start.unread):
+        if plan is None or self._start.snapshot_taken or not (plan.again or self._start.unread):
             return plan is None or self._goes_on(plan)
         self._restart_format(database)
         with self._signals.interruptible():
@@ -215,7 +214,7 @@ class StreamRun:
                 raise _time_up("read all rows of the snapshot") from None
         self._sink.flush()
         self.totals.snapshot_bytes, self.totals.durable_lsn = None, self._sink.durable_lsn
-        self._snapshot_taken = True
+        self._start.snapshot_taken = True
         return self._goes_on(plan)
 
     def _goes_on(self, plan: SnapshotPlan) -> bool:
@@ -240,7 +239,7 @@ class StreamRun:
             self._loop.acknowledge(connection)
 
         wanted = Wanted(settings.publications, selection=settings.selection)
-        source = Source(wanted, settings.resnapshot, self._describe, text, lambda: self._signals.ends)
+        source = Source(wanted, settings.resnapshot, self._describe(text), text, lambda: self._signals.ends)
         again = Resnapshot(source, Output(self._sink, write, settle, self._writer.back_to_edge))
         self._restart_format(identity.database)
         try:
@@ -276,7 +275,7 @@ class StreamRun:
         wanted = Wanted(self._settings.publications, plan.includes, self._settings.selection)
         try:
             with self._signals.interruptible():
-                tables = find_tables(exported.session, wanted, self._describe)
+                tables = find_tables(exported.session, wanted, self._describe(text))
         except ChangedTableError as error:
             self._to_lock = error.tables
             raise
@@ -297,9 +296,8 @@ class StreamRun:
                 self.totals.snapshot_bytes = snapshot.bytes
                 self._report(self.totals)
 
-    @property
-    def _describe(self) -> Describe:
-        return self._catalog.describe if self._settings.use_catalog else describe_alone
+    def _describe(self, text: DatabaseText) -> Describe:
+        return partial(self._catalog.describe, text=text) if self._settings.use_catalog else describe_alone
 
     def _restart_format(self, database: str) -> None:
         if self._encoding.restartable is not None:
@@ -319,7 +317,7 @@ class StreamRun:
             return RawEncoder(encoding, self._end.lsn)
         self._restart_format(database)
         assembler = Assembler(
-            self._describe,
+            self._describe(text),
             skip_before=self._sink.edge.lsn,
             boundaries=encoding.wants_boundaries,
             until=self._end.lsn,

@@ -175,9 +175,11 @@ class RunEnd:
         return None if count is None else count - done
 
     def check(self, edge_lsn: Lsn) -> None:
-        """Raise TIMEOUT where time is up before the end position."""
-        if self.time_is_up and self.lsn is not None and edge_lsn < self.lsn:
+        """Raise TIMEOUT where time is up before the end position, or before it is known where "now" is."""
+        wanted = self._limits.end_now if self.lsn is None else edge_lsn < self.lsn
+        if self.time_is_up and wanted:
+            end = "now" if self.lsn is None else self.lsn
             raise PgcdcError(
                 ErrorKind.TIMEOUT,
-                f"could not reach the end position {self.lsn}: time is up at {edge_lsn}",
+                f"could not reach the end position {end}: time is up at {edge_lsn}",
             )

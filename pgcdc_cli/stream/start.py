@@ -6,6 +6,8 @@ Looked at before START_REPLICATION, whose refusals say less; the source again wh
 import logging
 from typing import Self
 
+import psycopg
+
 from pgcdc_cli.catalog import Catalog, Slot
 from pgcdc_cli.changes.selection import Selection
 from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource, check_gap, check_source
@@ -33,7 +35,8 @@ _OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
 class RunStart:
     """What is made and checked on every connection of a run before the stream begins on it.
 
-    `decodes` is false for raw output. `slot_to_come`: the snapshot makes the slot. Methods raise PgcdcError.
+    `decodes` is false for raw output. `slot_to_come`: the snapshot makes the slot; `snapshot_taken`: it is
+    whole. Methods raise PgcdcError.
     """
 
     def __init__(
@@ -45,13 +48,14 @@ class RunStart:
         self._signals = signals
         self._decodes = decodes
         self._started = self._created = self._warned = False
-        self.slot_to_come = False
+        self.slot_to_come = self.snapshot_taken = False
 
     @property
     def unread(self) -> bool:
-        """Is there a snapshot to be read whose end no checkpoint has seen?"""
+        """Is there a snapshot to be read whose end neither a checkpoint nor this run has seen?"""
         checkpoint = self._sink.checkpoint
-        return self._settings.snapshot is not None and (checkpoint is None or not checkpoint.end_lsn)
+        wanted = self._settings.snapshot is not None and not self.snapshot_taken
+        return wanted and (checkpoint is None or not checkpoint.end_lsn)
 
     def check_position(self) -> None:
         """Refuse a position for what has a checkpoint, and to stream behind half a snapshot: USAGE."""
@@ -94,7 +98,7 @@ class RunStart:
 
     def _slot_position(self, connection: ReplicationConnection, database: str) -> Lsn:
         settings = self._settings
-        if settings.create_slot and not (self._created or self.unread):
+        if settings.create_slot and not (self._created or self.unread or self.snapshot_taken):
             self._create_slot(connection)
         return check_slot(
             self._catalog,
@@ -166,7 +170,13 @@ class RunStart:
 
     def _check_selection(self, selection: Selection) -> None:
         """Warn of patterns that match nothing; a new stream that would leave out all is a mistyped one."""
-        published = self._catalog.published(self._settings.publications)
+        try:
+            published = self._catalog.published(self._settings.publications)
+        except PgcdcError as error:
+            if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+                raise
+            log.warning("a published table is locked: could not tell whether each pattern matches one")
+            return
         unmatched = selection.unmatched(published)
         nothing = not any(selection.includes(schema, table) for schema, table, _ in published)
         if unmatched and nothing and self._sink.checkpoint is None:

@@ -110,6 +110,19 @@ def test_nothing_of_what_is_rolled_back_appears(prepared):
     assert not prepared.spools()
 
 
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+def test_no_spool_outlives_its_transaction(prepared18, end):
+    """Not even until the next checkpoint, which may be long in coming."""
+    with Stage(prepared18.log.uri) as do:
+        do(0, rows("accounts", 1, 1))
+        for number in range(30):
+            prepare(do, 0, f"gid {number}", rows("parts", 1000 * number, 100))
+            do(0, f"{end} PREPARED 'gid {number}'")
+    prepared18.read("--spool-limit", "15kB", "-F", "60", "-s", "60")
+    assert not prepared18.spools()
+    prepared18.same_but_for_gids()
+
+
 def test_streamed_and_prepared(prepared):
     """Large ones are sent before their PREPARE, in part to be rolled back at once."""
     with Running(prepared.log, prepared.slot, *prepared.arguments) as reader, Stage(prepared.log.uri) as do:

@@ -1,8 +1,10 @@
 """Whatever a server may refuse, and ways to lose one while streaming."""
 
 import logging
+import resource
 import threading
 from contextlib import ExitStack
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -244,6 +246,30 @@ def test_a_row_filter_that_fails_makes_the_publication_unfit(database, stream):
     with pytest.raises(PgcdcError, match="division by zero") as caught:
         stream(database.uri, slot).start().read(commits=1)
     assert caught.value.kind is ErrorKind.PUBLICATION
+    assert "row filter" in caught.value.hint
+
+
+def test_a_server_without_memory_is_worth_another_try(database, stream):
+    """Its disk, where large transactions wait, may be full as well; and others' sessions end."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    database.execute("CREATE PUBLICATION p FOR TABLE t")
+    slot = database.create_slot()
+    database.execute("INSERT INTO t VALUES (1, 'small')")
+    one = stream(database.uri, slot).start()
+    one.read(commits=1)
+    sender = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s"
+    [pid] = database.execute(sender, (slot,)).fetchone()
+    taken = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+    # By the server's own user: nobody else may.
+    limit = f"prlimit --pid={pid} --as={taken + (16 << 20)}: && cat >/dev/null"
+    database.execute(f"COPY (SELECT) TO PROGRAM '{limit}'")
+    database.execute("INSERT INTO t VALUES (2, repeat('large', 20000000))")
+    with pytest.raises(PgcdcError, match=f'could not receive from slot "{slot}": out of memory') as caught:
+        one.read(commits=2)
+    assert caught.value.kind is ErrorKind.CONNECTION
+    assert caught.value.hint == (
+        "let the server have more memory, or have transactions put aside here: --streaming on"
+    )
 
 
 def test_a_terminated_walsender_is_worth_another_try(database, table, stream):

@@ -38,7 +38,11 @@ def test_no_quoted_password_is_left(secret, keyword):
     [
         (None, ErrorKind.CONNECTION),
         ("08006", ErrorKind.CONNECTION),
+        ("53000", ErrorKind.CONNECTION),
+        ("53100", ErrorKind.CONNECTION),
+        ("53200", ErrorKind.CONNECTION),
         ("53300", ErrorKind.CONNECTION),
+        ("58030", ErrorKind.CONNECTION),
         ("25P03", ErrorKind.CONNECTION),
         ("25P04", ErrorKind.CONNECTION),
         ("40P01", ErrorKind.CONNECTION),

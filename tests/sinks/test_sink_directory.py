@@ -30,6 +30,7 @@ from sink_tools import (
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.directory.checkpoint import check_source
 from pgcdc_cli.directory.disk import Disk
+from pgcdc_cli.directory.file_names import table_folder
 from pgcdc_cli.errors import ErrorKind
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.sinks import output_file
@@ -129,6 +130,18 @@ def test_keepalives_move_the_checkpoint_once_per_status_interval_and_make_no_seg
     assert sink.durable_lsn == START + 25
     assert reader(tmp_path / "d").segments() == []
     assert open_sink(tmp_path / "d").checkpoint.end_lsn == START + 25
+
+
+@pytest.mark.parametrize("fsync_interval", [10, 0])
+def test_without_status_interval_not_every_keepalive_is_a_checkpoint(tmp_path, fsync_interval):
+    clock = Clock()
+    sink = started(tmp_path / "d", clock=clock, status_interval=0, fsync_interval=fsync_interval)
+    for _ in range(25):
+        clock.now += 1
+        sink.advance(Lsn(sink.edge.lsn + 1))
+        assert sink.durable_lsn in {START, START + 10, START + 20}
+    assert sink.durable_lsn == START + 20
+    sink.close()
 
 
 def test_positions_never_go_down(tmp_path):
@@ -324,7 +337,13 @@ def test_a_folder_that_was_moved_gets_all_that_is_confirmed(tmp_path):
     check_complete(reader(moved), Lines(), TXS)
 
 
-@pytest.mark.parametrize("data", ["manifest.jsonl", "public.a/000001-0000000000000010-1.jsonl.partial"])
+FOLDERS = ("public.a", table_folder("p" * 200, "a" * 200), "_messages", "_transaction")
+
+
+@pytest.mark.parametrize(
+    "data",
+    ["manifest.jsonl", *(f"{folder}/000001-0000000000000010-1.jsonl.partial" for folder in FOLDERS)],
+)
 def test_data_without_a_checkpoint_is_never_started_over(tmp_path, data):
     path = tmp_path / "d" / data
     path.parent.mkdir(parents=True)
@@ -391,6 +410,7 @@ def test_recovery_deletes_unnamed_partials_of_this_segment_or_later_and_nothing_
     gone = [
         folder / "000002-0000000000000010-7.jsonl.partial",
         folder / "000009-0000000000000010-1.x.partial",
+        *(tmp_path / "d" / other / "000002-0000000000000010-1.x.partial" for other in FOLDERS),
     ]
     kept = [
         folder / "000001-0000000000000010-7.jsonl.partial",
@@ -399,9 +419,10 @@ def test_recovery_deletes_unnamed_partials_of_this_segment_or_later_and_nothing_
         tmp_path / "d" / "schemas" / "x.partial",
     ]
     for path in gone + kept:
+        path.parent.mkdir(exist_ok=True)
         path.write_text("x")
     open_sink(tmp_path / "d").close()
-    assert [path.exists() for path in gone] == [False, False]
+    assert not any(path.exists() for path in gone)
     assert all(path.read_text() == "x" for path in kept)
 
 

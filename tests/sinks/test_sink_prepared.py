@@ -47,10 +47,13 @@ def content(gid):
 
 
 class Server:
-    """Delivers what is beyond `confirmed`, as a server does: a prepared transaction's changes only once."""
+    """Delivers what is beyond `confirmed`, as a server does: a prepared transaction's changes only once.
 
-    def __init__(self, sink):
-        self.sink = sink
+    Behind so many events there is a checkpoint.
+    """
+
+    def __init__(self, checkpoints):
+        self.checkpoints = checkpoints
         self.confirmed = START
         self.feed = Feed(Lines())
 
@@ -73,7 +76,7 @@ class Server:
                 self.commit(sink, spools, known, tx, begun)
             elif tx.commit_lsn >= begun:
                 sink.write(self.feed.whole(tx))
-            if number % 2:
+            if number % self.checkpoints == 1:
                 sink.flush()
             self.confirmed = max(self.confirmed, sink.durable_lsn)
         sink.close()
@@ -102,9 +105,9 @@ class Server:
         sink.write(EncodedSlice(part.pieces, edge, part.tables))
 
 
-def first_run(path, disk):
+def first_run(path, disk, checkpoints=2):
     sink = make_directory(path, Lines(), disk, Clock(), **SETTINGS)
-    server = Server(sink)
+    server = Server(checkpoints)
     try:
         assert sink.open() is None
         sink.start(SOURCE, START)
@@ -114,12 +117,12 @@ def first_run(path, disk):
     return server.confirmed
 
 
-def second_run(path, disk, confirmed):
+def second_run(path, disk, confirmed, checkpoints=2):
     sink = make_directory(path, Lines(), disk, Clock(), **SETTINGS)
     checkpoint = sink.open()
     sink.start(SOURCE, START, checkpoint)
     assert sink.durable_lsn >= confirmed
-    Server(sink).run(sink, confirmed)
+    Server(checkpoints).run(sink, confirmed)
     reader = MemoryOrRealReader(disk, path)
     check_complete(reader, Lines(), TXS)
     assert disk.stat(f"{path}/_spool") is None, "spools outlived their transactions"
@@ -133,27 +136,29 @@ def test_one_run_leaves_nothing_of_it(tmp_path):
     assert any("fsync" in call for call in disk.calls)
 
 
+@pytest.mark.parametrize("checkpoints", [2, 5, 100])
 @pytest.mark.parametrize("how", ["before", "after", "short"])
-def test_a_crash_at_any_call(tmp_path, how):
+def test_a_crash_at_any_call(tmp_path, how, checkpoints):
     disk = FailingDisk()
-    first_run(str(tmp_path / "counted"), disk)
+    first_run(str(tmp_path / "counted"), disk, checkpoints)
     for at in [n for n, call in enumerate(disk.calls) if how != "short" or call == "write"]:
         path = str(tmp_path / f"d{at}")
         crashing = FailingDisk(at, how)
-        confirmed = first_run(path, crashing)
+        confirmed = first_run(path, crashing, checkpoints)
         crashing.bury()
-        second_run(path, FailingDisk(), confirmed)
+        second_run(path, FailingDisk(), confirmed, checkpoints)
 
 
-def test_a_power_cut_at_any_call():
+@pytest.mark.parametrize("checkpoints", [2, 5, 100])
+def test_a_power_cut_at_any_call(checkpoints):
     counting = PowerDisk()
-    first_run("/data/d", counting)
+    first_run("/data/d", counting, checkpoints)
     for at in range(counting.calls):
         disk = PowerDisk()
         disk.cut_at = at
-        confirmed = first_run("/data/d", disk)
+        confirmed = first_run("/data/d", disk, checkpoints)
         disk.power_cut(random.Random(at))
-        second_run("/data/d", disk, confirmed)
+        second_run("/data/d", disk, confirmed, checkpoints)
 
 
 @pytest.mark.parametrize("harm", ["remove", "cut", "change"])

@@ -4,9 +4,28 @@ from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
-from servers import remove, start
+from debian_server import DebianServer
+from servers import Database, remove, start
 from standbys import standby
 from stream_runs import SMALL, Following, delivers, insert, make_slot
+
+
+@pytest.fixture(scope="module")
+def server15() -> Iterator[DebianServer]:
+    if reason := DebianServer.missing():
+        pytest.skip(reason)
+    server = DebianServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=[15, 16, 18], ids=lambda version: f"pg{version}")
+def any_database(request, servers) -> Iterator[Database]:
+    """Each test that takes it runs against every major version that there is."""
+    server = request.getfixturevalue("server15") if request.param == 15 else servers[request.param]
+    database = Database(server)
+    yield database
+    database.drop()
 
 
 @pytest.fixture

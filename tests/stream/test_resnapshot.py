@@ -19,11 +19,9 @@ from processes import PGCDC, stream_command, wait_until
 from segments import contents, manifest
 from servers import Database
 from stream_runs import NOW, refused, stream
-from test_stream_snapshot import FORMATS, any_database, checkpoint, server15
+from test_stream_snapshot import FORMATS, checkpoint
 
 from pgcdc_cli.lsn import Lsn
-
-__all__ = ["any_database", "server15"]
 
 AGAIN = ("--resnapshot", "public.items")
 OFTEN = ("-F", "0.001")
@@ -339,6 +337,54 @@ def test_a_locked_table_does_not_hold_up_the_stream(database18, tmp_path):
     assert folded(out) == source(database18)
 
 
+MOST_XIDS = """
+import sys
+from pgcdc_cli.cli.app import main
+from pgcdc_cli.stream.resnapshot import StreamedTables
+
+most, follow = 0, StreamedTables.follow
+
+def counted(self, slice_):
+    global most
+    found = follow(self, slice_)
+    most = max(most, len(self.xids))
+    return found
+
+StreamedTables.follow = counted
+try:
+    main()
+finally:
+    print(most, file=sys.stderr)
+"""
+
+
+def test_what_was_there_when_the_run_began_is_not_kept_in_memory(database18, tmp_path):
+    """There may be any number of transactions before what is read can be held against them."""
+    database18.execute(TABLES)
+    slot, out = database18.create_slot(), tmp_path / "out"
+    for number in range(100):
+        database18.execute("INSERT INTO items VALUES ('kind', %s)", (number,))
+    arguments = stream_command(database18.uri, slot, "-D", out, *AGAIN, *NOW)[len(PGCDC) :]
+    run = subprocess.run(
+        [sys.executable, "-c", MOST_XIDS, *arguments], capture_output=True, text=True, check=False
+    )
+    assert (run.returncode, run.stderr) == (0, "0\n")
+    assert folded(out) == source(database18)
+
+
+def test_what_is_not_read_when_time_is_up_is_told(database18, tmp_path):
+    """Where "now" is, is known when all is read: it isn't reached before."""
+    database18.execute(TABLES)
+    slot, out = database18.create_slot(), tmp_path / "out"
+    with psycopg.connect(database18.uri) as locking:
+        locking.execute("LOCK TABLE items")
+        run = stream(database18.uri, slot, "-D", str(out), *AGAIN, *NOW, "--max-time", "2s")
+    assert run.returncode == 12
+    message = "pgcdc: error: could not reach the end position now: time is up at "
+    assert run.stderr.startswith(message), run.stderr
+    assert progress(out)["stage"] == "none"
+
+
 def goes_on(database, out: Path, number: int) -> None:
     """The stream brings what is written now."""
     database.execute("INSERT INTO other VALUES (%s)", (number,))
@@ -520,6 +566,32 @@ def change(uri: str, statement: str) -> None:
 
 def partial_lines(out: Path) -> int:
     return sum(len(path.read_bytes().splitlines()) for path in out.glob("*/*.partial"))
+
+
+@pytest.mark.parametrize(
+    ("key", "identity"),
+    [
+        ("PRIMARY KEY (id, kind) INCLUDE (n)", "DEFAULT"),
+        ("UNIQUE (id, kind)", "USING INDEX items_id_kind_key"),
+    ],
+)
+def test_rows_are_read_in_the_order_of_the_index(database18, tmp_path, key, identity):
+    """In another, all rows would be read and sorted for each chunk; a run goes on where one ended."""
+    database18.execute(
+        f"CREATE TABLE items (kind text NOT NULL, id int NOT NULL, n int, doc text, {key});"
+        f"ALTER TABLE items REPLICA IDENTITY {identity};"
+        "INSERT INTO items SELECT CASE WHEN g % 2 = 0 THEN 'a' ELSE 'b' END, g / 2, g"
+        " FROM generate_series(1, 300) g;"
+        "CREATE PUBLICATION pub FOR TABLE items"
+    )
+    slot, out = database18.create_slot(), tmp_path / "out"
+    arguments = (database18.uri, slot, "-D", out, *AGAIN, *NOW, *OFTEN)
+    assert subprocess.run(small_chunks(*arguments, where="behind", step=4), check=False).returncode != 0
+    assert progress(out)["stage"] == "reading"
+    subprocess.run(small_chunks(*arguments), check=True)
+    found = [(new["id"], new["kind"]) for _, _, _, new, _ in lines(out)]
+    assert found == sorted(found)
+    assert folded(out) == source(database18)
 
 
 @pytest.mark.long

@@ -38,9 +38,9 @@ def slot() -> str:
 
 
 @pytest.fixture
-def shop(database):
-    database.execute(TABLES)
-    return database
+def shop(any_database):
+    any_database.execute(TABLES)
+    return any_database
 
 
 @pytest.fixture

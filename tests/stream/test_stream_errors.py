@@ -37,7 +37,8 @@ LOCK_LOST = "nothing beyond the last checkpoint was confirmed: put the folder ba
 MISSING = "a folder on the way is missing: make it, or put it back where it was removed"
 OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
 
-PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1  # linux/prctl.h, linux/capability.h
+# linux/prctl.h, linux/capability.h
+PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
 
 
 def limited(limit: Callable[[], object], line: list[str]) -> subprocess.CompletedProcess[str]:
@@ -276,6 +277,26 @@ def test_a_directory_that_may_only_be_read(source, written):
         folder.chmod(0o755)
     assert position(source, slot) == before
     assert delivers(source.uri, slot, out) == [1, 2]
+
+
+def as_nobody_special() -> None:
+    """Have root look at files as any other user; for `limited`."""
+    for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
+        ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+
+
+def test_the_root_of_a_file_system_of_its_own(source, proxy18, tmp_path):
+    """There only root may look into `lost+found`, and it is none of ours."""
+    slot, out = source.create_slot(), tmp_path / "out"
+    (out / "lost+found").mkdir(parents=True)
+    (out / "lost+found").chmod(0)
+    for number in (1, 2):
+        insert(source, number, number)
+        command = stream_command(proxy18.uri(source.name), slot, "-D", str(out), *NOW)
+        run = limited(as_nobody_special, command)
+        assert (run.returncode, run.stderr) == (0, "")
+    (out / "lost+found").chmod(0o700)
+    assert in_directory(out) == [1, 2]
 
 
 def test_a_file_where_a_directory_should_be(source, tmp_path):

@@ -3,16 +3,17 @@
 import json
 import signal
 import subprocess
+import sys
 import threading
 from dataclasses import replace
 
 import psycopg
 import pytest
-from processes import PGCDC, wait_until
+from processes import PGCDC, stream_command, wait_until
 from segments import contents
 from servers import remove, start
 from standbys import base_backup, cold_copy, flush_log, put_back, replayed, standby, synchronize
-from stream_runs import NOW, SMALL, delivers, files, insert, make_slot, position, refused, stream
+from stream_runs import NOW, SMALL, delivers, files, insert, make_slot, numbers, position, refused, stream
 
 from pgcdc_cli.directory.checkpoint import decode, encode
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -84,6 +85,49 @@ def test_a_standby_is_promoted_while_it_is_streamed(pair, tmp_path, follow, end)
     again = stream(follower.uri(), "s", "-f", str(path), *NOW)
     assert (again.returncode, again.stderr) == (0, "")
     assert following.rows() == [1, 2, 3]
+
+
+SIGNAL_ON_THE_WAY = """
+import os, sys
+from pgcdc_cli.cli.app import main
+from pgcdc_cli.stream.start import TimelineWatch
+
+follow, number, left = TimelineWatch.follow, int(sys.argv.pop(1)), int(sys.argv.pop(1))
+
+def signalled(self):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), number)
+    follow(self)
+
+TimelineWatch.follow = signalled
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGALRM])
+def test_a_run_that_is_to_end_while_a_batch_comes_ends_as_at_any_other_time(pair, tmp_path, number):
+    """With all that is written durable and confirmed; what came just then comes again."""
+    primary, follower = pair
+    make_own_slot(primary, follower)
+    with connect(primary) as there:
+        insert(there, 1, 1)
+        insert(there, 2, 2)
+    replayed(follower, primary)
+    path = tmp_path / "rows"
+    arguments = stream_command(follower.uri(), "s", "-f", path, "--max-time", "1h")[len(PGCDC) :]
+    command = [sys.executable, "-c", SIGNAL_ON_THE_WAY, str(int(number)), "3", *arguments]
+    with connect(follower) as here, subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as run:
+        try:
+            errors = run.communicate(timeout=60)[1]
+        finally:
+            run.kill()
+        assert (run.returncode, errors) == (0, "")
+        assert position(here, "s") == checkpoint(tmp_path / "rows.checkpoint")["end_lsn"]
+    again = stream(follower.uri(), "s", "-f", str(path), *NOW)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert numbers(path.read_text()) == [1, 2]
 
 
 def lines_in(folder) -> int:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from debian_server import DebianServer
 from processes import PGCDC, stream_command, wait_until
 from segments import contents, manifest
 from servers import Database, new_slot_name
@@ -30,23 +29,6 @@ FORMATS = {
         *("-c", "key.converter.schemas.enable=false", "-c", "value.converter.schemas.enable=false"),
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def server15() -> Iterator[DebianServer]:
-    if reason := DebianServer.missing():
-        pytest.skip(reason)
-    server = DebianServer()
-    yield server
-    server.stop()
-
-
-@pytest.fixture(params=[15, 16, 18], ids=lambda version: f"pg{version}")
-def any_database(request, servers) -> Iterator[Database]:
-    server = request.getfixturevalue("server15") if request.param == 15 else servers[request.param]
-    database = Database(server)
-    yield database
-    database.drop()
 
 
 @pytest.fixture
@@ -220,6 +202,29 @@ def test_all_is_done_on_one_of_several_servers(filled, servers, tmp_path, slot):
     uri = f"host={hosts} dbname={filled.name} user=postgres"
     run = stream(uri, slot, "-D", str(tmp_path / "out"), *INITIAL, *NOW)
     assert (run.returncode, len(rows(tmp_path / "out"))) == (0, 60000), run.stderr
+
+
+@pytest.mark.parametrize("create", [(), ("--create-slot",)])
+def test_what_a_pipe_got_of_a_snapshot_is_not_asked_for_again(source, slot, create):
+    """A pipe has no checkpoint: that the rows are there, only the run itself knows."""
+    insert(source, 1, 3)
+    command = stream_command(source.uri, slot, *INITIAL, *create)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        try:
+            found = [run.stdout.readline() for _ in range(3)]
+            end = (
+                "SELECT pg_terminate_backend(pid, 9000) FROM pg_replication_slots JOIN pg_stat_replication"
+                " ON pid = active_pid WHERE slot_name = %s AND state = 'streaming'"
+            )
+            wait_until(lambda: source.execute(end, (slot,)).fetchone())
+            insert(source, 4, 5)
+            found += [run.stdout.readline() for _ in range(2)]
+            run.terminate()
+            rest, errors = run.communicate(timeout=60)
+        finally:
+            run.kill()
+    assert (numbers("".join(found)), rest, run.returncode) == ([1, 2, 3, 4, 5], "", 0), errors
+    assert "trying again" in errors
 
 
 def test_only_ends_with_the_rows_and_leaves_the_slot(filled, tmp_path, slot):
