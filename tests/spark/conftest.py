@@ -22,7 +22,7 @@ _SETTINGS = {
     "spark.sql.extensions": ",".join(f.extensions["spark.sql.extensions"] for f in LAKES.values()),
     "spark.jars.packages": f"{DELTA},{ICEBERG}",
     "spark.jars.excludes": ",".join(NOT_NEEDED),
-    "spark.driver.memory": "1g",
+    "spark.driver.memory": "2g",
     "spark.log.level": "ERROR",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",

@@ -13,7 +13,7 @@ from pgcdc_cli.spark.launch import find_spark_home, java_settings
 PATIENCE = 120
 """Seconds that a daemon has to start: there may be few cores for many processes."""
 
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 """For a Java of few seconds: compiling well takes longer than it saves."""
 
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")

@@ -85,8 +85,12 @@ class ControlRow:
         return self.table, self.mode
 
     def to_json(self) -> dict[str, Any]:
-        merged_at = self.merged_at and self.merged_at.isoformat()
-        return {**asdict(self), "merged_at": merged_at, "former": [asdict(one) for one in self.former]}
+        changed: dict[str, Any] = {
+            "merged_at": self.merged_at and self.merged_at.isoformat(),
+            "former": [asdict(one) for one in self.former],
+            "keyed_by": self.keyed_by and list(self.keyed_by),
+        }
+        return {**asdict(self), **changed}
 
     def caught_up(self, segment: int, lsn: str) -> "ControlRow":
         """Move a table that has no changes up to a segment."""
