@@ -41,6 +41,10 @@ class Catalog:
     def __init__(self, conninfo: str) -> None:
         self._session = Session(conninfo)
 
+    def turn_to(self, conninfo: str) -> None:
+        """Ask there from now on, such as at the very server that streams: `conninfo` may name several."""
+        self._session.turn_to(conninfo)
+
     def close(self) -> None:
         self._session.close()
 

@@ -19,6 +19,12 @@ class Session:
         self._conninfo = conninfo
         self._connection: SessionConnection | None = None
 
+    def turn_to(self, conninfo: str) -> None:
+        """Ask there from now on."""
+        if conninfo != self._conninfo:
+            self.close()
+            self._conninfo = conninfo
+
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()

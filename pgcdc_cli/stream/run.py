@@ -142,6 +142,7 @@ class StreamRun:
                 session_kind=settings.session_kind,
             )
         with connection:
+            self._catalog.turn_to(connection.here)
             with self._signals.interruptible():
                 identity = connection.identify_system()
             if not settings.resnapshot:

@@ -1,5 +1,6 @@
 """A primary and its standby change places, a server is upgraded: a stream follows, or says what is wrong."""
 
+import json
 import shutil
 import subprocess
 
@@ -7,11 +8,17 @@ import psycopg
 import pytest
 from processes import wait_until
 from proxy import Proxy
+from psycopg import sql
 from servers import remove, start
 from standbys import rejoin, standby, synchronize
 from stream_runs import NOW, delivers, files, insert, make_slot, stream
 
 SOON = ("--fsync-interval", "0.01")
+UNUSED_PORT = 1
+TERMINATE = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND application_name = 'pgcdc' AND backend_type = 'client backend'
+"""
 
 
 def connect(server) -> psycopg.Connection:
@@ -153,3 +160,29 @@ def upgrade(old, new) -> None:
         shutil.rmtree(work)
     (new.data / "postmaster.opts").write_bytes(how)
     new.pg_ctl("restart")
+
+
+def test_what_is_streamed_is_described_by_the_server_that_streams_it(source, own_server, tmp_path, follow):
+    """Of several hosts another one may answer when the catalog's connection is opened once more."""
+    slot, out = source.create_slot(), tmp_path / "out"
+    proxies = [Proxy(UNUSED_PORT), Proxy(source.server)]
+    old = own_server()
+    with psycopg.connect(old.uri(), autocommit=True) as there:
+        there.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(source.name)))
+    ports = ",".join(str(proxy.port) for proxy in proxies)
+    uri = f"host=127.0.0.1,127.0.0.1 port={ports} user=postgres dbname={source.name} sslmode=disable"
+    try:
+        following = follow(uri, slot, out)
+        insert(source, 1, 1)
+        wait_until(lambda: following.rows() == [1])
+        proxies[0].move(old)
+        assert source.execute(TERMINATE).fetchall() == [(True,)]
+        source.execute(
+            "CREATE DOMAIN count AS int; ALTER TABLE t ADD c count; INSERT INTO t VALUES (2, '', 5)"
+        )
+        wait_until(lambda: following.rows() == [1, 2])
+        assert following.stop() == (0, "")
+    finally:
+        for proxy in proxies:
+            proxy.close()
+    assert json.loads(out.read_text().splitlines()[-1])["new"]["c"] == 5
