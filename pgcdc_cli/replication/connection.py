@@ -117,7 +117,6 @@ class ReplicationConnection:
         self._slot = self._copied_slot = ""
         self._publications: tuple[str, ...] = ()
         self._streams = False
-        self._missing: PgcdcError | None = None
         self._logged: set[str] = set()
         self._connection.add_notice_handler(self._on_notice)
 
@@ -303,8 +302,6 @@ class ReplicationConnection:
             received = copy.take(limit)
             if received.keepalive is not None and received.keepalive.reply_requested:
                 feedback.reply()
-        if self._missing is not None:
-            raise self._missing
         return received
 
     def _mind_silence(self, *, heard: bool) -> None:
@@ -364,12 +361,10 @@ class ReplicationConnection:
         """Take a notice; libpq calls this between the frames before it and those after it."""
         message = diagnostic.message_primary or ""
         name = next((name for name in self._publications if _names(message, name)), None)
-        if diagnostic.sqlstate == session.NOT_IN_PREREQUISITE_STATE and name is not None:
-            self._missing = self._missing or PgcdcError(
-                ErrorKind.PUBLICATION,
-                f'could not stream publication "{name}": it does not exist at this point of the log',
-                hint=_PUBLICATION_HINT,
-            )
+        unknown = diagnostic.sqlstate == session.NOT_IN_PREREQUISITE_STATE and name is not None
+        if unknown and self._copy is not None:
+            message = f'could not stream publication "{name}": it does not exist at this point of the log'
+            self._copy.end(PgcdcError(ErrorKind.PUBLICATION, message, hint=_PUBLICATION_HINT))
         elif message not in self._logged:
             self._logged.add(message)
             log.warning("server: %s", message)

@@ -1,8 +1,8 @@
 """CopyData frames on a libpq connection in COPY BOTH mode: take, wait, read ahead, end the stream.
 
 libpq documentation, "Functions Associated with the COPY Command". While frames are taken nothing blocks but
-`wait`; errors are psycopg's. On a Unix socket, whose buffer is small, a thread reads ahead into libpq's while
-the data thread is busy: a server that can't send waits for us.
+`wait`; errors are psycopg's, but for one that `end` was told of. On a Unix socket, whose buffer is small, a
+thread reads ahead into libpq's while the data thread is busy: a server that can't send waits for us.
 """
 
 import select
@@ -19,6 +19,7 @@ from psycopg.errors import error_from_result
 from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
+from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.frames import XLOGDATA, XLOGDATA_HEADER, Keepalive, Received, read_keepalive
 from pgcdc_cli.large_copies import PIECE, joined
 
@@ -56,6 +57,9 @@ class CopyBoth:
         self._pgconn = pgconn
         self._finishing = False
         self._failure: psycopg.OperationalError | None = None
+        self._frames: list[bytes] = []
+        self._ended: psycopg.Error | PgcdcError | None = None
+        self._left = 0
         self._buffer = _FIRST_BUFFER
         self._may_be_full = False
         self._ahead = 0
@@ -67,8 +71,29 @@ class CopyBoth:
         return bool(self._readable.poll(max(0.0, timeout) * 1000))
 
     def take(self, limit: int) -> Received:
-        """Take up to `limit` XLogData frames of what has arrived, and the last keepalive among them."""
-        frames: list[bytes] = []
+        """Take up to `limit` XLogData frames of what has arrived, and the last keepalive among them.
+
+        An error waits until what came before it is taken: if it comes at each start, that never comes again.
+        """
+        if self._ended is not None:
+            raise self._ended
+        self._frames = []
+        try:
+            received = self._take(self._frames, limit)
+        except psycopg.Error as error:
+            self.end(error)
+        if self._ended is None:
+            return received
+        if not self._left:
+            raise self._ended
+        return Received(self._frames[: self._left], None)
+
+    def end(self, error: psycopg.Error | PgcdcError) -> None:
+        """Let nothing be taken of what comes after this moment: then `error` is raised."""
+        if self._ended is None:
+            self._ended, self._left = error, len(self._frames)
+
+    def _take(self, frames: list[bytes], limit: int) -> Received:
         keepalive: Keepalive | None = None
         consumed, room, until = False, _READ_BYTES, time.monotonic() + _LONGEST_READ
         while room > 0 and len(frames) < limit:
@@ -174,7 +199,7 @@ class CopyBoth:
         self._pgconn.put_copy_end()
         while time.monotonic() < min(deadline, silent_at):
             self._pgconn.flush()
-            received = self.take(1 << 20)
+            received = self._take([], 1 << 20)
             if not received.empty:
                 silent_at = time.monotonic() + patience
             if received.closed:

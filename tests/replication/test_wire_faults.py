@@ -130,6 +130,14 @@ def test_an_error_while_streaming_is_known_by_its_sqlstate(connected, sqlstate, 
     assert receive_all(connection)[1].kind is kind
 
 
+def test_what_came_before_an_error_is_given_before_it(connected):
+    server, connection = connected()
+    server.send(xlogdata(1, b"B") + xlogdata(2, b"C") + error("42704", 'publication "p" does not exist'))
+    frames, failure = receive_all(connection)
+    assert [frame[XLOGDATA_HEADER:] for frame in frames] == [b"B", b"C"]
+    assert failure.kind is ErrorKind.PUBLICATION
+
+
 @pytest.mark.parametrize(
     "text", ['skipped loading publication "p"', "Publikation »p« übersprungen", "发布 'p' 被跳过"]
 )

@@ -19,7 +19,7 @@ import pytest
 from processes import stream_command, wait_until
 from proxy import Proxy
 from segments import contents
-from stream_runs import SMALL, in_directory, insert, numbers, position, stream
+from stream_runs import NOW, SMALL, in_directory, insert, numbers, position, stream
 
 
 class Tamperer:
@@ -369,6 +369,20 @@ def test_a_publication_dropped_while_it_was_read(database, tmp_path, follow):
     ).fetchone()
     assert behind == (True,)
     assert following.rows() == [1]
+
+
+def test_what_was_published_before_the_publication_was_dropped_is_delivered(database, tmp_path):
+    """A slot from before the publication was made anew never gets beyond the changes in between."""
+    database.execute(SMALL)
+    slot, out = database.create_slot(), tmp_path / "out"
+    insert(database, 1, 1)
+    database.execute("DROP PUBLICATION pub")
+    insert(database, 2, 2)
+    database.execute("CREATE PUBLICATION pub FOR TABLE t")
+    for _ in range(2):
+        failed = stream(database.uri, slot, "-D", str(out), *NOW)
+        assert failed.returncode == 7
+        assert in_directory(out) == [1]
 
 
 def test_a_blocked_reader_costs_neither_connection_nor_rows(own_server, tmp_path):
