@@ -4,16 +4,22 @@ import json
 import logging
 from dataclasses import replace
 
+import hypothesis
 import pytest
 from batches import Stream, change, full, table
 from debezium_tools import records, started
+from hypothesis import strategies as st
 
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats import lines as few
 from pgcdc_cli.formats.debezium import transformed_records
-from pgcdc_cli.formats.debezium.outbox import Expansion
+from pgcdc_cli.formats.debezium.payload_expansion import Expansion, columnar
 from pgcdc_cli.formats.debezium.properties import connector_config
+from pgcdc_cli.formats.debezium.types.kind import NULL
+from pgcdc_cli.formats.debezium.types.texts import JSONB
+from pgcdc_cli.formats.debezium.unwrapped import by_distinct
+from pgcdc_cli.types import kernels
 
 PLAIN = {
     "topic.prefix": "srv",
@@ -145,3 +151,58 @@ def test_what_is_not_supported_is_a_usage_error_that_names_it(own, reason):
 )  # fmt: skip
 def test_what_no_schema_describes_stays_text(text):
     assert Expansion("payload", nulls=False, unnamed="").expand(text) is None
+
+
+ODD_NUMBERS = [
+    "0",
+    "-1",
+    "0.0",
+    "1.0",
+    "1.50",
+    "20.00",
+    "0.001",
+    "0.0001",
+    "-0.00012",
+    "9999999.5",
+    "10000000.5",
+]
+ODD_NUMBERS += [
+    "2147483648",
+    "9223372036854775808",
+    "1.2345678",
+    "1.12345678901234567",
+    "0.1000000000000000055",
+]
+NUMBERS = st.integers(-(10**20), 10**20).map(str) | st.sampled_from(ODD_NUMBERS)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6)
+TEXTS = TEXTS.map(lambda text: json.dumps(text, ensure_ascii=False))
+TEXTS |= st.sampled_from(['": 1.0,"', '"a, b: c"', '"null"', '"é"', '"😀"', '"{{{"', '"\\u0001"'])
+MEMBERS = st.recursive(
+    st.one_of(NUMBERS, TEXTS, st.sampled_from(["true", "false", "null"])),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)),
+    max_leaves=8,
+)
+
+
+def printed(value):
+    """As jsonb_out does it, but for the order of members."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {printed(member)}" for name, member in value.items()) + "}"
+    return "[" + ", ".join(map(printed, value)) + "]" if isinstance(value, list) else value
+
+
+@hypothesis.given(
+    st.lists(st.dictionaries(TEXTS, MEMBERS, max_size=4).map(printed) | st.none()), st.booleans()
+)
+@hypothesis.example([f'{{"n": {number}}}' for number in ODD_NUMBERS], True)
+@hypothesis.example(['{"a": ' * 120 + "1" + "}" * 120, '{"a": 1}'], True)
+def test_jsonb_is_expanded_as_a_column_as_it_is_one_by_one(payloads, nulls):
+    expansion = Expansion("payload", nulls=nulls, unnamed="")
+
+    def expanded(found):
+        parts = None if found == NULL else expansion.expand(json.loads(found))
+        return found if parts is None else parts[1]
+
+    one_by_one = by_distinct(JSONB, expanded)
+    values = kernels.binary(payloads)
+    assert columnar(one_by_one, nulls=nulls)(values).to_pylist() == one_by_one(values).to_pylist()

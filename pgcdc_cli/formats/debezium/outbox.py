@@ -1,23 +1,19 @@
-"""How an outbox's rows become events of their own by `EventRouter`: which columns go where.
-
-A payload may become JSON of its own, with a schema that is read off it.
-"""
+"""How an outbox's rows become events of their own by `EventRouter`: which columns go where."""
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig, EventRouter
-from pgcdc_cli.formats.debezium.types import connect_schemas
-from pgcdc_cli.formats.debezium.types.connect_schemas import Schema, render, struct
+from pgcdc_cli.formats.debezium.payload_expansion import Expansion, columnar
+from pgcdc_cli.formats.debezium.types import connect_schemas, texts
+from pgcdc_cli.formats.debezium.types.connect_schemas import Schema, render
 from pgcdc_cli.formats.debezium.types.kind import NULL, Converter, EventColumn, ToJson, single_token, token
-from pgcdc_cli.formats.debezium.types.numeric_types import java_float
 from pgcdc_cli.formats.debezium.unwrapped import by_distinct, find_column, text_column
 from pgcdc_cli.types import kernels
 
@@ -125,12 +121,21 @@ class _Builder:
                 return head + found + tail
             return _with_schema(*parts) if self._schemas else parts[1]
 
-        return (self.add(_converted(column, expanded)),)
+        return (self.add(self._columnar(payload, _converted(column, expanded))),)
+
+    def _columnar(self, payload: EventColumn, expanded: EventColumn) -> EventColumn:
+        """Expand most payloads as a column, where nobody asks for their schemas."""
+        field = expanded.field
+        if self._expand is None or self._schemas or payload.field.to_json is not texts.JSONB:
+            return expanded
+        to_json = columnar(field.to_json, nulls=self._router.nulls)
+        return replace(expanded, field=replace(field, to_json=to_json))
 
     def _envelope(self, payload: EventColumn, members: list[tuple[str, str]]) -> tuple[Part, ...]:
         """Write the payload and what stands beside it."""
         others = [(name, self.find(column)) for name, column in members]
-        inner: list[Part] = [b'{"payload":', self.add(self._expanded(payload, lambda parts: parts[1]))]
+        expanded = self._columnar(payload, self._expanded(payload, lambda parts: parts[1]))
+        inner: list[Part] = [b'{"payload":', self.add(expanded)]
         for name, column in others:
             inner += [b"," + token(name) + b":", self.add(column)]
         inner.append(b"}")
@@ -243,126 +248,6 @@ def _with(column: EventColumn, to_json: ToJson, convert: Callable[[bytes], bytes
     )
     field = replace(field, to_json=to_json, null=null, absent=absent, unavailable=unavailable)
     return replace(column, field=field)
-
-
-_INT32, _INT64 = 2**31, 2**63
-
-Json: TypeAlias = "dict[str, Json] | list[Json] | str | bool | int | float | None"
-
-
-class _UnfitError(ValueError):
-    """JSON that no Connect schema describes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Expansion:
-    """How payloads are expanded: `nulls` says if members that are null stay, `name` is the payload's column.
-
-    `unnamed` is what names begin with where they have nothing to begin with.
-    """
-
-    name: str
-    nulls: bool
-    unnamed: str
-
-    def expand(self, text: str) -> tuple[Schema, bytes] | None:
-        """Give a payload's schema and its token; None where it is no object that a schema describes."""
-        if not text.startswith("{"):
-            return None
-        try:
-            value = json.loads(text, parse_constant=_refuse)
-            schema = self._schema(self.name, value)
-            return None if schema is None else (schema, _token(value, schema))
-        except (ValueError, RecursionError):
-            return None
-
-    def _schema(self, name: str | None, value: Json) -> Schema | None:
-        """Describe a value; None where it is left out."""
-        if isinstance(value, dict):
-            begin = self.unnamed if name is None else f"{name}."
-            described = {key: self._schema(begin + key, member) for key, member in value.items()}
-            fields = [schema | {"field": key} for key, schema in described.items() if schema is not None]
-            return struct(fields, name, optional=True)
-        if isinstance(value, list):
-            return {"type": "array", "items": self._items(name, value), "optional": True} if value else None
-        if value is None:
-            return {"type": "bytes", "optional": True} if self.nulls else None
-        return {"type": _plain_type(value), "optional": True}
-
-    def _items(self, name: str | None, values: list[Json]) -> Schema:
-        """Describe the elements of an array, which are alike."""
-        some = [value for value in values if value is not None]
-        if len({_kind(value) for value in some}) > 1:
-            raise _UnfitError
-        if not some or not isinstance(some[0], dict):
-            schema = self._schema(None, some[0] if some else None)
-            if schema is None:
-                raise _UnfitError
-            return schema
-        schemas = [self._schema(name, value) for value in some]
-        distinct = [one for number, one in enumerate(schemas) if one and one not in schemas[:number]]
-        return distinct[0] if len(distinct) == 1 else _merged(distinct)
-
-
-def _merged(schemas: list[Schema]) -> Schema:
-    """Put the fields of several structs together; what is null in one may be something else in another."""
-    fields: dict[str, Schema] = {}
-    for field in (field for schema in schemas for field in schema["fields"]):
-        known = fields.get(field["field"])
-        if known is None or (known["type"] == "bytes" and field["type"] != "bytes"):
-            fields[field["field"]] = field
-    return struct(list(fields.values()), schemas[0].get("name"))
-
-
-def _kind(value: Json) -> str:
-    """Say what elements of an array have in common."""
-    if isinstance(value, (dict, list)):
-        return type(value).__name__
-    return _plain_type(value)
-
-
-def _plain_type(value: Json) -> str:
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, str):
-        return "string"
-    if isinstance(value, int) and -_INT64 <= value < _INT64:
-        return "int32" if -_INT32 <= value < _INT32 else "int64"
-    return "double"
-
-
-def _token(value: Json, schema: Schema) -> bytes:
-    """Write a value by its schema."""
-    if value is None:
-        if not schema["optional"]:
-            raise _UnfitError
-        return b"null"
-    if schema["type"] == "struct":
-        return _object(value, schema)
-    if schema["type"] == "array" and isinstance(value, list):
-        return b"[" + b",".join(_token(element, schema["items"]) for element in value) + b"]"
-    if schema["type"] != _kind(value) or (schema["type"] == "double" and isinstance(value, int)):
-        raise _UnfitError
-    return _double(value) if isinstance(value, float) else token(value)
-
-
-def _double(value: float) -> bytes:
-    if math.isinf(value):
-        raise _UnfitError
-    return java_float(repr(value))
-
-
-def _object(value: Json, schema: Schema) -> bytes:
-    if not isinstance(value, dict):
-        raise _UnfitError
-    members = [
-        token(field["field"]) + b":" + _token(value.get(field["field"]), field) for field in schema["fields"]
-    ]
-    return b"{" + b",".join(members) + b"}"
-
-
-def _refuse(_name: str) -> NoReturn:
-    raise _UnfitError
 
 
 def _with_schema(schema: Schema, payload: bytes) -> bytes:

@@ -13,7 +13,7 @@ from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.types import arrays, numeric_types, temporal, texts
 from pgcdc_cli.formats.debezium.types.connect_schemas import in_order
 from pgcdc_cli.formats.debezium.types.defaults import default_token
-from pgcdc_cli.formats.debezium.types.kind import NULL, Field, Form, Kind, inexact, per_value
+from pgcdc_cli.formats.debezium.types.kind import NULL, Field, Form, Kind, inexact, per_value, string
 from pgcdc_cli.types.pg_type import PgType
 from pgcdc_cli.types.to_arrow import numeric_precision
 
@@ -41,8 +41,9 @@ _PLAIN_TEXT = (
 )  # fmt: skip
 
 
-def _named_text(semantic: str) -> Callable[[_Context], Kind]:
-    return lambda context: texts.text(context.config, semantic)
+def _named_text(name: str, semantic: str) -> Callable[[_Context], Kind]:
+    to_json = texts.JSONB if name == "jsonb" else string
+    return lambda context: texts.text(context.config, semantic, to_json)
 
 
 _KINDS: dict[str, Callable[[_Context], Kind]] = {
@@ -73,7 +74,7 @@ _KINDS: dict[str, Callable[[_Context], Kind]] = {
     "timestamptz": lambda c: temporal.timestamptz(c.typmod, snapshot=c.snapshot),
     "interval": lambda c: temporal.interval(c.config),
     **dict.fromkeys(_PLAIN_TEXT, lambda c: texts.text(c.config)),
-    **{name: _named_text(semantic) for name, semantic in _NAMED_TEXT.items()},
+    **{name: _named_text(name, semantic) for name, semantic in _NAMED_TEXT.items()},
 }
 _NO_ARRAYS = frozenset(["money", "interval", "point", "xml", "name", "varbit", "refcursor"])
 """Types whose arrays are left out, even where unknown types are not."""

@@ -14,6 +14,7 @@ from pgcdc_cli.formats.debezium.types.java import java_map_order
 from pgcdc_cli.formats.debezium.types.kind import (
     NULL,
     PLAIN,
+    Converter,
     Kind,
     Loss,
     base64_token,
@@ -37,10 +38,14 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
 _GEOMETRIC = frozenset(["point", "line", "lseg", "box", "path", "polygon", "circle"])
 
 
-def text(config: ConnectorConfig, name: str | None = None) -> Kind:
+JSONB = Converter(string.column, string.each)
+"""Text like any other, known to be as PostgreSQL prints jsonb."""
+
+
+def text(config: ConnectorConfig, name: str | None = None, to_json: Converter = string) -> Kind:
     """Text as it is; `name` is the semantic name."""
     schema = {"type": "string"} if name is None else named("string", name)
-    return Kind(schema, string, b'""', b'""', token(config.placeholder), form=PLAIN)
+    return Kind(schema, to_json, b'""', b'""', token(config.placeholder), form=PLAIN)
 
 
 def uuid(config: ConnectorConfig) -> Kind:
