@@ -91,16 +91,38 @@ def test_a_decimal_without_precision_has_a_scale_of_its_own(value):
 
 NUMERICS = st.one_of(
     st.sampled_from([None, "0", "0.000", "-0.50", "100", "99999999999999999", "-0.00000000000000001", "NaN"]),
+    st.sampled_from(
+        [
+            "1.50",
+            "20.00",
+            "0.001",
+            "0.0009",
+            "9999999.99",
+            "10000000.01",
+            "1.12345678901234567",
+            "0.1000000000000000055",
+            "99999999999999999.99",
+        ]
+    ),
     st.from_regex(r"-?(0|[1-9]\d{0,19})(\.\d{1,20})?", fullmatch=True),
+    st.from_regex(r"-?(0|[1-9]\d{0,16})\.\d{2}", fullmatch=True),
 )
 
 
+@pytest.mark.parametrize(
+    ("mode", "typmod"),
+    [
+        ("double", -1),
+        *(("precise", typmod) for typmod in (-1, numeric(30, 2), numeric(4, 17))),
+    ],
+)
 @MANY
-@given(st.lists(NUMERICS, max_size=8))
-def test_decimals_without_precision_are_the_same_at_once_and_one_by_one(texts):
-    each = field("numeric").to_json.each
+@given(texts=st.lists(NUMERICS, max_size=8))
+def test_decimals_are_the_same_at_once_and_one_by_one(mode, typmod, texts):
+    each = field("numeric", typmod, decimal_handling_mode=mode).to_json.each
     alone = [None if text is None else each(text) for text in texts]
-    assert tokens("numeric", texts) == [None if one is None else one.decode() for one in alone]
+    found = tokens("numeric", texts, typmod, decimal_handling_mode=mode)
+    assert found == [None if one is None else one.decode() for one in alone]
 
 
 @pytest.mark.parametrize(("mode", "token"), [("string", '"NAN"'), ("double", '"NaN"'), ("precise", None)])

@@ -38,8 +38,10 @@ from pgcdc_cli.types.to_arrow import MAX_DECIMAL_PRECISION, NumericPrecision, nu
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _NOT_FINITE = {"NaN": "NaN", "Infinity": "Infinity", "-Infinity": "-Infinity"}
 _NOT_FINITE_NAMES = {"NaN": "NAN", "Infinity": "POSITIVE_INFINITY", "-Infinity": "NEGATIVE_INFINITY"}
-_USUAL_FLOAT = r"^-?([1-9]\d{0,6}(\.\d+)?|0\.(0{0,2}[1-9]\d*))$"
+_USUAL_FLOAT = r"^-?(0|[1-9]\d{0,6}(\.\d+)?|0\.0{0,2}[1-9]\d*)$"
 """Texts that Java prints alike, but for a missing ".0"."""
+_USUAL_DECIMAL = r"^-?(0|[1-9]\d{0,6}(\.\d{1,8})?|0\.0{0,2}[1-9]\d{0,7})$"
+"""Such texts of numbers without zeros at their end: of so few digits that a double has them all."""
 _LARGEST_INT64_PRECISION = 18
 _INTEGER = np.zeros(256, np.bool_)
 _INTEGER[np.frombuffer(b"0123456789-", np.uint8)] = True
@@ -83,14 +85,14 @@ def booleans(column: pa.BinaryArray) -> pa.BinaryArray:
 
 def floating(type_: str) -> Kind:
     one = per_value(lambda text: java_float(text, np.float32 if type_ == "float" else np.float64))
-    to_json = Converter(lambda column: _floats(column, one), one.each)
+    to_json = Converter(lambda column: _floats(column, _USUAL_FLOAT, one), one.each)
     return Kind({"type": type_}, to_json, b"0.0", b"0.0", form=PLAIN)
 
 
-def _floats(column: pa.BinaryArray, one: ToJson) -> pa.BinaryArray:
+def _floats(column: pa.BinaryArray, pattern: str, one: ToJson) -> pa.BinaryArray:
     """Print floats as Java does; only the unusual ones are looked at one by one."""
     text = kernels.as_text(column)
-    usual = kernels.as_mask(kernels.matches(text, _USUAL_FLOAT))
+    usual = kernels.as_mask(kernels.matches(text, pattern))
     whole = usual & ~kernels.as_mask(kernels.matches(text, r"\."))
     tails = kernels.take(kernels.binary([b"", b".0"]), whole.astype(np.int64))
     printed = kernels.as_binary(kernels.join([column, tails]))
@@ -98,6 +100,14 @@ def _floats(column: pa.BinaryArray, one: ToJson) -> pa.BinaryArray:
     if not rest.any():
         return printed
     return kernels.replace_with_mask(printed, rest, one(column.filter(pa.array(rest))))
+
+
+def _decimals(column: pa.BinaryArray, one: ToJson) -> pa.BinaryArray:
+    """Print numbers of any digits as doubles."""
+    text = kernels.as_text(column)
+    has_point = kernels.as_mask(kernels.matches(text, r"\."))
+    short = kernels.choose(has_point, kernels.without_end(kernels.without_end(text, "0"), "."), text)
+    return _floats(kernels.as_binary(short), _USUAL_DECIMAL, one)
 
 
 def java_float(text: str, kind: type[np.floating[Any]] = np.float64) -> bytes:
@@ -144,14 +154,13 @@ def numeric(typmod: int, config: ConnectorConfig) -> Kind:
         form = _NEGATIVE_SCALE if scale != _scale(declared) else {"form": "number"}
         return Kind({"type": "string"}, _string_mode(scale), zero, b'"0"', unavailable, form=form)
     if mode == "double":
-        return Kind({"type": "double"}, per_value(_double), b"0.0", b"0.0", form=_double_form(declared))
+        return Kind({"type": "double"}, _DOUBLES, b"0.0", b"0.0", form=_double_form(declared))
     if declared is None or scale is None:
         convert = Converter(_variable_scales, _variable_scale)
         return Kind(_VARIABLE_SCALE, convert, _VARIABLE_ZERO, form={"form": "variable"}, loss=_LOSES_ZEROS)
     parameters = {"scale": str(scale), "connect.decimal.precision": str(declared.precision)}
     schema = named("bytes", _DECIMAL, **parameters)
-    fits = declared.precision <= _LARGEST_INT64_PRECISION and scale <= declared.precision
-    to_json = _precise(scale) if fits else per_value(_unscaled(scale))
+    to_json = _precise(scale) if scale < _LARGEST_INT64_PRECISION else per_value(_unscaled(scale))
     form = _NEGATIVE_SCALE if scale != declared.scale else {"form": "unscaled", "scale": scale}
     return Kind(schema, to_json, b'"AA=="', b'"AA=="', form=form, loss=_precise_loss(declared))
 
@@ -228,6 +237,10 @@ def _double(text: str) -> bytes:
     return java_float(text)
 
 
+_ONE_DOUBLE = per_value(_double)
+_DOUBLES = Converter(lambda column: _decimals(column, _ONE_DOUBLE), _ONE_DOUBLE.each)
+
+
 def _variable_scale(text: str) -> bytes | None:
     if text in _NOT_FINITE:
         return None
@@ -276,16 +289,19 @@ def big_endian(value: int) -> bytes:
 
 
 def _precise(scale: int) -> Converter:
-    """Convert numeric(p, s) with p up to 18."""
+    """Convert at once what has up to 18 digits, and the rest one by one; the scale is below that."""
     one_by_one = per_value(_unscaled(scale))
+    fraction = rf"\.\d{{{scale}}}" if scale else ""
+    usual = rf"^-?\d{{1,{_LARGEST_INT64_PRECISION - scale}}}{fraction}$"
 
     def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
-        if not _all_match(column, _with_scale(scale)):
-            return one_by_one(column)
-        digits = kernels.replace_substring(column, b".", b"")
-        values = kernels.as_text(digits).cast(pa.int64()).fill_null(0).to_numpy()
-        tokens = _base64_of(values)
-        return kernels.null_where(tokens, kernels.as_mask(column.is_null())) if column.null_count else tokens
+        rare = ~kernels.as_mask(kernels.matches(kernels.as_text(column), usual))
+        text = kernels.replace_where(column, rare, b"0") if rare.any() else column
+        digits = kernels.replace_substring(text, b".", b"")
+        tokens = _base64_of(kernels.as_text(digits).cast(pa.int64()).to_numpy())
+        if not rare.any():
+            return tokens
+        return kernels.replace_with_mask(tokens, rare, one_by_one(column.filter(pa.array(rare))))
 
     return Converter(to_json, one_by_one.each)
 
