@@ -196,6 +196,16 @@ def matches(column: ArrowArray, pattern: str) -> ArrowArray:
     return cast("ArrowArray", pc.call_function("match_substring_regex", [column], options))
 
 
+def groups(column: pa.StringArray, pattern: str) -> list[ArrowArray]:
+    """Give what each group of the RE2 pattern, which have names, matched.
+
+    That is empty where a group took no part, and null where nothing matches.
+    """
+    options = pc.ExtractRegexOptions(pattern)
+    found = cast("pa.StructArray", pc.call_function("extract_regex", [column], options))
+    return found.flatten()
+
+
 def replace_with_mask(values: ArrayT, mask: Booleans, replacements: ArrowArray) -> ArrayT:
     return cast("ArrayT", pc.call_function("replace_with_mask", [values, pa.array(mask), replacements]))
 

@@ -323,6 +323,29 @@ def test_bits_of_length_one_are_booleans_varying_ones_too():
     assert tokens("varbit", ["1", "0", ""], 1) == ["true", "false", None]
 
 
+SIGNED = st.integers(-(10**6), 10**6)
+INTERVALS = st.one_of(
+    st.sampled_from([None, "infinity", "-infinity", "00:00:00", "-00:00:00.000001", "178000000 years"]),
+    st.sampled_from(["99999999:59:59.999", "-1 mons +1 day", "100000 years", "2562047788:00:54.775807"]),
+    st.builds(
+        lambda years, days, clock: f"{years} years -1 mons {days:+} days {clock}",
+        SIGNED,
+        SIGNED,
+        st.from_regex(r"[+-]?\d{2,9}:[0-5]\d:[0-5]\d(\.\d{1,6})?", fullmatch=True),
+    ),
+)
+
+
+@pytest.mark.parametrize("mode", ["numeric", "string"])
+@MANY
+@given(texts=st.lists(INTERVALS, max_size=8))
+def test_intervals_are_the_same_at_once_and_one_by_one(mode, texts):
+    each = field("interval", interval_handling_mode=mode).to_json.each
+    alone = [None if text is None else each(text) for text in texts]
+    found = tokens("interval", texts, interval_handling_mode=mode)
+    assert found == [None if one is None else one.decode() for one in alone]
+
+
 def test_intervals_are_added_up_in_floating_point():
     assert tokens("interval", ["99999999:59:59.999"]) == ["359999999999999040"]
 

@@ -114,6 +114,21 @@ def per_value(convert: Each) -> Converter:
     return Converter(to_json, convert)
 
 
+def usually(pattern: str, convert: ToJson, each: Each) -> Converter:
+    """Convert what matches the RE2 pattern at once, and the rest, or a single value, one by one."""
+
+    def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
+        text = kernels.as_text(column)
+        given = kernels.as_mask(text.is_valid())
+        odd = given & ~kernels.as_mask(kernels.matches(text, pattern))
+        if not odd.any():
+            return convert(column)
+        tokens = convert(kernels.null_where(column, odd))
+        return kernels.replace_with_mask(tokens, odd, per_value(each)(column.filter(pa.array(odd))))
+
+    return Converter(to_json, each)
+
+
 def quoted(column: pa.BinaryArray) -> pa.BinaryArray:
     """Quote text that needs no escapes."""
     offsets, data = kernels.value_bytes(column)

@@ -31,6 +31,7 @@ from pgcdc_cli.formats.debezium.types.kind import (
     per_value,
     quoted,
     token,
+    usually,
 )
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.to_arrow import MAX_DECIMAL_PRECISION, NumericPrecision, numeric_precision
@@ -84,30 +85,17 @@ def booleans(column: pa.BinaryArray) -> pa.BinaryArray:
 
 
 def floating(type_: str) -> Kind:
-    one = per_value(lambda text: java_float(text, np.float32 if type_ == "float" else np.float64))
-    to_json = Converter(lambda column: _floats(column, _USUAL_FLOAT, one), one.each)
+    kind = np.float32 if type_ == "float" else np.float64
+    to_json = usually(_USUAL_FLOAT, _with_point, lambda text: java_float(text, kind))
     return Kind({"type": type_}, to_json, b"0.0", b"0.0", form=PLAIN)
 
 
-def _floats(column: pa.BinaryArray, pattern: str, one: ToJson) -> pa.BinaryArray:
-    """Print floats as Java does; only the unusual ones are looked at one by one."""
-    text = kernels.as_text(column)
-    usual = kernels.as_mask(kernels.matches(text, pattern))
-    whole = usual & ~kernels.as_mask(kernels.matches(text, r"\."))
+def _with_point(column: pa.BinaryArray) -> pa.BinaryArray:
+    """Print usual floats as Java does."""
+    whole = ~kernels.as_mask(kernels.matches(column, r"\."))
     tails = kernels.take(kernels.binary([b"", b".0"]), whole.astype(np.int64))
     printed = kernels.as_binary(kernels.join([column, tails]))
-    rest = ~usual
-    if not rest.any():
-        return printed
-    return kernels.replace_with_mask(printed, rest, one(column.filter(pa.array(rest))))
-
-
-def _decimals(column: pa.BinaryArray, one: ToJson) -> pa.BinaryArray:
-    """Print numbers of any digits as doubles."""
-    text = kernels.as_text(column)
-    has_point = kernels.as_mask(kernels.matches(text, r"\."))
-    short = kernels.choose(has_point, kernels.without_end(kernels.without_end(text, "0"), "."), text)
-    return _floats(kernels.as_binary(short), _USUAL_DECIMAL, one)
+    return kernels.null_where(printed, kernels.as_mask(column.is_null())) if column.null_count else printed
 
 
 def java_float(text: str, kind: type[np.floating[Any]] = np.float64) -> bytes:
@@ -237,8 +225,18 @@ def _double(text: str) -> bytes:
     return java_float(text)
 
 
-_ONE_DOUBLE = per_value(_double)
-_DOUBLES = Converter(lambda column: _decimals(column, _ONE_DOUBLE), _ONE_DOUBLE.each)
+_short_doubles = usually(_USUAL_DECIMAL, _with_point, _double)
+
+
+def _all_doubles(column: pa.BinaryArray) -> pa.BinaryArray:
+    """Print decimals as doubles, which have no zeros at their end."""
+    text = kernels.as_text(column)
+    has_point = kernels.as_mask(kernels.matches(text, r"\."))
+    short = kernels.choose(has_point, kernels.without_end(kernels.without_end(text, "0"), "."), text)
+    return _short_doubles(kernels.as_binary(short))
+
+
+_DOUBLES = Converter(_all_doubles, _double)
 
 
 def _variable_scale(text: str) -> bytes | None:
@@ -290,20 +288,16 @@ def big_endian(value: int) -> bytes:
 
 def _precise(scale: int) -> Converter:
     """Convert at once what has up to 18 digits, and the rest one by one; the scale is below that."""
-    one_by_one = per_value(_unscaled(scale))
     fraction = rf"\.\d{{{scale}}}" if scale else ""
     usual = rf"^-?\d{{1,{_LARGEST_INT64_PRECISION - scale}}}{fraction}$"
 
-    def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
-        rare = ~kernels.as_mask(kernels.matches(kernels.as_text(column), usual))
-        text = kernels.replace_where(column, rare, b"0") if rare.any() else column
-        digits = kernels.replace_substring(text, b".", b"")
-        tokens = _base64_of(kernels.as_text(digits).cast(pa.int64()).to_numpy())
-        if not rare.any():
-            return tokens
-        return kernels.replace_with_mask(tokens, rare, one_by_one(column.filter(pa.array(rare))))
+    def convert(column: pa.BinaryArray) -> pa.BinaryArray:
+        digits = kernels.replace_substring(column, b".", b"")
+        values = kernels.as_text(digits).cast(pa.int64()).fill_null(0).to_numpy()
+        tokens = _base64_of(values)
+        return kernels.null_where(tokens, kernels.as_mask(column.is_null())) if column.null_count else tokens
 
-    return Converter(to_json, one_by_one.each)
+    return usually(usual, convert, _unscaled(scale))
 
 
 def _base64_of(values: NDArray[np.int64]) -> pa.BinaryArray:

@@ -1,14 +1,12 @@
-"""Dates, times, timestamps and intervals under `time.precision.mode` and `interval.handling.mode`.
+"""Dates, times and timestamps under `time.precision.mode`.
 
-Texts are PostgreSQL's under ISO dates, the interval style postgres and time zone UTC. Infinity is what the
-JDBC driver and java.time make of it: large constants, not the same in snapshots.
+Texts are PostgreSQL's under ISO dates and time zone UTC. Infinity is what the JDBC driver and java.time make
+of it: large constants, not the same in snapshots.
 """
 
-import math
 import re
 from contextlib import suppress
 from dataclasses import replace
-from decimal import ROUND_DOWN, Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -27,8 +25,8 @@ from pgcdc_cli.formats.debezium.types.kind import (
     per_value,
     quoted,
     token,
+    usually,
 )
-from pgcdc_cli.formats.debezium.types.numeric_types import java_number
 from pgcdc_cli.formats.stamps import integer_text, timestamp_text
 from pgcdc_cli.types import kernels, to_arrow
 
@@ -48,29 +46,18 @@ _TIMESTAMP = re.compile(
     r"(?:[+-]\d\d\S*)?(?P<era> BC)?"
 )
 _TIME = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:([+-])(\d\d)(?::(\d\d))?(?::(\d\d))?)?")
-_INTERVAL = re.compile(
-    r"(?:([+-]?\d+) years? ?)?(?:([+-]?\d+) mons? ?)?(?:([+-]?\d+) days? ?)?"
-    r"(?:([+-])?(\d+):(\d\d):(\d\d)(?:\.(\d+))?)?"
-)
-_MONTH_DAYS = 365.25 / 12
-_NANO = Decimal("1e-9")
 
 
 def _unusual(convert: ToJson, pattern: str, each: Each) -> Converter:
     """Convert what matches the RE2 pattern at once, and the rest, or a single value, one by one."""
+    tested = usually(pattern, convert, each)
 
     def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
         if pattern == _USUAL_TIMESTAMP and _all_long(column):
             # The conversion itself is the quicker test of such texts, and most columns pass it.
             with suppress(pa.ArrowInvalid):
                 return convert(column)
-        text = kernels.as_text(column)
-        given = kernels.as_mask(text.is_valid())
-        odd = given & ~kernels.as_mask(kernels.matches(text, pattern))
-        if not odd.any():
-            return convert(column)
-        tokens = convert(kernels.null_where(column, odd))
-        return kernels.replace_with_mask(tokens, odd, per_value(each)(column.filter(pa.array(odd))))
+        return tested(column)
 
     return Converter(to_json, each)
 
@@ -312,51 +299,3 @@ def _zoned_time(text: str) -> bytes | None:
     seconds, micros = divmod((_clock_micros(text) - zone * 1_000_000) % kernels.DAY, 1_000_000)
     fraction = f".{micros:06}".rstrip("0") if micros else ""
     return token(f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{fraction}Z")
-
-
-def interval(config: ConnectorConfig) -> Kind:
-    if config.interval_handling_mode == "string":
-        zero = b'"P0Y0M0DT0H0M0S"'
-        schema = named("string", "io.debezium.time.Interval")
-        loss = Loss("infinity", "Debezium has no infinite intervals")
-        return Kind(schema, per_value(_interval_text), zero, zero, form={"form": "interval"}, loss=loss)
-    schema = named("int64", "io.debezium.time.MicroDuration")
-    form = inexact("interval.handling.mode=numeric")
-    return Kind(schema, per_value(_interval_micros), b"0", b"0", form=form)
-
-
-def _interval(text: str) -> tuple[int, int, int, int, int, int] | None:
-    """Split into years, months, days, hours, minutes and microseconds; the driver finds none in infinity."""
-    match = _INTERVAL.fullmatch("" if text in _INFINITE_MICROS else text)
-    if match is None:
-        return None
-    years, months, days = (int(match[group] or 0) for group in (1, 2, 3))
-    sign = -1 if match[4] == "-" else 1
-    micros = int(match[7] or 0) * 1_000_000 + int((match[8] or "0").ljust(_MICROS, "0"))
-    return years, months, days, sign * int(match[5] or 0), sign * int(match[6] or 0), sign * micros
-
-
-def _interval_micros(text: str) -> bytes | None:
-    parts = _interval(text)
-    if parts is None:
-        return None
-    years, months, days, hours, minutes, micros = parts
-    # In floating point, in this order, and cut off, as the connector does it.
-    total = (years * 12 + months) * _MONTH_DAYS + days
-    total = ((total * 24 + hours) * 60 + minutes) * 60 + _seconds(micros)
-    return b"%d" % max(-(2**63), min(_INT64_MAX, int(total * 1e6)))
-
-
-def _seconds(micros: int) -> float:
-    """Add the whole seconds and the rest as the driver does, in floating point."""
-    return math.trunc(micros / 1e6) + math.fmod(micros, 1e6) / 1e6
-
-
-def _interval_text(text: str) -> bytes | None:
-    parts = _interval(text)
-    if parts is None:
-        return None
-    years, months, days, hours, minutes, micros = parts
-    seconds = Decimal(java_number(repr(_seconds(micros)))).quantize(_NANO, ROUND_DOWN)
-    shown = f"{seconds:f}".rstrip("0").rstrip(".")
-    return token(f"P{years}Y{months}M{days}DT{hours}H{minutes}M{'0' if shown == '-0' else shown}S")
