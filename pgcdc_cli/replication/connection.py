@@ -144,6 +144,11 @@ class ReplicationConnection:
         system_id, timeline, position, database = self._row("IDENTIFY_SYSTEM", "identify the server")
         return SystemIdentity(system_id, int(timeline), Lsn.parse(position), database)
 
+    def log_end(self) -> Lsn:
+        """Ask how far the log is written, if not yet on disk; not of a standby."""
+        row = self._row("SELECT pg_catalog.pg_current_wal_insert_lsn()", "read the end of the server's log")
+        return Lsn.parse(str(row[0]))
+
     def show(self, name: str) -> str:
         """Read a setting as SHOW prints it, with its unit."""
         quoted = ".".join(commands.quote_identifier(part) for part in name.split("."))
@@ -173,7 +178,7 @@ class ReplicationConnection:
             raise PgcdcError(
                 ErrorKind.USAGE,
                 f'could not create slot "{name}": failover slots need PostgreSQL 17',
-                hint="leave out --failover",
+                hint="create it without failover",
             )
         wanted = {"TWO_PHASE": two_phase, "FAILOVER": failover}
         flags = [flag for flag, on in wanted.items() if on]

@@ -73,6 +73,29 @@ def test_a_role_without_replication_lacks_rights(strict_server):
     assert "REPLICATION" in error.hint
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("PGOPTIONS", "-c nothing=1"),
+        ("PGOPTIONS", "-c work_mem=much"),
+        ("PGOPTIONS", "-c max_connections=5"),
+        ("PGDATESTYLE", "none"),
+        ("PGPORT", "abc"),
+        ("PGSSLMODE", "none"),
+        ("PGSERVICE", "none"),
+    ],
+)
+def test_a_setting_of_the_environment_that_does_not_fit_is_a_usage_error(
+    server18, monkeypatch, variable, value
+):
+    uri = server18.uri()
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(PgcdcError) as caught:
+        connect(uri)
+    assert caught.value.kind is ErrorKind.USAGE
+    assert "PG* variables" in caught.value.hint
+
+
 def test_a_refusal_in_another_language_is_no_reason_to_try_again(strict_server, monkeypatch):
     monkeypatch.setattr("pgcdc_cli.replication.session._REFUSED", ())
     conninfo = make_conninfo(strict_server.uri(user="pw"), password="wrong")

@@ -53,6 +53,12 @@ def test_on_a_terminal_nothing_is_taken_and_it_says_so(database, slot):
     assert left(database) == before
 
 
+def test_on_a_terminal_nothing_is_said_of_a_slot_that_is_not_there(database, slot):
+    status, _, errors = on_a_terminal(*stream_command(database.uri, f"{slot}_x", "--endpos", "now"))
+    assert status == 5
+    assert errors.startswith(f'pgcdc: error: could not find slot "{slot}_x"\n')
+
+
 def test_on_a_terminal_a_dash_takes(database, slot):
     before = left(database)
     status, printed, errors = on_a_terminal(*stream_command(database.uri, slot, "--endpos", "now", "-f", "-"))
