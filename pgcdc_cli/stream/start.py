@@ -85,7 +85,7 @@ class RunStart:
         source = StreamSource(
             identity.system_id, identity.timeline, identity.database, settings.slot, settings.publications
         )
-        self.slot_to_come = self.unread and self._makes_way(connection)
+        self.slot_to_come = self.unread and not settings.peek and self._makes_way(connection)
         if self.slot_to_come:
             self._catalog.check_wal_level()
             position = Lsn(0)

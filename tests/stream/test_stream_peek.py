@@ -84,6 +84,20 @@ def test_what_somebody_else_reads_can_be_looked_at(database, slot, follow, tmp_p
     assert following.stop() == (0, "")
 
 
+def test_a_connector_that_only_looks_makes_neither_slot_nor_publication(database, slot):
+    before = left(database)
+    connector = ("--peek", "--format", "debezium", "-c", "topic.prefix=s", "--endpos", "now")
+    no_slot = stream(database.uri, f"{slot}_x", *connector)
+    line = stream_command(database.uri, slot, *connector, publications=("later",))
+    no_publication = subprocess.run(line, capture_output=True, check=False)
+    assert (no_slot.returncode, no_publication.returncode) == (5, 7)
+    assert left(database) == before
+    assert database.execute("SELECT pubname FROM pg_publication").fetchall() == [("pub",)]
+    seen = stream(database.uri, slot, *connector)
+    assert (seen.returncode, seen.stdout.count('"op":"r"')) == (0, 3)
+    assert left(database) == before
+
+
 def test_errors_of_a_peek_name_the_slot_and_not_its_copy(database, slot):
     began = stream(database.uri, slot, "--peek", "-o", "nonsense=1")
     assert began.stderr.startswith(
