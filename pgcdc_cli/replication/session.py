@@ -94,6 +94,7 @@ DISK_FULL, OUT_OF_MEMORY = "53100", "53200"
 
 _KINDS = {
     "3D000": ErrorKind.USAGE,
+    "3F000": ErrorKind.USAGE,
     "25006": ErrorKind.USAGE,
     **dict.fromkeys(INVALID_TEXT, ErrorKind.PROTOCOL),
     "0A000": ErrorKind.USAGE,
