@@ -61,6 +61,10 @@ FROM pg_replication_slots s WHERE slot_name = {}
 SYNCED_HINT = "nothing is lost: promote the standby, or connect to the primary"
 
 INVALID_TEXT_HINT = "mend it in the source before it is read, or go on with --invalid-text replace or escape"
+_OPTIONS_HINT = (
+    "check the plugin's options, which -o NAME=VALUE gives;"
+    " pgoutput needs proto_version and publication_names"
+)
 _LIMIT_EXCEEDED = "54000"
 _TOO_LARGE_HINT = "as text it is longer than what a server can send (1 GB): --binary halves bytea"
 _UNCONVERTED_HINT = (
@@ -403,6 +407,8 @@ class ReplicationConnection:
 
     def _start_failure(self, error: psycopg.Error) -> PgcdcError:
         failure = session.server_failure(f'start streaming from slot "{self._known_slot}"', error, _START)
+        if failure.kind is ErrorKind.USAGE and error.sqlstate != session.NOT_IN_PREREQUISITE_STATE:
+            failure.hint = _OPTIONS_HINT
         if failure.kind is not ErrorKind.SLOT_INVALIDATED:
             return failure
         row = self._slot_facts()

@@ -190,10 +190,19 @@ def test_a_physical_slot(database):
 
 
 @pytest.mark.parametrize(
-    "options", [{"proto_version": "99"}, {"nonsense": "1"}, {"proto_version": "1"}, {"proto_version": "one"}]
+    "options",
+    [
+        {"proto_version": "99"},
+        {"nonsense": "1"},
+        {"proto_version": "1"},
+        {"proto_version": "one"},
+        {"proto_version": "1", "publication_names": '"'},
+    ],
 )
 def test_options_that_the_plugin_does_not_take(database, table, options):
-    assert start_failure(database.uri, table, options).kind is ErrorKind.USAGE
+    error = start_failure(database.uri, table, options)
+    assert error.kind is ErrorKind.USAGE
+    assert error.hint.startswith("check the plugin's options, which -o NAME=VALUE gives")
 
 
 @pytest.mark.parametrize("version", [16, 18])

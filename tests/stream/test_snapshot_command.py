@@ -274,6 +274,13 @@ def test_what_is_not_there_is_named(shop18, tmp_path, arguments, message, hint):
     assert not contents(tmp_path / "out")
 
 
+def test_publications_are_not_a_list(shop18):
+    shop18.execute("CREATE PUBLICATION second")
+    ended = run(shop18.uri, "--publication", "pub,second")
+    assert ended.returncode == 7
+    assert "\nhint: name each of them: --publication pub --publication second\n" in ended.stderr
+
+
 def test_a_publication_that_is_missing_is_named(shop18):
     ended = run(shop18.uri, "--publication", "pup")
     assert ended.returncode == 7
