@@ -14,6 +14,8 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.spark.warehouse import MergedTable, read_record
 
+_GIVE = "give the directory that pgcdc stream -D writes"
+
 
 @dataclass(frozen=True)
 class FinishedTable:
@@ -48,13 +50,16 @@ class MergeState:
 def read_local(directory: Path) -> tuple[Checkpoint | None, FinishedSegments]:
     """Read checkpoint and manifest. Raises USAGE if the directory is none of ours, CHECKPOINT for damage."""
     disk = Disk()
+    found = disk.stat(str(directory))
+    if found is not None and not found.folder:
+        raise PgcdcError(ErrorKind.USAGE, f'could not read "{directory}": it is no directory', hint=_GIVE)
     checkpoint = read_checkpoint(disk, str(directory / CHECKPOINT))
     segments = read_manifest(str(directory / MANIFEST), disk)
     if checkpoint is None and not segments:
         raise PgcdcError(
             ErrorKind.USAGE,
             f'could not read "{directory}": there is neither {CHECKPOINT} nor {MANIFEST} in it',
-            hint="give the directory that pgcdc stream -D writes",
+            hint=_GIVE,
         )
     return checkpoint, _files(segments)
 

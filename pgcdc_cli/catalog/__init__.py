@@ -134,6 +134,9 @@ class Catalog:
         names = [one.name for one in self.publications()]
         if missing in names:
             return _NO_TEXT
+        parts = missing.split(",")
+        if len(parts) > 1 and set(parts) <= set(names):
+            return f"name each of them: --publication {' --publication '.join(parts)}"
         near = nearest(missing, names)
         first = (
             f"did you mean {quoted_list(near)}" if near else "see what there is with: pgcdc publication list"

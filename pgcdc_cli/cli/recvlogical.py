@@ -5,6 +5,7 @@ PostgreSQL manual, "pg_recvlogical". Called through a link of that name, pgcdc i
 
 import getopt
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ import typer
 from pgcdc_cli import __version__
 from pgcdc_cli.cli.command_tree import HELP_NAMES, ClickContext, ClickParameter, Foreign, examples, value_name
 from pgcdc_cli.cli.connection_options import connecting
-from pgcdc_cli.cli.printing import fail, one_line, talk, write, write_error
+from pgcdc_cli.cli.printing import fail, hints, one_line, talk, write, write_error
 from pgcdc_cli.cli.stream import handled
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
@@ -36,6 +37,10 @@ _STDOUT = "-"
 _INTERVALS = {"fsync_interval": "-F/--fsync-interval", "status_interval": "-s/--status-interval"}
 _LARGEST_INTERVAL = 2_147_483
 """Seconds: as many milliseconds fit into an int there."""
+
+_WHOLE_NUMBER = re.compile(r"\s*[+-]?[0-9]+\s*")
+_PASSWORD = {"-w", "--no-password", "-W", "--password"}
+"""Of these the last one counts."""
 
 _GROUP_MAY_READ = 0o050
 """In the mode of a data directory: a cluster that was initialised with --allow-group-access."""
@@ -133,7 +138,10 @@ class RecvLogical(Foreign):
 @contextmanager
 def _failing() -> Iterator[None]:
     try:
-        yield
+        try:
+            yield
+        except typer.BadParameter as error:
+            raise _usage(error.message) from error
     except PgcdcError as error:
         fail(error)
         raise typer.Exit(FAILED) from error
@@ -150,6 +158,8 @@ def canonical(parameters: list[ClickParameter], args: list[str]) -> list[str]:
         raise _usage(error.msg) from error
     if others:
         raise _usage(f'too many command-line arguments (first is "{others[0]}")')
+    last = next((name for name, _ in reversed(found) if name in _PASSWORD), None)
+    found = [one for one in found if one[0] not in _PASSWORD or one[0] == last]
     return [word for name, value in found for word in ([name, value] if valued.get(name) else [name])]
 
 
@@ -184,10 +194,9 @@ def _usage(message: str) -> PgcdcError:
 
 
 def _seconds(option: str, text: str) -> int:
-    try:
-        seconds = int(text)
-    except ValueError:
-        raise _usage(f'invalid value "{text}" for option "{option}"') from None
+    if not _WHOLE_NUMBER.fullmatch(text):
+        raise _usage(f'invalid value "{text}" for option "{option}"')
+    seconds = int(text)
     if not 0 <= seconds <= _LARGEST_INTERVAL:
         raise _usage(f"{option} must be in range 0..{_LARGEST_INTERVAL}")
     return seconds
@@ -260,7 +269,8 @@ def recvlogical(  # noqa: PLR0913 - a command's options
         with signals.interruptible(), ReplicationConnection(conninfo, session_kind=kind) as connection:
             if drop_slot:
                 _say(f'dropping replication slot "{slot}"')
-                connection.drop_slot(slot)
+                with hints({ErrorKind.SLOT_MISSING: "see what there is with: pgcdc slot list"}):
+                    connection.drop_slot(slot)
             if create_slot:
                 new = NewSlot(slot, plugin, two_phase=two_phase, failover=failover)
                 _create(connection, new, if_not_exists=if_not_exists)

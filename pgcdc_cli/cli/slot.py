@@ -227,8 +227,11 @@ def copy(
     """
     from pgcdc_cli.catalog import Catalog
 
-    exists = {ErrorKind.SLOT_EXISTS: "choose another name: pgcdc slot list tells those that there are"}
-    with hints(exists), Catalog(conninfo) as catalog:
+    wrong_name = {
+        ErrorKind.SLOT_EXISTS: "choose another name: pgcdc slot list tells those that there are",
+        ErrorKind.SLOT_MISSING: "see what there is with: pgcdc slot list",
+    }
+    with hints(wrong_name), Catalog(conninfo) as catalog:
         write(f"{new} {catalog.copy_slot(old, new)}")
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
@@ -195,6 +196,7 @@ def stream(  # noqa: PLR0913 - a command's options
         use_catalog=not no_catalog,
         snapshot=snapshot_plan(snapshot, workers),
         peek=looks,
+        peeking=None if peek else partial(_say_nothing_is_taken, source.slot),
         invalid_text=invalid_text,
         selection=selection,
         resnapshot=stream_options.resnapshot(
@@ -203,13 +205,15 @@ def stream(  # noqa: PLR0913 - a command's options
     )
     if snapshot != "only" and not (endpos or max_time or max_transactions or idle_timeout):
         log_times()
-    if looks and not peek:
-        say(f'nothing is taken from slot "{source.slot}": -f - takes what it prints')
     shown = shows_progress(target) if progress is None else progress
     if config is not None:
         settings = with_connector(settings, config, workers)
     port = None if metrics_port is None else address(metrics_port)
     _run(settings, target, ProgressLine(shown=shown), MetricsOutput(source.slot, port, metrics_file))
+
+
+def _say_nothing_is_taken(slot: str) -> None:
+    say(f'nothing is taken from slot "{slot}": -f - takes what it prints')
 
 
 class ProgressLine:

@@ -114,14 +114,18 @@ def subscription(
 
 
 def with_connector(settings: "StreamSettings", config: "ConnectorConfig", workers: int) -> "StreamSettings":
-    """Let a run do what a connector does: make slot and publication, read rows first, send heartbeats."""
+    """Let a run do what a connector does: make slot and publication, read rows first, send heartbeats.
+
+    One that only looks makes nothing.
+    """
+    makes = not settings.peek
     return replace(
         settings,
         protocol=replace(settings.protocol, messages=True),
-        create_slot=True,
+        create_slot=makes or settings.create_slot,
         if_not_exists=settings.if_not_exists or not settings.create_slot,
         snapshot=_connector_plan(config, workers),
-        make_publication=_publication_maker(config, settings.publications[0]),
+        make_publication=_publication_maker(config, settings.publications[0]) if makes else None,
         heartbeat_interval=config.heartbeat_interval_ms / 1000,
     )
 

@@ -237,10 +237,10 @@ def check_options(path: str, ours: Mapping[str, str], theirs: Mapping[str, str])
     """Refuse a checkpoint (at `path`) of another format, or with other options: USAGE."""
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):
+            now = f"not {ours[name]}" if name in ours else "and now it is not set"
             raise PgcdcError(
                 ErrorKind.USAGE,
-                f'could not go on from "{path}": '
-                f"its {name} is {theirs.get(name, 'not set')}, not {ours.get(name, 'not set')}",
+                f'could not go on from "{path}": its {name} is {theirs.get(name, "not set")}, {now}',
                 hint="use the same options as before, or another directory or file and a new slot",
             )
 

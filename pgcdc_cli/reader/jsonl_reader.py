@@ -58,8 +58,27 @@ def read_json_lines(file: StoredFile, content: io.BufferedReader) -> Iterator[Js
             text = line.removesuffix(b"\n").decode()
             yield JsonLine(*_order_and_table(text), text, file)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            reason = f"line {number} is no change of pgcdc: {error!r}"
-            raise undecodable(file.path, reason) from error
+            raise undecodable(file.path, _complaint(number, line, error)) from error
+
+
+_EVENT = re.compile(rb'\{"(topic|schema|before|payload)":')
+"""Begins a line of Debezium's format; a change of ours begins with its op."""
+
+
+def _complaint(number: int, line: bytes, error: Exception) -> str:
+    if isinstance(error, KeyError) and _EVENT.match(line):
+        return "its lines are those of --format debezium"
+    if isinstance(error, KeyError):
+        reason = f'it has no "{error.args[0]}"'
+    elif isinstance(error, json.JSONDecodeError):
+        reason = f"it is no JSON ({error.msg.removesuffix(' starting at')}, column {error.colno})"
+    elif isinstance(error, UnicodeDecodeError):
+        reason = "it is not UTF-8"
+    elif isinstance(error, TypeError):
+        reason = "a value is of another kind"
+    else:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+    return f"line {number} is no change of pgcdc: {reason}"
 
 
 def _order_and_table(line: str) -> tuple[Order, str]:

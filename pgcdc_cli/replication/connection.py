@@ -61,6 +61,10 @@ FROM pg_replication_slots s WHERE slot_name = {}
 SYNCED_HINT = "nothing is lost: promote the standby, or connect to the primary"
 
 INVALID_TEXT_HINT = "mend it in the source before it is read, or go on with --invalid-text replace or escape"
+_OPTIONS_HINT = (
+    "check the plugin's options, which -o NAME=VALUE gives;"
+    " pgoutput needs proto_version and publication_names"
+)
 _LIMIT_EXCEEDED = "54000"
 _TOO_LARGE_HINT = "as text it is longer than what a server can send (1 GB): --binary halves bytea"
 _UNCONVERTED_HINT = (
@@ -143,6 +147,11 @@ class ReplicationConnection:
         system_id, timeline, position, database = self._row("IDENTIFY_SYSTEM", "identify the server")
         return SystemIdentity(system_id, int(timeline), Lsn.parse(position), database)
 
+    def log_end(self) -> Lsn:
+        """Ask how far the log is written, if not yet on disk; not of a standby."""
+        row = self._row("SELECT pg_catalog.pg_current_wal_insert_lsn()", "read the end of the server's log")
+        return Lsn.parse(str(row[0]))
+
     def show(self, name: str) -> str:
         """Read a setting as SHOW prints it, with its unit."""
         quoted = ".".join(commands.quote_identifier(part) for part in name.split("."))
@@ -172,7 +181,7 @@ class ReplicationConnection:
             raise PgcdcError(
                 ErrorKind.USAGE,
                 f'could not create slot "{name}": failover slots need PostgreSQL 17',
-                hint="leave out --failover",
+                hint="create it without failover",
             )
         wanted = {"TWO_PHASE": two_phase, "FAILOVER": failover}
         flags = [flag for flag, on in wanted.items() if on]
@@ -393,6 +402,8 @@ class ReplicationConnection:
 
     def _start_failure(self, error: psycopg.Error) -> PgcdcError:
         failure = session.server_failure(f'start streaming from slot "{self._known_slot}"', error, _START)
+        if failure.kind is ErrorKind.USAGE and error.sqlstate != session.NOT_IN_PREREQUISITE_STATE:
+            failure.hint = _OPTIONS_HINT
         if failure.kind is not ErrorKind.SLOT_INVALIDATED:
             return failure
         row = self._slot_facts()

@@ -94,6 +94,7 @@ DISK_FULL, OUT_OF_MEMORY = "53100", "53200"
 
 _KINDS = {
     "3D000": ErrorKind.USAGE,
+    "3F000": ErrorKind.USAGE,
     "25006": ErrorKind.USAGE,
     **dict.fromkeys(INVALID_TEXT, ErrorKind.PROTOCOL),
     "0A000": ErrorKind.USAGE,
@@ -148,6 +149,8 @@ _HINTS = {
     "57014": _CANCELLED,
     "58030": "the server can't read or write on its disk: see its log",
 }
+_CHECK_SETTINGS = "check the connection string, the service file and the PG* variables, such as PGOPTIONS"
+_ALLOW_PLUGIN = "add the plugin to output_plugin_libraries in postgresql.conf, and reload the server"
 _CHECK_KEY = "check sslkey, a file that its owner alone may read (chmod 600), and sslpassword"
 _REFUSED = (
     (r"private key", ErrorKind.USAGE, _CHECK_KEY),
@@ -155,6 +158,11 @@ _REFUSED = (
         r"starting up|shutting down|not (yet )?accepting|recovery mode|terminating connection",
         ErrorKind.NOT_READY,
         None,
+    ),
+    (
+        r'invalid (integer|port)|configuration parameter|(for|set) parameter "|parameter ".*" cannot',
+        ErrorKind.USAGE,
+        _CHECK_SETTINGS,
     ),
     (r"Is the server running|timeout expired|translate host|resolve host", ErrorKind.CONNECTION, None),
     (r"too many|remaining connection slots|max_wal_senders", ErrorKind.CONNECTION, _HINTS["53300"]),
@@ -195,7 +203,10 @@ def connect(conninfo: str, *, replication: bool = False, kind: SessionKind = "fi
     if replication:
         parameters["replication"] = "true" if kind == "physical" else "database"
     try:
-        conninfo = _with_timeouts(make_conninfo("", **_NAME | conninfo_to_dict(conninfo)))
+        given = conninfo_to_dict(conninfo)
+        # What the string says of it would make a walsender of an ordinary session.
+        given.pop("replication", None)
+        conninfo = _with_timeouts(make_conninfo("", **_NAME | given))
         whole = make_conninfo(conninfo, **parameters)
         connection = psycopg.connect(whole, autocommit=True, cursor_factory=psycopg.ClientCursor)
     except psycopg.Error as error:
@@ -339,8 +350,8 @@ def _refusal(conninfo: str, text: str) -> tuple[ErrorKind, str | None]:
     for pattern, kind, hint in _REFUSED:
         if re.search(pattern, text):
             return kind, hint
-    ping = Ping(PGconn.ping(conninfo.encode()))
-    return _PINGS.get(ping, ErrorKind.CONNECTION), None
+    kind = _PINGS.get(Ping(PGconn.ping(conninfo.encode())), ErrorKind.CONNECTION)
+    return kind, _CHECK_SETTINGS if kind is ErrorKind.USAGE else None
 
 
 def server_failure(doing: str, error: psycopg.Error, kinds: Kinds | None = None) -> PgcdcError:
@@ -351,6 +362,8 @@ def server_failure(doing: str, error: psycopg.Error, kinds: Kinds | None = None)
     hint = _HINTS.get(error.sqlstate or "")
     if error.sqlstate == NOT_IN_PREREQUISITE_STATE and "wal_level" in str(error):
         kind, hint = ErrorKind.USAGE, "set wal_level = logical in postgresql.conf and restart the server"
+    if "output_plugin_libraries" in (error.diag.message_hint or ""):
+        hint = _ALLOW_PLUGIN
     return PgcdcError(kind, f"could not {doing}: {reason(error)}", hint=hint)
 
 

@@ -18,6 +18,8 @@ from pgcdc_cli.sinks.base import SinkSettings
 from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
 from pgcdc_cli.sinks.output_file import OutputFile, OutputFiles
 
+_NOT_OURS = "move it away, or write to another file; if pgcdc wrote it, put {} back beside it"
+
 
 def takes_checkpoint(path: str, disk: Disk | None = None) -> bool:
     """Can output to this path be taken back? True for a regular file, and where there is nothing yet."""
@@ -62,15 +64,16 @@ class SingleFile:
 
     def check_unwritten(self) -> None:
         """Raise CHECKPOINT for a file with content, OUTPUT for what is no file."""
-        self._check_empty("there is no checkpoint for it")
+        hint = _NOT_OURS.format(self.control.checkpoint)
+        self._check_empty("there is no checkpoint for it", hint)
 
-    def _check_empty(self, reason: str) -> None:
+    def _check_empty(self, reason: str, hint: str | None = None) -> None:
         found = self._files.stat(self._name)
         if found is not None and not found.regular:
             message = f'could not open "{self._full}": it is no regular file'
             raise PgcdcError(ErrorKind.OUTPUT, message, hint="move it away, or write to another place")
         if found is not None and found.size:
-            raise damaged(self._full, f"it has {found.size} bytes, and {reason}")
+            raise damaged(self._full, f"it has {found.size} bytes, and {reason}", hint=hint)
 
     def recover(self, checkpoint: Checkpoint) -> Checkpoint:
         """Cut the file to its durable size, if it is the one that the checkpoint knows."""

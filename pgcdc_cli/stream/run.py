@@ -160,13 +160,13 @@ class StreamRun:
                 closing(self._timeline.begin(connection, identity)) as timeline,
             ):
                 with self._signals.interruptible():
-                    slot = connection.temporary_copy(settings.slot) if settings.peek else settings.slot
                     connection.start(
-                        slot,
+                        self._readable_slot(connection),
                         self._sink.durable_lsn,
                         options,
                         client_encoding=text.client_encoding,
                     )
+                self._start.begun = True
                 level, away = retries.level, retries.connected()
                 if away is not None:
                     log.log(level, "connected again after %.1f s", away)
@@ -175,6 +175,16 @@ class StreamRun:
             self._sink.close()
             self._loop.acknowledge(connection)
             self._part(connection)
+
+    def _readable_slot(self, connection: ReplicationConnection) -> str:
+        """Give the slot, or what is read in its place where nothing is to be taken, and say so once."""
+        settings = self._settings
+        if not settings.peek:
+            return settings.slot
+        copy = connection.temporary_copy(settings.slot)
+        if settings.peeking is not None and not self._start.begun:
+            settings.peeking()
+        return copy
 
     def _plugin_options(self, server_version: int) -> PluginOptions:
         options = self._settings.options

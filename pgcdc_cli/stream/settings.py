@@ -59,11 +59,11 @@ class StreamSettings:
     can't be decoded. Without `use_catalog` relation messages are all that is known of tables.
     `make_publication` is called before a new stream begins. `heartbeat_interval` is in seconds, 0 for none.
     `at_prepare` gives out prepared transactions at their PREPARE; `keeps_prepared` says
-    that they can be dealt with at all. `peek` reads a temporary copy of the slot, so that nothing is taken.
-    `invalid_text` says what becomes of bytes that are no text; None
-    leaves it to the format. `selection` are the tables and columns that are wanted, `resnapshot` the tables
-    that are read again while they are streamed. With `for_ever` a
-    connection that was lost is tried again however long that takes.
+    that they can be dealt with at all. `peek` reads a temporary copy of the slot, so that nothing is taken;
+    `peeking` is called when the copy is there. `invalid_text` says what becomes of bytes that are no text;
+    None leaves it to the format. `selection` are the tables and columns that are wanted, `resnapshot` the
+    tables that are read again while they are streamed. With `for_ever` a connection that was lost is tried
+    again however long that takes.
     """
 
     conninfo: str
@@ -87,6 +87,7 @@ class StreamSettings:
     at_prepare: bool = False
     keeps_prepared: bool = True
     peek: bool = False
+    peeking: Callable[[], None] | None = None
     invalid_text: InvalidText | None = None
     selection: Selection = EVERYTHING
     resnapshot: tuple[NamePattern, ...] = ()

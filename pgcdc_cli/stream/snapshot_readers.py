@@ -84,7 +84,8 @@ class _Readers:
         while (reading := self._begun.get()) is not None:
             while (chunk := reading.chunks.get()) is not None:
                 if isinstance(chunk, psycopg.Error):
-                    raise server_failure(reading.part.table.reading, chunk) from chunk
+                    table = reading.part.table
+                    raise table.unfit(server_failure(table.reading, chunk)) from chunk
                 if isinstance(chunk, BaseException):
                     raise chunk
                 yield chunk

@@ -23,7 +23,8 @@ from pgcdc_cli.types.database_text import DatabaseText, InvalidText
 log = logging.getLogger("pgcdc")
 
 _THERE = "write to another place: what is there is as of its own moment"
-_NO_TABLE = "see what there is with: pgcdc publication show; a pattern is schema.table"
+_NONE_PUBLISHED = "see what there is with: pgcdc publication show; a pattern is schema.table"
+_NO_TABLE = "a pattern is schema.table; views, foreign and temporary tables are not read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,8 @@ class SnapshotRun:
 
     def _check_any(self, tables: Sequence[SnapshotTable]) -> None:
         if not tables:
-            raise PgcdcError(ErrorKind.USAGE, "could not find a table to read", hint=_NO_TABLE)
+            hint = _NONE_PUBLISHED if self._settings.wanted.publications else _NO_TABLE
+            raise PgcdcError(ErrorKind.USAGE, "could not find a table to read", hint=hint)
         self.rows = Counter({table.schema.display: 0 for table in tables})
 
     def _write(self, snapshot: Snapshot, tables: Sequence[SnapshotTable], *, with_xid: bool) -> None:

@@ -82,6 +82,7 @@ _GONE = (errors.UndefinedColumn, errors.UndefinedTable, errors.InvalidSchemaName
 
 _RIGHTS_HINT = "what it takes: {}"
 _COLUMNS_HINT = "it lacks the column, or the publication leaves it out; --table chooses among tables"
+_WHERE_HINT = "check --where, which every table that is read must fit; --table chooses among them"
 _POLICY_HINT = "let the role read all rows: ALTER ROLE {} BYPASSRLS"
 
 
@@ -149,6 +150,12 @@ class SnapshotTable:
     def reading(self) -> str:
         """What is done, for errors."""
         return f'read the rows of table "{self.schema.display}"'
+
+    def unfit(self, error: PgcdcError) -> PgcdcError:
+        """Let the hint name the condition where the server refuses to read with it."""
+        if self.where is not None and error.kind is ErrorKind.USAGE:
+            error.hint = _WHERE_HINT
+        return error
 
     @property
     def counted(self) -> bool:
@@ -255,7 +262,7 @@ def _lock(session: SnapshotSession, tables: Sequence[SnapshotTable], wanted: Wan
             # What the snapshot's catalog has is gone by now; but --where may name what never was.
             if isinstance(error.__cause__, _GONE) and wanted.where is None:
                 raise ChangedTableError(table.schema.display, tables) from error
-            raise
+            raise table.unfit(error) from error.__cause__
 
 
 def _found(session: SnapshotSession, wanted: Wanted) -> Iterator[_Found]:

@@ -22,6 +22,7 @@ log = logging.getLogger("pgcdc")
 _OLDER_SERVER = (
     "the server is an older copy of itself: bring back the newer one, or use another directory and a new slot"
 )
+_START_AT_SLOT = "leave out -I/--startpos to start where the slot is"
 _STANDBY_BEHIND = "run again when it has caught up with the primary"
 _NO_TABLE = "see what there is with: pgcdc publication show; a table that is to come must be published first"
 _LOST_WITH_SLOT = "what changed since is lost with it: --create-slot --accept-gap goes on without that"
@@ -36,7 +37,7 @@ class RunStart:
     """What is made and checked on every connection of a run before the stream begins on it.
 
     `decodes` is false for raw output. `slot_to_come`: the snapshot makes the slot; `snapshot_taken`: it is
-    whole. Methods raise PgcdcError.
+    whole. `begun`: rows come from the position that the sink has. Methods raise PgcdcError.
     """
 
     def __init__(
@@ -47,8 +48,8 @@ class RunStart:
         self._catalog = catalog
         self._signals = signals
         self._decodes = decodes
-        self._started = self._created = self._warned = False
-        self.slot_to_come = self.snapshot_taken = False
+        self._created = self._warned = False
+        self.slot_to_come = self.snapshot_taken = self.begun = False
 
     @property
     def unread(self) -> bool:
@@ -56,6 +57,12 @@ class RunStart:
         checkpoint = self._sink.checkpoint
         wanted = self._settings.snapshot is not None and not self.snapshot_taken
         return wanted and (checkpoint is None or not checkpoint.end_lsn)
+
+    @property
+    def _done(self) -> Lsn:
+        """Up to where there is output; without a checkpoint only once the stream begins."""
+        known = self.begun or self._sink.checkpoint is not None
+        return self._sink.durable_lsn if known else Lsn(0)
 
     def check_position(self) -> None:
         """Refuse a position for what has a checkpoint, and to stream behind half a snapshot: USAGE."""
@@ -78,7 +85,7 @@ class RunStart:
         source = StreamSource(
             identity.system_id, identity.timeline, identity.database, settings.slot, settings.publications
         )
-        self.slot_to_come = self.unread and self._makes_way(connection)
+        self.slot_to_come = self.unread and not settings.peek and self._makes_way(connection)
         if self.slot_to_come:
             self._catalog.check_wal_level()
             position = Lsn(0)
@@ -86,15 +93,16 @@ class RunStart:
             try:
                 position = self._slot_position(connection, identity.database)
             except PgcdcError as error:
-                if error.kind is ErrorKind.SLOT_MISSING and self._sink.durable_lsn:
+                if error.kind is ErrorKind.SLOT_MISSING and self._done:
                     self._check_server_without_slot(error, source, connection, identity.wal_position)
                 raise
         self._check_publications()
         checkpoint = self._checked(source, position, connection)
         self._check_log_end(identity.wal_position, in_recovery=connection.in_recovery)
-        if checkpoint is not None or not self._started:
+        if checkpoint is not None or not self.begun:
+            self._check_startpos(connection, identity.wal_position)
             self._sink.start(source, self._start_lsn(position), checkpoint)
-        self._started = True
+        self.begun = self.begun or settings.snapshot is not None
 
     def _slot_position(self, connection: ReplicationConnection, database: str) -> Lsn:
         settings = self._settings
@@ -146,7 +154,7 @@ class RunStart:
         exists = self._catalog.slot(name) is not None
         if exists and self._settings.if_not_exists:
             return
-        done = self._sink.durable_lsn
+        done = self._done
         if done and not (exists or self._settings.accept_gap):
             message = f'could not go on from {done}: slot "{name}" is gone'
             raise PgcdcError(ErrorKind.SLOT_MISSING, message, hint=ErrorKind.GAP.rule.hint)
@@ -199,8 +207,8 @@ class RunStart:
                 accept_publications=settings.accept_publications,
                 history=lambda: connection.timeline_history(source.timeline),
             )
-        if self._sink.durable_lsn and not settings.accept_gap:
-            check_gap(settings.slot, position, self._sink.durable_lsn)
+        if self._done and not settings.accept_gap:
+            check_gap(settings.slot, position, self._done)
         return None
 
     def _check_log_end(self, log_end: Lsn, *, in_recovery: bool) -> None:
@@ -208,7 +216,7 @@ class RunStart:
 
         So no slot is confirmed beyond its server's log: `check_source` relies on it.
         """
-        done = self._sink.durable_lsn
+        done = self._done
         if done <= max(log_end, self._settings.start_lsn or Lsn(0)):
             return
         if in_recovery:
@@ -216,6 +224,19 @@ class RunStart:
             raise PgcdcError(ErrorKind.CONNECTION, message, hint=_STANDBY_BEHIND)
         message = f"could not go on from {done}: the server's log ends before that, at {log_end}"
         raise PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=_OLDER_SERVER)
+
+    def _check_startpos(self, connection: ReplicationConnection, log_end: Lsn) -> None:
+        """Refuse to begin beyond the server's log: the slot would be confirmed up to there."""
+        wanted = self._settings.start_lsn
+        if wanted is None or wanted <= log_end:
+            return
+        if connection.in_recovery:
+            message = f"could not start at {wanted}: the standby has come to {log_end} only"
+            raise PgcdcError(ErrorKind.CONNECTION, message, hint=_STANDBY_BEHIND)
+        written = connection.log_end()
+        if wanted > written:
+            message = f"could not start at {wanted}: the server's log ends before that, at {written}"
+            raise PgcdcError(ErrorKind.USAGE, message, hint=_START_AT_SLOT)
 
     def _start_lsn(self, position: Lsn) -> Lsn:
         wanted = self._settings.start_lsn

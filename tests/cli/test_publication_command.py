@@ -152,10 +152,17 @@ def test_no_right_to_create(shop, pgcdc):
         shop.execute("DROP ROLE just_looking")
 
 
-def test_a_table_that_does_not_exist(shop, pgcdc):
-    ran = pgcdc("publication", "create", "p", "-d", shop.uri, "--table", "public.nope")
+@pytest.mark.parametrize(
+    ("option", "name", "reason"),
+    [
+        ("--table", "public.nope", 'relation "public.nope" does not exist'),
+        ("--schema", "nope", 'schema "nope" does not exist'),
+    ],
+)
+def test_a_table_or_schema_that_does_not_exist(shop, pgcdc, option, name, reason):
+    ran = pgcdc("publication", "create", "p", "-d", shop.uri, option, name)
     assert ran.status == 2
-    assert 'relation "public.nope" does not exist' in ran.err
+    assert reason in ran.err
     assert "hint: it is the server that refuses it" in ran.err
 
 

@@ -158,6 +158,8 @@ def test_what_pg_recvlogical_refuses_is_refused_in_its_words(arguments, reason, 
     ("arguments", "reason"),
     [
         (["-F", "soon"], 'invalid value "soon" for option "-F/--fsync-interval"'),
+        (["-F", "1_0"], 'invalid value "1_0" for option "-F/--fsync-interval"'),
+        (["-S", "s", "--drop-slot", "-p", "abc"], '-p/--port: "abc" is no port number (1 to 65535)'),
         (["-s", "-1"], "-s/--status-interval must be in range 0..2147483"),
         (["-I", "nowhere"], 'could not parse start position "nowhere"'),
         (["-E", "0/1x"], 'could not parse end position "0/1x"'),
@@ -179,6 +181,15 @@ def test_help_and_version_are_on_standard_output(option, whose, link, server18):
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "pg_recvlogical" in ran.stdout
     assert max(map(len, ran.stdout.splitlines())) <= 95
+
+
+@BOTH
+def test_of_two_that_exclude_each_other_the_last_counts(whose, link, server18, tmp_path):
+    program = link if whose == "ours" else server18.bin / "pg_recvlogical"
+    line = [program, "-d", "d", "-h", tmp_path, "-S", "s", "--create-slot", "-W", "--no-password"]
+    ran = subprocess.run(line, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert re.match("pg_recvlogical: error: (could not connect|connection to server)", ran.stderr)
 
 
 def test_as_a_command_of_pgcdc_it_has_that_name(pgcdc):
@@ -420,3 +431,67 @@ def test_an_error_of_the_server_is_one_line_and_a_hint(node):
         'pg_recvlogical: error: could not find slot "missing"',
         "pg_recvlogical: hint: create it with: pgcdc slot create NAME, or add --create-slot",
     ]
+
+
+@BOTH
+@pytest.mark.parametrize("version", [18])
+def test_what_a_connection_string_says_of_replication_is_no_obstacle(node, whose):
+    slot = node.created()
+    node.insert(1, 2)
+    line = [node.programs[whose], "-d", f"{node.database.uri}&replication=true", "-S", slot, "--start"]
+    ran = subprocess.run(
+        [*line, *node.options, "-n", "-f", "-", "-E", node.end()], capture_output=True, check=False
+    )
+    assert (ran.returncode, ran.stderr, marks(ran.stdout)) == (0, b"", [1, 2])
+
+
+@pytest.mark.parametrize("version", [18])
+def test_a_missing_slot_is_not_created_to_be_dropped(node):
+    ran = node.run("-S", "missing", "--drop-slot")
+    assert ran.returncode == 1
+    assert ran.stderr.decode().splitlines() == [
+        'pg_recvlogical: error: could not drop slot "missing": replication slot "missing" does not exist',
+        "pg_recvlogical: hint: see what there is with: pgcdc slot list",
+    ]
+
+
+@pytest.mark.parametrize("version", [15])
+def test_a_plugin_that_the_server_does_not_allow_is_told_with_the_setting(node):
+    setting = "SELECT FROM pg_settings WHERE name = 'output_plugin_libraries'"
+    if not node.database.execute(setting).rowcount:
+        pytest.skip("this minor release takes any library")
+    ran = node.run("-S", new_slot_name(), "--create-slot", "-P", "pgcrypto")
+    assert ran.returncode == 1
+    hint = "add the plugin to output_plugin_libraries in postgresql.conf, and reload the server"
+    assert ran.stderr.decode().splitlines()[1] == f"pg_recvlogical: hint: {hint}"
+
+
+@pytest.mark.parametrize("version", [18])
+def test_a_start_position_that_the_server_has_not_written_moves_no_slot(node):
+    """All up to there would be skipped for good, also what is written tomorrow."""
+    slot = node.created()
+    before = node.slot(slot, "confirmed_flush_lsn")
+    ran = node.run("-S", slot, "--start", *node.options, "-n", "-f", "-", "-I", "7FFFFFFF/0", "-E", "0/2")
+    assert ran.returncode == 1
+    assert re.match(
+        rb"pg_recvlogical: error: could not start at 7FFFFFFF/0: the server's log ends before that, at ",
+        ran.stderr,
+    )
+    assert node.slot(slot, "confirmed_flush_lsn") == before
+
+
+@pytest.mark.parametrize("version", [18])
+def test_who_waits_for_a_slot_goes_on_where_the_one_before_ended(node, tmp_path):
+    slot = node.created()
+    with node.following(slot, "-f", tmp_path / "first") as first:
+        wait_until(lambda: node.slot(slot, "active"))
+        with node.following(slot, "-f", tmp_path / "second") as second:
+            assert second.stderr.readline().endswith("; trying again\n")
+            node.insert(1, 1)
+            wait_until(lambda: marks_in(tmp_path / "first") == [1])
+            first.terminate()
+            assert first.wait(30) == 0
+            wait_until(lambda: node.slot(slot, "active") or second.poll())
+            node.insert(2, 2)
+            wait_until(lambda: marks_in(tmp_path / "second") or second.poll())
+            assert (marks_in(tmp_path / "second"), second.poll()) == ([2], None)

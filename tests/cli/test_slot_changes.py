@@ -77,7 +77,11 @@ def test_a_copy_goes_on_from_the_same_point(database, pgcdc, slot):
     assert (ran.status, ran.out, ran.err) == (0, f"{slot}_2 {confirmed(database, slot)}\n", "")
     assert confirmed(database, f"{slot}_2") == confirmed(database, slot)
     assert pgcdc("slot", "copy", slot, f"{slot}_2", "-d", database.uri).status == 5
-    assert pgcdc("slot", "copy", "nix", f"{slot}_3", "-d", database.uri).status == 5
+    missing = pgcdc("slot", "copy", "nix", f"{slot}_3", "-d", database.uri)
+    assert (missing.status, missing.err.splitlines()[1]) == (
+        5,
+        "hint: see what there is with: pgcdc slot list",
+    )
 
 
 def shown(database, pgcdc, slot):

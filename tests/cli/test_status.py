@@ -115,6 +115,17 @@ def test_a_directory_that_is_none_is_refused(refused, tmp_path):
     )
 
 
+def test_a_file_is_no_directory(refused, tmp_path):
+    (tmp_path / "changes.jsonl").write_text("")
+    refused(
+        "status",
+        "changes.jsonl",
+        status=2,
+        error='could not read "changes.jsonl": it is no directory',
+        hint="give the directory that pgcdc stream -D writes",
+    )
+
+
 @pytest.mark.usefixtures("changes")
 def test_a_damaged_record_is_an_error(pgcdc, tmp_path):
     (tmp_path / "lake").mkdir()

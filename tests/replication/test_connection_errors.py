@@ -73,6 +73,29 @@ def test_a_role_without_replication_lacks_rights(strict_server):
     assert "REPLICATION" in error.hint
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("PGOPTIONS", "-c nothing=1"),
+        ("PGOPTIONS", "-c work_mem=much"),
+        ("PGOPTIONS", "-c max_connections=5"),
+        ("PGDATESTYLE", "none"),
+        ("PGPORT", "abc"),
+        ("PGSSLMODE", "none"),
+        ("PGSERVICE", "none"),
+    ],
+)
+def test_a_setting_of_the_environment_that_does_not_fit_is_a_usage_error(
+    server18, monkeypatch, variable, value
+):
+    uri = server18.uri()
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(PgcdcError) as caught:
+        connect(uri)
+    assert caught.value.kind is ErrorKind.USAGE
+    assert "PG* variables" in caught.value.hint
+
+
 def test_a_refusal_in_another_language_is_no_reason_to_try_again(strict_server, monkeypatch):
     monkeypatch.setattr("pgcdc_cli.replication.session._REFUSED", ())
     conninfo = make_conninfo(strict_server.uri(user="pw"), password="wrong")
@@ -167,10 +190,19 @@ def test_a_physical_slot(database):
 
 
 @pytest.mark.parametrize(
-    "options", [{"proto_version": "99"}, {"nonsense": "1"}, {"proto_version": "1"}, {"proto_version": "one"}]
+    "options",
+    [
+        {"proto_version": "99"},
+        {"nonsense": "1"},
+        {"proto_version": "1"},
+        {"proto_version": "one"},
+        {"proto_version": "1", "publication_names": '"'},
+    ],
 )
 def test_options_that_the_plugin_does_not_take(database, table, options):
-    assert start_failure(database.uri, table, options).kind is ErrorKind.USAGE
+    error = start_failure(database.uri, table, options)
+    assert error.kind is ErrorKind.USAGE
+    assert error.hint.startswith("check the plugin's options, which -o NAME=VALUE gives")
 
 
 @pytest.mark.parametrize("version", [16, 18])

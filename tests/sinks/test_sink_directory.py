@@ -28,7 +28,7 @@ from sink_tools import (
 )
 
 from pgcdc_cli.changes.table import TableSchema
-from pgcdc_cli.directory.checkpoint import check_source
+from pgcdc_cli.directory.checkpoint import check_options, check_source
 from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.directory.file_names import table_folder
 from pgcdc_cli.errors import ErrorKind
@@ -433,6 +433,8 @@ def test_other_options_are_a_usage_error_that_says_so(tmp_path):
     assert "its format is jsonl, not framed" in error.message
     sink = make_directory(str(tmp_path / "d"), Lines(), options={"numeric": "number"})
     assert "its numeric is not set, not number" in error_of(sink.open).message
+    error = error_of(lambda: check_options("c", {}, {"numeric": "number"}))
+    assert "its numeric is number, and now it is not set" in error.message
     open_sink(tmp_path / "d").close()
 
 

@@ -211,6 +211,15 @@ def test_what_is_written_is_never_written_over(shop18, tmp_path):
     assert contents(out) == before
 
 
+def test_a_file_of_somebody_else_is_not_written_over(shop18, tmp_path):
+    out = tmp_path / "notes"
+    out.write_text("precious")
+    hint = "move it away, or write to another file; if pgcdc wrote it, put notes.checkpoint back beside it"
+    reason = "it has 8 bytes, and there is no checkpoint for it"
+    refused(run(shop18.uri, *PUB, "-f", out), 10, f'go on from "{out}": {reason}', hint)
+    assert out.read_text() == "precious"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_run_that_is_ended_leaves_no_rows_and_the_next_begins_anew(shop18, proxy18, tmp_path, number):
     shop18.execute("INSERT INTO u SELECT g, repeat('x', 100000) FROM generate_series(2, 300) g")
@@ -234,7 +243,12 @@ def test_a_run_that_is_ended_leaves_no_rows_and_the_next_begins_anew(shop18, pro
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        ("--table public.none", "find a table to read", "see what there is with: pgcdc publication show"),
+        (
+            "--table public.none",
+            "find a table to read",
+            "a pattern is schema.table; views, foreign and temporary tables are not read",
+        ),
+        ("--publication empty", "find a table to read", "see what there is with: pgcdc publication show"),
         (
             "--table public.t --columns a,nope",
             'find column "nope" in table "public.t"',
@@ -243,15 +257,28 @@ def test_a_run_that_is_ended_leaves_no_rows_and_the_next_begins_anew(shop18, pro
         (
             "--table public.t --where nope",
             'read the rows of table "public.t": column "nope" does not exist',
-            "see --help",
+            "check --where, which every table that is read must fit; --table chooses among them",
+        ),
+        (
+            "--table public.t --where 1/(a-1)=1",
+            'read the rows of table "public.t": division by zero',
+            "check --where, which every table that is read must fit; --table chooses among them",
         ),
     ],
 )
 def test_what_is_not_there_is_named(shop18, tmp_path, arguments, message, hint):
+    shop18.execute("CREATE PUBLICATION empty")
     ended = run(shop18.uri, *arguments.split(), "-D", tmp_path / "out")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert f"pgcdc: error: could not {message}\nhint: {hint}" in ended.stderr
     assert not contents(tmp_path / "out")
+
+
+def test_publications_are_not_a_list(shop18):
+    shop18.execute("CREATE PUBLICATION second")
+    ended = run(shop18.uri, "--publication", "pub,second")
+    assert ended.returncode == 7
+    assert "\nhint: name each of them: --publication pub --publication second\n" in ended.stderr
 
 
 def test_a_publication_that_is_missing_is_named(shop18):

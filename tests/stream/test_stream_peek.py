@@ -53,6 +53,12 @@ def test_on_a_terminal_nothing_is_taken_and_it_says_so(database, slot):
     assert left(database) == before
 
 
+def test_on_a_terminal_nothing_is_said_of_a_slot_that_is_not_there(database, slot):
+    status, _, errors = on_a_terminal(*stream_command(database.uri, f"{slot}_x", "--endpos", "now"))
+    assert status == 5
+    assert errors.startswith(f'pgcdc: error: could not find slot "{slot}_x"\n')
+
+
 def test_on_a_terminal_a_dash_takes(database, slot):
     before = left(database)
     status, printed, errors = on_a_terminal(*stream_command(database.uri, slot, "--endpos", "now", "-f", "-"))
@@ -76,6 +82,20 @@ def test_what_somebody_else_reads_can_be_looked_at(database, slot, follow, tmp_p
     wait_until(lambda: database.execute(reader, (slot,)).fetchone()[0])
     assert stream(database.uri, slot, "--peek", "--endpos", "now").returncode == 0
     assert following.stop() == (0, "")
+
+
+def test_a_connector_that_only_looks_makes_neither_slot_nor_publication(database, slot):
+    before = left(database)
+    connector = ("--peek", "--format", "debezium", "-c", "topic.prefix=s", "--endpos", "now")
+    no_slot = stream(database.uri, f"{slot}_x", *connector)
+    line = stream_command(database.uri, slot, *connector, publications=("later",))
+    no_publication = subprocess.run(line, capture_output=True, check=False)
+    assert (no_slot.returncode, no_publication.returncode) == (5, 7)
+    assert left(database) == before
+    assert database.execute("SELECT pubname FROM pg_publication").fetchall() == [("pub",)]
+    seen = stream(database.uri, slot, *connector)
+    assert (seen.returncode, seen.stdout.count('"op":"r"')) == (0, 3)
+    assert left(database) == before
 
 
 def test_errors_of_a_peek_name_the_slot_and_not_its_copy(database, slot):

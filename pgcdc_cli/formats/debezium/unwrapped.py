@@ -95,7 +95,8 @@ def _unfit(row: str, reason: str) -> PgcdcError:
     return PgcdcError(
         ErrorKind.USAGE,
         f'could not transform the records of "{row.removesuffix(".Value")}": {reason}',
-        hint="keep the transform to tables that fit, with a predicate or table.include.list",
+        hint="name another column with the transform's route.by.field or table.field.event.*,"
+        " or keep it to tables that fit, with a predicate or table.include.list",
     )
 
 
