@@ -21,6 +21,7 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .options import WIDEST_DECIMAL
+from .retyped import source_type
 
 _SIMPLE = {
     16: "boolean",
@@ -81,7 +82,8 @@ class LakeColumn:
     `lake` is its type in the lake table, `spark` that of its values until they are written: text where
     whether it fits is only asked then (see values.py). `option` is the option that chooses its type.
     `in_old` says that the server sends it with every old row; `may_be_unsent` that an update may come
-    without its value (unchanged TOAST).
+    without its value (unchanged TOAST). `source` is its type at the source (see retyped.py), None where
+    it is gone there.
     """
 
     name: str
@@ -92,6 +94,7 @@ class LakeColumn:
     delimiter: str
     in_old: bool
     may_be_unsent: bool
+    source: str | None = None
 
     @classmethod
     def from_json(cls, data: dict[str, Any], choices: Choices, *, full: bool) -> "LakeColumn":
@@ -108,6 +111,7 @@ class LakeColumn:
             ";" if element is not None and element["oid"] == _BOX else ",",
             full or data["replica_identity"],
             pg_type["oid"] not in _FIXED and pg_type["category"] != "enum",
+            source_type(pg_type),
         )
 
     @property

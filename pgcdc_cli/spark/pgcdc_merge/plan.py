@@ -1,19 +1,20 @@
 """Which files of which tables a run merges: from each table's own mark to one segment for all."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from pyspark.sql import DataFrame
 
-from .control import NOBODY, ControlRow, ModeProgress, TableMode
+from .column_identity import identify
+from .control import NOBODY, ControlRow, KnownColumn, ModeProgress, TableMode
 from .debezium_segments import check_exact
 from .fold import COMMIT_TS, DELETED, LSN, PREFIX, Extras
 from .identity import KeptRows, Name, Sightings, holder, kept_rows, sightings
 from .lake import CommitMark, Lake, LakeTable, quoted
 from .merge_errors import MergeError
 from .options import MERGE
-from .schema_evolution import ANEW, Goal, find_goal, with_later_columns
+from .schema_evolution import ANEW, Goal, as_called, find_goal, with_later_columns, with_other_values
 from .segments import ChangeFile, FinishedSegment, TableVersion, folded, name_mark, with_all_columns
 
 _EXTRAS = frozenset({LSN, COMMIT_TS, DELETED})
@@ -27,6 +28,8 @@ class TableRange:
     is a changelog's, and goes on from the rows of `base`. The lake table has those of `held` (None if there
     is none), `met` says in which segments its name was which OID's, and `gone` are the ranges of others that
     had it before within this one. `anew` says that the lake table has other rows than these go on from.
+    `called` says what columns of the rows before are called now, where that is otherwise (None: they are
+    gone), and `columns` what is known of the lake table's columns after the range.
     """
 
     table: str
@@ -42,6 +45,8 @@ class TableRange:
     met: Sequence[tuple[int, int]] = ()
     gone: tuple["TableRange", ...] = ()
     anew: bool = False
+    called: Mapping[str, str | None] = field(default_factory=dict)
+    columns: tuple[KnownColumn, ...] = ()
 
     @property
     def merged(self) -> int:
@@ -80,6 +85,11 @@ class TableRange:
         return self.anew and self.base is None and self.held is not None and self.version.listed
 
     @property
+    def rewrites(self) -> bool:
+        """Say whether the lake table is written anew, from the rows before, in one commit."""
+        return self.anew or bool(self.called)
+
+    @property
     def goal(self) -> Goal:
         """What all rows are brought to, once the lake table is known."""
         assert self.planned is not None
@@ -95,13 +105,14 @@ class TableRange:
     def spans(self) -> list["TableRange"]:
         """Cut the range where the key changes."""
         runs = [
-            list(run) for _, run in groupby(self.files, key=lambda file: self.versions[file.schema].key_names)
+            list(run)
+            for _, run in groupby(self.files, key=lambda file: self.versions[file.schema].key_in_lake)
         ]
         return [replace(self, files=run, planned=self._goal_of(run[-1])) for run in runs]
 
     def _goal_of(self, file: ChangeFile) -> Goal:
-        key = [column.name for column in self.versions[file.schema].key_columns]
-        names = [column.name for column in self.goal.version.columns]
+        key = self.versions[file.schema].key_in_lake
+        names: list[str | None] = [column.name for column in self.goal.version.columns]
         return replace(self.goal, version=replace(self.goal.version, key=tuple(map(names.index, key))))
 
     @property
@@ -307,6 +318,7 @@ def check_key(work: TableRange, before: DataFrame, *, soft_delete: bool) -> None
     """Raise a MergeError if rows from before can't be found by the key that the changes begin with."""
     version = work.spans[0].goal.version
     known = None if work.anew or work.row is None else work.row.keyed_by
+    known = known and tuple(str(work.called.get(name, name)) for name in known)
     key = tuple(column.name for column in version.key_columns)
     if key == known:
         return
@@ -367,8 +379,10 @@ def check_same(work: TableRange) -> None:
         )
 
 
-def planned(work: TableRange, target: LakeTable, before: DataFrame | None) -> TableRange:
-    """Find what the rows are to become; they go on from those before.
+def planned(
+    work: TableRange, target: LakeTable, before: DataFrame | None, known: Sequence[KnownColumn]
+) -> TableRange:
+    """Find what the rows are to become; they go on from those before, of whose columns something is known.
 
     Raises a MergeError where the lake table isn't what the last run left, or columns changed in a way that
     can't be followed.
@@ -387,14 +401,52 @@ def planned(work: TableRange, target: LakeTable, before: DataFrame | None) -> Ta
     if before is not None:
         found = ((field.name, field.dataType.simpleString()) for field in before.schema)
         have = {name: spark for name, spark in found if not _is_taken(name, plain=work.oid != NOBODY)}
-    types = {column.lake for version in work.history for column in version.columns}
-    stored = {spark: target.stored_type(spark) for spark in types}
-    goal = find_goal(work.history, have, stored, rescales=target.rescales)
     if work.oid == NOBODY:
         # A changelog says what was sent, and no more.
+        goal = find_goal(work.history, have, _stored(work, target), rescales=target.rescales)
         return replace(work, planned=goal)
-    versions = {version.path: version for version in with_later_columns(work.history)}
-    return replace(work, planned=goal, versions=versions)
+    return _identified(work, target, have, known)
+
+
+def _identified(
+    work: TableRange, target: LakeTable, have: Mapping[str, str] | None, known: Sequence[KnownColumn]
+) -> TableRange:
+    """Plan by what columns are called last."""
+    found = identify(work.history, known, list(have or ()))
+    history = list(map(as_called, found.versions))
+    if have is not None:
+        pairs = ((found.called.get(name, name), spark) for name, spark in have.items())
+        have = {name: spark for name, spark in pairs if name is not None}
+    stored = _stored(work, target)
+    goal = find_goal(history, have, stored, rescales=target.rescales, placed=found.positions)
+    _check_known(work.version, found.doubtful)
+    later = zip(found.versions, with_later_columns(history), strict=True)
+    retyped = dict.fromkeys([*goal.retyped, *with_other_values(history, found.types)])
+    return replace(
+        work,
+        planned=replace(goal, doubtful=found.doubtful, retyped=list(retyped)),
+        versions={version.path: replace(version, later=one.later) for version, one in later},
+        called=found.called,
+        columns=found.known_after(goal.version.columns),
+    )
+
+
+def _check_known(version: TableVersion, doubtful: Sequence[str]) -> None:
+    """Raise a MergeError if the key's columns may have been others."""
+    names = [column.name for column in version.key_columns if column.name in doubtful]
+    if names:
+        raise MergeError(
+            f'could not merge "{version.display}": column "{names[0]}" of its key has changed its name,'
+            f" or was dropped and added again, and what it was can't be known any more, see"
+            f' "{version.path}"',
+            ANEW,
+        )
+
+
+def _stored(work: TableRange, target: LakeTable) -> dict[str, str]:
+    """Say as which types the table format keeps those of the range."""
+    types = {column.lake for version in work.history for column in version.columns}
+    return {spark: target.stored_type(spark) for spark in types}
 
 
 def check_own(work: TableRange, target: LakeTable, mark: CommitMark) -> None:

@@ -99,7 +99,7 @@ def read_rows(
 
 def _conformed(rows: DataFrame, version: TableVersion, goal: TableVersion) -> DataFrame:
     """Bring a version's rows to the goal's columns."""
-    indexes = {column.name: index for index, column in enumerate(version.columns)}
+    indexes = {version.in_lake(column.name): index for index, column in enumerate(version.columns)}
     olds, old_goals = old_columns(version), old_columns(goal)
     values, flags, old_values = [], [], []
     for index, column in enumerate(goal.columns):
