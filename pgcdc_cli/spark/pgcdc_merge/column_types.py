@@ -51,8 +51,8 @@ _BOUNDED = ("decimal", "date", "timestamp", "array")
 
 INFINITY, DECIMAL, VARIANT = "--infinity", "--decimal", "--variant"
 
-# Stand for escapes while an array's text is split; PostgreSQL's text never has the character zero.
-_BACKSLASH, _QUOTE = "\x00b", "\x00q"
+BACKSLASH, QUOTE = "\x00b", "\x00q"
+"""Stand for escapes while a text is split; PostgreSQL's never has the character zero."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def without_zeros(text: Expression) -> Expression:
 
 def _array(text: Expression, element: str, delimiter: str) -> Expression:
     """Split an array's text: PostgreSQL manual, "Array Input and Output Syntax"."""
-    plain = F.replace(F.replace(text, F.lit("\\\\"), F.lit(_BACKSLASH)), F.lit('\\"'), F.lit(_QUOTE))
+    plain = F.replace(F.replace(text, F.lit("\\\\"), F.lit(BACKSLASH)), F.lit('\\"'), F.lit(QUOTE))
     inside = F.substr(plain, F.lit(2), F.length(plain) - 2)
     items = F.regexp_extract_all(inside, F.lit(f'"[^"]*"|[^{delimiter}"]+'), F.lit(0))
     values = F.transform(items, lambda item: from_text(_unquoted(item), element))
@@ -212,7 +212,7 @@ def _array(text: Expression, element: str, delimiter: str) -> Expression:
 
 def _unquoted(item: Expression) -> Expression:
     inside = F.substr(item, F.lit(2), F.length(item) - 2)
-    unescaped = F.replace(F.replace(inside, F.lit(_QUOTE), F.lit('"')), F.lit(_BACKSLASH), F.lit("\\"))
+    unescaped = F.replace(F.replace(inside, F.lit(QUOTE), F.lit('"')), F.lit(BACKSLASH), F.lit("\\"))
     return F.when(item.startswith('"'), unescaped).when(item != "NULL", item)
 
 
