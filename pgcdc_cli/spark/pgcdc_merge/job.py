@@ -144,7 +144,7 @@ class _MergeRun:
         """Merge the tables that have files in segments, each from its own mark."""
         first, last = segments[0], segments[-1]
         tasks = self._tasks(segments, control, mode)
-        ready = [task for task in tasks if self._is_ready(task, first)]
+        ready = [task for task in tasks if self._is_ready(task, first, control)]
         everything = control.progress(mode).all
         if not ready and everything is not None and everything.segment >= last.number:
             return
@@ -188,14 +188,14 @@ class _MergeRun:
         logged = [Task(work, CHANGELOG, keyless=True) for work in works(CHANGELOG) if work.table in keyless]
         return found + logged
 
-    def _is_ready(self, task: Task, first: FinishedSegment) -> bool:
+    def _is_ready(self, task: Task, first: FinishedSegment, control: ControlTable) -> bool:
         """Note a problem that shows before any file is read."""
         if not self._options.selects(task.work.table):
             return False
         try:
             check_followed(task.work, first)
             if task.mode == MERGE:
-                check_keyed(task.work)
+                check_keyed(task.work, control.rows)
             if self._options.recreated == STOP:
                 check_same(task.work)
         except MergeError as error:
@@ -249,7 +249,7 @@ class _MergeRun:
             lsn=mark.lsn,
             version=opened.target.version,
             keyless=task.keyless,
-            oid=task.work.oid or None,
+            oid=task.work.version.oid,
             former=remembered([*former_rows(task.work.row, opened.work.held), *gone], task.work.oid),
             keyed_by=tuple(column.name for column in task.work.version.key_columns),
             columns=opened.work.columns,

@@ -305,8 +305,18 @@ def check_followed(work: TableRange, first: FinishedSegment) -> None:
         )
 
 
-def check_keyed(work: TableRange) -> None:
-    """Raise a MergeError for a table that lost its key."""
+def check_keyed(work: TableRange, rows: Mapping[TableMode, ControlRow]) -> None:
+    """Raise a MergeError for a table that lost its key, or that got one after it had rows.
+
+    `rows` are the control table's.
+    """
+    logged = [row for row in rows.values() if row.keyless and row.oid in (None, work.oid)]
+    if work.base is None and any(row.oid == work.oid or row.table == work.table for row in logged):
+        raise MergeError(
+            f'could not merge "{work.table}": it had no key before, and rows that it had then are only in its'
+            f' changelog, see "{work.version.path}"',
+            ANEW,
+        )
     if work.version.key is None:
         raise MergeError(
             f'could not merge "{work.table}": it has no key any more, see "{work.version.path}"',
