@@ -1,15 +1,21 @@
 """A column is its number in the table, and its name may come to be another's: the lake follows."""
 
+import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from merge_directories import read_table
+from merge_directories import Directory, merge_into, read_table
+from merge_histories import INT4, TEXT, pg_type, table_schema
+from merge_oracle import delete, update
+from merge_oracle import insert as insert_row
 from merge_workload import LONG, Reader, rows_of, tables_in
 from pyspark.sql import SparkSession
 from test_merge_servers import Rows, texts
 
+from pgcdc_cli.changes.table import ColumnFacts, TableFacts, TableSchema
 from pgcdc_cli.spark.pgcdc_merge.job import merge
 from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 from pgcdc_cli.spark.warehouse import read_record
@@ -214,3 +220,59 @@ def test_values_that_another_type_has_otherwise_are_warned_of(
     reader.up_to_now()
     assert merged() == []
     compare(["id", *scalar])
+
+
+def placed(table: TableSchema, *numbers: int) -> TableSchema:
+    """Give a table's columns their numbers, as the catalog does."""
+    positions = zip(table.columns, numbers, strict=True)
+    facts = {column.name: ColumnFacts(position=number) for column, number in positions}
+    return replace(table, facts=TableFacts(table.key, None, facts))
+
+
+def swapped_types() -> tuple[TableSchema, TableSchema]:
+    before = table_schema("t", {"id": pg_type(INT4), "a": pg_type(INT4), "b": pg_type(TEXT)}, ("id",))
+    after = table_schema("t", {"id": pg_type(INT4), "b": pg_type(INT4), "a": pg_type(TEXT)}, ("id",))
+    return placed(before, 1, 2, 3), placed(after, 1, 2, 3)
+
+
+def test_what_a_lake_table_has_is_not_renamed_again(
+    spark: SparkSession, directory: Directory, warehouse: Path, tmp_path: Path
+) -> None:
+    """Where the control table doesn't know of it, after a run that was killed, or none is there any more."""
+    before, after = swapped_types()
+    first = [insert_row(10, id="1", a="1", b="x"), insert_row(11, id="2", a="2", b="y")]
+    directory.segment([(before, first)])
+    assert merge_into(spark, directory, warehouse)["error"] is None
+    shutil.copytree(warehouse / "_pgcdc", tmp_path / "control")
+    changed = update(20, id="1", a="3", b="x"), update(21, id="1", b="4", a="x")
+    directory.segment([(before, [changed[0]]), (after, [changed[1]])])
+    assert merge_into(spark, directory, warehouse)["error"] is None
+    shutil.rmtree(warehouse / "_pgcdc")
+    shutil.copytree(tmp_path / "control", warehouse / "_pgcdc")
+    assert merge_into(spark, directory, warehouse)["error"] is None
+    directory.segment([(after, [insert_row(30, id="3", b="5", a="z")])])
+    shutil.rmtree(warehouse / "_pgcdc")
+    (warehouse / "_pgcdc.json").unlink()
+    assert merge_into(spark, directory, warehouse)["error"] is None
+    rows = read_table(spark, warehouse, after).select("id", "b", "a").collect()
+    assert sorted(map(tuple, rows)) == [(1, 4, "x"), (2, 2, "y"), (3, 5, "z")]
+
+
+def test_columns_of_an_earlier_control_table_are_those_of_their_names(
+    spark: SparkSession, directory: Directory, warehouse: Path
+) -> None:
+    """A table and its columns are renamed after a merge that didn't know what they were."""
+    before, after = swapped_types()
+    after = replace(after, name="renamed")
+    directory.segment([(before, [insert_row(10, id="1", a="1", b="x"), delete(11, id="2")])])
+    options = {"soft_delete": True, "metadata": True}
+    assert merge_into(spark, directory, warehouse, **options)["error"] is None
+    control = spark.read.format("delta").load(f"{warehouse}/_pgcdc").drop("columns", "keyed_by")
+    writer = control.localCheckpoint().write.format("delta").mode("overwrite")
+    writer.option("overwriteSchema", "true").save(f"{warehouse}/_pgcdc")
+    directory.segment([(before, [insert_row(20, id="2", a="2", b="y")])])
+    assert merge_into(spark, directory, warehouse, **options)["error"] is None
+    directory.segment([(after, [insert_row(30, id="3", b="3", a="z"), delete(31, id="1")])])
+    assert merge_into(spark, directory, warehouse, **options)["error"] is None
+    rows = read_table(spark, warehouse, after).select("id", "b", "a", "_pgcdc_deleted").collect()
+    assert sorted(map(tuple, rows)) == [(1, 1, "x", True), (2, 2, "y", False), (3, 3, "z", False)]

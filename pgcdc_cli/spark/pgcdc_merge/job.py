@@ -39,6 +39,7 @@ from .plan import (
     check_same,
     check_source,
     check_versions,
+    known_columns,
     left_behind,
     planned,
     table_ranges,
@@ -305,9 +306,7 @@ class _MergeRun:
         done = target.merged_segment(mark.app_id)
         work = work.onto(done)
         before = self._rows_before(session, work, target)
-        # What an earlier run has written has its columns' names, too.
-        known = work.base.columns if work.base is not None and work.beyond(done, mark.segment).files else ()
-        work = planned(work, target, before, known)
+        work = planned(work, target, before, known_columns(work, done))
         before = None if before is None else _called(before, work.called)
         self._summary.warn_of_rows(work)
         if mark.gone is None:

@@ -389,6 +389,21 @@ def check_same(work: TableRange) -> None:
         )
 
 
+def known_columns(work: TableRange, done: int) -> tuple[KnownColumn, ...]:
+    """Say what is known of the columns of the rows before, in a lake table that is merged up to a segment.
+
+    It may have part of the range, where the control table doesn't know it yet.
+    """
+    known = () if work.base is None else work.base.columns
+    had = [file for file in work.files if file.segment <= done]
+    if work.anew or not had:
+        return known
+    past = replace(work, files=had)
+    found = identify(past.history, known, [column.name for column in known])
+    types = {column.name: column.source for column in past.version.columns}
+    return tuple(KnownColumn(name, number, types.get(name)) for name, number in found.positions.items())
+
+
 def planned(
     work: TableRange, target: LakeTable, before: DataFrame | None, known: Sequence[KnownColumn]
 ) -> TableRange:
