@@ -276,3 +276,22 @@ def test_columns_of_an_earlier_control_table_are_those_of_their_names(
     assert merge_into(spark, directory, warehouse, **options)["error"] is None
     rows = read_table(spark, warehouse, after).select("id", "b", "a", "_pgcdc_deleted").collect()
     assert sorted(map(tuple, rows)) == [(1, 1, "x", True), (2, 2, "y", False), (3, 3, "z", False)]
+
+
+def test_doubtful_columns_keep_their_values(
+    spark: SparkSession, directory: Directory, warehouse: Path
+) -> None:
+    """Where the lake knows which they were, and the changes don't say which they are."""
+    texts_of = {"id": pg_type(INT4), "a": pg_type(TEXT), "b": pg_type(TEXT)}
+    before = placed(table_schema("t", texts_of, ("id",)), 1, 2, 3)
+    after = table_schema("t", {name: texts_of[name] for name in ("id", "b", "a")}, ("id",))
+    directory.segment([(before, [insert_row(10, id="1", a="1", b="x")])])
+    assert merge_into(spark, directory, warehouse)["warnings"] == []
+    for number in (2, 3):
+        directory.segment([(after, [insert_row(10 * number, id=str(number), b="x", a="1")])])
+        warnings = merge_into(spark, directory, warehouse)["warnings"]
+        assert len(warnings) == (number == 2)
+    rows = read_table(spark, warehouse, after).select("id", "a", "b").collect()
+    assert sorted(map(tuple, rows)) == [(1, "1", "x"), (2, "1", "x"), (3, "1", "x")]
+    [row] = [row for row in read_record(str(warehouse)) or [] if row.table]
+    assert "columns in another order" in str(row.warning)

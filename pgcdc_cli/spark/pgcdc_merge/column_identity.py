@@ -46,9 +46,8 @@ class _Places:
 
     def learn(self, found: Mapping[str, int]) -> None:
         taken = set(found.values())
-        self.numbers = {name: number for name, number in self.numbers.items() if number not in taken} | {
-            **found
-        }
+        left = {name: number for name, number in self.numbers.items() if number not in taken}
+        self.numbers = left | {**found}
 
     def doubt(self, names: Iterable[str]) -> None:
         self.doubtful |= dict.fromkeys(names)
@@ -82,8 +81,10 @@ def _renamed(version: TableVersion, numbers: Mapping[str, int], last: Mapping[in
 
 
 def _called(numbers: Mapping[str, int], last: Mapping[int, str]) -> dict[str, str | None]:
-    """Give columns' last names, where they are others."""
-    return {name: last.get(number) for name, number in numbers.items() if last.get(number) != name}
+    """Give columns' last names, where they are others; None where another has the only one that is known."""
+    taken = set(last.values())
+    names = {name: last.get(number, None if name in taken else name) for name, number in numbers.items()}
+    return {name: now for name, now in names.items() if now != name}
 
 
 def _numbers_in_lake(

@@ -29,7 +29,6 @@ from .merge_errors import MergeError, cause_of, hint_for
 from .merge_table import MergedRange, MergeTarget, merge_table
 from .options import ANY, CHANGELOG, MERGE, STOP, MergeOptions, parse_lsn
 from .plan import (
-    TableRange,
     check_extras,
     check_followed,
     check_key,
@@ -47,6 +46,7 @@ from .plan import (
 from .schema_evolution import ANEW
 from .segments import FinishedSegment, HadoopFiles, join, read_manifest, read_schemas, verify
 from .summary import Summary, TableListener
+from .table_range import TableRange
 from .values import error_of_value
 
 LAKES: Mapping[str, type[DeltaLake | IcebergLake]] = {"delta": DeltaLake, "iceberg": IcebergLake}

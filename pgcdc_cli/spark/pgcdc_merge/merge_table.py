@@ -26,10 +26,11 @@ from .fold import (
 )
 from .lake import CommitMark, LakeTable, TableCommit, quoted
 from .merge_errors import MergeError
-from .plan import TableRange, changed_key_of_deleted, check_found_by
+from .plan import changed_key_of_deleted, check_found_by
 from .rows import key_values, new_value, read_rows, unsent
 from .schema_evolution import Goal
 from .segments import TableVersion
+from .table_range import TableRange
 from .values import as_text, known_value, missing_value, raise_missing, typed_for_table
 
 _VIEW = "folded"

@@ -9,7 +9,7 @@ from typing import Any
 from .control import ALL, ControlRow, TableMode
 from .merge_errors import MergeError
 from .options import FORMAT_VERSION, MergeOptions
-from .plan import TableRange
+from .table_range import TableRange
 
 TableListener = Callable[[Mapping[str, Any]], None]
 """Gets what became of each table, once it is done."""
