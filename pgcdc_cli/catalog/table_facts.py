@@ -30,7 +30,8 @@ SELECT ARRAY(SELECT format_type(t, m) FROM unnest(sent.types, sent.typmods)
                                          CASE a.attgenerated WHEN '' THEN pg_get_expr(adbin, 0) ELSE '' END,
                                          a.attnum, a.attnotnull,
                                          CASE t.typdelim WHEN ',' THEN (a.attmissingval::text::text[])[1]
-                                              ELSE btrim(a.attmissingval::text, '{}') END))
+                                              ELSE btrim(a.attmissingval::text, '{}') END,
+                                         t.typdefault))
         FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
         LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
         WHERE a.attrelid = sent.oid AND a.attnum > 0 AND NOT a.attisdropped),
@@ -169,7 +170,21 @@ def _complete(relation: Relation, row: tuple[Any, ...]) -> TableSchema:
         for column, text in zip(relation.columns, declared, strict=True)
     )
     facts = _facts(relation, present, types, unique or [], keys or [])
-    return _table(relation, described, keys or [], replace(facts, listed=listed))
+    return _table(relation, _placed(described, facts), keys or [], replace(facts, listed=listed))
+
+
+def _placed(columns: tuple[TableColumn, ...], facts: TableFacts) -> tuple[TableColumn, ...]:
+    """Number columns that have other numbers than their places.
+
+    They are sent in this order: in another one, names are others' by now, and what they were is not known.
+    """
+    numbers = [facts.columns[column.name].position or 0 for column in columns]
+    if 0 in numbers or numbers != sorted(numbers):
+        return columns
+    pairs = zip(columns, numbers, count(1), strict=False)
+    return tuple(
+        column if number == place else replace(column, position=number) for column, number, place in pairs
+    )
 
 
 def describe_alone(relations: Sequence[Relation]) -> list[TableSchema]:
@@ -213,10 +228,10 @@ def _facts(
     indexes = {is_primary: tuple(columns) for is_primary, columns in reversed(unique)}
     columns = {}
     for column in relation.columns:
-        _, _, default, position, not_null, missing = present.get((column.name, column.type_oid), [None] * 6)
+        _, _, default, position, not_null, *of_old = present.get((column.name, column.type_oid), [None] * 7)
         labels = _labels(types, column.type_oid)
         columns[column.name] = ColumnFacts(
-            default, labels, position, not_null, column.name in primary, missing
+            default, labels, position, not_null, column.name in primary, *of_old
         )
     return TableFacts(indexes.get(True), indexes.get(False), columns)
 

@@ -27,7 +27,9 @@ class ReplicaIdentity(Enum):
 class TableColumn:
     """A column. `type_oid`, `typmod` and `declared` are of its type as the table declares it.
 
-    `type` is the same with domains resolved. `replica_identity` says whether it is part of that.
+    `type` is the same with domains resolved. `replica_identity` says whether it is part of that. `position`
+    is its number in the table, where that is known and isn't its place among those that are sent: a column
+    that was dropped and added again is another.
     """
 
     name: str
@@ -38,6 +40,7 @@ class TableColumn:
     replica_identity: bool
     not_null: bool | None = None
     dimensions: int = 0
+    position: int | None = None
 
     @classmethod
     def of(cls, name: str, type_: PgType, *, replica_identity: bool) -> "TableColumn":
@@ -55,6 +58,7 @@ class TableColumn:
             "replica_identity": self.replica_identity,
             "not_null": self.not_null,
             "dimensions": self.dimensions,
+            **({} if self.position is None else {"position": self.position}),
         }
 
     @classmethod
@@ -69,6 +73,7 @@ class TableColumn:
             data["replica_identity"],
             data["not_null"],
             data["dimensions"],
+            data.get("position"),
         )
 
 
@@ -79,7 +84,8 @@ class ColumnFacts:
     `default` is its default expression as `pg_get_expr` prints it; `labels` are the labels, in their order,
     of an enum (or an array of one). `position` is its number in the table, `not_null` whether the column by
     itself, not its domain, forbids NULL; None where there is no such column any more. `missing` is the text
-    of what rows have that were there before the column was added, and not written since.
+    of what rows have that were there before the column was added, and not written since. `type_default` is
+    the default of its type, a domain, which a column without one of its own has.
     """
 
     default: str | None = None
@@ -88,6 +94,7 @@ class ColumnFacts:
     not_null: bool | None = None
     in_primary_key: bool = False
     missing: str | None = None
+    type_default: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +125,7 @@ class TableFacts:
                     "not_null": facts.not_null,
                     "in_primary_key": facts.in_primary_key,
                     "missing": facts.missing,
+                    "type_default": facts.type_default,
                 }
                 for name, facts in self.columns.items()
             },
@@ -135,6 +143,7 @@ class TableFacts:
                 facts.get("not_null"),
                 facts.get("in_primary_key", False),
                 facts.get("missing"),
+                facts.get("type_default"),
             )
             for name, facts in data["columns"].items()
         }

@@ -52,7 +52,7 @@ def _remember(content: dict[str, Any], before: bytes) -> None:
         columns = (content.get("facts") or {}).get("columns", {})
         for name in known.keys() & columns.keys():
             if known[name]["position"] == columns[name]["position"]:
-                for fact in ("default", "missing"):
+                for fact in ("default", "missing", "type_default"):
                     if columns[name][fact] is None:
                         columns[name][fact] = known[name].get(fact)
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -77,6 +77,22 @@ def test_domains_resolve_to_their_base_with_its_typmod(database, catalog):
     assert [column.declared for column in table.columns] == ["price", "tags", "price[]", "money2"]
 
 
+def test_a_column_that_is_added_again_makes_another_version(database, catalog):
+    """Its relation message is the same. Where names have left their order it isn't known what they were."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, a int, b int)")
+    [relation] = relations(database, "INSERT INTO t VALUES (1)")
+    [before] = catalog.describe([relation])
+    database.execute("ALTER TABLE t DROP b; ALTER TABLE t ADD b int")
+    [after] = catalog.describe([relation])
+    assert [column.position for column in before.columns] == [None, None, None]
+    assert [column.position for column in after.columns] == [None, None, 4]
+    assert before.fingerprint != after.fingerprint
+    assert TableSchema.from_json(after.to_json()).fingerprint == after.fingerprint
+    database.execute("ALTER TABLE t DROP a; ALTER TABLE t ADD a int")
+    [late] = catalog.describe([relation])
+    assert [column.position for column in late.columns] == [None, None, None]
+
+
 def test_enums_and_arrays_of_them_are_known_and_the_rest_is_other(database, catalog):
     database.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
     database.execute("CREATE DOMAIN my_mood AS mood")

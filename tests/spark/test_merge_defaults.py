@@ -15,6 +15,8 @@ from pgcdc_cli.spark.warehouse import read_record
 
 SETUP = """
 CREATE TYPE mood AS ENUM ('sad', 'glad');
+CREATE DOMAIN amount AS int DEFAULT 7 CHECK (VALUE > 0);
+CREATE DOMAIN bare AS int CHECK (VALUE > 0);
 CREATE TABLE plain (id int PRIMARY KEY, note text);
 CREATE TABLE twice (id int PRIMARY KEY, note text);
 CREATE TABLE computed (id int PRIMARY KEY, note text, n int);
@@ -46,11 +48,13 @@ ALTER = [
     "DELETE FROM twice WHERE id = 2",
     "ALTER TABLE computed ADD volatile float8 DEFAULT random()",
     "ALTER TABLE computed ADD counted int GENERATED ALWAYS AS IDENTITY",
+    "ALTER TABLE computed ADD of_its_type amount",
+    "ALTER TABLE computed ADD of_none bare",
     "ALTER TABLE computed RENAME note TO remark",
     "ALTER TABLE computed ALTER n TYPE bigint USING n * 2",
     "UPDATE computed SET remark = 'new' WHERE id = 1",
 ]
-COMPUTED = ["volatile", "counted", "remark", "n"]
+COMPUTED = ["volatile", "counted", "of_its_type", "n"]
 REMEDY = "UPDATE public.computed SET {0} = {0}"
 
 
@@ -99,7 +103,7 @@ def test_old_rows_have_the_default_of_a_new_column(
     }
     streamed(REMEDY.format("id"))
     assert merged("often") == []
-    columns = ["id", "remark", "n", "counted"]
+    columns = ["id", "remark", "n", "counted", "of_its_type", "of_none"]
     found = read("often", "computed").select(*columns)
     wanted = database18.connection.execute(f"SELECT {', '.join(columns)} FROM computed").fetchall()
     assert sorted(map(tuple, found.collect())) == sorted(wanted)

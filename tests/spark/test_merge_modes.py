@@ -70,6 +70,26 @@ def test_a_table_whose_segments_are_gone_is_not_merged(
     assert not table_path(warehouse, TWO).exists()
 
 
+def test_a_table_that_gets_a_key_after_its_segments_are_gone_is_not_merged(
+    spark: SparkSession, directory: Directory, warehouse: Path
+) -> None:
+    """Its rows of before are in no segment; of one that was created anew with a key all are."""
+    before = table_schema("anew", COLUMNS, None, ReplicaIdentity.FULL, oid=7)
+    directory.segment([(KEYLESS, [insert(10, 1)]), (before, [insert(11, 1)])])
+    assert merge_into(spark, directory, warehouse)["error"] is None
+    keyed, anew = (table_schema(name, COLUMNS, ("id",)) for name in ("keyless", "anew"))
+    directory.segment([(keyed, [insert(20, 2)]), (anew, [insert(21, 2)])])
+    directory.lines.pop(0)
+    directory.write_manifest()
+    for _ in range(2):
+        summary = merge_into(spark, directory, warehouse)
+        assert summary["error"]["message"].startswith(
+            'could not merge "public.keyless": it had no key before, and rows that it had then are only in'
+        )
+        assert len(merged_rows(spark, warehouse, anew)) == 1
+    assert not table_path(warehouse, keyed).exists()
+
+
 def test_a_dry_run_tells_and_writes_nothing(
     spark: SparkSession, directory: Directory, warehouse: Path
 ) -> None:

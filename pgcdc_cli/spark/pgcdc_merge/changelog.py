@@ -19,9 +19,9 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from .debezium_segments import check_losses
 from .lake import CommitMark, LakeTable
 from .merge_table import MergedRange
-from .plan import TableRange
 from .rows import new_value, old_columns, old_value, read_rows, unsent
 from .segments import TableVersion, with_all_columns
+from .table_range import TableRange
 from .values import typed_for_changelog
 
 OLD = "_pgcdc_old"

@@ -21,6 +21,7 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .options import WIDEST_DECIMAL
+from .retyped import source_type
 
 _SIMPLE = {
     16: "boolean",
@@ -50,8 +51,8 @@ _BOUNDED = ("decimal", "date", "timestamp", "array")
 
 INFINITY, DECIMAL, VARIANT = "--infinity", "--decimal", "--variant"
 
-# Stand for escapes while an array's text is split; PostgreSQL's text never has the character zero.
-_BACKSLASH, _QUOTE = "\x00b", "\x00q"
+BACKSLASH, QUOTE = "\x00b", "\x00q"
+"""Stand for escapes while a text is split; PostgreSQL's never has the character zero."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,8 @@ class LakeColumn:
     `lake` is its type in the lake table, `spark` that of its values until they are written: text where
     whether it fits is only asked then (see values.py). `option` is the option that chooses its type.
     `in_old` says that the server sends it with every old row; `may_be_unsent` that an update may come
-    without its value (unchanged TOAST).
+    without its value (unchanged TOAST). `source` is its type at the source (see retyped.py), None where
+    it is gone there.
     """
 
     name: str
@@ -92,6 +94,7 @@ class LakeColumn:
     delimiter: str
     in_old: bool
     may_be_unsent: bool
+    source: str | None = None
 
     @classmethod
     def from_json(cls, data: dict[str, Any], choices: Choices, *, full: bool) -> "LakeColumn":
@@ -108,6 +111,7 @@ class LakeColumn:
             ";" if element is not None and element["oid"] == _BOX else ",",
             full or data["replica_identity"],
             pg_type["oid"] not in _FIXED and pg_type["category"] != "enum",
+            source_type(pg_type),
         )
 
     @property
@@ -194,7 +198,7 @@ def without_zeros(text: Expression) -> Expression:
 
 def _array(text: Expression, element: str, delimiter: str) -> Expression:
     """Split an array's text: PostgreSQL manual, "Array Input and Output Syntax"."""
-    plain = F.replace(F.replace(text, F.lit("\\\\"), F.lit(_BACKSLASH)), F.lit('\\"'), F.lit(_QUOTE))
+    plain = F.replace(F.replace(text, F.lit("\\\\"), F.lit(BACKSLASH)), F.lit('\\"'), F.lit(QUOTE))
     inside = F.substr(plain, F.lit(2), F.length(plain) - 2)
     items = F.regexp_extract_all(inside, F.lit(f'"[^"]*"|[^{delimiter}"]+'), F.lit(0))
     values = F.transform(items, lambda item: from_text(_unquoted(item), element))
@@ -208,7 +212,7 @@ def _array(text: Expression, element: str, delimiter: str) -> Expression:
 
 def _unquoted(item: Expression) -> Expression:
     inside = F.substr(item, F.lit(2), F.length(item) - 2)
-    unescaped = F.replace(F.replace(inside, F.lit(_QUOTE), F.lit('"')), F.lit(_BACKSLASH), F.lit("\\"))
+    unescaped = F.replace(F.replace(inside, F.lit(QUOTE), F.lit('"')), F.lit(BACKSLASH), F.lit("\\"))
     return F.when(item.startswith('"'), unescaped).when(item != "NULL", item)
 
 

@@ -31,7 +31,8 @@ _SCHEMA = (
     "stream_id string, `table` string, mode string, path string, planned_segment bigint, segment bigint,"
     " lsn string, version bigint, inserted bigint, updated bigint, deleted bigint, unfit bigint,"
     " keyless boolean, problem string, merged_at timestamp, oid bigint, warning string,"
-    " former array<struct<oid: bigint, version: bigint, segment: bigint>>, keyed_by array<string>"
+    " former array<struct<oid: bigint, version: bigint, segment: bigint>>, keyed_by array<string>,"
+    " columns array<struct<name: string, position: int, type: string>>"
 )
 
 NOBODY = 0
@@ -51,13 +52,22 @@ class Former:
 
 
 @dataclass(frozen=True)
+class KnownColumn:
+    """A lake table's column: its number in the source's table, and its type there; None where unknown."""
+
+    name: str
+    position: int | None
+    type: str | None
+
+
+@dataclass(frozen=True)
 class ControlRow:
     """How far a table (or all tables) is merged, and what the last run that changed it did.
 
     `keyless` marks the changelog of a table that can't be merged since it has no key. `oid` is the source
     table's, whose rows it has (None where an earlier pgcdc merged it), `former` are those whose rows it had.
     `warning` says what its rows may lack. `keyed_by` are the columns of the key that its rows were found by
-    last (None where an earlier pgcdc merged it).
+    last (None where an earlier pgcdc merged it), `columns` what is known of all its columns.
     """
 
     stream_id: str
@@ -79,6 +89,7 @@ class ControlRow:
     warning: str | None = None
     former: tuple[Former, ...] = ()
     keyed_by: tuple[str, ...] | None = None
+    columns: tuple[KnownColumn, ...] = ()
 
     @property
     def key(self) -> TableMode:
@@ -89,6 +100,7 @@ class ControlRow:
             "merged_at": self.merged_at and self.merged_at.isoformat(),
             "former": [asdict(one) for one in self.former],
             "keyed_by": self.keyed_by and list(self.keyed_by),
+            "columns": [asdict(one) for one in self.columns],
         }
         return {**asdict(self), **changed}
 
@@ -180,13 +192,15 @@ def _row(
     merged_at: dt.datetime | None,
     former: list[tuple[int, int, int]] | None = None,
     keyed_by: list[str] | None = None,
+    columns: list[tuple[str, int | None, str | None]] | None = None,
     **values: Any,  # noqa: ANN401 - of several types
 ) -> ControlRow:
     before = tuple(Former(*one) for one in former or ())
     key = None if keyed_by is None else tuple(keyed_by)
     # PySpark gives the driver's local time, without a zone.
     merged_at = merged_at and merged_at.astimezone(dt.UTC)
-    return ControlRow(**values, merged_at=merged_at, former=before, keyed_by=key)
+    known = tuple(KnownColumn(*one) for one in columns or ())
+    return ControlRow(**values, merged_at=merged_at, former=before, keyed_by=key, columns=known)
 
 
 @contextmanager

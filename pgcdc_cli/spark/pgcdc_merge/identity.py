@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from .control import NOBODY, ControlRow, Former, ModeProgress
+from .control import NOBODY, ControlRow, Former, KnownColumn, ModeProgress
 from .segments import ChangeFile, FinishedSegment, TableVersion
 
 Name = tuple[str, str]
@@ -23,7 +23,8 @@ _REMEMBERED = 8
 class KeptRows:
     """Where the lake has the rows of an OID: a version of a table, merged up to a segment.
 
-    `current` if they are what the table has now: then its segment is that of all changes that were looked at.
+    `current` if they are what the table has now: then its segment is that of all changes that were looked at,
+    and `columns` are what is known of its columns.
     """
 
     table: str
@@ -31,6 +32,7 @@ class KeptRows:
     version: int
     segment: int
     current: bool
+    columns: tuple[KnownColumn, ...] = ()
 
 
 @dataclass
@@ -94,7 +96,7 @@ def kept_rows(control: ModeProgress, met: Sightings) -> dict[int, KeptRows]:
         if oid is not None:
             places.append((oid, row.version, row.segment, True))
         for one, version, segment, current in places:
-            kept = KeptRows(row.table, row.path, version, segment, current)
+            kept = KeptRows(row.table, row.path, version, segment, current, row.columns if current else ())
             if one != NOBODY and (one not in found or found[one].segment < kept.segment):
                 found[one] = kept
     return found

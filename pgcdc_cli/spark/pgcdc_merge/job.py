@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no annotations
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .changelog import append_changes
 from .column_types import Choices
@@ -23,12 +24,11 @@ from .delta import DeltaLake
 from .fold import Extras
 from .iceberg import IcebergLake
 from .identity import former_rows, remembered
-from .lake import CONTROL, CommitMark, Lake, LakeTable, is_conflict, new_session, plan_plainly
+from .lake import CONTROL, CommitMark, Lake, LakeTable, is_conflict, new_session, plan_plainly, quoted
 from .merge_errors import MergeError, cause_of, hint_for
 from .merge_table import MergedRange, MergeTarget, merge_table
 from .options import ANY, CHANGELOG, MERGE, STOP, MergeOptions, parse_lsn
 from .plan import (
-    TableRange,
     check_extras,
     check_followed,
     check_key,
@@ -38,6 +38,7 @@ from .plan import (
     check_same,
     check_source,
     check_versions,
+    known_columns,
     left_behind,
     planned,
     table_ranges,
@@ -45,6 +46,7 @@ from .plan import (
 from .schema_evolution import ANEW
 from .segments import FinishedSegment, HadoopFiles, join, read_manifest, read_schemas, verify
 from .summary import Summary, TableListener
+from .table_range import TableRange
 from .values import error_of_value
 
 LAKES: Mapping[str, type[DeltaLake | IcebergLake]] = {"delta": DeltaLake, "iceberg": IcebergLake}
@@ -143,7 +145,7 @@ class _MergeRun:
         """Merge the tables that have files in segments, each from its own mark."""
         first, last = segments[0], segments[-1]
         tasks = self._tasks(segments, control, mode)
-        ready = [task for task in tasks if self._is_ready(task, first)]
+        ready = [task for task in tasks if self._is_ready(task, first, control)]
         everything = control.progress(mode).all
         if not ready and everything is not None and everything.segment >= last.number:
             return
@@ -187,14 +189,14 @@ class _MergeRun:
         logged = [Task(work, CHANGELOG, keyless=True) for work in works(CHANGELOG) if work.table in keyless]
         return found + logged
 
-    def _is_ready(self, task: Task, first: FinishedSegment) -> bool:
+    def _is_ready(self, task: Task, first: FinishedSegment, control: ControlTable) -> bool:
         """Note a problem that shows before any file is read."""
         if not self._options.selects(task.work.table):
             return False
         try:
             check_followed(task.work, first)
             if task.mode == MERGE:
-                check_keyed(task.work)
+                check_keyed(task.work, control.rows)
             if self._options.recreated == STOP:
                 check_same(task.work)
         except MergeError as error:
@@ -248,9 +250,10 @@ class _MergeRun:
             lsn=mark.lsn,
             version=opened.target.version,
             keyless=task.keyless,
-            oid=task.work.oid or None,
+            oid=task.work.version.oid,
             former=remembered([*former_rows(task.work.row, opened.work.held), *gone], task.work.oid),
             keyed_by=tuple(column.name for column in task.work.version.key_columns),
+            columns=opened.work.columns,
         )
         # Without waiting files, an earlier run came this far, but not to the control table.
         if opened.waiting.files:
@@ -303,7 +306,8 @@ class _MergeRun:
         done = target.merged_segment(mark.app_id)
         work = work.onto(done)
         before = self._rows_before(session, work, target)
-        work = planned(work, target, before)
+        work = planned(work, target, before, known_columns(work, done))
+        before = None if before is None else _called(before, work.called)
         self._summary.warn_of_rows(work)
         if mark.gone is None:
             self._lasting[work.table, mark.mode] = self._summary.lasting_warning(work, all_written=False)
@@ -313,7 +317,7 @@ class _MergeRun:
         waiting = work.beyond(done, mark.segment)
         if mark.mode == MERGE and waiting.files and before is not None:
             check_key(waiting, before, soft_delete=extras.soft_delete)
-        return OpenedTable(work, waiting, target, before if work.anew else None)
+        return OpenedTable(work, waiting, target, before if work.rewrites else None)
 
     def _rows_before(self, session: SparkSession, work: TableRange, target: LakeTable) -> DataFrame | None:
         """Give the rows that the range goes on from: the lake table's, or those elsewhere of this OID."""
@@ -423,6 +427,12 @@ def _merged_before(work: TableRange, target: LakeTable, own: CommitMark, mark: C
         return None
     # It was its name's table then, or had been left out.
     return Former(work.oid, target.version_of(mark.app_id), done) if work.has_name_at(done) else _LEFT_OUT
+
+
+def _called(rows: DataFrame, names: Mapping[str, str | None]) -> DataFrame:
+    """Give columns other names, and leave out those without one."""
+    pairs = ((name, names.get(name, name)) for name in rows.columns)
+    return rows.select(*(F.col(quoted(old)).alias(new) for old, new in pairs if new is not None))
 
 
 def _never_had_a_key(work: TableRange) -> bool:

@@ -26,10 +26,11 @@ from .fold import (
 )
 from .lake import CommitMark, LakeTable, TableCommit, quoted
 from .merge_errors import MergeError
-from .plan import TableRange, changed_key_of_deleted, check_found_by
+from .plan import changed_key_of_deleted, check_found_by
 from .rows import key_values, new_value, read_rows, unsent
 from .schema_evolution import Goal
 from .segments import TableVersion
+from .table_range import TableRange
 from .values import as_text, known_value, missing_value, raise_missing, typed_for_table
 
 _VIEW = "folded"
@@ -85,7 +86,7 @@ def merge_table(session: SparkSession, directory: str, work: TableRange, target:
         check_losses(session, directory, work.losses, version)
     spans = work.spans
     before = _rows_before(work, target)
-    if len(spans) > 1 or (work.anew and before is not None):
+    if len(spans) > 1 or (work.rewrites and before is not None):
         return _write_anew(session, directory, spans, target, before)
     folded = _fold_range(session, directory, work, target.extras, before)
     try:
@@ -97,7 +98,7 @@ def merge_table(session: SparkSession, directory: str, work: TableRange, target:
 def _rows_before(work: TableRange, target: MergeTarget) -> DataFrame | None:
     """Give the rows that a range goes on from, with the columns that it is to have."""
     goal = work.goal
-    if work.anew:
+    if work.rewrites:
         return None if target.base is None else _brought_to(target.base, goal, target.extras)
     if not target.table.exists:
         return None

@@ -1,113 +1,23 @@
 """Which files of which tables a run merges: from each table's own mark to one segment for all."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
+from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
-from .control import NOBODY, ControlRow, ModeProgress, TableMode
+from .column_identity import identify
+from .control import NOBODY, ControlRow, KnownColumn, ModeProgress, TableMode
 from .debezium_segments import check_exact
 from .fold import COMMIT_TS, DELETED, LSN, PREFIX, Extras
-from .identity import KeptRows, Name, Sightings, holder, kept_rows, sightings
+from .identity import Name, Sightings, holder, kept_rows, sightings
 from .lake import CommitMark, Lake, LakeTable, quoted
 from .merge_errors import MergeError
 from .options import MERGE
-from .schema_evolution import ANEW, Goal, find_goal, with_later_columns
-from .segments import ChangeFile, FinishedSegment, TableVersion, folded, name_mark, with_all_columns
+from .schema_evolution import ANEW, as_called, find_goal, with_later_columns, with_other_values
+from .segments import FinishedSegment, TableVersion, folded, name_mark, with_all_columns
+from .table_range import TableRange
 
 _EXTRAS = frozenset({LSN, COMMIT_TS, DELETED})
-
-
-@dataclass(frozen=True)
-class TableRange:
-    """A table's files beyond what the control table says is merged; `versions` by schema file.
-
-    `losses` are the files of all tables that say what these don't hold. The range is of one `oid`, unless it
-    is a changelog's, and goes on from the rows of `base`. The lake table has those of `held` (None if there
-    is none), `met` says in which segments its name was which OID's, and `gone` are the ranges of others that
-    had it before within this one. `anew` says that the lake table has other rows than these go on from.
-    """
-
-    table: str
-    path: str
-    row: ControlRow | None
-    files: Sequence[ChangeFile]
-    versions: Mapping[str, TableVersion]
-    losses: Sequence[ChangeFile] = ()
-    planned: Goal | None = None
-    oid: int = NOBODY
-    base: KeptRows | None = None
-    held: int | None = None
-    met: Sequence[tuple[int, int]] = ()
-    gone: tuple["TableRange", ...] = ()
-    anew: bool = False
-
-    @property
-    def merged(self) -> int:
-        """The segment up to which these changes are merged; 0 for none."""
-        row = self.row if self.oid == NOBODY else self.base
-        return 0 if row is None else row.segment
-
-    @property
-    def followed(self) -> int | None:
-        """The segment up to which its changes were looked at; None where there may have been none."""
-        if self.oid != NOBODY and self.base is not None and self.base.current:
-            return self.base.segment
-        waits = self.row is not None and (self.oid == NOBODY or self.row.version is None)
-        return self.row.segment if self.row is not None and waits else None
-
-    def onto(self, done: int) -> "TableRange":
-        """Say whether its rows go on from others than the lake table's, which is merged up to a segment."""
-        known = [oid for segment, oid in self.met if segment <= done]
-        held = self.held if self.held is not None or not known else known[-1]
-        elsewhere = self.base is not None and self.base.path != self.path
-        return replace(self, held=held, anew=self.anew or elsewhere or held not in (None, self.oid))
-
-    def has_name_at(self, segment: int) -> bool:
-        """Say whether its name was its own at the end of a segment."""
-        return [oid for number, oid in self.met if number <= segment][-1:] == [self.oid]
-
-    def beyond(self, done: int, last: int) -> "TableRange":
-        """Leave out what the lake table has, which is merged up to a segment, of a range up to the last."""
-        if self.anew and done < last:
-            return self
-        return replace(self, files=[file for file in self.files if file.segment > done])
-
-    @property
-    def lacks_rows(self) -> bool:
-        """Say whether the source may have rows of which nothing came: those from before it was published."""
-        return self.anew and self.base is None and self.held is not None and self.version.listed
-
-    @property
-    def goal(self) -> Goal:
-        """What all rows are brought to, once the lake table is known."""
-        assert self.planned is not None
-        return self.planned
-
-    @property
-    def history(self) -> list[TableVersion]:
-        """The versions, oldest first."""
-        last = {file.schema: number for number, file in enumerate(self.files)}
-        return [self.versions[path] for path in sorted(last, key=lambda path: last[path])]
-
-    @property
-    def spans(self) -> list["TableRange"]:
-        """Cut the range where the key changes."""
-        runs = [
-            list(run) for _, run in groupby(self.files, key=lambda file: self.versions[file.schema].key_names)
-        ]
-        return [replace(self, files=run, planned=self._goal_of(run[-1])) for run in runs]
-
-    def _goal_of(self, file: ChangeFile) -> Goal:
-        key = [column.name for column in self.versions[file.schema].key_columns]
-        names = [column.name for column in self.goal.version.columns]
-        return replace(self.goal, version=replace(self.goal.version, key=tuple(map(names.index, key))))
-
-    @property
-    def version(self) -> TableVersion:
-        """The newest."""
-        return self.versions[self.files[-1].schema]
 
 
 def check_source(segments: Sequence[FinishedSegment], control: ModeProgress) -> str:
@@ -294,8 +204,18 @@ def check_followed(work: TableRange, first: FinishedSegment) -> None:
         )
 
 
-def check_keyed(work: TableRange) -> None:
-    """Raise a MergeError for a table that lost its key."""
+def check_keyed(work: TableRange, rows: Mapping[TableMode, ControlRow]) -> None:
+    """Raise a MergeError for a table that lost its key, or that got one after it had rows.
+
+    `rows` are the control table's.
+    """
+    logged = [row for row in rows.values() if row.keyless and row.oid in (None, work.oid)]
+    if work.base is None and any(row.oid == work.oid or row.table == work.table for row in logged):
+        raise MergeError(
+            f'could not merge "{work.table}": it had no key before, and rows that it had then are only in its'
+            f' changelog, see "{work.version.path}"',
+            ANEW,
+        )
     if work.version.key is None:
         raise MergeError(
             f'could not merge "{work.table}": it has no key any more, see "{work.version.path}"',
@@ -307,6 +227,7 @@ def check_key(work: TableRange, before: DataFrame, *, soft_delete: bool) -> None
     """Raise a MergeError if rows from before can't be found by the key that the changes begin with."""
     version = work.spans[0].goal.version
     known = None if work.anew or work.row is None else work.row.keyed_by
+    known = known and tuple(str(work.called.get(name, name)) for name in known)
     key = tuple(column.name for column in version.key_columns)
     if key == known:
         return
@@ -367,8 +288,25 @@ def check_same(work: TableRange) -> None:
         )
 
 
-def planned(work: TableRange, target: LakeTable, before: DataFrame | None) -> TableRange:
-    """Find what the rows are to become; they go on from those before.
+def known_columns(work: TableRange, done: int) -> tuple[KnownColumn, ...]:
+    """Say what is known of the columns of the rows before, in a lake table that is merged up to a segment.
+
+    It may have part of the range, where the control table doesn't know it yet.
+    """
+    known = () if work.base is None else work.base.columns
+    had = [file for file in work.files if file.segment <= done]
+    if work.anew or not had:
+        return known
+    past = replace(work, files=had)
+    found = identify(past.history, known, [column.name for column in known])
+    types = {column.name: column.source for column in past.version.columns}
+    return tuple(KnownColumn(name, number, types.get(name)) for name, number in found.positions.items())
+
+
+def planned(
+    work: TableRange, target: LakeTable, before: DataFrame | None, known: Sequence[KnownColumn]
+) -> TableRange:
+    """Find what the rows are to become; they go on from those before, of whose columns something is known.
 
     Raises a MergeError where the lake table isn't what the last run left, or columns changed in a way that
     can't be followed.
@@ -387,14 +325,52 @@ def planned(work: TableRange, target: LakeTable, before: DataFrame | None) -> Ta
     if before is not None:
         found = ((field.name, field.dataType.simpleString()) for field in before.schema)
         have = {name: spark for name, spark in found if not _is_taken(name, plain=work.oid != NOBODY)}
-    types = {column.lake for version in work.history for column in version.columns}
-    stored = {spark: target.stored_type(spark) for spark in types}
-    goal = find_goal(work.history, have, stored, rescales=target.rescales)
     if work.oid == NOBODY:
         # A changelog says what was sent, and no more.
+        goal = find_goal(work.history, have, _stored(work, target), rescales=target.rescales)
         return replace(work, planned=goal)
-    versions = {version.path: version for version in with_later_columns(work.history)}
-    return replace(work, planned=goal, versions=versions)
+    return _identified(work, target, have, known)
+
+
+def _identified(
+    work: TableRange, target: LakeTable, have: Mapping[str, str] | None, known: Sequence[KnownColumn]
+) -> TableRange:
+    """Plan by what columns are called last."""
+    found = identify(work.history, known, list(have or ()))
+    history = list(map(as_called, found.versions))
+    if have is not None:
+        pairs = ((found.called.get(name, name), spark) for name, spark in have.items())
+        have = {name: spark for name, spark in pairs if name is not None}
+    stored = _stored(work, target)
+    goal = find_goal(history, have, stored, rescales=target.rescales, placed=found.positions)
+    _check_known(work.version, found.doubtful)
+    later = zip(found.versions, with_later_columns(history), strict=True)
+    retyped = dict.fromkeys([*goal.retyped, *with_other_values(history, found.types)])
+    return replace(
+        work,
+        planned=replace(goal, doubtful=found.doubtful, retyped=list(retyped)),
+        versions={version.path: replace(version, later=one.later) for version, one in later},
+        called=found.called,
+        columns=found.known_after(goal.version.columns),
+    )
+
+
+def _check_known(version: TableVersion, doubtful: Sequence[str]) -> None:
+    """Raise a MergeError if the key's columns may have been others."""
+    names = [column.name for column in version.key_columns if column.name in doubtful]
+    if names:
+        raise MergeError(
+            f'could not merge "{version.display}": column "{names[0]}" of its key has changed its name,'
+            f" or was dropped and added again, and what it was can't be known any more, see"
+            f' "{version.path}"',
+            ANEW,
+        )
+
+
+def _stored(work: TableRange, target: LakeTable) -> dict[str, str]:
+    """Say as which types the table format keeps those of the range."""
+    types = {column.lake for version in work.history for column in version.columns}
+    return {spark: target.stored_type(spark) for spark in types}
 
 
 def check_own(work: TableRange, target: LakeTable, mark: CommitMark) -> None:

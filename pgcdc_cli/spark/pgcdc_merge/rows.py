@@ -18,6 +18,7 @@ each asks the functions below.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import TypeAlias
@@ -27,7 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from . import debezium_segments
-from .column_types import LakeColumn, from_text, in_range, same_text
+from .column_types import BACKSLASH, QUOTE, LakeColumn, from_text, in_range, same_text
 from .lake import quoted
 from .segments import ChangeFile, TableVersion, escaped, parsed_json, read_json, struct_of_texts
 
@@ -99,7 +100,7 @@ def read_rows(
 
 def _conformed(rows: DataFrame, version: TableVersion, goal: TableVersion) -> DataFrame:
     """Bring a version's rows to the goal's columns."""
-    indexes = {column.name: index for index, column in enumerate(version.columns)}
+    indexes = {version.in_lake(column.name): index for index, column in enumerate(version.columns)}
     olds, old_goals = old_columns(version), old_columns(goal)
     values, flags, old_values = [], [], []
     for index, column in enumerate(goal.columns):
@@ -238,12 +239,8 @@ def _json_text(image: str, column: LakeColumn) -> Expression:
     if not column.is_json:
         return text
     path = f"{image}.{column.name}"
-    shown = F.to_json(F.array(text))
-    return (
-        F.when(F.array_contains("json_null", path), "null")
-        .when(F.array_contains("json_string", path), F.substr(shown, F.lit(2), F.length(shown) - 2))
-        .otherwise(text)
-    )
+    string = F.get(F.filter("json_string", lambda one: one["path"] == path), F.lit(0))["text"]
+    return F.when(F.array_contains("json_null", path), "null").otherwise(F.coalesce(string, text))
 
 
 def _lsn(text: Expression) -> Expression:
@@ -252,13 +249,14 @@ def _lsn(text: Expression) -> Expression:
     return F.conv(F.concat(high, F.lpad(low, 8, "0")), 16, 10).cast("bigint")
 
 
+_JSON_STRINGS = "array<struct<path: string, text: string>>"
 _LINE_KEY = ["op", "commit_lsn", "seq", "key"]
 
 
 def _with_json_strings(
     session: SparkSession, lines: DataFrame, files: list[str], version: TableVersion
 ) -> DataFrame:
-    """Add `json_string`: which JSON values are strings, as `new.NAME` and `old.NAME`; NULL where none is.
+    """Add `json_string`: the JSON values that are strings, each with its `path` as `new.NAME`; NULL for none.
 
     A json or jsonb column stands embedded in its line, and Spark gives its exact text, except for a string:
     that comes without quotes and escapes, so that the string "1" looks like the number 1. Such values are
@@ -266,13 +264,13 @@ def _with_json_strings(
     """
     names = [column.name for column in version.columns if column.is_json]
     if not names or _texts(session, files).where(_may_have("value", names)).isEmpty():
-        return lines.withColumn("json_string", F.lit(None).cast("array<string>"))
+        return lines.withColumn("json_string", F.lit(None).cast(_JSON_STRINGS))
     schema = "op string, commit_lsn string, seq bigint, key string, new string, old string"
-    paths = [_path_of_string(image, name) for image in ("new", "old") for name in names]
+    strings = [_json_string(image, name) for image in ("new", "old") for name in names]
     found = (
         read_json(session, files, schema)
         .where(_may_have("new", names) | _may_have("old", names))
-        .select(F.struct(*_LINE_KEY).alias("line"), F.array_compact(F.array(*paths)).alias("json_string"))
+        .select(F.struct(*_LINE_KEY).alias("line"), F.array_compact(F.array(*strings)).alias("json_string"))
     )
     # A table without a key has NULL for it.
     same = F.col("line").eqNullSafe(F.struct(*_LINE_KEY))
@@ -285,13 +283,40 @@ def _texts(session: SparkSession, files: list[str]) -> DataFrame:
 
 def _may_have(text: str, names: list[str]) -> Expression:
     """Whether a member of one of these names is a string: it can be one of a nested object, too."""
-    tests = [F.coalesce(F.col(text), F.lit("")).contains(f'{_json_name(name)}:"') for name in names]
+    starts = [f"{_json_name(name)}:{first}" for name in names for first in ('"', " ", "\t")]
+    tests = [F.coalesce(F.col(text), F.lit("")).contains(start) for start in starts]
     return reduce(Expression.__or__, tests)
 
 
-def _path_of_string(image: str, name: str) -> Expression:
+def _json_string(image: str, name: str) -> Expression:
+    """Give a JSON value as it is written if it is a string, with where it is."""
     member = parsed_json(F.col(image), f"{quoted(name)} variant").getField(name)
-    return F.when(F.schema_of_variant(member) == "STRING", f"{image}.{name}")
+    text = parsed_json(F.col(image), f"{quoted(name)} string").getField(name)
+    parts = F.split(_masked(F.col(image)), re.escape(_masked_name(name)) + r':[ \t]*"')
+    # A nested member of this name is none that has another value.
+    written = F.filter(
+        F.transform(F.slice(parts, F.lit(2), F.size(parts)), _unmasked_string),
+        lambda one: parsed_json(F.concat(F.lit("["), one, F.lit("]")), "array<string>")[0] == text,
+    )
+    found = F.struct(F.lit(f"{image}.{name}").alias("path"), F.get(written, F.lit(0)).alias("text"))
+    return F.when(F.schema_of_variant(member) == "STRING", found)
+
+
+def _masked(json_text: Expression) -> Expression:
+    """Replace escaped backslashes and quotation marks, so that any other mark begins or ends a string."""
+    plain = F.replace(json_text, F.lit("\\\\"), F.lit(BACKSLASH))
+    return F.replace(plain, F.lit('\\"'), F.lit(QUOTE))
+
+
+def _masked_name(name: str) -> str:
+    return _json_name(name).replace("\\\\", BACKSLASH).replace('\\"', QUOTE)
+
+
+def _unmasked_string(part: Expression) -> Expression:
+    """Give the string that ends at the first quotation mark."""
+    inside = F.substring_index(part, '"', 1)
+    text = F.replace(F.replace(inside, F.lit(QUOTE), F.lit('\\"')), F.lit(BACKSLASH), F.lit("\\\\"))
+    return F.concat(F.lit('"'), text, F.lit('"'))
 
 
 def _json_name(name: str) -> str:

@@ -1,18 +1,23 @@
 """Tables whose columns change: one description for all versions in a range and for the lake table.
 
 An added column is added to the lake table: rows that were there before have NULL in it until they change. A
-dropped one stays, and is NULL in rows written from then on; a renamed one is dropped and added. A type may
-become wider. Anything else is an error that names the column and the schema file.
+dropped one stays, and is NULL in rows written from then on; a renamed one has its new name (see
+column_identity.py), or is dropped and added where that isn't known. A type may become wider. Anything else is
+an error that names the column and the schema file.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from .column_types import DECIMAL, INFINITY, VARIANT, LakeColumn
 from .merge_errors import MergeError
+from .retyped import keeps_values
 from .segments import TableVersion
 
 ANEW = "merge into a new warehouse, from a directory that begins with a snapshot"
+
+Value = TypeVar("Value")
 
 _WIDER = {"smallint": ("int", "bigint"), "int": ("bigint",), "float": ("double",)}
 
@@ -22,7 +27,8 @@ class Goal:
     """What the rows of a range are brought to, and what the lake table needs for it: names and types.
 
     `missing` are the texts of what added columns have in rows from before, where it is known; `unknown` are
-    added columns of which it is not, `retyped` those whose type has changed.
+    added columns of which it is not, `retyped` those whose type has changed. `doubtful` columns may have
+    been others before.
     """
 
     version: TableVersion
@@ -31,6 +37,7 @@ class Goal:
     missing: Mapping[str, str] = field(default_factory=dict)
     unknown: Sequence[str] = ()
     retyped: Sequence[str] = ()
+    doubtful: Sequence[str] = ()
 
 
 def find_goal(
@@ -39,12 +46,13 @@ def find_goal(
     stored: Mapping[str, str],
     *,
     rescales: bool,
+    placed: Container[str] = (),
 ) -> Goal:
     """Describe a table for its versions, oldest first, and for the lake table.
 
     `have` are the lake table's columns and types, None if there is no such table; `stored` are types that the
-    lake keeps as others; `rescales` says whether it can give a decimal a larger scale. Raises a MergeError
-    for a change that can't be followed.
+    lake keeps as others; `rescales` says whether it can give a decimal a larger scale; `placed` are columns
+    of which it is known which they are. Raises a MergeError for a change that can't be followed.
     """
     newest = versions[-1]
     columns = [_column(name, versions, have) for name in _names(versions, have or {})]
@@ -54,7 +62,7 @@ def find_goal(
         None if newest.key is None else tuple(names.index(newest.columns[index].name) for index in newest.key)
     )
     version = replace(newest, columns=tuple(columns), key=key, events=None)
-    goal = _with_late_columns(Goal(version), versions, have)
+    goal = _with_late_columns(Goal(version), versions, have, placed)
     if have is None:
         return goal
     added = [(column.name, column.lake) for column in columns if column.name not in have]
@@ -70,7 +78,38 @@ def find_goal(
     return replace(goal, added=added, widened=types, retyped=list(retyped))
 
 
-def _with_late_columns(goal: Goal, versions: Sequence[TableVersion], have: Mapping[str, str] | None) -> Goal:
+def as_called(version: TableVersion) -> TableVersion:
+    """Describe a version by the names that columns have in the lake table."""
+    if not version.called:
+        return version
+    if None in version.key_in_lake:
+        raise MergeError(
+            f'could not merge "{version.display}": a column of its key ({version.key_names}) was dropped, and'
+            f' another has its name now, see "{version.path}"',
+            ANEW,
+        )
+    pairs = [(version.in_lake(column.name), column) for column in version.columns]
+    columns = tuple(replace(column, name=name) for name, column in pairs if name is not None)
+    names = [column.name for column in columns]
+    return replace(
+        version,
+        columns=columns,
+        key=version.key and tuple(names.index(str(name)) for name in version.key_in_lake),
+        without_default=frozenset(filter(None, map(version.in_lake, version.without_default))),
+        missing=_renamed(version, version.missing),
+        positions=_renamed(version, version.positions),
+        called={},
+    )
+
+
+def _renamed(version: TableVersion, values: Mapping[str, Value]) -> dict[str, Value]:
+    pairs = ((version.in_lake(name), value) for name, value in values.items())
+    return {name: value for name, value in pairs if name is not None}
+
+
+def _with_late_columns(
+    goal: Goal, versions: Sequence[TableVersion], have: Mapping[str, str] | None, placed: Container[str]
+) -> Goal:
     """Add what is known of columns that came or changed after the first rows."""
     before = {column.name for column in versions[0].columns} if have is None else set(have)
     names = [column.name for column in goal.version.columns if column.name not in before]
@@ -79,7 +118,8 @@ def _with_late_columns(goal: Goal, versions: Sequence[TableVersion], have: Mappi
     unknown = [
         name
         for name, one in first.items()
-        if name not in missing and (name not in one.without_default or _may_be_renamed(one, before))
+        if name not in missing
+        and (name not in one.without_default or _may_be_renamed(name, one, before, placed))
     ]
     types = {column.name: column.lake for column in goal.version.columns}
     found = (column for version in versions for column in version.columns)
@@ -87,9 +127,10 @@ def _with_late_columns(goal: Goal, versions: Sequence[TableVersion], have: Mappi
     return replace(goal, missing=missing, unknown=unknown, retyped=list(retyped))
 
 
-def _may_be_renamed(version: TableVersion, before: set[str]) -> bool:
+def _may_be_renamed(name: str, version: TableVersion, before: set[str], placed: Container[str]) -> bool:
     """Say whether columns are gone, of which a new one may be one under another name."""
-    return not all(map(version.has, before))
+    gone = (other for other in before if not version.has(other))
+    return any(name not in placed or other not in placed for other in gone)
 
 
 def with_later_columns(versions: Sequence[TableVersion]) -> list[TableVersion]:
@@ -103,6 +144,17 @@ def _later(version: TableVersion, following: Sequence[TableVersion]) -> dict[str
         for column in one.columns:
             found.setdefault(column.name, one.missing.get(column.name))
     return {name: text for name, text in found.items() if text is not None and not version.has(name)}
+
+
+def with_other_values(versions: Sequence[TableVersion], before: Mapping[str, str]) -> list[str]:
+    """List the columns whose new type had the source convert values; `before` are the types of before."""
+    types, found = dict(before), dict[str, None]()
+    for column in (column for version in versions for column in version.columns):
+        assert column.source is not None
+        if not keeps_values(types.get(column.name, column.source), column.source):
+            found[column.name] = None
+        types[column.name] = column.source
+    return list(found)
 
 
 def _names(versions: Sequence[TableVersion], have: Mapping[str, str]) -> list[str]:

@@ -86,6 +86,8 @@ class TableVersion:
     `without_default` are columns that are known to have none, and may be NULL. `listed` says that a
     publication names the table, so that it may have had rows before. `missing` are the texts of what columns
     have in rows from before they were added, `later` those of columns that were added after this version.
+    `positions` are the columns' numbers in the source's table, none where they aren't known. `called` says
+    what columns are called in the lake table, where it is otherwise; None if they aren't there.
     """
 
     oid: int
@@ -99,6 +101,8 @@ class TableVersion:
     listed: bool = True
     missing: Mapping[str, str] = field(default_factory=dict)
     later: Mapping[str, str] = field(default_factory=dict)
+    positions: Mapping[str, int] = field(default_factory=dict)
+    called: Mapping[str, str | None] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
         """Say whether there is such a column."""
@@ -116,6 +120,15 @@ class TableVersion:
     @property
     def key_names(self) -> str:
         return ", ".join(column.name for column in self.key_columns)
+
+    def in_lake(self, name: str) -> str | None:
+        """Say what a column is called in the lake table; None if it isn't there."""
+        return self.called.get(name, name)
+
+    @property
+    def key_in_lake(self) -> list[str | None]:
+        """What the key's columns are called in the lake table."""
+        return [self.in_lake(column.name) for column in self.key_columns]
 
     @property
     def maybe_unsent(self) -> list[int]:
@@ -337,12 +350,22 @@ def _table_version(data: dict[str, Any], path: str, choices: Choices) -> TableVe
         plain,
         listed,
         missing,
+        positions=_positions(data["columns"], facts),
     )
+
+
+def _positions(columns: Sequence[dict[str, Any]], facts: Mapping[str, Any]) -> dict[str, int]:
+    """Number columns; none in another order than theirs, where the facts are of a later table."""
+    found = {one["name"]: facts.get(one["name"], {}).get("position") or 0 for one in columns}
+    numbers = [*found.values()]
+    return found if 0 not in numbers and numbers == sorted(set(numbers)) else {}
 
 
 def _has_no_default(facts: dict[str, Any] | None) -> bool:
     """Say whether a column is known to have none; one that is gone by now, without a position, is not."""
-    return facts is not None and facts["default"] is None and facts.get("position", 0) is not None
+    if facts is None or facts.get("position", 0) is None:
+        return False
+    return facts["default"] is None and facts.get("type_default") is None
 
 
 def with_all_columns(version: TableVersion, *, may_be_unsent: bool) -> TableVersion:

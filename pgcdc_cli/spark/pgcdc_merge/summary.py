@@ -9,7 +9,7 @@ from typing import Any
 from .control import ALL, ControlRow, TableMode
 from .merge_errors import MergeError
 from .options import FORMAT_VERSION, MergeOptions
-from .plan import TableRange
+from .table_range import TableRange
 
 TableListener = Callable[[Mapping[str, Any]], None]
 """Gets what became of each table, once it is done."""
@@ -134,10 +134,18 @@ def _of_rows(work: TableRange) -> list[str]:
     ]
     new += [
         f'"{work.table}" has another type in column "{name}": rows that have not changed since have what they'
-        " had, which isn't the source's if it was changed with USING; to have them sent:"
+        " had, which isn't the source's where it converted values (with USING, or of another length); to have"
+        " them sent:"
         f" {_touch(work, name)}"
         for name in work.goal.retyped
     ]
+    if work.goal.doubtful:
+        names = ", ".join(f'"{name}"' for name in work.goal.doubtful)
+        new.append(
+            f'"{work.table}" has columns in another order: {names} have changed names, or were dropped and'
+            " added again, and which was which can't be known any more: rows that have not changed since may"
+            f" have another's value; to have them sent: pgcdc stream --resnapshot {work.table}"
+        )
     if work.lacks_rows:
         new.append(
             f'"{work.table}" is another table than it was, and its rows replaced the others: those that it'
