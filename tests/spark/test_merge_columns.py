@@ -90,7 +90,7 @@ def wanted(database: Any) -> dict[str, Rows]:
     return {name: Counter(rows_of(database.connection, name)) for name in COLUMNS}
 
 
-@pytest.mark.parametrize("lake", ["delta", "iceberg"])
+@pytest.mark.parametrize("lake", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
 def test_columns_are_followed_by_what_they_are(
     spark: SparkSession, tmp_path: Path, database18: Any, lake: str
 ) -> None:
@@ -180,7 +180,7 @@ def shown(name: str) -> str:
     return f"format('%s', {name})"
 
 
-@pytest.mark.parametrize("runs", [1, 2])
+@pytest.mark.parametrize("runs", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_values_that_another_type_has_otherwise_are_warned_of(
     spark: SparkSession, tmp_path: Path, database18: Any, runs: int
 ) -> None:

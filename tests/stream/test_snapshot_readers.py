@@ -18,7 +18,9 @@ class Part:
     def __init__(self, number: int) -> None:
         self.number = number
         schema = SimpleNamespace(columns=())
-        self.table = SimpleNamespace(schema=schema, reading=f'read the rows of table "t{number}"')
+        self.table = SimpleNamespace(
+            schema=schema, reading=f'read the rows of table "t{number}"', unfit=lambda error: error
+        )
 
     def query(self) -> int:
         return self.number

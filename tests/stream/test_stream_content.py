@@ -284,7 +284,6 @@ def insert_more(database, slot: str, out: Path, number: int) -> None:
 
 
 def column_facts(out: Path, name: str) -> dict:
-    """What the newest schema file that has the column says of it."""
-    found = [json.loads(path.read_text()) for path in (out / "schemas").iterdir()]
-    [schema] = [one for one in found if any(column["name"] == name for column in one["columns"])]
-    return schema["facts"]["columns"][name]
+    """What schema files say of a column; of those of one name, of the one that came last."""
+    found = [json.loads(path.read_text())["facts"]["columns"] for path in (out / "schemas").iterdir()]
+    return max((one[name] for one in found if name in one), key=lambda column: column["position"])
