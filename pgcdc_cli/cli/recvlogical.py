@@ -268,9 +268,7 @@ def recvlogical(  # noqa: PLR0913 - a command's options
     with handled(signals), _ended_by(signals, streaming=start):
         with signals.interruptible(), ReplicationConnection(conninfo, session_kind=kind) as connection:
             if drop_slot:
-                _say(f'dropping replication slot "{slot}"')
-                with hints({ErrorKind.SLOT_MISSING: "see what there is with: pgcdc slot list"}):
-                    connection.drop_slot(slot)
+                _drop(connection, slot)
             if create_slot:
                 new = NewSlot(slot, plugin, two_phase=two_phase, failover=failover)
                 _create(connection, new, if_not_exists=if_not_exists)
@@ -309,6 +307,12 @@ class NewSlot(NamedTuple):
     plugin: str
     two_phase: bool
     failover: bool
+
+
+def _drop(connection: "ReplicationConnection", slot: str) -> None:
+    _say(f'dropping replication slot "{slot}"')
+    with hints({ErrorKind.SLOT_MISSING: "see what there is with: pgcdc slot list"}):
+        connection.drop_slot(slot)
 
 
 def _create(connection: "ReplicationConnection", new: NewSlot, *, if_not_exists: bool) -> None:

@@ -281,7 +281,7 @@ class _Sent(NamedTuple):
         data = (values - self.epoch).astype(self.code).view(np.uint8)
         offsets = np.arange(len(column) + 1) * np.dtype(self.code).itemsize
         texts = text_of(_BY_NAME[self.pg_type], kernels.from_bytes(offsets, data))
-        return kernels.null_where(texts, kernels.as_mask(column.is_null())) if column.null_count else texts
+        return kernels.nulled_like(texts, column)
 
 
 _SENT = (

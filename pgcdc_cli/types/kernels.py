@@ -234,6 +234,11 @@ def null_where(values: ArrayT, mask: Booleans) -> ArrayT:
     return cast("ArrayT", pc.call_function("if_else", [pa.array(mask), missing, values]))
 
 
+def nulled_like(values: ArrayT, column: ArrowArray) -> ArrayT:
+    """Give null where a column has it."""
+    return null_where(values, as_mask(column.is_null())) if column.null_count else values
+
+
 def replace_substring(column: pa.BinaryArray, old: bytes, new: bytes) -> pa.BinaryArray:
     # Bytes are what a column of bytes needs, though the stub wants str.
     options = pc.ReplaceSubstringOptions(old, new)  # type: ignore[arg-type]

@@ -206,7 +206,7 @@ def _between(column: EventColumn, head: bytes, tail: bytes) -> EventColumn:
     def around(values: pa.BinaryArray) -> pa.BinaryArray:
         tokens = to_json(values)
         texts = kernels.as_binary(kernels.join([head, tokens, tail]))
-        return kernels.null_where(texts, kernels.as_mask(tokens.is_null())) if tokens.null_count else texts
+        return kernels.nulled_like(texts, tokens)
 
     def each(text: str) -> bytes | None:
         found = single_token(to_json, text.encode())

@@ -102,7 +102,7 @@ def _count(text: str) -> bytes | None:
 
 
 def _counts(column: pa.BinaryArray) -> pa.BinaryArray:
-    return _like(column, integer_text(_micros(_parts_of(column)).astype(np.int64)))
+    return kernels.nulled_like(integer_text(_micros(_parts_of(column)).astype(np.int64)), column)
 
 
 def _text(text: str) -> bytes | None:
@@ -121,9 +121,4 @@ def _texts(column: pa.BinaryArray) -> pa.BinaryArray:
     years, months, days, hours, minutes, seconds = map(integer_text, (*parts, micros // _SECOND))
     date: list[Fragment] = [b'"P', years, b"Y", months, b"M", days]
     time: list[Fragment] = [b"DT", hours, b"H", minutes, b"M", seconds, b'S"']
-    return _like(column, kernels.as_binary(kernels.join(date + time)))
-
-
-def _like(column: pa.BinaryArray, tokens: pa.BinaryArray) -> pa.BinaryArray:
-    """Give null for null."""
-    return kernels.null_where(tokens, kernels.as_mask(column.is_null())) if column.null_count else tokens
+    return kernels.nulled_like(kernels.as_binary(kernels.join(date + time)), column)

@@ -138,7 +138,7 @@ def quoted(column: pa.BinaryArray) -> pa.BinaryArray:
         lines[:, 1:-1] = data.reshape(-1, width)
         return kernels.from_bytes(np.arange(len(offsets)) * (width + 2), lines.reshape(-1))
     joined = kernels.as_binary(kernels.join([b'"', column, b'"']))
-    return kernels.null_where(joined, kernels.as_mask(column.is_null())) if column.null_count else joined
+    return kernels.nulled_like(joined, column)
 
 
 def _strings(column: pa.BinaryArray) -> pa.BinaryArray:

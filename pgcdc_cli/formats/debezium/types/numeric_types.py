@@ -95,7 +95,7 @@ def _with_point(column: pa.BinaryArray) -> pa.BinaryArray:
     whole = ~kernels.as_mask(kernels.matches(column, r"\."))
     tails = kernels.take(kernels.binary([b"", b".0"]), whole.astype(np.int64))
     printed = kernels.as_binary(kernels.join([column, tails]))
-    return kernels.null_where(printed, kernels.as_mask(column.is_null())) if column.null_count else printed
+    return kernels.nulled_like(printed, column)
 
 
 def java_float(text: str, kind: type[np.floating[Any]] = np.float64) -> bytes:
@@ -259,7 +259,7 @@ def _variable_scales(column: pa.BinaryArray) -> pa.BinaryArray:
     digits = kernels.replace_substring(kernels.as_binary(text), b".", b"")
     value = _base64_of(kernels.as_text(digits).cast(pa.int64()).to_numpy())
     joined = kernels.join([b'{"scale":', kernels.take(_SCALES, scale), b',"value":', value, b"}"])
-    tokens = kernels.null_where(kernels.as_binary(joined), kernels.as_mask(column.is_null()))
+    tokens = kernels.nulled_like(kernels.as_binary(joined), column)
     if not rare.any():
         return tokens
     rest = per_value(_variable_scale)(column.filter(pa.array(rare)))
@@ -295,7 +295,7 @@ def _precise(scale: int) -> Converter:
         digits = kernels.replace_substring(column, b".", b"")
         values = kernels.as_text(digits).cast(pa.int64()).fill_null(0).to_numpy()
         tokens = _base64_of(values)
-        return kernels.null_where(tokens, kernels.as_mask(column.is_null())) if column.null_count else tokens
+        return kernels.nulled_like(tokens, column)
 
     return usually(usual, convert, _unscaled(scale))
 

@@ -70,7 +70,7 @@ def _all_long(column: pa.BinaryArray) -> bool:
 
 def _integers(values: NDArray[np.int64], column: pa.BinaryArray) -> pa.BinaryArray:
     tokens = integer_text(values)
-    return kernels.null_where(tokens, kernels.as_mask(column.is_null())) if column.null_count else tokens
+    return kernels.nulled_like(tokens, column)
 
 
 def date(config: ConnectorConfig, *, snapshot: bool) -> Kind:
@@ -205,7 +205,7 @@ def timestamptz(typmod: int, *, snapshot: bool) -> Kind:
         if digits < _MICROS:
             shown = _with_fraction(shown, digits)
         tokens = quoted(shown)
-        return kernels.null_where(tokens, kernels.as_mask(column.is_null())) if column.null_count else tokens
+        return kernels.nulled_like(tokens, column)
 
     def each(text: str) -> bytes | None:
         if text in _INFINITE_MICROS:
