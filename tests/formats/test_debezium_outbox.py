@@ -14,7 +14,7 @@ from pgcdc_cli.changes.table import ColumnFacts, TableFacts
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats import lines as few
 from pgcdc_cli.formats.debezium import transformed_records
-from pgcdc_cli.formats.debezium.payload_expansion import Expansion, columnar
+from pgcdc_cli.formats.debezium.outbox import Expansion, columnar
 from pgcdc_cli.formats.debezium.properties import connector_config
 from pgcdc_cli.formats.debezium.types.kind import NULL
 from pgcdc_cli.formats.debezium.types.texts import JSONB

@@ -13,8 +13,7 @@ from rows import ITEMS, ORDERS, Event, events, lsn, reference, to_slice
 from pgcdc_cli.changes.slice import Boundaries, ChangeBatch, MessageChange, Slice, Stamps, TransactionBoundary
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.json_object import BLOCK, escape
-from pgcdc_cli.formats.jsonl import JsonlFormat
-from pgcdc_cli.formats.line_template import few_lines
+from pgcdc_cli.formats.jsonl import JsonlFormat, few_lines
 from pgcdc_cli.formats.lines import are_few
 from pgcdc_cli.formats.stamps import lsn_text, timestamp_text
 from pgcdc_cli.lsn import Lsn

@@ -34,10 +34,9 @@ from pgcdc_cli.formats.debezium.event_sequence import (
     TransactionCounts,
 )
 from pgcdc_cli.formats.debezium.event_table import EventTable, described, event_table
-from pgcdc_cli.formats.debezium.events import event_counts, row_lines
+from pgcdc_cli.formats.debezium.events import event_counts, few_lines, is_few, row_lines, row_template
 from pgcdc_cli.formats.debezium.losses import LOSSES, Losses
 from pgcdc_cli.formats.debezium.record import EventOrders, Handled, Positions, RunContext, handled
-from pgcdc_cli.formats.debezium.record_template import few_lines, is_few, row_template
 from pgcdc_cli.formats.debezium.transformed_records import row_records
 from pgcdc_cli.formats.interface import Capabilities, Compression, Data, EncodedSlice, Layout, Piece
 from pgcdc_cli.formats.lines import LINES, SUFFIXES, EncodedLines, Lines, compress, joined_lines, not_empty

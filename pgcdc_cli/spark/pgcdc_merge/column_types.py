@@ -1,4 +1,4 @@
-r"""PostgreSQL's types in lake tables: the Spark type of a column, and the way to it from PostgreSQL's text.
+"""PostgreSQL's types in lake tables: the Spark type of a column, and the way to it from PostgreSQL's text.
 
 A value that the Spark type can't hold becomes NULL, and is counted as unfit: NaN in a decimal, infinity,
 years beyond 0001 to 9999, arrays of several dimensions.
@@ -12,6 +12,9 @@ years beyond 0001 to 9999, arrays of several dimensions.
 | json, jsonb | string, or with `--variant` variant |
 | arrays of built-in types and enums, declared with one dimension | array |
 | anything else | string, as PostgreSQL prints it |
+
+What PostgreSQL converts at ALTER TABLE isn't in its log: rows of which nothing came have what they had. So it
+matters which changes of a column's type leave the text of its values as it was.
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +24,38 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .options import WIDEST_DECIMAL
-from .retyped import source_type
+
+_LONGER = frozenset({"varchar", "varbit", "time", "timetz", "timestamp", "timestamptz"})
+"""With a larger modifier they hold the same values."""
+
+_SHOWN_OTHERWISE = frozenset({"bpchar", "inet"})
+"""As text they are otherwise than they are printed: without blanks at the end, with a netmask."""
+
+
+def source_type(pg_type: dict[str, Any]) -> str:
+    """Name the type of a schema file's column, with its modifier: `bpchar(8)`, `varchar[](14)`."""
+    modifier = "" if pg_type["typmod"] < 0 else f"({pg_type['typmod']})"
+    return f"{pg_type['name']}{modifier}"
+
+
+def keeps_values(old: str, new: str) -> bool:
+    """Say whether no value is another text after a change from one type to another, made without USING."""
+    (old_name, old_modifier), (new_name, new_modifier) = map(_parts, (old, new))
+    if old_name == new_name:
+        if new_modifier is None or old_modifier is None:
+            return new_modifier is None
+        grows = old_name.removesuffix("[]") in _LONGER and int(new_modifier) > int(old_modifier)
+        return grows or new_modifier == old_modifier
+    arrays = {name.endswith("[]") for name in (old_name, new_name)}
+    before, now = (name.removesuffix("[]") for name in (old_name, new_name))
+    as_text = now in {"text", "varchar"} and before not in _SHOWN_OTHERWISE
+    return len(arrays) == 1 and new_modifier is None and (as_text or (before, now) == ("jsonb", "json"))
+
+
+def _parts(source: str) -> tuple[str, str | None]:
+    name, _, modifier = source.partition("(")
+    return name, modifier.rstrip(")") or None
+
 
 _SIMPLE = {
     16: "boolean",
@@ -82,7 +116,7 @@ class LakeColumn:
     `lake` is its type in the lake table, `spark` that of its values until they are written: text where
     whether it fits is only asked then (see values.py). `option` is the option that chooses its type.
     `in_old` says that the server sends it with every old row; `may_be_unsent` that an update may come
-    without its value (unchanged TOAST). `source` is its type at the source (see retyped.py), None where
+    without its value (unchanged TOAST). `source` is its type at the source (see `source_type`), None where
     it is gone there.
     """
 

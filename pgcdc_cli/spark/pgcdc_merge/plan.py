@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
-from .column_identity import identify
 from .control import NOBODY, ControlRow, KnownColumn, ModeProgress, TableMode
 from .debezium_segments import check_exact
 from .fold import COMMIT_TS, DELETED, LSN, PREFIX, Extras
@@ -13,7 +12,7 @@ from .identity import Name, Sightings, holder, kept_rows, sightings
 from .lake import CommitMark, Lake, LakeTable, quoted
 from .merge_errors import MergeError
 from .options import MERGE
-from .schema_evolution import ANEW, as_called, find_goal, with_later_columns, with_other_values
+from .schema_evolution import ANEW, as_called, find_goal, identify, with_later_columns, with_other_values
 from .segments import FinishedSegment, TableVersion, folded, name_mark, with_all_columns
 from .table_range import TableRange
 

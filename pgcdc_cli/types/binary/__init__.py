@@ -13,7 +13,7 @@ from bisect import bisect_left
 import numpy as np
 import pyarrow as pa
 
-from pgcdc_cli.types.binary import datetimes, geometric, network, scalars, text_search
+from pgcdc_cli.types.binary import datetimes, scalars, text_search
 from pgcdc_cli.types.binary.containers import Array, Multirange, Range, Vector
 from pgcdc_cli.types.binary.numbers import FLOAT4, FLOAT8, numeric
 from pgcdc_cli.types.binary.packed import MalformedError, Packed, Reader, spread
@@ -116,17 +116,17 @@ _BY_NAME: dict[str, Reader] = {
     "timestamp": _timestamp,
     "timestamptz": _timestamptz,
     "interval": datetimes.interval,
-    "inet": network.address(network=False),
-    "cidr": network.address(network=True),
-    "macaddr": network.mac(6),
-    "macaddr8": network.mac(8),
-    "point": geometric.figure(b"(", 0, b",", 1, b")"),
-    "lseg": geometric.figure(b"[(", 0, b",", 1, b"),(", 2, b",", 3, b")]"),
-    "box": geometric.figure(b"(", 0, b",", 1, b"),(", 2, b",", 3, b")"),
-    "line": geometric.figure(b"{", 0, b",", 1, b",", 2, b"}"),
-    "circle": geometric.figure(b"<(", 0, b",", 1, b"),", 2, b">"),
-    "path": geometric.path,
-    "polygon": geometric.polygon,
+    "inet": scalars.address(network=False),
+    "cidr": scalars.address(network=True),
+    "macaddr": scalars.mac(6),
+    "macaddr8": scalars.mac(8),
+    "point": scalars.figure(b"(", 0, b",", 1, b")"),
+    "lseg": scalars.figure(b"[(", 0, b",", 1, b"),(", 2, b",", 3, b")]"),
+    "box": scalars.figure(b"(", 0, b",", 1, b"),(", 2, b",", 3, b")"),
+    "line": scalars.figure(b"{", 0, b",", 1, b",", 2, b"}"),
+    "circle": scalars.figure(b"<(", 0, b",", 1, b"),", 2, b">"),
+    "path": scalars.path,
+    "polygon": scalars.polygon,
     "pg_lsn": scalars.pg_lsn,
     "tid": scalars.tid,
     "pg_snapshot": scalars.snapshot,
