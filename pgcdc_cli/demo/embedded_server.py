@@ -55,7 +55,10 @@ class EmbeddedServer:
         return f"postgresql://{user}@/{database}?host={self.socket_directory}"
 
     def pg_ctl(self, *arguments: str) -> None:
-        """Run `pg_ctl` on this server, such as `stop -m immediate`, `restart` or `promote`."""
+        """Run `pg_ctl` on this server, such as `stop -m immediate`, `restart` or `promote`.
+
+        A server that is stopped begins again by `restart`: `start` forgets that it listens on no port.
+        """
         subprocess.run(  # noqa: S603  our own server's program
             [self.bin / "pg_ctl", "-w", "-s", "-D", self.data, "-l", self.data / "log", *arguments],
             check=True,

@@ -358,7 +358,7 @@ def test_a_server_that_is_down_is_worth_another_try(own_server):
     server = own_server(18)
     server.pg_ctl("stop", "-m", "fast")
     assert refused(f"host={server.data} user=postgres").kind is ErrorKind.CONNECTION
-    server.pg_ctl("start")
+    server.pg_ctl("restart")
 
 
 def test_warnings_are_logged_once(database, caplog):

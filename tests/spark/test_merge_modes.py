@@ -160,7 +160,7 @@ def test_a_changelog_is_every_change_once(spark: SparkSession, directory: Direct
         assert row["doc"] == (image or {}).get("doc")
         assert set(row["_pgcdc_unchanged"]) == set(change.unchanged)
         assert (row["_pgcdc_old"] is None) == (change.old is None)
-        assert row["_pgcdc_commit_ts"].isoformat() == "1970-01-01T00:00:00"
+        assert row["_pgcdc_commit_ts"].timestamp() == 0
     assert merged_rows(spark, warehouse, history.table) == fold(history.changes, history.key)
 
 
