@@ -322,3 +322,12 @@ def test_an_excluded_table_that_is_missing_is_a_warning(shop18, tmp_path):
     ended = run(shop18.uri, *PUB, "--exclude-table", "public.missing", "-D", tmp_path / "out")
     assert ended.returncode == 0
     assert ended.stderr == 'pgcdc: warning: no table or column that could be read matches "public.missing"\n'
+
+
+@pytest.mark.parametrize("asked", ["snapshot --table a.b", "stream -S s --publication p"])
+def test_a_file_in_a_folder_that_is_missing_is_refused(asked, tmp_path):
+    words = [*asked.split(), "-d", "host=/nowhere dbname=never_asked", "-f", "no/such/out"]
+    ended = subprocess.run([*PGCDC, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 9
+    assert 'error: could not lock "no/such/out.lock": No such file or directory\n' in ended.stderr
+    assert list(tmp_path.iterdir()) == []
