@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Self
 
-from pgcdc_cli.catalog.doctor import Finding, diagnose
+import psycopg
+
+from pgcdc_cli.catalog.doctor import Finding, diagnose, refused_changes
 from pgcdc_cli.catalog.publications import (
     OPERATIONS,
     Alteration,
@@ -160,6 +162,19 @@ class Catalog:
             if error.kind is ErrorKind.RIGHTS:
                 error.hint = create_grant(self._session)
             raise
+
+    def refused_changes(self, publication: str) -> list[Finding]:
+        """Say which tables' updates and deletes the server refuses since it publishes them.
+
+        Says nothing where a table is locked, and it can't be told.
+        """
+        try:
+            with self._session.impatient():
+                return refused_changes(self._session, publication)
+        except PgcdcError as error:
+            if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+                raise
+            return []
 
     def tables(self) -> list[tuple[str, str]]:
         """List the tables that can be published, by schema and name; partitions go with their root."""

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeAlias, get_args
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from pgcdc_cli.cli.printing import flush, write
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 ClickCommand: TypeAlias = Any
@@ -42,6 +43,9 @@ class Command(TyperCommand):
         except typer.TyperException as error:
             vars(error).update(ctx=ctx)
             raise
+
+    def get_help_option(self, ctx: ClickContext) -> ClickParameter:
+        return _printing_help(super().get_help_option(ctx))
 
     def get_params(self, ctx: ClickContext) -> list[ClickParameter]:
         return list(map(_quick, super().get_params(ctx)))
@@ -76,6 +80,9 @@ class Group(TyperGroup):
             raise typer.Exit(2)
         return super().parse_args(ctx, args)
 
+    def get_help_option(self, ctx: ClickContext) -> ClickParameter:
+        return _printing_help(super().get_help_option(ctx))
+
     def get_params(self, ctx: ClickContext) -> list[ClickParameter]:
         return list(map(_quick, super().get_params(ctx)))
 
@@ -96,6 +103,19 @@ class Group(TyperGroup):
             formatter.write(f"  Example: {' '.join(example_lines(self))}\n")
         else:
             super().format_epilog(ctx, formatter)
+
+
+def _printing_help(option: ClickParameter) -> ClickParameter:
+    """Let --help print as all else is printed: what can't be written is an error of kind OUTPUT."""
+    option.callback = _print_help
+    return option
+
+
+def _print_help(ctx: ClickContext, _option: ClickParameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        write(ctx.get_help())
+        flush()
+        raise typer.Exit
 
 
 def _format_parameters(

@@ -116,7 +116,7 @@ def output_error(error: OSError) -> Exception:
     reason = error.strerror or str(error)
     full = error.errno in {errno.ENOSPC, errno.EDQUOT}
     hint = "make room and run again" if full else "check where standard output goes"
-    return PgcdcError(ErrorKind.OUTPUT, f"could not write to standard output: {reason}", hint=hint)
+    return PgcdcError(ErrorKind.OUTPUT, f'could not write "standard output": {reason}', hint=hint)
 
 
 def log_times() -> None:

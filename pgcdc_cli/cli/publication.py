@@ -9,11 +9,11 @@ import typer
 
 from pgcdc_cli.cli.command_tree import Command, examples, new_app, usage_error
 from pgcdc_cli.cli.connection_options import connecting
-from pgcdc_cli.cli.printing import facts, hints, table, write
+from pgcdc_cli.cli.printing import facts, hints, table, warn, write
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 if TYPE_CHECKING:
-    from pgcdc_cli.catalog import Publication, PublishedTable
+    from pgcdc_cli.catalog import Catalog, Publication, PublishedTable
 
 _IDENTIFIER = r'"(?:[^"]|"")+"|[^\W\d][\w$]*'
 _TABLE = re.compile(
@@ -70,6 +70,9 @@ app = new_app(
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The publication's name.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
+_SHOWN = 5
+"""So many tables are warned of by name."""
+
 OPERATIONS = ("insert", "update", "delete", "truncate")
 
 
@@ -78,7 +81,7 @@ OPERATIONS = ("insert", "update", "delete", "truncate")
     cls=Command,
     epilog=examples(
         "pgcdc publication create shop_pub -d shop --all-tables",
-        "pgcdc publication create p -d shop --table 'orders(id, total) WHERE (total > 10)'",
+        "pgcdc publication create p -d shop --table 'orders(id, total) WHERE (id > 1000)'",
     ),
 )
 @connecting
@@ -126,7 +129,18 @@ def create(  # noqa: PLR0913 - a command's options
     refused = "it is the server that refuses it: \\d in psql shows what tables and columns it has"
     with hints({ErrorKind.PUBLICATION: exists, ErrorKind.USAGE: refused}), Catalog(conninfo) as catalog:
         catalog.create_publication(publication)
+        _warn_of_refused(catalog, name)
     write(name)
+
+
+def _warn_of_refused(catalog: "Catalog", name: str) -> None:
+    """Warn of tables that can't be updated any more; it is the source's applications that would meet it."""
+    findings = catalog.refused_changes(name)
+    for finding in findings[:_SHOWN]:
+        warn(finding.message)
+    if findings:
+        more = f"{len(findings) - _SHOWN} more of the kind; " if len(findings) > _SHOWN else ""
+        warn(f"{more}what mends it: pgcdc doctor --publication {name}")
 
 
 def _operations(text: str) -> tuple[str, ...]:
@@ -191,6 +205,7 @@ def alter(  # noqa: PLR0913 - a command's options
     missing = f"see what there is with: pgcdc publication list and pgcdc publication show {name}"
     with hints({ErrorKind.PUBLICATION: missing}), Catalog(conninfo) as catalog:
         catalog.alter_publication(name, change)
+        _warn_of_refused(catalog, name)
 
 
 def _members(name: str, tables: Tables, schemas: Tables) -> "Publication | None":

@@ -357,7 +357,12 @@ def _stream(settings: "StreamSettings", sink: "StreamSink", signals: "Signals") 
     from pgcdc_cli.stream.run import StreamRun
 
     _say(f"starting log streaming at {settings.start_lsn or Lsn(0)} (slot {settings.slot})")
-    StreamRun(settings, sink, RawFormat(), signals, Confirmations(settings.slot)).run()
+    run = StreamRun(settings, sink, RawFormat(), signals, Confirmations(settings.slot))
+    run.run()
+    if signals.stop:
+        _say("received interrupt signal, exiting")
+    else:
+        _say(f"end position {settings.limits.end_lsn} reached at {run.totals.edge_lsn}")
 
 
 class Confirmations:

@@ -169,13 +169,13 @@ def check_source(
     return replace(checkpoint, source=source)
 
 
-def check_gap(slot: str, slot_position: Lsn, end_lsn: Lsn) -> None:
-    """Raise GAP if the slot is beyond `end_lsn`, up to which there is output."""
+def check_gap(slot: str, slot_position: Lsn, end_lsn: Lsn, hint: str | None = None) -> None:
+    """Raise GAP if the slot is beyond `end_lsn`, up to which there is output; `hint` replaces the kind's."""
     if slot_position > end_lsn:
         message = (
             f'could not go on with slot "{slot}": it is at {slot_position}, the output ends at {end_lsn}'
         )
-        raise PgcdcError(ErrorKind.GAP, message)
+        raise PgcdcError(ErrorKind.GAP, message, hint=hint)
 
 
 def _check_identity(ours: StreamSource, theirs: StreamSource) -> None:

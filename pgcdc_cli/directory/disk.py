@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from filelock import FileLock, Timeout
@@ -89,6 +90,8 @@ class Disk:
         """Lock a file against other processes; LOCKED if another holds it."""
         lock = FileLock(path, mode=self._file_mode)
         with _named("lock", path):
+            # FileLock would make the folders that are missing.
+            Path(path).parent.stat()
             try:
                 lock.acquire(timeout=0)
             except Timeout:

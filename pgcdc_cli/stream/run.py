@@ -166,6 +166,7 @@ class StreamRun:
                         options,
                         client_encoding=text.client_encoding,
                     )
+                log.info("streaming initiated")
                 self._start.begun = True
                 level, away = retries.level, retries.connected()
                 if away is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.catalog.table_facts import describe_alone
-from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.errors import ErrorKind, PgcdcError, quoted_list
 from pgcdc_cli.formats.interface import Format
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.sinks.base import Sink
@@ -96,7 +96,7 @@ class SnapshotRun:
             catalog.check_publications(wanted.publications)
             source, position, in_recovery = source_of(session, wanted.publications)
             describe = catalog.describe if settings.use_catalog else describe_alone
-            tables = find_tables(session, wanted, describe, self._warn_of)
+            tables = find_tables(session, wanted, describe, self._refuse)
         self._check_any(tables)
         begun = self._sink.checkpoint
         self._sink.start(source, Lsn(0), None if begun is None else replace(begun, source=source))
@@ -106,14 +106,24 @@ class SnapshotRun:
         snapshot = Snapshot(session, position, text, lambda: self._signals.stop, settings.workers)
         self._write(snapshot, tables, with_xid=settings.with_xid and not in_recovery)
 
-    def _warn_of(self, unmatched: Sequence[str]) -> None:
+    def _refuse(self, unmatched: Sequence[str]) -> None:
+        """Raise USAGE for what --table names in vain, before a row is read; warn of other patterns."""
+        tables = {pattern.text for pattern in self._settings.wanted.selection.tables}
+        if named := [pattern for pattern in unmatched if pattern in tables]:
+            reason = f"nothing matches {quoted_list(named)}"
+            raise PgcdcError(
+                ErrorKind.USAGE, f"could not find a table to read: {reason}", hint=self._no_table
+            )
         for pattern in unmatched:
             log.warning('no table or column that could be read matches "%s"', pattern)
 
+    @property
+    def _no_table(self) -> str:
+        return _NONE_PUBLISHED if self._settings.wanted.publications else _NO_TABLE
+
     def _check_any(self, tables: Sequence[SnapshotTable]) -> None:
         if not tables:
-            hint = _NONE_PUBLISHED if self._settings.wanted.publications else _NO_TABLE
-            raise PgcdcError(ErrorKind.USAGE, "could not find a table to read", hint=hint)
+            raise PgcdcError(ErrorKind.USAGE, "could not find a table to read", hint=self._no_table)
         self.rows = Counter({table.schema.display: 0 for table in tables})
 
     def _write(self, snapshot: Snapshot, tables: Sequence[SnapshotTable], *, with_xid: bool) -> None:

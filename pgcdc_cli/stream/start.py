@@ -26,6 +26,9 @@ _START_AT_SLOT = "leave out -I/--startpos to start where the slot is"
 _STANDBY_BEHIND = "run again when it has caught up with the primary"
 _NO_TABLE = "see what there is with: pgcdc publication show; a table that is to come must be published first"
 _LOST_WITH_SLOT = "what changed since is lost with it: --create-slot --accept-gap goes on without that"
+# Without a checkpoint another run knows of no gap.
+_LOST_UNCHECKED = "changes in between are lost: start it again to go on without them"
+_LOST_UNCHECKED_WITH_SLOT = "what changed since is lost with it: --create-slot goes on without that"
 _SLOT_IN_USE = "leave out --create-slot: there is a checkpoint, and the slot has what follows it"
 _NO_SNAPSHOT = "drop it, and the snapshot makes it anew: pgcdc slot drop {}; or go without: --snapshot never"
 _UNFINISHED = "go on with --snapshot initial, which begins it anew; or write to another place"
@@ -126,7 +129,8 @@ class RunStart:
         self._checked(source, Lsn(0), connection)
         self._check_log_end(log_end, in_recovery=connection.in_recovery)
         if not self._settings.create_slot:
-            error.hint = _LOST_WITH_SLOT
+            known = self._sink.checkpoint is not None
+            error.hint = _LOST_WITH_SLOT if known else _LOST_UNCHECKED_WITH_SLOT
 
     def _makes_way(self, connection: ReplicationConnection) -> bool:
         """Is the slot to be made with a snapshot? One that a run left which ended right then is dropped.
@@ -208,7 +212,7 @@ class RunStart:
                 history=lambda: connection.timeline_history(source.timeline),
             )
         if self._done and not settings.accept_gap:
-            check_gap(settings.slot, position, self._done)
+            check_gap(settings.slot, position, self._done, _LOST_UNCHECKED)
         return None
 
     def _check_log_end(self, log_end: Lsn, *, in_recovery: bool) -> None:

@@ -3,8 +3,10 @@
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
+from processes import PGCDC
 
 from pgcdc_cli.errors import ErrorKind
 
@@ -216,3 +218,24 @@ def test_a_demo_that_fails_shows_what_was_printed_last():
     )
     assert ran.returncode == 14
     assert ran.stderr.splitlines()[-3] == "      words of a command"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "program", "status"),
+    [
+        (["--help"], "pgcdc", 9),
+        (["help", "stream"], "pgcdc", 9),
+        (["slot", "-?"], "pgcdc", 9),
+        (["stream", "--help"], "pgcdc", 9),
+        (["--version"], "pgcdc", 9),
+        (["recvlogical", "--help"], "pgcdc recvlogical", 1),
+    ],
+)
+def test_help_that_finds_no_room_is_an_error_of_output(arguments, program, status):
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(
+            [*PGCDC, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    error, hint = ran.stderr.splitlines()
+    assert (ran.returncode, hint.removeprefix(f"{program}: ")) == (status, "hint: make room and run again")
+    assert error == f'{program}: error: could not write "standard output": No space left on device'

@@ -2,6 +2,7 @@
 
 import json
 
+import psycopg
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -263,3 +264,40 @@ def test_alter_of_no_publication_or_of_nothing(shop, pgcdc):
         "hint: see what there is with: pgcdc publication list and pgcdc publication show nix",
     )
     assert pgcdc("publication", "alter", "nix", "-d", shop.uri).status == 2
+
+
+def refusal(table, why):
+    return f'pgcdc: warning: updates and deletes of table "{table}" fail on the source: {why}\n'
+
+
+DOCTOR = "pgcdc: warning: what mends it: pgcdc doctor --publication p\n"
+
+
+def test_a_column_list_without_the_key_is_warned_of(shop, pgcdc):
+    shop.execute("INSERT INTO orders VALUES (1, 2, 'a')")
+    ran = pgcdc("publication", "create", "p", "-d", shop.uri, "--table", "orders(total, note)")
+    why = 'publication "p" has a column list for it, without id'
+    assert (ran.status, ran.out, ran.err) == (0, "p\n", refusal("public.orders", why) + DOCTOR)
+    with pytest.raises(psycopg.errors.InvalidColumnReference):
+        shop.execute("UPDATE orders SET total = 3")
+
+
+def test_what_lets_no_update_fail_is_not_warned_of(shop, pgcdc):
+    create(pgcdc, shop, "--table", "orders(total)", "--operations", "insert")
+    shop.execute("INSERT INTO orders VALUES (1, 2, 'a'); UPDATE orders SET total = 3")
+
+
+def test_an_alteration_that_lets_updates_fail_is_warned_of(shop, pgcdc):
+    create(pgcdc, shop, "--table", "orders")
+    ran = pgcdc("publication", "alter", "p", "-d", shop.uri, "--set-table", "orders WHERE (total > 1)")
+    why = 'the row filter of publication "p" looks at total, outside the replica identity'
+    assert (ran.status, ran.err) == (0, refusal("public.orders", why) + DOCTOR)
+
+
+def test_of_many_tables_some_are_named(shop, pgcdc):
+    for number in range(7):
+        shop.execute(f"CREATE TABLE keyless{number} (a int)")
+    ran = pgcdc("publication", "create", "p", "-d", shop.uri, "--all-tables")
+    *named, last = ran.err.splitlines(keepends=True)
+    assert named == [refusal(f"public.keyless{n}", "it has no replica identity") for n in range(5)]
+    assert last == "pgcdc: warning: 2 more of the kind; what mends it: pgcdc doctor --publication p\n"

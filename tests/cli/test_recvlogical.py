@@ -332,6 +332,8 @@ def test_after_a_lost_connection_nothing_comes_twice(node, tmp_path):
     assert marks_in(out) == [1, 2, 3, 4, 5]
     assert re.search(r"^pg_recvlogical: warning: could not .*; trying again$", said, re.MULTILINE)
     assert re.search(rf"^pg_recvlogical: confirming write up to .* \(slot {slot}\)$", said, re.MULTILINE)
+    assert said.count("\npg_recvlogical: streaming initiated\n") == 2
+    assert said.endswith("\npg_recvlogical: received interrupt signal, exiting\n")
 
 
 @VERSIONS
@@ -495,3 +497,39 @@ def test_who_waits_for_a_slot_goes_on_where_the_one_before_ended(node, tmp_path)
             node.insert(2, 2)
             wait_until(lambda: marks_in(tmp_path / "second") or second.poll())
             assert (marks_in(tmp_path / "second"), second.poll()) == ([2], None)
+
+
+@pytest.mark.parametrize("version", [18])
+@BOTH
+def test_verbose_tells_of_start_and_end(node, whose):
+    slot = node.created()
+    node.insert(1, 3)
+    end = node.end()
+    ran = node.run("-S", slot, "--start", *node.options, "-n", "-v", "-f", "-", "-E", end, whose=whose)
+    said = [line.removeprefix("pg_recvlogical: ") for line in ran.stderr.decode().splitlines()]
+    # The server's version decides whether a zero stands before the second half.
+    assert re.fullmatch(rf"starting log streaming at 0/0+ \(slot {slot}\)", said[0])
+    assert said[1] == "streaming initiated"
+    confirming = r"confirming write up to \w+/\w+, flush to \w+/\w+ \(slot .*\)"
+    assert any(re.fullmatch(confirming, line) for line in said[2:])
+    assert any(re.match(r"end position \w+/\w+ reached ", line) for line in said[2:])
+
+
+@pytest.mark.parametrize("version", [18])
+def test_the_hint_on_a_gap_names_no_option_of_another_command(node, tmp_path):
+    slot, out = node.created(), tmp_path / "out"
+    with node.following(slot, "-f", out, "-F", 1, "-s", 1) as process:
+        node.insert(1, 1)
+        wait_until(lambda: marks_in(out) == [1])
+        process.send_signal(signal.SIGSTOP)
+        node.database.execute("SELECT pg_terminate_backend(%s)", (node.slot(slot, "active_pid"),))
+        wait_until(lambda: not node.slot(slot, "active"))
+        node.insert(2, 2)
+        node.database.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", (slot,))
+        process.send_signal(signal.SIGCONT)
+        said = process.stderr.read().splitlines()
+        assert process.wait(30) == 1
+    assert re.match(f'pg_recvlogical: error: could not go on with slot "{slot}": it is at ', said[-2])
+    assert (
+        said[-1] == "pg_recvlogical: hint: changes in between are lost: start it again to go on without them"
+    )

@@ -287,7 +287,7 @@ def test_a_full_disk_is_said(stream, tmp_path):
         )
     assert ran.returncode == 9
     assert ran.stderr == (
-        "pgcdc: error: could not write to standard output: No space left on device\n"
+        'pgcdc: error: could not write "standard output": No space left on device\n'
         "hint: make room and run again\n"
     )
 
@@ -301,7 +301,7 @@ def test_output_that_cant_be_written_needs_no_room(stream, tmp_path):
         )
     assert ran.returncode == 9
     assert ran.stderr == (
-        "pgcdc: error: could not write to standard output: Bad file descriptor\n"
+        'pgcdc: error: could not write "standard output": Bad file descriptor\n'
         "hint: check where standard output goes\n"
     )
 

@@ -302,3 +302,32 @@ def test_what_does_not_go_together(arguments, reason):
     ended = run("host=/nowhere dbname=never_asked", *arguments.split())
     assert (ended.returncode, ended.stdout) == (2, "")
     assert reason in ended.stderr
+
+
+@pytest.mark.parametrize("source", [[], ["--publication", "pub"]], ids=["all", "published"])
+def test_a_table_that_is_missing_is_refused_before_anything_is_written(source, shop18, tmp_path):
+    """It can't come later, as in a stream; and what is written can't be added to."""
+    out = tmp_path / "out"
+    given = [*source, "--table", "public.t", "--table", "public.missing", "--table", "nowhere.*"]
+    ended = run(shop18.uri, *given, "-D", out)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    first, hint, *more = ended.stderr.splitlines()
+    reason = 'nothing matches "public.missing", "nowhere.*"'
+    assert (first, more) == (f"pgcdc: error: could not find a table to read: {reason}", [])
+    assert hint.startswith("hint: ")
+    assert run(shop18.uri, *source, "--table", "public.t", "-D", out).returncode == 0
+
+
+def test_an_excluded_table_that_is_missing_is_a_warning(shop18, tmp_path):
+    ended = run(shop18.uri, *PUB, "--exclude-table", "public.missing", "-D", tmp_path / "out")
+    assert ended.returncode == 0
+    assert ended.stderr == 'pgcdc: warning: no table or column that could be read matches "public.missing"\n'
+
+
+@pytest.mark.parametrize("asked", ["snapshot --table a.b", "stream -S s --publication p"])
+def test_a_file_in_a_folder_that_is_missing_is_refused(asked, tmp_path):
+    words = [*asked.split(), "-d", "host=/nowhere dbname=never_asked", "-f", "no/such/out"]
+    ended = subprocess.run([*PGCDC, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 9
+    assert 'error: could not lock "no/such/out.lock": No such file or directory\n' in ended.stderr
+    assert list(tmp_path.iterdir()) == []

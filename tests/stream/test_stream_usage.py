@@ -37,6 +37,10 @@ OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
         ("--spool-limit 0", '--spool-limit: "0" is less than a byte'),
         ("-o novalue", '-o: "novalue" is not NAME=VALUE'),
         ("-o =value", '-o: "=value" is not NAME=VALUE'),
+        (
+            "--format wal2json --wal2json-option include-xids",
+            '--wal2json-option: "include-xids" is not NAME=VALUE',
+        ),
         ("-o streaming=on", "-o streaming: use --streaming"),
         ("-o binary=true", "-o binary: use --binary"),
         ("--wal2json-option include-xids=on", "--wal2json-option goes with --format wal2json"),

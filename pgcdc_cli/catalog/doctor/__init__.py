@@ -7,7 +7,7 @@ from pgcdc_cli.catalog.doctor.finding import Finding, Level, Setup
 from pgcdc_cli.catalog.server import Session
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
-__all__ = ["CHECKS", "Finding", "Level", "diagnose"]
+__all__ = ["CHECKS", "Finding", "Level", "diagnose", "refused_changes"]
 
 CHECKS: tuple[Callable[[Setup], Iterator[Finding]], ...] = (
     server_checks.server_version,
@@ -42,6 +42,11 @@ def diagnose(session: Session, slot: str | None, publications: Sequence[str]) ->
     """Make every check; what the role may not look at is a finding, too. Raises PgcdcError for the rest."""
     setup = Setup(session, slot, publications)
     return [finding for check in CHECKS for finding in _findings(check, setup)]
+
+
+def refused_changes(session: Session, publication: str) -> list[Finding]:
+    """Look only for what lets the server refuse updates and deletes of its tables."""
+    return _findings(publication_checks.replica_identity, Setup(session, None, [publication]))
 
 
 def _findings(check: Callable[[Setup], Iterator[Finding]], setup: Setup) -> list[Finding]:
