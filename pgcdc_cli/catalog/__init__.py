@@ -19,7 +19,7 @@ from pgcdc_cli.catalog.publications import (
     set_statement,
 )
 from pgcdc_cli.catalog.server import ServerFacts, Session, create_grant, grants, read_facts
-from pgcdc_cli.catalog.slots import Slot, advance_slot, copy_slot, read_slots
+from pgcdc_cli.catalog.slots import Slot, advance_slot, copy_slot, log_end, read_slots
 from pgcdc_cli.catalog.table_facts import describe
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError, nearest, quoted_list
@@ -91,6 +91,10 @@ class Catalog:
         """Find a slot."""
         found = read_slots(self._session, name)
         return found[0] if found else None
+
+    def log_end(self) -> Lsn:
+        """Ask how far the log is written, if not yet on disk; on a standby, how far it is replayed."""
+        return log_end(self._session)
 
     def advance_slot(self, name: str, position: Lsn | None) -> Lsn:
         """Move a slot forward, None for the end of the log; give where it is now: not beyond that end."""
