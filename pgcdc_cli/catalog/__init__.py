@@ -1,6 +1,7 @@
 """What the server's catalogs say: tables, slots, publications, and what a stream depends on."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Self
 
 from pgcdc_cli.catalog.doctor import Finding, diagnose
@@ -18,7 +19,7 @@ from pgcdc_cli.catalog.publications import (
     read_tables,
     set_statement,
 )
-from pgcdc_cli.catalog.server import ServerFacts, Session, create_grant, grants, read_facts
+from pgcdc_cli.catalog.server import ServerFacts, Session, Waiting, create_grant, grants, read_facts
 from pgcdc_cli.catalog.slots import Slot, advance_slot, copy_slot, log_end, read_slots
 from pgcdc_cli.catalog.table_facts import describe
 from pgcdc_cli.changes.table import TableSchema
@@ -35,11 +36,12 @@ __all__ = ["OPERATIONS", "Alteration", "Catalog", "Publication", "PublishedTable
 class Catalog:
     """The catalogs of one database, asked over one ordinary connection.
 
-    It is opened when first needed, and again when it was lost. Every method raises PgcdcError.
+    It is opened when first needed, and again when it was lost. Every method raises PgcdcError. All waits for
+    the server are `waiting()`.
     """
 
-    def __init__(self, conninfo: str) -> None:
-        self._session = Session(conninfo)
+    def __init__(self, conninfo: str, waiting: Waiting = nullcontext) -> None:
+        self._session = Session(conninfo, waiting)
 
     def turn_to(self, conninfo: str) -> None:
         """Ask there from now on, such as at the very server that streams: `conninfo` may name several."""
