@@ -1,5 +1,16 @@
-"""`python -m pgcdc_cli` is `pgcdc`."""
+"""The console script; `python -m pgcdc_cli` is `pgcdc`, too."""
 
-from pgcdc_cli.cli.app import main
+import signal
 
-main()
+
+def main() -> None:
+    """Be `pgcdc`. INT ends it without a traceback also while Python imports the rest."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from pgcdc_cli.cli import app  # noqa: PLC0415 - it is what takes long
+
+    app.main()
+
+
+if __name__ == "__main__":
+    main()

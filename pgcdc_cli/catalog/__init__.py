@@ -1,6 +1,7 @@
 """What the server's catalogs say: tables, slots, publications, and what a stream depends on."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Self
 
 import psycopg
@@ -20,8 +21,8 @@ from pgcdc_cli.catalog.publications import (
     read_tables,
     set_statement,
 )
-from pgcdc_cli.catalog.server import ServerFacts, Session, create_grant, grants, read_facts
-from pgcdc_cli.catalog.slots import Slot, advance_slot, copy_slot, read_slots
+from pgcdc_cli.catalog.server import ServerFacts, Session, Waiting, create_grant, grants, read_facts
+from pgcdc_cli.catalog.slots import Slot, advance_slot, copy_slot, log_end, read_slots
 from pgcdc_cli.catalog.table_facts import describe
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError, nearest, quoted_list
@@ -37,11 +38,12 @@ __all__ = ["OPERATIONS", "Alteration", "Catalog", "Publication", "PublishedTable
 class Catalog:
     """The catalogs of one database, asked over one ordinary connection.
 
-    It is opened when first needed, and again when it was lost. Every method raises PgcdcError.
+    It is opened when first needed, and again when it was lost. Every method raises PgcdcError. All waits for
+    the server are `waiting()`.
     """
 
-    def __init__(self, conninfo: str) -> None:
-        self._session = Session(conninfo)
+    def __init__(self, conninfo: str, waiting: Waiting = nullcontext) -> None:
+        self._session = Session(conninfo, waiting)
 
     def turn_to(self, conninfo: str) -> None:
         """Ask there from now on, such as at the very server that streams: `conninfo` may name several."""
@@ -93,6 +95,10 @@ class Catalog:
         """Find a slot."""
         found = read_slots(self._session, name)
         return found[0] if found else None
+
+    def log_end(self) -> Lsn:
+        """Ask how far the log is written, if not yet on disk; on a standby, how far it is replayed."""
+        return log_end(self._session)
 
     def advance_slot(self, name: str, position: Lsn | None) -> Lsn:
         """Move a slot forward, None for the end of the log; give where it is now: not beyond that end."""

@@ -1,7 +1,7 @@
 """The connection that the catalog asks over, and what a stream depends on: version, settings and rights."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,19 @@ from psycopg import sql
 from pgcdc_cli.replication.session import Kinds, SessionConnection, ask, connect, server_failure
 from pgcdc_cli.types.database_text import DatabaseText
 
+Waiting = Callable[[], AbstractContextManager[None]]
+"""What is around a wait for a server, such as what lets a signal end it."""
+
 
 class Session:
-    """An autocommit connection that is opened when first used, and again when it was lost."""
+    """An autocommit connection that is opened when first used, and again when it was lost.
 
-    def __init__(self, conninfo: str) -> None:
+    All waits for the server are `waiting()`.
+    """
+
+    def __init__(self, conninfo: str, waiting: Waiting = nullcontext) -> None:
         self._conninfo = conninfo
+        self._waiting = waiting
         self._connection: SessionConnection | None = None
 
     def turn_to(self, conninfo: str) -> None:
@@ -39,7 +46,8 @@ class Session:
         """
         reused = self._connection is not None and not self._connection.closed
         try:
-            return ask(self._open(), query, parameters, text)
+            with self._waiting():
+                return ask(self._open(), query, parameters, text)
         except psycopg.Error as error:
             if reused and self._connection is not None and self._connection.closed:
                 return self.ask(query, parameters, doing, text)
@@ -60,7 +68,8 @@ class Session:
     def run(self, statement: sql.Composable, doing: str, kinds: Kinds) -> None:
         """Execute a statement without a result; `kinds` are the kinds of error that it alone has."""
         try:
-            self._open().execute(statement.as_string().encode())
+            with self._waiting():
+                self._open().execute(statement.as_string().encode())
         except psycopg.Error as error:
             raise server_failure(doing, error, kinds) from error
 

@@ -52,6 +52,13 @@ def read_slots(session: Session, name: str | None) -> list[Slot]:
     return [_slot(*row) for row in rows]
 
 
+def log_end(session: Session) -> Lsn:
+    """Ask how far the log is written, if not yet on disk; on a standby, how far it is replayed."""
+    query = _LOG_END.replace("pg_current_wal_lsn", "pg_current_wal_insert_lsn")
+    [(end,)] = session.ask(f"SELECT ({query})::text", {}, "read the end of the server's log")
+    return Lsn.parse(end)
+
+
 def advance_slot(session: Session, name: str, position: Lsn | None) -> Lsn:
     """Move a slot forward, None for the end of the log; give where it is now: not beyond that end."""
     target = _LOG_END if position is None else "%(position)s::pg_lsn"

@@ -268,6 +268,7 @@ def run(arguments: list[str], program: str = PROGRAM) -> int:
     _log_to_stderr()
     talk.program = PROGRAM
     try:
+        _heed_interrupts()
         if program == recvlogical.PROGRAM:
             status = _invoke(root_command().commands["recvlogical"], program, arguments)
         elif arguments[:1] == [completion.COMMAND]:
@@ -286,6 +287,12 @@ def run(arguments: list[str], program: str = PROGRAM) -> int:
     except Exception as error:  # noqa: BLE001 - whatever it is, a user gets one line
         status = fail(_argument_error(error, arguments) or _unexpected(error))
     return status
+
+
+def _heed_interrupts() -> None:
+    """Let SIGINT be a KeyboardInterrupt again; it stays ignored where whoever started us has it so."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _stand_in_for_closed_streams() -> None:

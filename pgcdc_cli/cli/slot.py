@@ -182,7 +182,8 @@ def advance(
 ) -> None:
     """Move a slot forward, past changes that nobody will get any more.
 
-    Prints its name and where it is now. A directory that was streamed from it meets a gap.
+    Prints its name and where it is now. A directory that was streamed from it meets a gap. A position that
+    the server's log hasn't come to is refused.
     """
     from pgcdc_cli.catalog import Catalog
 
@@ -194,10 +195,18 @@ def advance(
             f'could not advance slot "{name}" to {target}: it is at {at} already',
             hint="a slot goes forward only: what is confirmed may be gone",
         )
-    if not yes:
-        _ask(f'Skip the changes of slot "{name}" from {at} to {to} for ever? [y/N] ')
     in_use = {ErrorKind.SLOT_ACTIVE: f"end what reads it: pgcdc slot show {name} tells"}
     with hints(in_use), Catalog(conninfo) as catalog:
+        end = catalog.log_end()
+        if target is not None and target > end:
+            # The server would go to its end without a word, and that for ever.
+            raise PgcdcError(
+                ErrorKind.USAGE,
+                f'could not advance slot "{name}" to {target}: the server\'s log ends before that, at {end}',
+                hint="--to now goes to its end",
+            )
+        if not yes:
+            _ask(f'Skip the changes of slot "{name}" from {at} to {to} for ever? [y/N] ')
         write(f"{name} {catalog.advance_slot(name, target)}")
 
 

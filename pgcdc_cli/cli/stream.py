@@ -299,7 +299,7 @@ def _run(
         progress(totals)
         metrics(totals)
 
-    run = StreamRun(settings, sink_for(target, encoding), encoding, signals, report)
+    run = StreamRun(settings, sink_for(target, encoding, lambda: signals.stop), encoding, signals, report)
     with metrics.open(), _timed(signals, settings.limits.max_time):
         carry_out(run, signals, progress)
 

@@ -308,9 +308,15 @@ def _debezium(target: StreamTarget, config: "ConnectorConfig") -> "Format":
 
 
 def sink_for(
-    target: StreamTarget, encoding: "Format | RawFormat", more: "Mapping[str, str] | None" = None
+    target: StreamTarget,
+    encoding: "Format | RawFormat",
+    ends: "Callable[[], bool]",
+    more: "Mapping[str, str] | None" = None,
 ) -> "Sink":
-    """Make the sink, as yet unopened. `more` are options that the checkpoint has to hold, too."""
+    """Make the sink, as yet unopened. `more` are options that the checkpoint has to hold, too.
+
+    `ends` says whether the run was asked to end.
+    """
     from pgcdc_cli.directory.disk import Disk
     from pgcdc_cli.sinks.base import SinkSettings
     from pgcdc_cli.sinks.directory_sink import directory_sink
@@ -337,6 +343,7 @@ def sink_for(
         rotate_size=target.rotate_size,
         rotate_interval=target.rotate_interval,
         on_segment=target.on_segment,
+        ends=ends,
     )
     disk = Disk(target.file_mode)
     if target.directory is not None:

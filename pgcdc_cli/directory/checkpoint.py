@@ -18,7 +18,7 @@ from typing import cast, get_args
 from pgcdc_cli.changes.slice import LastCommit, Prepared, ResnapshotStage, RowKey, TableRead, TableResnapshot
 from pgcdc_cli.directory.disk import Disk, damaged
 from pgcdc_cli.directory.json_fields import JsonFields, dump, load
-from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.errors import ErrorKind, PgcdcError, nearest
 from pgcdc_cli.lsn import Lsn
 
 FORMAT_VERSION = 1
@@ -185,10 +185,13 @@ def _check_identity(ours: StreamSource, theirs: StreamSource) -> None:
     for what, old, new in (
         ("system identifier", ours.system_id, theirs.system_id),
         ("database", ours.database, theirs.database),
-        ("slot", ours.slot, theirs.slot),
     ):
         if old != new:
             raise _changed(what, old, new)
+    if ours.slot != theirs.slot:
+        meant = f"did you mean -S {ours.slot}; or " if nearest(theirs.slot, [ours.slot]) else ""
+        hint = meant + ErrorKind.SOURCE_CHANGED.rule.hint
+        raise _changed("slot", ours.slot, theirs.slot, hint=hint)
 
 
 def _check_timeline(

@@ -7,15 +7,18 @@ language, and then `PQping` tells a server that refuses us from one that isn't t
 
 import json
 import re
+import select
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Literal
 
 import psycopg
-from psycopg import errors, sql
-from psycopg.abc import Buffer
+from psycopg import errors, sql, waiting
+from psycopg.abc import RV, Buffer, PQGen
 from psycopg.adapt import AdaptersMap, Loader
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import PGconn, Ping, TransactionStatus
+from psycopg.rows import Row
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError, mask
 from pgcdc_cli.types.database_text import DatabaseText
@@ -65,6 +68,12 @@ A minute is how long walsender and standby wait for each other, too (`wal_sender
 """
 
 _NAME: dict[str, str | int | None] = {"fallback_application_name": "pgcdc"}
+
+_LOOK = 0.1
+"""Seconds after which a wait for the server has Python handle signals."""
+
+_PATIENCE = 0.8
+"""Seconds, once for the request to cancel and once for the answer, that a signal waits for the server."""
 
 _TOO_MANY_PORTS = "," * 999
 
@@ -193,6 +202,25 @@ _PINGS = {
 }
 
 
+class _SignalledConnection(psycopg.Connection[Row]):
+    """One whose wait a signal ends: cancelled and closed, also where a frozen server says nothing."""
+
+    def wait(self, gen: PQGen[RV], interval: float = _LOOK, timeout: float | None = None) -> RV:
+        limit = {} if timeout is None else {"timeout": timeout}
+        try:
+            return waiting.wait(gen, self.pgconn.socket, interval=interval, **limit)
+        except KeyboardInterrupt:
+            if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
+                with suppress(psycopg.Error):
+                    self.cancel_safe(timeout=_PATIENCE)
+                    # What it began, such as a slot, is gone once it answers.
+                    answer = select.poll()
+                    answer.register(self.pgconn.socket, select.POLLIN)
+                    answer.poll(_PATIENCE * 1000)
+                self.pgconn.finish()
+            raise
+
+
 def connect(conninfo: str, *, replication: bool = False, kind: SessionKind = "fixed") -> SessionConnection:
     """Connect, with everything libpq knows (several hosts, service and password files, PG* variables).
 
@@ -208,7 +236,7 @@ def connect(conninfo: str, *, replication: bool = False, kind: SessionKind = "fi
         given.pop("replication", None)
         conninfo = _with_timeouts(make_conninfo("", **_NAME | given))
         whole = make_conninfo(conninfo, **parameters)
-        connection = psycopg.connect(whole, autocommit=True, cursor_factory=psycopg.ClientCursor)
+        connection = _SignalledConnection.connect(whole, autocommit=True, cursor_factory=psycopg.ClientCursor)
     except psycopg.Error as error:
         raise connect_failure(conninfo, error) from error
     try:

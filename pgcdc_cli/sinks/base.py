@@ -1,6 +1,6 @@
 """What the stream loop asks of every sink, and how sinks are set up."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,7 +19,8 @@ class SinkSettings:
     transactions that aren't committed may take, None for any size.
 
     `rotate_size` (over all files) and `rotate_interval` (since the first row) say when a directory begins a
-    new segment, None for no such limit. `on_segment` is the command that each finished segment is handed to.
+    new segment, None for no such limit. `on_segment` is the command that each finished segment is handed to;
+    `ends` says whether the run was asked to end meanwhile.
 
     `options` says what else decides over the content of lines (filters, how numeric is written): a checkpoint
     that was made with others is refused.
@@ -32,6 +33,7 @@ class SinkSettings:
     rotate_size: int | None = None
     rotate_interval: float | None = None
     on_segment: str | None = None
+    ends: Callable[[], bool] = field(default=lambda: False)
 
 
 EAGER_PACE = 0.002

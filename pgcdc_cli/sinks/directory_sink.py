@@ -42,7 +42,7 @@ class SegmentDirectory:
         self._files = outputs.files
         self._full_size = settings.rotate_size
         command = settings.on_segment
-        self._command = None if command is None else SegmentCommand(outputs.files, command)
+        self._command = None if command is None else SegmentCommand(outputs.files, command, settings.ends)
         self._schemas = SchemaFiles(self._files)
         self._folders: dict[tuple[str, str], str] = {}
         self._names = TableFolders(())

@@ -4,9 +4,11 @@ A file beside the manifest says up to which segment it succeeded. It is written 
 so that a run which is killed meanwhile hands the segment over again.
 """
 
+import logging
 import os
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from pgcdc_cli.directory import manifest
 from pgcdc_cli.directory.disk import OpenFiles, damaged
@@ -15,18 +17,26 @@ from pgcdc_cli.directory.json_fields import JsonFields, dump, load
 from pgcdc_cli.directory.manifest import Segment
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
+log = logging.getLogger("pgcdc")
+
 _FORMAT_VERSION = 1
+
+_LOOK = 1.0
+"""Seconds between looks whether the run is to end: a command that ends sooner needs no word."""
 
 
 class SegmentCommand:
     """A command for `/bin/sh`, run with the manifest's line of a segment on standard input.
 
-    Its environment has `PGCDC_DIRECTORY`, to which the paths in that line are relative.
+    Its environment has `PGCDC_DIRECTORY`, to which the paths in that line are relative. `ends`: the run was
+    asked to end. Then the command is waited for all the same, and a warning says so.
     """
 
-    def __init__(self, files: OpenFiles, command: str) -> None:
+    def __init__(self, files: OpenFiles, command: str, ends: Callable[[], bool]) -> None:
         self._files = files
         self._command = command
+        self._ends = ends
+        self._said = False
         self._path = files.full(HANDED_OVER)
 
     def catch_up(self) -> None:
@@ -51,15 +61,15 @@ class SegmentCommand:
             self._write(segment.segment)
 
     def _run(self, segment: Segment) -> None:
-        ended = subprocess.run(  # noqa: S602 - the command is the user's own
+        with subprocess.Popen(  # noqa: S602 - the command is the user's own
             self._command,
             shell=True,
-            input=manifest.encode_segment(segment).encode(),
+            stdin=subprocess.PIPE,
             env={**os.environ, "PGCDC_DIRECTORY": os.path.abspath(self._files.root)},  # noqa: PTH100 - a text
             # A signal from the terminal is for us, who wait for the command and then end.
             process_group=0,
-            check=False,
-        ).returncode
+        ) as process:
+            ended = self._wait(process, segment)
         if ended:
             how = f"signal {-ended} ended it" if ended < 0 else f"its exit status was {ended}"
             raise PgcdcError(
@@ -67,6 +77,20 @@ class SegmentCommand:
                 f'could not hand over segment {segment.segment} to "{self._command}": {how}',
                 hint="nothing is lost: the next run begins with handing over this segment",
             )
+
+    def _wait(self, process: "subprocess.Popen[bytes]", segment: Segment) -> int:
+        line: bytes | None = manifest.encode_segment(segment).encode()
+        while process.returncode is None:
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(line, timeout=_LOOK)
+            line = None
+            if process.returncode is None and self._ends() and not self._said:
+                self._said = True
+                log.warning(
+                    'waiting for "%s", which has segment %d; a second signal ends this at once',
+                    *(self._command, segment.segment),
+                )
+        return process.returncode
 
     def _read(self) -> int | None:
         if self._files.stat(HANDED_OVER) is None:

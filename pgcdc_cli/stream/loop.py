@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 
 from pgcdc_cli.changes.slice import Edge
@@ -107,9 +108,10 @@ class StreamLoop:
         self._writer.last_data = time.monotonic()
         while not (encoder.ended or self._must_end() or self._end_is_reached(encoder)):
             received = receiver.receive()
-            if not received.empty and not self._follows(follow_timeline):
+            if not received.empty and not self._waits(follow_timeline):
                 break
-            self._write(received, connection, encoder)
+            if not self._waits(partial(self._write, received, connection, encoder)):
+                break
             if received.closed:
                 raise PgcdcError(ErrorKind.CONNECTION, "could not go on: the server ended the stream")
             self._checkpoint_if_due(encoder)
@@ -124,10 +126,10 @@ class StreamLoop:
         totals.edge_lsn, totals.durable_lsn = self._sink.edge.lsn, self._sink.durable_lsn
         connection.confirm(totals.edge_lsn, totals.durable_lsn)
 
-    def _follows(self, follow_timeline: Callable[[], None]) -> bool:
-        """Say whether what came may be written; not where the run is to end before that is known."""
+    def _waits(self, do: Callable[[], None]) -> bool:
+        """Do what may have to wait for the server; false where the run is to end before that is done."""
         try:
-            follow_timeline()
+            do()
         except KeyboardInterrupt:
             if not self._signals.ends:
                 raise

@@ -58,7 +58,7 @@ class StreamRun:
         self._encoding = encoding
         self._signals = signals
         self._report = report
-        self._catalog = Catalog(settings.conninfo)
+        self._catalog = Catalog(settings.conninfo, signals.interruptible)
         self._end = RunEnd(settings.limits)
         self._writer = SliceWriter(sink, signals)
         self._start = RunStart(settings, sink, self._catalog, signals, decodes=encoding.decodes)

@@ -116,13 +116,13 @@ class Signals:
     @contextmanager
     def interruptible(self) -> Iterator[None]:
         """Wait for a server, which may take for ever. KeyboardInterrupt if there was reason for it before."""
-        self.waiting = True
+        waited, self.waiting = self.waiting, True
         try:
             if self.ends:
                 raise KeyboardInterrupt
             yield
         finally:
-            self.waiting = False
+            self.waiting = waited
 
 
 @dataclass(slots=True)

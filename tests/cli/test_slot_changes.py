@@ -48,6 +48,20 @@ def test_advance_never_goes_back(database, refused, slot):
     )
 
 
+def test_advance_goes_nowhere_for_a_position_beyond_the_log(database, pgcdc, slot):
+    at = confirmed(database, slot)
+    ran = pgcdc("slot", "advance", slot, "-d", database.uri, "--to", "FFFF/0", "--yes")
+    error, hint = ran.err.splitlines()
+    reason, _, end = error.rpartition(" ")
+    assert (ran.status, ran.out) == (2, "")
+    assert reason == (
+        f'pgcdc: error: could not advance slot "{slot}" to FFFF/0: the server\'s log ends before that, at'
+    )
+    assert hint == "hint: --to now goes to its end"
+    assert Lsn.parse(at) < Lsn.parse(end) <= Lsn.parse(log_end(database))
+    assert confirmed(database, slot) == at
+
+
 def test_advance_without_a_terminal_wants_to_be_told(database, refused, slot):
     at = confirmed(database, slot)
     refused(

@@ -93,6 +93,26 @@ def test_whoever_starts_us_with_sigchld_ignored_hides_no_failure(source, tmp_pat
     assert "its exit status was 3" in failed.stderr
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_says_that_the_command_is_waited_for_and_the_second_ends_at_once(
+    source, follow, tmp_path, number
+):
+    slot, out = source.create_slot(), tmp_path / "out"
+    insert(source, 1, 1)
+    command = f"{APPEND}; echo $$ >$PGCDC_DIRECTORY/../pid; exec >/dev/null 2>&1 sleep 600"
+    more = ("-D", str(out), "--on-segment", command, "--rotate-interval", "0.1s")
+    following = follow(source.uri, slot, out, *more)
+    pid = int(wait_until(lambda: (path := tmp_path / "pid").exists() and path.read_text().strip()))
+    try:
+        following.process.send_signal(number)
+        said = following.process.stderr.readline()
+        waiting = f'waiting for "{command}", which has segment 1; a second signal ends this at once'
+        assert said.endswith(f"pgcdc: warning: {waiting}\n")
+        assert following.stop(number) == (-number, "")
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
 def test_a_segment_is_handed_over_again_after_a_kill(source, follow, handed, tmp_path):
     slot, out = source.create_slot(), tmp_path / "out"
     insert(source, 1, 1)

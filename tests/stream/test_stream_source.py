@@ -19,13 +19,24 @@ RESTORE = "restore the file from a copy, or start over with an empty directory a
 
 def test_a_checkpoint_of_another_slot(source, written):
     slot, out = written
-    another = source.create_slot()
+    another = source.create_slot(f"orders_of_the_mail_order_house_{slot[-4:]}")
     before = position(source, slot), position(source, another)
     refused(
         stream(source.uri, another, "-D", str(out), *NOW), 13,
         f"go on from the checkpoint: it is of slot {slot}, not {another}", OTHER_PLACE,
     )  # fmt: skip
     assert (position(source, slot), position(source, another)) == before
+    assert delivers(source.uri, slot, out) == [1, 2]
+
+
+def test_a_checkpoint_of_a_slot_whose_name_is_mistyped(source, written):
+    slot, out = written
+    mistyped = slot[:-2]
+    message = f"go on from the checkpoint: it is of slot {slot}, not {mistyped}"
+    hint = f"did you mean -S {slot}; or {OTHER_PLACE}"
+    refused(stream(source.uri, mistyped, "-D", str(out), *NOW), 13, message, hint)
+    source.create_slot(mistyped)
+    refused(stream(source.uri, mistyped, "-D", str(out), *NOW), 13, message, hint)
     assert delivers(source.uri, slot, out) == [1, 2]
 
 
