@@ -4,8 +4,11 @@ import json
 import re
 import subprocess
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from processes import PGCDC, wait_until
@@ -14,7 +17,11 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 CASES = GOLDEN / "cases"
 MORE = Path(__file__).parent.parent / "golden_more"
 DATABASE = "golden"
-SLOT = "golden_slot"
+_CAUGHT_UP = """
+SELECT 1 FROM pg_replication_slots JOIN pg_stat_replication ON pid = active_pid
+WHERE slot_name = %s AND state = 'streaming' AND confirmed_flush_lsn >= %s::pg_lsn
+"""
+"""Not streaming before a snapshot is through."""
 
 
 def cases(version: str, folder: Path = CASES) -> list[str]:
@@ -27,20 +34,36 @@ def connector(case: Path) -> dict[str, Any]:
     return dict(json.loads((case / "connector.json").read_text()))
 
 
+class _Stream(NamedTuple):
+    """A running `pgcdc stream`, its slot, and where its standard error goes."""
+
+    slot: str
+    process: subprocess.Popen[bytes]
+    errors: Path
+
+    def confirmed(self, connection: psycopg.Connection, position: str) -> bool:
+        found = connection.execute(_CAUGHT_UP, (self.slot, position)).fetchone() is not None
+        assert found or self.process.poll() is None, self.errors.read_text()
+        return found
+
+
 class GoldenRun:
-    """One case on one server, from an empty database to the lines that pgcdc wrote."""
+    """One case on one server, from an empty database to the lines that pgcdc wrote.
+
+    A stream for each version of Debezium follows it, from a slot of its own.
+    """
 
     def __init__(self, server: Any, case: Path, work: Path) -> None:
         self._server = server
         self._folder = case
-        self.output = work / "events.jsonl"
-        self.errors = work / "stderr"
+        self._work = work
 
-    def run(self, *arguments: str) -> Path:
+    def run(self, versions: Sequence[str]) -> dict[str, Path]:
+        """Give what was written in the way of each version."""
         with psycopg.connect(self._server.uri(), autocommit=True) as admin:
             admin.execute(f"CREATE DATABASE {DATABASE} TEMPLATE template0")
             try:
-                self._stream(arguments)
+                self._stream(versions)
             finally:
                 admin.execute(
                     "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
@@ -52,7 +75,10 @@ class GoldenRun:
                 )
                 admin.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
                 admin.execute(f"DROP DATABASE {DATABASE} WITH (FORCE)")
-        return self.output
+        return {version: self._output(version) for version in versions}
+
+    def _output(self, version: str) -> Path:
+        return self._work / f"events-{version}.jsonl"
 
     def _psql(self, script: str, *, strict: bool) -> None:
         line = [self._server.bin / "psql", "-X", "-q", self._server.uri(DATABASE)]
@@ -63,39 +89,38 @@ class GoldenRun:
         )
         assert not strict or ended.returncode == 0, ended.stderr
 
-    def _stream(self, arguments: tuple[str, ...]) -> None:
+    def _stream(self, versions: Sequence[str]) -> None:
         self._psql((self._folder / "setup.sql").read_text("utf-8"), strict=True)
+        with ExitStack() as ending:
+            streams = [ending.enter_context(self._following(version)) for version in versions]
+            self._caught_up(streams)
+            changes = (self._folder / "changes.sql").read_text("utf-8")
+            strict = "-- errors-expected" not in changes
+            for script in re.split(r"(?m)^-- pause.*$", changes):
+                self._psql(script, strict=strict)
+                self._caught_up(streams)
+            time.sleep(float(connector(self._folder).get("_wait", 0)))
+
+    @contextmanager
+    def _following(self, version: str) -> Iterator[_Stream]:
+        slot = f"golden_{version.replace('.', '_')}"
         line = [
             *PGCDC, "--debug", "stream", "-d", self._server.uri(DATABASE),
             "--format", "debezium", "--connector-config", str(self._folder / "connector.json"),
-            "-f", str(self.output), "--create-slot", "-F", "50ms", "-s", "50ms", "--no-progress", *arguments,
+            "-c", f"slot.name={slot}", "-c", f"debezium.version={version}",
+            "-f", str(self._output(version)), "--create-slot", "-F", "50ms", "-s", "50ms", "--no-progress",
         ]  # fmt: skip
-        with self.errors.open("w") as errors, subprocess.Popen(line, stderr=errors) as process:
+        path = self._work / f"stderr-{version}"
+        with path.open("w") as errors, subprocess.Popen(line, stderr=errors) as process:
             try:
-                self._caught_up(process)
-                changes = (self._folder / "changes.sql").read_text("utf-8")
-                strict = "-- errors-expected" not in changes
-                for script in re.split(r"(?m)^-- pause.*$", changes):
-                    self._psql(script, strict=strict)
-                    self._caught_up(process)
-                time.sleep(float(connector(self._folder).get("_wait", 0)))
+                yield _Stream(slot, process, path)
             finally:
                 process.terminate()
-        assert process.returncode == 0, self.errors.read_text()
+        assert process.returncode == 0, path.read_text()
 
-    def _caught_up(self, process: subprocess.Popen[bytes]) -> None:
+    def _caught_up(self, streams: Sequence[_Stream]) -> None:
         """Wait until all that the server has is confirmed."""
         with psycopg.connect(self._server.uri(DATABASE), autocommit=True) as watch:
             (target,) = watch.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
-            # Not streaming before a snapshot is through.
-            query = (
-                "SELECT 1 FROM pg_replication_slots JOIN pg_stat_replication ON pid = active_pid"
-                " WHERE slot_name = %s AND state = 'streaming' AND confirmed_flush_lsn >= %s::pg_lsn"
-            )
-
-            def caught_up() -> bool:
-                found = watch.execute(query, (SLOT, target)).fetchone() is not None
-                assert found or process.poll() is None, self.errors.read_text()
-                return found
-
-            wait_until(caught_up)
+            for stream in streams:
+                wait_until(partial(stream.confirmed, watch, target))

@@ -2,12 +2,15 @@
 
 import importlib.util
 import re
+from pathlib import Path
 
 import pytest
 from golden_runs import CASES, GOLDEN, MORE, GoldenRun, cases
 
-_NEWER = "expected-3.4.3.jsonl"
-"""Only this one is right where 2.5.4 garbles names."""
+_EXPECTED = {"2.5": "expected.jsonl", "3.4": "expected-3.4.3.jsonl"}
+"""By `debezium.version`."""
+_GARBLED = "names_non_ascii"
+"""Where 2.5.4 garbles names, and we don't."""
 _RUN = re.compile(r'(runId":(?:\{.*?"payload":)?")[0-9a-f-]{36}"')
 """A random number of each run's, which normalise.py leaves alone."""
 _MESSAGE = re.compile(r',?\{"data_collection":"[^"]*LogicalDecodingMessageId@[0-9a-f]+","event_count":1\}')
@@ -32,44 +35,43 @@ def differences(expected, output) -> str:
     return "\n".join(normalise.difflib.unified_diff(theirs, ours, "Debezium", "pgcdc", lineterm="", n=0))
 
 
-def check(expected, server, tmp_path):
-    run = GoldenRun(server, expected.parent, tmp_path)
-    output = run.run(*(("-c", "debezium.version=3.4") if expected.name == _NEWER else ()))
-    assert differences(expected, output) == ""
+def check(case, server, tmp_path):
+    expected = captured(case)
+    written = GoldenRun(server, case, tmp_path).run(list(expected))
+    for version, path in expected.items():
+        assert differences(path, written[version]) == "", version
 
 
-def captured(version):
-    """Name what one version of Debezium wrote for each case."""
-    return [
-        CASES / case / (_NEWER if (CASES / case / _NEWER).exists() else "expected.jsonl")
-        for case in cases(version)
-    ]
+def captured(case) -> dict[str, Path]:
+    """Name what each version of Debezium that was asked wrote for a case."""
+    found = {version: case / name for version, name in _EXPECTED.items() if (case / name).exists()}
+    if case.name == _GARBLED:
+        del found["2.5"]
+    return found
 
 
-def captured_more(version):
-    """Name what each version of Debezium that was asked wrote for each case."""
-    return [path for case in cases(version, MORE) for path in sorted((MORE / case).glob("expected*.jsonl"))]
+def on(version, folder=CASES) -> pytest.MarkDecorator:
+    """Run a test with each case that was captured on this major version of PostgreSQL."""
+    return pytest.mark.parametrize(
+        "case", [folder / case for case in cases(version, folder)], ids=lambda case: case.name
+    )
 
 
-def name(expected) -> str:
-    return expected.parent.name + expected.stem.removeprefix("expected")
+@on("18")
+def test_a_workload_on_18(case, golden18, tmp_path):
+    check(case, golden18, tmp_path)
 
 
-@pytest.mark.parametrize("expected", captured("18"), ids=name)
-def test_a_workload_on_18(expected, golden18, tmp_path):
-    check(expected, golden18, tmp_path)
+@on("15")
+def test_a_workload_on_15(case, golden15, tmp_path):
+    check(case, golden15, tmp_path)
 
 
-@pytest.mark.parametrize("expected", captured("15"), ids=name)
-def test_a_workload_on_15(expected, golden15, tmp_path):
-    check(expected, golden15, tmp_path)
+@on("18", MORE)
+def test_a_workload_of_our_own_on_18(case, golden18, tmp_path):
+    check(case, golden18, tmp_path)
 
 
-@pytest.mark.parametrize("expected", captured_more("18"), ids=name)
-def test_a_workload_of_our_own_on_18(expected, golden18, tmp_path):
-    check(expected, golden18, tmp_path)
-
-
-@pytest.mark.parametrize("expected", captured_more("15"), ids=name)
-def test_a_workload_of_our_own_on_15(expected, golden15, tmp_path):
-    check(expected, golden15, tmp_path)
+@on("15", MORE)
+def test_a_workload_of_our_own_on_15(case, golden15, tmp_path):
+    check(case, golden15, tmp_path)

@@ -162,15 +162,15 @@ def _name_uuid(name: bytes) -> uuid.UUID:
     return uuid.UUID(bytes=hashlib.md5(name, usedforsecurity=False).digest(), version=3)
 
 
-_cut = per_value(lambda micros: b"%d" % (int(micros) // 1000 * 1000 % kernels.DAY))
-
-
-def in_millis(kind: Kind, typmod: int) -> Kind:
+def cut_to_millis(kind: Kind, typmod: int) -> Kind:
     """Times of day in arrays, which lose all below a millisecond, and begin the day anew at 24:00."""
+    unit = 1 if kind.schema["type"] == "int32" else 1000
+    day = kernels.DAY // 1000 * unit
+    cut = per_value(lambda count: b"%d" % (int(count) // unit * unit % day))
 
     def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
-        return _cut(kind.to_json(column))
+        return cut(kind.to_json(column))
 
-    exact = 0 <= typmod <= 3 and kind.form.get("per_second") == 1_000_000
+    exact = 0 <= typmod <= 3 and "per_second" in kind.form
     form = kind.form if exact else inexact("Debezium cuts times in arrays to milliseconds")
     return replace(kind, to_json=to_json, form=form)

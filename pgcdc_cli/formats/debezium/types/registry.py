@@ -160,7 +160,7 @@ def _array(element: PgType, facts: ColumnFacts | None, context: _Context) -> Kin
 
 
 def _element(element: PgType, facts: ColumnFacts | None, context: _Context) -> Kind | None:
-    """Dates come as they do in snapshots, from the driver; times are always in microseconds."""
+    """Dates come as they do in snapshots, from the driver; times in 2.5 always in microseconds."""
     if element.name in {"date", "timestamp"}:
         return kind_of(element, facts, replace(context, snapshot=True))
     if element.name == "timestamptz":
@@ -168,8 +168,12 @@ def _element(element: PgType, facts: ColumnFacts | None, context: _Context) -> K
     if element.name == "timetz":
         return temporal.timetz_in_array()
     if element.name == "time":
-        in_micros = temporal.time(-1, replace(context.config, time_precision_mode="adaptive"))
-        return arrays.in_millis(in_micros, element.typmod)
+        config, typmod = context.config, element.typmod
+        if config.debezium_version == "2.5":
+            clock = temporal.time(-1, replace(config, time_precision_mode="adaptive"))
+        else:
+            clock = temporal.time(typmod, config)
+        return arrays.cut_to_millis(clock, typmod)
     return kind_of(element, facts, context)
 
 
