@@ -143,7 +143,8 @@ def _unavailable(element: PgType, config: ConnectorConfig) -> bytes:
     """Stand in for an unchanged TOAST value of this element type; null where the connector finds none."""
     placeholder = config.placeholder
     octets = config.placeholder_octets
-    if element.name in {"text", "varchar", "json", "jsonb"}:
+    texts = {"text", "varchar", "json", "jsonb"}
+    if element.name in texts or (element.name == "bpchar" and config.debezium_version != "2.5"):
         return b"[" + token(placeholder) + b"]"
     if element.name == "bytea" and config.binary_handling_mode == "bytes":
         return b"[" + base64_token(octets) + b"]"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pgcdc_cli.changes.table import ColumnFacts, TableColumn
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
-from pgcdc_cli.formats.debezium.types import arrays, numeric_types, temporal, texts
+from pgcdc_cli.formats.debezium.types import arrays, numeric_types, temporal, texts, vectors
 from pgcdc_cli.formats.debezium.types.connect_schemas import in_order
 from pgcdc_cli.formats.debezium.types.defaults import default_token
 from pgcdc_cli.formats.debezium.types.kind import NULL, Field, Form, Kind, inexact, per_value, string
@@ -67,6 +67,9 @@ _KINDS: dict[str, Callable[[_Context], Kind]] = {
     "int2vector": lambda _: arrays.vector("int16"),
     "oidvector": lambda _: arrays.vector("int64"),
     "point": lambda _: texts.point(),
+    "vector": lambda _: vectors.dense("double", "io.debezium.data.DoubleVector"),
+    "halfvec": lambda _: vectors.dense("float", "io.debezium.data.FloatVector"),
+    "sparsevec": lambda _: vectors.sparse(),
     "date": lambda c: temporal.date(c.config, snapshot=c.snapshot),
     "time": lambda c: temporal.time(c.typmod, c.config),
     "timetz": lambda _: temporal.timetz(),
@@ -79,12 +82,14 @@ _KINDS: dict[str, Callable[[_Context], Kind]] = {
 _NO_ARRAYS = frozenset(["money", "interval", "point", "xml", "name", "varbit", "refcursor"])
 """Types whose arrays are left out, even where unknown types are not."""
 
-_VECTORS = frozenset(["int2vector", "oidvector"])
-_NEVER_NULL = _VECTORS | {"isbn", "tsvector"}
-"""Types that are known, but not their arrays."""
-
-_SINCE_3_4 = frozenset(["tsvector"])
+_SINCE_3_4 = frozenset(["tsvector", "vector", "halfvec", "sparsevec"])
 """Types that 2.5 doesn't know."""
+
+_LOST_IN_ARRAYS = frozenset(["int2vector", "oidvector", "sparsevec"])
+"""Types that are known, but whose arrays are null if there is anything in them."""
+
+_NEVER_NULL = _LOST_IN_ARRAYS | _SINCE_3_4 | {"isbn"}
+"""Types that are known, but not their arrays."""
 
 _MILLIS = 3
 
@@ -130,9 +135,12 @@ def kind_of(type_: PgType, facts: ColumnFacts | None, context: _Context) -> Kind
         return texts.enum(facts.labels or () if facts else (), context.config)
     if type_.element is not None:
         return _array(type_.element, facts, context)
-    if type_.name in _KINDS and not (type_.name in _SINCE_3_4 and context.config.debezium_version == "2.5"):
-        return _KINDS[type_.name](context)
-    return _unknown(type_, context)
+    return _KINDS[type_.name](context) if _is_known(type_, context) else _unknown(type_, context)
+
+
+def _is_known(type_: PgType, context: _Context) -> bool:
+    newer = context.config.debezium_version != "2.5"
+    return type_.name in _KINDS and (newer or type_.name not in _SINCE_3_4)
 
 
 def _array(element: PgType, facts: ColumnFacts | None, context: _Context) -> Kind | None:
@@ -149,7 +157,7 @@ def _array(element: PgType, facts: ColumnFacts | None, context: _Context) -> Kin
     kind = _element(element, facts, context)
     if kind is None:
         return None
-    if element.name in _VECTORS:
+    if element.name in _LOST_IN_ARRAYS and _is_known(element, context):
         kind = replace(kind, to_json=texts.nothing().to_json)
     known = element.name in _KINDS and element.name not in _NEVER_NULL
     array = arrays.array(element, kind, context.config, optional=known)

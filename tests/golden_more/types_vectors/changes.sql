@@ -1,0 +1,10 @@
+INSERT INTO public.points VALUES (1, '[1,2.5,-3]', '[1,2]', '{3:1.5}/5', '[0.1,1e-45,3.4028235e38,-0,1e20,123456789]', '[5,6]', '{1:1}/3', '[1]', ARRAY['[1,2,3]','[4,5,6]']::vector[], ARRAY['{1:1}/3']::sparsevec[], ARRAY['[1]']::halfvec[]);
+INSERT INTO public.points VALUES (2, NULL, NULL, NULL, NULL, '[7,8]', '{}/3', '[65504,0.1,6e-8]', NULL, NULL, NULL);
+INSERT INTO public.points VALUES (3, '[1e7,1e-3,9999999]', '[0.333,100]', '{5:-1e-7}/5', '[1]', '[0.0009,12345678]', '{3:0.1}/3', '[0.1]', '{}', '{NULL}', '{NULL}');
+UPDATE public.points SET v = '[9,9,9]', s = NULL WHERE id = 1;
+UPDATE public.points SET s = '{4:4}/5' WHERE id = 2;
+DELETE FROM public.points WHERE id = 2;
+INSERT INTO public.keyed VALUES ('[1,2]', 'a');
+UPDATE public.keyed SET t = 'b';
+DELETE FROM public.keyed;
+INSERT INTO public.placed VALUES (1, '[1,2]');

@@ -1,0 +1,4 @@
+CREATE EXTENSION vector;
+CREATE TABLE public.large (id int PRIMARY KEY, n int, v vector, h halfvec, va vector[]);
+ALTER TABLE public.large ALTER v SET STORAGE EXTERNAL, ALTER h SET STORAGE EXTERNAL, ALTER va SET STORAGE EXTERNAL;
+CREATE PUBLICATION dbz_publication FOR ALL TABLES;
