@@ -6,7 +6,7 @@ stand together in one `ChangeBatch`, so that formats build each shape from one t
 every row stood in the stream; no two events of a slice share one.
 
 An image is full, key-only or absent, and its type says which: unchanged TOAST can't be mistaken for NULL, nor
-a key image for a row. `Origin` says where a transaction was replicated from.
+a key image for a row.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,18 +17,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pgcdc_cli.changes.origin import Origin
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.types.kernels import Booleans, Int64s
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The server that a transaction came here from, and the LSN of its commit there."""
-
-    commit_lsn: Lsn
-    name: str
-
 
 Operation = Literal["I", "U", "D", "R"]
 BoundaryKind = Literal["B", "C", "P", "K", "r"]

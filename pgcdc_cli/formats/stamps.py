@@ -11,7 +11,8 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 
-from pgcdc_cli.changes.slice import Origin, Stamp, Stamps
+from pgcdc_cli.changes.origin import Origin
+from pgcdc_cli.changes.slice import Stamp, Stamps
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.json_object import joined, quote
 from pgcdc_cli.types import kernels

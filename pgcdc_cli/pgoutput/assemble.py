@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pgcdc_cli.changes.origin import Origin
 from pgcdc_cli.changes.selection import Selected, Selection
 from pgcdc_cli.changes.slice import (
     Boundaries,
     ChangeBatch,
     Edge,
     MessageChange,
-    Origin,
     Slice,
     Stamp,
     Stamps,

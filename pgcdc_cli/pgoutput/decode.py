@@ -9,7 +9,7 @@ text count from the message's tag.
 import struct
 from collections.abc import Callable
 
-from pgcdc_cli.changes.slice import Origin
+from pgcdc_cli.changes.origin import Origin
 from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.frames import POSTGRES_EPOCH

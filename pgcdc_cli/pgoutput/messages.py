@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
-from pgcdc_cli.changes.slice import Origin
+from pgcdc_cli.changes.origin import Origin
 from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.lsn import Lsn
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pgcdc_cli.changes.slice import Origin
+from pgcdc_cli.changes.origin import Origin
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.frames import POSTGRES_EPOCH
 from pgcdc_cli.lsn import Lsn

@@ -6,14 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rows import events, to_slice
 
-from pgcdc_cli.changes.slice import (
-    Boundaries,
-    MessageChange,
-    Origin,
-    Slice,
-    TransactionBoundary,
-    TruncateChange,
-)
+from pgcdc_cli.changes.origin import Origin
+from pgcdc_cli.changes.slice import Boundaries, MessageChange, Slice, TransactionBoundary, TruncateChange
 from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.formats.pretty import EarlierRows, PrettyFormat, render_line, render_message
 from pgcdc_cli.formats.terminal import Style, safe, shorten

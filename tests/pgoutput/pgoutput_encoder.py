@@ -6,7 +6,7 @@
 import struct
 from functools import singledispatch
 
-from pgcdc_cli.changes.slice import Origin
+from pgcdc_cli.changes.origin import Origin
 from pgcdc_cli.frames import POSTGRES_EPOCH
 from pgcdc_cli.pgoutput import messages as m
 

@@ -7,7 +7,8 @@ is a dictionary of its columns by position. `flat` turns slices into the same.
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from pgcdc_cli.changes.slice import KeyImage, Origin
+from pgcdc_cli.changes.origin import Origin
+from pgcdc_cli.changes.slice import KeyImage
 from pgcdc_cli.changes.table import TableColumn, TableSchema
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.frames import XLOGDATA_HEADER

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from pgcdc_cli.changes.slice import Origin
+from pgcdc_cli.changes.origin import Origin
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.messages import ReplicaIdentity

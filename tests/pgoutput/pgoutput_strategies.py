@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pgoutput_encoder import frame
 from pgoutput_reference import BYTEA, INT4, TEXT
 
-from pgcdc_cli.changes.slice import Origin
+from pgcdc_cli.changes.origin import Origin
 from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.frames import XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
