@@ -12,9 +12,9 @@ import os, sys
 class Signalling:
     @staticmethod
     def find_spec(name, path, target):
-        if name == sys.argv.pop(1):
+        if name == "pgcdc_cli.cli":
+            sys.meta_path.remove(Signalling)
             os.kill(os.getpid(), int(sys.argv.pop(1)))
-        sys.meta_path.remove(Signalling)
 
 from pgcdc_cli.__main__ import main
 sys.meta_path.insert(0, Signalling)
@@ -24,6 +24,6 @@ main()
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_one_that_comes_while_python_imports_ends_it_without_a_traceback(number):
-    line = [sys.executable, "-c", STARTING, "pgcdc_cli.cli", str(int(number)), "--version"]
+    line = [sys.executable, "-c", STARTING, str(int(number)), "--version"]
     run = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
     assert (run.returncode, run.stdout, run.stderr) == (-number, "", "")
