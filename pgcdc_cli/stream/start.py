@@ -161,7 +161,8 @@ class RunStart:
         done = self._done
         if done and not (exists or self._settings.accept_gap):
             message = f'could not go on from {done}: slot "{name}" is gone'
-            raise PgcdcError(ErrorKind.SLOT_MISSING, message, hint=ErrorKind.GAP.rule.hint)
+            hint = _LOST_UNCHECKED if self._sink.checkpoint is None else ErrorKind.GAP.rule.hint
+            raise PgcdcError(ErrorKind.SLOT_MISSING, message, hint=hint)
         self._check_publications()
         try:
             with self._signals.interruptible():

@@ -10,7 +10,7 @@ from debezium_tools import OIDS, numeric, records
 
 from pgcdc_cli.changes.table import ColumnFacts, TableColumn
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
-from pgcdc_cli.formats.debezium.types.kind import Field
+from pgcdc_cli.formats.debezium.types.kind import Field, single_token
 from pgcdc_cli.formats.debezium.types.registry import field_for
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.pg_type import PgType, builtin
@@ -51,6 +51,33 @@ def test_arrays_of_domains_are_unknown_whatever_the_domain_is_over(element, decl
 def test_arrays_of_an_extensions_type_are_known():
     field = of_type(array_of(CITEXT, 20010), "citext[]")
     assert shown(field, "{A,b}") == ['["A","b"]']
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "written"),
+    [
+        (
+            "vector",
+            "[0.1,1e-45,3.4028235e+38,-0,1.2345679e+08]",
+            "[0.1,1.0E-45,3.4028235E38,-0.0,1.2345679E8]",
+        ),
+        ("halfvec", "[65504,0.099975586,5.9604645e-08]", "[65504.0,0.099975586,5.9604645E-8]"),
+        ("sparsevec", "{1:1.5,3:-1e-07}/5", '{"dimensions":5,"vector":[[1,1.5],[3,-1.0E-7]]}'),
+        ("sparsevec", "{}/32767", '{"dimensions":32767,"vector":[]}'),
+        ("sparsevec", "{1:1}/32768", None),
+    ],
+)
+def test_vectors_of_pgvector_are_known_in_newer_versions(name, text, written):
+    """In a column and alone: what a real 3.4.3 told."""
+    type_ = PgType(20003, -1, name, "other")
+    field = of_type(type_, debezium_version="3.4")
+    column = field.to_json(kernels.binary([text, None, text])).to_pylist()
+    expected = None if written is None else written.encode()
+    assert column == [expected, None, expected]
+    assert single_token(field.to_json, text.encode()) == expected
+    assert of_type(type_) is None
+    unknown = of_type(type_, include_unknown_datatypes=True)
+    assert shown(unknown, text) == [f'"{base64.b64encode(text.encode()).decode()}"']
 
 
 def test_vectors_are_arrays_without_elements():

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from pgcdc_cli.formats.debezium.types.kind import Converter, Kind, inexact, named, per_value, single_token
+from pgcdc_cli.formats.debezium.types.kind import Converter, Kind, inexact, named, per_value
 from pgcdc_cli.formats.debezium.types.numeric_types import floating, java_float
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.array_literals import split_arrays
@@ -28,7 +29,7 @@ _SPARSE: dict[str, Any] = named("struct", "io.debezium.data.SparseDoubleVector")
 
 def dense(type_: str, name: str) -> Kind:
     """`vector` and `halfvec`: a list of numbers of one Connect type, such as `[1.0,2.5]`."""
-    number = floating(type_).to_json
+    number, java = floating(type_).to_json, np.float32 if type_ == "float" else np.float64
     schema = named("array", name) | {"items": {"type": type_, "optional": False}}
 
     def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
@@ -37,8 +38,7 @@ def dense(type_: str, name: str) -> Kind:
         return kernels.nulled_like(kernels.as_binary(kernels.join([b"[", listed, b"]"])), column)
 
     def each(text: str) -> bytes:
-        tokens = (single_token(number, one.encode()) or b"" for one in text[1:-1].split(","))
-        return b"[" + b",".join(tokens) + b"]"
+        return b"[" + b",".join(java_float(one, java) for one in text[1:-1].split(",")) + b"]"
 
     form = inexact("Debezium prints numbers as Java does")
     return Kind(schema, Converter(to_json, each), b"[]", form=form)
