@@ -199,7 +199,9 @@ def test_ten_thousand_savepoints(log, tmp_path):
 
 
 def test_a_value_of_two_hundred_megabytes(log, tmp_path):
+    """It is copied in pieces, so that status updates go out; on a busy machine each piece takes its time."""
     slot, out, size = log.create_slot(), tmp_path / "out", 200_000_000
+    log.run(f"ALTER DATABASE {log.name} SET wal_sender_timeout = '1min'")
     with Stage(log.uri) as do:
         do(
             0,

@@ -13,7 +13,7 @@ from logs import Log, Running
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LOST_FILE = b"could not map filenumber"
+LOST_FILE = b"could not map file"
 """How servers end all reading at what `soak_load.SHARED` doesn't keep them from: a fault of theirs.
 
 docs/protocols.md, "What servers get wrong here".
