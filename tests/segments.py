@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgcdc_cli.formats.arrow_file import END_OF_STREAM, MAGIC
+from pgcdc_cli.formats.arrow import END_OF_STREAM, MAGIC
 from pgcdc_cli.formats.interface import FileFormat
 
 

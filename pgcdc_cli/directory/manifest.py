@@ -1,16 +1,26 @@
-"""The manifest: one line per finished segment, and nothing that isn't finished.
+"""What a directory says of its data files: the manifest, and each table's schema files.
 
-Readers take whole segments from it: each is complete for all tables up to its `end_lsn`.
+The manifest has one line per finished segment, and nothing that isn't finished. Readers take whole segments
+from it: each is complete for all tables up to its `end_lsn`. A schema file has one version of a table, as it
+was decoded.
 """
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from pgcdc_cli.directory.disk import Disk, damaged
+from pgcdc_cli.changes.table import TableSchema
+from pgcdc_cli.directory.disk import Disk, OpenFiles, damaged, fsync_each
+from pgcdc_cli.directory.file_names import SCHEMAS, schema_path
 from pgcdc_cli.directory.json_fields import JsonFields, dump, load
 from pgcdc_cli.lsn import Lsn
 
 FORMAT_VERSION = 1
+"""Of the manifest's lines."""
+
+_SCHEMA_FORMAT_VERSION = 1
+"""Of schema files."""
 
 _TAIL = 1 << 16
 
@@ -173,3 +183,56 @@ def _in_order(segments: Iterable[Segment]) -> list[Segment]:
             raise ValueError(f"segment {segment.segment} ends before the one before it")
         found.append(segment)
     return found
+
+
+class SchemaFiles:
+    """Writes a file for every table noted, once a run."""
+
+    def __init__(self, files: OpenFiles) -> None:
+        self._files = files
+        self._noted: dict[str, TableSchema] = {}
+        self._written: set[str] = set()
+
+    def note(self, table: TableSchema) -> str:
+        """Remember a table; returns the path that its schema file will have after `write`."""
+        path = schema_path(table.oid, table.fingerprint)
+        if path not in self._written:
+            self._noted[path] = table
+        return path
+
+    def write(self) -> None:
+        """Write the files of noted tables; their folder is noted as changed."""
+        if self._noted:
+            self._files.make_folder(SCHEMAS)
+        fsync_each(lambda noted: self._write(*noted), list(self._noted.items()))
+        self._written |= self._noted.keys()
+        self._noted.clear()
+
+    def _write(self, path: str, table: TableSchema) -> None:
+        content = {
+            "format_version": _SCHEMA_FORMAT_VERSION,
+            "fingerprint": table.fingerprint,
+            **table.to_json(),
+        }
+        full, before = self._files.full(path), None
+        if self._files.stat(path) is not None:
+            before = self._files.disk.read(full)
+            _remember(content, before)
+        data = dump(content) + b"\n"
+        if data != before:
+            self._files.disk.replace(full, data)
+
+
+def _remember(content: dict[str, Any], before: bytes) -> None:
+    """Keep what a column's first rows have, which the server forgets: VACUUM FULL, DROP DEFAULT."""
+    try:
+        known = json.loads(before)["facts"]["columns"]
+        columns = (content.get("facts") or {}).get("columns", {})
+        for name in known.keys() & columns.keys():
+            if known[name]["position"] == columns[name]["position"]:
+                for fact in ("default", "missing", "type_default"):
+                    if columns[name][fact] is None:
+                        columns[name][fact] = known[name].get(fact)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        # It is damaged, of an earlier version, or had no facts.
+        return

@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pgcdc_cli.changes.slice import Edge, LastCommit, Slice
-    from pgcdc_cli.formats.arrow_file import ReadAt
 
 Data: TypeAlias = "bytes | memoryview | pa.Buffer | pa.RecordBatch"
 Layout = Literal["table", "stream"]
 Compression = Literal["none", "gzip", "zstd"]
 Numeric = Literal["string", "number"]
+
+ReadAt: TypeAlias = Callable[[int, int], bytes]
+"""Reads at an offset so many bytes of a file, or as many as there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class FileFormat(Protocol):
         """What ends a file's name."""
 
     @property
-    def tail(self) -> "Callable[[ReadAt], bytes] | None":
+    def tail(self) -> Callable[[ReadAt], bytes] | None:
         """Makes what ends a file from what is in it; None where nothing does."""
 
     def frame(self, data: Sequence[Data]) -> "bytes | memoryview | pa.Buffer":

@@ -24,8 +24,7 @@ from pgcdc_cli.changes.slice import (
     TruncateChange,
 )
 from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
-from pgcdc_cli.formats.arrow import MESSAGE_SCHEMA, OWN_NAMES, STAMP_FIELDS
-from pgcdc_cli.formats.arrow_file import MAGIC
+from pgcdc_cli.formats.arrow import MAGIC, MESSAGE_SCHEMA, OWN_NAMES, STAMP_FIELDS
 from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.formats.stream_order import MESSAGES
 from pgcdc_cli.frames import POSTGRES_EPOCH

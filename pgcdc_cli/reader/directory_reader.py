@@ -14,7 +14,7 @@ from pgcdc_cli.directory.checkpoint import Checkpoint, read_checkpoint
 from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.directory.file_names import CHECKPOINT, MANIFEST, PARTIAL, parse_file_name
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.arrow_file import MAGIC
+from pgcdc_cli.formats.arrow import MAGIC
 from pgcdc_cli.reader.arrow_reader import ArrowRow, read_arrow
 from pgcdc_cli.reader.capture_reader import TAGS, CapturedMessage, read_capture
 from pgcdc_cli.reader.jsonl_reader import JsonLine, read_json_lines

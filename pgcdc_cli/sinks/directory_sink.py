@@ -1,18 +1,34 @@
-"""A directory of segments, with one folder per table (docs/delivery.md, "A directory")."""
+"""A directory of segments, with one folder per table (docs/delivery.md, "A directory").
+
+How a segment is published, and the way back to the state that the checkpoint names: a rotation's second half
+is the same in a run and after a crash, as each of its steps may have happened already. A finished file is
+never replaced, and the manifest grows by whole lines only.
+
+Recovery raises CHECKPOINT where the files aren't what the checkpoint says; then nothing was changed, but for
+steps of a rotation that had been decided on.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import PurePath
 from typing import ClassVar
 
-from pgcdc_cli.directory.checkpoint import Checkpoint, FileState, PartialFile
-from pgcdc_cli.directory.disk import Disk, HeldLock, OpenFiles, damaged
-from pgcdc_cli.directory.file_names import IN_DIRECTORY, PARTIAL, ControlFiles, TableFolders, file_name
-from pgcdc_cli.directory.manifest import decode_segment
-from pgcdc_cli.directory.schema_files import SchemaFiles
+from pgcdc_cli.directory import manifest
+from pgcdc_cli.directory.checkpoint import Checkpoint, FileState, PartialFile, PendingRotation
+from pgcdc_cli.directory.disk import Disk, HeldLock, OpenFiles, damaged, folder_of
+from pgcdc_cli.directory.file_names import (
+    IN_DIRECTORY,
+    MANIFEST,
+    PARTIAL,
+    ControlFiles,
+    TableFolders,
+    file_name,
+    may_hold_data,
+    parse_file_name,
+)
+from pgcdc_cli.directory.manifest import SchemaFiles, Segment, SegmentFile, decode_segment
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import EncodedSlice, FileFormat, Piece
-from pgcdc_cli.sinks import recovery
 from pgcdc_cli.sinks.base import SinkSettings
 from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
 from pgcdc_cli.sinks.output_file import OutputFile, OutputFiles
@@ -61,14 +77,14 @@ class SegmentDirectory:
 
     def check_unwritten(self) -> None:
         """Raise CHECKPOINT for data of a stream; then make durable that there is such a directory."""
-        data = recovery.has_data(self._files)
+        data = _find_data(self._files)
         if data is not None:
             raise damaged(self._files.full(self.control.checkpoint), f'it is missing, but there is "{data}"')
         self._files.disk.fsync_folder(str(PurePath(self._files.root).parent))
 
     def recover(self, checkpoint: Checkpoint) -> Checkpoint:
         """Finish a rotation that was decided on, and cut the open files to their durable size."""
-        recovered, self._manifest_size = recovery.recover(self._files, checkpoint)
+        recovered, self._manifest_size = _recover(self._files, checkpoint)
         return recovered
 
     def start(self, checkpoint: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
@@ -131,12 +147,182 @@ class SegmentDirectory:
         if not edge.files:
             save(edge)
             return
-        pending = recovery.plan(edge, self._outputs.encoding.name, self._manifest_size)
+        pending = _plan_rotation(edge, self._outputs.encoding.name, self._manifest_size)
         begun = replace(edge, segment=edge.segment + 1, files=(), pending=pending)
         save(begun)
-        self._manifest_size = recovery.finish_segment(self._files, pending)
+        self._manifest_size = _finish_segment(self._files, pending)
         save(replace(begun, pending=None))
         self._segment = begun.segment
         self._outputs.clear()
         if self._command is not None:
             self._command.hand_over([decode_segment(pending.line.encode())])
+
+
+def _plan_rotation(edge: Checkpoint, kind: str, manifest_size: int) -> PendingRotation:
+    """Say how the open segment, whose files (at least one) are complete, is to be published.
+
+    `kind` is the format's name.
+    """
+    segment = Segment(
+        edge.segment,
+        edge.stream_id,
+        min(file.state.first_commit_lsn for file in edge.files),
+        max(file.state.last_commit_lsn for file in edge.files),
+        edge.end_lsn,
+        tuple(_finished(file, kind) for file in edge.files),
+    )
+    renames = tuple((file.path, _finished_path(file)) for file in edge.files)
+    return PendingRotation(manifest.encode_segment(segment), renames, manifest_size)
+
+
+def _finished(file: PartialFile, kind: str) -> SegmentFile:
+    state = file.state
+    return SegmentFile(
+        table=file.table,
+        path=_finished_path(file),
+        format=kind,
+        rows=state.rows,
+        bytes=state.size,
+        crc32=state.crc32,
+        schema=file.schema,
+        unchanged=state.unchanged,
+        invalid_text=state.invalid_text,
+    )
+
+
+def _finished_path(file: PartialFile) -> str:
+    return file.path.removesuffix(PARTIAL)
+
+
+def _finish_segment(files: OpenFiles, pending: PendingRotation) -> int:
+    """Rename the files, make that durable, append the manifest's line; returns the manifest's new size."""
+    for old, new in pending.renames:
+        _rename(files, old, new)
+    files.fsync_folders()
+    line = pending.line.encode()
+    _append_line(files, line, pending.manifest_size)
+    return pending.manifest_size + len(line)
+
+
+def _rename(files: OpenFiles, old: str, new: str) -> None:
+    source, target = files.stat(old), files.stat(new)
+    if source is not None and target is not None:
+        raise damaged(files.full(new), "it is there already")
+    if source is None and target is None:
+        raise damaged(files.full(new), "it is missing")
+    if source is not None:
+        files.rename(old, new)
+    files.changed_folders.add(folder_of(new))
+
+
+def _append_line(files: OpenFiles, line: bytes, size: int) -> None:
+    path = files.full(MANIFEST)
+    found = files.stat(MANIFEST)
+    if found is None:
+        if size:
+            raise damaged(path, "it is missing")
+        files.create(MANIFEST)
+    rest = b"" if found is None else _torn(files, found.size, line, size)
+    if rest != line:
+        if rest:
+            files.truncate(MANIFEST, size)
+        files.append(MANIFEST, line)
+    files.fsync(MANIFEST)
+    files.changed_folders.add("")
+    files.fsync_folders()
+
+
+def _torn(files: OpenFiles, found: int, line: bytes, size: int) -> bytes:
+    """Read what stands after the recorded length: nothing, the line, or what a crash left of it."""
+    if found < size:
+        raise damaged(files.full(MANIFEST), "it is shorter than it was")
+    if found > size + len(line):
+        raise damaged(files.full(MANIFEST), "something else was appended to it")
+    return files.disk.read(files.full(MANIFEST), size)
+
+
+def _recover(files: OpenFiles, checkpoint: Checkpoint) -> tuple[Checkpoint, int]:
+    """Finish a pending rotation, cut the open files to their durable size, delete unnamed `.partial` files.
+
+    Returns the checkpoint as it is to be saved (the same object if it is on disk as it should be), and the
+    manifest's size.
+    """
+    for file in checkpoint.files:
+        _check_partial(files, file)
+    if checkpoint.pending is not None:
+        _check_pending(files, checkpoint.pending)
+        size = _finish_segment(files, checkpoint.pending)
+        checkpoint = replace(checkpoint, pending=None)
+    else:
+        size = _check_manifest(files, checkpoint)
+    for file in checkpoint.files:
+        files.truncate(file.path, file.state.size)
+    _remove_unnamed(files, checkpoint)
+    return checkpoint, size
+
+
+def _check_partial(files: OpenFiles, file: PartialFile) -> None:
+    path = files.full(file.path)
+    found = files.stat(file.path)
+    if found is None:
+        raise damaged(path, "it is missing")
+    if found.size < file.state.size:
+        raise damaged(path, f"it has {found.size} bytes, {file.state.size} were durable")
+    if files.disk.crc32(path, file.state.size) != file.state.crc32:
+        raise damaged(path, "it was changed")
+
+
+def _check_pending(files: OpenFiles, pending: PendingRotation) -> None:
+    """Verify that every file of a pending rotation is there and as it was; CHECKPOINT if not."""
+    for file in manifest.decode_segment(pending.line.encode()).files:
+        path = file.path if files.stat(file.path) is not None else file.path + PARTIAL
+        found = files.stat(path)
+        if found is None:
+            raise damaged(files.full(file.path), "it is missing")
+        if found.size != file.bytes or files.disk.crc32(files.full(path), file.bytes) != file.crc32:
+            raise damaged(files.full(path), "it was changed")
+
+
+def _check_manifest(files: OpenFiles, checkpoint: Checkpoint) -> int:
+    path = files.full(MANIFEST)
+    last = manifest.last_segment(files.disk, path)
+    number = 0 if last is None else last.segment
+    if number != checkpoint.segment - 1:
+        raise damaged(path, f"its last segment is {number}, the checkpoint's is {checkpoint.segment - 1}")
+    found = files.stat(MANIFEST)
+    return 0 if found is None else found.size
+
+
+def _remove_unnamed(files: OpenFiles, checkpoint: Checkpoint) -> None:
+    named = {file.path for file in checkpoint.files}
+    for path, segment in tuple(_data_files(files)):
+        if path.endswith(PARTIAL) and segment >= checkpoint.segment and path not in named:
+            files.remove(path)
+
+
+def _find_data(files: OpenFiles) -> str | None:
+    """Find something in a directory that a stream wrote; its path, or None."""
+    if files.stat(MANIFEST) is not None:
+        return MANIFEST
+    return next((path for path, _ in _data_files(files)), None)
+
+
+def _data_files(files: OpenFiles) -> Iterator[tuple[str, int]]:
+    """All data files of a directory, finished or not: relative path and segment number.
+
+    Others' folders are passed over: only root may look into a file system's `lost+found`.
+    """
+    for name in files.disk.names(files.root):
+        found = files.stat(name)
+        if found is not None and found.folder:
+            if may_hold_data(name):
+                yield from _data_files_in(name + "/", files.disk.names(files.full(name)))
+        else:
+            yield from _data_files_in("", [name])
+
+
+def _data_files_in(folder: str, names: list[str]) -> Iterator[tuple[str, int]]:
+    for name in names:
+        parsed = parse_file_name(name)
+        if parsed is not None:
+            yield folder + name, parsed.segment

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from show_tools import show
 
-from pgcdc_cli.formats.arrow_file import END_OF_STREAM
+from pgcdc_cli.formats.arrow import END_OF_STREAM
 
 
 def refused_show(pgcdc, *arguments):

@@ -21,8 +21,7 @@ from pgcdc_cli.changes.slice import (
 )
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats import arrow
-from pgcdc_cli.formats.arrow import ArrowFormat
-from pgcdc_cli.formats.arrow_file import END_OF_STREAM
+from pgcdc_cli.formats.arrow import END_OF_STREAM, ArrowFormat
 from pgcdc_cli.types.to_arrow import to_arrow
 
 PRICES = table({"id": "int8", "price": "numeric(5,2)", "day": "date", "tags": "text[]"})

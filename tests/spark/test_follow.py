@@ -22,7 +22,7 @@ from test_spark_command import SUMMARY, command
 from pgcdc_cli.spark.launch import FollowControl
 from pgcdc_cli.spark.pgcdc_merge import job
 from pgcdc_cli.spark.pgcdc_merge.control import locked
-from pgcdc_cli.spark.pgcdc_merge.follow import Launcher, follow
+from pgcdc_cli.spark.pgcdc_merge.main import Launcher, follow
 from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 from pgcdc_cli.spark.warehouse import read_record
 

@@ -17,13 +17,12 @@ from test_merge_servers import texts
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts
 from pgcdc_cli.spark.pgcdc_merge.control import ControlRow, ControlTable, Former, ModeProgress
 from pgcdc_cli.spark.pgcdc_merge.delta import DeltaTable
-from pgcdc_cli.spark.pgcdc_merge.identity import KeptRows, Sightings, kept_rows
 from pgcdc_cli.spark.pgcdc_merge.job import merge
 from pgcdc_cli.spark.pgcdc_merge.merge_errors import MergeError
 from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 from pgcdc_cli.spark.pgcdc_merge.plan import check_followed
 from pgcdc_cli.spark.pgcdc_merge.segments import ChangeFile, FinishedSegment
-from pgcdc_cli.spark.pgcdc_merge.table_range import TableRange
+from pgcdc_cli.spark.pgcdc_merge.table_range import KeptRows, Sightings, TableRange, kept_rows
 from pgcdc_cli.spark.warehouse import read_record
 
 SETUP = """

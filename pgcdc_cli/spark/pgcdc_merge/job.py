@@ -17,16 +17,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from .changelog import append_changes
 from .column_types import Choices
 from .control import ALL, NOBODY, ControlRow, ControlTable, Former, TableMode, locked
 from .delta import DeltaLake
 from .fold import Extras
 from .iceberg import IcebergLake
-from .identity import former_rows, remembered
 from .lake import CONTROL, CommitMark, Lake, LakeTable, is_conflict, new_session, plan_plainly, quoted
 from .merge_errors import MergeError, cause_of, hint_for
-from .merge_table import MergedRange, MergeTarget, merge_table
+from .merge_table import MergedRange, MergeTarget, append_changes, merge_table
 from .options import ANY, CHANGELOG, MERGE, STOP, MergeOptions, parse_lsn
 from .plan import (
     check_extras,
@@ -46,7 +44,7 @@ from .plan import (
 from .schema_evolution import ANEW
 from .segments import FinishedSegment, HadoopFiles, join, read_manifest, read_schemas, verify
 from .summary import Summary, TableListener
-from .table_range import TableRange
+from .table_range import TableRange, former_rows, remembered
 from .values import error_of_value
 
 LAKES: Mapping[str, type[DeltaLake | IcebergLake]] = {"delta": DeltaLake, "iceberg": IcebergLake}

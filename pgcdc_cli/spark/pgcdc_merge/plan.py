@@ -8,13 +8,12 @@ from pyspark.sql import DataFrame
 from .control import NOBODY, ControlRow, KnownColumn, ModeProgress, TableMode
 from .debezium_segments import check_exact
 from .fold import COMMIT_TS, DELETED, LSN, PREFIX, Extras
-from .identity import Name, Sightings, holder, kept_rows, sightings
 from .lake import CommitMark, Lake, LakeTable, quoted
 from .merge_errors import MergeError
 from .options import MERGE
 from .schema_evolution import ANEW, as_called, find_goal, identify, with_later_columns, with_other_values
 from .segments import FinishedSegment, TableVersion, folded, name_mark, with_all_columns
-from .table_range import TableRange
+from .table_range import Name, Sightings, TableRange, holder, kept_rows, sightings
 
 _EXTRAS = frozenset({LSN, COMMIT_TS, DELETED})
 

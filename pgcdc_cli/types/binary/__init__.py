@@ -13,7 +13,7 @@ from bisect import bisect_left
 import numpy as np
 import pyarrow as pa
 
-from pgcdc_cli.types.binary import datetimes, scalars, text_search
+from pgcdc_cli.types.binary import datetimes, scalars
 from pgcdc_cli.types.binary.containers import Array, Multirange, Range, Vector
 from pgcdc_cli.types.binary.numbers import FLOAT4, FLOAT8, numeric
 from pgcdc_cli.types.binary.packed import MalformedError, Packed, Reader, spread
@@ -133,8 +133,8 @@ _BY_NAME: dict[str, Reader] = {
     "txid_snapshot": scalars.snapshot,
     "int2vector": Vector(scalars.integer("i2")),
     "oidvector": Vector(scalars.integer("u4")),
-    "tsvector": text_search.tsvector,
-    "tsquery": text_search.tsquery,
+    "tsvector": scalars.tsvector,
+    "tsquery": scalars.tsquery,
     **{f"{name}range": reader for name, reader in _RANGES.items()},
     **{f"{name}multirange": Multirange(reader) for name, reader in _RANGES.items()},
 }

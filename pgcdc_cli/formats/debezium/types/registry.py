@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pgcdc_cli.changes.table import ColumnFacts, TableColumn
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
-from pgcdc_cli.formats.debezium.types import arrays, numeric_types, temporal, texts, vectors
+from pgcdc_cli.formats.debezium.types import arrays, numeric_types, temporal, texts
 from pgcdc_cli.formats.debezium.types.connect_schemas import in_order
 from pgcdc_cli.formats.debezium.types.defaults import default_token
 from pgcdc_cli.formats.debezium.types.kind import NULL, Field, Form, Kind, inexact, per_value, string
@@ -67,9 +67,9 @@ _KINDS: dict[str, Callable[[_Context], Kind]] = {
     "int2vector": lambda _: arrays.vector("int16"),
     "oidvector": lambda _: arrays.vector("int64"),
     "point": lambda _: texts.point(),
-    "vector": lambda _: vectors.dense("double", "io.debezium.data.DoubleVector"),
-    "halfvec": lambda _: vectors.dense("float", "io.debezium.data.FloatVector"),
-    "sparsevec": lambda _: vectors.sparse(),
+    "vector": lambda _: arrays.dense_vector("double", "io.debezium.data.DoubleVector"),
+    "halfvec": lambda _: arrays.dense_vector("float", "io.debezium.data.FloatVector"),
+    "sparsevec": lambda _: arrays.sparse_vector(),
     "date": lambda c: temporal.date(c.config, snapshot=c.snapshot),
     "time": lambda c: temporal.time(c.typmod, c.config),
     "timetz": lambda _: temporal.timetz(),
