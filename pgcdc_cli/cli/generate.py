@@ -101,7 +101,7 @@ def _properties() -> str:
 
 def _wal2json_options() -> str:
     """Describe what `--wal2json-option` may say."""
-    from pgcdc_cli.formats.wal2json.options import OPTION_DOCS
+    from pgcdc_cli.formats.wal2json.wal2json_options import OPTION_DOCS
 
     return _items(OPTION_DOCS)
 

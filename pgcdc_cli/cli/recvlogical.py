@@ -338,7 +338,7 @@ def _plugin_options(given: list[str]) -> "PluginOptions":
 def _sink(file: str, mode: int, fsync_interval: int) -> "StreamSink":
     from pgcdc_cli.directory.disk import Disk
     from pgcdc_cli.formats.raw import RawFormat
-    from pgcdc_cli.sinks.base import SinkSettings
+    from pgcdc_cli.sinks.sink import SinkSettings
     from pgcdc_cli.sinks.stream_sink import STDOUT, StreamSink
 
     os.umask(0o777 & ~mode)

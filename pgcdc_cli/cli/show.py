@@ -330,7 +330,7 @@ def _span(statistics: "Statistics") -> Iterator[tuple[str, str]]:
 def _events(
     paths: list[Path], config: "ConnectorConfig", *, values_only: bool, partial: bool
 ) -> Iterator[str]:
-    from pgcdc_cli.formats.debezium.format import DebeziumFormat
+    from pgcdc_cli.formats.debezium.debezium_format import DebeziumFormat
     from pgcdc_cli.reader.debezium_events import read_events
 
     for path in paths:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
     from pgcdc_cli.formats.interface import Format
     from pgcdc_cli.formats.raw import RawFormat
-    from pgcdc_cli.formats.wal2json.options import Wal2jsonOptions
-    from pgcdc_cli.sinks.base import Sink
+    from pgcdc_cli.formats.wal2json.wal2json_options import Wal2jsonOptions
+    from pgcdc_cli.sinks.sink import Sink
     from pgcdc_cli.stream.settings import SnapshotPlan, StreamSettings
 
 InvalidText = Literal["stop", "replace", "escape"]
@@ -87,7 +87,7 @@ def read_wal2json_options(
         if given:
             raise usage_error("--wal2json-option goes with --format wal2json")
         return None
-    from pgcdc_cli.formats.wal2json.options import read_options
+    from pgcdc_cli.formats.wal2json.wal2json_options import read_options
 
     options = read_options(dict(name_and_value("--wal2json-option", item) for item in given))
     if options.from_catalog is not None and not catalog:
@@ -206,7 +206,7 @@ class StreamTarget:
     def format_class(self) -> "type[Format | RawFormat]":
         """The format's class, which declares what can be asked of it."""
         if self.format == "debezium":
-            from pgcdc_cli.formats.debezium.format import DebeziumFormat
+            from pgcdc_cli.formats.debezium.debezium_format import DebeziumFormat
 
             return DebeziumFormat
         from pgcdc_cli.formats.select import FORMATS
@@ -294,14 +294,14 @@ def encoding_for(target: StreamTarget) -> "Format | RawFormat":
 
 
 def _with_options(made: "Format | RawFormat", options: "Wal2jsonOptions") -> "Format":
-    from pgcdc_cli.formats.wal2json.format import Wal2jsonFormat
+    from pgcdc_cli.formats.wal2json.wal2json_format import Wal2jsonFormat
 
     assert isinstance(made, Wal2jsonFormat), "options are read for this format alone"
     return replace(made, options=options)
 
 
 def _debezium(target: StreamTarget, config: "ConnectorConfig") -> "Format":
-    from pgcdc_cli.formats.debezium.format import DebeziumFormat
+    from pgcdc_cli.formats.debezium.debezium_format import DebeziumFormat
 
     layout: Layout = "stream" if target.directory is None else target.layout
     return DebeziumFormat(config, layout, target.compression, target.values_only)
@@ -318,9 +318,9 @@ def sink_for(
     `ends` says whether the run was asked to end.
     """
     from pgcdc_cli.directory.disk import Disk
-    from pgcdc_cli.sinks.base import SinkSettings
     from pgcdc_cli.sinks.directory_sink import directory_sink
     from pgcdc_cli.sinks.file_sink import file_sink
+    from pgcdc_cli.sinks.sink import SinkSettings
     from pgcdc_cli.sinks.stream_sink import StreamSink
 
     options = {"numeric": target.numeric, "transactions": str(target.transactions), "layout": target.layout}

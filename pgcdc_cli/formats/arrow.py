@@ -41,9 +41,9 @@ from pgcdc_cli.changes.slice import (
 )
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.formats.encoded_rows import MESSAGES, Arrange, Encoded, tables_of
 from pgcdc_cli.formats.interface import Capabilities, Data, EncodedSlice, Piece, ReadAt
-from pgcdc_cli.formats.stamps import INVALID_XID
-from pgcdc_cli.formats.stream_order import MESSAGES, Arrange, Encoded, tables_of
+from pgcdc_cli.formats.json_text import INVALID_XID
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import ArrowArray, Booleans, Int64s
 from pgcdc_cli.types.to_arrow import arrow_type, to_arrow

@@ -36,8 +36,19 @@ from pgcdc_cli.changes.slice import (
     texts_of,
 )
 from pgcdc_cli.changes.table import TableSchema
+from pgcdc_cli.formats.encoded_rows import (
+    LINES,
+    SUFFIXES,
+    Encoded,
+    EncodedLines,
+    are_few,
+    compress,
+    piece_of,
+    tables_of,
+    target_of,
+)
 from pgcdc_cli.formats.interface import Capabilities, Compression, Data, EncodedSlice, Layout, Numeric
-from pgcdc_cli.formats.json_object import (
+from pgcdc_cli.formats.json_text import (
     JsonValue,
     Member,
     UnusualError,
@@ -49,12 +60,14 @@ from pgcdc_cli.formats.json_object import (
     named_list,
     named_lists,
     objects_of,
+    one_lsn,
+    one_stamp,
     one_string,
+    one_transaction,
     quote,
+    stamp_columns,
+    stamp_rows,
 )
-from pgcdc_cli.formats.lines import LINES, SUFFIXES, EncodedLines, are_few, compress, piece_of, target_of
-from pgcdc_cli.formats.stamps import one_lsn, one_stamp, one_transaction, stamp_columns, stamp_rows
-from pgcdc_cli.formats.stream_order import Encoded, tables_of
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Booleans, Fragment
 from pgcdc_cli.types.to_arrow import JsonKind, json_kind

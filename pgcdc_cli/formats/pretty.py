@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import pyarrow as pa
 
 from pgcdc_cli.changes.slice import Slice
+from pgcdc_cli.formats.encoded_rows import join_bytes
 from pgcdc_cli.formats.interface import Capabilities, Data, EncodedSlice, Piece
 from pgcdc_cli.formats.jsonl import JsonlFormat
-from pgcdc_cli.formats.lines import join_bytes
 from pgcdc_cli.formats.terminal import ELLIPSIS, Style, safe, shorten
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m

@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 import pyarrow as pa
 
 from pgcdc_cli.changes.slice import Edge
+from pgcdc_cli.formats.encoded_rows import join_bytes
 from pgcdc_cli.formats.interface import Capabilities, Data, EncodedSlice, Piece
-from pgcdc_cli.formats.lines import join_bytes
 from pgcdc_cli.frames import XLOGDATA_HEADER, largest_start, xlogdata_start
 
 

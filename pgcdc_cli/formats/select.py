@@ -6,7 +6,7 @@ from pgcdc_cli.formats.interface import Compression, Format, Layout, Numeric
 from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.formats.pretty import PrettyFormat
 from pgcdc_cli.formats.raw import RawFormat
-from pgcdc_cli.formats.wal2json.format import Wal2jsonFormat
+from pgcdc_cli.formats.wal2json.wal2json_format import Wal2jsonFormat
 
 FORMATS: dict[str, type[Format] | type[RawFormat]] = {
     form.name: form for form in (JsonlFormat, ArrowFormat, PrettyFormat, RawFormat, Wal2jsonFormat)

@@ -1,7 +1,7 @@
 """Messages to slices of changes: a batch and the state before it in, slices and the state behind it out.
 
 Everything is decided for all messages of a batch at once: the transaction each belongs to and whether it may
-stand there (`transactions.py`), the version of its table (`relations.py`), its number and its values
+stand there (`message_batch.py`), the version of its table (`relations.py`), its number and its values
 (`columns.py`). Only what is no row (relations, truncates, logical messages) is looked at one by one. A few
 rows have a quicker way, with the same state and the same slices (`small_batch.py`).
 """
@@ -28,10 +28,16 @@ from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import small_batch
 from pgcdc_cli.pgoutput.columns import SMALLEST_ROW, Rows, Shape, decode_rows
-from pgcdc_cli.pgoutput.message_buffer import MessageBuffer, tag_mask
+from pgcdc_cli.pgoutput.message_batch import (
+    BatchTransactions,
+    DecodeLimits,
+    MessageBuffer,
+    State,
+    find_transactions,
+    tag_mask,
+)
 from pgcdc_cli.pgoutput.messages import LogicalMessage, Relation, Tag, Truncate
 from pgcdc_cli.pgoutput.relations import Describe, Tables
-from pgcdc_cli.pgoutput.transactions import BatchTransactions, DecodeLimits, State, find_transactions
 from pgcdc_cli.types.kernels import Int64s
 
 _SHAPES = tuple(Shape)

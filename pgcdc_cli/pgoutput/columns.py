@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pgcdc_cli.changes.slice import FullImage, KeyImage, Operation
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import UndecodableError
-from pgcdc_cli.pgoutput.message_buffer import MessageBuffer, as_buffer
+from pgcdc_cli.pgoutput.message_batch import MessageBuffer, as_buffer
 from pgcdc_cli.pgoutput.messages import (
     BINARY,
     NULL,

@@ -1,4 +1,4 @@
-"""What reaches the assembler: messages as they come, and at their commit the transactions that were spooled.
+"""Spooled transactions: how messages get into a spool, and at its commit from there to the assembler.
 
 A spool has messages in protocol 1's form, whatever they came in, so that they can be decoded as if the
 transaction had been sent whole. It may be read on another connection, so it has the definitions that its
@@ -26,7 +26,7 @@ from pgcdc_cli.large_copies import joined
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.decode import BEGIN, COMMIT
-from pgcdc_cli.pgoutput.message_buffer import MESSAGE_BYTES, SMALLEST_BATCH, MessageBuffer, tag_mask
+from pgcdc_cli.pgoutput.message_batch import MESSAGE_BYTES, SMALLEST_BATCH, MessageBuffer, tag_mask
 from pgcdc_cli.pgoutput.messages import Tag, Truncate
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.database_text import STRICT, DatabaseText
@@ -193,7 +193,7 @@ class TransactionEnd:
 
 
 class Replay:
-    """Gives the assembler messages as they come, and spools.
+    """Gives the assembler what was spooled, and spools the definitions that it needs.
 
     `buffer` are the messages of a spool that are being decoded, `batch` how many may be at once; `text` says
     how names are written.
@@ -207,10 +207,9 @@ class Replay:
         self._count = 0
         self._outside: dict[int, Definition] = {}
 
-    def pass_on(self, buffer: MessageBuffer) -> Iterator[Slice]:
-        """Take messages that stand outside of all that is spooled."""
+    def learn(self, buffer: MessageBuffer) -> None:
+        """Remember the definitions among messages that stand outside of all that is spooled."""
         self._learn(self._numbered(buffer))
-        yield from self.assembler.assemble(buffer)
 
     def spool(self, buffer: MessageBuffer, transaction: SpooledTransaction) -> None:
         """Take messages of a transaction's block, and what they need that came outside of it."""

@@ -33,8 +33,8 @@ from pgcdc_cli.frames import MESSAGE_TAG, START_LSN, XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.decode import decode
+from pgcdc_cli.pgoutput.message_batch import DecodeLimits, OpenTransaction, State
 from pgcdc_cli.pgoutput.relations import Tables
-from pgcdc_cli.pgoutput.transactions import DecodeLimits, OpenTransaction, State
 from pgcdc_cli.types.kernels import Booleans
 
 MOST_MESSAGES, MOST_BYTES = 96, 1 << 16

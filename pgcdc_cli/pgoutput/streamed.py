@@ -35,7 +35,7 @@ from pgcdc_cli.frames import MESSAGE_TAG
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.assemble import Assembler
-from pgcdc_cli.pgoutput.message_buffer import MessageBuffer, tag_mask
+from pgcdc_cli.pgoutput.message_batch import MessageBuffer, tag_mask
 from pgcdc_cli.pgoutput.messages import Tag
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy, PreparedTransactions
 from pgcdc_cli.pgoutput.replay import Replay, SpooledTransaction, TransactionEnd, subtransaction_of
@@ -160,7 +160,8 @@ class PgoutputDecoder:
             return
         run = buffer if stop - start == len(buffer) else buffer.select(slice(start, stop))
         if self._block is None:
-            yield from self._replay.pass_on(run)
+            self._replay.learn(run)
+            yield from self._assembler.assemble(run)
         else:
             self._check_changes(run, streamed=self._block.streamed)
             self._replay.spool(run, self._block)

@@ -25,8 +25,8 @@ from pgcdc_cli.changes.slice import (
 )
 from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
 from pgcdc_cli.formats.arrow import MAGIC, MESSAGE_SCHEMA, OWN_NAMES, STAMP_FIELDS
+from pgcdc_cli.formats.encoded_rows import MESSAGES
 from pgcdc_cli.formats.jsonl import JsonlFormat
-from pgcdc_cli.formats.stream_order import MESSAGES
 from pgcdc_cli.frames import POSTGRES_EPOCH
 from pgcdc_cli.reader.stored_file import Order, StoredFile, find_schema, undecodable
 from pgcdc_cli.types import kernels

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.errors import UndecodableError
-from pgcdc_cli.formats.stream_order import MESSAGES
+from pgcdc_cli.formats.encoded_rows import MESSAGES
 from pgcdc_cli.frames import POSTGRES_EPOCH
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m

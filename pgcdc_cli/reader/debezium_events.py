@@ -16,7 +16,7 @@ from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.directory.file_names import CHECKPOINT, SCHEMAS
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
-from pgcdc_cli.formats.debezium.format import DebeziumFormat
+from pgcdc_cli.formats.debezium.debezium_format import DebeziumFormat
 from pgcdc_cli.reader.arrow_reader import ArrowRow, ArrowRows
 from pgcdc_cli.reader.directory_reader import StoredChange, read_directory
 from pgcdc_cli.reader.jsonl_reader import JsonLine, LinesAsChanges, split_object

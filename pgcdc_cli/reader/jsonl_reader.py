@@ -26,8 +26,8 @@ from pgcdc_cli.changes.slice import (
 )
 from pgcdc_cli.changes.table import TableColumn, TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.formats.encoded_rows import MESSAGES
 from pgcdc_cli.formats.pretty import parse_line
-from pgcdc_cli.formats.stream_order import MESSAGES
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.reader.stored_file import Order, StoredFile, undecodable
 from pgcdc_cli.types import kernels
@@ -244,7 +244,7 @@ def _micros(ts: str) -> int | None:
 
 
 def _text(column: TableColumn, value: str, *, json_null: bool) -> str | None:
-    """Undo what `formats/json_object.py` did to a value."""
+    """Undo what `formats/json_text.py` did to a value."""
     if json_kind(column.type) == "json":
         return None if value.strip() == "null" and not json_null else value
     if value.startswith('"'):

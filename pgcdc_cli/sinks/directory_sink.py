@@ -29,10 +29,10 @@ from pgcdc_cli.directory.file_names import (
 from pgcdc_cli.directory.manifest import SchemaFiles, Segment, SegmentFile, decode_segment
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import EncodedSlice, FileFormat, Piece
-from pgcdc_cli.sinks.base import SinkSettings
 from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
 from pgcdc_cli.sinks.output_file import OutputFile, OutputFiles
 from pgcdc_cli.sinks.segment_command import SegmentCommand
+from pgcdc_cli.sinks.sink import SinkSettings
 
 
 def directory_sink(

@@ -14,9 +14,9 @@ from pgcdc_cli.directory.disk import Disk, HeldLock, OpenFiles, Stat, damaged
 from pgcdc_cli.directory.file_names import beside
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import EncodedSlice, FileFormat, Piece
-from pgcdc_cli.sinks.base import SinkSettings
 from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
 from pgcdc_cli.sinks.output_file import OutputFile, OutputFiles
+from pgcdc_cli.sinks.sink import SinkSettings
 
 _NOT_OURS = "move it away, or write to another file; if pgcdc wrote it, put {} back beside it"
 

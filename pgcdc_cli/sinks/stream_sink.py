@@ -15,7 +15,7 @@ from pgcdc_cli.directory.spool_file import SpoolFolder
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import EncodedSlice, FileFormat
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.sinks.base import EAGER_PACE, LastEdge, SinkSettings
+from pgcdc_cli.sinks.sink import EAGER_PACE, LastEdge, SinkSettings
 
 STDOUT = 1
 

@@ -15,7 +15,7 @@ from pgcdc_cli.formats.interface import EncodedSlice, Format, Piece
 from pgcdc_cli.formats.raw import RawFormat
 from pgcdc_cli.frames import MESSAGE_TAG, XLOGDATA_HEADER, largest_start, xlogdata_start
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.message_buffer import LARGEST_BATCH, SMALLEST_BATCH
+from pgcdc_cli.pgoutput.message_batch import LARGEST_BATCH, SMALLEST_BATCH
 from pgcdc_cli.pgoutput.messages import Tag
 from pgcdc_cli.pgoutput.streamed import PgoutputDecoder
 from pgcdc_cli.stream.invalid_text import TextMender

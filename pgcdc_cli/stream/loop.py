@@ -18,7 +18,7 @@ from pgcdc_cli.frames import Keepalive, Received
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.small_batch import fits_small_batch
 from pgcdc_cli.replication.connection import ReplicationConnection
-from pgcdc_cli.sinks.base import Sink
+from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.encode import FrameEncoder, portions
 from pgcdc_cli.stream.receive import BatchReceiver
 from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.frames import Received
-from pgcdc_cli.pgoutput.message_buffer import MESSAGE_BYTES
+from pgcdc_cli.pgoutput.message_batch import MESSAGE_BYTES
 from pgcdc_cli.pgoutput.small_batch import fits_small_batch
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.stream.encode import FrameEncoder

@@ -32,7 +32,7 @@ from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.relations import Describe
-from pgcdc_cli.sinks.base import Sink
+from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.resnapshot_session import Look, ResnapshotSession, Visibility
 from pgcdc_cli.stream.snapshot import Stamper, snapshot_batch
 from pgcdc_cli.stream.snapshot_session import Columns

@@ -20,7 +20,7 @@ from pgcdc_cli.pgoutput.streamed import PgoutputDecoder
 from pgcdc_cli.replication.commands import PluginOptions
 from pgcdc_cli.replication.connection import ReplicationConnection, SystemIdentity
 from pgcdc_cli.replication.feedback import NEVER
-from pgcdc_cli.sinks.base import Sink
+from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.encode import ChangeEncoder, FrameEncoder, RawEncoder
 from pgcdc_cli.stream.invalid_text import TextMender
 from pgcdc_cli.stream.loop import Heartbeats, SliceWriter, StreamLoop

@@ -11,7 +11,7 @@ from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.errors import ErrorKind, PgcdcError, quoted_list
 from pgcdc_cli.formats.interface import Format
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.sinks.base import Sink
+from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.invalid_text import TextMender
 from pgcdc_cli.stream.loop import SliceWriter
 from pgcdc_cli.stream.settings import RunTotals, Signals

@@ -10,9 +10,8 @@ import pyarrow as pa
 from psycopg import sql
 
 from pgcdc_cli.errors import PgcdcError
-from pgcdc_cli.replication.copy_out import copy_out
+from pgcdc_cli.replication.copy_out import copy_columns, copy_out
 from pgcdc_cli.replication.session import connect, server_failure, this_server
-from pgcdc_cli.types.copy_text import copy_columns
 from pgcdc_cli.types.database_text import DatabaseText
 
 Columns = tuple[pa.BinaryArray, ...]

@@ -14,7 +14,7 @@ from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource, check_gap, 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import SYNCED_HINT, ReplicationConnection, SystemIdentity
-from pgcdc_cli.sinks.base import Sink
+from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.settings import Signals, StreamSettings
 
 log = logging.getLogger("pgcdc")

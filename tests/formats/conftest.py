@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from pgcdc_cli.formats import lines
+from pgcdc_cli.formats import encoded_rows
 
 
 @pytest.fixture(params=["columns", "few"], autouse=True, scope="module")
 def either_way(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "columns":
-            patch.setattr(lines, "MOST_ROWS", 0)
+            patch.setattr(encoded_rows, "MOST_ROWS", 0)
         yield

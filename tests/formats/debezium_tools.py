@@ -7,7 +7,7 @@ from batches import Stream
 
 from pgcdc_cli.changes.slice import LastCommit
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
-from pgcdc_cli.formats.debezium.format import DebeziumFormat
+from pgcdc_cli.formats.debezium.debezium_format import DebeziumFormat
 from pgcdc_cli.formats.interface import EncodedSlice
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.types.pg_type import TYPES

@@ -8,7 +8,7 @@ from batches import UNCHANGED, Stream, change, key_only, table
 
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
-from pgcdc_cli.formats.debezium.format import DebeziumFormat
+from pgcdc_cli.formats.debezium.debezium_format import DebeziumFormat
 from pgcdc_cli.formats.debezium.losses import LOSSES
 
 PLACEHOLDER = "__debezium_unavailable_value"

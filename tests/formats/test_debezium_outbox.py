@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats import lines as few
+from pgcdc_cli.formats import encoded_rows as few
 from pgcdc_cli.formats.debezium import transformed_records
 from pgcdc_cli.formats.debezium.outbox import Expansion, columnar
 from pgcdc_cli.formats.debezium.properties import connector_config

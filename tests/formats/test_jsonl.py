@@ -12,10 +12,9 @@ from rows import ITEMS, ORDERS, Event, events, lsn, reference, to_slice
 
 from pgcdc_cli.changes.slice import Boundaries, ChangeBatch, MessageChange, Slice, Stamps, TransactionBoundary
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.json_object import BLOCK, escape
+from pgcdc_cli.formats.encoded_rows import are_few
+from pgcdc_cli.formats.json_text import BLOCK, escape, lsn_text, timestamp_text
 from pgcdc_cli.formats.jsonl import JsonlFormat, few_lines
-from pgcdc_cli.formats.lines import are_few
-from pgcdc_cli.formats.stamps import lsn_text, timestamp_text
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.types import kernels
 
@@ -91,7 +90,7 @@ def test_an_empty_slice_gives_nothing():
 
 def test_a_long_value_is_left_to_the_columns(monkeypatch):
     """Python would write it while no other thread runs, longer than a server waits for a sign of life."""
-    monkeypatch.setattr("pgcdc_cli.formats.lines.MOST_ROWS", 1)
+    monkeypatch.setattr("pgcdc_cli.formats.encoded_rows.MOST_ROWS", 1)
     short, long = (ChangeBatch(ITEMS, "I", stamps([0]), full([["x" * n]]), None) for n in (9, 100_000))
     assert [are_few(batch) for batch in (short, long)] == [True, False]
     assert few_lines(long, JsonlFormat().numeric, None) is None

@@ -6,7 +6,7 @@ from batches import UNCHANGED, change, key_only, table
 from pgcdc_cli.changes.slice import Slice
 from pgcdc_cli.formats.arrow import ArrowFormat
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
-from pgcdc_cli.formats.debezium.format import DebeziumFormat
+from pgcdc_cli.formats.debezium.debezium_format import DebeziumFormat
 from pgcdc_cli.formats.interface import Format
 from pgcdc_cli.formats.jsonl import JsonlFormat
 

@@ -9,8 +9,8 @@ from batches import UNCHANGED, Stream, change, full, key_only, stamp, table
 
 from pgcdc_cli.changes.slice import MessageChange
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.wal2json.format import Wal2jsonFormat
-from pgcdc_cli.formats.wal2json.options import read_options
+from pgcdc_cli.formats.wal2json.wal2json_format import Wal2jsonFormat
+from pgcdc_cli.formats.wal2json.wal2json_options import read_options
 
 NUMBERS = {"id": "int8", "f": "float8", "n": "numeric", "ok": "bool", "raw": "bytea", "o": "oid", "t": "text"}
 

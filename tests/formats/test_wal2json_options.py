@@ -4,7 +4,7 @@ import pytest
 from batches import table
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.wal2json.options import OPTION_DOCS, Wal2jsonOptions, read_options
+from pgcdc_cli.formats.wal2json.wal2json_options import OPTION_DOCS, Wal2jsonOptions, read_options
 
 THEIR_DEFAULTS = {
     "format-version": "2",

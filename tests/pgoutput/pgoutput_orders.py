@@ -6,7 +6,7 @@ from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.assemble import Assembler
-from pgcdc_cli.pgoutput.message_buffer import MessageBuffer
+from pgcdc_cli.pgoutput.message_batch import MessageBuffer
 
 TIME = 1_700_000_000_000_000
 COLUMNS = (m.RelationColumn("id", 20, -1, True), m.RelationColumn("doc", 25, -1, False))

@@ -8,7 +8,7 @@ from pgcdc_cli.changes.slice import FullImage, KeyImage
 from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.columns import Rows, Shape, decode_rows
-from pgcdc_cli.pgoutput.message_buffer import MessageBuffer
+from pgcdc_cli.pgoutput.message_batch import MessageBuffer
 from pgcdc_cli.types.pg_type import PgType
 
 TEXT = PgType(25, -1, "text")

@@ -12,10 +12,9 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput import small_batch
 from pgcdc_cli.pgoutput.assemble import assemble
-from pgcdc_cli.pgoutput.message_buffer import MessageBuffer
+from pgcdc_cli.pgoutput.message_batch import DecodeLimits, MessageBuffer, State
 from pgcdc_cli.pgoutput.relations import Tables
 from pgcdc_cli.pgoutput.small_batch import MOST_MESSAGES, is_small
-from pgcdc_cli.pgoutput.transactions import DecodeLimits, State
 
 KEY = m.KeyTuple((m.Text(b"1"), m.Null()))
 ROWS = {

@@ -14,7 +14,7 @@ from pgcdc_cli.changes.slice import Edge
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.frames import XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput import message_buffer
+from pgcdc_cli.pgoutput import message_batch
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.decode import decode
 
@@ -47,7 +47,7 @@ def test_any_cut_of_a_stream_gives_the_changes_of_the_plain_decoder(data, frames
 def test_a_batch_larger_than_a_buffer_gives_the_same_changes(frames, largest):
     assembler = Assembler(describe, skip_before=Lsn(-1), boundaries=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(message_buffer, "LARGEST", largest)
+        patch.setattr(message_batch, "LARGEST", largest)
         found = flat(assembler.assemble(frames))
     found.in_transaction, found.ended = assembler.in_transaction, assembler.ended
     assert found == reference(frames, boundaries=True)

@@ -17,9 +17,9 @@ from pgcdc_cli.directory.manifest import Segment, read_manifest
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.formats.interface import EncodedSlice, Format, Piece
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.sinks.base import SinkSettings
 from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
 from pgcdc_cli.sinks.directory_sink import directory_sink
+from pgcdc_cli.sinks.sink import SinkSettings
 from pgcdc_cli.types.pg_type import builtin
 
 SOURCE = StreamSource("7300000000000000001", 1, "shop", "s1", ("p1",))

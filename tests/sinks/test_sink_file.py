@@ -12,9 +12,9 @@ from pgcdc_cli.directory.checkpoint import read_checkpoint
 from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.sinks import output_file
-from pgcdc_cli.sinks.base import SinkSettings
 from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
 from pgcdc_cli.sinks.file_sink import file_sink, takes_checkpoint
+from pgcdc_cli.sinks.sink import SinkSettings
 
 TXS = transactions("ab", "a", "aacb", "bc", "abcabcabc", "c", "ad")
 

@@ -12,7 +12,7 @@ from pgcdc_cli.directory.file_names import (
     parse_file_name,
     table_folder,
 )
-from pgcdc_cli.formats.stream_order import MESSAGES
+from pgcdc_cli.formats.encoded_rows import MESSAGES
 from pgcdc_cli.lsn import Lsn
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=63)

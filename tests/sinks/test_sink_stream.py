@@ -10,7 +10,7 @@ from sink_disks import FailingDisk
 from sink_tools import SOURCE, START, Clock, Feed, Lines, expected, transactions
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.sinks.base import SinkSettings
+from pgcdc_cli.sinks.sink import SinkSettings
 from pgcdc_cli.sinks.stream_sink import StreamSink
 
 TXS = transactions("ab", "a", "aacb", "bc")

@@ -29,7 +29,7 @@ from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.directory.file_names import file_name, table_folder
 from pgcdc_cli.formats.arrow import ArrowFormat
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
-from pgcdc_cli.formats.debezium.format import DebeziumFormat
+from pgcdc_cli.formats.debezium.debezium_format import DebeziumFormat
 from pgcdc_cli.formats.interface import Format, Piece
 from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.lsn import Lsn

@@ -20,7 +20,7 @@ from processes import stream_command
 from pyspark.sql import SparkSession
 
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts, TableSchema
-from pgcdc_cli.formats.debezium.format import DebeziumFormat
+from pgcdc_cli.formats.debezium.debezium_format import DebeziumFormat
 from pgcdc_cli.spark.pgcdc_merge.job import merge
 from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 from pgcdc_cli.types.pg_type import PgType

@@ -10,7 +10,7 @@ from pgoutput_orders import BEGIN, ORDERS, frames_of, insert
 from pgcdc_cli.formats.arrow import ArrowFormat
 from pgcdc_cli.formats.interface import Format
 from pgcdc_cli.formats.jsonl import JsonlFormat
-from pgcdc_cli.pgoutput.message_buffer import LARGEST_BATCH, SMALLEST_BATCH
+from pgcdc_cli.pgoutput.message_batch import LARGEST_BATCH, SMALLEST_BATCH
 from pgcdc_cli.stream.encode import ChangeEncoder
 from pgcdc_cli.stream.invalid_text import TextMender
 from pgcdc_cli.types.database_text import STRICT

@@ -8,18 +8,18 @@ import pytest
 from every_type import change, fill
 
 from pgcdc_cli.catalog import Catalog
-from pgcdc_cli.formats import lines
+from pgcdc_cli.formats import encoded_rows
 from pgcdc_cli.formats.arrow import ArrowFormat
-from pgcdc_cli.formats.debezium.format import DebeziumFormat
+from pgcdc_cli.formats.debezium.debezium_format import DebeziumFormat
 from pgcdc_cli.formats.debezium.properties import connector_config
 from pgcdc_cli.formats.jsonl import JsonlFormat
-from pgcdc_cli.formats.wal2json.format import Wal2jsonFormat
-from pgcdc_cli.formats.wal2json.options import read_options
+from pgcdc_cli.formats.wal2json.wal2json_format import Wal2jsonFormat
+from pgcdc_cli.formats.wal2json.wal2json_options import read_options
 from pgcdc_cli.frames import XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import small_batch
 from pgcdc_cli.pgoutput.assemble import Assembler
-from pgcdc_cli.pgoutput.message_buffer import MessageBuffer
+from pgcdc_cli.pgoutput.message_batch import MessageBuffer
 from pgcdc_cli.replication.connection import ReplicationConnection
 
 HANDLED = re.compile(rb'"ts_ms":\d+(,"transaction":(null|{[^}]*}))?}')
@@ -143,14 +143,14 @@ def test_a_few_rows_of_every_type_are_written_as_in_columns(sent, name, monkeypa
     form, marks = FORMATS[name]
     few = encoded(sent, form(), marks=marks)
     monkeypatch.setattr(small_batch, "MOST_MESSAGES", 0)
-    monkeypatch.setattr(lines, "MOST_ROWS", 0)
+    monkeypatch.setattr(encoded_rows, "MOST_ROWS", 0)
     assert few == encoded(sent, form(), marks=marks)
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_columns_are_the_same_however_many_rows_there_are(sent, name, monkeypatch):
     monkeypatch.setattr(small_batch, "MOST_MESSAGES", 0)
-    monkeypatch.setattr(lines, "MOST_ROWS", 0)
+    monkeypatch.setattr(encoded_rows, "MOST_ROWS", 0)
     form, marks = FORMATS[name]
     one = by_target(sent, form(), marks=marks, together=1)
     for together in (2, 3, 4, 9):

@@ -55,8 +55,8 @@ from pgcdc_cli.formats.debezium.types.connect_schemas import Schema, wrapping
 from pgcdc_cli.formats.debezium.types.java import buckets, java_hash
 from pgcdc_cli.formats.debezium.types.kind import EventColumn, single_token, token
 from pgcdc_cli.formats.debezium.types.texts import encoded
-from pgcdc_cli.formats.lines import LINES, Lines, are_few, joined_lines
-from pgcdc_cli.formats.stamps import integer_text
+from pgcdc_cli.formats.encoded_rows import LINES, Lines, are_few, joined_lines
+from pgcdc_cli.formats.json_text import integer_text
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import ArrowArray, Booleans, Fragment, Int64s
 

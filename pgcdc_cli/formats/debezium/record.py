@@ -9,9 +9,8 @@ from pgcdc_cli.changes.slice import Stamps
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.event_table import EventTable
 from pgcdc_cli.formats.debezium.types.kind import token
-from pgcdc_cli.formats.json_object import joined
-from pgcdc_cli.formats.lines import Lines
-from pgcdc_cli.formats.stamps import integer_text
+from pgcdc_cli.formats.encoded_rows import Lines
+from pgcdc_cli.formats.json_text import integer_text, joined
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Fragment, Int64s
 

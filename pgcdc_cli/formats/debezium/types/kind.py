@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pgcdc_cli.formats.json_object import escape
+from pgcdc_cli.formats.json_text import escape
 from pgcdc_cli.types import kernels
 
 ToJson = Callable[[pa.BinaryArray], pa.BinaryArray]

@@ -29,7 +29,7 @@ from pgcdc_cli.formats.debezium.types.kind import (
     usually,
 )
 from pgcdc_cli.formats.debezium.types.numeric_types import java_number
-from pgcdc_cli.formats.stamps import integer_text, timestamp_text
+from pgcdc_cli.formats.json_text import integer_text, timestamp_text
 from pgcdc_cli.types import kernels, to_arrow
 from pgcdc_cli.types.kernels import ArrowArray, Fragment, Int64s
 

@@ -38,9 +38,19 @@ from pgcdc_cli.formats.debezium.events import event_counts, few_lines, is_few, r
 from pgcdc_cli.formats.debezium.losses import LOSSES, Losses
 from pgcdc_cli.formats.debezium.record import EventOrders, Handled, Positions, RunContext, handled
 from pgcdc_cli.formats.debezium.transformed_records import row_records
+from pgcdc_cli.formats.encoded_rows import (
+    LINES,
+    MESSAGES,
+    SUFFIXES,
+    Encoded,
+    EncodedLines,
+    Lines,
+    compress,
+    joined_lines,
+    not_empty,
+    tables_of,
+)
 from pgcdc_cli.formats.interface import Capabilities, Compression, Data, EncodedSlice, Layout, Piece
-from pgcdc_cli.formats.lines import LINES, SUFFIXES, EncodedLines, Lines, compress, joined_lines, not_empty
-from pgcdc_cli.formats.stream_order import MESSAGES, Encoded, tables_of
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Fragment, Int64s

@@ -1,0 +1,314 @@
+"""Lines as the plugin's, one object each: B and C, I, U, D, T and M; or, in version 1, a transaction's.
+
+Version 1's object may be as large as its transaction, so it is written as it comes: `Commas` knows whether a change
+is the first of its transaction.
+
+The reference is wal2json 2.6 in a session of the same role, with UTC. What differs, and
+why, is in `docs/coming-from-wal2json.md`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from pgcdc_cli.changes.slice import (
+    ChangeBatch,
+    FullImage,
+    KeyImage,
+    MessageChange,
+    Slice,
+    Stamps,
+    TransactionBoundary,
+    TruncateChange,
+)
+from pgcdc_cli.changes.table import ColumnFacts, TableColumn, TableFacts, TableSchema
+from pgcdc_cli.formats.encoded_rows import (
+    LINES,
+    SUFFIXES,
+    Encoded,
+    EncodedLines,
+    compress,
+    piece_of,
+    tables_of,
+    target_of,
+)
+from pgcdc_cli.formats.interface import Capabilities, Compression, Data, EncodedSlice, Layout
+from pgcdc_cli.formats.json_text import JsonValue, Member, joined, one_lsn, one_string, quote, separated
+from pgcdc_cli.formats.wal2json.row_lines import (
+    Kind,
+    identity_of,
+    kind_of,
+    name_of,
+    one_stamp,
+    one_transaction,
+    row_lines,
+    type_name,
+    value_of,
+)
+from pgcdc_cli.formats.wal2json.wal2json_options import Wal2jsonOptions
+from pgcdc_cli.types import kernels
+from pgcdc_cli.types.kernels import ArrowArray, Booleans, Fragment, Int64s, as_mask
+
+_KINDS = {"I": b"insert", "U": b"update", "D": b"delete"}
+_BOOLEANS = {False: b"false", True: b"true", None: b"null"}
+
+
+@dataclass(slots=True)
+class Commas:
+    """Which changes have others of their transaction before them; `_first` says it of the next one."""
+
+    _first: bool = True
+
+    def firsts(self, slice_: Slice) -> Int64s:
+        """Give the places in the stream of changes that are the first of their transaction, ascending.
+
+        The slice has what is written alone; it is the one behind that of the last call.
+        """
+        changes = [batch.stamps.index for batch in slice_.changes]
+        changes.append(np.array([m.stamp.index for m in slice_.messages if m.transactional], np.int64))
+        begins = [some.stamps.index[some.kinds == "B"] for some in slice_.boundaries]
+        index = np.sort(np.concatenate(changes))
+        begin = np.sort(np.concatenate([np.empty(0, np.int64), *begins]))
+        # One begin that is before all others stands for what was open before.
+        opened = np.concatenate([[-1], begin]) if self._first else begin
+        self._first = bool(len(opened)) and (not len(index) or int(opened[-1]) > int(index[-1]))
+        found = np.searchsorted(index, opened)
+        return np.unique(index[found[found < len(index)]])
+
+
+def comma_before(index: Int64s, firsts: Int64s) -> Fragment:
+    """Write what stands before changes."""
+    first = np.isin(index, firsts)
+    if first.any():
+        return kernels.take(kernels.binary([b",", b""]), first.astype(np.int64))
+    return b","
+
+
+def change_objects(batch: ChangeBatch, options: Wal2jsonOptions, firsts: Int64s) -> ArrowArray:
+    """Write the objects of a batch's changes; a PROTOCOL error where a value is no valid UTF-8."""
+    return joined(_objects(batch, options, firsts))
+
+
+def _objects(batch: ChangeBatch, options: Wal2jsonOptions, firsts: Int64s) -> Iterator[Fragment]:
+    columns = _columns(batch.table, batch.table.facts, options)
+    yield comma_before(batch.stamps.index, firsts)
+    yield b'{"kind":"%b"%b' % (_KINDS[batch.operation], name_of(batch.table, options))
+    if batch.new is not None:
+        yield from _arrays(batch.new, columns, b"column", batch)
+    identity = identity_of(batch)
+    if identity is not None:
+        yield b',"oldkeys":{'
+        yield from _arrays(identity, columns, b"key", batch)
+        yield b"}"
+    yield b"}" + line_end(options)
+
+
+def line_end(options: Wal2jsonOptions) -> bytes:
+    """Give what ends a part of an object: in chunks each has a line."""
+    return b"\n" if options.write_in_chunks else b""
+
+
+class _Column(NamedTuple):
+    """What is said of a column, by the end of the array's name; `of_keys` is said of old keys, too."""
+
+    said: dict[bytes, bytes]
+    of_keys: frozenset[bytes]
+    kind: Kind
+
+
+@lru_cache(4096)
+def _columns(table: TableSchema, facts: TableFacts | None, options: Wal2jsonOptions) -> tuple[_Column, ...]:
+    known = {} if facts is None else facts.columns
+    return tuple(_column(column, known.get(column.name, ColumnFacts()), options) for column in table.columns)
+
+
+def _column(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -> _Column:
+    optional = None if facts.not_null is None else not facts.not_null
+    said = {
+        b"names": (True, quote(column.name)),
+        b"types": (options.include_types, quote(type_name(column))),
+        b"typeoids": (options.include_type_oids, b"%d" % column.type_oid),
+        b"positions": (
+            options.include_column_positions,
+            b"null" if facts.position is None else b"%d" % facts.position,
+        ),
+        b"optionals": (options.include_not_null, _BOOLEANS[optional]),
+        b"defaults": (options.include_default, b"null" if facts.default is None else quote(facts.default)),
+    }
+    kind = kind_of(column, numbers_as_strings=options.numeric_data_types_as_string)
+    wanted = {name: text for name, (asked, text) in said.items() if asked}
+    return _Column(wanted, frozenset({b"names", b"types", b"typeoids"}), kind)
+
+
+def _arrays(
+    image: FullImage | KeyImage, columns: Sequence[_Column], label: bytes, batch: ChangeBatch
+) -> Iterator[Fragment]:
+    """Yield what, joined row by row, are an image's arrays, which lack what isn't there."""
+    some: list[tuple[_Column, JsonValue, Booleans | None]] = []
+    for index, column in enumerate(columns):
+        values, absent = image.columns[index], _absent(image, index, keys=label == b"key")
+        if values is not None and (absent is None or not absent.all()):
+            some.append((column, value_of(column.kind, values), absent))
+    said = [name for name in columns[0].said if label != b"key" or name in columns[0].of_keys]
+    comma = b"," if label != b"key" else b""
+    for name in said:
+        yield comma + b'"%b%b":[' % (label, name)
+        yield _lists([(column.said[name], absent) for column, _, absent in some], len(batch))
+        yield b"]"
+        comma = b","
+    yield b',"%bvalues":[' % label
+    yield from separated(Member(b"", value, absent) for _, value, absent in some)
+    yield b"]"
+
+
+def _absent(image: FullImage | KeyImage, index: int, *, keys: bool) -> Booleans | None:
+    """Mark what the server did not send, and in old keys what is null."""
+    absent = image.unchanged[index] if isinstance(image, FullImage) else None
+    values = image.columns[index]
+    if not keys or values is None or not values.null_count:
+        return absent
+    null = as_mask(values.is_null())
+    return null if absent is None else null | absent
+
+
+def _lists(texts: Sequence[tuple[bytes, Booleans | None]], rows: int) -> Fragment:
+    """Join texts with commas, for each row without those that are absent there."""
+    if all(absent is None for _, absent in texts):
+        return b",".join(text for text, _ in texts)
+    present = [np.ones(rows, np.bool_) if absent is None else ~absent for _, absent in texts]
+    patterns, choice = np.unique(np.stack(present, axis=1), axis=0, return_inverse=True)
+    lists = [
+        b",".join(text for (text, _), there in zip(texts, row, strict=True) if there) for row in patterns
+    ]
+    return kernels.take(kernels.binary(lists), choice.reshape(-1))
+
+
+@dataclass(frozen=True, slots=True)
+class Wal2jsonFormat:
+    """`layout` "table" gives one target a table; it has no place for begins and commits."""
+
+    name: ClassVar[str] = "wal2json"
+    tail: ClassVar[None] = None
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        ("table", "stream"), ("none", "gzip", "zstd"), snapshot=False
+    )
+    decodes: ClassVar[Literal[True]] = True
+    restartable: ClassVar[None] = None
+
+    layout: Layout = "table"
+    compression: Compression = "none"
+    options: Wal2jsonOptions = field(default_factory=Wal2jsonOptions)
+    _commas: Commas = field(default_factory=Commas, init=False)
+
+    @property
+    def suffix(self) -> str:
+        return ".jsonl" + SUFFIXES[self.compression]
+
+    @property
+    def wants_boundaries(self) -> bool:
+        return self.options.has_boundaries
+
+    def encode(self, slice_: Slice) -> EncodedSlice:
+        """Encode the wanted rows of a slice; a PROTOCOL error where a value is no valid UTF-8."""
+        wanted = _wanted(slice_, self.options)
+        lines = self._lines if self.options.format_version == 2 else self._objects
+        pieces = tuple(piece_of(some) for some in LINES.in_order(list(lines(wanted))))
+        return EncodedSlice(pieces, wanted.edge, tables_of(wanted))
+
+    def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
+        """Join lines; with a compression, into one frame."""
+        return compress(data, self.compression)
+
+    def _lines(self, slice_: Slice) -> Iterator[EncodedLines]:
+        options = self.options
+        for batch in slice_.changes:
+            target = target_of(self.layout, batch.table)
+            stamps, lines = batch.stamps, row_lines(batch, options)
+            yield Encoded(*target, stamps.index, stamps.commit_lsn, lines, batch.lacks_any)
+        for event in slice_.truncates:
+            yield self._events(event.table, Stamps.of([event.stamp]), [_truncate(event, options)])
+        if slice_.messages:
+            stamps = Stamps.of([event.stamp for event in slice_.messages])
+            yield self._events(None, stamps, [_message(event, options) for event in slice_.messages])
+        for boundaries in slice_.boundaries if self.wants_boundaries else ():
+            lines = [_boundary(event, options) for event in boundaries]
+            yield self._events(None, boundaries.stamps, lines)
+
+    def _objects(self, slice_: Slice) -> Iterator[EncodedLines]:
+        """Give the parts of version 1's objects, which have no truncates."""
+        options, firsts = self.options, self._commas.firsts(slice_)
+        for batch in slice_.changes:
+            objects = change_objects(batch, options, firsts)
+            yield Encoded("", None, batch.stamps.index, batch.stamps.commit_lsn, objects, batch.lacks_any)
+        for event in slice_.messages:
+            stamps = Stamps.of([event.stamp])
+            yield self._events(None, stamps, [_message_object(event, options, firsts)])
+        for boundaries in slice_.boundaries:
+            parts = [_object_edge(event, options) for event in boundaries]
+            yield self._events(None, boundaries.stamps, parts)
+
+    def _events(self, table: TableSchema | None, stamps: Stamps, lines: list[bytes]) -> EncodedLines:
+        return Encoded(*target_of(self.layout, table), stamps.index, stamps.commit_lsn, lines)
+
+
+def _wanted(slice_: Slice, options: Wal2jsonOptions) -> Slice:
+    changes = (one for one in slice_.changes if len(one) and one.operation in options.actions)
+    truncates = slice_.truncates if "T" in options.actions else ()
+    return replace(
+        slice_,
+        changes=tuple(one for one in changes if options.wants_table(one.table)),
+        truncates=tuple(one for one in truncates if options.wants_table(one.table)),
+        messages=tuple(one for one in slice_.messages if options.wants_message(one.prefix)),
+    )
+
+
+def _truncate(event: TruncateChange, options: Wal2jsonOptions) -> bytes:
+    return b'{"action":"T"%b%b}\n' % (one_stamp(event.stamp, options), name_of(event.table, options))
+
+
+def _message(event: MessageChange, options: Wal2jsonOptions) -> bytes:
+    return b'{"action":"M"%b,"transactional":%b,"prefix":%b,"content":%b}\n' % (
+        one_stamp(event.stamp, options),
+        b"true" if event.transactional else b"false",
+        quote(event.prefix),
+        _content(event.content),
+    )
+
+
+def _message_object(event: MessageChange, options: Wal2jsonOptions, firsts: Int64s) -> bytes:
+    """Write a message among a transaction's changes; one outside of any is an object of its own."""
+    change = b'{"kind":"message","transactional":%b,"prefix":%b,"content":%b}' % (
+        b"true" if event.transactional else b"false",
+        quote(event.prefix),
+        _content(event.content),
+    )
+    if not event.transactional:
+        return b'{"change":[%b]}\n' % change
+    return (b"" if event.stamp.index in firsts else b",") + change + line_end(options)
+
+
+def _object_edge(event: TransactionBoundary, options: Wal2jsonOptions) -> bytes:
+    """Begin or end a transaction's object; where it ends is known at its end."""
+    if event.kind == "B":
+        members = one_transaction(event.stamp, options)
+        return b"{%b" % (members[1:] + b"," if members else b"") + b'"change":[' + line_end(options)
+    position = b',"nextlsn":"%b"' % one_lsn(event.stamp.lsn) if options.include_lsn else b""
+    return b"]%b}\n" % position
+
+
+def _content(content: bytes) -> bytes:
+    """Give the text before a zero byte, as the plugin does; what is no UTF-8 is replaced."""
+    return one_string(content.split(b"\0", 1)[0].decode(errors="replace").encode())
+
+
+def _boundary(event: TransactionBoundary, options: Wal2jsonOptions) -> bytes:
+    stamp, positions = event.stamp, b""
+    if options.include_lsn:
+        positions = b',"lsn":"%b"' % one_lsn(stamp.commit_lsn)
+        # Where a transaction ends is known when it does.
+        positions += b"" if event.kind == "B" else b',"nextlsn":"%b"' % one_lsn(stamp.lsn)
+    return b'{"action":"%b"%b%b}\n' % (event.kind.encode(), one_transaction(stamp, options), positions)
