@@ -10,7 +10,7 @@ slot has not gone beyond it.
 import re
 import uuid
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import cast, get_args
@@ -18,13 +18,12 @@ from typing import cast, get_args
 from pgcdc_cli.changes.slice import LastCommit, Prepared, ResnapshotStage, RowKey, TableRead, TableResnapshot
 from pgcdc_cli.directory.disk import Disk, damaged
 from pgcdc_cli.directory.json_fields import JsonFields, dump, load
-from pgcdc_cli.errors import ErrorKind, PgcdcError, nearest
+from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 
 FORMAT_VERSION = 1
 
 _OTHER_VERSION = "it is whole: go on with the pgcdc that wrote it, or one that is newer"
-_NO_SLOT_HINT = "write to another place; --snapshot initial begins a stream with the rows that are there"
 
 _SEAL = re.compile(rb',"crc32":([0-9]{1,10})}\n\Z')
 
@@ -139,36 +138,6 @@ def write_checkpoint(disk: Disk, path: str, checkpoint: Checkpoint) -> None:
     disk.fsync_folder(str(PurePath(path).parent))
 
 
-def check_source(
-    checkpoint: Checkpoint,
-    source: StreamSource,
-    *,
-    slot_position: Lsn,
-    accept_gap: bool = False,
-    accept_publications: bool = False,
-    history: Callable[[], Sequence[tuple[int, Lsn]]] = tuple,
-) -> Checkpoint:
-    """Return the checkpoint to go on with, which names `source` from now on.
-
-    `slot_position` is the slot's confirmed_flush_lsn; `history`, called where the timelines differ, gives the
-    server's TIMELINE_HISTORY: earlier timelines, each with the position at which it was left. Raises
-    SOURCE_CHANGED for another server, database, slot or set of publications, or a timeline that does not
-    descend from ours at our position, unless the slot proves that we wrote from it; GAP if the slot is beyond
-    the checkpoint, unless `accept_gap`: then the stream gets a new identity and begins where the slot is.
-    """
-    _check_identity(checkpoint.source, source)
-    if source.publications != checkpoint.source.publications and not accept_publications:
-        raise _changed(
-            "publications", ", ".join(checkpoint.source.publications), ", ".join(source.publications),
-            hint="if that is meant: --accept-publications",
-        )  # fmt: skip
-    _check_timeline(checkpoint, source, slot_position, history)
-    if accept_gap and slot_position > checkpoint.end_lsn:
-        return replace(checkpoint, source=source, stream_id=str(uuid.uuid4()), end_lsn=slot_position)
-    check_gap(source.slot, slot_position, checkpoint.end_lsn)
-    return replace(checkpoint, source=source)
-
-
 def check_gap(slot: str, slot_position: Lsn, end_lsn: Lsn, hint: str | None = None) -> None:
     """Raise GAP if the slot is beyond `end_lsn`, up to which there is output; `hint` replaces the kind's."""
     if slot_position > end_lsn:
@@ -176,50 +145,6 @@ def check_gap(slot: str, slot_position: Lsn, end_lsn: Lsn, hint: str | None = No
             f'could not go on with slot "{slot}": it is at {slot_position}, the output ends at {end_lsn}'
         )
         raise PgcdcError(ErrorKind.GAP, message, hint=hint)
-
-
-def _check_identity(ours: StreamSource, theirs: StreamSource) -> None:
-    if not ours.slot:
-        message = "could not go on from the checkpoint: it is of a snapshot without a slot"
-        raise PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=_NO_SLOT_HINT)
-    for what, old, new in (
-        ("system identifier", ours.system_id, theirs.system_id),
-        ("database", ours.database, theirs.database),
-    ):
-        if old != new:
-            raise _changed(what, old, new)
-    if ours.slot != theirs.slot:
-        meant = f"did you mean -S {ours.slot}; or " if nearest(theirs.slot, [ours.slot]) else ""
-        hint = meant + ErrorKind.SOURCE_CHANGED.rule.hint
-        raise _changed("slot", ours.slot, theirs.slot, hint=hint)
-
-
-def _check_timeline(
-    checkpoint: Checkpoint,
-    source: StreamSource,
-    slot_position: Lsn,
-    history: Callable[[], Sequence[tuple[int, Lsn]]],
-) -> None:
-    """Refuse a timeline that doesn't have what is written.
-
-    One that left ours before our position has it if we wrote from it: from a standby that was promoted
-    meanwhile. Only a slot that was confirmed up to exactly our position proves that.
-    """
-    ours, theirs = checkpoint.source.timeline, source.timeline
-    if ours == theirs:
-        return
-    left_at = dict(history()).get(ours)
-    if theirs < ours or left_at is None:
-        raise _changed("timeline", str(ours), f"{theirs}, which does not descend from it")
-    if checkpoint.end_lsn > left_at and slot_position != checkpoint.end_lsn:
-        raise _changed(
-            "timeline", f"{ours} up to {checkpoint.end_lsn}", f"{theirs}, which left it at {left_at}"
-        )
-
-
-def _changed(what: str, old: str, new: str, *, hint: str | None = None) -> PgcdcError:
-    message = f"could not go on from the checkpoint: it is of {what} {old}, not {new}"
-    return PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=hint)
 
 
 def allow_mending(checkpoint: Checkpoint, ours: Mapping[str, str]) -> Checkpoint:

@@ -4,14 +4,17 @@ Looked at before START_REPLICATION, whose refusals say less; the source again wh
 """
 
 import logging
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Self
 
 import psycopg
 
 from pgcdc_cli.catalog import Catalog, Slot
 from pgcdc_cli.changes.selection import Selection
-from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource, check_gap, check_source
-from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource, check_gap
+from pgcdc_cli.errors import ErrorKind, PgcdcError, nearest
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import SYNCED_HINT, ReplicationConnection, SystemIdentity
 from pgcdc_cli.sinks.sink import Sink
@@ -33,6 +36,7 @@ _SLOT_IN_USE = "leave out --create-slot: there is a checkpoint, and the slot has
 _NO_SNAPSHOT = "drop it, and the snapshot makes it anew: pgcdc slot drop {}; or go without: --snapshot never"
 _UNFINISHED = "go on with --snapshot initial, which begins it anew; or write to another place"
 _SNAPSHOT_LOST = "what changed since in the tables that are read is lost: begin anew in another place"
+_NO_SLOT = "write to another place; --snapshot initial begins a stream with the rows that are there"
 _OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
 
 
@@ -306,6 +310,80 @@ def _misfit(slot: Slot, database: str, *, decodes: bool, keeps_prepared: bool) -
     if slot.two_phase and not keeps_prepared:
         return "it sends prepared transactions, and nothing keeps them: use -f, -D or --two-phase-at prepare"
     return None
+
+
+def check_source(
+    checkpoint: Checkpoint,
+    source: StreamSource,
+    *,
+    slot_position: Lsn,
+    accept_gap: bool = False,
+    accept_publications: bool = False,
+    history: Callable[[], Sequence[tuple[int, Lsn]]] = tuple,
+) -> Checkpoint:
+    """Return the checkpoint to go on with, which names `source` from now on.
+
+    `slot_position` is the slot's confirmed_flush_lsn; `history`, called where the timelines differ, gives the
+    server's TIMELINE_HISTORY: earlier timelines, each with the position at which it was left. Raises
+    SOURCE_CHANGED for another server, database, slot or set of publications, or a timeline that does not
+    descend from ours at our position, unless the slot proves that we wrote from it; GAP if the slot is beyond
+    the checkpoint, unless `accept_gap`: then the stream gets a new identity and begins where the slot is.
+    """
+    _check_identity(checkpoint.source, source)
+    if source.publications != checkpoint.source.publications and not accept_publications:
+        raise _changed(
+            "publications", ", ".join(checkpoint.source.publications), ", ".join(source.publications),
+            hint="if that is meant: --accept-publications",
+        )  # fmt: skip
+    _check_timeline(checkpoint, source, slot_position, history)
+    if accept_gap and slot_position > checkpoint.end_lsn:
+        return replace(checkpoint, source=source, stream_id=str(uuid.uuid4()), end_lsn=slot_position)
+    check_gap(source.slot, slot_position, checkpoint.end_lsn)
+    return replace(checkpoint, source=source)
+
+
+def _check_identity(ours: StreamSource, theirs: StreamSource) -> None:
+    if not ours.slot:
+        message = "could not go on from the checkpoint: it is of a snapshot without a slot"
+        raise PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=_NO_SLOT)
+    for what, old, new in (
+        ("system identifier", ours.system_id, theirs.system_id),
+        ("database", ours.database, theirs.database),
+    ):
+        if old != new:
+            raise _changed(what, old, new)
+    if ours.slot != theirs.slot:
+        meant = f"did you mean -S {ours.slot}; or " if nearest(theirs.slot, [ours.slot]) else ""
+        hint = meant + ErrorKind.SOURCE_CHANGED.rule.hint
+        raise _changed("slot", ours.slot, theirs.slot, hint=hint)
+
+
+def _check_timeline(
+    checkpoint: Checkpoint,
+    source: StreamSource,
+    slot_position: Lsn,
+    history: Callable[[], Sequence[tuple[int, Lsn]]],
+) -> None:
+    """Refuse a timeline that doesn't have what is written.
+
+    One that left ours before our position has it if we wrote from it: from a standby that was promoted
+    meanwhile. Only a slot that was confirmed up to exactly our position proves that.
+    """
+    ours, theirs = checkpoint.source.timeline, source.timeline
+    if ours == theirs:
+        return
+    left_at = dict(history()).get(ours)
+    if theirs < ours or left_at is None:
+        raise _changed("timeline", str(ours), f"{theirs}, which does not descend from it")
+    if checkpoint.end_lsn > left_at and slot_position != checkpoint.end_lsn:
+        raise _changed(
+            "timeline", f"{ours} up to {checkpoint.end_lsn}", f"{theirs}, which left it at {left_at}"
+        )
+
+
+def _changed(what: str, old: str, new: str, *, hint: str | None = None) -> PgcdcError:
+    message = f"could not go on from the checkpoint: it is of {what} {old}, not {new}"
+    return PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=hint)
 
 
 class TimelineWatch:

@@ -28,12 +28,13 @@ from sink_tools import (
 )
 
 from pgcdc_cli.changes.table import TableSchema
-from pgcdc_cli.directory.checkpoint import check_options, check_source
+from pgcdc_cli.directory.checkpoint import check_options
 from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.directory.file_names import table_folder
 from pgcdc_cli.errors import ErrorKind
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.sinks import output_file
+from pgcdc_cli.stream.start import check_source
 
 TXS = transactions("ab", "a", "b", "ac", "b", "a")
 

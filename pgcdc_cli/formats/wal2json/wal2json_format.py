@@ -1,7 +1,7 @@
 """Lines as the plugin's, one object each: B and C, I, U, D, T and M; or, in version 1, a transaction's.
 
-Version 1's object may be as large as its transaction, so it is written as it comes: `Commas` knows whether a change
-is the first of its transaction.
+Version 1's object may be as large as its transaction, so it is written as it comes: `Commas` knows whether a
+change is the first of its transaction.
 
 The reference is wal2json 2.6 in a session of the same role, with UTC. What differs, and
 why, is in `docs/coming-from-wal2json.md`.

@@ -15,7 +15,6 @@ from pgcdc_cli.directory.checkpoint import (
     PartialFile,
     PendingRotation,
     StreamSource,
-    check_source,
     decode,
     encode,
     read_checkpoint,
@@ -176,93 +175,6 @@ def test_what_is_no_checkpoint_is_refused(tmp_path, data):
 
 def test_no_checkpoint_is_none(tmp_path):
     assert read_checkpoint(Disk(), str(tmp_path / "checkpoint.json")) is None
-
-
-# May the stream go on from here?
-
-
-def test_the_same_source_goes_on():
-    assert check_source(ONE, SOURCE, slot_position=ONE.end_lsn) == ONE
-    assert check_source(ONE, SOURCE, slot_position=Lsn(1)) == ONE
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"system_id": "1"},
-        {"database": "other"},
-        {"slot": "s2"},
-        {"publications": ("p1", "p2")},
-        {"timeline": 0},
-    ],
-)
-def test_another_source_is_refused(change):
-    with pytest.raises(PgcdcError) as caught:
-        check_source(ONE, replace(SOURCE, **change), slot_position=Lsn(1))
-    assert caught.value.kind is ErrorKind.SOURCE_CHANGED
-    assert ("--accept-publications" in caught.value.hint) == ("publications" in change)
-
-
-def test_other_publications_are_taken_over_when_accepted():
-    source = replace(SOURCE, publications=("p2", "p1", "p2"))
-    checked = check_source(ONE, source, slot_position=Lsn(1), accept_publications=True)
-    assert checked == replace(ONE, source=source)
-    assert checked.source.publications == ("p1", "p2")
-
-
-def test_the_order_of_publications_makes_no_difference():
-    ours = replace(ONE, source=replace(SOURCE, publications=("b", "a")))
-    assert check_source(ours, replace(SOURCE, publications=("a", "b")), slot_position=Lsn(1)) == ours
-
-
-@pytest.mark.parametrize(
-    ("history", "fine"),
-    [
-        ([(1, Lsn(ONE.end_lsn))], True),
-        ([(1, Lsn(ONE.end_lsn + 1)), (2, Lsn(2**40))], True),
-        ([(1, Lsn(ONE.end_lsn - 1))], False),
-        ([(2, Lsn(2**40))], False),
-        ([], False),
-    ],
-)
-def test_a_later_timeline_must_descend_from_ours_after_our_position(history, fine):
-    source = replace(SOURCE, timeline=3)
-    if fine:
-        assert check_source(ONE, source, slot_position=Lsn(1), history=lambda: history).source == source
-    else:
-        with pytest.raises(PgcdcError) as caught:
-            check_source(ONE, source, slot_position=Lsn(1), history=lambda: history)
-        assert caught.value.kind is ErrorKind.SOURCE_CHANGED
-
-
-def test_a_timeline_that_left_ours_earlier_is_the_one_we_wrote_if_its_slot_is_where_we_are():
-    source = replace(SOURCE, timeline=2)
-    history = [(1, Lsn(ONE.end_lsn - 8))]
-    checked = check_source(ONE, source, slot_position=ONE.end_lsn, history=lambda: history)
-    assert checked == replace(ONE, source=source)
-    for elsewhere in (-9, -8, -1, 1):
-        with pytest.raises(PgcdcError) as caught:
-            check_source(
-                ONE,
-                source,
-                slot_position=Lsn(ONE.end_lsn + elsewhere),
-                accept_gap=True,
-                history=lambda: history,
-            )
-        assert caught.value.kind is ErrorKind.SOURCE_CHANGED
-    with pytest.raises(PgcdcError, match="does not descend"):
-        check_source(ONE, source, slot_position=ONE.end_lsn, history=list)
-
-
-def test_a_slot_beyond_the_checkpoint_is_a_gap():
-    beyond = Lsn(ONE.end_lsn + 1)
-    with pytest.raises(PgcdcError) as caught:
-        check_source(ONE, SOURCE, slot_position=beyond)
-    assert caught.value.kind is ErrorKind.GAP
-    checked = check_source(ONE, SOURCE, slot_position=beyond, accept_gap=True)
-    assert checked.end_lsn == beyond
-    assert checked.stream_id != ONE.stream_id
-    assert checked.segment == ONE.segment
 
 
 # The manifest
