@@ -11,8 +11,7 @@ from pgcdc_cli.changes.slice import TruncateChange
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats import encoded_rows as few
-from pgcdc_cli.formats.debezium import format as debezium_format
-from pgcdc_cli.formats.debezium import record
+from pgcdc_cli.formats.debezium import debezium_format, record
 from pgcdc_cli.formats.debezium.debezium_format import DebeziumFormat
 from pgcdc_cli.formats.debezium.properties import connector_config
 
