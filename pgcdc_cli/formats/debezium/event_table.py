@@ -219,7 +219,8 @@ def _mapped(table: TableSchema, column: EventColumn, config: ConnectorConfig, *,
     mask = None if rule is None else parse_mask(rule)
     rank = config.source_type_rank(*full_name, source.kind)
     if mask is not None and (rank is None or mask.rank < rank):
-        return masked(column.field, mask, described.type, source.length)
+        newer = config.debezium_version != "2.5"
+        return masked(column.field, mask, described.type, source.length, newer=newer)
     return column.field if rank is None else with_parameters(column.field, source.parameters)
 
 
