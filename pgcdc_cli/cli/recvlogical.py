@@ -42,6 +42,9 @@ _WHOLE_NUMBER = re.compile(r"\s*[+-]?[0-9]+\s*")
 _PASSWORD = {"-w", "--no-password", "-W", "--password"}
 """Of these the last one counts."""
 
+_ALONE = {"-?", "--help", "-V", "--version"}
+"""As the first word, each is the only one that counts."""
+
 _GROUP_MAY_READ = 0o050
 """In the mode of a data directory: a cluster that was initialised with --allow-group-access."""
 
@@ -152,6 +155,8 @@ def canonical(parameters: list[ClickParameter], args: list[str]) -> list[str]:
     valued = {name: bool(value_name(parameter)) for parameter in parameters for name in parameter.opts}
     short = "".join(name[1:] + ":" * takes for name, takes in valued.items() if not name.startswith("--"))
     long = [name[2:] + "=" * takes for name, takes in valued.items() if name.startswith("--")]
+    if args[:1] and args[0] in _ALONE:
+        return args[:1]
     try:
         found, others = getopt.gnu_getopt(args, short + "?", [*long, "help"])
     except getopt.GetoptError as error:
@@ -195,7 +200,7 @@ def _usage(message: str) -> PgcdcError:
 
 def _seconds(option: str, text: str) -> int:
     if not _WHOLE_NUMBER.fullmatch(text):
-        raise _usage(f'invalid value "{text}" for option "{option}"')
+        raise _usage(f'invalid value "{text}" for option {option}')
     seconds = int(text)
     if not 0 <= seconds <= _LARGEST_INTERVAL:
         raise _usage(f"{option} must be in range 0..{_LARGEST_INTERVAL}")
@@ -261,8 +266,13 @@ def recvlogical(  # noqa: PLR0913 - a command's options
 
     assert slot is not None, "it was checked"
     talk.verbosity = verbose
-    # The name that synchronous_standby_names would have.
-    conninfo = make_conninfo("", **conninfo_to_dict(conninfo) | {"fallback_application_name": PROGRAM})
+    # The name that synchronous_standby_names would have. -h, -p and -U win over a connection string there.
+    own = {"fallback_application_name": PROGRAM} | {
+        name: ctx.params[option]
+        for name, option in (("host", "host"), ("port", "port"), ("user", "username"))
+        if ctx.params[option] is not None
+    }
+    conninfo = make_conninfo("", **conninfo_to_dict(conninfo) | own)
     kind: SessionKind = "physical" if ctx.params["dbname"] is None else "default"
     signals = Signals()
     with handled(signals), _ended_by(signals, streaming=start):

@@ -158,6 +158,7 @@ def _connector_plan(config: "ConnectorConfig", workers: int) -> "SnapshotPlan | 
 def _publication_maker(config: "ConnectorConfig", name: str) -> "Callable[[Catalog], None] | None":
     """Give what `publication.autocreate.mode` asks for."""
     mode, includes = config.publication_autocreate_mode, config.includes_table
+    via_root = config.publish_via_partition_root
     if mode == "disabled":
         return None
 
@@ -169,10 +170,10 @@ def _publication_maker(config: "ConnectorConfig", name: str) -> "Callable[[Catal
             tables = tuple(PublishedTable(*table) for table in catalog.tables() if includes(*table))
             if not tables:
                 raise usage_error("publication.autocreate.mode=filtered: the filters let no table through")
-            filtered = Publication(name, tables=tables)
+            filtered = Publication(name, tables=tables, via_root=via_root)
             (catalog.set_publication_tables if exists else catalog.create_publication)(filtered)
         elif not exists:
-            catalog.create_publication(Publication(name, all_tables=mode == "all_tables"))
+            catalog.create_publication(Publication(name, all_tables=mode == "all_tables", via_root=via_root))
 
     return make
 

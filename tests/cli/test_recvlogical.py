@@ -157,8 +157,8 @@ def test_what_pg_recvlogical_refuses_is_refused_in_its_words(arguments, reason, 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["-F", "soon"], 'invalid value "soon" for option "-F/--fsync-interval"'),
-        (["-F", "1_0"], 'invalid value "1_0" for option "-F/--fsync-interval"'),
+        (["-F", "soon"], 'invalid value "soon" for option -F/--fsync-interval'),
+        (["-F", "1_0"], 'invalid value "1_0" for option -F/--fsync-interval'),
         (["-S", "s", "--drop-slot", "-p", "abc"], '-p/--port: "abc" is no port number (1 to 65535)'),
         (["-s", "-1"], "-s/--status-interval must be in range 0..2147483"),
         (["-I", "nowhere"], 'could not parse start position "nowhere"'),
@@ -174,10 +174,22 @@ def test_what_cannot_be_read_is_said_with_the_way_to_help(arguments, reason, lin
 
 
 @BOTH
+@pytest.mark.parametrize("version", [18])
+@pytest.mark.parametrize(
+    ("option", "value"), [("-U", "nobody_of_this_name"), ("-h", "/no_such_folder"), ("-p", "1")]
+)
+def test_an_option_wins_over_the_connection_string(node, whose, option, value):
+    ran = node.run("-S", "s", "--drop-slot", option, value, whose=whose)
+    assert ran.returncode == 1
+    assert value in ran.stderr.decode()
+
+
+@BOTH
 @pytest.mark.parametrize("option", ["--help", "-?", "--version", "-V"])
 def test_help_and_version_are_on_standard_output(option, whose, link, server18):
     program = link if whose == "ours" else server18.bin / "pg_recvlogical"
-    ran = subprocess.run([program, option], capture_output=True, text=True, check=False)
+    # What follows the first word doesn't count.
+    ran = subprocess.run([program, option, "--nothing"], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "pg_recvlogical" in ran.stdout
     assert max(map(len, ran.stdout.splitlines())) <= 95

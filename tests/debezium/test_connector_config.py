@@ -81,6 +81,15 @@ def test_a_wrong_value_is_a_usage_error_that_names_property_value_and_what_is_al
     assert allowed in error.value.message
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("time.precision.mode", "isostring"), ("column.truncate.to.0.chars", ".*")]
+)
+def test_what_came_with_3_4_needs_it(name, value):
+    with pytest.raises(PgcdcError, match=r"debezium\.version=3\.4"):
+        connector_config({"topic.prefix": "srv", name: value})
+    assert connector_config({"topic.prefix": "srv", name: value, "debezium.version": "3.4"})
+
+
 def test_blanks_around_a_value_are_left_out_unless_they_may_be_meant():
     kept = config(unavailable_value_placeholder=" n/a ", database_password="a ")
     assert (kept.placeholder, kept.database_password) == (" n/a ", "a ")

@@ -102,6 +102,14 @@ def test_a_filtered_publication_has_what_the_filters_let_through(database18, tmp
     assert found == [("a",), ("c",)]
 
 
+@pytest.mark.parametrize("mode", ["all_tables", "filtered"])
+def test_a_publication_that_is_made_may_publish_partitions_as_their_root(database18, tmp_path, mode):
+    database18.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    newer = ("-c", f"publication.autocreate.mode={mode}", "-c", "publish.via.partition.root=true")
+    run(database18, tmp_path / "out", *newer, "--endpos", "now")
+    assert database18.execute("SELECT pubviaroot FROM pg_publication").fetchall() == [(True,)]
+
+
 def test_a_snapshot_that_cannot_begin_yet_does_not_outlast_a_signal(database18, tmp_path):
     """The server waits with it for every transaction that is open."""
     database18.execute("CREATE TABLE t (id int PRIMARY KEY)")

@@ -182,6 +182,13 @@ def test_the_newer_headers_are_those_of_rows_and_have_schemas_where_keys_do(item
     assert said["headers"] == {}
 
 
+def test_the_newer_headers_can_be_left_out(items: TableSchema) -> None:
+    settings = replace(PLAIN, debezium_version="3.4", extended_headers_enabled=False)
+    stream = Stream(changes=[change(items, "U", [1], [["2", "a"]], full([["1", "a"]]))])
+    gone, _, new = records(stream, settings)
+    assert (list(gone["headers"]), list(new["headers"])) == (["__debezium.newkey"], ["__debezium.oldkey"])
+
+
 def test_avro_names_in_unicode_have_two_zeros_only_below_256(items: TableSchema) -> None:
     columns = tuple(replace(c, name=n) for c, n in zip(items.columns, ("a-b\t", "кл"), strict=True))
     other = replace(items, columns=columns, facts=None, key=None)

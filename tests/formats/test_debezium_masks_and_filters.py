@@ -100,6 +100,15 @@ def test_truncation_cuts_text_and_says_so_wherever_the_length_allows(people):
     assert parameters(people, **{"column.truncate.to.10.chars": "public.people.*"})["number"] is None
 
 
+def test_newer_versions_cut_bytes_too_and_to_nothing(people):
+    files = table({"id": "text", "content": "bytea", "flags": "varbit"}, name="files")
+    row, cut = ["k", "\\x010203", "11111111"], {"column.truncate.to.2.chars": "public.files.*"}
+    whole = {"id": "k", "content": "AQID", "flags": "/w=="}
+    assert after(files, row, **cut) == whole
+    assert after(files, row, **cut, **NEWER) == whole | {"content": "AQI="}
+    assert after(people, ROW, **{"column.truncate.to.0.chars": ".*.name"}, **NEWER)["name"] == ""
+
+
 def test_one_rule_is_followed_truncation_first_then_masks_then_types(people):
     properties = {
         "column.mask.hash.v2.MD5.with.salt.s": ".*.people.*",
@@ -112,6 +121,9 @@ def test_one_rule_is_followed_truncation_first_then_masks_then_types(people):
     told = parameters(people, **properties)
     assert told["note"]["__debezium.source.column.type"] == "TEXT"
     assert told["number"] == {"masked": "true"}
+
+
+NEWER = {"debezium.version": "3.4"}
 
 
 @pytest.mark.parametrize("name", ["column.truncate.to.0.chars", "column.mask.hash.ROT13.with.salt.x"])

@@ -182,6 +182,25 @@ def test_times_up_to_the_end_of_the_day(text, micros):
     assert tokens("time", [text], time_precision_mode="connect") == [str(micros // 1000)]
 
 
+@pytest.mark.parametrize(
+    ("kind", "typmod", "text", "iso", "nanos"),
+    [
+        ("date", -1, "2024-02-29", '"2024-02-29Z"', "19782"),
+        ("date", -1, "0044-03-15 BC", '"-0043-03-15Z"', "-735160"),
+        ("time", 3, "12:34:56.7", '"12:34:56.7Z"', "45296700000000"),
+        ("time", -1, "24:00:00", '"00:00:00Z"', "86400000000000"),
+        ("timestamp", 0, "2024-02-29 12:34:56", '"2024-02-29T12:34:56Z"', "1709210096000000000"),
+        ("timestamp", -1, "12345-06-07 08:09:10.11", '"+12345-06-07T08:09:10.11Z"', "-4624416776661929088"),
+        ("timestamp", -1, "infinity", '"+294247-01-10T04:00:25.2Z"', "-29575808000"),
+        ("time[]", -1, "{12:34:56.789012,24:00:00}", '["12:34:56.789Z","00:00:00Z"]', "[45296789000000,0]"),
+    ],
+)
+def test_newer_modes_write_iso_or_nanoseconds_whatever_the_precision(kind, typmod, text, iso, nanos):
+    newer = {"debezium_version": "3.4"}
+    assert tokens(kind, [text, None], typmod, time_precision_mode="isostring", **newer) == [iso, None]
+    assert tokens(kind, [text, None], typmod, time_precision_mode="nanoseconds", **newer) == [nanos, None]
+
+
 @MANY
 @given(st.text("01", min_size=2, max_size=70))
 def test_bits_are_little_endian_without_zero_bytes_at_the_end(text):

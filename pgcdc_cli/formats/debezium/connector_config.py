@@ -112,6 +112,10 @@ _BY_COLUMN, _BY_TYPE = 2, 3
 """Where these rules stand in Debezium's order of looking for the one rule that a column follows."""
 
 
+_LATER: dict[str, object] = {"transforms": (), "extended_headers_enabled": True}
+"""What was added when there were directories, and what stands for its absence."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorConfig:
     """Attributes are Debezium's property names with underscores for dots; defaults are those of 2.5."""
@@ -152,9 +156,11 @@ class ConnectorConfig:
     value_converter_replace_null_with_default: bool = True
     key_converter_decimal_format: str = "base64"
     value_converter_decimal_format: str = "base64"
+    extended_headers_enabled: bool = True
     slot_name: str = "debezium"
     publication_name: str = "dbz_publication"
     publication_autocreate_mode: str = "all_tables"
+    publish_via_partition_root: bool = False
     database_hostname: str = ""
     database_port: int | None = None
     database_user: str = ""
@@ -179,9 +185,9 @@ class ConnectorConfig:
         texts = [
             f"{name}={getattr(self, name)!r}"
             for name in self.__dataclass_fields__
-            if not name.startswith(("database_", "slot_", "publication_"))
-            # Without one, a directory of an older version goes on.
-            and (name != "transforms" or self.transforms)
+            if not name.startswith(("database_", "slot_", "publication_", "publish_"))
+            # As without them, so that a directory of an older version goes on.
+            and _LATER.get(name) != getattr(self, name)
         ]
         return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 

@@ -23,7 +23,7 @@ from pgcdc_cli.formats.debezium.types import connect_schemas, texts
 from pgcdc_cli.formats.debezium.types.connect_schemas import Schema
 from pgcdc_cli.formats.debezium.types.kind import NULL, EventColumn, Field, inexact, token
 from pgcdc_cli.formats.debezium.types.registry import field_for, source_type
-from pgcdc_cli.formats.debezium.unwrapped import route_column, unwrapped_schema
+from pgcdc_cli.formats.debezium.unwrapped import route_columns, unwrapped_schema
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,8 +32,8 @@ class EventTable:
 
     `key` counts into both; it is None without a key, and empty where all of its types are left out.
     `key_head` and `value_head` begin the record's key and value, schema included, and `_tail` ends them.
-    `unwrap` says what becomes of the events, and `routed` which of all columns tells the topic instead; or
-    `outbox` what is made of an outbox's.
+    `unwrap` says what becomes of the events, and `routed` which of all columns tell the topic instead, of
+    deleted rows and of others; or `outbox` what is made of an outbox's.
     """
 
     topic: bytes
@@ -46,7 +46,7 @@ class EventTable:
     value_tail: bytes
     unwrap: ExtractNewRecordState | None = None
     further: tuple[EventColumn, ...] = ()
-    routed: int | None = None
+    routed: tuple[int, int] | None = None
     outbox: OutboxLayout | None = None
 
     @property
@@ -100,8 +100,9 @@ def _unwrapped(
 ) -> EventTable:
     value = unwrapped_schema(row, unwrap, config.debezium_version)
     head, tail = connect_schemas.wrapping(value, enabled=config.value_converter_schemas_enable)
-    further = route_column(table.columns, unwrap, json.loads(table.topic))
-    routed = len(table.all_columns) if further else None
+    further = route_columns(table.columns, unwrap, json.loads(table.topic))
+    first = len(table.all_columns)
+    routed = (first, first + len(further) - 1) if further else None
     return replace(table, value_head=head, value_tail=tail, unwrap=unwrap, further=further, routed=routed)
 
 
@@ -219,7 +220,8 @@ def _mapped(table: TableSchema, column: EventColumn, config: ConnectorConfig, *,
     mask = None if rule is None else parse_mask(rule)
     rank = config.source_type_rank(*full_name, source.kind)
     if mask is not None and (rank is None or mask.rank < rank):
-        return masked(column.field, mask, described.type, source.length)
+        newer = config.debezium_version != "2.5"
+        return masked(column.field, mask, described.type, source.length, newer=newer)
     return column.field if rank is None else with_parameters(column.field, source.parameters)
 
 

@@ -5,6 +5,7 @@ keys are left alone. Only text is masked or hashed (by its JDBC type), but every
 marked as masked in its schema.
 """
 
+import base64
 import hashlib
 import json
 import re
@@ -50,8 +51,6 @@ def parse_mask(rule: str) -> ColumnMask:
     if match["action"] == "mask.with":
         return ColumnMask("mask", int(match["chars"]), str, 1)
     if match["action"] is not None:
-        if int(match["chars"]) == 0:
-            raise ValueError("the length must be positive")
         return ColumnMask("truncate", int(match["chars"]), str, 0)
     algorithm = _ALGORITHMS.get(match["algorithm"].upper())
     if algorithm is None:
@@ -81,14 +80,14 @@ def _surrogates(character: str) -> str:
     return chr(0xD800 + high) + chr(0xDC00 + low)
 
 
-def masked(field: Field, mask: ColumnMask, type_: PgType, length: int) -> Field:
-    """Put a column's field behind a mask; `length` is the column's as the driver tells it."""
+def masked(field: Field, mask: ColumnMask, type_: PgType, length: int, *, newer: bool) -> Field:
+    """Put a column's field behind a mask; `length` is the column's as the driver tells it.
+
+    `newer` is Debezium 3.4, which truncates bytes, too, but for bit strings and what stands for unchanged
+    TOAST values.
+    """
     if mask.action == "truncate":
-        if length <= mask.chars:
-            return field
-        marked = with_parameters(field, {"truncateLength": str(mask.chars)})
-        is_text = field.schema["type"] == "string"
-        return _changed(marked, lambda text: _cut(text, mask.chars), "column.truncate") if is_text else marked
+        return field if length <= mask.chars else _truncated(field, mask.chars, newer=newer)
     marked = with_parameters(field, {"masked": "true"})
     if type_.name not in _JDBC_TEXT and type_.category != "enum":
         return marked
@@ -100,6 +99,16 @@ def masked(field: Field, mask: ColumnMask, type_: PgType, length: int) -> Field:
     return replace(
         marked, to_json=constant, null=stars, absent=stars, unavailable=stars, form=form, loss=None
     )
+
+
+def _truncated(field: Field, length: int, *, newer: bool) -> Field:
+    marked = with_parameters(field, {"truncateLength": str(length)})
+    if field.schema["type"] == "string":
+        return _changed(marked, lambda text: _cut(text, length), "column.truncate")
+    if not newer or field.schema["type"] != "bytes" or "name" in field.schema:
+        return marked
+    cut = _changed(marked, lambda text: _cut_bytes(text, length), "column.truncate")
+    return replace(cut, unavailable=field.unavailable)
 
 
 def with_parameters(field: Field, more: Mapping[str, str]) -> Field:
@@ -141,3 +150,8 @@ def _cut(text: str, length: int) -> str:
     """Cut as Java counts, in units of UTF-16, through the middle of a character if need be."""
     units = text.encode("utf-16-be", "surrogatepass")[: 2 * length]
     return units.decode("utf-16-be", "surrogatepass")
+
+
+def _cut_bytes(text: str, length: int) -> str:
+    """Cut what is written in base64."""
+    return base64.b64encode(base64.b64decode(text)[:length]).decode()

@@ -4,7 +4,7 @@ import difflib
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,9 @@ PROPERTIES = (
     Property(
         "time.precision.mode",
         "choice",
-        "Units of dates, times and timestamps.",
+        "Units of dates, times and timestamps; the last three are 3.4's.",
         "adaptive",
-        ("adaptive", "adaptive_time_microseconds", "connect"),
+        ("adaptive", "adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds"),
     ),
     Property(
         "interval.handling.mode", "choice", "How intervals are written.", "numeric", ("numeric", "string")
@@ -120,6 +120,7 @@ PROPERTIES = (
     Property(
         "value.converter.decimal.format", "choice", "How decimals are written.", "base64", _DECIMAL_FORMATS
     ),
+    Property("extended.headers.enabled", "flag", "Write 3.4's headers that name the connector.", "true"),
     Property("slot.name", "text", "The slot to read; -S wins.", "debezium"),
     Property("publication.name", "text", "The publication to read; --publication wins.", "dbz_publication"),
     Property(
@@ -129,6 +130,12 @@ PROPERTIES = (
         " existing one at the tables that the filters let through.",
         "all_tables",
         ("all_tables", "disabled", "filtered", "no_tables"),
+    ),
+    Property(
+        "publish.via.partition.root",
+        "flag",
+        "Let a publication that is made publish partitions as their root; of 3.4.",
+        "false",
     ),
     Property("database.hostname", "text", "The server's host; -h wins."),
     Property("database.port", "number", "The server's port; -p wins."),
@@ -195,6 +202,22 @@ WITHOUT_MEANING = frozenset(
         "include.schema.changes",
         "include.schema.comments",
         "heartbeat.topics.prefix",
+        # Of 3.4.
+        "advanced.metrics.enable",
+        "connection.factory.class",
+        "connection.validation.timeout.ms",
+        "create.slot.command.timeout",
+        "custom.sanitize.pattern",
+        "executor.shutdown.timeout.ms",
+        "guardrail.collections.limit.action",
+        "guardrail.collections.max",
+        "log.position.check.enable",
+        "lsn.flush.timeout.action",
+        "lsn.flush.timeout.ms",
+        "snapshot.isolation.mode",
+        "snapshot.locking.mode",
+        "snapshot.locking.mode.custom.name",
+        "streaming.delay.ms",
     ]
 )
 """Properties that say nothing about events, or what happens here anyway."""
@@ -238,6 +261,13 @@ NOT_DONE = frozenset(
         "signal.poll.interval.ms",
         "incremental.snapshot.allow.schema.changes",
         "incremental.snapshot.watermarking.strategy",
+        # Of 3.4.
+        "event.converting.failure.handling.mode",
+        "offset.mismatch.strategy",
+        "slot.failover",
+        "snapshot.mode.custom.name",
+        "snapshot.query.mode",
+        "snapshot.query.mode.custom.name",
     ]
 )
 """Properties that change events, or make them, in ways that pgcdc does not follow."""
@@ -246,7 +276,15 @@ NOT_DONE = frozenset(
 log = logging.getLogger("pgcdc")
 
 _BY_NAME = {known.name: known for known in PROPERTIES}
-_NOT_DONE = ("driver.", "signal.", "key.converter.", "value.converter.")
+_NOT_DONE = (
+    "driver.",
+    "signal.",
+    "notification.",
+    "openlineage.",
+    "snapshot.mode.configuration.",
+    "key.converter.",
+    "value.converter.",
+)
 _BLANKS = " \t\f"
 _ENTRY = re.compile(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 
@@ -336,6 +374,7 @@ def connector_config(properties: Mapping[str, str]) -> ConnectorConfig:
             hint="give it with -c topic.prefix=NAME",
         )
     _check_lists(values, properties)
+    _check_version(values, masks)
     return ConnectorConfig(
         **values,
         masks=tuple(sorted(masks, key=lambda mask: parse_mask(mask[0]).rank)),
@@ -349,6 +388,20 @@ def _check_lists(values: Mapping[str, Any], properties: Mapping[str, str]) -> No
         include, exclude = (f"{kind}.{which}.list" for which in ("include", "exclude"))
         if values.get(_BY_NAME[include].attribute) and values.get(_BY_NAME[exclude].attribute):
             raise wrong(exclude, properties[exclude], f"has no place beside {include}")
+
+
+def _check_version(values: Mapping[str, Any], masks: Sequence[tuple[str, object]]) -> None:
+    """Raise where 2.5 is given what came with 3.4."""
+    if values.get("debezium_version", "2.5") != "2.5":
+        return
+    mode = values.get("time_precision_mode")
+    if mode in {"isostring", "microseconds", "nanoseconds"}:
+        raise wrong("time.precision.mode", mode, "needs debezium.version=3.4")
+    if any(name == "column.truncate.to.0.chars" for name, _ in masks):
+        raise PgcdcError(
+            ErrorKind.USAGE,
+            'could not use property "column.truncate.to.0.chars": no characters need debezium.version=3.4',
+        )
 
 
 def _warn_of_converter(name: str, text: str) -> None:

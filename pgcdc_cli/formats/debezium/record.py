@@ -50,7 +50,8 @@ class RunContext:
 
         `more` are further ones, `added` those of a message transform; each is followed by a comma.
         """
-        members = [*more, *([self._context_headers()] if self.newer else ()), *added]
+        named = self.newer and self.config.extended_headers_enabled
+        members = [*more, *([self._context_headers()] if named else ()), *added]
         if not members:
             return (b"{}",)
         last = members.pop()

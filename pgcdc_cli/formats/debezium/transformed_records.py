@@ -65,7 +65,7 @@ class UnwrappedRecords(RowRecords):
         members = self._members(operation, second=second)
         value = NONE if empty else self._value(row, members, deleted=new is None)
         added = added_headers(self.context, self._unwrap.headers, members)
-        topic = self.table.topic if self.table.routed is None else row[self.table.routed]
+        topic = self.table.topic if self.table.routed is None else row[self.table.routed[new is not None]]
         return self.line(topic, key, value, self.context.headers(headers, added))
 
     def tombstone(self, key: Fragments, *, headers: Fragments = ()) -> Fragments:

@@ -39,12 +39,13 @@ def unwrapped_schema(row: Schema, unwrap: ExtractNewRecordState, version: str) -
     return {**row, "fields": fields, "optional": False}
 
 
-def route_column(
+def route_columns(
     columns: Sequence[EventColumn], unwrap: ExtractNewRecordState, topic: str
 ) -> tuple[EventColumn, ...]:
-    """Make the column whose tokens are the records' topics; none without `route.by.field`.
+    """Make the columns whose tokens are the records' topics; none without `route.by.field`.
 
-    Raises a USAGE error where the table has no such column of text.
+    The first is for deleted rows, the last for others. Raises a USAGE error where the table has no such
+    column of text.
     """
     if not unwrap.route_by_field:
         return ()
@@ -56,18 +57,17 @@ def route_column(
         return table_topic if value == NULL or is_blank(json.loads(value)) else value
 
     field = column.field
-    return (
-        replace(
-            column,
-            field=replace(
-                field,
-                to_json=by_distinct(field.to_json, routed),
-                null=table_topic,
-                absent=routed(field.absent),
-                unavailable=routed(field.unavailable),
-            ),
-        ),
+    deleted = replace(
+        field,
+        to_json=by_distinct(field.to_json, routed),
+        null=table_topic,
+        absent=table_topic if field.schema["optional"] else routed(field.absent),
+        unavailable=routed(field.unavailable),
     )
+    # Rewriting fills rows, but for deleted ones the event's own row is looked at.
+    filled = replace(deleted, null=routed(field.null)) if unwrap.rewrites and unwrap.fill else deleted
+    found = (deleted,) if filled.null == deleted.null else (deleted, filled)
+    return tuple(replace(column, field=one) for one in found)
 
 
 def is_blank(text: str) -> bool:

@@ -153,7 +153,7 @@ def _unavailable(element: PgType, config: ConnectorConfig) -> bytes:
     if element.name == "bytea" and config.binary_handling_mode == "bytes":
         return b"[" + base64_token(octets) + b"]"
     if element.name in {"int4", "int8"} or (
-        element.name == "date" and config.time_precision_mode != "connect"
+        element.name == "date" and config.time_precision_mode not in {"connect", "isostring"}
     ):
         # Java's bytes have a sign.
         return token([octet - 256 if octet > 127 else octet for octet in octets])
@@ -167,14 +167,16 @@ def _name_uuid(name: bytes) -> uuid.UUID:
     return uuid.UUID(bytes=hashlib.md5(name, usedforsecurity=False).digest(), version=3)
 
 
+_CUT = (r"(\.\d{3})\d+$", r"\1"), (r"(\.\d*?)0+$", r"\1"), (r"\.$", ""), ("^24", "00")
+
+
 def cut_to_millis(kind: Kind, typmod: int) -> Kind:
     """Times of day in arrays, which lose all below a millisecond, and begin the day anew at 24:00."""
-    unit = 1 if kind.schema["type"] == "int32" else 1000
-    day = kernels.DAY // 1000 * unit
-    cut = per_value(lambda count: b"%d" % (int(count) // unit * unit % day))
 
     def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
-        return cut(kind.to_json(column))
+        for pattern, new in _CUT:
+            column = kernels.replace_pattern(column, pattern, new)
+        return kind.to_json(column)
 
     exact = 0 <= typmod <= 3 and "per_second" in kind.form
     form = kind.form if exact else inexact("Debezium cuts times in arrays to milliseconds")

@@ -58,9 +58,7 @@ def default_token(kind: Kind, type_: PgType, expression: str | None) -> bytes | 
     text = _text(expression, reader.generated)
     if text is None:
         return None
-    return (
-        _bits(kind, text) if type_.name == "bit" else _special(kind, type_, text) or _read(kind, type_, text)
-    )
+    return _bits(kind, text) if type_.name == "bit" else _odd_moment(kind, text) or _read(kind, type_, text)
 
 
 def _text(expression: str, generated: str) -> str | None:
@@ -98,6 +96,10 @@ def _token(kind: Kind, text: str | None) -> bytes | None:
     return found
 
 
+def _odd_moment(kind: Kind, text: str) -> bytes | None:
+    return _ODD_MOMENTS.get(kind.schema.get("name", ""), {}).get(text)
+
+
 def _bits(kind: Kind, text: str) -> bytes | None:
     """One digit is a boolean; otherwise the ones in any text count, but for bit(1), which is a number."""
     if kind.schema["type"] == "boolean":
@@ -108,16 +110,27 @@ def _bits(kind: Kind, text: str) -> bytes | None:
     return _token(kind, re.sub("[^1]", "0", text))
 
 
-# What Java's greatest and least dates become where a default is infinite.
-_INFINITE_DAYS = {"infinity": b"169560311", "-infinity": b"-170999002"}
-_INFINITE_MICROS = {"infinity": b"-9223372036853775810", "-infinity": b"-9223372036854775808"}
-
-
-def _special(kind: Kind, type_: PgType, text: str) -> bytes | None:
-    if type_.name == "date":
-        return _INFINITE_DAYS.get(text)
-    in_micros = kind.schema.get("name") == "io.debezium.time.MicroTimestamp"
-    return _INFINITE_MICROS.get(text) if in_micros else None
+_DAYS = {"infinity": b"169560311", "-infinity": b"-170999002"}
+_ODD_MOMENTS = {
+    "io.debezium.time.Date": _DAYS,
+    "org.apache.kafka.connect.data.Date": _DAYS,
+    "io.debezium.time.IsoDate": {"infinity": b'"+999999999-12-31Z"', "-infinity": b'"-999999999-01-01Z"'},
+    "io.debezium.time.NanoTime": {"24:00:00": b"86399999999999"},
+    "io.debezium.time.IsoTime": {"24:00:00": b'"23:59:59.999999999Z"'},
+    "io.debezium.time.MicroTimestamp": {
+        "infinity": b"-9223372036853775810",
+        "-infinity": b"-9223372036854775808",
+    },
+    "io.debezium.time.NanoTimestamp": {
+        "infinity": b"7852397722631405567",
+        "-infinity": b"-3028005206664544256",
+    },
+    "io.debezium.time.IsoTimestamp": {
+        "infinity": b'"+999999999-12-31T23:59:59.999999999Z"',
+        "-infinity": b'"-999999999-01-01T00:00:00Z"',
+    },
+}
+"""By the schema's name: what Java's greatest and least dates and times become in a default."""
 
 
 def _as_it_is(text: str, _: int) -> str:
@@ -178,7 +191,7 @@ def _clock(text: str, _: int) -> str | None:
 
 def _moment(text: str, _: int) -> str | None:
     """A time alone is one of the first day; infinity is beyond what Java's dates with a zone hold."""
-    if text in _INFINITE_DAYS:
+    if text in _DAYS:
         return None
     if _CLOCK.fullmatch(text):
         return f"1970-01-01 {text}"

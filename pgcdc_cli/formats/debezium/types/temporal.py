@@ -5,9 +5,11 @@ JDBC driver and java.time make of it: large constants, not the same in snapshots
 """
 
 import re
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from decimal import ROUND_DOWN, Decimal
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -35,10 +37,14 @@ from pgcdc_cli.types.kernels import ArrowArray, Fragment, Int64s
 
 _INT64_MAX = 2**63 - 1
 _MICROS = 6
+_SECOND = 10**_MICROS
+_CONNECT = "org.apache.kafka.connect.data"
 _INFINITE_DAYS = {"infinity": b"-2147472692", "-infinity": b"-2147472691"}
 _INFINITE_DAYS_IN_SNAPSHOTS = {"infinity": b"-622191234", "-infinity": b"-625821272"}
-_INFINITE_MILLIS = {"infinity": b"9223372036825200", "-infinity": b"-9223372036832400"}
-_INFINITE_MICROS = {"infinity": b"9223372036825200000", "-infinity": b"-9223372036832400000"}
+_ISO_INFINITE_DAYS = {"infinity": b'"-5877611-06-21Z"', "-infinity": b'"-5877611-06-22Z"'}
+_ISO_INFINITE_DAYS_IN_SNAPSHOTS = {"infinity": b'"+292278994-08-16Z"', "-infinity": b'"+292269055-12-02Z"'}
+_INFINITE_MICROS = {"infinity": 9223372036825200000, "-infinity": -9223372036832400000}
+_INFINITE = frozenset(_INFINITE_MICROS)
 _SINCE_1583 = r"^(158[3-9]|159\d|1[6-9]\d\d|[2-9]\d{3})-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d+)?(\+00)?)?$"
 """Dates and timestamps that Java's calendar, Julian before, has where PostgreSQL's has them."""
 _JULIAN_END, _GREGORIAN_BEGIN = -141_437, -141_427
@@ -76,25 +82,75 @@ def _integers(values: NDArray[np.int64], column: pa.BinaryArray) -> pa.BinaryArr
     return kernels.nulled_like(tokens, column)
 
 
+class _Unit(NamedTuple):
+    """What times are counted in: `times` / `per` of a microsecond; and their schemas' names for it."""
+
+    times: int
+    per: int
+    time: str
+    timestamp: str
+
+
+_MILLIS = _Unit(1, 1000, "io.debezium.time.Time", "io.debezium.time.Timestamp")
+_UNITS = {
+    "connect": _Unit(1, 1000, f"{_CONNECT}.Time", f"{_CONNECT}.Timestamp"),
+    "microseconds": _Unit(1, 1, "io.debezium.time.MicroTime", "io.debezium.time.MicroTimestamp"),
+    "nanoseconds": _Unit(1000, 1, "io.debezium.time.NanoTime", "io.debezium.time.NanoTimestamp"),
+}
+"""By `time.precision.mode`, where that says it all."""
+
+
+def _unit(mode: str, typmod: int, adaptive: Collection[str]) -> _Unit:
+    """Find what a mode counts in; those that are adaptive go by the declared digits."""
+    if mode in adaptive and 0 <= typmod <= 3:
+        return _MILLIS
+    return _UNITS.get(mode, _UNITS["microseconds"])
+
+
 def date(config: ConnectorConfig, *, snapshot: bool) -> Kind:
+    def days(text: str) -> int | None:
+        # In snapshots the connector loses the era, and the days that the calendar reform left out are later.
+        found = to_arrow.parse_days(text.removesuffix(" BC") if snapshot else text)
+        if snapshot and found is not None and _JULIAN_END <= found < _GREGORIAN_BEGIN:
+            found += _GREGORIAN_BEGIN - _JULIAN_END
+        return found
+
+    usual = _SINCE_1583 if snapshot else r"^\d{4}-\d\d-\d\d$"
+    if config.time_precision_mode == "isostring":
+        return _iso_date(usual, days, _ISO_INFINITE_DAYS_IN_SNAPSHOTS if snapshot else _ISO_INFINITE_DAYS)
     infinite = _INFINITE_DAYS_IN_SNAPSHOTS if snapshot else _INFINITE_DAYS
 
     def convert(column: pa.BinaryArray) -> pa.BinaryArray:
         return kernels.as_binary(kernels.as_text(column).cast(pa.date32()).cast(pa.int32()).cast(pa.string()))
 
     def each(text: str) -> bytes | None:
-        # In snapshots the connector loses the era, and the days that the calendar reform left out are later.
-        days = to_arrow.parse_days(text.removesuffix(" BC") if snapshot else text)
-        if snapshot and days is not None and _JULIAN_END <= days < _GREGORIAN_BEGIN:
-            days += _GREGORIAN_BEGIN - _JULIAN_END
-        return infinite.get(text, str(days).encode() if days is not None else None)
+        found = days(text)
+        return infinite.get(text, str(found).encode() if found is not None else None)
 
-    connect = config.time_precision_mode == "connect"
-    name = "org.apache.kafka.connect.data.Date" if connect else "io.debezium.time.Date"
-    usual = r"^\d{4}-\d\d-\d\d$"
-    to_json = _unusual(convert, _SINCE_1583 if snapshot else usual, each)
+    name = f"{_CONNECT}.Date" if config.time_precision_mode == "connect" else "io.debezium.time.Date"
+    to_json = _unusual(convert, usual, each)
     loss = _OLD_DATES if snapshot else None
     return Kind(named("int32", name), to_json, b"0", b"0", form={"form": "days"}, loss=loss)
+
+
+def _iso_date(usual: str, days: Callable[[str], int | None], infinite: dict[str, bytes]) -> Kind:
+    def each(text: str) -> bytes | None:
+        found = days(text)
+        return infinite.get(text, token(f"{_iso_day(found)}Z") if found is not None else None)
+
+    return _iso("IsoDate", _unusual(lambda column: quoted(_in_utc(column)), usual, each), b'"1970-01-01Z"')
+
+
+def _iso(name: str, to_json: ToJson, zero: bytes) -> Kind:
+    """Text of ISO 8601, which ends in the Z of UTC whether the type has a time zone or not."""
+    schema = named("string", f"io.debezium.time.{name}")
+    return Kind(schema, to_json, zero, zero, form=inexact("time.precision.mode=isostring"))
+
+
+def _in_utc(column: pa.BinaryArray) -> pa.BinaryArray:
+    """Mark usual texts of PostgreSQL's, which write a blank where ISO 8601 has a T."""
+    dated = kernels.replace_pattern(column, " ", "T")
+    return kernels.nulled_like(kernels.as_binary(kernels.join([dated, b"Z"])), column)
 
 
 _OLD_DATES = Loss(
@@ -105,35 +161,37 @@ _OLD_TIMESTAMPS = Loss(
 )
 
 
-def _clock_form(form: str, typmod: int, *, millis: bool) -> Form:
-    """Say how a count of milli- or microseconds is read; the declared precision may have fewer digits."""
-    if millis and not 0 <= typmod <= 3:
+def _clock_form(form: str, typmod: int, unit: _Unit) -> Form:
+    """Say how a count is read; of a declared precision it may have fewer digits."""
+    if unit is _UNITS["nanoseconds"]:
+        return inexact("time.precision.mode=nanoseconds")
+    if unit is _UNITS["connect"] and not 0 <= typmod <= 3:
         return inexact("time.precision.mode=connect")
-    return {"form": form, "per_second": 1000 if millis else 1_000_000}
+    return {"form": form, "per_second": _SECOND // unit.per}
 
 
 def time(typmod: int, config: ConnectorConfig) -> Kind:
     mode = config.time_precision_mode
-    millis = mode == "connect" or (mode == "adaptive" and 0 <= typmod <= 3)
-    divisor = 1000 if millis else 1
+    usual = r"^([01]\d|2[0-3]):\d\d:\d\d(\.\d+)?$"
+    if mode == "isostring":
+        # A day's end is its beginning.
+        iso = _unusual(
+            lambda column: quoted(_in_utc(column)),
+            usual,
+            lambda text: token(f"{text.replace('24:', '00:', 1)}Z"),
+        )
+        return _iso("IsoTime", iso, b'"00:00:00Z"')
+    unit = _unit(mode, typmod, {"adaptive"})
 
     def convert(column: pa.BinaryArray) -> pa.BinaryArray:
         values = to_arrow.time()(column).values.cast(pa.int64()).fill_null(0).to_numpy()
-        return _integers(values // divisor, column)
+        return _integers(values * unit.times // unit.per, column)
 
     def each(text: str) -> bytes | None:
-        return b"%d" % (_clock_micros(text) // divisor) if _TIME.fullmatch(text) else None
+        return b"%d" % (_clock_micros(text) * unit.times // unit.per) if _TIME.fullmatch(text) else None
 
-    if mode == "connect":
-        schema = named("int32", "org.apache.kafka.connect.data.Time")
-    else:
-        schema = (
-            named("int32", "io.debezium.time.Time")
-            if millis
-            else named("int64", "io.debezium.time.MicroTime")
-        )
-    to_json = _unusual(convert, r"^([01]\d|2[0-3]):\d\d:\d\d(\.\d+)?$", each)
-    return Kind(schema, to_json, b"0", b"0", form=_clock_form("time", typmod, millis=millis))
+    schema = named("int32" if unit.per > 1 else "int64", unit.time)
+    return Kind(schema, _unusual(convert, usual, each), b"0", b"0", form=_clock_form("time", typmod, unit))
 
 
 def _clock_micros(text: str) -> int:
@@ -144,30 +202,34 @@ def _clock_micros(text: str) -> int:
 
 
 def timestamp(typmod: int, config: ConnectorConfig, *, snapshot: bool) -> Kind:
-    connect = config.time_precision_mode == "connect"
-    millis = connect or 0 <= typmod <= 3
-    infinite = _INFINITE_MILLIS if millis else _INFINITE_MICROS
+    mode, usual = config.time_precision_mode, _SINCE_1583 if snapshot else _USUAL_TIMESTAMP
+    if mode == "isostring":
+        iso = _unusual(lambda column: quoted(_in_utc(column)), usual, _iso_timestamp(snapshot=snapshot))
+        return _iso("IsoTimestamp", iso, b'"1970-01-01T00:00:00Z"')
+    unit = _unit(mode, typmod, {"adaptive", "adaptive_time_microseconds"})
 
     def convert(column: pa.BinaryArray) -> pa.BinaryArray:
         values = kernels.as_text(column).cast(pa.timestamp("us")).cast(pa.int64()).fill_null(0).to_numpy()
-        return _integers(values // 1000 if millis else values, column)
+        return _integers(values * unit.times // unit.per, column)
 
     def each(text: str) -> bytes | None:
-        if text in infinite:
-            return infinite[text]
-        micros = _micros(text, julian=snapshot)
+        micros = _INFINITE_MICROS[text] if text in _INFINITE else _micros(text, julian=snapshot)
+        return None if micros is None else b"%d" % _java_count(micros, unit)
+
+    to_json, loss = _unusual(convert, usual, each), _OLD_TIMESTAMPS if snapshot else None
+    form = _clock_form("timestamp", typmod, unit)
+    return Kind(named("int64", unit.timestamp), to_json, b"0", b"0", form=form, loss=loss)
+
+
+def _iso_timestamp(*, snapshot: bool) -> Each:
+    def each(text: str) -> bytes | None:
+        micros = _INFINITE_MICROS[text] if text in _INFINITE else _micros(text, julian=snapshot)
         if micros is None:
             return None
-        return b"%d" % (micros // 1000 if millis else _java_micros(micros))
+        day, clock, fraction = _iso_parts(micros)
+        return token(f"{day}T{clock}{fraction.rstrip('0').rstrip('.')}Z")
 
-    if connect:
-        name = "org.apache.kafka.connect.data.Timestamp"
-    else:
-        name = "io.debezium.time.Timestamp" if millis else "io.debezium.time.MicroTimestamp"
-    usual = _SINCE_1583 if snapshot else _USUAL_TIMESTAMP
-    to_json, loss = _unusual(convert, usual, each), _OLD_TIMESTAMPS if snapshot else None
-    form = _clock_form("timestamp", typmod, millis=millis)
-    return Kind(named("int64", name), to_json, b"0", b"0", form=form, loss=loss)
+    return each
 
 
 def _micros(text: str, *, julian: bool) -> int | None:
@@ -192,11 +254,12 @@ def _julian_lag(year: int) -> int:
     return year // 100 - year // 400 - 2
 
 
-def _java_micros(micros: int) -> int:
-    """Overflow as Debezium does: clamp the seconds in microseconds, then add the fraction and wrap."""
-    seconds, fraction = divmod(micros, 1_000_000)
-    clamped = max(-(2**63), min(_INT64_MAX, seconds * 1_000_000))
-    return (clamped + fraction + 2**63) % 2**64 - 2**63
+def _java_count(micros: int, unit: _Unit) -> int:
+    """Overflow as Debezium does: microseconds clamp the seconds, then add the fraction, and wrap."""
+    if unit.times == unit.per:
+        seconds, fraction = divmod(micros, _SECOND)
+        micros = max(-(2**63), min(_INT64_MAX, seconds * _SECOND)) + fraction
+    return (micros * unit.times // unit.per + 2**63) % 2**64 - 2**63
 
 
 def timestamptz(typmod: int, *, snapshot: bool) -> Kind:
@@ -211,7 +274,7 @@ def timestamptz(typmod: int, *, snapshot: bool) -> Kind:
         return kernels.nulled_like(tokens, column)
 
     def each(text: str) -> bytes | None:
-        if text in _INFINITE_MICROS:
+        if text in _INFINITE:
             return token(text)
         match = _TIMESTAMP.fullmatch(text)
         if match is None:
@@ -250,13 +313,22 @@ def _julian_timestamp(text: str, digits: int) -> bytes:
     """Print the moment of an old timestamp, which is in the Julian calendar, in the Gregorian one."""
     micros = _micros(text, julian=True)
     assert micros is not None
+    day, clock, fraction = _iso_parts(micros)
+    return token(f"{day}T{clock}{fraction[: digits + 1] if digits else ''}Z")
+
+
+def _iso_parts(micros: int) -> tuple[str, str, str]:
+    """Divide a moment into its day, its time of day, and a point with six digits."""
     days, rest = divmod(micros, kernels.DAY)
-    seconds, fraction = divmod(rest, 1_000_000)
-    # NumPy's calendar is the proleptic Gregorian one, with a year 0.
-    year, month, day = str(np.datetime64(int(days), "D")).rsplit("-", 2)
+    seconds, fraction = divmod(rest, _SECOND)
     clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
-    shown = f".{fraction:06}"[: digits + 1] if digits else ""
-    return token(f"{_iso_year(int(year))}-{month}-{day}T{clock}{shown}Z")
+    return _iso_day(days), clock, f".{fraction:06}"
+
+
+def _iso_day(days: int) -> str:
+    # NumPy's calendar is the proleptic Gregorian one, with a year 0.
+    year, month, day = str(np.datetime64(days, "D")).rsplit("-", 2)
+    return f"{_iso_year(int(year))}-{month}-{day}"
 
 
 _ISO_WIDTH = len("2026-01-02T03:04:05.678901Z")
@@ -307,7 +379,6 @@ def _zoned_time(text: str) -> bytes | None:
 Parts = Int64s
 """Years, months, days, hours, minutes and microseconds: six numbers, or 6 x n of n intervals."""
 
-_INFINITE = frozenset({"infinity", "-infinity"})
 _INTERVAL = re.compile(
     r"(?:([+-]?\d+) years? ?)?(?:([+-]?\d+) mons? ?)?(?:([+-]?\d+) days? ?)?"
     r"(?:([+-])?(\d+):(\d\d):(\d\d)(?:\.(\d+))?)?"
@@ -321,7 +392,6 @@ _USUAL_INTERVAL = (
 _SIGN = 3
 """Which group that is."""
 _WHOLE_SECONDS = _USUAL_INTERVAL.replace(r"\d{1,6}", r"\d{0}")
-_SECOND = 10**_MICROS
 _MONTH_DAYS = 365.25 / 12
 _NANO = Decimal("1e-9")
 
