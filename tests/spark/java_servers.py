@@ -36,8 +36,9 @@ def java(folder: Path) -> str:
     return "java" if home is None else f"{home}/bin/java"
 
 
-def spark_jars(pattern: str = "*") -> str:
-    return str(find_spark_home() / "jars" / pattern)
+def spark_jars(*patterns: str) -> list[str]:
+    """List those of Spark's own jars."""
+    return [str(jar) for pattern in patterns for jar in find_spark_home().glob(f"jars/{pattern}")]
 
 
 def fetched(*packages: str, without: Sequence[str] = ()) -> list[str]:
@@ -50,7 +51,8 @@ def fetched(*packages: str, without: Sequence[str] = ()) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         module, paths = Path(folder, "ivy.xml"), Path(folder, "paths")
         module.write_text(_MODULE.format(dependencies))
-        program = [java(Path(folder)), "-cp", spark_jars(), "org.apache.ivy.Main", "-cache", str(_CACHE)]
+        ivy = os.pathsep.join(spark_jars("ivy-*.jar"))
+        program = [java(Path(folder)), "-cp", ivy, "org.apache.ivy.Main", "-cache", str(_CACHE)]
         wanted = ["-ivy", str(module), "-types", "jar", "bundle", "-cachepath", str(paths)]
         ran = subprocess.run([*program, *wanted], capture_output=True, text=True, check=False)
         if ran.returncode != 0:
@@ -75,7 +77,7 @@ def running(jars: Sequence[str], folder: Path, *options: str) -> Iterator[Any]:
     """Run a Java with these classes; gives the way to its objects, and ends it, and all that it started."""
     with (folder / "java.log").open("w") as log:
         port = launch_gateway(
-            classpath=os.pathsep.join([*jars, spark_jars("py4j-*.jar")]),
+            classpath=os.pathsep.join(jars),
             javaopts=[*QUICK.split(), *options],
             java_path=java(folder),
             die_on_exit=True,
