@@ -5,11 +5,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from java_servers import fetched, running, spark_jars
+from proxy import Proxy
+from servers import Database
 
 _PACKAGES = ("org.apache.iceberg:iceberg-core:1.10.1:tests", "org.eclipse.jetty:jetty-servlet:11.0.26")
 _SPARKS = ("hadoop-client-*.jar", "log4j-*.jar")
 
 POSTGRES_DRIVER = "org.postgresql:postgresql:42.7.14"
+CATALOG = "org.apache.iceberg.spark.SparkCatalog"
+
+
+def jdbc_settings(database: Database, proxy: Proxy) -> dict[str, str]:
+    """What a JDBC catalog needs that is in a database."""
+    uri = f"jdbc:postgresql://127.0.0.1:{proxy.port}/{database.name}"
+    return {"uri": uri, "jdbc.user": "postgres", "jdbc.password": "none", "jdbc.schema-version": "V1"}
 
 
 @contextmanager
@@ -31,7 +40,7 @@ def rest_catalog(
             configuration.set(name, value)
         behind = jvm.org.apache.iceberg.jdbc.JdbcCatalog()
         behind.setConf(configuration)
-        behind.initialize("behind", {**database, "warehouse": warehouse, "jdbc.schema-version": "V1"})
+        behind.initialize("behind", {**database, "warehouse": warehouse})
         adapter = jvm.org.apache.iceberg.rest.RESTCatalogAdapter(behind)
         jetty = jvm.org.eclipse.jetty
         handler = jetty.servlet.ServletContextHandler()

@@ -29,9 +29,10 @@ def documented_packages() -> list[str]:
 
 
 class S3Server:
-    """Moto's, with one bucket."""
+    """Moto's, with one bucket; `jars` are those of the documented packages."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, jars: list[str]) -> None:
+        self.jars = jars
         log = folder / "moto.log"
         with log.open("wb") as said:
             line = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
@@ -72,6 +73,15 @@ class S3Server:
     def storage_options(self) -> dict[str, str]:
         """What deltalake needs."""
         return {**CREDENTIALS, "AWS_ENDPOINT_URL": self.url, "AWS_ALLOW_HTTP": "true"}
+
+    @property
+    def pyiceberg_settings(self) -> dict[str, str]:
+        return {
+            "s3.endpoint": self.url,
+            "s3.access-key-id": CREDENTIALS["AWS_ACCESS_KEY_ID"],
+            "s3.secret-access-key": CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+            "s3.region": CREDENTIALS["AWS_REGION"],
+        }
 
     def upload(self, folder: Path, target: str) -> None:
         """Copy a directory, its manifest last."""

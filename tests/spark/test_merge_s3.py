@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from java_servers import fetched
@@ -13,7 +14,10 @@ from merge_commands import MergeCommand
 from merge_directories import FORMATS, Directory, merged_rows
 from merge_histories import History, random_history
 from merge_oracle import Key, Row, fold
+from proxy import Proxy
+from pyiceberg.catalog.rest import RestCatalog
 from pyspark.sql import SparkSession
+from rest_catalog import CATALOG, jdbc_settings, rest_catalog
 from s3_server import BUCKET, CREDENTIALS, S3Server, documented_packages
 from segments import manifest
 from servers import Database
@@ -28,17 +32,17 @@ INPUT, TABLES = f"s3a://{BUCKET}/changes", f"s3a://{BUCKET}/tables"
 
 
 @pytest.fixture(scope="module")
-def _packages() -> None:
-    """Skip where the documented packages can't be had."""
-    _, packages, _, excluded = documented_packages()
-    fetched(*packages.split(","), without=excluded.split(","))
+def packages() -> list[str]:
+    """The jars that the manual names; skips where they can't be had."""
+    _, names, _, excluded = documented_packages()
+    return fetched(*names.split(","), without=excluded.split(","))
 
 
 @pytest.fixture
-def s3(_packages: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+def s3(packages: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
-    server = S3Server(tmp_path)
+    server = S3Server(tmp_path, packages)
     yield server
     server.stop()
 
@@ -48,9 +52,11 @@ def delta_rows(s3: S3Server, history: History) -> dict[Key, Row]:
     table = DeltaTable(
         f"s3://{BUCKET}/tables/public/{history.table.name}", storage_options=s3.storage_options
     )
-    rows = [
-        {name: text(value) for name, value in row.items()} for row in table.to_pyarrow_table().to_pylist()
-    ]
+    return by_key(table.to_pyarrow_table(), history)
+
+
+def by_key(table: pa.Table, history: History) -> dict[Key, Row]:
+    rows = [{name: text(value) for name, value in row.items()} for row in table.to_pylist()]
     return {tuple(row[name] for name in history.key): row for row in rows}
 
 
@@ -145,3 +151,22 @@ def test_killed_at_any_moment_nothing_is_lost_or_twice(
     assert sorted((row["_pgcdc_lsn"], row["_pgcdc_seq"]) for row in logged) == sorted(
         (change.commit_lsn, change.seq) for change in history.changes
     )
+
+
+@pytest.mark.long
+def test_iceberg_tables_of_a_rest_catalog_are_there(
+    database18: Database, proxy18: Proxy, s3: S3Server, tmp_path: Path, history: History
+) -> None:
+    segments(tmp_path / "in", history, "jsonl", "arrow+zstd", "debezium")
+    s3.upload(tmp_path / "in", "changes")
+    database = jdbc_settings(database18, proxy18)
+    with rest_catalog(tmp_path, database, f"s3a://{BUCKET}/iceberg", s3.settings, s3.jars) as url:
+        settings = {"": CATALOG, ".type": "rest", ".uri": url}
+        settings[".io-impl"] = "org.apache.iceberg.hadoop.HadoopFileIO"
+        catalog = [f"--conf=spark.sql.catalog.served{name}={value}" for name, value in settings.items()]
+        options = ("--format", "iceberg", "--catalog", "served", "--mode", "both")
+        command = MergeCommand(INPUT, TABLES, tmp_path, options, [*s3.extra, *catalog])
+        assert command.run()["segment"] == 3
+        found = RestCatalog("served", uri=url, **s3.pyiceberg_settings)
+        table = found.load_table(("public", history.table.name)).scan().to_arrow()
+    assert by_key(table, history) == fold(history.changes, history.key)
