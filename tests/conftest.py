@@ -68,8 +68,11 @@ _BESIDE_SPARK = (
     "tests/demo/",
     "tests/spark/test_lake_readers",
     "tests/spark/test_launch",
+    "tests/spark/test_merge_catalogs",
     "tests/spark/test_merge_cluster",
+    "tests/spark/test_merge_hadoop",
     "tests/spark/test_merge_kills",
+    "tests/spark/test_merge_s3",
     "tests/spark/test_merge_servers",
     "tests/spark/test_spark_command",
 )

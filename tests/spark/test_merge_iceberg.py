@@ -47,6 +47,15 @@ def test_merged_tables_are_what_the_oracle_says(
         assert sorted(positions) == sorted((c.op, c.commit_lsn, c.seq) for c in history.changes)
 
 
+def test_a_catalog_that_is_not_configured_is_told_of(
+    spark: SparkSession, directory: Directory, warehouse: Path
+) -> None:
+    directory.segment([(ONE, [insert(1, 1)])])
+    with pytest.raises(MergeError, match=r'control table "`nowhere`\.`_pgcdc`\.`control`"') as raised:
+        iceberg(spark, directory, warehouse, catalog="nowhere")
+    assert raised.value.hint.startswith("see to the catalog's settings (-- --conf spark.sql.catalog.NAME...)")
+
+
 def segments_of_snapshots(spark: SparkSession, warehouse: Path, mode: str) -> list[str]:
     name = IcebergLake(f"file:{warehouse}").location(ONE.schema, ONE.name, mode)
     session = read_table(spark, warehouse, ONE, "iceberg").sparkSession

@@ -35,6 +35,9 @@ _SCHEMA = (
     " columns array<struct<name: string, position: int, type: string>>"
 )
 
+_RESTORE = "restore it from a copy, or remove it: the tables know themselves what they have"
+_CONFIGURED = "see to the catalog's settings (-- --conf spark.sql.catalog.NAME...)"
+
 NOBODY = 0
 """The OID of a lake table whose table has another name now."""
 
@@ -142,7 +145,7 @@ class ControlTable:
         except (PySparkException, Py4JJavaError, TypeError) as error:
             raise MergeError(
                 f'could not read the control table "{self._lake.control_location}": {cause_of(error)}',
-                "restore it from a copy, or remove it: the tables know themselves what they have",
+                _RESTORE if self._lake.catalog is None else f"{_CONFIGURED}; if they are right, {_RESTORE}",
             ) from error
         return {row.key: row for row in found}
 

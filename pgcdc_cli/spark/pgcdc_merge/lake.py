@@ -193,6 +193,11 @@ class Lake(Protocol):
     trace: ClassVar[str]
     extensions: ClassVar[Mapping[str, str]]
 
+    @property
+    def catalog(self) -> str | None:
+        """Name the catalog that its tables have names in."""
+        ...
+
     def location(self, schema: str, table: str, mode: str, mark: str = "") -> str:
         """Return where a new table is to be: what `open` and the control table know it by.
 

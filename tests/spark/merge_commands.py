@@ -1,0 +1,89 @@
+"""`pgcdc spark-submit` as a process, with input and warehouse wherever they are."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from processes import PGCDC
+from spark_cluster import QUICK
+
+from pgcdc_cli.spark.launch import find_spark_home, java_settings
+
+_SELECT = """
+import json, sys
+from pyspark.sql import SparkSession
+rows = SparkSession.builder.getOrCreate().sql(sys.argv[1]).collect()
+print(json.dumps([row.asDict() for row in rows], default=str))
+"""
+
+
+def selected(query: str, folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    """Run a query in a Spark of its own, with arguments for spark-submit; gives the rows."""
+    script = folder / "query.py"
+    script.write_text(_SELECT)
+    home = find_spark_home()
+    changed = java_settings(folder / "java") | {"SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable}
+    environment = {name: value for name, value in {**os.environ, **changed}.items() if value is not None}
+    line = [str(home / "bin" / "spark-submit"), "--master", "local[2]", *arguments, str(script), query]
+    ran = subprocess.run(
+        line, cwd=folder, env=environment, capture_output=True, text=True, encoding="utf-8", check=False
+    )
+    assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
+    rows: list[dict[str, Any]] = json.loads(ran.stdout.splitlines()[-1])
+    return rows
+
+
+@dataclass(frozen=True)
+class MergeCommand:
+    """The command, with `extra` behind the dashes and more in its environment."""
+
+    input: str
+    warehouse: str
+    folder: Path
+    options: Sequence[str] = ()
+    extra: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start it; what it says comes into `said`."""
+        line = [*PGCDC, "spark-submit", "--json", "--input", self.input, "--warehouse", self.warehouse]
+        line += [*self.options, "--", "--conf", f"spark.driver.extraJavaOptions={QUICK}", *self.extra]
+        environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", **self.environment}
+        with self._said.open("wb") as output:
+            return subprocess.Popen(
+                line, cwd=self.folder, env=environment, stdout=output, stderr=output, start_new_session=True
+            )
+
+    @property
+    def _said(self) -> Path:
+        return self.folder / "said"
+
+    def run(self) -> dict[str, Any]:
+        """Merge all; gives the summary."""
+        status = self.start().wait(600)
+        said = self._said.read_text()
+        assert status == 0, said
+        summary: dict[str, Any] = json.loads(said.splitlines()[-1])
+        assert summary["error"] is None, summary
+        return summary
+
+    def run_and_kill(self, reached: Callable[[], bool]) -> bool:
+        """Merge until something is reached, and kill all of it; says whether there was something to kill."""
+        process = self.start()
+        try:
+            while process.poll() is None and not reached():
+                time.sleep(0.05)
+            return process.poll() is None
+        finally:
+            # The group is there as long as one of it is.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
