@@ -149,6 +149,6 @@ def _find_separators(offsets: Int64s, data: NDArray[np.uint8], delimiter: int) -
 
 def _nulls(data: NDArray[np.uint8], starts: Int64s, sizes: Int64s, quoted: Booleans) -> Int64s:
     """Find the elements that are NULL."""
-    found: Int64s = np.flatnonzero((data[starts] == _NULL[0]) & (sizes == len(_NULL)) & ~quoted)
-    found = found[(data[starts[found, None] + np.arange(len(_NULL))] == _NULL).all(axis=1)]
-    return found
+    maybe = np.flatnonzero((data[starts] == _NULL[0]) & (sizes == len(_NULL)) & ~quoted)
+    found: Booleans = (data[starts[maybe, None] + np.arange(len(_NULL))] == _NULL).all(axis=1)
+    return maybe[found]

@@ -196,6 +196,12 @@ def matches(column: ArrowArray, pattern: str) -> ArrowArray:
     return cast("ArrowArray", pc.call_function("match_substring_regex", [column], options))
 
 
+def contains(column: ArrowArray, text: bytes) -> ArrowArray:
+    """Say which values contain this text."""
+    options = pc.MatchSubstringOptions(text)  # type: ignore[arg-type]
+    return cast("ArrowArray", pc.call_function("match_substring", [column], options))
+
+
 def groups(column: pa.StringArray, pattern: str) -> list[ArrowArray]:
     """Give what each group of the RE2 pattern, which have names, matched.
 
