@@ -277,6 +277,11 @@ def without_start(column: pa.BinaryArray, count: int) -> pa.BinaryArray:
     return cast("pa.BinaryArray", pc.call_function("binary_slice", [column], options))
 
 
+def without_last(column: pa.BinaryArray, count: int) -> pa.BinaryArray:
+    """Leave out the last bytes of each value."""
+    return cast("pa.BinaryArray", pc.call_function("binary_slice", [column], pc.SliceOptions(0, -count)))
+
+
 def join(fragments: Sequence[Fragment]) -> ArrowArray:
     """Concatenate per row: constants and columns (one of them at least); a null reads as `null`.
 
