@@ -38,7 +38,8 @@ SIZES = {
 }
 ROWS_A_TRANSACTION = 1000
 MAKE_TABLES = """DO $$ BEGIN FOR i IN 0 .. {last} LOOP
-    EXECUTE format('CREATE TABLE bench_%s (id bigint PRIMARY KEY, b text)', i); END LOOP; END $$"""
+    EXECUTE format('CREATE TABLE bench_%s (id bigint PRIMARY KEY, b text)', i);
+    IF i % 1000 = 999 THEN COMMIT; END IF; END LOOP; END $$"""
 IN_TURN = """DO $$ BEGIN FOR g IN {{}} .. {{}} LOOP
     EXECUTE format('INSERT INTO bench_%s VALUES ($1, $2)', g % {tables}) USING g, 'row ' || g;
     END LOOP; END $$"""
