@@ -274,14 +274,17 @@ def _special(data: NDArray[np.uint8]) -> Booleans:
 def _escape_block(block: NDArray[np.uint8]) -> tuple[Int64s, NDArray[np.uint8]]:
     """Find what takes a backslash and a letter, and write them."""
     at = np.flatnonzero(_special(block))
-    letters = _LETTERS[block[at]]
+    found = block[at]
+    letters = _LETTERS[found]
     if not letters.all():
-        at, letters = at[letters > 0], letters[letters > 0]
+        at, found, letters = at[letters > 0], found[letters > 0], letters[letters > 0]
     if not len(at):
         return at, block
-    lettered = block.copy()
-    lettered[at] = letters
-    return at, kernels.insert_before(lettered, at, b"\\")
+    other = letters != found
+    if other.any():
+        block = block.copy()
+        block[at[other]] = letters[other]
+    return at, kernels.insert_before(block, at, b"\\")
 
 
 def _escape_rare(column: pa.BinaryArray) -> pa.BinaryArray:

@@ -292,7 +292,8 @@ def _extended(before: FileState, rows: FileState, size: int, crc32: int) -> File
 def _size(data: Data) -> int:
     match data:
         case pa.RecordBatch():
-            return data.nbytes + data.num_columns * COLUMN_OVERHEAD
+            # `nbytes` looks into every column, which takes as long as to make it.
+            return data.get_total_buffer_size() + data.num_columns * COLUMN_OVERHEAD
         case pa.Buffer():
             return data.size
         case memoryview():

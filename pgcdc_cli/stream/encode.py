@@ -64,7 +64,8 @@ def next_batch(size: int, decoded: Slice, encoded: EncodedSlice) -> int:
 
 
 def _size(piece: Piece) -> int:
-    return piece.data.nbytes if isinstance(piece.data, pa.RecordBatch) else len(piece.data)
+    data = piece.data
+    return data.get_total_buffer_size() if isinstance(data, pa.RecordBatch) else len(data)
 
 
 def portions(frames: Sequence[bytes], size: int | None) -> Iterator[Sequence[bytes]]:

@@ -24,6 +24,7 @@ from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.encode import ChangeEncoder, FrameEncoder, RawEncoder
 from pgcdc_cli.stream.invalid_text import TextMender
 from pgcdc_cli.stream.loop import Heartbeats, SliceWriter, StreamLoop
+from pgcdc_cli.stream.memory import keep_freed_memory
 from pgcdc_cli.stream.receive import TICK
 from pgcdc_cli.stream.reconnect import RetryPolicy
 from pgcdc_cli.stream.resnapshot import Output, Resnapshot, Source, StreamedTables
@@ -78,6 +79,7 @@ class StreamRun:
         Raises PgcdcError: TIMEOUT where time is up before the end position, and whatever the rooms raise.
         What had reached a transaction edge is durable all the same, unless the output itself has failed.
         """
+        keep_freed_memory()
         with closing(self._catalog):
             self._sink.open()
             try:

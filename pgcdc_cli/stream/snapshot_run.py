@@ -14,6 +14,7 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.invalid_text import TextMender
 from pgcdc_cli.stream.loop import SliceWriter
+from pgcdc_cli.stream.memory import keep_freed_memory
 from pgcdc_cli.stream.settings import RunTotals, Signals
 from pgcdc_cli.stream.snapshot import Snapshot, source_of
 from pgcdc_cli.stream.snapshot_session import SnapshotSession
@@ -71,6 +72,7 @@ class SnapshotRun:
 
         Then nothing of it is in a file or directory, and another run begins anew.
         """
+        keep_freed_memory()
         self._sink.open()
         try:
             self._check_new()

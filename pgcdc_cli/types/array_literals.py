@@ -75,84 +75,80 @@ def _unquoted(quoted: str | None, bare: str | None) -> str | None:
 def split_arrays(column: pa.BinaryArray, delimiter: str = ",") -> Elements:
     """Divide n literals as `parse_array` does; a PROTOCOL error if one is no valid UTF-8."""
     kernels.as_text(column)
-    usual = _divide(column, ord(delimiter)) if len(column) > FEW else _undivided(column)
-    parsed = {int(row): parse_array(column[int(row)].as_py().decode(), delimiter) for row in usual.others}
+    usual = _usual(*kernels.value_bytes(column)) if len(column) > FEW else np.zeros(len(column), np.bool_)
+    divided = _divide(column if usual.all() else column.filter(pa.array(usual)), ord(delimiter))
+    if divided is None:
+        usual[:] = False
+        divided = _Divided(_NOTHING, np.empty(0, np.int64))
+    texts, counts = divided.texts, np.zeros(len(column), np.int64)
+    counts[usual] = divided.counts
+    others = np.flatnonzero(as_mask(column.is_valid()) & ~usual)
     irregular = np.zeros(len(column), np.bool_)
-    irregular[[row for row, elements in parsed.items() if elements is None]] = True
-    texts, rows = usual.texts, usual.rows
-    others = [(row, element) for row, elements in parsed.items() for element in elements or ()]
-    if others:
-        rows = np.append(rows, [row for row, _ in others])
-        order = np.argsort(rows, kind="stable")
-        texts = kernels.concat([texts, kernels.binary([element for _, element in others])])
-        texts, rows = kernels.take(texts, order), rows[order]
-    offsets = np.append(0, np.cumsum(np.bincount(rows, minlength=len(column))))
-    return Elements(texts, offsets, irregular)
+    if len(others):
+        parsed = [parse_array(column[row].as_py().decode(), delimiter) for row in others.tolist()]
+        irregular[others] = [elements is None for elements in parsed]
+        rows = np.repeat(np.arange(len(column)), counts)
+        counts[others] = [len(elements or ()) for elements in parsed]
+        rows = np.append(rows, np.repeat(others, counts[others]))
+        single = kernels.binary([element for elements in parsed for element in elements or ()])
+        texts = kernels.take(kernels.concat([texts, single]), np.argsort(rows, kind="stable"))
+    return Elements(texts, np.append(0, np.cumsum(counts)), irregular)
+
+
+def _usual(offsets: Int64s, data: NDArray[np.uint8]) -> Booleans:
+    """Say which literals have braces around them only, no backslash, and every quote its other one."""
+    marks = np.flatnonzero((data == _OPEN) | (data == _CLOSE) | (data == _BACKSLASH))
+    usual: Booleans = np.diff(np.searchsorted(marks, offsets)) == len("{}")
+    for brace, place in ((_OPEN, offsets[:-1]), (_CLOSE, offsets[1:] - 1)):
+        usual[usual] = data[place[usual]] == brace
+    quotes = np.flatnonzero(data == _QUOTE)
+    return usual & (np.diff(np.searchsorted(quotes, offsets)) % 2 == 0) if len(quotes) else usual
 
 
 class _Divided(NamedTuple):
-    """Elements' texts and the rows they are of, in order; `others` are rows to be looked at by themselves."""
+    """Elements' texts, and how many each literal has."""
 
     texts: pa.BinaryArray
-    rows: Int64s
-    others: Int64s
+    counts: Int64s
 
 
-def _undivided(column: pa.BinaryArray) -> _Divided:
-    return _Divided(_NOTHING, np.empty(0, np.int64), np.flatnonzero(as_mask(column.is_valid())))
-
-
-class _Marks(NamedTuple):
-    """Braces, delimiters, quotes and backslashes: where, what, of which row, and how many quotes up to it."""
-
-    at: Int64s
-    kind: NDArray[np.uint8]
-    row: Int64s
-    quotes: Int64s
-
-    def select(self, which: Booleans) -> "_Marks":
-        return _Marks(self.at[which], self.kind[which], self.row[which], self.quotes[which])
-
-
-def _divide(column: pa.BinaryArray, delimiter: int) -> _Divided:
+def _divide(column: pa.BinaryArray, delimiter: int) -> _Divided | None:
+    """Divide usual literals; None where what stands between two delimiters isn't one element."""
     offsets, data = kernels.value_bytes(column)
-    marks, usual = _find_marks(offsets, data, delimiter)
-    marks = marks.select(usual[marks.row])
-    begin, end = marks.select(marks.kind != _CLOSE), marks.select(marks.kind != _OPEN)
-    starts, ends, rows = begin.at + 1, end.at, end.row
-    quotes, empty = end.quotes - begin.quotes, starts == ends
-    quoted = (quotes == 2) & (data[starts] == _QUOTE) & (data[ends - 1] == _QUOTE)
-    none = empty & (np.diff(offsets)[rows] == len("{}"))
-    usual[rows[~quoted & ~none & (empty | (quotes > 0))]] = False
-    wanted = usual[rows] & ~none
-    starts, ends, rows, quoted = starts[wanted], ends[wanted], rows[wanted], quoted[wanted]
-    null = ~quoted & _is_null(data, starts, ends)
-    starts, ends = starts + quoted, np.where(null, starts, ends - quoted)
-    texts = kernels.pack(kernels.buffer(data), starts, ends) if len(rows) else _NOTHING
-    return _Divided(kernels.nulled(texts, null), rows, np.flatnonzero(as_mask(column.is_valid()) & ~usual))
+    at, quotes = _find_separators(offsets, data, delimiter)
+    starts, ends = at[data[at] != _CLOSE] + 1, at[data[at] != _OPEN]
+    quoted = data[starts] == _QUOTE
+    sizes = ends - starts - 2 * quoted
+    counts, none = np.diff(np.searchsorted(at, offsets)) - 1, np.diff(offsets) == len("{}")
+    empty = (sizes == 0) & ~quoted
+    if empty.sum() != none.sum() or len(quotes) != 2 * quoted.sum():
+        return None
+    if (sizes < 0).any() or (data[ends[quoted] - 1] != _QUOTE).any():
+        return None
+    left_out = np.zeros(len(data), np.bool_)
+    left_out[at] = left_out[quotes] = True
+    null = _nulls(data, starts, sizes, quoted)
+    left_out[starts[null, None] + np.arange(len(_NULL))] = True
+    sizes[null] = 0
+    is_null = np.zeros(len(starts), np.bool_)
+    is_null[null] = True
+    texts = kernels.from_bytes(np.append(0, np.cumsum(sizes[~empty])), data[~left_out])
+    return _Divided(kernels.nulled(texts, is_null[~empty]), np.where(none, 0, counts))
 
 
-def _find_marks(offsets: Int64s, data: NDArray[np.uint8], delimiter: int) -> tuple[_Marks, Booleans]:
-    """Find braces and delimiters outside of quotes, and the rows that have braces around them only.
-
-    Rows with a backslash are left out, as what is a quote can't be told there.
-    """
-    is_mark = np.zeros(256, np.bool_)
-    is_mark[[_OPEN, _CLOSE, _QUOTE, _BACKSLASH, delimiter]] = True
-    at = np.flatnonzero(is_mark[data])
-    kind, first = data[at], np.searchsorted(at, offsets)
-    row, quotes = np.repeat(np.arange(len(offsets) - 1), np.diff(first)), np.cumsum(kind == _QUOTE)
-    before = np.append(0, quotes)[first]
-    outside = ((quotes - before[row]) % 2 == 0) & (kind != _QUOTE)
-    usual = np.diff(before) % 2 == 0
-    usual[row[kind == _BACKSLASH]] = False
-    for brace, place in ((_OPEN, offsets[:-1]), (_CLOSE, offsets[1:] - 1)):
-        usual &= np.bincount(row[outside & (kind == brace)], minlength=len(usual)) == 1
-        usual[usual] = data[place[usual]] == brace
-    return _Marks(at, kind, row, quotes).select(outside), usual
+def _find_separators(offsets: Int64s, data: NDArray[np.uint8], delimiter: int) -> tuple[Int64s, Int64s]:
+    """Find braces and delimiters outside of quotes, and the quotes."""
+    is_mark = (data == delimiter) | (data == _QUOTE)
+    is_mark[offsets[:-1]] = is_mark[offsets[1:] - 1] = True
+    at = np.flatnonzero(is_mark)
+    quote = data[at] == _QUOTE
+    if not quote.any():
+        return at, at[:0]
+    return at[~(np.logical_xor.accumulate(quote) | quote)], at[quote]
 
 
-def _is_null(data: NDArray[np.uint8], starts: Int64s, ends: Int64s) -> Booleans:
-    found: Booleans = ends - starts == len(_NULL)
-    found[found] = (data[starts[found, None] + np.arange(len(_NULL))] == _NULL).all(axis=1)
-    return found
+def _nulls(data: NDArray[np.uint8], starts: Int64s, sizes: Int64s, quoted: Booleans) -> Int64s:
+    """Find the elements that are NULL."""
+    maybe = np.flatnonzero((data[starts] == _NULL[0]) & (sizes == len(_NULL)) & ~quoted)
+    found: Booleans = (data[starts[maybe, None] + np.arange(len(_NULL))] == _NULL).all(axis=1)
+    return maybe[found]

@@ -196,6 +196,12 @@ def matches(column: ArrowArray, pattern: str) -> ArrowArray:
     return cast("ArrowArray", pc.call_function("match_substring_regex", [column], options))
 
 
+def contains(column: ArrowArray, text: bytes) -> ArrowArray:
+    """Say which values contain this text."""
+    options = pc.MatchSubstringOptions(text)  # type: ignore[arg-type]
+    return cast("ArrowArray", pc.call_function("match_substring", [column], options))
+
+
 def groups(column: pa.StringArray, pattern: str) -> list[ArrowArray]:
     """Give what each group of the RE2 pattern, which have names, matched.
 
@@ -269,6 +275,11 @@ def without_start(column: pa.BinaryArray, count: int) -> pa.BinaryArray:
     # Without an end, PyArrow 26 fails for every even number of values but 0.
     options = pc.SliceOptions(count, INT32_MAX)
     return cast("pa.BinaryArray", pc.call_function("binary_slice", [column], options))
+
+
+def without_last(column: pa.BinaryArray, count: int) -> pa.BinaryArray:
+    """Leave out the last bytes of each value."""
+    return cast("pa.BinaryArray", pc.call_function("binary_slice", [column], pc.SliceOptions(0, -count)))
 
 
 def join(fragments: Sequence[Fragment]) -> ArrowArray:

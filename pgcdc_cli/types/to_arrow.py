@@ -33,6 +33,7 @@ Strings are PostgreSQL's text output. Arrays of types that are not built in stay
 """
 
 import re
+from binascii import unhexlify
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -41,6 +42,7 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
+from pgcdc_cli.large_copies import PIECE, joined
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.array_literals import split_arrays
 from pgcdc_cli.types.kernels import ArrowArray, Booleans, as_mask, as_text
@@ -200,8 +202,8 @@ def numeric(typmod: int) -> Conversion:
     return Parsed(arrow, lambda text: text.cast(arrow), r"^-?[\d.]+$")
 
 
-_HEX_DIGITS = np.full(256, 0xFF, np.uint8)
-_HEX_DIGITS[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
+_HEX_PREFIX = np.frombuffer(b"\\x", np.uint8)
+_EMPTY = pa.scalar(b"\\x", pa.binary())
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,22 +220,18 @@ class Bytea:
 
 
 def decode_hex(column: pa.BinaryArray) -> pa.BinaryArray:
-    r"""Decode; ValueError if any value isn't `\x` and pairs of lower-case hexadecimal digits."""
-    offsets, data = kernels.value_bytes(column.fill_null(b"\\x"))
-    lengths = np.diff(offsets)
+    r"""Decode; ValueError if any value isn't `\x` and pairs of hexadecimal digits."""
+    given = kernels.coalesce(column, _EMPTY)
+    offsets, data = kernels.value_bytes(given)
+    lengths, starts = np.diff(offsets), offsets[:-1]
     if (lengths % 2).any() or (lengths < 2).any():
         raise ValueError("odd number of digits")
-    pairs = data.reshape(-1, 2)
-    starts = offsets[:-1] // 2
-    if (pairs[starts] != np.frombuffer(b"\\x", np.uint8)).any():
+    if (data[starts[:, None] + np.arange(2)] != _HEX_PREFIX).any():
         raise ValueError("no hex form")
-    digits = _HEX_DIGITS[np.delete(pairs, starts, axis=0)]
-    if (digits == 0xFF).any():
-        raise ValueError("no hexadecimal digit")
+    ends, digits = kernels.value_bytes(kernels.without_start(given, 2))
+    decoded = joined([unhexlify(digits[at : at + PIECE].data) for at in range(0, len(digits), PIECE)])
     validity = column.is_valid().buffers()[1] if column.null_count else None
-    ends = offsets // 2 - np.arange(len(offsets))
-    decoded = (digits[:, 0] << 4 | digits[:, 1]).astype(np.uint8)
-    return kernels.from_bytes(ends, decoded, validity)
+    return kernels.from_bytes(ends // 2, np.frombuffer(decoded, np.uint8), validity)
 
 
 def _hex_one_by_one(column: pa.BinaryArray) -> Typed:

@@ -268,7 +268,8 @@ def benchmark(
     results = []
     uris = partial(uri, server, port=listen(server))
     for workload in options.workloads.split(","):
-        log = replace(write_log(uris, workload, options.rows), connection="tcp", uri=uris(workload, "tcp"))
+        written = write_log(uris, workload, WORKLOADS[workload], options.rows)
+        log = replace(written, connection="tcp", uri=uris(workload, "tcp"))
         for schemas in options.schemas.split(","):
             result = compare(engine, log, schemas, options.pairs, work)
             cells = [format(result[key], spec) for key, (_, spec) in COLUMNS.items()]

@@ -2,9 +2,9 @@
 
     python tests/benchmarks/large_transaction.py [--rows 1000000] [--runs 3] [--json FILE]
 
-pgcdc reads along while one transaction inserts the rows. What is timed begins when COMMIT has returned: until
-the first byte is in the file, and until the last row is. The two ways take turns, each with a transaction of
-its own; the ratio is that of streamed to whole.
+pgcdc reads along while one transaction inserts the rows. What is timed is the transaction itself, and what
+comes when COMMIT has returned: until the first byte is in the file, and until the last row is. The two ways
+take turns, each with a transaction of its own; the ratio is that of streamed to whole.
 """
 
 import argparse
@@ -36,8 +36,9 @@ INSERT = "INSERT INTO bench SELECT g, g %% 1000, 'row number ' || g FROM generat
 
 
 class Delay(NamedTuple):
-    """Seconds from the commit's return."""
+    """Seconds until the commit's return, while what is streamed is read along; and from there on."""
 
+    until_commit: float
     first_byte: float
     last_row: float
 
@@ -62,6 +63,7 @@ def measure(server: EmbeddedServer, rows: int, way: str, folder: Path) -> Delay:
         connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (way,))
         with reading(server.uri(), way, file, WAYS[way]):
             wait(lambda: is_active(connection, way))
+            begun = time.monotonic()
             connection.execute("BEGIN")
             connection.execute(INSERT, (1, rows))
             connection.execute("COMMIT")
@@ -73,7 +75,7 @@ def measure(server: EmbeddedServer, rows: int, way: str, folder: Path) -> Delay:
         connection.execute("SELECT pg_drop_replication_slot(%s)", (way,))
     for path in folder.iterdir():
         path.unlink()
-    return Delay(first, last)
+    return Delay(committed - begun, first, last)
 
 
 def is_active(connection: psycopg.Connection, slot: str) -> bool:

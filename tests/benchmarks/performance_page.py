@@ -1,8 +1,8 @@
-"""The page of documentation that tells what runs of stream.py measured.
+"""The page of documentation that tells what runs of stream.py, growth.py and walsenders.py measured.
 
     python tests/benchmarks/performance_page.py FILE... > docs/performance.md
 
-Runs beside the same peer that are named one behind the other share a section.
+Runs beside the same peer that are named one behind the other share a section, and so do those of growth.
 """
 
 import json
@@ -19,6 +19,24 @@ AGAINST = {
     "null": "Beside pg_recvlogical that throws away what it gets: the server alone",
     "wal2json": "Beside wal2json on the server",
 }
+GROWTH = """Time and processor time are ratios as above, from runs of
+
+    python tests/benchmarks/growth.py --json FILE
+
+Along tables and along columns the number of values stays the same. What is the same for few rows as for many
+is the start, which a ratio of few rows shows. A batch costs some milliseconds for each hundred tables in it,
+and rows of many columns are long: time goes with the values, not with the rows.
+"""
+WALSENDERS = """From runs of
+
+    python tests/benchmarks/walsenders.py --json FILE
+
+Each process has a slot, a directory and a part of the tables: publications of its own. Each walsender reads
+and decodes all of the log, and leaves out what its publications don't have; that is a processor for each of
+them on the server, beside one for each pgcdc. So it pays where the one walsender is what others wait for and
+processors are idle, and not where there are fewer processors than processes. [In one
+warehouse](spark.md#several-directories) they come together again.
+"""
 Result = dict[str, object]
 
 
@@ -35,25 +53,81 @@ def table(title: str, results: list[Result], cell: Callable[[Result], str]) -> I
     yield ""
 
 
-def section(report: dict) -> Iterator[str]:
-    """Tell one run: where, and its tables."""
-    facts, results = report["machine"], report["results"]
-    pairs = len(results[0]["pairs"])
-    yield (
-        f"PostgreSQL {facts['postgresql']}, Python {facts['python']}, {facts['cores']} cores; "
-        f"{'one pair' if pairs == 1 else f'the median of {pairs} pairs'}.\n"
-    )
+def where(report: dict, pairs: int) -> str:
+    return f"{versions(report['machine'])}; {median_of(pairs, 'pair')}.\n"
+
+
+def versions(facts: dict) -> str:
+    return f"PostgreSQL {facts['postgresql']}, Python {facts['python']}, {facts['cores']} cores"
+
+
+def median_of(number: int, what: str) -> str:
+    return f"one {what}" if number == 1 else f"the median of {number} {what}s"
+
+
+def beside(report: dict) -> Iterator[str]:
+    """Tell one run of stream.py: where, and its tables."""
+    results = report["results"]
+    yield where(report, len(results[0]["pairs"]))
     yield from table("Time", results, lambda result: f"{result['wall_ratio']:.2f}")
     yield from table("Processor time", results, lambda result: f"{result['cpu_ratio']:.2f}")
     yield from table("Rows a second", results, lambda result: f"{result['rows_a_second']:,.0f}")
     yield from table("Most memory, in MB", results, lambda result: f"{result['peak_rss']:.0f}")
 
 
+def growth(report: dict) -> Iterator[str]:
+    """Tell one run of growth.py: a table for each axis and format."""
+    results = report["growth"]
+    yield where(report, len(results[0]["pairs"]))
+    for (axis, format_), some in groupby(results, key=lambda result: (result["axis"], result["format"])):
+        yield f"| {axis} ({format_}) | rows | time | processor time | rows a second | most memory, in MB |"
+        yield "|---|---|---|---|---|---|"
+        for result in some:
+            ratios = f"{result['wall_ratio']:.2f} | {result['cpu_ratio']:.2f}"
+            figures = f"{result['rows_a_second']:,.0f} | {result['peak_rss']:.0f}"
+            yield f"| {result['size']:,} | {result['rows']:,} | {ratios} | {figures} |"
+        yield ""
+
+
+def walsenders(report: dict) -> Iterator[str]:
+    """Tell one run of walsenders.py."""
+    results = report["walsenders"]
+    first = results[0]
+    read = f"{first['rows']:,} rows of four tables, {first['format']}"
+    yield f"{versions(report['machine'])}; {read}; {median_of(first['runs'], 'run')}.\n"
+    yield "| processes | seconds | beside the first line | rows a second |"
+    yield "|---|---|---|---|"
+    for result in results:
+        seconds = result["seconds"]
+        figures = f"{seconds:.1f} | {result['ratio']:.2f} | {result['rows'] / seconds:,.0f}"
+        yield f"| {result['processes']} | {figures} |"
+    yield ""
+
+
+SECTIONS: dict[str, Callable[[dict], Iterator[str]]] = {
+    **dict.fromkeys(AGAINST.values(), beside),
+    "Growth": growth,
+    "More than one walsender": walsenders,
+}
+INTRODUCTIONS = {"Growth": GROWTH, "More than one walsender": WALSENDERS}
+
+
+def title(report: dict) -> str:
+    """Name the section that a run belongs to."""
+    if "growth" in report:
+        return "Growth"
+    if "walsenders" in report:
+        return "More than one walsender"
+    return AGAINST[report["machine"]["against"]]
+
+
 def page(reports: list[dict]) -> str:
     """Write the page, a section for all reports beside the same."""
     lines = []
-    for against, of_peer in groupby(reports, key=lambda report: report["machine"]["against"]):
-        lines += [f"## {AGAINST[against]}\n", *(line for report in of_peer for line in section(report))]
+    for name, some in groupby(reports, key=title):
+        lines.append(f"## {name}\n")
+        lines += [INTRODUCTIONS[name]] if name in INTRODUCTIONS else []
+        lines += [line for report in some for line in SECTIONS[name](report)]
     return TEMPLATE.read_text().format(sections="\n".join(lines).strip())
 
 

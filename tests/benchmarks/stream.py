@@ -42,7 +42,7 @@ sys.path.append(str(Path(__file__).parents[1]))  # run as a script: the tools of
 from debian_server import DebianServer
 from processes import PGCDC as COMMAND
 from processes import resident_peak, stream_command
-from stream_workloads import WORKLOADS
+from stream_workloads import WORKLOADS, Workload
 
 MEGABYTE = 1 << 20
 TIME_LIMIT = 600.0
@@ -153,9 +153,8 @@ def uri(server: Server, database: str, connection: str, port: int) -> str:
     return f"postgresql://postgres@/{database}?host={host}&port={port}"
 
 
-def write_log(uris: Callable[[str, str], str], name: str, rows: int) -> Log:
-    """Make a database with a slot, and the rows of a workload of this name."""
-    workload = WORKLOADS[name]
+def write_log(uris: Callable[[str, str], str], name: str, workload: Workload, rows: int) -> Log:
+    """Make a database of this name with a slot, and so many of a workload's rows, or its share of them."""
     rows = int(rows * workload.share)
     with psycopg.connect(uris("postgres", "socket"), autocommit=True) as admin:
         admin.execute(f"CREATE DATABASE {name}")
@@ -174,8 +173,8 @@ def write_log(uris: Callable[[str, str], str], name: str, rows: int) -> Log:
 
 
 @contextmanager
-def copy_of_slot(log: Log, plugin: str) -> Iterator[str]:
-    name = f"{log.slot}_copy"
+def copy_of_slot(log: Log, plugin: str, end: str = "copy") -> Iterator[str]:
+    name = f"{log.slot}_{end}"
     copy = "SELECT pg_copy_logical_replication_slot(%s, %s, false, %s)"
     with psycopg.connect(log.uri, autocommit=True) as connection:
         connection.execute(copy, (log.slot, name, plugin))
@@ -359,7 +358,7 @@ def benchmark(options: argparse.Namespace, server: Server, work: Path) -> dict[s
     results = []
     uris = partial(uri, server, port=listen(server))
     for workload in options.workloads.split(","):
-        written = write_log(uris, workload, options.rows)
+        written = write_log(uris, workload, WORKLOADS[workload], options.rows)
         ways = product(options.connections.split(","), options.formats.split(","))
         for connection, format_ in ways:
             log = replace(written, connection=connection, uri=uris(workload, connection))

@@ -14,5 +14,5 @@ def test_the_benchmark_measures_both_ways(tmp_path):
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     results = json.loads(report.read_text())
-    assert results.keys() == {"first_byte", "last_row"}
+    assert results.keys() == {"until_commit", "first_byte", "last_row"}
     assert all(result["streamed"] > 0 < result["whole"] for result in results.values())

@@ -353,16 +353,27 @@ INTERVALS = st.one_of(
         st.from_regex(r"[+-]?\d{2,9}:[0-5]\d:[0-5]\d(\.\d{1,6})?", fullmatch=True),
     ),
 )
+CLOCKS = st.from_regex(r"-?\d{2,9}:[0-5]\d:[0-5]\d(\.\d{1,6})?", fullmatch=True)
 
 
 @pytest.mark.parametrize("mode", ["numeric", "string"])
 @MANY
-@given(texts=st.lists(INTERVALS, max_size=8))
+@given(texts=st.lists(INTERVALS, max_size=8) | st.lists(CLOCKS, max_size=3))
 def test_intervals_are_the_same_at_once_and_one_by_one(mode, texts):
     each = field("interval", interval_handling_mode=mode).to_json.each
     alone = [None if text is None else each(text) for text in texts]
     found = tokens("interval", texts, interval_handling_mode=mode)
     assert found == [None if one is None else one.decode() for one in alone]
+
+
+@pytest.mark.parametrize("mode", ["bytes", "base64", "base64-url-safe", "hex"])
+@MANY
+@given(values=st.lists(st.none() | st.binary(max_size=9), max_size=8))
+def test_bytea_is_the_same_at_once_and_one_by_one(mode, values):
+    texts = [None if value is None else "\\x" + value.hex() for value in values]
+    each = field("bytea", binary_handling_mode=mode).to_json.each
+    alone = [None if text is None else each(text).decode() for text in texts]
+    assert tokens("bytea", texts, binary_handling_mode=mode) == alone
 
 
 def test_intervals_are_added_up_in_floating_point():

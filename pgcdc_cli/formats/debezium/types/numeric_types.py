@@ -46,6 +46,8 @@ _USUAL_DECIMAL = r"^-?(0|[1-9]\d{0,6}(\.\d{1,8})?|0\.0{0,2}[1-9]\d{0,7})$"
 _LARGEST_INT64_PRECISION = 18
 _INTEGER = np.zeros(256, np.bool_)
 _INTEGER[np.frombuffer(b"0123456789-", np.uint8)] = True
+_FINITE = _INTEGER.copy()
+_FINITE[ord(".")] = True
 _DIGITS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
 _PAIRS = np.stack([np.repeat(_DIGITS, 64), np.tile(_DIGITS, 64)], axis=1).reshape(-1).view(np.uint16)
 """Two letters of base64 by their 12 bits."""
@@ -92,7 +94,7 @@ def floating(type_: str) -> Kind:
 
 def _with_point(column: pa.BinaryArray) -> pa.BinaryArray:
     """Print usual floats as Java does."""
-    whole = ~kernels.as_mask(kernels.matches(column, r"\."))
+    whole = ~kernels.as_mask(kernels.contains(column, b"."))
     tails = kernels.take(kernels.binary([b"", b".0"]), whole.astype(np.int64))
     printed = kernels.as_binary(kernels.join([column, tails]))
     return kernels.nulled_like(printed, column)
@@ -188,7 +190,7 @@ _VARIABLE_SCALE: dict[str, Any] = {
     "doc": "Variable scaled decimal",
 }
 
-_USUAL_NUMERIC = r"^-?\d[\d.]{0,16}$"
+_FINITE_NUMERIC = r"^[-\d.]+$"
 _SCALES = kernels.binary([b"%d" % scale for scale in range(18)])
 _VARIABLE_ZERO = b'{"scale":0,"value":"AA=="}'
 
@@ -231,7 +233,7 @@ _short_doubles = usually(_USUAL_DECIMAL, _with_point, _double)
 def _all_doubles(column: pa.BinaryArray) -> pa.BinaryArray:
     """Print decimals as doubles, which have no zeros at their end."""
     text = kernels.as_text(column)
-    has_point = kernels.as_mask(kernels.matches(text, r"\."))
+    has_point = kernels.as_mask(kernels.contains(text, b"."))
     short = kernels.choose(has_point, kernels.without_end(kernels.without_end(text, "0"), "."), text)
     return _short_doubles(kernels.as_binary(short))
 
@@ -253,8 +255,12 @@ def _variable_scales(column: pa.BinaryArray) -> pa.BinaryArray:
     given = kernels.as_text(column.fill_null(b"0"))
     point = kernels.find(given, b".")
     text = kernels.choose(point < 0, given, kernels.without_end(given, "0"))
-    rare = ~kernels.as_mask(kernels.matches(text, _USUAL_NUMERIC))
-    text, point = kernels.replace_where(text, rare, b"0"), np.where(rare, -1, point)
+    offsets, data = kernels.value_bytes(text)
+    rare = np.diff(offsets) > _LARGEST_INT64_PRECISION
+    if not _FINITE[data].all():
+        rare |= ~kernels.as_mask(kernels.matches(text, _FINITE_NUMERIC))
+    if rare.any():
+        text, point = kernels.replace_where(text, rare, b"0"), np.where(rare, -1, point)
     scale = np.where(point < 0, 0, np.diff(kernels.value_bytes(text)[0]) - point - 1)
     digits = kernels.replace_substring(kernels.as_binary(text), b".", b"")
     value = _base64_of(kernels.as_text(digits).cast(pa.int64()).to_numpy())

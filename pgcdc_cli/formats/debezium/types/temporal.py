@@ -392,6 +392,8 @@ _USUAL_INTERVAL = (
 _SIGN = 3
 """Which group that is."""
 _WHOLE_SECONDS = _USUAL_INTERVAL.replace(r"\d{1,6}", r"\d{0}")
+_DIGIT = np.zeros(256, np.bool_)
+_DIGIT[np.frombuffer(b"0123456789", np.uint8)] = True
 _MONTH_DAYS = 365.25 / 12
 _NANO = Decimal("1e-9")
 
@@ -401,11 +403,22 @@ def interval(config: ConnectorConfig) -> Kind:
         zero = b'"P0Y0M0DT0H0M0S"'
         schema = named("string", "io.debezium.time.Interval")
         loss = Loss("infinity", "Debezium has no infinite intervals")
-        to_json = usually(_WHOLE_SECONDS, _texts, _text)
+        to_json = _intervals(_WHOLE_SECONDS, _texts, _text)
         return Kind(schema, to_json, zero, zero, form={"form": "interval"}, loss=loss)
     schema = named("int64", "io.debezium.time.MicroDuration")
     form = inexact("interval.handling.mode=numeric")
-    return Kind(schema, usually(_USUAL_INTERVAL, _counts, _count), b"0", b"0", form=form)
+    return Kind(schema, _intervals(_USUAL_INTERVAL, _counts, _count), b"0", b"0", form=form)
+
+
+def _intervals(pattern: str, convert: Callable[[Parts], pa.BinaryArray], each: Each) -> Converter:
+    """Convert the parts of what the pattern matches at once, and the rest, or a single value, one by one."""
+    tested = usually(pattern, lambda column: kernels.nulled_like(convert(_parts_of(column)), column), each)
+
+    def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
+        parts = None if column.null_count else _clock_parts(column)
+        return tested(column) if parts is None else convert(parts)
+
+    return Converter(to_json, each)
 
 
 def _parts(text: str) -> Parts | None:
@@ -419,6 +432,25 @@ def _parts(text: str) -> Parts | None:
     return np.array(
         [years, months, days, sign * int(match[5] or 0), sign * int(match[6] or 0), sign * micros]
     )
+
+
+def _clock_parts(column: pa.BinaryArray) -> Parts | None:
+    """Split intervals of a clock alone, as `-123:04:05`; None where one has days, a fraction or is long."""
+    offsets, data = kernels.value_bytes(column)
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    if not len(column) or lengths.min() < len("00:00:00") or lengths.max() > len("-12345678:00:00"):
+        return None
+    negative = data[starts] == ord("-")
+    tails = data[offsets[1:, None] - np.arange(len(":00:00"), 0, -1)]
+    if (tails[:, ::3] != ord(":")).any() or _DIGIT[data].sum() != len(data) - 2 * len(
+        column
+    ) - negative.sum():
+        return None
+    digits = tails.astype(np.int64) - ord("0")
+    minutes, seconds = digits[:, 1] * 10 + digits[:, 2], digits[:, 4] * 10 + digits[:, 5]
+    hours = kernels.as_text(kernels.without_last(column, len(":00:00"))).cast(pa.int64()).to_numpy()
+    none, sign = np.zeros_like(hours), np.where(negative, -1, 1)
+    return np.stack([none, none, none, hours, sign * minutes, sign * seconds * _SECOND])
 
 
 def _parts_of(column: pa.BinaryArray) -> Parts:
@@ -459,8 +491,8 @@ def _count(text: str) -> bytes | None:
     return b"%d" % max(-(2**63), min(_INT64_MAX, int(_interval_micros(parts))))
 
 
-def _counts(column: pa.BinaryArray) -> pa.BinaryArray:
-    return kernels.nulled_like(integer_text(_interval_micros(_parts_of(column)).astype(np.int64)), column)
+def _counts(parts: Parts) -> pa.BinaryArray:
+    return integer_text(_interval_micros(parts).astype(np.int64))
 
 
 def _text(text: str) -> bytes | None:
@@ -473,10 +505,10 @@ def _text(text: str) -> bytes | None:
     return token(f"P{years}Y{months}M{days}DT{hours}H{minutes}M{'0' if shown == '-0' else shown}S")
 
 
-def _texts(column: pa.BinaryArray) -> pa.BinaryArray:
+def _texts(parts: Parts) -> pa.BinaryArray:
     """Write those of whole seconds."""
-    *parts, micros = _parts_of(column)
-    years, months, days, hours, minutes, seconds = map(integer_text, (*parts, micros // _SECOND))
+    *larger, micros = parts
+    years, months, days, hours, minutes, seconds = map(integer_text, (*larger, micros // _SECOND))
     date: list[Fragment] = [b'"P', years, b"Y", months, b"M", days]
     time: list[Fragment] = [b"DT", hours, b"H", minutes, b"M", seconds, b'S"']
-    return kernels.nulled_like(kernels.as_binary(kernels.join(date + time)), column)
+    return kernels.as_binary(kernels.join(date + time))

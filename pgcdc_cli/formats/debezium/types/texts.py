@@ -7,7 +7,9 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.types.java import java_map_order
@@ -27,12 +29,17 @@ from pgcdc_cli.formats.debezium.types.kind import (
     token,
 )
 from pgcdc_cli.formats.debezium.types.numeric_types import java_float, java_number
-from pgcdc_cli.types import kernels
+from pgcdc_cli.large_copies import joined
+from pgcdc_cli.types import kernels, to_arrow
 
 ZERO_UUID = b'"00000000-0000-0000-0000-000000000000"'
 _UNLIMITED = 2**31 - 1
 _PIECE = 6 << 20
-"""Digits that are encoded at a time, so that other threads run in between; a multiple of three bytes."""
+"""Digits, or bytes, that are encoded at a time: other threads run in between; both are threes of bytes."""
+_EMPTY = pa.scalar(b"", pa.binary())
+_ZEROS = kernels.binary([b"", b"\0", b"\0\0"])
+_BASE64 = np.arange(256, dtype=np.uint8)
+_URL_SAFE = np.frombuffer(bytes.maketrans(b"+/", b"-_"), np.uint8)
 _HSTORE_PAIR = re.compile(r'"((?:[^"\\]|\\.)*)"=>(?:"((?:[^"\\]|\\.)*)"|NULL)(?:, |$)', re.DOTALL)
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
 _GEOMETRIC = frozenset(["point", "line", "lseg", "box", "path", "polygon", "circle"])
@@ -80,16 +87,38 @@ def binary_schema(config: ConnectorConfig) -> dict[str, Any]:
 def bytea(config: ConnectorConfig) -> Kind:
     encode = encoded(config)
 
-    def convert(text: str) -> bytes:
+    def one(text: str) -> bytes:
         if len(text) <= _PIECE:
             return encode(bytes.fromhex(text[2:]))
         pieces = (text[start : start + _PIECE] for start in range(2, len(text), _PIECE))
         tokens = [encode(bytes.fromhex(piece))[1:-1] for piece in pieces]
         return b"".join([b'"', *tokens, b'"'])
 
-    to_json = per_value(convert)
+    def column(texts: pa.BinaryArray) -> pa.BinaryArray:
+        if config.binary_handling_mode == "hex":
+            tokens = quoted(kernels.without_start(texts, len("\\x")))
+        else:
+            alphabet = _URL_SAFE if config.binary_handling_mode == "base64-url-safe" else _BASE64
+            tokens = _base64_tokens(kernels.coalesce(to_arrow.decode_hex(texts), _EMPTY), alphabet)
+        return kernels.nulled_like(tokens, texts)
+
+    to_json = Converter(column, one)
     form = {"form": "bytes", "encoding": config.binary_handling_mode}
     return Kind(binary_schema(config), to_json, b'""', None, _unavailable_bytes(config), form=form)
+
+
+def _base64_tokens(column: pa.BinaryArray, alphabet: NDArray[np.uint8]) -> pa.BinaryArray:
+    """Quote the base64 of each value; there may be no null."""
+    missing = -np.diff(kernels.value_bytes(column)[0]) % 3
+    # With zeros behind it each value begins anew when all are encoded as one.
+    padded = kernels.join([column, kernels.take(_ZEROS, missing)]) if missing.any() else column
+    offsets, data = kernels.value_bytes(padded)
+    pieces = (data[at : at + _PIECE].data for at in range(0, len(data), _PIECE))
+    letters = joined([binascii.b2a_base64(piece, newline=False) for piece in pieces])
+    written = alphabet[np.frombuffer(letters, np.uint8)]
+    ends = offsets[1:] // 3 * 4
+    written[ends[missing > 0] - 1] = written[ends[missing > 1] - 2] = ord("=")
+    return quoted(kernels.from_bytes(offsets // 3 * 4, written))
 
 
 def unknown(type_name: str, config: ConnectorConfig) -> Kind:
