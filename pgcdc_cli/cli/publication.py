@@ -3,7 +3,7 @@
 import json as json_text
 import re
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -70,6 +70,11 @@ app = new_app(
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The publication's name.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
+GeneratedColumnsOption = Annotated[
+    Literal["none", "stored"] | None,
+    typer.Option("--generated-columns", help="Publish generated columns, too (PostgreSQL 18)."),
+]
+
 _SHOWN = 5
 """So many tables are warned of by name."""
 
@@ -107,6 +112,7 @@ def create(  # noqa: PLR0913 - a command's options
     via_root: Annotated[
         bool, typer.Option("--via-root", help="Publish partitions' changes as their root's.")
     ] = False,
+    generated_columns: GeneratedColumnsOption = None,
 ) -> None:
     """Create a publication: what a slot that names it will stream.
 
@@ -124,13 +130,26 @@ def create(  # noqa: PLR0913 - a command's options
         schemas=tuple(schemas or ()),
         operations=_operations(operations),
         via_root=via_root,
+        generated_columns=generated_columns or "none",
     )
-    exists = f"drop it first with: pgcdc publication drop {name}"
+    exists = f"to change it: pgcdc publication alter {name}; see it with: pgcdc publication show {name}"
     refused = "it is the server that refuses it: \\d in psql shows what tables and columns it has"
     with hints({ErrorKind.PUBLICATION: exists, ErrorKind.USAGE: refused}), Catalog(conninfo) as catalog:
+        _check_generated_columns(catalog, generated_columns)
         catalog.create_publication(publication)
         _warn_of_refused(catalog, name)
+    if not (all_tables or tables or schemas):
+        warn(f"it publishes nothing yet: pgcdc publication alter {name} --add-table schema.table")
     write(name)
+
+
+def _check_generated_columns(catalog: "Catalog", wanted: str | None) -> None:
+    if wanted is not None and catalog.facts().version < 180000:
+        raise PgcdcError(
+            ErrorKind.USAGE,
+            "could not publish generated columns: that needs PostgreSQL 18",
+            hint="leave out --generated-columns",
+        )
 
 
 def _warn_of_refused(catalog: "Catalog", name: str) -> None:
@@ -183,6 +202,7 @@ def alter(  # noqa: PLR0913 - a command's options
         bool | None,
         typer.Option("--via-root/--no-via-root", help="Publish partitions' changes as their root's, or not."),
     ] = None,
+    generated_columns: GeneratedColumnsOption = None,
 ) -> None:
     """Change a publication: all that is given, in one transaction.
 
@@ -199,11 +219,13 @@ def alter(  # noqa: PLR0913 - a command's options
         put=_members(name, set_table, None),
         operations=None if operations is None else _operations(operations),
         via_root=via_root,
+        generated_columns=generated_columns,
     )
     if change == Alteration():
         raise usage_error("nothing to change")
     missing = f"see what there is with: pgcdc publication list and pgcdc publication show {name}"
     with hints({ErrorKind.PUBLICATION: missing}), Catalog(conninfo) as catalog:
+        _check_generated_columns(catalog, generated_columns)
         catalog.alter_publication(name, change)
         _warn_of_refused(catalog, name)
 
@@ -291,6 +313,7 @@ def _lines(publication: "Publication") -> list[tuple[str, str]]:
         ("owner", publication.owner),
         ("operations", ", ".join(publication.operations) or "none"),
         ("via root", "yes" if publication.via_root else "no"),
+        ("generated", publication.generated_columns),
         *([("all tables", "yes")] if publication.all_tables else []),
         *(("schema", quoted(schema)) for schema in publication.schemas),
         *(("table", _definition(entry)) for entry in publication.tables),

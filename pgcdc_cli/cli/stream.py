@@ -115,7 +115,7 @@ def stream(  # noqa: PLR0913 - a command's options
     metrics_port: stream_options.MetricsPort = None,
     metrics_file: stream_options.MetricsFile = None,
 ) -> None:
-    """Stream the changes of a slot into files, each transaction exactly once.
+    """Stream a slot into files, each transaction exactly once.
 
     Into standard output, one file (-f) or a directory of rotating files (-D). With a file or a directory, a
     checkpoint lets the next run go on where this one ended, however it ended. On a terminal, without -f and

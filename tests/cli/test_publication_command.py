@@ -80,6 +80,27 @@ def test_schemas_operations_and_via_root(any_shop, pgcdc):
     assert publication["via_root"] is True
 
 
+def test_generated_columns(any_shop, pgcdc):
+    any_shop.execute(
+        "CREATE TABLE priced (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED)"
+    )
+    line = ("publication", "create", "p", "-d", any_shop.uri, "--table", "priced")
+    ran = pgcdc(*line, "--generated-columns", "stored")
+    if any_shop.server.version < 18:
+        assert (ran.status, ran.err.splitlines()[0]) == (
+            2,
+            "pgcdc: error: could not publish generated columns: that needs PostgreSQL 18",
+        )
+        assert pgcdc(*line).status == 0
+        assert shown(pgcdc, any_shop)["generated_columns"] == "none"
+        return
+    assert ran.status == 0
+    assert shown(pgcdc, any_shop)["generated_columns"] == "stored"
+    alter = ("publication", "alter", "p", "-d", any_shop.uri, "--generated-columns")
+    assert pgcdc(*alter, "none").status == 0
+    assert shown(pgcdc, any_shop)["generated_columns"] == "none"
+
+
 def test_list(any_shop, pgcdc):
     create(pgcdc, any_shop, "--table", "orders", "--schema", "Odd.Schema")
     any_shop.execute("CREATE PUBLICATION nothing")
@@ -92,8 +113,16 @@ def test_list(any_shop, pgcdc):
     )
 
 
+def test_one_without_tables_is_warned_of(any_shop, pgcdc):
+    ran = pgcdc("publication", "create", "p", "-d", any_shop.uri)
+    assert (ran.status, ran.out) == (0, "p\n")
+    assert ran.err == (
+        "pgcdc: warning: it publishes nothing yet: pgcdc publication alter p --add-table schema.table\n"
+    )
+
+
 def test_drop(any_shop, pgcdc):
-    create(pgcdc, any_shop)
+    create(pgcdc, any_shop, "--table", "orders")
     ran = pgcdc("publication", "drop", "p", "-d", any_shop.uri)
     assert (ran.status, ran.out, ran.err) == (0, "", "")
     assert pgcdc("publication", "list", "-d", any_shop.uri, "--json").out == ""
@@ -137,7 +166,7 @@ def test_an_existing_publication(shop, pgcdc, refused):
         shop.uri,
         status=7,
         error='could not create publication "p": publication "p" already exists',
-        hint="drop it first with: pgcdc publication drop p",
+        hint="to change it: pgcdc publication alter p; see it with: pgcdc publication show p",
     )
 
 

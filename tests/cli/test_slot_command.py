@@ -72,7 +72,7 @@ def test_an_existing_slot_is_an_error_unless_it_will_do(database, pgcdc, refused
         database.uri,
         status=5,
         error=f'could not create slot "{name}": replication slot "{name}" already exists',
-        hint=f"drop it first with: pgcdc slot drop {name}, or add --if-not-exists",
+        hint=f"if it will do: --if-not-exists; else choose another name, or first: pgcdc slot drop {name}",
     )
     ran = pgcdc("slot", "create", name, "-d", database.uri, "--if-not-exists")
     assert (ran.status, ran.out) == (0, f"{name} {confirmed(database, name)}\n")
@@ -249,6 +249,12 @@ def test_no_right_to_connect_names_the_grant(database, pgcdc, role):
     database.execute(hint)
     assert pgcdc("slot", "list", "-d", database.server.uri(database.name, user=role)).status == 0
     database.execute(f"REVOKE CONNECT ON DATABASE {database.name} FROM {role}")
+
+
+def test_a_plugin_that_the_server_does_not_have(database, pgcdc, name):
+    ran = pgcdc("slot", "create", name, "-d", database.uri, "--plugin", "no_such_plugin")
+    assert (ran.status, exists(database, name)) == (2, False)
+    assert ran.err.splitlines()[1].startswith("hint: check the plugin's name, or install it on the server; ")
 
 
 def test_a_name_that_no_slot_may_have(database, refused):
