@@ -11,6 +11,7 @@ from pgcdc_cli.cli.command_tree import Command, examples, new_app, usage_error
 from pgcdc_cli.cli.connection_options import connecting
 from pgcdc_cli.cli.printing import facts, hints, table, warn, write
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.formats.terminal import identifier
 
 if TYPE_CHECKING:
     from pgcdc_cli.catalog import Catalog, Publication, PublishedTable
@@ -23,7 +24,6 @@ _TABLE = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _COLUMNS = re.compile(rf"\s*(?:{_IDENTIFIER})(?:\s*,\s*(?:{_IDENTIFIER}))*\s*")
-_PLAIN = re.compile(r"[a-z_][a-z0-9_$]*")
 
 
 def published_table(text: str) -> "PublishedTable":
@@ -49,15 +49,10 @@ def _names(columns: str) -> tuple[str, ...]:
     return tuple(map(_plain, re.findall(_IDENTIFIER, columns)))
 
 
-def _plain(identifier: str) -> str:
-    if identifier.startswith('"'):
-        return identifier[1:-1].replace('""', '"')
-    return identifier.lower()
-
-
-def quoted(name: str) -> str:
-    """Quote a name only where SQL needs it."""
-    return name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '""') + '"'
+def _plain(text: str) -> str:
+    if text.startswith('"'):
+        return text[1:-1].replace('""', '"')
+    return text.lower()
 
 
 app = new_app(
@@ -294,7 +289,7 @@ def show(name: Name, *, conninfo: str, json: Json = False) -> None:
 
 def _cells(publication: "Publication") -> list[str]:
     tables = [_name(entry) for entry in publication.tables]
-    objects = [*tables, *(f"{quoted(schema)}.*" for schema in publication.schemas)]
+    objects = [*tables, *(f"{identifier(schema)}.*" for schema in publication.schemas)]
     shown = "all" if publication.all_tables else ", ".join(objects[:3]) or "none"
     more = f" and {len(objects) - 3} more" if len(objects) > 3 else ""
     operations = ", ".join(publication.operations) or "none"
@@ -315,18 +310,18 @@ def _lines(publication: "Publication") -> list[tuple[str, str]]:
         ("via root", "yes" if publication.via_root else "no"),
         ("generated", publication.generated_columns),
         *([("all tables", "yes")] if publication.all_tables else []),
-        *(("schema", quoted(schema)) for schema in publication.schemas),
+        *(("schema", identifier(schema)) for schema in publication.schemas),
         *(("table", _definition(entry)) for entry in publication.tables),
     ]
 
 
 def _name(entry: "PublishedTable") -> str:
-    return f"{quoted(entry.schema)}.{quoted(entry.name)}"
+    return f"{identifier(entry.schema)}.{identifier(entry.name)}"
 
 
 def _definition(entry: "PublishedTable") -> str:
     """Print a table as --table takes it."""
-    columns = "" if entry.columns is None else f" ({', '.join(map(quoted, entry.columns))})"
+    columns = "" if entry.columns is None else f" ({', '.join(map(identifier, entry.columns))})"
     row_filter = "" if entry.row_filter is None else f" WHERE {_in_parentheses(entry.row_filter)}"
     return _name(entry) + columns + row_filter
 

@@ -363,13 +363,13 @@ def _printer(form: str | None, *, full: bool, remember: bool) -> Callable[["Stor
 
 
 def _pretty_printer(*, full: bool, remember: bool) -> Callable[["StoredChange"], str]:
-    from pgcdc_cli.formats.pretty import EarlierRows, render_line, render_message
+    from pgcdc_cli.formats.pretty import EarlierChanges, render_line, render_message
     from pgcdc_cli.formats.terminal import Style
     from pgcdc_cli.reader.capture_reader import CapturedMessage
     from pgcdc_cli.reader.stored_file import undecodable
 
     style = Style(colour=wants_colour(sys.stdout), width=get_terminal_size().columns, full=full)
-    earlier = EarlierRows() if remember else None
+    earlier = EarlierChanges() if remember else None
 
     def pretty(change: "StoredChange") -> str:
         if isinstance(change, CapturedMessage):

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgcdc_cli.catalog import PublishedTable
-from pgcdc_cli.cli.publication import published_table, quoted
+from pgcdc_cli.cli.publication import published_table
+from pgcdc_cli.formats.terminal import identifier
 
 ALL = ["insert", "update", "delete", "truncate"]
 
@@ -157,7 +158,7 @@ def test_show_of_no_publication(database18, refused):
 
 
 def test_an_existing_publication(shop, pgcdc, refused):
-    create(pgcdc, shop)
+    create(pgcdc, shop, "--all-tables")
     refused(
         "publication",
         "create",
@@ -251,9 +252,9 @@ names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 @settings(deadline=None)
 @given(names, names, st.none() | st.lists(names, min_size=1, max_size=3).map(tuple))
 def test_what_is_shown_of_a_table_is_read_back_as_the_same(schema, name, columns):
-    text = f"{quoted(schema)}.{quoted(name)}"
+    text = f"{identifier(schema)}.{identifier(name)}"
     if columns is not None:
-        text += f" ({', '.join(map(quoted, columns))})"
+        text += f" ({', '.join(map(identifier, columns))})"
     assert published_table(text) == PublishedTable(schema, name, columns)
 
 
