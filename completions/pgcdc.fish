@@ -194,7 +194,7 @@ complete -c pgcdc -n '__pgcdc_at pgcdc publication' -a create -d 'Create a publi
 complete -c pgcdc -n '__pgcdc_at pgcdc publication' -a alter -d 'Change a publication: all that is given, in one transaction'
 complete -c pgcdc -n '__pgcdc_at pgcdc publication' -a drop -d 'Drop a publication. Slots that still name it will fail'
 complete -c pgcdc -n '__pgcdc_at pgcdc publication' -a list -d 'List the database\'s publications. --json prints one object a line'
-complete -c pgcdc -n '__pgcdc_at pgcdc publication' -a show -d 'Show one publication: its tables with column lists and row filters'
+complete -c pgcdc -n '__pgcdc_at pgcdc publication' -a show -d 'Show one publication: tables, column lists, row filters'
 complete -c pgcdc -n '__pgcdc_at pgcdc publication' -l config -r -F -d 'Take defaults from a TOML file'
 complete -c pgcdc -n '__pgcdc_at pgcdc publication' -l debug -d 'Show the traceback of an error'
 complete -c pgcdc -n '__pgcdc_at pgcdc publication' -s v -l verbose -d 'Say more (twice: much more)'

@@ -269,7 +269,7 @@ def list_publications(*, conninfo: str, json: Json = False) -> None:
 @app.command("show", cls=Command, epilog=examples("pgcdc publication show shop_pub -d shop"))
 @connecting
 def show(name: Name, *, conninfo: str, json: Json = False) -> None:
-    """Show one publication: its tables with column lists and row filters."""
+    """Show one publication: tables, column lists, row filters."""
     from pgcdc_cli.catalog import Catalog
 
     with Catalog(conninfo) as catalog:

@@ -1,6 +1,7 @@
 """`pgcdc slot`: create, look into, change and drop replication slots."""
 
 import json as json_text
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -288,8 +289,8 @@ def alter(
 def list_slots(*, conninfo: str, json: Json = False, watch: Watch = False, interval: Interval = "2s") -> None:
     """List the server's replication slots, of all databases.
 
-    RETAINED is the log that a slot holds back on the server's disk; LAG is what of it isn't confirmed. --json
-    prints one object a line, sizes in bytes.
+    RETAINED is the log that a slot holds back on the server's disk; LAG is what of it isn't confirmed. A
+    narrow terminal is spared some columns. --json prints one object a line, sizes in bytes.
     """
     from pgcdc_cli.catalog import Catalog
 
@@ -317,7 +318,20 @@ def _list(slots: Iterable["Slot"]) -> list[str]:
         "WAL",
         "LOST",
     ]
-    return table(headings, map(_cells, slots))
+    return _fitting(headings, list(map(_cells, slots)))
+
+
+def _fitting(headings: list[str], rows: list[list[str]]) -> list[str]:
+    """Leave out, on a terminal that is too narrow for all, what can be done without; `slot show` has it."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    lines = table(headings, rows)
+    for dispensable in ("RESTART", "PLUGIN", "LOST", "DATABASE"):
+        if max(map(len, lines)) <= width:
+            break
+        left_out = headings.index(dispensable)
+        headings, *rows = ([*row[:left_out], *row[left_out + 1 :]] for row in (headings, *rows))
+        lines = table(headings, rows)
+    return lines
 
 
 @app.command("show", cls=Command, epilog=examples("pgcdc slot show shop_slot -d shop"))

@@ -2,11 +2,14 @@
 
 import json
 import uuid
+from dataclasses import replace
 
 import psycopg
 import pytest
 
+from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.cli.printing import human_bytes
+from pgcdc_cli.cli.slot import _list
 from pgcdc_cli.lsn import Lsn
 
 
@@ -310,3 +313,24 @@ def test_no_server(refused, tmp_path):
 )
 def test_sizes_are_in_postgresqls_units(count, text):
     assert human_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("width", "headings"),
+    [
+        (200, "NAME PLUGIN DATABASE PID RESTART CONFIRMED RETAINED LAG WAL LOST"),
+        (80, "NAME PLUGIN DATABASE PID CONFIRMED RETAINED LAG WAL LOST"),
+        (60, "NAME DATABASE PID CONFIRMED RETAINED LAG WAL"),
+        (10, "NAME PID CONFIRMED RETAINED LAG WAL"),
+    ],
+)
+def test_a_narrow_terminal_is_spared_columns(database18, name, monkeypatch, width, headings):
+    database18.create_slot(name)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    with Catalog(database18.uri) as catalog:
+        slot = catalog.slot(name)
+    short = replace(slot, name="s", database="shop", retained_bytes=1 << 20, lag_bytes=1 << 20)
+    head, row = _list([short])
+    assert " ".join(head.split()) == headings
+    assert row.startswith("s ")
