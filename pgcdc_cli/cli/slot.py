@@ -305,6 +305,9 @@ def list_slots(*, conninfo: str, json: Json = False, watch: Watch = False, inter
         write(line)
 
 
+_SIZES = ("RETAINED", "LAG")
+
+
 def _list(slots: Iterable["Slot"]) -> list[str]:
     headings = [
         "NAME",
@@ -324,13 +327,13 @@ def _list(slots: Iterable["Slot"]) -> list[str]:
 def _fitting(headings: list[str], rows: list[list[str]]) -> list[str]:
     """Leave out, on a terminal that is too narrow for all, what can be done without; `slot show` has it."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    lines = table(headings, rows)
+    lines = table(headings, rows, _SIZES)
     for dispensable in ("RESTART", "PLUGIN", "LOST", "DATABASE"):
         if max(map(len, lines)) <= width:
             break
         left_out = headings.index(dispensable)
         headings, *rows = ([*row[:left_out], *row[left_out + 1 :]] for row in (headings, *rows))
-        lines = table(headings, rows)
+        lines = table(headings, rows, _SIZES)
     return lines
 
 
