@@ -40,6 +40,7 @@ _pgcdc() {
         "pgcdc slot peek --format") _pgcdc_offer -W 'pretty jsonl raw' -- "$word"; return ;;
         "pgcdc publication create --table"|"pgcdc publication alter --add-table"|"pgcdc publication alter --drop-table"|"pgcdc publication alter --set-table"|"pgcdc stream --resnapshot"|"pgcdc stream --table"|"pgcdc stream --exclude-table"|"pgcdc snapshot --table"|"pgcdc snapshot --exclude-table") _pgcdc_ask tables; return ;;
         "pgcdc publication create --schema"|"pgcdc publication alter --add-schema"|"pgcdc publication alter --drop-schema") _pgcdc_ask schemas; return ;;
+        "pgcdc publication create --generated-columns"|"pgcdc publication alter --generated-columns") _pgcdc_offer -W 'none stored' -- "$word"; return ;;
         "pgcdc stream --snapshot") _pgcdc_offer -W 'never initial only' -- "$word"; return ;;
         "pgcdc stream --format"|"pgcdc snapshot --format") _pgcdc_offer -W 'jsonl arrow debezium wal2json pretty raw' -- "$word"; return ;;
         "pgcdc stream --layout"|"pgcdc snapshot --layout") _pgcdc_offer -W 'table stream' -- "$word"; return ;;
@@ -120,11 +121,11 @@ _pgcdc() {
             ;;
         "pgcdc publication create")
             members=''
-            options='--table --schema --all-tables --operations --via-root -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet --log-format -? --help'
+            options='--table --schema --all-tables --operations --via-root --generated-columns -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet --log-format -? --help'
             ;;
         "pgcdc publication alter")
             members=''
-            options='--add-table --drop-table --set-table --add-schema --drop-schema --operations --via-root --no-via-root -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet --log-format -? --help'
+            options='--add-table --drop-table --set-table --add-schema --drop-schema --operations --via-root --no-via-root --generated-columns -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet --log-format -? --help'
             case "$word" in -*) ;; *) _pgcdc_ask publications ;; esac
             ;;
         "pgcdc publication drop")

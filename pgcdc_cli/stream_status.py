@@ -51,8 +51,9 @@ def read_local(directory: Path) -> tuple[Checkpoint | None, FinishedSegments]:
     """Read checkpoint and manifest. Raises USAGE if the directory is none of ours, CHECKPOINT for damage."""
     disk = Disk()
     found = disk.stat(str(directory))
-    if found is not None and not found.folder:
-        raise PgcdcError(ErrorKind.USAGE, f'could not read "{directory}": it is no directory', hint=_GIVE)
+    if found is None or not found.folder:
+        reason = "it does not exist" if found is None else "it is no directory"
+        raise PgcdcError(ErrorKind.USAGE, f'could not read "{directory}": {reason}', hint=_GIVE)
     checkpoint = read_checkpoint(disk, str(directory / CHECKPOINT))
     segments = read_manifest(str(directory / MANIFEST), disk)
     if checkpoint is None and not segments:

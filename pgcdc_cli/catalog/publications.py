@@ -2,16 +2,20 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from psycopg import sql
 
 from pgcdc_cli.catalog.server import Session
 
+GeneratedColumns: TypeAlias = Literal["none", "stored"]
+"""Those that are published of tables without a column list; stored ones can be from PostgreSQL 18 on."""
+
 OPERATIONS = ("insert", "update", "delete", "truncate")
 
 _PUBLICATIONS = """
 SELECT p.pubname, p.puballtables, p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot,
+       CASE to_jsonb(p) ->> 'pubgencols' WHEN 's' THEN 'stored' ELSE 'none' END,
        pg_get_userbyid(p.pubowner),
        ARRAY(SELECT n.nspname::text FROM pg_publication_namespace s JOIN pg_namespace n ON n.oid = s.pnnspid
              WHERE s.pnpubid = p.oid ORDER BY 1),
@@ -67,6 +71,7 @@ class Publication:
     schemas: tuple[str, ...] = ()
     operations: tuple[str, ...] = OPERATIONS
     via_root: bool = False
+    generated_columns: GeneratedColumns = "none"
     owner: str = ""
 
 
@@ -81,7 +86,7 @@ def read_tables(session: Session) -> list[tuple[str, str]]:
 
 
 def _publication(row: tuple[Any, ...]) -> Publication:
-    name, all_tables, *published, via_root, owner, schemas, tables = row
+    name, all_tables, *published, via_root, generated_columns, owner, schemas, tables = row
     return Publication(
         name=name,
         all_tables=all_tables,
@@ -92,6 +97,7 @@ def _publication(row: tuple[Any, ...]) -> Publication:
         schemas=tuple(schemas),
         operations=tuple(operation for operation, on in zip(OPERATIONS, published, strict=True) if on),
         via_root=via_root,
+        generated_columns=generated_columns,
         owner=owner,
     )
 
@@ -110,12 +116,29 @@ def missing_publications(session: Session, names: Sequence[str]) -> list[str]:
 
 def create_statement(publication: Publication) -> sql.Composed:
     """CREATE PUBLICATION; without tables and schemas, one that publishes nothing yet."""
-    return sql.SQL("CREATE PUBLICATION {}{} WITH (publish = {}, publish_via_partition_root = {})").format(
-        sql.Identifier(publication.name),
-        _objects(publication),
-        sql.Literal(", ".join(publication.operations)),
-        sql.SQL("true" if publication.via_root else "false"),
+    settings = _settings(
+        publication.operations,
+        via_root=publication.via_root,
+        # Servers before PostgreSQL 18 know no such parameter.
+        generated_columns=None if publication.generated_columns == "none" else publication.generated_columns,
     )
+    return sql.SQL("CREATE PUBLICATION {}{} WITH ({})").format(
+        sql.Identifier(publication.name), _objects(publication), settings
+    )
+
+
+def _settings(
+    operations: tuple[str, ...] | None, *, via_root: bool | None, generated_columns: GeneratedColumns | None
+) -> sql.Composed:
+    """Write the parameters of a publication that are given."""
+    given: list[sql.Composable] = []
+    if operations is not None:
+        given.append(sql.SQL("publish = {}").format(sql.Literal(", ".join(operations))))
+    if via_root is not None:
+        given.append(sql.SQL(f"publish_via_partition_root = {str(via_root).lower()}"))
+    if generated_columns is not None:
+        given.append(sql.SQL(f"publish_generated_columns = {generated_columns}"))
+    return sql.SQL(", ").join(given)
 
 
 def set_statement(publication: Publication) -> sql.Composed:
@@ -136,6 +159,7 @@ class Alteration:
     put: Publication | None = None
     operations: tuple[str, ...] | None = None
     via_root: bool | None = None
+    generated_columns: GeneratedColumns | None = None
 
 
 def alter_statements(name: str, change: Alteration) -> sql.Composed:
@@ -148,12 +172,11 @@ def alter_statements(name: str, change: Alteration) -> sql.Composed:
         for act, which in acts.items()
         if which is not None
     ]
-    if change.operations is not None:
-        publish = sql.Literal(", ".join(change.operations))
-        parts.append(sql.SQL("{} SET (publish = {})").format(alter, publish))
-    if change.via_root is not None:
-        on = sql.SQL("true" if change.via_root else "false")
-        parts.append(sql.SQL("{} SET (publish_via_partition_root = {})").format(alter, on))
+    settings = _settings(
+        change.operations, via_root=change.via_root, generated_columns=change.generated_columns
+    )
+    if settings.as_string():
+        parts.append(sql.SQL("{} SET ({})").format(alter, settings))
     return sql.SQL("; ").join(parts)
 
 

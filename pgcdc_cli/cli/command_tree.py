@@ -30,6 +30,9 @@ ANYWHERE = frozenset({"config", "debug", "verbose", "quiet", "log_format"})
 """Options of `pgcdc` itself that may stand behind the command's name, too."""
 
 
+_NAMES = frozenset({"COMMAND", "DIR", "FILE", "NAME", "NEW", "OLD", "PATH", "SCHEMA"})
+"""What help calls the values that name something."""
+
 HELP_NAMES = {"help_option_names": ["-?", "--help"]}
 """Settings of a context that has no parent to take them from."""
 
@@ -91,9 +94,9 @@ class Group(TyperGroup):
         self.format_commands(ctx, formatter)
 
     def format_help_text(self, ctx: ClickContext, formatter: ClickFormatter) -> None:
-        """Save a line of the first help, which is to fit a screen."""
+        """Save two lines of the first help, which is to fit a screen with the prompt below it."""
         if ctx.parent is None:
-            formatter.write(f"  {self.help}\n")
+            formatter.write(f"  {self.help}")
         else:
             super().format_help_text(ctx, formatter)
 
@@ -194,11 +197,22 @@ def _quick(parameter: ClickParameter) -> ClickParameter:
 
 
 def _process_value(parameter: ClickParameter, ctx: ClickContext, value: object) -> object:
+    if _is_empty_name(parameter, value) and not isinstance(ctx.command, Foreign):
+        raise typer.BadParameter("the name is empty", ctx=ctx, param=parameter)
     if _item_type(parameter) is Path:
         value = _as_path(value)
     if not _is_converted(parameter, value):
         return type(parameter).process_value(parameter, ctx, value)
     return value if parameter.callback is None else parameter.callback(ctx, parameter, value)
+
+
+def _is_empty_name(parameter: ClickParameter, value: object) -> bool:
+    """Is it what a script gives whose variable isn't set? As a path it would be the folder that one is in.
+
+    libpq alone has a meaning for an empty name.
+    """
+    given = value if isinstance(value, list | tuple) else (value,)
+    return "" in given and value_name(parameter) in _NAMES and parameter.name != "username"
 
 
 def _item_type(parameter: ClickParameter) -> Any:  # noqa: ANN401 - a type or a form, such as Literal["a"]

@@ -54,10 +54,11 @@ def doctor(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Look for what would stop a stream or lose changes, and say what mends it.
+    """Look for what would stop a stream or lose changes.
 
-    Only reads. Looks at the server, the role that connects, publications and slots: those that are named, or
-    all of the database. What it finds is an error, a warning or ok; with an error it exits with status 15.
+    Says what mends it, and only reads. Looks at the server, the role that connects, publications and slots:
+    those that are named, or all of the database. What it finds is an error, a warning or ok; with an error it
+    exits with status 15.
     """
     from pgcdc_cli.catalog import Catalog
 

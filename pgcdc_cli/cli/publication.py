@@ -3,7 +3,7 @@
 import json as json_text
 import re
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -11,6 +11,7 @@ from pgcdc_cli.cli.command_tree import Command, examples, new_app, usage_error
 from pgcdc_cli.cli.connection_options import connecting
 from pgcdc_cli.cli.printing import facts, hints, table, warn, write
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.formats.terminal import identifier
 
 if TYPE_CHECKING:
     from pgcdc_cli.catalog import Catalog, Publication, PublishedTable
@@ -23,7 +24,6 @@ _TABLE = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _COLUMNS = re.compile(rf"\s*(?:{_IDENTIFIER})(?:\s*,\s*(?:{_IDENTIFIER}))*\s*")
-_PLAIN = re.compile(r"[a-z_][a-z0-9_$]*")
 
 
 def published_table(text: str) -> "PublishedTable":
@@ -49,15 +49,10 @@ def _names(columns: str) -> tuple[str, ...]:
     return tuple(map(_plain, re.findall(_IDENTIFIER, columns)))
 
 
-def _plain(identifier: str) -> str:
-    if identifier.startswith('"'):
-        return identifier[1:-1].replace('""', '"')
-    return identifier.lower()
-
-
-def quoted(name: str) -> str:
-    """Quote a name only where SQL needs it."""
-    return name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '""') + '"'
+def _plain(text: str) -> str:
+    if text.startswith('"'):
+        return text[1:-1].replace('""', '"')
+    return text.lower()
 
 
 app = new_app(
@@ -69,6 +64,11 @@ app = new_app(
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The publication's name.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+GeneratedColumnsOption = Annotated[
+    Literal["none", "stored"] | None,
+    typer.Option("--generated-columns", help="Publish generated columns, too (PostgreSQL 18)."),
+]
 
 _SHOWN = 5
 """So many tables are warned of by name."""
@@ -107,6 +107,7 @@ def create(  # noqa: PLR0913 - a command's options
     via_root: Annotated[
         bool, typer.Option("--via-root", help="Publish partitions' changes as their root's.")
     ] = False,
+    generated_columns: GeneratedColumnsOption = None,
 ) -> None:
     """Create a publication: what a slot that names it will stream.
 
@@ -124,13 +125,26 @@ def create(  # noqa: PLR0913 - a command's options
         schemas=tuple(schemas or ()),
         operations=_operations(operations),
         via_root=via_root,
+        generated_columns=generated_columns or "none",
     )
-    exists = f"drop it first with: pgcdc publication drop {name}"
+    exists = f"to change it: pgcdc publication alter {name}; see it with: pgcdc publication show {name}"
     refused = "it is the server that refuses it: \\d in psql shows what tables and columns it has"
     with hints({ErrorKind.PUBLICATION: exists, ErrorKind.USAGE: refused}), Catalog(conninfo) as catalog:
+        _check_generated_columns(catalog, generated_columns)
         catalog.create_publication(publication)
         _warn_of_refused(catalog, name)
+    if not (all_tables or tables or schemas):
+        warn(f"it publishes nothing yet: pgcdc publication alter {name} --add-table schema.table")
     write(name)
+
+
+def _check_generated_columns(catalog: "Catalog", wanted: str | None) -> None:
+    if wanted is not None and catalog.facts().version < 180000:
+        raise PgcdcError(
+            ErrorKind.USAGE,
+            "could not publish generated columns: that needs PostgreSQL 18",
+            hint="leave out --generated-columns",
+        )
 
 
 def _warn_of_refused(catalog: "Catalog", name: str) -> None:
@@ -183,6 +197,7 @@ def alter(  # noqa: PLR0913 - a command's options
         bool | None,
         typer.Option("--via-root/--no-via-root", help="Publish partitions' changes as their root's, or not."),
     ] = None,
+    generated_columns: GeneratedColumnsOption = None,
 ) -> None:
     """Change a publication: all that is given, in one transaction.
 
@@ -199,11 +214,13 @@ def alter(  # noqa: PLR0913 - a command's options
         put=_members(name, set_table, None),
         operations=None if operations is None else _operations(operations),
         via_root=via_root,
+        generated_columns=generated_columns,
     )
     if change == Alteration():
         raise usage_error("nothing to change")
     missing = f"see what there is with: pgcdc publication list and pgcdc publication show {name}"
     with hints({ErrorKind.PUBLICATION: missing}), Catalog(conninfo) as catalog:
+        _check_generated_columns(catalog, generated_columns)
         catalog.alter_publication(name, change)
         _warn_of_refused(catalog, name)
 
@@ -252,7 +269,7 @@ def list_publications(*, conninfo: str, json: Json = False) -> None:
 @app.command("show", cls=Command, epilog=examples("pgcdc publication show shop_pub -d shop"))
 @connecting
 def show(name: Name, *, conninfo: str, json: Json = False) -> None:
-    """Show one publication: its tables with column lists and row filters."""
+    """Show one publication: tables, column lists, row filters."""
     from pgcdc_cli.catalog import Catalog
 
     with Catalog(conninfo) as catalog:
@@ -272,7 +289,7 @@ def show(name: Name, *, conninfo: str, json: Json = False) -> None:
 
 def _cells(publication: "Publication") -> list[str]:
     tables = [_name(entry) for entry in publication.tables]
-    objects = [*tables, *(f"{quoted(schema)}.*" for schema in publication.schemas)]
+    objects = [*tables, *(f"{identifier(schema)}.*" for schema in publication.schemas)]
     shown = "all" if publication.all_tables else ", ".join(objects[:3]) or "none"
     more = f" and {len(objects) - 3} more" if len(objects) > 3 else ""
     operations = ", ".join(publication.operations) or "none"
@@ -291,19 +308,20 @@ def _lines(publication: "Publication") -> list[tuple[str, str]]:
         ("owner", publication.owner),
         ("operations", ", ".join(publication.operations) or "none"),
         ("via root", "yes" if publication.via_root else "no"),
+        ("generated", publication.generated_columns),
         *([("all tables", "yes")] if publication.all_tables else []),
-        *(("schema", quoted(schema)) for schema in publication.schemas),
+        *(("schema", identifier(schema)) for schema in publication.schemas),
         *(("table", _definition(entry)) for entry in publication.tables),
     ]
 
 
 def _name(entry: "PublishedTable") -> str:
-    return f"{quoted(entry.schema)}.{quoted(entry.name)}"
+    return f"{identifier(entry.schema)}.{identifier(entry.name)}"
 
 
 def _definition(entry: "PublishedTable") -> str:
     """Print a table as --table takes it."""
-    columns = "" if entry.columns is None else f" ({', '.join(map(quoted, entry.columns))})"
+    columns = "" if entry.columns is None else f" ({', '.join(map(identifier, entry.columns))})"
     row_filter = "" if entry.row_filter is None else f" WHERE {_in_parentheses(entry.row_filter)}"
     return _name(entry) + columns + row_filter
 

@@ -251,12 +251,12 @@ def recvlogical(  # noqa: PLR0913 - a command's options
     verbose: Verbose = 0,
     version: Version = False,  # noqa: ARG001 - its callback acts
 ) -> None:
-    """Do what pg_recvlogical does: the same options, raw output of any plugin, exit status 0 or 1.
+    """Do what pg_recvlogical does: same options, raw output.
 
-    Every message of the slot's plugin is written as it is, with a line break behind it. What was written
-    before a lost connection, INT or TERM doesn't come again, but for a transaction of which only a part was
-    written: that comes again as a whole. HUP reopens the file. Called through a link named pg_recvlogical,
-    pgcdc is that program.
+    The exit status is 0 or 1. Every message of the slot's plugin is written as it is, with a line break
+    behind it. What was written before a lost connection, INT or TERM doesn't come again, but for a
+    transaction of which only a part was written: that comes again as a whole. HUP reopens the file. Called
+    through a link named pg_recvlogical, pgcdc is that program.
     """
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 

@@ -20,6 +20,7 @@ from pgcdc_cli.cli.command_tree import Command, examples, refuse_unmatched, usag
 from pgcdc_cli.cli.printing import facts, flush, paged, table, text_of, wants_colour, write
 from pgcdc_cli.cli.target import read_config
 from pgcdc_cli.cli.units import lsn, name_and_value, whole_number
+from pgcdc_cli.errors import ErrorKind, PgcdcError, quoted_list
 from pgcdc_cli.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -223,6 +224,7 @@ class _Shown:
         self._tables = tables
         self._wanted = wanted
         self._seen: set[str] = set()
+        self._unseen_columns = {name for name, _ in wanted.key} | wanted.columns
 
     def read(self, *, partial: bool) -> Iterator["StoredChange"]:
         """Read all there are."""
@@ -250,11 +252,23 @@ class _Shown:
 
     def _wants(self, change: "StoredChange") -> bool:
         self._seen.add(change.table)
+        if self._unseen_columns:
+            self._unseen_columns = {name for name in self._unseen_columns if not _has(change, name)}
         return self._wanted.wants(change.line)
 
     def refuse_unmatched(self) -> None:
-        """Refuse patterns that no table fits, once all has been read."""
+        """Refuse patterns that no table fits and columns that no change has, once all has been read."""
         refuse_unmatched([p for p in self._tables if not any(fnmatchcase(t, p) for t in self._seen)])
+        if self._seen and self._unseen_columns:
+            raise PgcdcError(
+                ErrorKind.USAGE,
+                f"could not find {quoted_list(sorted(self._unseen_columns))}: no change has such a column",
+                hint="a column's name is as in the files, in the same case: --key id=42, --column total",
+            )
+
+
+def _has(change: "StoredChange", column: str) -> bool:
+    return f"{json_text.dumps(column, ensure_ascii=False)}:" in change.line
 
 
 def _first_or_last(
@@ -349,13 +363,13 @@ def _printer(form: str | None, *, full: bool, remember: bool) -> Callable[["Stor
 
 
 def _pretty_printer(*, full: bool, remember: bool) -> Callable[["StoredChange"], str]:
-    from pgcdc_cli.formats.pretty import EarlierRows, render_line, render_message
+    from pgcdc_cli.formats.pretty import EarlierChanges, render_line, render_message
     from pgcdc_cli.formats.terminal import Style
     from pgcdc_cli.reader.capture_reader import CapturedMessage
     from pgcdc_cli.reader.stored_file import undecodable
 
     style = Style(colour=wants_colour(sys.stdout), width=get_terminal_size().columns, full=full)
-    earlier = EarlierRows() if remember else None
+    earlier = EarlierChanges() if remember else None
 
     def pretty(change: "StoredChange") -> str:
         if isinstance(change, CapturedMessage):

@@ -1,6 +1,7 @@
 """`pgcdc slot`: create, look into, change and drop replication slots."""
 
 import json as json_text
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -53,7 +54,7 @@ def create(  # noqa: PLR0913 - a command's options
     """
     from pgcdc_cli.replication.connection import ReplicationConnection
 
-    exists = f"drop it first with: pgcdc slot drop {name}, or add --if-not-exists"
+    exists = f"if it will do: --if-not-exists; else choose another name, or first: pgcdc slot drop {name}"
     try:
         with hints({ErrorKind.SLOT_EXISTS: exists}), ReplicationConnection(conninfo) as connection:
             created, position = connection.create_slot(name, plugin, two_phase=two_phase, failover=failover)
@@ -122,10 +123,11 @@ def peek(
         Literal["pretty", "jsonl", "raw"], typer.Option("--format", help="Format of the output.")
     ] = "pretty",
 ) -> None:
-    """Print a slot's next changes, and take nothing: the next reader gets them all the same.
+    """Print a slot's next changes, and take nothing.
 
-    It reads a temporary copy of the slot, and ends with what the server has now. pgoutput's changes are
-    decoded, and bytes that are no text escaped; what other plugins write is printed as it is.
+    The next reader gets them all the same. It reads a temporary copy of the slot, and ends with what the
+    server has now. pgoutput's changes are decoded, and bytes that are no text escaped; what other plugins
+    write is printed as it is.
     """
     from pgcdc_cli.catalog import Catalog
     from pgcdc_cli.cli.stream import stream
@@ -230,7 +232,7 @@ def copy(
     *,
     conninfo: str,
 ) -> None:
-    """Make a second slot that goes on from where one is, for another reader.
+    """Make a second slot from where one is, for another reader.
 
     Prints its name and position. The server copies neither two-phase nor failover.
     """
@@ -285,10 +287,10 @@ def alter(
 )
 @connecting
 def list_slots(*, conninfo: str, json: Json = False, watch: Watch = False, interval: Interval = "2s") -> None:
-    """List the server's replication slots, those of other databases included.
+    """List the server's replication slots, of all databases.
 
-    RETAINED is the log that a slot holds back on the server's disk; LAG is what of it isn't confirmed. --json
-    prints one object a line, sizes in bytes.
+    RETAINED is the log that a slot holds back on the server's disk; LAG is what of it isn't confirmed. A
+    narrow terminal is spared some columns. --json prints one object a line, sizes in bytes.
     """
     from pgcdc_cli.catalog import Catalog
 
@@ -301,6 +303,9 @@ def list_slots(*, conninfo: str, json: Json = False, watch: Watch = False, inter
         repeat(units.duration(interval), view)
     for line in view():
         write(line)
+
+
+_SIZES = ("RETAINED", "LAG")
 
 
 def _list(slots: Iterable["Slot"]) -> list[str]:
@@ -316,7 +321,20 @@ def _list(slots: Iterable["Slot"]) -> list[str]:
         "WAL",
         "LOST",
     ]
-    return table(headings, map(_cells, slots))
+    return _fitting(headings, list(map(_cells, slots)))
+
+
+def _fitting(headings: list[str], rows: list[list[str]]) -> list[str]:
+    """Leave out, on a terminal that is too narrow for all, what can be done without; `slot show` has it."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    lines = table(headings, rows, _SIZES)
+    for dispensable in ("RESTART", "PLUGIN", "LOST", "DATABASE"):
+        if max(map(len, lines)) <= width:
+            break
+        left_out = headings.index(dispensable)
+        headings, *rows = ([*row[:left_out], *row[left_out + 1 :]] for row in (headings, *rows))
+        lines = table(headings, rows, _SIZES)
+    return lines
 
 
 @app.command("show", cls=Command, epilog=examples("pgcdc slot show shop_slot -d shop"))

@@ -180,7 +180,7 @@ def spark_submit(  # noqa: PLR0913 - a command's options
         typer.Argument(metavar="[-- ARGS]", help="Behind --: anything that spark-submit takes."),
     ] = None,
 ) -> None:
-    """Merge the changes in a directory into Delta or Iceberg tables.
+    """Merge a directory into Delta or Iceberg tables.
 
     Every finished segment is merged exactly once, however often the command is run and wherever it was
     interrupted. A table without a key gets a changelog. What Spark says is in DIR/_pgcdc.log; --verbose shows

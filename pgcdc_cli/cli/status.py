@@ -17,7 +17,7 @@ from pgcdc_cli.cli.connection_options import connecting
 from pgcdc_cli.cli.printing import facts, human_bytes, table, text_of, warn, write
 from pgcdc_cli.cli.slot import reader_of, slot_content
 from pgcdc_cli.cli.watch import History, Interval, Sample, Watch, repeat
-from pgcdc_cli.errors import PgcdcError
+from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def status(
     watch: Watch = False,
     interval: Interval = "2s",
 ) -> None:
-    """Show how far a directory is: checkpoint, files, slot and merge.
+    """Show how far a directory is: stream, files, slot, merge.
 
     The slot is looked up where a server is given, by options or PG* variables: "retained" is the log that it
     holds back, "lag" what of that isn't confirmed. Tables read at their VERSION are as of one moment: SELECT
@@ -73,6 +73,21 @@ def status(
         warn(f'can\'t tell what is merged into "{warehouse}": no merge has left its record there')
     if found.failure is not None:
         raise found.failure
+    if warehouse is not None:
+        _refuse_nowhere(warehouse)
+
+
+def _refuse_nowhere(warehouse: str) -> None:
+    """Refuse a warehouse that isn't there: before its first merge one is, or the name is mistyped."""
+    from pgcdc_cli.spark.warehouse import local_path
+
+    path = local_path(warehouse)
+    if path is not None and not path.exists():
+        raise PgcdcError(
+            ErrorKind.USAGE,
+            f'could not find warehouse "{warehouse}"',
+            hint="check its name: pgcdc spark-submit --warehouse makes it at its first merge",
+        )
 
 
 class _Status(NamedTuple):

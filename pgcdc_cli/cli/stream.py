@@ -115,7 +115,7 @@ def stream(  # noqa: PLR0913 - a command's options
     metrics_port: stream_options.MetricsPort = None,
     metrics_file: stream_options.MetricsFile = None,
 ) -> None:
-    """Stream the changes of a slot into files, each transaction exactly once.
+    """Stream a slot into files, each transaction exactly once.
 
     Into standard output, one file (-f) or a directory of rotating files (-D). With a file or a directory, a
     checkpoint lets the next run go on where this one ended, however it ended. On a terminal, without -f and
@@ -243,6 +243,8 @@ class ProgressLine:
         """The whole run in one line, if there was one."""
         if not self._shown or not totals.durable_lsn:
             return
+        # What waited for its commit comes again.
+        totals.put_aside = 0
         rate = totals.rows / max(time.monotonic() - self._began, 0.001)
         write_message("info", self._text(totals, rate))
 
@@ -256,10 +258,9 @@ class ProgressLine:
         transactions = (
             "1 transaction" if totals.transactions == 1 else f"{totals.transactions:,} transactions"
         )
-        return (
-            f"{rate:,.0f} rows/s, lag {lag}, durable to {totals.durable_lsn};"
-            f" {totals.rows:,} rows in {transactions}"
-        )
+        aside = f"{human_bytes(totals.put_aside)} of large transactions put aside"
+        begun = f"{rate:,.0f} rows/s" if rate or not totals.put_aside else aside
+        return f"{begun}, lag {lag}, durable to {totals.durable_lsn}; {totals.rows:,} rows in {transactions}"
 
     def _write(self, text: str) -> None:
         if not self._live:

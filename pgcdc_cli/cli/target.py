@@ -234,8 +234,6 @@ def check(target: StreamTarget) -> None:
     """Refuse what does not go together."""
     if target.file is not None and target.directory is not None:
         raise usage_error("-f and -D exclude each other")
-    if target.file == "":
-        raise usage_error("-f/--file: the name is empty")
     if target.on_segment is not None and target.directory is None:
         raise usage_error("--on-segment: only a directory (-D) has segments")
     layouts = target.format_class.capabilities.layouts

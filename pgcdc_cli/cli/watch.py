@@ -1,5 +1,6 @@
 """A view that is drawn again and again until it is stopped (`--watch`)."""
 
+import os
 import sys
 import time
 from collections import deque
@@ -33,12 +34,13 @@ Interval = Annotated[
 
 
 def repeat(interval: float, view: Callable[[], Iterable[str]]) -> NoReturn:
-    """Show a view for ever: on a terminal in place, elsewhere one below the other.
+    """Show a view for ever: on a terminal in place, elsewhere and on a dumb one one below the other.
 
     A server that can't be asked any more is shown as such, and asked again.
     """
     lines = list(view())
-    with _terminal() if sys.stdout.isatty() else nullcontext(_print) as show:
+    in_place = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    with _terminal() if in_place else nullcontext(_print) as show:
         while True:
             show(lines)
             time.sleep(interval)

@@ -46,6 +46,11 @@ class SpoolFolder:
         self._written = self._held = 0
         self._live: dict[str, SpoolFile] = {}
 
+    @property
+    def size(self) -> int:
+        """Bytes of all spools, on disk (compressed) and in memory."""
+        return self._written + self._held
+
     def create(self, xid: int, first_lsn: Lsn) -> "SpoolFile":
         """Begin the spool of a transaction; its file is made when there is something to write."""
         path = f"{self._folder}/{xid}-{first_lsn:016X}{SUFFIX}"

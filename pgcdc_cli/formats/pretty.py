@@ -18,7 +18,7 @@ from pgcdc_cli.changes.slice import Slice
 from pgcdc_cli.formats.encoded_rows import join_bytes
 from pgcdc_cli.formats.interface import Capabilities, Data, EncodedSlice, Piece
 from pgcdc_cli.formats.jsonl import JsonlFormat
-from pgcdc_cli.formats.terminal import ELLIPSIS, Style, safe, shorten
+from pgcdc_cli.formats.terminal import ELLIPSIS, Style, identifier, pad, safe, shorten, width_of
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 
@@ -30,14 +30,28 @@ _LONGEST_KEPT = 1_000
 """Characters; a longer value is not remembered."""
 
 
-class EarlierRows:
-    """Completes the old images of changes, objects of JSON lines, from those before; remembers some rows."""
+class EarlierChanges:
+    """Completes changes, objects of JSON lines, from those before: old images, and how much a commit ends.
+
+    Remembers some rows.
+    """
 
     def __init__(self) -> None:
         self._rows: OrderedDict[tuple[str, ...], tuple[Lsn, Row]] = OrderedDict()
+        self._changes = self._bytes = 0
 
-    def complete(self, change: Change) -> Change:
-        """Give a change with all old values that are known, and remember the row that it leaves."""
+    def complete(self, change: Change, size: int) -> Change:
+        """Give a change, of `size` bytes, with all old values that are known; remember what it leaves."""
+        if change["op"] == "B":
+            self._changes = self._bytes = 0
+        elif change["op"] in "CP":
+            return {**change, "changes": self._changes, "bytes": self._bytes}
+        else:
+            self._changes += 1
+            self._bytes += size
+        return self._with_old_values(change)
+
+    def _with_old_values(self, change: Change) -> Change:
         if change["op"] == "T":
             self._forget(change["schema"], change["table"])
         if change["op"] not in "IRUD" or not change.get("key"):
@@ -96,7 +110,7 @@ class PrettyFormat:
 
     colour: bool = False
     width: int = field(default_factory=lambda: get_terminal_size().columns)
-    _earlier: EarlierRows = field(default_factory=EarlierRows, init=False, compare=False)
+    _earlier: EarlierChanges = field(default_factory=EarlierChanges, init=False, compare=False)
 
     def encode(self, slice_: Slice) -> EncodedSlice:
         """Encode the rows of a slice; a PROTOCOL error where a value is no valid UTF-8."""
@@ -121,14 +135,16 @@ _WIDEST_NAME = 24
 Paint = Callable[[str], str]
 
 
-def render_line(line: str | bytes, style: Style, earlier: EarlierRows | None = None) -> str:
+def render_line(line: str | bytes, style: Style, earlier: EarlierChanges | None = None) -> str:
     """Render a JSON line; one that is nested too deeply to be read is shown as it is, in part.
 
     `earlier` has the changes before it, and takes this one.
     """
     try:
         change = parse_line(line)
-        return render_change(change if earlier is None else earlier.complete(change), style)
+        if earlier is not None:
+            change = earlier.complete(change, len(line.encode() if isinstance(line, str) else line))
+        return render_change(change, style)
     except RecursionError:
         text = line if isinstance(line, str) else line.decode()
         return f"  {shorten(text, style.room(2))}\n"
@@ -147,7 +163,16 @@ def _begin(change: Change, style: Style) -> Iterator[str]:
 def _commit(change: Change, style: Style) -> Iterator[str]:
     verb = _ENDS.get(change["op"], "COMMIT PREPARED" if "gid" in change else "COMMIT")
     gid = f"  {style.special(shorten(change['gid'], style.room(40)))}" if "gid" in change else ""
-    yield f"{style.bold(verb)} {change['xid']}{gid}"
+    yield f"{style.bold(verb)} {change['xid']}{gid}{_extent(change, style)}"
+
+
+def _extent(change: Change, style: Style) -> str:
+    """Say how much a transaction holds, where that was counted."""
+    if "changes" not in change:
+        return ""
+    changes = "1 change" if change["changes"] == 1 else f"{change['changes']:,} changes"
+    extent = f"{changes}, {change['bytes']:,} bytes of JSON"
+    return f"  {style.dim(extent)}"
 
 
 def _source(change: Change, style: Style) -> str:
@@ -160,8 +185,12 @@ def _source(change: Change, style: Style) -> str:
 
 
 def _head(verb: str, change: Change, style: Style, rest: str = "") -> str:
-    table = style.bold(safe(f"{change['schema']}.{change['table']}"))
+    table = style.bold(safe(_table_name(change["schema"], change["table"])))
     return f"  {verb} {table}{rest}  {style.dim(safe(change['lsn']))}"
+
+
+def _table_name(schema: str, name: str) -> str:
+    return f"{identifier(schema)}.{identifier(name)}"
 
 
 def _insert(change: Change, style: Style) -> Iterator[str]:
@@ -202,7 +231,7 @@ class _Cell:
 
     def brief(self, style: Style) -> str:
         """Write it as a word of a line."""
-        name = f"{safe(self.name)}=" if self.name else ""
+        name = f"{safe(identifier(self.name))}=" if self.name else ""
         before = "" if self.old is None else style.removed(_word(self.old)) + style.dim(_ARROW)
         return name + before + self.paint(_word(self.value))
 
@@ -224,17 +253,19 @@ def _changed(verb: str, change: Change, cells: Sequence[_Cell], style: Style) ->
     if sum(cell.size for cell in cells) <= style.width:
         words = " ".join(cell.brief(style) for cell in cells)
         line = _head(verb, change, style, f"{key if change['op'] == 'U' else ''}  {words}")
-        if len(_COLOURS.sub("", line)) <= style.width:
+        if width_of(_COLOURS.sub("", line)) <= style.width:
             yield line
             return
     yield _head(verb, change, style, key)
-    names = _Names([cell.name for cell in cells], style)
+    names = _Names([identifier(cell.name) for cell in cells], style)
     for cell in cells:
-        yield names.label(cell.name) + _difference(cell, names.room, style)
+        yield names.label(identifier(cell.name)) + _difference(cell, names.room, style)
 
 
 def _key(change: Change, style: Style) -> str:
-    pairs = " ".join(f"{name}={_word(shown(value))}" for name, value in change.get("key", {}).items())
+    pairs = " ".join(
+        f"{identifier(name)}={_word(shown(value))}" for name, value in change.get("key", {}).items()
+    )
     return f" {shorten(pairs, style.room(40))}" if pairs else ""
 
 
@@ -244,9 +275,9 @@ def _difference(cell: _Cell, room: int, style: Style) -> str:
         return cell.paint(shorten(new, room))
     half = max((room - len(_ARROW)) // 2, 1)
     # What one side leaves over is the other's.
-    old_room = max(half, room - len(_ARROW) - len(new))
+    old_room = max(half, room - len(_ARROW) - width_of(new))
     before = shorten(old, old_room)
-    after = shorten(new, max(half, room - len(_ARROW) - len(before)))
+    after = shorten(new, max(half, room - len(_ARROW) - width_of(before)))
     return style.removed(before) + style.dim(_ARROW) + style.added(after)
 
 
@@ -288,11 +319,11 @@ class _Names:
     """Columns' names, aligned; `room` is what is left of a line."""
 
     def __init__(self, names: Sequence[str], style: Style) -> None:
-        self._width = min(max(map(len, map(safe, names)), default=0), _WIDEST_NAME)
+        self._width = min(max(map(width_of, map(safe, names)), default=0), _WIDEST_NAME)
         self.room = style.room(_INDENT + self._width + 2)
 
     def label(self, name: str) -> str:
-        return " " * _INDENT + shorten(name, self._width).ljust(self._width) + "  "
+        return " " * _INDENT + pad(shorten(name, self._width), self._width) + "  "
 
 
 NULL = "NULL"
@@ -376,11 +407,11 @@ def _details(message: m.Message, relations: Relations) -> Iterator[str]:
         yield " ".join(_table(oid, relations) for oid in message.relation_oids)
         yield from _fields(message, "cascade", "restart_identity", "xid")
     elif isinstance(message, m.Relation):
-        yield f"{message.namespace}.{message.name} ({', '.join(map(_column, message.columns))})"
+        yield f"{_table_name(message.namespace, message.name)} ({', '.join(map(_column, message.columns))})"
         yield f"replica_identity={message.replica_identity.name.lower()}"
         yield from _fields(message, "oid", "xid")
     elif isinstance(message, m.Type):
-        yield f"{message.namespace}.{message.name}"
+        yield _table_name(message.namespace, message.name)
         yield from _fields(message, "oid", "xid")
     else:
         yield from _fields(message, *(entry.name for entry in fields(message)))
@@ -409,12 +440,12 @@ def _time(micros: int) -> str:
 
 
 def _column(column: m.RelationColumn) -> str:
-    return f"{column.name}*" if column.key else column.name
+    return f"{identifier(column.name)}*" if column.key else identifier(column.name)
 
 
 def _table(oid: int, relations: Relations) -> str:
     relation = relations.get(oid)
-    return f"relation {oid}" if relation is None else f"{relation.namespace}.{relation.name}"
+    return f"relation {oid}" if relation is None else _table_name(relation.namespace, relation.name)
 
 
 def _row(message: m.Insert | m.Update | m.Delete, relations: Relations) -> Iterator[str]:
@@ -431,7 +462,7 @@ def _row(message: m.Insert | m.Update | m.Delete, relations: Relations) -> Itera
 
 
 def _tuple_values(image: m.FullTuple | m.KeyTuple, relation: m.Relation | None) -> Iterator[str]:
-    names = [column.name for column in relation.columns] if relation else []
+    names = [identifier(column.name) for column in relation.columns] if relation else []
     for number, value in enumerate(image.values):
         # In a key image the columns outside of the key are null, which says nothing of them.
         if not (isinstance(image, m.KeyTuple) and isinstance(value, m.Null)):

@@ -1,11 +1,18 @@
 """How text gets to a person's terminal: shortened, coloured, and with nothing in it that a terminal obeys."""
 
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 ELLIPSIS = "…"
 _SHORTEST = 8
+_PLAIN = re.compile(r"[a-z_][a-z0-9_$]*")
+
+
+def identifier(name: str) -> str:
+    """Quote a name where SQL needs it; keywords are left."""
+    return name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '""') + '"'
 
 
 def safe(text: str) -> str:
@@ -21,10 +28,31 @@ def _escaped(char: str) -> str:
     return short.get(char) or (f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
 
 
+def width_of(text: str) -> int:
+    """Columns of a terminal that text takes: two for a Chinese character, none for an accent of its own."""
+    if text.isascii():
+        return len(text)
+    # It takes a while, and most text doesn't need it.
+    from rich.cells import cell_len  # noqa: PLC0415
+
+    return cell_len(text)
+
+
+def pad(text: str, width: int) -> str:
+    """Fill text up with blanks."""
+    return text + " " * (width - width_of(text))
+
+
 def shorten(text: str, width: int) -> str:
-    """Make text safe and cut it to `width` characters."""
+    """Make text safe and cut it to `width` columns of a terminal."""
     shown = safe(text[: width + 1])
-    return shown if len(shown) <= width else shown[: width - 1] + ELLIPSIS
+    if width_of(shown) <= width and len(text) <= width:
+        return shown
+    shown = shown[: width - 1]
+    while (excess := width_of(shown) - (width - 1)) > 0:
+        # No character takes more than two.
+        shown = shown[: -((excess + 1) // 2)]
+    return shown + ELLIPSIS
 
 
 @dataclass(frozen=True, slots=True)

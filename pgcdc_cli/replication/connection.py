@@ -30,6 +30,11 @@ log = logging.getLogger("pgcdc")
 _CREATE = {"55000": ErrorKind.USAGE, "58P01": ErrorKind.USAGE}
 """wal_level is too low, or the server has no such plugin."""
 
+_NO_PLUGIN = (
+    "check the plugin's name, or install it on the server; pgoutput is always there, and with it"
+    " pgcdc stream --format wal2json needs no plugin"
+)
+
 _DROP = {"55000": ErrorKind.USAGE}
 """A standby keeps it in step with the primary's."""
 
@@ -186,7 +191,12 @@ class ReplicationConnection:
         wanted = {"TWO_PHASE": two_phase, "FAILOVER": failover}
         flags = [flag for flag, on in wanted.items() if on]
         command = commands.create_slot(name, plugin, flags, temporary=temporary)
-        row = self._row(command, f'create slot "{name}"', _CREATE)
+        try:
+            row = self._row(command, f'create slot "{name}"', _CREATE)
+        except PgcdcError as error:
+            if isinstance(error.__cause__, psycopg.errors.UndefinedFile):
+                error.hint = _NO_PLUGIN
+            raise
         return row[0], Lsn.parse(row[1])
 
     def export_snapshot(self, name: str, *, lock_timeout: str = "0") -> tuple[Lsn, str]:

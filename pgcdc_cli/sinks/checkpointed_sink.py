@@ -324,6 +324,11 @@ class CheckpointedSink:
             if one not in checkpoint.prepared:
                 self._spools.discard(one)
 
+    @property
+    def put_aside(self) -> int:
+        """Bytes in spools."""
+        return self._spools.size
+
     def new_spools(self) -> SpoolFolder:
         """Drop the last connection's spools, but for those of prepared transactions."""
         with self._guard:

@@ -110,6 +110,11 @@ class Sink(Protocol):
     def flush(self) -> None:
         """Make everything up to the last edge durable, now."""
 
+    @property
+    def put_aside(self) -> int:
+        """Bytes in spools, of transactions that aren't committed yet."""
+        ...
+
     def new_spools(self) -> Spools:
         """Say where the spools of a new connection go; those of the last one are dropped."""
         ...

@@ -58,6 +58,7 @@ class StreamSink:
         self._edge = LastEdge()
         self._durable_lsn = Lsn(0)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._spools: SpoolFolder | None = None
 
     @property
     def edge(self) -> LastEdge:
@@ -152,10 +153,16 @@ class StreamSink:
                 hint="set TMPDIR to a folder that can be written",
             ) from error
         self._spool_files = OpenFiles(self._disk, self._folder.name)
-        return SpoolFolder(self._spool_files, "spool", self._settings.spool_limit)
+        self._spools = SpoolFolder(self._spool_files, "spool", self._settings.spool_limit)
+        return self._spools
+
+    @property
+    def put_aside(self) -> int:
+        """Bytes in spools."""
+        return 0 if self._spools is None else self._spools.size
 
     def _drop_spools(self) -> None:
-        folder, self._folder = self._folder, None
+        folder, self._folder, self._spools = self._folder, None, None
         if folder is not None:
             self._spool_files.close_all()
             folder.cleanup()

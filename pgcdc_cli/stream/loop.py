@@ -45,9 +45,10 @@ class Heartbeats:
 class SliceWriter:
     """Writes for one run, and counts. `last_data` is when something last came, by the monotonic clock."""
 
-    def __init__(self, sink: Sink, signals: Signals) -> None:
+    def __init__(self, sink: Sink, signals: Signals, report: Callable[[RunTotals], None]) -> None:
         self._sink = sink
         self._signals = signals
+        self._report = report
         self._rows_at_edge = 0
         self.totals = RunTotals()
         self.last_data = time.monotonic()
@@ -65,6 +66,9 @@ class SliceWriter:
                 self.totals.transactions += encoded.edge.transactions
                 self.totals.wal_end = max(self.totals.wal_end, encoded.edge.end_lsn)
                 self._rows_at_edge = self.totals.rows
+            else:
+                # The rest of it may take long.
+                self._report(self.totals)
 
     def back_to_edge(self) -> None:
         """Forget what came after the last edge, and make durable what came before."""
@@ -118,6 +122,7 @@ class StreamLoop:
             if not (encoder.in_transaction or encoder.ended or self._must_end()):
                 at_edge()
             self.acknowledge(connection)
+            self._writer.totals.put_aside = self._sink.put_aside
             self._report(self._writer.totals)
 
     def acknowledge(self, connection: ReplicationConnection) -> None:

@@ -61,7 +61,7 @@ class StreamRun:
         self._report = report
         self._catalog = Catalog(settings.conninfo, signals.interruptible)
         self._end = RunEnd(settings.limits)
-        self._writer = SliceWriter(sink, signals)
+        self._writer = SliceWriter(sink, signals, report)
         self._start = RunStart(settings, sink, self._catalog, signals, decodes=encoding.decodes)
         self._timeline = TimelineWatch(self._start, sink, signals)
         heartbeats = Heartbeats(encoding.restartable, settings.heartbeat_interval)

@@ -130,13 +130,15 @@ class RunTotals:
     """What a run has done so far. `wal_end` is the newest position of the server's log that was heard of.
 
     `snapshot_bytes` is how much of a snapshot came, None where none is being read; `snapshot_rows` about how
-    many rows it will have, None where that isn't known.
+    many rows it will have, None where that isn't known. `put_aside` are bytes that came of transactions which
+    aren't committed yet.
     """
 
     rows: int = 0
     snapshot_bytes: int | None = None
     snapshot_rows: int | None = None
     transactions: int = 0
+    put_aside: int = 0
     reconnects: int = 0
     edge_lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
     durable_lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable

@@ -60,7 +60,7 @@ class SnapshotRun:
         self._encoding = encoding
         self._signals = signals
         self._report = report
-        self._writer = SliceWriter(sink, signals)
+        self._writer = SliceWriter(sink, signals, report)
         self.rows: Counter[str] = Counter()
 
     @property

@@ -286,7 +286,9 @@ def check_slot(catalog: Catalog, name: str, database: str, *, decodes: bool, kee
         raise PgcdcError(ErrorKind.SLOT_MISSING, f'could not find slot "{name}"', hint=hint)
     problem = _misfit(slot, database, decodes=decodes, keeps_prepared=keeps_prepared)
     if problem is not None:
-        raise PgcdcError(ErrorKind.USAGE, f'could not stream slot "{name}": {problem}', hint=_OTHER_SLOT)
+        elsewhere = slot.database not in {None, database}
+        hint = f"with -d {slot.database} it can be read" if elsewhere else _OTHER_SLOT
+        raise PgcdcError(ErrorKind.USAGE, f'could not stream slot "{name}": {problem}', hint=hint)
     if slot.invalidation_reason or slot.wal_status == "lost":
         reason = slot.invalidation_reason or "wal_removed"
         raise PgcdcError(

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgcdc_cli.catalog import PublishedTable
-from pgcdc_cli.cli.publication import published_table, quoted
+from pgcdc_cli.cli.publication import published_table
+from pgcdc_cli.formats.terminal import identifier
 
 ALL = ["insert", "update", "delete", "truncate"]
 
@@ -80,6 +81,27 @@ def test_schemas_operations_and_via_root(any_shop, pgcdc):
     assert publication["via_root"] is True
 
 
+def test_generated_columns(any_shop, pgcdc):
+    any_shop.execute(
+        "CREATE TABLE priced (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED)"
+    )
+    line = ("publication", "create", "p", "-d", any_shop.uri, "--table", "priced")
+    ran = pgcdc(*line, "--generated-columns", "stored")
+    if any_shop.server.version < 18:
+        assert (ran.status, ran.err.splitlines()[0]) == (
+            2,
+            "pgcdc: error: could not publish generated columns: that needs PostgreSQL 18",
+        )
+        assert pgcdc(*line).status == 0
+        assert shown(pgcdc, any_shop)["generated_columns"] == "none"
+        return
+    assert ran.status == 0
+    assert shown(pgcdc, any_shop)["generated_columns"] == "stored"
+    alter = ("publication", "alter", "p", "-d", any_shop.uri, "--generated-columns")
+    assert pgcdc(*alter, "none").status == 0
+    assert shown(pgcdc, any_shop)["generated_columns"] == "none"
+
+
 def test_list(any_shop, pgcdc):
     create(pgcdc, any_shop, "--table", "orders", "--schema", "Odd.Schema")
     any_shop.execute("CREATE PUBLICATION nothing")
@@ -92,8 +114,16 @@ def test_list(any_shop, pgcdc):
     )
 
 
+def test_one_without_tables_is_warned_of(any_shop, pgcdc):
+    ran = pgcdc("publication", "create", "p", "-d", any_shop.uri)
+    assert (ran.status, ran.out) == (0, "p\n")
+    assert ran.err == (
+        "pgcdc: warning: it publishes nothing yet: pgcdc publication alter p --add-table schema.table\n"
+    )
+
+
 def test_drop(any_shop, pgcdc):
-    create(pgcdc, any_shop)
+    create(pgcdc, any_shop, "--table", "orders")
     ran = pgcdc("publication", "drop", "p", "-d", any_shop.uri)
     assert (ran.status, ran.out, ran.err) == (0, "", "")
     assert pgcdc("publication", "list", "-d", any_shop.uri, "--json").out == ""
@@ -128,7 +158,7 @@ def test_show_of_no_publication(database18, refused):
 
 
 def test_an_existing_publication(shop, pgcdc, refused):
-    create(pgcdc, shop)
+    create(pgcdc, shop, "--all-tables")
     refused(
         "publication",
         "create",
@@ -137,7 +167,7 @@ def test_an_existing_publication(shop, pgcdc, refused):
         shop.uri,
         status=7,
         error='could not create publication "p": publication "p" already exists',
-        hint="drop it first with: pgcdc publication drop p",
+        hint="to change it: pgcdc publication alter p; see it with: pgcdc publication show p",
     )
 
 
@@ -222,9 +252,9 @@ names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 @settings(deadline=None)
 @given(names, names, st.none() | st.lists(names, min_size=1, max_size=3).map(tuple))
 def test_what_is_shown_of_a_table_is_read_back_as_the_same(schema, name, columns):
-    text = f"{quoted(schema)}.{quoted(name)}"
+    text = f"{identifier(schema)}.{identifier(name)}"
     if columns is not None:
-        text += f" ({', '.join(map(quoted, columns))})"
+        text += f" ({', '.join(map(identifier, columns))})"
     assert published_table(text) == PublishedTable(schema, name, columns)
 
 

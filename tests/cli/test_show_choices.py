@@ -45,6 +45,16 @@ def test_by_column_that_may_have_changed(pgcdc, changes):
     assert chosen(pgcdc, "--op", "U", "--column", "total") == [c for c in updates if c["table"] == "orders"]
 
 
+@pytest.mark.usefixtures("changes")
+@pytest.mark.parametrize(("option", "column"), [("--key", "iD"), ("--column", "totl")])
+def test_a_column_that_no_change_has(pgcdc, option, column):
+    value = "=1" if option == "--key" else ""
+    ran = pgcdc("show", "d", "--json", option, column + value)
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.startswith(f'pgcdc: error: could not find "{column}": no change has such a column\n')
+    assert show(pgcdc, "d", "--key", "id=777", "--column", "total") == ""
+
+
 def test_by_commit_in_the_log_and_in_time(pgcdc, changes):
     commits = sorted({(c["commit_lsn"], c["ts"]) for c in changes}, key=lambda commit: commit[1])
     first, last = commits[2], commits[-2]

@@ -2,11 +2,14 @@
 
 import json
 import uuid
+from dataclasses import replace
 
 import psycopg
 import pytest
 
+from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.cli.printing import human_bytes
+from pgcdc_cli.cli.slot import _list
 from pgcdc_cli.lsn import Lsn
 
 
@@ -72,7 +75,7 @@ def test_an_existing_slot_is_an_error_unless_it_will_do(database, pgcdc, refused
         database.uri,
         status=5,
         error=f'could not create slot "{name}": replication slot "{name}" already exists',
-        hint=f"drop it first with: pgcdc slot drop {name}, or add --if-not-exists",
+        hint=f"if it will do: --if-not-exists; else choose another name, or first: pgcdc slot drop {name}",
     )
     ran = pgcdc("slot", "create", name, "-d", database.uri, "--if-not-exists")
     assert (ran.status, ran.out) == (0, f"{name} {confirmed(database, name)}\n")
@@ -251,6 +254,12 @@ def test_no_right_to_connect_names_the_grant(database, pgcdc, role):
     database.execute(f"REVOKE CONNECT ON DATABASE {database.name} FROM {role}")
 
 
+def test_a_plugin_that_the_server_does_not_have(database, pgcdc, name):
+    ran = pgcdc("slot", "create", name, "-d", database.uri, "--plugin", "no_such_plugin")
+    assert (ran.status, exists(database, name)) == (2, False)
+    assert ran.err.splitlines()[1].startswith("hint: check the plugin's name, or install it on the server; ")
+
+
 def test_a_name_that_no_slot_may_have(database, refused):
     refused(
         *("slot", "create", "a-b", "-d", database.uri),
@@ -304,3 +313,24 @@ def test_no_server(refused, tmp_path):
 )
 def test_sizes_are_in_postgresqls_units(count, text):
     assert human_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("width", "headings"),
+    [
+        (200, "NAME PLUGIN DATABASE PID RESTART CONFIRMED RETAINED LAG WAL LOST"),
+        (80, "NAME PLUGIN DATABASE PID CONFIRMED RETAINED LAG WAL LOST"),
+        (60, "NAME DATABASE PID CONFIRMED RETAINED LAG WAL"),
+        (10, "NAME PID CONFIRMED RETAINED LAG WAL"),
+    ],
+)
+def test_a_narrow_terminal_is_spared_columns(database18, name, monkeypatch, width, headings):
+    database18.create_slot(name)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    with Catalog(database18.uri) as catalog:
+        slot = catalog.slot(name)
+    short = replace(slot, name="s", database="shop", retained_bytes=1 << 20, lag_bytes=1 << 20)
+    head, row = _list([short])
+    assert " ".join(head.split()) == headings
+    assert row.startswith("s ")

@@ -95,13 +95,33 @@ def test_segments_that_wait_are_counted(pgcdc, tmp_path):
 
 
 @pytest.mark.usefixtures("changes")
-def test_a_warehouse_without_a_record_is_said_to_be_one(pgcdc):
+def test_a_warehouse_without_a_record_is_said_to_be_one(pgcdc, tmp_path):
+    (tmp_path / "lake").mkdir()
     for place in ("lake", "s3a://lake/shop"):
         ran = pgcdc("status", "changes", "--warehouse", place)
         assert ran.status == 0
         assert ran.err == (
             f'pgcdc: warning: can\'t tell what is merged into "{place}": no merge has left its record there\n'
         )
+
+
+@pytest.mark.usefixtures("changes")
+def test_a_warehouse_that_is_not_there_is_an_error_behind_the_rest(pgcdc):
+    ran = pgcdc("status", "changes", "--warehouse", "lak")
+    assert (ran.status, ran.out) == (2, pgcdc("status", "changes").out)
+    assert ran.err.splitlines()[-2:] == [
+        'pgcdc: error: could not find warehouse "lak"',
+        "hint: check its name: pgcdc spark-submit --warehouse makes it at its first merge",
+    ]
+
+
+def test_a_directory_that_is_not_there_is_refused(refused):
+    refused(
+        *("status", "chnges"),
+        status=2,
+        error='could not read "chnges": it does not exist',
+        hint="give the directory that pgcdc stream -D writes",
+    )
 
 
 def test_a_directory_that_is_none_is_refused(refused, tmp_path):

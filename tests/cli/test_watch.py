@@ -79,6 +79,19 @@ def test_on_a_terminal_it_is_drawn_in_place(shop, pgcdc, tmp_path):
     assert text.index("\x1b[?1049h") < text.index("\x1b[?1049l")
 
 
+def test_on_a_dumb_terminal_views_follow_one_another(shop):
+    controller, terminal = os.openpty()
+    line = [*PGCDC, "slot", "list", "-d", shop.uri, "--watch", "--interval", "0.2s"]
+    watching = subprocess.Popen(line, stdout=terminal, env={**os.environ, "TERM": "dumb"})
+    os.close(terminal)
+    shown = b""
+    while shown.count(shop.slot.encode()) < 2:
+        shown += os.read(controller, 4096)
+    watching.send_signal(signal.SIGINT)
+    assert watching.wait(30) == 130
+    assert b"\x1b" not in shown
+
+
 def test_what_can_not_be_asked_at_first_is_an_error(pgcdc):
     ran = pgcdc("slot", "list", "-h", "127.0.0.1", "-p", "1", "--watch")
     assert (ran.status, ran.out) == (3, "")

@@ -9,8 +9,8 @@ from rows import events, to_slice
 from pgcdc_cli.changes.origin import Origin
 from pgcdc_cli.changes.slice import Boundaries, MessageChange, Slice, TransactionBoundary, TruncateChange
 from pgcdc_cli.changes.table import ReplicaIdentity
-from pgcdc_cli.formats.pretty import EarlierRows, PrettyFormat, render_line, render_message
-from pgcdc_cli.formats.terminal import Style, safe, shorten
+from pgcdc_cli.formats.pretty import EarlierChanges, PrettyFormat, render_line, render_message
+from pgcdc_cli.formats.terminal import Style, safe, shorten, width_of
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 
@@ -65,7 +65,7 @@ BEGIN 771  0/1A2B400  2026-01-02 03:04:05.678901Z
     by é
   MESSAGE (not transactional) raw  0/1A2B090
     base64 /w==
-COMMIT 771
+COMMIT 771  9 changes, 1,925 bytes of JSON
 """
     )
 
@@ -83,7 +83,7 @@ def test_what_does_not_fit_a_line_is_a_block():
 
 def shown(*changes: dict[str, object]) -> list[str]:
     """Changes of one table, each at a position of its own unless it says another."""
-    earlier = EarlierRows()
+    earlier = EarlierChanges()
     head = [
         {"schema": "s", "table": "t", "lsn": f"0/{number + 1}", **one} for number, one in enumerate(changes)
     ]
@@ -197,8 +197,28 @@ def test_what_a_terminal_obeys_is_written_out(char):
 @settings(deadline=None, max_examples=200)
 @given(st.text(max_size=30), st.integers(8, 20))
 def test_shortened_text_never_exceeds_its_width(text, width):
-    assert len(shorten(text, width)) <= width
+    assert width_of(shorten(text, width)) <= width
     assert shorten(text, width).isprintable()
+
+
+def test_wide_characters_take_two_columns_of_the_line():
+    line = {"op": "I", "schema": "s", "table": "t", "lsn": "0/1", "new": {"名": "日本語", "e": "e\u0301"}}
+    in_a_line = '  INSERT s.t  "名"=日本語 e=e\u0301  0/1'
+    assert render_line(json.dumps(line), Style(width=34)) == f"{in_a_line}\n"
+    assert render_line(json.dumps(line), Style(width=33)).splitlines() == [
+        "  INSERT s.t  0/1",
+        '    "名"  日本語',
+        "    e     e\u0301",
+    ]
+    assert shorten("日本語" * 3, 8) == "日本語…"
+
+
+def test_names_are_quoted_as_sql_does():
+    names = {"schema": "Odd.Schema", "table": 'My "Table"', "lsn": "0/1", "key": {"Id": 1}}
+    line = {"op": "U", **names, "old": {"Id": 1, "a b": "x"}, "new": {"Id": 1, "a b": "y"}}
+    assert render_line(json.dumps(line), Style()) == (
+        '  UPDATE "Odd.Schema"."My ""Table""" "Id"=1  "a b"=x -> y  0/1\n'
+    )
 
 
 def test_numbers_are_shown_digit_for_digit():

@@ -62,7 +62,7 @@ class Encoder:
 
 
 class Sink:
-    pace, portion, edge, durable_lsn = 0.0, 0, LastEdge(), Lsn(0)
+    pace, portion, edge, durable_lsn, put_aside = 0.0, 0, LastEdge(), Lsn(0), 0
 
     def __init__(self) -> None:
         self.edges: list[Edge | None] = []
@@ -93,7 +93,7 @@ def test_behind_a_transaction_that_a_signal_cuts_short_nothing_is_written():
     signals, sink = Signals(), Sink()
     loop = StreamLoop(
         sink,
-        SliceWriter(sink, signals),
+        SliceWriter(sink, signals, lambda _: None),
         RunEnd(RunLimits()),
         Heartbeats(None, 0),
         signals,

@@ -18,6 +18,7 @@ from servers import Database, new_slot_name
 from stream_runs import NOW, SMALL, TABLES, Load, in_directory, insert, numbers, refused, stream
 
 from pgcdc_cli.cli.stream import ProgressLine
+from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.stream.settings import RunTotals
 
 INITIAL = ("--snapshot", "initial")
@@ -292,6 +293,21 @@ def test_progress_says_how_much_is_to_come_where_that_is_known(capsys, monkeypat
     monkeypatch.setattr(time, "monotonic", lambda: now + 60)
     line(RunTotals(rows=60000, snapshot_bytes=5_400_000, snapshot_rows=expected))
     assert capsys.readouterr().err == f"pgcdc: 1,000 rows/s; snapshot: 60,000 {rest}\n"
+
+
+def test_progress_says_that_a_large_transaction_comes(capsys, monkeypatch):
+    line = ProgressLine(shown=True)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 60)
+    line(RunTotals(put_aside=47 << 20, wal_end=Lsn(1 << 20)))
+    expected = "47.0 MB of large transactions put aside, lag 1.0 MB, durable to 0/0; 0 rows in 0 transactions"
+    assert capsys.readouterr().err == f"pgcdc: {expected}\n"
+    line(RunTotals(rows=60_000, put_aside=47 << 20, durable_lsn=Lsn(1 << 20)))
+    monkeypatch.setattr(time, "monotonic", lambda: now + 120)
+    line(RunTotals(rows=60_000, put_aside=47 << 20, durable_lsn=Lsn(1 << 20)))
+    assert capsys.readouterr().err.startswith("pgcdc: 1,000 rows/s, lag 0 bytes, ")
+    line.end(RunTotals(put_aside=47 << 20, durable_lsn=Lsn(1 << 20)))
+    assert capsys.readouterr().err.startswith("pgcdc: 0 rows/s, lag 0 bytes, durable to 0/100000; ")
 
 
 def test_about_how_many_rows_are_to_come_is_what_analyze_found(source, tmp_path):

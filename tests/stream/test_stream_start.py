@@ -133,7 +133,7 @@ def test_another_database_of_the_same_server(source, tmp_path):
     assert run.stderr == (
         f'pgcdc: error: could not stream slot "{slot}": it belongs to database "{source.name}",'
         f' not "{source.name}_2"\n'
-        "hint: see pgcdc slot list, or create one with: pgcdc slot create NAME\n"
+        f"hint: with -d {source.name} it can be read\n"
     )
 
 
