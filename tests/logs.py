@@ -3,7 +3,7 @@
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Self
 
@@ -82,6 +82,10 @@ def log_of(server: AnyServer, statements: str, publications: tuple[str, ...] = (
         log.drop()
 
 
+def new_process(line: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
+
+
 class Running:
     """`pgcdc stream` in the background; `fsync` is in seconds."""
 
@@ -92,15 +96,12 @@ class Running:
         *arguments: str,
         environment: dict[str, str] | None = None,
         fsync: float = 0.2,
+        start: Callable[[list[str], dict[str, str]], subprocess.Popen[bytes]] = new_process,
     ) -> None:
         self._log = log
         self._slot = slot
-        self.process = subprocess.Popen(
-            log.command(slot, *arguments, "-s", "0.2", "-F", str(fsync)),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=os.environ | (environment or {}),
-        )
+        line = log.command(slot, *arguments, "-s", "0.2", "-F", str(fsync))
+        self.process = start(line, os.environ | (environment or {}))
 
     def __enter__(self) -> Self:
         return self

@@ -1,5 +1,6 @@
 """`pgcdc stream` under everything that signals, servers and wires do, over and over."""
 
+import math
 import random
 import signal
 import subprocess
@@ -9,17 +10,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from logs import Log
+from logs import Log, Running
 from processes import stream_command, wait_until
 from proxy import Proxy
 from servers import AnyServer
 from soak_reader import Interrupted, check, early_ends
+from warm_process import WarmPython
 
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
 SENDER_TIMEOUT = 1.0
 """The server's `wal_sender_timeout`, in seconds."""
 LONGER = 2.5 * SENDER_TIMEOUT
+SHARES = {
+    "SIGKILL": 10,
+    **dict.fromkeys(["SIGTERM", "SIGINT", "SIGHUP", "two signals"], 1),
+    **dict.fromkeys(["walsender terminated", "postmaster killed"], 0.5),
+    **dict.fromkeys(["server stopped fast", "server stopped immediately"], 0.5),
+}
+"""How often each fault is met, times the size; the rest are rare."""
+RARE = 0.25
 NO_FIRST_CONNECTION = b"pgcdc: error: could not connect to the server: "
 """How a run ends that never had a connection; one that had any goes on trying for minutes."""
 
@@ -39,9 +49,17 @@ class Faulted(Interrupted):
     """A reader that meets each fault in turn, in any order."""
 
     def __init__(
-        self, log: WiredLog, server: EmbeddedServer, proxy: Proxy, slot: str, *arguments: str, seed: int
+        self,
+        log: WiredLog,
+        server: EmbeddedServer,
+        proxy: Proxy,
+        slot: str,
+        python: WarmPython,
+        *arguments: str,
+        dice: random.Random,
     ) -> None:
-        super().__init__(log, slot, random.Random(seed), *arguments)
+        self._python = python
+        super().__init__(log, slot, dice, *arguments)
         self._server = server
         self._proxy = proxy
         self.longest: Counter[str] = Counter()
@@ -63,13 +81,16 @@ class Faulted(Interrupted):
             "wire half closed": self._half_close,
         }
 
-    def kill_often(self, times: int) -> None:
-        """SIGKILL at any moment, from the start of the process on."""
-        for _ in range(times):
-            self._work(self._dice.uniform(0, 1.5))
-            self._kill()
-            self.hits["SIGKILL"] += 1
-            self._run, self._ended = self._start(), False
+    def _start(self) -> Running:
+        return Running(self._log, self._slot, *self._arguments, start=self._python.start)
+
+    def interrupt_all(self, size: int) -> None:
+        """Meet each fault as often as its share says, in any order."""
+        times = {how: math.ceil(size * SHARES.get(how, RARE)) for how in self.ways}
+        self._next = [how for how, count in times.items() for _ in range(count)]
+        self._dice.shuffle(self._next)
+        while self._next:
+            self.interrupt()
 
     def _runs(self) -> bool:
         return self._run.process.poll() is None

@@ -4,11 +4,14 @@ Each change is there once, in the order of the commits, and the log folds to the
 tests/stream/test_stream_kill.py hit is aimed at; here it is anything.
 """
 
+import random
+
 import pytest
 from faults_reader import SENDER_TIMEOUT, Faulted, WiredLog
 from proxy import Proxy
 from soak_comparison import FORMATS, Combination, check_output
 from soak_load import TABLES, Load
+from warm_process import WarmPython
 
 COMBINATIONS = [
     Combination(18, "default", False, "directory", False),
@@ -16,8 +19,6 @@ COMBINATIONS = [
     pytest.param(Combination(18, "1 off", False, "lines", False), marks=pytest.mark.long),
     pytest.param(Combination(16, "4 parallel", False, "arrow", False), marks=pytest.mark.long),
 ]
-KILLS = 5
-"""In a round; of every other fault there is one."""
 
 
 @pytest.fixture(scope="module")
@@ -54,15 +55,11 @@ def test_any_moment(combination, server_of, tmp_path, size, seed, tell):
         arguments = (option, str(out), *others, *combination.arguments)
         told = {"early": combination.early, "messages": combination.messages_written}
         with (
+            WarmPython(tmp_path / "errors") as python,
             Load(log.uri, seed, patient=True, sessions=3, **told) as load,
-            Faulted(log, server, proxy, slot, *arguments, seed=seed) as reader,
+            Faulted(log, server, proxy, slot, python, *arguments, dice=random.Random(seed)) as reader,
         ):
-            for _ in range(size):
-                for _ in reader.ways:
-                    reader.interrupt()
-                reader.kill_often(KILLS - 1)
-            while reader.missing():
-                reader.interrupt()
+            reader.interrupt_all(size)
             load.stop()
             reader.finish()
         changes = check_output(log, witness, out, combination)

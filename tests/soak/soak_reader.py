@@ -71,7 +71,7 @@ class Interrupted:
         if not self._next:
             self._next = self._dice.sample([*self.ways], len(self.ways))
         self._await_start()
-        self._work(self._dice.uniform(0, 1.2))
+        self._work(self._dice.expovariate(2))
         how = self._next.pop()
         if self.ways[how]():
             self.hits[how] += 1
