@@ -29,7 +29,7 @@ from pgcdc_cli.types.kernels import Booleans, Int64s
 
 Read = TypeVar("Read")
 
-ROWS, BYTES = 32768, 4 << 20
+ROWS, BYTES = 16384, 4 << 20
 """What ends a chunk; one row alone may be larger."""
 
 TICK = 0.25
@@ -37,6 +37,9 @@ TICK = 0.25
 
 HEAD = 5
 """Bytes before a message's content: its tag, and its length with that of the length itself."""
+
+GAP = b"d\0\0\0\0"
+"""What is left of each row's head, so that none has a tab, newline or backslash in its length."""
 
 _COPY_DATA, _ERROR, _READY, _QUERY, _NEWLINE = b"dEZQ\n"
 _LAST_MESSAGE = b"Z\0\0\0\5"
@@ -50,10 +53,10 @@ _ENCRYPTED_BY_GSSAPI = (
 def copy_out(
     pgconn: PGconn, statement: bytes, read: Callable[[memoryview], Read], stopped: Callable[[], bool]
 ) -> Iterator[Read]:
-    """Yield what `read` makes of chunks of whole rows, none of them empty.
+    """Yield what `read` makes of chunks of whole rows, at least one in each, every row behind a `GAP`.
 
-    Once `stopped` they end early. Raises psycopg.Error, and what `read` does. After that, or a stop, the
-    connection is of no more use.
+    A chunk is gone when the next one is asked for. Once `stopped` they end early. Raises psycopg.Error, and
+    what `read` does. After that, or a stop, the connection is of no more use.
     """
     take = _rows_from_libpq if _encrypted(pgconn) else rows_from_socket
     yield from map(read, take(pgconn, statement, stopped))
@@ -118,20 +121,13 @@ class _Incoming:
         self._kept = len(begun)
 
 
-class _Rows(NamedTuple):
-    """Row i, with its newline, is `data[starts[i]:ends[i]]`."""
-
-    starts: Int64s
-    ends: Int64s
-
-
 def _rows(incoming: _Incoming) -> Iterator[memoryview]:
     tag = None
     while tag != _READY and len(data := incoming.receive()):
         while len(data):
-            rows = find_rows(data)
-            yield from _chunks(data, rows)
-            data = data[rows.ends[-1] if len(rows.ends) else 0 :]
+            ends = find_rows(data)
+            yield from _chunks(data, ends)
+            data = data[ends[-1] :]
             size = _size(data) if len(data) >= HEAD else HEAD
             if len(data) < size:
                 break
@@ -144,28 +140,32 @@ def _rows(incoming: _Incoming) -> Iterator[memoryview]:
         incoming.keep(data)
 
 
-def find_rows(data: NDArray[np.uint8]) -> _Rows:
+def find_rows(data: NDArray[np.uint8]) -> Int64s:
     """Find the rows that `data` begins with, up to one that isn't whole or a message of another kind.
 
-    Each ends with its only newline: those within values are escaped. Another one may only stand in the head
-    of the next message, right behind, where no row can end. What was found is held against the lengths.
+    Gives 0 and where each of their messages ends. A row ends with its only newline: those within values are
+    escaped. Another one may only stand in the head of the next message, right behind, where no row can end.
+    What was found is held against the lengths.
     """
     newlines = np.flatnonzero(data == _NEWLINE)
-    ends = newlines[np.diff(newlines, prepend=-1) > HEAD] + 1
-    if not len(ends):
-        return _Rows(ends, ends)
-    begins = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
-    lengths = np.ndarray((len(data) - 4,), ">u4", data.data, 1, strides=(1,))[begins]
-    whole = (data[begins] == _COPY_DATA) & (lengths == ends - begins - 1)
-    count = len(whole) if whole.all() else int(whole.argmin())
-    return _Rows(begins[:count] + HEAD, ends[:count])
+    edges = np.append(0, newlines[np.diff(newlines, prepend=-1) > HEAD] + 1)
+    begins = edges[:-1]
+    if not len(begins):
+        return edges
+    whole = (data[begins] == _COPY_DATA) & (_lengths(data)[begins] == np.diff(edges) - 1)
+    return edges if whole.all() else edges[: whole.argmin() + 1]
 
 
-def _chunks(data: NDArray[np.uint8], rows: _Rows) -> Iterator[memoryview]:
-    buffer = kernels.buffer(data)
-    for start in range(0, len(rows.starts), ROWS):
-        some = slice(start, start + ROWS)
-        yield memoryview(kernels.contiguous(kernels.pack(buffer, rows.starts[some], rows.ends[some])))
+def _lengths(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
+    """Show what would be the length if a message began, byte by byte."""
+    return np.ndarray((len(data) - 4,), ">u4", data.data, 1, strides=(1,))
+
+
+def _chunks(data: NDArray[np.uint8], edges: Int64s) -> Iterator[memoryview]:
+    if len(edges) > 1:
+        _lengths(data)[edges[:-1]] = 0
+    for start in range(0, len(edges) - 1, ROWS):
+        yield data[edges[start] : edges[start : start + ROWS + 1][-1]].data
 
 
 def _size(message: NDArray[np.uint8]) -> int:
@@ -225,7 +225,7 @@ def _chunks_from_libpq(pgconn: PGconn, wait: _Wait) -> Iterator[memoryview]:
             elif wait.in_vain:
                 break
         if rows:
-            yield memoryview(b"".join(rows))
+            yield memoryview(GAP + GAP.join(rows))
             rows.clear()
 
 
@@ -252,7 +252,7 @@ class _Values(NamedTuple):
 
 
 def copy_columns(data: bytes | memoryview, width: int) -> tuple[pa.BinaryArray, ...]:
-    """Divide rows of `width` columns, at least one of each; a PROTOCOL error where they have others."""
+    """Divide rows of `width` columns as `copy_out` gives them; a PROTOCOL error where they have others."""
     values = _values(np.frombuffer(data, np.uint8), width)
     buffer = kernels.buffer(values.data)
     return tuple(
@@ -272,6 +272,7 @@ def _values(data: NDArray[np.uint8], width: int) -> _Values:
         message = f"could not decode the rows of a COPY: they do not have {width} columns"
         raise PgcdcError(ErrorKind.PROTOCOL, message)
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1])
+    starts[::width] += len(GAP)
     values = _Values(data, starts.reshape(-1, width), ends.reshape(-1, width), None)
     backslashes = np.flatnonzero(data == _BACKSLASH)
     return _read(values, _escapes(backslashes)) if len(backslashes) else values

@@ -15,7 +15,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from queue import Full, Queue
 from typing import Any, NamedTuple, TypeVar
@@ -326,7 +326,7 @@ def _columns(columns: Sequence[pa.BinaryArray | None], kept: Booleans) -> Sequen
     return tuple(None if column is None else kernels.take(column, numbers) for column in columns)
 
 
-_AHEAD = 2
+_AHEAD = 4
 """Chunks of a part that wait to be taken, at most."""
 
 
@@ -358,14 +358,29 @@ def read_parts(
     """
     readers = _Readers(parts, len(sessions), text, stopped)
     threads = [threading.Thread(target=readers.run, args=(session,), daemon=True) for session in sessions]
-    for thread in threads:
-        thread.start()
-    try:
-        yield from readers.chunks()
-    finally:
-        readers.close()
+    with _common_memory():
         for thread in threads:
-            thread.join()
+            thread.start()
+        try:
+            yield from readers.chunks()
+        finally:
+            readers.close()
+            for thread in threads:
+                thread.join()
+
+
+@contextmanager
+def _common_memory() -> Iterator[None]:
+    """Let Arrow take memory from the system's allocator meanwhile.
+
+    Its own keeps what one thread took and another one gave back, as it is with every chunk: 70 MB.
+    """
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(pa.system_memory_pool())
+    try:
+        yield
+    finally:
+        pa.set_memory_pool(before)
 
 
 class _Readers:

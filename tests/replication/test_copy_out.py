@@ -3,6 +3,7 @@
 import socket
 import threading
 from contextlib import closing
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.replication import copy_out as copy_out_module
-from pgcdc_cli.replication.copy_out import BYTES, HEAD, ROWS, copy_out, find_rows, rows_from_socket
+from pgcdc_cli.replication.copy_out import BYTES, GAP, HEAD, ROWS, copy_out, find_rows, rows_from_socket
 
 SIZES = st.sampled_from([0, 1, 4, 5, 6, 7, 8, 88, 95, 250, 2555, 2556, 2557, 2811])
 """With the newline and four bytes more, many have a tab, a newline, a backslash or a `d` in their length."""
@@ -31,8 +32,12 @@ def message(content: bytes, tag: bytes = b"d") -> bytes:
 def test_all_whole_rows_before_anything_else_are_found(before, last, cut, tag):
     data = b"".join(map(message, before)) + message(last, tag)[:cut]
     whole = [*before, last] if tag == b"d" and cut >= HEAD + len(last) else before
-    found = find_rows(np.frombuffer(data, np.uint8))
-    assert [data[start:end] for start, end in zip(*found, strict=True)] == whole
+    edges = find_rows(np.frombuffer(data, np.uint8))
+    assert [data[start:end] for start, end in pairwise(edges)] == list(map(message, whole))
+
+
+def behind_gaps(some: list[bytes]) -> bytes:
+    return b"".join(GAP + row for row in some)
 
 
 def taken(sent: bytes, pieces: int = 1 << 16) -> list[bytes]:
@@ -59,13 +64,13 @@ def taken(sent: bytes, pieces: int = 1 << 16) -> list[bytes]:
 def test_rows_are_found_however_they_come_and_whatever_is_between(some, pieces):
     notice = message(b"SNOTICE\0Mone\ntwo\nthree\0\0", b"N")
     sent = BEGIN + notice.join(map(message, some)) + notice + END
-    assert b"".join(taken(sent, pieces)) == b"".join(some)
+    assert b"".join(taken(sent, pieces)) == behind_gaps(some)
 
 
 def test_a_row_may_be_larger_than_a_chunk_and_chunks_have_no_more_rows_than_they_may():
     some = [b"a\n", b"b" * 2 * BYTES + b"\n", *[b"\n"] * (ROWS + 1)]
     chunks = taken(BEGIN + b"".join(map(message, some)) + END)
-    assert b"".join(chunks) == b"".join(some)
+    assert b"".join(chunks) == behind_gaps(some)
     assert max(chunk.count(b"\n") for chunk in chunks) <= ROWS
 
 
@@ -94,7 +99,7 @@ def test_a_stop_ends_the_wait_for_rows():
         server.sendall(BEGIN + message(b"1\n"))
         stop = iter([False, False, False, True])
         chunks = rows_from_socket(SimpleNamespace(socket=client.fileno()), b"COPY", lambda: next(stop, True))
-        assert [bytes(chunk) for chunk in chunks] == [b"1\n"]
+        assert [bytes(chunk) for chunk in chunks] == [GAP + b"1\n"]
 
 
 QUERY = b"COPY (SELECT g, repeat('x', g) FROM generate_series(1, 3000) g) TO STDOUT"
@@ -112,7 +117,8 @@ def test_the_connection_is_as_it_was_before(database):
         connection.execute("BEGIN")
         for _ in range(2):
             chunks = copy_out(connection.pgconn, QUERY, bytes, lambda: False)
-            assert b"".join(chunks) == b"".join(b"%d\t%b\n" % (g, b"x" * g) for g in range(1, 3001))
+            rows = [b"%d\t%b\n" % (g, b"x" * g) for g in range(1, 3001)]
+            assert b"".join(chunks) == behind_gaps(rows)
         assert connection.execute("SELECT count(*) FROM pg_class WHERE false").fetchall() == [(0,)]
         assert connection.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
 
@@ -132,5 +138,5 @@ def test_who_looks_at_no_more_rows_waits_for_none(database):
     query = b"COPY (SELECT g, pg_sleep(0.01) FROM generate_series(1, 1000000) g) TO STDOUT"
     with closing(psycopg.connect(database.uri, autocommit=True)) as connection:
         chunks = copy_out(connection.pgconn, query, bytes, lambda: False)
-        assert next(chunks).startswith(b"1\t")
+        assert next(chunks).startswith(GAP + b"1\t")
         chunks.close()

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.replication.copy_out import copy_columns
+from pgcdc_cli.replication.copy_out import GAP, copy_columns
 
 ESCAPES = {ord(plain): "\\" + written for plain, written in zip("\\\b\f\n\r\t\v", "\\bfnrtv", strict=True)}
 values = st.none() | st.text(st.sampled_from("\\\\\\N\b\f\n\r\t\vbfnrtv é"), max_size=6)
@@ -15,9 +15,9 @@ tables = st.integers(1, 4).flatmap(
 
 
 def written(rows: list[list[str | None]]) -> bytes:
-    """As `CopyAttributeOutText` in copyto.c does it."""
+    """As `CopyAttributeOutText` in copyto.c does it, each row behind its message's head."""
     lines = ("\t".join("\\N" if v is None else v.translate(ESCAPES) for v in row) for row in rows)
-    return "".join(f"{line}\n" for line in lines).encode()
+    return b"".join(GAP + f"{line}\n".encode() for line in lines)
 
 
 @given(tables)
@@ -32,5 +32,5 @@ def test_values_come_back(rows):
 @pytest.mark.parametrize("data", [b"1\t2\n3\n", b"1\t2\t3\n", b"1\n2\n", b"1\t2\n3\t4\t5\n6\n"])
 def test_rows_of_other_widths_are_refused(data):
     with pytest.raises(PgcdcError, match="they do not have 2 columns") as refused:
-        copy_columns(data, 2)
+        copy_columns(b"".join(GAP + row for row in data.splitlines(keepends=True)), 2)
     assert refused.value.kind is ErrorKind.PROTOCOL

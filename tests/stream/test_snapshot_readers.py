@@ -27,7 +27,7 @@ class Part:
 
 
 class Session:
-    """Gives three chunks of each part, and fails at one of them if that is asked for."""
+    """Gives five chunks of each part, and fails at one of them if that is asked for."""
 
     def __init__(self, begun: list[int], fails: int | None = None) -> None:
         self._begun = begun
@@ -35,7 +35,7 @@ class Session:
 
     def copy(self, number, _width, _text, stopped):
         self._begun.append(number)
-        for chunk in range(3):
+        for chunk in range(5):
             if number == self._fails and chunk == 1:
                 raise psycopg.OperationalError("gone")
             if stopped():
@@ -51,7 +51,7 @@ def parts(count: int) -> list[Part]:
 def test_the_order_is_that_of_the_parts(workers):
     sessions = [Session([]) for _ in range(workers)]
     read = [chunk.columns for chunk in read_parts(parts(50), sessions, STRICT, lambda: False)]
-    assert read == [(number, chunk) for number in range(50) for chunk in range(3)]
+    assert read == [(number, chunk) for number in range(50) for chunk in range(5)]
 
 
 def test_readers_go_no_further_ahead_than_there_is_room():
@@ -61,14 +61,14 @@ def test_readers_go_no_further_ahead_than_there_is_room():
     # The first waits with its last chunk, the second with that of the next part.
     threading.Event().wait(0.1)
     assert sorted(begun) == [0, 1]
-    assert len(list(chunks)) == 149
+    assert len(list(chunks)) == 249
 
 
 def test_an_error_of_one_ends_all_at_its_place():
     others = set(threading.enumerate())
     sessions = [Session([], fails=7), Session([], fails=7)]
     chunks = read_parts(parts(50), sessions, STRICT, lambda: False)
-    before = [next(chunks).columns for _ in range(7 * 3 + 1)]
+    before = [next(chunks).columns for _ in range(7 * 5 + 1)]
     assert before[-1] == (7, 0)
     with pytest.raises(PgcdcError, match='could not read the rows of table "t7": gone'):
         next(chunks)
