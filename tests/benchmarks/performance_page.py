@@ -24,8 +24,8 @@ GROWTH = """Time and processor time are ratios as above, from runs of
     python tests/benchmarks/growth.py --json FILE
 
 Along tables and along columns the number of values stays the same. What is the same for few rows as for many
-is the start, which a ratio of few rows shows. A batch costs some milliseconds for each hundred tables in it,
-and rows of many columns are long: time goes with the values, not with the rows.
+is the start, which a ratio of few rows shows. A batch costs a tenth to a fifth of a millisecond for each
+table in it. Rows of many columns are long: time goes with the values, not with the rows.
 """
 WALSENDERS = """From runs of
 
@@ -58,7 +58,10 @@ def where(report: dict, pairs: int) -> str:
 
 
 def versions(facts: dict) -> str:
-    return f"PostgreSQL {facts['postgresql']}, Python {facts['python']}, {facts['cores']} cores"
+    """Say of what machine the figures are, and whether it had other things to do."""
+    told = f"PostgreSQL {facts['postgresql']}, Python {facts['python']}, {facts['cores']} cores"
+    busy = facts["load"] > facts["cores"]
+    return f"{told}, beside much other work (a load of {facts['load']:.0f})" if busy else told
 
 
 def median_of(number: int, what: str) -> str:
