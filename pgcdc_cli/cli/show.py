@@ -5,8 +5,8 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
-from datetime import UTC, datetime
+from contextlib import nullcontext, suppress
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from itertools import chain, islice
 from pathlib import Path
@@ -19,7 +19,7 @@ from pgcdc_cli.cli import stream_options
 from pgcdc_cli.cli.command_tree import Command, examples, refuse_unmatched, usage_error
 from pgcdc_cli.cli.printing import facts, flush, paged, table, text_of, wants_colour, write
 from pgcdc_cli.cli.target import read_config
-from pgcdc_cli.cli.units import lsn, name_and_value, whole_number
+from pgcdc_cli.cli.units import duration, lsn, name_and_value, whole_number
 from pgcdc_cli.errors import ErrorKind, PgcdcError, quoted_list
 from pgcdc_cli.lsn import Lsn
 
@@ -34,25 +34,38 @@ _WHICH = "Which changes"
 _LOOK = 0.5
 """Seconds between looks at a directory that is followed."""
 
-_OPERATIONS = "IUDTMR"
+_OPERATIONS = {
+    "insert": "I",
+    "update": "U",
+    "delete": "D",
+    "truncate": "T",
+    "message": "M",
+    "row": "R",
+}
+"""Words for the letters of `op`."""
 
 
 def operation(text: str) -> str:
-    """A letter of `op`."""
-    if len(text) != 1 or text not in _OPERATIONS:
-        raise usage_error(f'"{text}" is none of {", ".join(_OPERATIONS)}')
-    return text
+    """A letter of `op`, or its word."""
+    letter = _OPERATIONS.get(text.lower(), text.upper())
+    if letter not in _OPERATIONS.values():
+        raise usage_error(f'"{text}" is none of {", ".join(_OPERATIONS.values())}')
+    return letter
 
 
 def moment(text: str) -> Lsn | datetime:
-    """A position in the log, or a time in ISO form, which is UTC's where it has no zone."""
+    """A position in the log, a time in ISO form, which is UTC's where it has no zone, or how long ago."""
     if "/" in text:
         return lsn(text)
-    try:
+    with suppress(ValueError):
         read = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise usage_error(f'"{text}" is neither an LSN, such as 0/1A2B3C8, nor a time in ISO form') from error
-    return read if read.tzinfo else read.replace(tzinfo=UTC)
+        return read if read.tzinfo else read.replace(tzinfo=UTC)
+    if text[:1].isdigit() and text[-1:].isalpha():
+        with suppress(OverflowError):
+            return datetime.now(UTC) - timedelta(seconds=duration(text))
+    raise usage_error(
+        f'"{text}" is neither an LSN, such as 0/1A2B3C8, nor a time in ISO form, nor how long ago, such as 2h'
+    )
 
 
 Paths = Annotated[
@@ -146,7 +159,7 @@ def register(app: typer.Typer) -> None:
             "pgcdc show changes --table 'public.*' --limit 20 --format jsonl",
             "pgcdc show changes --table public.orders --key id=42",
             "pgcdc show changes --follow --tail 20",
-            "pgcdc show changes --stat --since 2026-11-01",
+            "pgcdc show changes --stat --since 2h",
             "pgcdc show changes --format debezium -c topic.prefix=shop",
         ),
     )(show)
@@ -180,7 +193,8 @@ def show(  # noqa: PLR0913 - a command's options
     what pg_recvlogical captured of pgoutput. Of a directory, finished segments are shown, with all tables
     merged. Of a directory of JSON lines or Arrow files, --format debezium makes Debezium's events.
 
-    WHEN is an LSN or a time in ISO form, UTC unless it says otherwise. On a terminal PAGER shows it.
+    WHEN is an LSN, a time in ISO form (UTC unless it says otherwise) or how long ago, such as 2h. On a
+    terminal PAGER shows it.
     """
     from pgcdc_cli.reader.change_filter import ChangeFilter
 

@@ -11,6 +11,7 @@ from servers import Database, new_slot_name, remove
 from standbys import replayed, standby
 
 from pgcdc_cli.catalog import Catalog
+from pgcdc_cli.catalog.doctor.finding import Setting
 
 
 def findings(database, *publications, slot=None, user=None):
@@ -365,3 +366,8 @@ def test_postgresql_15():
         database.drop()
     finally:
         server.stop()
+
+
+def test_a_size_is_shown_as_it_is_set():
+    assert [Setting(value, "kB").text for value in ("65536", "64", "0")] == ["64MB", "64 kB", "0 kB"]
+    assert Setting("60", "s").text == "60 s"

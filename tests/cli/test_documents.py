@@ -1,5 +1,6 @@
-"""The documents name files that are there, and make a site."""
+"""The documents name files that are there and fields that are printed, and make a site."""
 
+import json
 import os
 import re
 import subprocess
@@ -7,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from pgcdc_cli.spark.warehouse import MergedTable
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -30,3 +33,42 @@ def test_they_make_a_site_that_needs_no_other(tmp_path):
         []
     ] * len(texts)
     assert (site / "status-watch.svg").exists()
+
+
+def printed_fields(content):
+    """Every name in what was printed, however deep."""
+    if isinstance(content, dict):
+        return set(content).union(*map(printed_fields, content.values()))
+    return set().union(*map(printed_fields, content)) if isinstance(content, list) else set()
+
+
+def documented_fields(heading):
+    """What stands in backticks in that part of the page, of paths the last word."""
+    section = (ROOT / "docs" / "json.md").read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    return {path.rpartition(".")[2] for path in re.findall(r"`([\w.\[\]]+)`", section)}
+
+
+def test_every_field_that_json_has_is_documented(shop, pgcdc, tmp_path):
+    slot = shop.copy_slot(shop.slot)
+    server = ("-d", shop.uri)
+    stream = ("-S", slot, "--publication", "p", "-D", "d", "--endpos", "now")
+    assert pgcdc("stream", *server, *stream).status == 0
+    (tmp_path / "lake").mkdir()
+    merged = dict.fromkeys(MergedTable.__dataclass_fields__)
+    rows = [{**merged, "table": "public.items", "mode": "merge", "segment": 1, "lsn": "0/1"}]
+    (tmp_path / "lake" / "_pgcdc.json").write_text(json.dumps({"rows": rows}))
+    made = f"{slot}_2"
+    for heading, line in {
+        "slot create": ("slot", "create", made, *server),
+        "slot list, slot show": ("slot", "show", slot, *server),
+        "publication list, publication show": ("publication", "show", "p", *server),
+        "status": ("status", "d", "--warehouse", "lake"),
+        "show --stat": ("show", "d", "--stat"),
+        "snapshot": ("snapshot", *server, "--publication", "p", "-D", "s"),
+        "pgcdc --version": ("--version",),
+    }.items():
+        ran = pgcdc(*line, "--json")
+        assert ran.status == 0, ran.err
+        fields = printed_fields(json.loads(ran.out))
+        assert fields - documented_fields(heading) == set() != fields
+    shop.drop_slot(made)

@@ -272,3 +272,27 @@ def test_a_missing_configuration_file_is_named(refused):
         error='could not read "nope.toml": No such file or directory',
         hint="options stand there by their long names, a command's own under [command]: see pgcdc(1)",
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        (["stream", "-S", "s", "--publication", "p", "-D", ""], "-D/--directory"),
+        (["stream", "-S", "s", "--publication", "p", "-f", ""], "-f/--file"),
+        (["stream", "-S", "", "--publication", "p"], "-S/--slot"),
+        (["stream", "-S", "s", "--publication", ""], "--publication"),
+        (["snapshot", "--table", "a.b", "-D", ""], "-D/--directory"),
+        (["slot", "create", ""], "NAME"),
+        (["show", "changes", ""], "PATH"),
+        (["status", "changes", "--warehouse", ""], "--warehouse"),
+    ],
+)
+def test_an_empty_name_is_none(pgcdc, tmp_path, line, name):
+    """As it comes of `-D "$UNSET"`."""
+    ran = pgcdc(*line, env={"PGHOST": "/nowhere"})
+    assert (ran.status, ran.out, list(tmp_path.iterdir())) == (2, "", [])
+    assert ran.err.startswith(f"pgcdc: error: could not read the command line: {name}: the name is empty\n")
+
+
+def test_an_empty_user_is_libpqs_default(pgcdc):
+    assert pgcdc("slot", "list", "-U", "", "-h", "/nowhere").status == 3

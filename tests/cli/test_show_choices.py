@@ -23,6 +23,7 @@ def chosen(pgcdc, *arguments):
 
 def test_by_operation(pgcdc, changes):
     assert chosen(pgcdc, "--op", "U") == [c for c in changes if c["op"] == "U"] != []
+    assert chosen(pgcdc, "--op", "update") == chosen(pgcdc, "--op", "u") == chosen(pgcdc, "--op", "U")
     assert chosen(pgcdc, "--op", "D", "--op", "T") == [c for c in changes if c["op"] in "DT"] != []
 
 
@@ -64,6 +65,8 @@ def test_by_commit_in_the_log_and_in_time(pgcdc, changes):
     assert chosen(pgcdc, "--since", first[1], "--until", last[1]) == expected
     without_zone = [moment.removesuffix("Z") for moment in (first[1], last[1])]
     assert chosen(pgcdc, "--since", without_zone[0], "--until", without_zone[1]) == expected
+    assert chosen(pgcdc, "--since", "1h") == chosen(pgcdc) == changes
+    assert chosen(pgcdc, "--until", "1h") == []
     assert chosen(pgcdc, "--at", first[0]) == [c for c in changes if c["commit_lsn"] == first[0]]
     assert chosen(pgcdc, "--at", changes[4]["lsn"]) == [c for c in changes if c["lsn"] == changes[4]["lsn"]]
 
@@ -117,7 +120,10 @@ def test_counts_for_people(pgcdc):
         (["--op", "X"], '--op: "X" is none of I, U, D, T, M, R'),
         (
             ["--since", "noon"],
-            '--since: "noon" is neither an LSN, such as 0/1A2B3C8, nor a time in ISO form',
+            (
+                '--since: "noon" is neither an LSN, such as 0/1A2B3C8, nor a time in ISO form,'
+                " nor how long ago, such as 2h"
+            ),
         ),
         (["--at", "1"], '--at: "1" is no LSN, such as 0/1A2B3C8'),
         (["--key", "id"], '--key: "id" is not NAME=VALUE'),

@@ -465,6 +465,17 @@ def test_a_limit_stops_before_anything_is_written_beyond_it(tmp_path, monkeypatc
     assert sum(file.stat().st_size for file in tmp_path.glob("spool/*")) <= 2000
 
 
+@pytest.mark.parametrize("held", [1, 1 << 20])
+def test_what_is_put_aside_is_counted_until_its_commit(spools, monkeypatch, held):
+    monkeypatch.setattr(spool_file, "CHUNK_BYTES", held)
+    streams = connection(spools)
+    assert spools.size == 0
+    taken(streams, *block(in_stream(ORDERS), in_stream(insert(b"1", b"a" * 400))))
+    assert spools.size > 0
+    taken(streams, m.StreamCommit(XID, *END))
+    assert spools.size == 0
+
+
 def test_many_transactions_at_once_share_the_memory(spools, monkeypatch):
     """Also if the first of them has nothing in memory by then."""
     monkeypatch.setattr(spool_file, "CHUNK_BYTES", 400)

@@ -65,6 +65,9 @@ class Setting:
 
     @property
     def text(self) -> str:
+        """As SHOW has it: 65536 kB are 64MB."""
+        if self.unit == "kB" and self.number and self.number % 1024 == 0:
+            return f"{self.number // 1024}MB"
         return f"{self.value} {self.unit}".rstrip()
 
 
