@@ -5,17 +5,19 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from processes import PGCDC
+from processes import PGCDC, wait_until
 from spark_cluster import QUICK
 
 from pgcdc_cli.spark.launch import find_spark_home, java_settings
+
+_PATIENCE = 600
+"""Seconds that a run has."""
 
 _SELECT = """
 import json, sys
@@ -52,15 +54,22 @@ class MergeCommand:
     extra: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
-    def start(self) -> subprocess.Popen[bytes]:
-        """Start it; what it says comes into `said`."""
+    @contextmanager
+    def running(self) -> Iterator[subprocess.Popen[bytes]]:
+        """Start it, and end it with all that it started; what it says comes into `said`."""
         line = [*PGCDC, "spark-submit", "--json", "--input", self.input, "--warehouse", self.warehouse]
         line += [*self.options, "--", "--conf", f"spark.driver.extraJavaOptions={QUICK}", *self.extra]
         environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", **self.environment}
         with self._said.open("wb") as output:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 line, cwd=self.folder, env=environment, stdout=output, stderr=output, start_new_session=True
             )
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
     @property
     def _said(self) -> Path:
@@ -68,7 +77,8 @@ class MergeCommand:
 
     def run(self) -> dict[str, Any]:
         """Merge all; gives the summary."""
-        status = self.start().wait(600)
+        with self.running() as process:
+            status = process.wait(_PATIENCE)
         said = self._said.read_text()
         assert status == 0, said
         summary: dict[str, Any] = json.loads(said.splitlines()[-1])
@@ -77,13 +87,6 @@ class MergeCommand:
 
     def run_and_kill(self, reached: Callable[[], bool]) -> bool:
         """Merge until something is reached, and kill all of it; says whether there was something to kill."""
-        process = self.start()
-        try:
-            while process.poll() is None and not reached():
-                time.sleep(0.05)
+        with self.running() as process:
+            wait_until(lambda: process.poll() is not None or reached(), _PATIENCE, pause=0.05)
             return process.poll() is None
-        finally:
-            # The group is there as long as one of it is.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()

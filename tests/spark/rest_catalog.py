@@ -34,7 +34,8 @@ def rest_catalog(
     `settings` are Hadoop's, by which the server reaches the warehouse, and `jars` what it needs for that.
     """
     own = fetched(*_PACKAGES, POSTGRES_DRIVER)
-    with running([*own, *jars, *spark_jars(*_SPARKS)], folder, "-Xmx512m") as jvm:
+    # The jar of its tests has a class of S3's client, too, which is to come behind the client's.
+    with running([*jars, *spark_jars(*_SPARKS), *own], folder, "-Xmx512m") as jvm:
         configuration = jvm.org.apache.hadoop.conf.Configuration()
         for name, value in settings.items():
             configuration.set(name, value)

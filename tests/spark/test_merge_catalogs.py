@@ -77,7 +77,7 @@ def test_iceberg_tables_in_a_rest_catalog(
 
 @pytest.mark.long
 def test_iceberg_tables_in_a_jdbc_catalog(tmp_path: Path, jdbc: dict[str, str], history: History) -> None:
-    """With the driver's package behind the dashes; pyiceberg reads the tables."""
+    """With the driver's package behind the dashes: another Spark finds the table by its name."""
     directory = Directory(tmp_path / "in", FORMATS["jsonl"])
     directory.segment([(history.table, history.changes)])
     fetched(POSTGRES_DRIVER)

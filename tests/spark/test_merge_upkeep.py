@@ -102,6 +102,21 @@ def test_delta_tables_have_names_in_a_catalog(
         spark.sql("DROP NAMESPACE IF EXISTS spark_catalog.`Shop` CASCADE")
 
 
+def test_a_name_that_the_catalog_does_not_take_is_told_of(
+    spark: SparkSession, warehouse: Path, directory: Directory
+) -> None:
+    """The table is merged all the same."""
+    table = table_schema("Käse 1", {"id": pg_type(INT4)}, ("id",))
+    for number in (1, 2):
+        directory.segment([(table, [insert(number)])])
+        summary = merge_into(spark, directory, warehouse, catalog="spark_catalog")
+        assert (summary["segment"], summary["error"]) == (number, None)
+        (warning,) = summary["warnings"]
+        assert warning.startswith('could not give "public.Käse 1" its name in the catalog: [INVALID_')
+    assert read_table(spark, warehouse, table).count() == 2
+    spark.sql("DROP NAMESPACE IF EXISTS spark_catalog.public CASCADE")
+
+
 def test_iceberg_tables_live_in_the_catalog(
     spark: SparkSession, tmp_path: Path, directory: Directory
 ) -> None:

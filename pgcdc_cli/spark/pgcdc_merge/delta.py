@@ -14,12 +14,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .lake import CONTROL, CommitMark, NamedTypes, TableCommit, alterations, is_ours, literal, quoted
-from .merge_errors import MergeError
+from .merge_errors import MergeError, cause_of
 from .options import ANY, CHANGELOG, MERGE, MODERN
 from .segments import HadoopFiles, folder_name, join
 
@@ -109,13 +110,19 @@ class DeltaLake:
     def open(self, session: SparkSession, location: str) -> "DeltaTable":
         return DeltaTable(session, location, self.readers)
 
-    def publish(self, session: SparkSession, path: str, schema: str, table: str, mode: str) -> None:
+    def publish(self, session: SparkSession, path: str, schema: str, table: str, mode: str) -> str | None:
         if self.catalog is None:
-            return
+            return None
         namespace = f"{quoted(self.catalog)}.{quoted(schema)}"
         name = f"{namespace}.{quoted(table + ('_changelog' if mode == CHANGELOG else ''))}"
-        session.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-        session.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {literal(path)}")
+        try:
+            session.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
+            session.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {literal(path)}")
+        except PySparkException as error:
+            if error.getCondition() != "INVALID_SCHEMA_OR_RELATION_NAME":
+                raise
+            return f'could not give "{schema}.{table}" its name in the catalog: {cause_of(error)}'
+        return None
 
 
 class DeltaTable:

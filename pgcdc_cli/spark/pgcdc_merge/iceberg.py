@@ -95,7 +95,7 @@ class IcebergLake:
     def open(self, session: SparkSession, location: str) -> "IcebergTable":
         return IcebergTable(session, location)
 
-    def publish(self, session: SparkSession, path: str, schema: str, table: str, mode: str) -> None:
+    def publish(self, session: SparkSession, path: str, schema: str, table: str, mode: str) -> str | None:
         """Do nothing: its tables have names from the beginning."""
 
 

@@ -265,7 +265,9 @@ class _MergeRun:
         all_written = warned and not copied and written >= self._open(task.work.path).read().count()
         warning = self._summary.lasting_warning(opened.work, all_written=all_written)
         version = task.work.version
-        self._lake.publish(session, task.work.path, version.schema, version.name, task.mode)
+        unnamed = self._lake.publish(session, task.work.path, version.schema, version.name, task.mode)
+        if unnamed is not None:
+            self._summary.warn(unnamed)
         return replace(row, warning=warning, merged_at=_now())
 
     def _merge_gone(self, work: TableRange, mark: CommitMark) -> Former:

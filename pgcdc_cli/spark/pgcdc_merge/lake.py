@@ -219,8 +219,8 @@ class Lake(Protocol):
 
     def open(self, session: SparkSession, location: str) -> LakeTable: ...
 
-    def publish(self, session: SparkSession, path: str, schema: str, table: str, mode: str) -> None:
-        """Give the table at a path its name in the catalog, if there is one."""
+    def publish(self, session: SparkSession, path: str, schema: str, table: str, mode: str) -> str | None:
+        """Give the table at a path its name in the catalog, if there is one; says why it can't have it."""
         ...
 
 
