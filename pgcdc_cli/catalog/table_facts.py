@@ -31,7 +31,7 @@ SELECT ARRAY(SELECT format_type(t, m) FROM unnest(sent.types, sent.typmods)
                                          a.attnum, a.attnotnull,
                                          CASE t.typdelim WHEN ',' THEN (a.attmissingval::text::text[])[1]
                                               ELSE btrim(a.attmissingval::text, '{}') END,
-                                         t.typdefault))
+                                         t.typdefault, t.typname))
         FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
         LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
         WHERE a.attrelid = sent.oid AND a.attnum > 0 AND NOT a.attisdropped),
@@ -228,7 +228,7 @@ def _facts(
     indexes = {is_primary: tuple(columns) for is_primary, columns in reversed(unique)}
     columns = {}
     for column in relation.columns:
-        _, _, default, position, not_null, *of_old = present.get((column.name, column.type_oid), [None] * 7)
+        _, _, default, position, not_null, *of_old = present.get((column.name, column.type_oid), [None] * 8)
         labels = _labels(types, column.type_oid)
         columns[column.name] = ColumnFacts(
             default, labels, position, not_null, column.name in primary, *of_old

@@ -85,7 +85,8 @@ class ColumnFacts:
     of an enum (or an array of one). `position` is its number in the table, `not_null` whether the column by
     itself, not its domain, forbids NULL; None where there is no such column any more. `missing` is the text
     of what rows have that were there before the column was added, and not written since. `type_default` is
-    the default of its type, a domain, which a column without one of its own has.
+    the default of its type, a domain, which a column without one of its own has; `type_name` is the
+    `pg_type.typname` of its type, as declared.
     """
 
     default: str | None = None
@@ -95,6 +96,7 @@ class ColumnFacts:
     in_primary_key: bool = False
     missing: str | None = None
     type_default: str | None = None
+    type_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,7 @@ class TableFacts:
                     "in_primary_key": facts.in_primary_key,
                     "missing": facts.missing,
                     "type_default": facts.type_default,
+                    "type_name": facts.type_name,
                 }
                 for name, facts in self.columns.items()
             },
@@ -144,6 +147,7 @@ class TableFacts:
                 facts.get("in_primary_key", False),
                 facts.get("missing"),
                 facts.get("type_default"),
+                facts.get("type_name"),
             )
             for name, facts in data["columns"].items()
         }

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pgcdc_cli.catalog import Catalog
-from pgcdc_cli.changes.table import ReplicaIdentity, TableSchema
+from pgcdc_cli.changes.table import ReplicaIdentity, TableFacts, TableSchema
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.frames import XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
@@ -75,6 +75,13 @@ def test_domains_resolve_to_their_base_with_its_typmod(database, catalog):
     assert (b.name, b.category, b.element.name, b.element.typmod) == ("varchar[]", "array", "varchar", 9)
     assert (c.name, c.category, c.element) == ("numeric[]", "array", a)
     assert [column.declared for column in table.columns] == ["price", "tags", "price[]", "money2"]
+    assert [facts.type_name for facts in table.facts.columns.values()] == [
+        "price",
+        "tags",
+        "_price",
+        "money2",
+    ]
+    assert TableFacts.from_json(table.facts.to_json()) == table.facts
 
 
 def test_a_column_that_is_added_again_makes_another_version(database, catalog):

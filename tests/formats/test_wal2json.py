@@ -8,6 +8,7 @@ import pytest
 from batches import UNCHANGED, Stream, change, full, key_only, stamp, table
 
 from pgcdc_cli.changes.slice import MessageChange
+from pgcdc_cli.changes.table import ColumnFacts, TableFacts
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.wal2json.wal2json_format import Wal2jsonFormat
 from pgcdc_cli.formats.wal2json.wal2json_options import read_options
@@ -113,6 +114,28 @@ def test_a_type_s_name_is_a_string_in_json(declared, name):
     renamed = replace(described, columns=(replace(described.columns[0], declared=declared),))
     (found,) = lines(Stream([change(renamed, "I", [0], [["1"]])]))
     assert json.loads(found)["columns"][0]["type"] == name
+
+
+def test_a_type_without_its_modifiers_is_the_catalog_s_name_as_long_as_that_is_known():
+    described = table({"id": "int4", "n": "numeric(9,2)", "gone": "int4"})
+    facts = TableFacts(
+        ("id",), None, {"id": ColumnFacts(type_name="positive"), "n": ColumnFacts(type_name="numeric")}
+    )
+    columns = [replace(column, declared=f"{column.type.name}(9)") for column in described.columns]
+    described = replace(described, columns=tuple(columns), facts=facts)
+    stream = Stream([change(described, "U", [0], [["1", "2.50", "3"]])])
+    (version_1,) = lines(stream, format_version="1", include_typmod="off", write_in_chunks="on")
+    update = json.loads(version_1)
+    assert (update["columntypes"], update["oldkeys"]["keytypes"]) == (
+        ["positive", "numeric", "int4(9)"],
+        ["positive"],
+    )
+    (version_2,) = lines(stream, format_version="2", include_typmod="off")
+    assert [column["type"] for column in json.loads(version_2)["columns"]] == [
+        "int4(9)",
+        "numeric(9)",
+        "int4(9)",
+    ]
 
 
 def test_a_message_s_text_ends_at_a_zero_byte_and_is_utf_8():

@@ -192,6 +192,7 @@ OPTIONS = [
     {"actions": "insert,truncate"},
     {"actions": "", "add-msg-prefixes": "outside,zero"},
     {"filter-msg-prefixes": 'outside,in\\ "it"', "actions": "delete"},
+    {"format-version": "2", "include-typmod": "false", "write-in-chunks": "true"},
 ]
 
 
@@ -334,6 +335,7 @@ VERSION_1 = [
     {"add-tables": "*.whole", "include-xids": "on"},
     {"actions": "insert,truncate", "filter-tables": "public.bare", "filter-msg-prefixes": "m"},
     {"actions": "delete", "include-transaction": "false"},
+    {"include-typmod": "false"},
 ]
 
 

@@ -130,7 +130,7 @@ def _column(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -
     optional = None if facts.not_null is None else not facts.not_null
     said = {
         b"names": (True, quote(column.name)),
-        b"types": (options.include_types, quote(type_name(column))),
+        b"types": (options.include_types, quote(_type(column, facts, options))),
         b"typeoids": (options.include_type_oids, b"%d" % column.type_oid),
         b"positions": (
             options.include_column_positions,
@@ -142,6 +142,12 @@ def _column(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -
     kind = kind_of(column, numbers_as_strings=options.numeric_data_types_as_string)
     wanted = {name: text for name, (asked, text) in said.items() if asked}
     return _Column(wanted, frozenset({b"names", b"types", b"typeoids"}), kind)
+
+
+def _type(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -> str:
+    """Name a type; without its modifiers by the catalog's name, as long as the column is there."""
+    plain = None if options.include_typmod else facts.type_name
+    return plain or type_name(column)
 
 
 def _arrays(

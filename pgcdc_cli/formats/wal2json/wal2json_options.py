@@ -15,7 +15,8 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 ACTIONS = {"insert": "I", "update": "U", "delete": "D", "truncate": "T"}
 
 _EVERY_ACTION = frozenset(ACTIONS.values())
-_NOT_LOOKED_AT = "format version 2 doesn't look at it"
+_OF_VERSION_1 = ("include_typmod", "write_in_chunks")
+"""Options at which format version 2 doesn't look, neither here nor there."""
 
 
 class TablePattern(NamedTuple):
@@ -39,6 +40,7 @@ class Wal2jsonOptions:
     include_lsn: bool = False
     include_schemas: bool = True
     include_types: bool = True
+    include_typmod: bool = True
     include_type_oids: bool = False
     include_pk: bool = False
     include_not_null: bool = False
@@ -103,23 +105,27 @@ def read_options(given: Mapping[str, str]) -> Wal2jsonOptions:
             message = f'could not use wal2json\'s option "{name}": {option.refused}'
             raise PgcdcError(ErrorKind.USAGE, message, hint=option.hint)
     options = Wal2jsonOptions(**values)
-    _check_version(options)
+    _check_version(options, said="format-version" in given)
     return options
 
 
-def _check_version(options: Wal2jsonOptions) -> None:
-    """Raise where an option is not for the version of the format."""
+def _check_version(options: Wal2jsonOptions, *, said: bool) -> None:
+    """Raise where an option is not for the version of the format; `said` is whether that was given.
+
+    The plugin's own default is 1: who leaves it out may expect of an option what it does there.
+    """
     if options.format_version == 1 and options.include_pk:
         raise PgcdcError(
             ErrorKind.USAGE,
             'could not use wal2json\'s option "include-pk": only format version 2 has it here',
             hint="leave format-version out",
         )
-    if options.format_version == 2 and options.write_in_chunks:
+    unseen = [name.replace("_", "-") for name in _OF_VERSION_1 if f"wal2json.{name}" in options.changed]
+    if unseen and not said:
         raise PgcdcError(
             ErrorKind.USAGE,
-            f'could not use wal2json\'s option "write-in-chunks": {_NOT_LOOKED_AT}',
-            hint="a line is an object",
+            f"could not use wal2json's option \"{unseen[0]}\": format version 2 doesn't look at it",
+            hint="add format-version=1, the plugin's own default, or format-version=2 to leave it at that",
         )
 
 
@@ -208,9 +214,8 @@ def _flag(doc: str) -> _Option:
     return _Option(doc, _boolean, "true or false")
 
 
-def _fixed(reason: str, hint: str | None = None, *, default: bool = False) -> _Option:
-    doc = f"Only {str(default).lower()}: {reason}."
-    return _Option(doc, _boolean, "true or false", default, reason, hint)
+def _fixed(reason: str) -> _Option:
+    return _Option(f"Only false: {reason}.", _boolean, "true or false", default=False, refused=reason)
 
 
 _TABLE_LIST = "a list of tables, such as public.orders,shop.*"
@@ -228,6 +233,7 @@ _OPTIONS = {
     "include-lsn": _flag("Positions, as lsn; where the next transaction may begin, as nextlsn of C."),
     "include-schemas": _flag("The table's schema; default true."),
     "include-types": _flag("The type of a column, as declared; default true."),
+    "include-typmod": _flag("With format-version 1, types with their modifiers; default true."),
     "include-type-oids": _flag("The type's number, as typeoid."),
     "include-pk": _flag("The columns of the primary key, as pk."),
     "include-not-null": _flag("Whether a column may be null, as optional."),
@@ -249,7 +255,6 @@ _OPTIONS = {
         "--origin none leaves out all that other servers sent",
     ),
     "include-domain-data-type": _fixed("a domain is named by its own name"),
-    "include-typmod": _fixed("types come with their modifiers", default=True),
     "pretty-print": _fixed("objects are written without blanks"),
     "write-in-chunks": _flag("With format-version 1, a line for each change, and the commas in between."),
 }
