@@ -75,28 +75,27 @@ def objects_of(members: Iterable[Member]) -> Iterator[Fragment]:
     yield b"}"
 
 
-def separated(members: Iterable[Member]) -> Iterator[Fragment]:
+def separated(members: Iterable[Member], comma: bytes = b",") -> Iterator[Fragment]:
     """Yield what, joined row by row, are n rows' members with commas between them."""
     preceded: Booleans | bool = False
     for member in members:
-        yield from _member(member, preceded)
+        yield from _member(member, preceded, comma)
         preceded = True if member.absent is None else preceded | ~member.absent
 
 
-def _member(member: Member, preceded: Booleans | bool) -> Iterator[Fragment]:
+def _member(member: Member, preceded: Booleans | bool, comma: bytes) -> Iterator[Fragment]:
     head, tail = member.head, member.tail
     text, bare = member.value
     if text.null_count and bare is not True:
         bare = bare | as_mask(text.is_null())
-    comma = b"," if preceded is True else b""
     if isinstance(bare, bool) and member.absent is None and isinstance(preceded, bool):
-        mark = b"" if bare else b'"'
-        yield from (comma + head + mark, text, mark + tail)
+        begin, mark = comma * preceded + head, b"" if bare else b'"'
+        yield from (begin + mark, text, mark + tail)
         return
     if member.absent is not None:
         text = kernels.replace_where(text, member.absent, b"")
     state = _state(member, bare, preceded)
-    yield _pick((head + b'"', head, b"", b"," + head + b'"', b"," + head, b""), state)
+    yield _pick((head + b'"', head, b"", comma + head + b'"', comma + head, b""), state)
     yield text
     yield _pick((b'"' + tail, tail, b"", b'"' + tail, tail, b""), state)
 

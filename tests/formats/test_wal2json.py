@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from batches import UNCHANGED, Stream, change, full, key_only, stamp, table
 
-from pgcdc_cli.changes.slice import MessageChange
+from pgcdc_cli.changes.slice import ChangeBatch, MessageChange
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.wal2json.wal2json_format import Wal2jsonFormat
@@ -136,6 +136,48 @@ def test_a_type_without_its_modifiers_is_the_catalog_s_name_as_long_as_that_is_k
         "numeric(9)",
         "int4(9)",
     ]
+
+
+PRETTY = """
+\t\t{
+\t\t\t"kind": "update",
+\t\t\t"table": "orders",
+\t\t\t"columnnames": ["id", "n"],
+\t\t\t"columntypes": ["int4", "numeric"],
+\t\t\t"columnvalues": [1, null],
+\t\t\t"oldkeys": {
+\t\t\t\t"keynames": ["id"],
+\t\t\t\t"keytypes": ["int4"],
+\t\t\t\t"keyvalues": [1]
+\t\t\t}
+\t\t}
+\t\t,{
+\t\t\t"kind": "update",
+\t\t\t"table": "orders",
+\t\t\t"columnnames": ["id", "a", "n"],
+\t\t\t"columntypes": ["int4", "text", "numeric"],
+\t\t\t"columnvalues": [2, "x, y", 2.50],
+\t\t\t"oldkeys": {
+\t\t\t\t"keynames": ["id"],
+\t\t\t\t"keytypes": ["int4"],
+\t\t\t\t"keyvalues": [2]
+\t\t\t}
+\t\t}"""
+
+
+def test_pretty_print_gives_each_member_a_line_however_many_rows_come_together():
+    described = table({"id": "int4", "a": "text", "n": "numeric"})
+    rows = [["1", UNCHANGED, None], ["2", "x, y", "2.50"]]
+    options = read_options({"format-version": "1", "pretty-print": "on", "include-schemas": "off"})
+    together, apart = (Wal2jsonFormat("stream", options=options) for _ in range(2))
+    one = printed(together, [change(described, "U", [0, 1], rows)])
+    several = [printed(apart, [change(described, "U", [n], [row])]) for n, row in enumerate(rows)]
+    assert one == "".join(several) == PRETTY
+
+
+def printed(form: Wal2jsonFormat, changes: list[ChangeBatch]) -> str:
+    (piece,) = form.encode(Stream(changes).slice()).pieces
+    return bytes(form.frame([piece.data])).decode()
 
 
 def test_a_message_s_text_ends_at_a_zero_byte_and_is_utf_8():

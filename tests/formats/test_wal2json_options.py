@@ -90,7 +90,7 @@ def test_what_is_filtered_is_not_added_again():
         ("filter-msg-prefixes", "a b", '"a b" is not a list of prefixes', None),
         ("include-origin", "true", "prints an origin's number", None),
         ("filter-origins", "1,2", "not its number", "--origin none"),
-        ("pretty-print", "on", "objects are written without blanks", None),
+        ("pretty-print", "on", "format version 2 doesn't look at it", "format-version=1"),
         ("include-typmod", "off", "format version 2 doesn't look at it", "format-version=1"),
         ("write-in-chunks", "on", "format version 2 doesn't look at it", "format-version=2"),
         ("include-domain-data-type", "on", "a domain is named by its own name", None),
@@ -106,7 +106,9 @@ def test_what_cannot_be_had_is_refused_in_one_line(name, value, message, hint):
     assert hint is None or hint in str(error.value.hint)
 
 
-@pytest.mark.parametrize(("name", "value"), [("include-typmod", "off"), ("write-in-chunks", "on")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("include-typmod", "off"), ("write-in-chunks", "on"), ("pretty-print", "on")]
+)
 def test_what_version_2_does_not_look_at_is_taken_where_the_version_is_given(name, value):
     for version in ("1", "2"):
         changed = read_options({"format-version": version, name: value}).changed

@@ -192,7 +192,7 @@ OPTIONS = [
     {"actions": "insert,truncate"},
     {"actions": "", "add-msg-prefixes": "outside,zero"},
     {"filter-msg-prefixes": 'outside,in\\ "it"', "actions": "delete"},
-    {"format-version": "2", "include-typmod": "false", "write-in-chunks": "true"},
+    {"format-version": "2", "include-typmod": "false", "write-in-chunks": "true", "pretty-print": "true"},
 ]
 
 
@@ -315,7 +315,10 @@ def test_show_says_that_it_does_not_read_them(source, tmp_path):
     assert "its lines are those of --format wal2json\nhint: pgcdc shows its own files" in shown.stderr
 
 
-NEXT = re.compile(r',?"nextlsn":"[0-9A-F/]+"')
+NEXT = re.compile(r',?\s*"nextlsn": ?"[0-9A-F/]+"')
+
+
+EMPTY = re.compile(r'"change": ?\[\s*\]')
 
 
 def objects(lines: list[str]) -> list[tuple[str, str]]:
@@ -323,9 +326,12 @@ def objects(lines: list[str]) -> list[tuple[str, str]]:
 
     Those without changes are left out: pgoutput doesn't send most of such transactions.
     """
-    found = [(NEXT.search(line), NEXT.sub("", line)) for line in lines if '"change":[]' not in line]
-    return [("" if at is None else at[0].strip(","), rest.replace("{,", "{")) for at, rest in found]
+    found = [(NEXT.search(line), NEXT.sub("", line)) for line in lines if EMPTY.search(line) is None]
+    return [("" if at is None else at[0].strip(",\n\t"), rest.replace("{,", "{")) for at, rest in found]
 
+
+OBJECT = re.compile(r"^\{(?:.+|\n(?:\t.*\n)+)\}$", re.MULTILINE)
+"""In a line, or in those that begin with a tab and those before and behind them."""
 
 VERSION_1 = [
     {},
@@ -336,6 +342,9 @@ VERSION_1 = [
     {"actions": "insert,truncate", "filter-tables": "public.bare", "filter-msg-prefixes": "m"},
     {"actions": "delete", "include-transaction": "false"},
     {"include-typmod": "false"},
+    {"pretty-print": "true", "include-xids": "true", "include-timestamp": "true", "include-lsn": "true"},
+    {"pretty-print": "true", "include-not-null": "1", "include-column-positions": "t"},
+    {"pretty-print": "true", "include-schemas": "false", "include-types": "false", "include-type-oids": "on"},
 ]
 
 
@@ -348,17 +357,21 @@ def test_version_1_is_an_object_a_transaction(source, options):
         "INSERT INTO by_key SELECT g, 'p', 'n', CASE g % 3 WHEN 0 THEN repeat('x', 4000) END"
         " FROM generate_series(1, 60) g; UPDATE by_key SET note = 'm'; INSERT INTO bare VALUES (1, 'b')"
     )
-    ours = lines_of(beside.ran(**options).stdout)
-    assert all(json.loads(line) for line in ours)
+    printed = beside.ran(**options).stdout
+    ours = OBJECT.findall(printed)
+    assert printed == "".join(f"{one}\n" for one in ours)
+    assert all(json.loads(one) for one in ours)
     assert objects(ours) == objects(beside.theirs(**options))
 
 
-def test_version_1_in_chunks_is_the_plugins_lines(source):
+@pytest.mark.parametrize("pretty", ["off", "on"])
+def test_version_1_in_chunks_is_the_plugins_lines(source, pretty):
     """But for transactions without changes, two lines there."""
-    beside, options = Beside(source), {"format-version": "1", "write-in-chunks": "on"}
+    beside = Beside(source)
+    options = {"format-version": "1", "write-in-chunks": "on", "include-xids": "on", "pretty-print": pretty}
     source.execute(TOGETHER)
     source.execute("INSERT INTO bare VALUES (1, 'x'), (2, 'y')")
-    assert lines_of(beside.ran(**options).stdout) == beside.theirs(**options)
+    assert beside.ran(**options).stdout == "".join(f"{chunk}\n" for chunk in beside.theirs(**options))
 
 
 @pytest.mark.parametrize("streaming", ["on", "off"])

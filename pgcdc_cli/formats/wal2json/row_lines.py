@@ -304,8 +304,20 @@ def one_transaction(stamp: Stamp, options: Wal2jsonOptions) -> bytes:
 
 @lru_cache(64)
 def _transaction(xid: int | None, commit_ts: int | None, options: Wal2jsonOptions) -> bytes:
-    number = b',"xid":' + (b"%d" % xid if xid else b"null") if options.include_xids else b""
-    return number + (b',"timestamp":' + _moment(commit_ts) if options.include_timestamp else b"")
+    members = transaction_members(xid, commit_ts, options)
+    return b"".join(b',"%b":%b' % member for member in members.items())
+
+
+def transaction_members(
+    xid: int | None, commit_ts: int | None, options: Wal2jsonOptions
+) -> dict[bytes, bytes]:
+    """Give what is said of a transaction, by name."""
+    members = {}
+    if options.include_xids:
+        members[b"xid"] = b"%d" % xid if xid else b"null"
+    if options.include_timestamp:
+        members[b"timestamp"] = _moment(commit_ts)
+    return members
 
 
 def _moment(commit_ts: int | None) -> bytes:

@@ -7,7 +7,7 @@ The reference is wal2json 2.6 in a session of the same role, with UTC. What diff
 why, is in `docs/coming-from-wal2json.md`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import ClassVar, Literal, NamedTuple
@@ -46,6 +46,7 @@ from pgcdc_cli.formats.wal2json.row_lines import (
     one_stamp,
     one_transaction,
     row_lines,
+    transaction_members,
     type_name,
     value_of,
 )
@@ -93,22 +94,54 @@ def change_objects(batch: ChangeBatch, options: Wal2jsonOptions, firsts: Int64s)
     return joined(_objects(batch, options, firsts))
 
 
+class Blanks(NamedTuple):
+    """What stands around tokens: nothing, or with pretty-print a tab a level, line feeds and blanks."""
+
+    tab: bytes = b""
+    line: bytes = b""
+    space: bytes = b""
+
+    @classmethod
+    def of(cls, options: Wal2jsonOptions) -> "Blanks":
+        return cls(b"\t", b"\n", b" ") if options.pretty_print else cls()
+
+    def key(self, level: int, name: bytes) -> bytes:
+        """Write a member's name, and what stands around it."""
+        return self.tab * level + b'"' + name + b'":' + self.space
+
+    def members(self, level: int, members: Mapping[bytes, bytes]) -> bytes:
+        """Write an object's members, each in a line."""
+        lines = (self.key(level, name) + value for name, value in members.items())
+        return (b"," + self.line).join(lines)
+
+
 def _objects(batch: ChangeBatch, options: Wal2jsonOptions, firsts: Int64s) -> Iterator[Fragment]:
-    columns = _columns(batch.table, batch.table.facts, options)
+    columns, blanks = _columns(batch.table, batch.table.facts, options), Blanks.of(options)
+    members = {b"kind": b'"%b"' % _KINDS[batch.operation]}
+    if options.include_schemas:
+        members[b"schema"] = quote(batch.table.schema)
+    members[b"table"] = quote(batch.table.name)
+    yield line_before(options) + blanks.tab * 2
     yield comma_before(batch.stamps.index, firsts)
-    yield b'{"kind":"%b"%b' % (_KINDS[batch.operation], name_of(batch.table, options))
+    yield b"{" + blanks.line + blanks.members(3, members)
     if batch.new is not None:
-        yield from _arrays(batch.new, columns, b"column", batch)
+        yield b"," + blanks.line
+        yield from _arrays(batch.new, columns, batch, options)
     identity = identity_of(batch)
     if identity is not None:
-        yield b',"oldkeys":{'
-        yield from _arrays(identity, columns, b"key", batch)
-        yield b"}"
-    yield b"}" + line_end(options)
+        yield b"," + blanks.line + blanks.key(3, b"oldkeys") + b"{" + blanks.line
+        yield from _arrays(identity, columns, batch, options, keys=True)
+        yield blanks.line + blanks.tab * 3 + b"}"
+    yield blanks.line + blanks.tab * 2 + b"}" + line_end(options)
+
+
+def line_before(options: Wal2jsonOptions) -> bytes:
+    """Give what begins a change, and the end of an object: in chunks a line begins there as it is."""
+    return b"" if options.write_in_chunks else Blanks.of(options).line
 
 
 def line_end(options: Wal2jsonOptions) -> bytes:
-    """Give what ends a part of an object: in chunks each has a line."""
+    """Give what ends a part of an object: in chunks each has a line, or several."""
     return b"\n" if options.write_in_chunks else b""
 
 
@@ -151,23 +184,27 @@ def _type(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -> 
 
 
 def _arrays(
-    image: FullImage | KeyImage, columns: Sequence[_Column], label: bytes, batch: ChangeBatch
+    image: FullImage | KeyImage,
+    columns: Sequence[_Column],
+    batch: ChangeBatch,
+    options: Wal2jsonOptions,
+    *,
+    keys: bool = False,
 ) -> Iterator[Fragment]:
     """Yield what, joined row by row, are an image's arrays, which lack what isn't there."""
+    blanks, label, level = Blanks.of(options), b"key" if keys else b"column", 4 if keys else 3
+    comma = b"," + blanks.space
     some: list[tuple[_Column, JsonValue, Booleans | None]] = []
     for index, column in enumerate(columns):
-        values, absent = image.columns[index], _absent(image, index, keys=label == b"key")
+        values, absent = image.columns[index], _absent(image, index, keys=keys)
         if values is not None and (absent is None or not absent.all()):
             some.append((column, value_of(column.kind, values), absent))
-    said = [name for name in columns[0].said if label != b"key" or name in columns[0].of_keys]
-    comma = b"," if label != b"key" else b""
-    for name in said:
-        yield comma + b'"%b%b":[' % (label, name)
-        yield _lists([(column.said[name], absent) for column, _, absent in some], len(batch))
-        yield b"]"
-        comma = b","
-    yield b',"%bvalues":[' % label
-    yield from separated(Member(b"", value, absent) for _, value, absent in some)
+    for name in (name for name in columns[0].said if not keys or name in columns[0].of_keys):
+        yield blanks.key(level, label + name) + b"["
+        yield _lists([(column.said[name], absent) for column, _, absent in some], len(batch), comma)
+        yield b"]," + blanks.line
+    yield blanks.key(level, label + b"values") + b"["
+    yield from separated((Member(b"", value, absent) for _, value, absent in some), comma)
     yield b"]"
 
 
@@ -181,14 +218,14 @@ def _absent(image: FullImage | KeyImage, index: int, *, keys: bool) -> Booleans 
     return null if absent is None else null | absent
 
 
-def _lists(texts: Sequence[tuple[bytes, Booleans | None]], rows: int) -> Fragment:
+def _lists(texts: Sequence[tuple[bytes, Booleans | None]], rows: int, comma: bytes) -> Fragment:
     """Join texts with commas, for each row without those that are absent there."""
     if all(absent is None for _, absent in texts):
-        return b",".join(text for text, _ in texts)
+        return comma.join(text for text, _ in texts)
     present = [np.ones(rows, np.bool_) if absent is None else ~absent for _, absent in texts]
     patterns, choice = np.unique(np.stack(present, axis=1), axis=0, return_inverse=True)
     lists = [
-        b",".join(text for (text, _), there in zip(texts, row, strict=True) if there) for row in patterns
+        comma.join(text for (text, _), there in zip(texts, row, strict=True) if there) for row in patterns
     ]
     return kernels.take(kernels.binary(lists), choice.reshape(-1))
 
@@ -287,23 +324,31 @@ def _message(event: MessageChange, options: Wal2jsonOptions) -> bytes:
 
 def _message_object(event: MessageChange, options: Wal2jsonOptions, firsts: Int64s) -> bytes:
     """Write a message among a transaction's changes; one outside of any is an object of its own."""
-    change = b'{"kind":"message","transactional":%b,"prefix":%b,"content":%b}' % (
-        b"true" if event.transactional else b"false",
-        quote(event.prefix),
-        _content(event.content),
-    )
-    if not event.transactional:
-        return b'{"change":[%b]}\n' % change
-    return (b"" if event.stamp.index in firsts else b",") + change + line_end(options)
+    blanks = Blanks.of(options)
+    members = {
+        b"kind": b'"message"',
+        b"transactional": b"true" if event.transactional else b"false",
+        b"prefix": quote(event.prefix),
+        b"content": _content(event.content),
+    }
+    change = b"{" + blanks.line + blanks.members(3, members) + blanks.line + blanks.tab * 2 + b"}"
+    if event.transactional:
+        comma = b"" if event.stamp.index in firsts else b","
+        return line_before(options) + blanks.tab * 2 + comma + change + line_end(options)
+    begin = b"{" + blanks.line + blanks.key(1, b"change") + b"[" + blanks.line + blanks.tab * 2
+    return begin + change + blanks.line + blanks.tab + b"]" + blanks.line + b"}\n"
 
 
 def _object_edge(event: TransactionBoundary, options: Wal2jsonOptions) -> bytes:
     """Begin or end a transaction's object; where it ends is known at its end."""
+    blanks, stamp = Blanks.of(options), event.stamp
     if event.kind == "B":
-        members = one_transaction(event.stamp, options)
-        return b"{%b" % (members[1:] + b"," if members else b"") + b'"change":[' + line_end(options)
-    position = b',"nextlsn":"%b"' % one_lsn(event.stamp.lsn) if options.include_lsn else b""
-    return b"]%b}\n" % position
+        members = transaction_members(stamp.xid, stamp.commit_ts, options) | {b"change": b"["}
+        return b"{" + blanks.line + blanks.members(1, members) + line_end(options)
+    end = line_before(options) + blanks.tab + b"]"
+    if options.include_lsn:
+        end += b"," + blanks.line + blanks.key(1, b"nextlsn") + b'"%b"' % one_lsn(stamp.lsn)
+    return end + blanks.line + b"}\n"
 
 
 def _content(content: bytes) -> bytes:

@@ -15,7 +15,7 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 ACTIONS = {"insert": "I", "update": "U", "delete": "D", "truncate": "T"}
 
 _EVERY_ACTION = frozenset(ACTIONS.values())
-_OF_VERSION_1 = ("include_typmod", "write_in_chunks")
+_OF_VERSION_1 = ("include_typmod", "write_in_chunks", "pretty_print")
 """Options at which format version 2 doesn't look, neither here nor there."""
 
 
@@ -53,6 +53,7 @@ class Wal2jsonOptions:
     filter_msg_prefixes: tuple[str, ...] = ()
     actions: frozenset[str] = _EVERY_ACTION
     write_in_chunks: bool = False
+    pretty_print: bool = False
 
     @property
     def has_boundaries(self) -> bool:
@@ -255,8 +256,8 @@ _OPTIONS = {
         "--origin none leaves out all that other servers sent",
     ),
     "include-domain-data-type": _fixed("a domain is named by its own name"),
-    "pretty-print": _fixed("objects are written without blanks"),
     "write-in-chunks": _flag("With format-version 1, a line for each change, and the commas in between."),
+    "pretty-print": _flag("With format-version 1, a line for each member, indented by tabs."),
 }
 
 OPTION_DOCS = {name: option.doc for name, option in _OPTIONS.items()}
