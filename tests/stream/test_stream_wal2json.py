@@ -181,6 +181,14 @@ def test_many_rows_and_streamed_transactions(source, streaming):
     assert beside.ours("--streaming", streaming, **given) == beside.theirs(**given)
 
 
+@pytest.mark.parametrize("version", ["1", "2"])
+@pytest.mark.parametrize("rows", [2, 50])
+def test_a_table_without_columns_has_empty_arrays(source, version, rows):
+    source.execute("CREATE TABLE nothing (); ALTER TABLE nothing REPLICA IDENTITY FULL")
+    script = f"INSERT INTO nothing SELECT FROM generate_series(1, {rows});\nDELETE FROM nothing"
+    compared(source, script, **{"format-version": version})
+
+
 OPTIONS = [
     {"include-transaction": "false"},
     {"include-xids": "true", "include-timestamp": "true", "include-lsn": "true"},

@@ -6,7 +6,7 @@ and booleans are bare, all else are strings. The plugin looks at the type that t
 over a number is a string. NaN and the infinities are null, and bytea is hexadecimal digits alone.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -186,7 +186,14 @@ def row_lines(batch: ChangeBatch, options: Wal2jsonOptions) -> Lines:
         except UnicodeDecodeError:
             # The columns say so.
             pass
-    return joined(_columns(batch, options))
+    return joined_rows(_columns(batch, options), len(batch))
+
+
+def joined_rows(fragments: Iterable[Fragment], rows: int) -> Lines:
+    """Concatenate row by row; all may be constant, as where a table has no columns."""
+    some = list(fragments)
+    constants = [fragment for fragment in some if isinstance(fragment, bytes)]
+    return [b"".join(constants)] * rows if len(constants) == len(some) else joined(some)
 
 
 def _columns(batch: ChangeBatch, options: Wal2jsonOptions) -> Iterator[Fragment]:

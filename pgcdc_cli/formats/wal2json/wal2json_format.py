@@ -31,16 +31,18 @@ from pgcdc_cli.formats.encoded_rows import (
     SUFFIXES,
     Encoded,
     EncodedLines,
+    Lines,
     compress,
     piece_of,
     tables_of,
     target_of,
 )
 from pgcdc_cli.formats.interface import Capabilities, Compression, Data, EncodedSlice, Layout
-from pgcdc_cli.formats.json_text import JsonValue, Member, joined, one_lsn, one_string, quote, separated
+from pgcdc_cli.formats.json_text import JsonValue, Member, one_lsn, one_string, quote, separated
 from pgcdc_cli.formats.wal2json.row_lines import (
     Kind,
     identity_of,
+    joined_rows,
     kind_of,
     name_of,
     one_stamp,
@@ -52,7 +54,7 @@ from pgcdc_cli.formats.wal2json.row_lines import (
 )
 from pgcdc_cli.formats.wal2json.wal2json_options import Wal2jsonOptions
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import ArrowArray, Booleans, Fragment, Int64s, as_mask
+from pgcdc_cli.types.kernels import Booleans, Fragment, Int64s, as_mask
 
 _KINDS = {"I": b"insert", "U": b"update", "D": b"delete"}
 _BOOLEANS = {False: b"false", True: b"true", None: b"null"}
@@ -89,9 +91,9 @@ def comma_before(index: Int64s, firsts: Int64s) -> Fragment:
     return b","
 
 
-def change_objects(batch: ChangeBatch, options: Wal2jsonOptions, firsts: Int64s) -> ArrowArray:
+def change_objects(batch: ChangeBatch, options: Wal2jsonOptions, firsts: Int64s) -> Lines:
     """Write the objects of a batch's changes; a PROTOCOL error where a value is no valid UTF-8."""
-    return joined(_objects(batch, options, firsts))
+    return joined_rows(_objects(batch, options, firsts), len(batch))
 
 
 class Blanks(NamedTuple):
@@ -146,10 +148,9 @@ def line_end(options: Wal2jsonOptions) -> bytes:
 
 
 class _Column(NamedTuple):
-    """What is said of a column, by the end of the array's name; `of_keys` is said of old keys, too."""
+    """What is said of a column, by the end of the array's name."""
 
     said: dict[bytes, bytes]
-    of_keys: frozenset[bytes]
     kind: Kind
 
 
@@ -162,19 +163,27 @@ def _columns(table: TableSchema, facts: TableFacts | None, options: Wal2jsonOpti
 def _column(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -> _Column:
     optional = None if facts.not_null is None else not facts.not_null
     said = {
-        b"names": (True, quote(column.name)),
-        b"types": (options.include_types, quote(_type(column, facts, options))),
-        b"typeoids": (options.include_type_oids, b"%d" % column.type_oid),
-        b"positions": (
-            options.include_column_positions,
-            b"null" if facts.position is None else b"%d" % facts.position,
-        ),
-        b"optionals": (options.include_not_null, _BOOLEANS[optional]),
-        b"defaults": (options.include_default, b"null" if facts.default is None else quote(facts.default)),
+        b"names": quote(column.name),
+        b"types": quote(_type(column, facts, options)),
+        b"typeoids": b"%d" % column.type_oid,
+        b"positions": b"null" if facts.position is None else b"%d" % facts.position,
+        b"optionals": _BOOLEANS[optional],
+        b"defaults": b"null" if facts.default is None else quote(facts.default),
     }
-    kind = kind_of(column, numbers_as_strings=options.numeric_data_types_as_string)
-    wanted = {name: text for name, (asked, text) in said.items() if asked}
-    return _Column(wanted, frozenset({b"names", b"types", b"typeoids"}), kind)
+    return _Column(said, kind_of(column, numbers_as_strings=options.numeric_data_types_as_string))
+
+
+def _asked(options: Wal2jsonOptions, *, keys: bool) -> list[bytes]:
+    """List what is said of columns; of old keys it is less."""
+    asked = {
+        b"names": True,
+        b"types": options.include_types,
+        b"typeoids": options.include_type_oids,
+        b"positions": options.include_column_positions and not keys,
+        b"optionals": options.include_not_null and not keys,
+        b"defaults": options.include_default and not keys,
+    }
+    return [name for name, wanted in asked.items() if wanted]
 
 
 def _type(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -> str:
@@ -199,7 +208,7 @@ def _arrays(
         values, absent = image.columns[index], _absent(image, index, keys=keys)
         if values is not None and (absent is None or not absent.all()):
             some.append((column, value_of(column.kind, values), absent))
-    for name in (name for name in columns[0].said if not keys or name in columns[0].of_keys):
+    for name in _asked(options, keys=keys):
         yield blanks.key(level, label + name) + b"["
         yield _lists([(column.said[name], absent) for column, _, absent in some], len(batch), comma)
         yield b"]," + blanks.line
