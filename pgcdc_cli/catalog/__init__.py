@@ -65,6 +65,12 @@ class Catalog:
         """
         return describe(self._session, relations, text)
 
+    def origin_number(self, name: str) -> int | None:
+        """Ask for `roident` of the replication origin with this name; None where there is none."""
+        query = "SELECT roident::int FROM pg_replication_origin WHERE roname = %(name)s"
+        found = self._session.ask(query, {"name": name}, f'look for replication origin "{name}"')
+        return found[0][0] if found else None
+
     def facts(self) -> ServerFacts:
         """Say what a stream depends on."""
         return read_facts(self._session)

@@ -10,7 +10,11 @@ from pgcdc_cli.lsn import Lsn
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The server that a transaction came here from, and the LSN of its commit there."""
+    """The server that a transaction came here from, and the LSN of its commit there.
+
+    `number` is `pg_replication_origin.roident`, None where nobody asked for it or there is none any more.
+    """
 
     commit_lsn: Lsn
     name: str
+    number: int | None = None

@@ -107,13 +107,25 @@ class Stamps:
         origin = np.array(numbers, np.int64) if origins else None
         return cls(index, lsn, commit_lsn, commit_ts, xid, seq, origin, origins)
 
+    @property
+    def origin_places(self) -> Int64s:
+        """Give `origin`, also where all changes are of this server."""
+        return np.full(len(self), -1, np.int64) if self.origin is None else self.origin
+
     def __len__(self) -> int:
         return len(self.index)
 
     def __iter__(self) -> "Iterator[Stamp]":
         """Give them one by one."""
-        origin = np.full(len(self), -1) if self.origin is None else self.origin
-        columns = (self.index, self.lsn, self.commit_lsn, self.commit_ts, self.xid, self.seq, origin)
+        columns = (
+            self.index,
+            self.lsn,
+            self.commit_lsn,
+            self.commit_ts,
+            self.xid,
+            self.seq,
+            self.origin_places,
+        )
         known = (*self.origins, None)
         for index, lsn, commit_lsn, commit_ts, xid, seq, number in zip(
             *(column.tolist() for column in columns), strict=True

@@ -37,7 +37,7 @@ from pgcdc_cli.pgoutput.message_batch import (
     tag_mask,
 )
 from pgcdc_cli.pgoutput.messages import LogicalMessage, Relation, Tag, Truncate
-from pgcdc_cli.pgoutput.relations import Describe, Tables
+from pgcdc_cli.pgoutput.relations import Describe, OriginNumber, Tables
 from pgcdc_cli.types.kernels import Int64s
 
 _SHAPES = tuple(Shape)
@@ -80,6 +80,10 @@ class Assembler:
     def select(self, selection: Selection) -> None:
         """Leave out other tables and columns; nothing may have come before."""
         self._tables.selection = selection
+
+    def number_origins(self, ask: OriginNumber) -> None:
+        """Give origins their numbers, too."""
+        self._tables.origin_number = ask
 
     @property
     def in_transaction(self) -> bool:
@@ -167,7 +171,7 @@ def _read(
         elif isinstance(message, LogicalMessage):
             found.messages.append((number, message))
         elif isinstance(message, Origin):
-            found.origins.setdefault(int(transactions.number[number]), message)
+            found.origins.setdefault(int(transactions.number[number]), tables.numbered(message))
     for unknown in np.flatnonzero(versions < 0)[:1].tolist():
         raise _unknown(buffer, int(rows[unknown]), int(oids[unknown]))
     return found._replace(kinds=versions * len(_SHAPES) + shapes)

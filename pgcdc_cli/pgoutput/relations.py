@@ -1,10 +1,12 @@
 """The tables that relation messages defined, and which of a table's versions counts by now."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 
+from pgcdc_cli.changes.origin import Origin
 from pgcdc_cli.changes.selection import EVERYTHING, Selected
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -14,12 +16,15 @@ from pgcdc_cli.types.binary import has_reader, sends_binary, text_of
 Describe = Callable[[Sequence[Relation]], list[TableSchema]]
 """Gives relation messages their catalog facts: all those of a batch at once."""
 
+OriginNumber = Callable[[str], int | None]
+"""Gives the number of an origin with this name; None where there is none."""
+
 
 class Tables:
     """The tables that relation messages defined, numbered: one number for each distinct version.
 
     With `binary` each table's types must have a binary reader. `selection` says which tables and columns are
-    wanted of those to come.
+    wanted of those to come. `origin_number`, too, asks the catalog: for the number of an origin, by its name.
     """
 
     def __init__(self, describe: Describe, *, binary: bool = False) -> None:
@@ -30,6 +35,7 @@ class Tables:
         self._current: dict[int, int] = {}
         self._selected: list[Selected | None] = []
         self.selection = EVERYTHING
+        self.origin_number: OriginNumber | None = None
 
     def __getitem__(self, number: int) -> TableSchema:
         return self._tables[number]
@@ -49,6 +55,12 @@ class Tables:
             self._selected.append(selected)
             self._numbers[relation] = len(self._tables) - 1
         self._current[relation.oid] = self._numbers[relation]
+
+    def numbered(self, origin: Origin) -> Origin:
+        """Give an origin its number, where that is asked for."""
+        if self.origin_number is None:
+            return origin
+        return replace(origin, number=self.origin_number(origin.name))
 
     def selected(self, number: int) -> Selected | None:
         """Give what is wanted of a table; None where nothing is."""

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from functools import partial
+from functools import cache, partial
 
 from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.catalog.table_facts import describe_alone
@@ -339,6 +339,8 @@ class StreamRun:
             binary=self._settings.protocol.binary,
         )
         assembler.select(self._settings.selection)
+        if self._settings.origin_numbers:
+            assembler.number_origins(cache(self._catalog.origin_number))
         policy = PreparedPolicy(
             known=self._sink.edge.prepared,
             at_prepare=self._settings.at_prepare,

@@ -67,6 +67,16 @@ def test_no_such_slot_is_none(catalog):
     assert catalog.slot("nix") is None
 
 
+def test_an_origin_has_a_number(database, catalog):
+    name = f"é west {database.name}"
+    assert catalog.origin_number(name) is None
+    [(number,)] = database.execute("SELECT pg_replication_origin_create(%s)", (name,))
+    try:
+        assert catalog.origin_number(name) == number
+    finally:
+        database.execute("SELECT pg_replication_origin_drop(%s)", (name,))
+
+
 def test_facts_are_those_a_stream_depends_on(database, catalog):
     facts = catalog.facts()
     assert facts.version // 10000 == database.server.version

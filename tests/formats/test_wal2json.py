@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from batches import UNCHANGED, Stream, change, full, key_only, stamp, table
 
+from pgcdc_cli.changes.origin import Origin
 from pgcdc_cli.changes.slice import ChangeBatch, MessageChange
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.wal2json.wal2json_format import Wal2jsonFormat
 from pgcdc_cli.formats.wal2json.wal2json_options import read_options
+from pgcdc_cli.lsn import Lsn
 
 NUMBERS = {"id": "int8", "f": "float8", "n": "numeric", "ok": "bool", "raw": "bytea", "o": "oid", "t": "text"}
 
@@ -87,6 +89,19 @@ def test_a_timestamp_is_as_the_server_prints_it():
     found = lines(Stream([replace(batch, stamps=stamps)]), include_timestamp="on", include_xids="on")
     assert [json.loads(line)["timestamp"] for line in found] == list(moments.values())
     assert [json.loads(line)["xid"] for line in found] == [7, 8, 9]
+
+
+def test_an_origin_has_the_catalog_s_number():
+    """0 is this server, null what the catalog has no more, and a message outside of transactions."""
+    batch = change(table({"id": "int4"}), "I", [0, 1, 2], [["1"], ["2"], ["3"]])
+    origins = (Origin(Lsn(0), "west", 7), Origin(Lsn(0), "gone"))
+    xid, places = np.array([771, 772, 773], np.int64), np.array([-1, 0, 1], np.int64)
+    stamps = replace(batch.stamps, xid=xid, origin=places, origins=origins)
+    messages = [MessageChange(stamp(n, xid=xid), True, "p", b"") for n, xid in ((3, 773), (4, None))]
+    messages[0] = replace(messages[0], stamp=replace(messages[0].stamp, origin=origins[0]))
+    found = lines(Stream([replace(batch, stamps=stamps)], messages=messages), include_origin="on")
+    assert [json.loads(line)["origin"] for line in found] == [0, 7, None, 7, None]
+    assert [json.loads(line)["origin"] for line in lines(Stream([batch]), include_origin="on")] == [0, 0, 0]
 
 
 def test_a_time_that_no_server_has_is_an_error_where_it_is_asked_for():

@@ -30,6 +30,7 @@ EVERYTHING = read_options(
         "include-xids": "on",
         "include-timestamp": "on",
         "include-lsn": "on",
+        "include-origin": "on",
         "include-type-oids": "on",
         "include-pk": "on",
         "include-not-null": "on",

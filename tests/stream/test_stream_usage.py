@@ -56,6 +56,13 @@ OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
             "--no-catalog: wal2json's include-types is what the catalog says",
         ),
         (
+            (
+                "--format wal2json --layout stream --no-catalog"
+                " --wal2json-option include-types=off --wal2json-option include-origin=on"
+            ),
+            "--no-catalog: wal2json's include-origin is what the catalog says",
+        ),
+        (
             "--format wal2json --layout stream --snapshot initial",
             "--snapshot: --format wal2json has no name for rows that were there before",
         ),

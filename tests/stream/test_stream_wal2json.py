@@ -250,13 +250,46 @@ def test_a_changed_default_is_printed_from_then_on(source):
     assert '"default":"7"' in after[0]
 
 
-def test_what_came_from_another_server_is_there_as_well(source):
-    source.execute("SELECT pg_replication_origin_create('west'), pg_replication_origin_session_setup('west')")
-    try:
-        compared(source, "INSERT INTO bare VALUES (1, 'from west')", **{"include-xids": "on"})
-    finally:
+@pytest.fixture
+def origins(source) -> Iterator[tuple[str, str]]:
+    """The names of two."""
+    names = (f"west {source.name}", f"east {source.name}")
+    for name in names:
+        source.execute("SELECT pg_replication_origin_create(%s)", (name,))
+    yield names
+    for name in names:
+        source.execute("SELECT pg_replication_origin_drop(%s)", (name,))
+
+
+def write_with(source: Database, origins: tuple[str, ...]) -> None:
+    """Change a few rows and many, which are streamed, as of each origin; between them, as of this server."""
+    execute(source, "INSERT INTO bare VALUES (0, 'here')")
+    for name in origins:
+        source.execute("SELECT pg_replication_origin_session_setup(%s)", (name,))
+        execute(source, TOGETHER.replace(";\n", "; "))
+        source.execute("INSERT INTO whole SELECT g, repeat('n', 40) FROM generate_series(1, 3000) g")
+        source.execute("UPDATE whole SET note = 'short'; TRUNCATE whole")
         source.execute("SELECT pg_replication_origin_session_reset()")
-        source.execute("SELECT pg_replication_origin_drop('west')")
+        execute(source, "INSERT INTO bare VALUES (1, 'between')")
+
+
+@pytest.mark.parametrize("arguments", [(), ("--proto-version", "1")], ids=" ".join)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"include-origin": "on"},
+        {"include-origin": "on", "include-xids": "on", "include-timestamp": "on", "include-lsn": "on"},
+        {"include-origin": "on", "include-xids": "on", "pretty-print": "on", "format-version": "1"},
+    ],
+    ids=" ".join,
+)
+def test_an_origin_has_its_number(source, origins, arguments, options):
+    beside = Beside(source)
+    write_with(source, origins)
+    theirs = beside.theirs(**options)
+    numbers = {number for (number,) in source.execute("SELECT roident::int FROM pg_replication_origin")}
+    assert {int(n) for line in theirs for n in re.findall(r'"origin": ?(\d+)', line)} == {0, *numbers}
+    assert beside.ran(*arguments, **options).stdout == "".join(f"{line}\n" for line in theirs)
 
 
 @pytest.mark.parametrize("two_phase", [False, True], ids=["sent at commit", "sent at prepare"])

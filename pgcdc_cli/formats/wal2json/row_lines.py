@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from pgcdc_cli.changes.origin import Origin
 from pgcdc_cli.changes.slice import ChangeBatch, FullImage, KeyImage, Stamp, Stamps, texts_of
 from pgcdc_cli.changes.table import ColumnFacts, TableColumn, TableFacts, TableSchema
 from pgcdc_cli.formats.encoded_rows import Lines, are_few
@@ -273,29 +274,33 @@ def _rows(image: Image, columns: tuple[ColumnParts, ...], count: int) -> list[li
 
 def _stamp_columns(stamps: Stamps, options: Wal2jsonOptions) -> Iterator[Fragment]:
     """Yield what, joined row by row, are n changes' stamps."""
-    if options.include_xids or options.include_timestamp:
+    if options.include_xids or options.include_timestamp or options.include_origin:
         starts = transaction_starts(stamps)
-        shared = joined(_transactions(stamps.xid[starts], stamps.commit_ts[starts], options))
+        shared = joined(_transactions(stamps, starts, options))
         yield from each_row(starts, len(stamps), shared)
     if options.include_lsn:
         yield from (b',"lsn":"', *lsn_fragments(stamps.lsn), b'"')
 
 
-def _transactions(xid: Int64s, commit_ts: Int64s, options: Wal2jsonOptions) -> Iterator[Fragment]:
+def _transactions(stamps: Stamps, starts: Int64s, options: Wal2jsonOptions) -> Iterator[Fragment]:
     """Yield what, joined row by row, is what lines of one transaction share."""
     if options.include_xids:
-        yield from (b',"xid":', integer_text(xid))
+        yield from (b',"xid":', integer_text(stamps.xid[starts]))
     if options.include_timestamp:
-        text = kernels.replace_pattern(timestamp_text(commit_ts), r"\.?0*Z$", "+00")
+        text = kernels.replace_pattern(timestamp_text(stamps.commit_ts[starts]), r"\.?0*Z$", "+00")
         yield from (b',"timestamp":"', kernels.replace_substring(text, b"T", b" "), b'"')
+    if options.include_origin:
+        numbers = kernels.binary([_number(origin) for origin in (None, *stamps.origins)])
+        yield from (b',"origin":', kernels.take(numbers, stamps.origin_places[starts] + 1))
 
 
 def _stamp_rows(stamps: Stamps, options: Wal2jsonOptions) -> Iterator[bytes]:
     """Yield the stamps of a few rows, one by one."""
-    columns = (stamps.lsn, stamps.xid, stamps.commit_ts)
-    for lsn, xid, commit_ts in zip(*(column.tolist() for column in columns), strict=True):
+    columns = (stamps.lsn, stamps.xid, stamps.commit_ts, stamps.origin_places)
+    origins = (*stamps.origins, None)
+    for lsn, xid, commit_ts, place in zip(*(column.tolist() for column in columns), strict=True):
         position = b',"lsn":"%b"' % one_lsn(lsn) if options.include_lsn else b""
-        yield _transaction(xid, commit_ts, options) + position
+        yield _transaction(xid, commit_ts, origins[place], options) + position
 
 
 def one_stamp(stamp: Stamp, options: Wal2jsonOptions) -> bytes:
@@ -306,17 +311,19 @@ def one_stamp(stamp: Stamp, options: Wal2jsonOptions) -> bytes:
 
 def one_transaction(stamp: Stamp, options: Wal2jsonOptions) -> bytes:
     """Write what all lines of a transaction share."""
-    return _transaction(stamp.xid, stamp.commit_ts, options)
+    return _transaction(stamp.xid, stamp.commit_ts, stamp.origin, options)
 
 
 @lru_cache(64)
-def _transaction(xid: int | None, commit_ts: int | None, options: Wal2jsonOptions) -> bytes:
-    members = transaction_members(xid, commit_ts, options)
+def _transaction(
+    xid: int | None, commit_ts: int | None, origin: Origin | None, options: Wal2jsonOptions
+) -> bytes:
+    members = transaction_members(xid, commit_ts, origin, options)
     return b"".join(b',"%b":%b' % member for member in members.items())
 
 
 def transaction_members(
-    xid: int | None, commit_ts: int | None, options: Wal2jsonOptions
+    xid: int | None, commit_ts: int | None, origin: Origin | None, options: Wal2jsonOptions
 ) -> dict[bytes, bytes]:
     """Give what is said of a transaction, by name."""
     members = {}
@@ -324,7 +331,16 @@ def transaction_members(
         members[b"xid"] = b"%d" % xid if xid else b"null"
     if options.include_timestamp:
         members[b"timestamp"] = _moment(commit_ts)
+    if options.include_origin:
+        members[b"origin"] = b"null" if xid is None else _number(origin)
     return members
+
+
+def _number(origin: Origin | None) -> bytes:
+    """Write an origin's number, 0 for this server; null where the catalog doesn't have it any more."""
+    if origin is None:
+        return b"0"
+    return b"null" if origin.number is None else b"%d" % origin.number
 
 
 def _moment(commit_ts: int | None) -> bytes:

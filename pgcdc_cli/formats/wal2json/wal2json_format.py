@@ -352,7 +352,8 @@ def _object_edge(event: TransactionBoundary, options: Wal2jsonOptions) -> bytes:
     """Begin or end a transaction's object; where it ends is known at its end."""
     blanks, stamp = Blanks.of(options), event.stamp
     if event.kind == "B":
-        members = transaction_members(stamp.xid, stamp.commit_ts, options) | {b"change": b"["}
+        members = transaction_members(stamp.xid, stamp.commit_ts, stamp.origin, options)
+        members[b"change"] = b"["
         return b"{" + blanks.line + blanks.members(1, members) + line_end(options)
     end = line_before(options) + blanks.tab + b"]"
     if options.include_lsn:

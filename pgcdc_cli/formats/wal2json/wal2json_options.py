@@ -37,6 +37,7 @@ class Wal2jsonOptions:
     include_transaction: bool = True
     include_xids: bool = False
     include_timestamp: bool = False
+    include_origin: bool = False
     include_lsn: bool = False
     include_schemas: bool = True
     include_types: bool = True
@@ -69,6 +70,7 @@ class Wal2jsonOptions:
             "include-not-null": self.include_not_null,
             "include-default": self.include_default,
             "include-column-positions": self.include_column_positions,
+            "include-origin": self.include_origin,
         }
         return next((name for name, wanted in asked.items() if wanted), None)
 
@@ -231,6 +233,7 @@ _OPTIONS = {
     "include-transaction": _flag("Begins and commits, as B and C; default true."),
     "include-xids": _flag("The transaction's number, as xid."),
     "include-timestamp": _flag("When it committed, in UTC, as timestamp."),
+    "include-origin": _flag("The number of the origin that it came from, as origin; 0 for this server."),
     "include-lsn": _flag("Positions, as lsn; where the next transaction may begin, as nextlsn of C."),
     "include-schemas": _flag("The table's schema; default true."),
     "include-types": _flag("The type of a column, as declared; default true."),
@@ -246,7 +249,6 @@ _OPTIONS = {
     "add-msg-prefixes": _Option("Only messages with these prefixes.", _some, _PREFIX_LIST),
     "filter-msg-prefixes": _Option("No messages with these prefixes.", _list, _PREFIX_LIST),
     "actions": _Option("Only insert, update, delete, truncate.", _actions, f"a list of {', '.join(ACTIONS)}"),
-    "include-origin": _fixed("the plugin prints an origin's number, and the server sends pgcdc its name"),
     "filter-origins": _Option(
         "Only empty.",
         _list,
