@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pgcdc_cli.changes.origin import Origin
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Booleans, Int64s
 
 Operation = Literal["I", "U", "D", "R"]
@@ -47,6 +48,15 @@ class FewColumns(Sequence[Any]):
         return None if texts is None else pa.array(texts, _BINARY)
 
 
+def _columns_where(columns: Sequence[pa.BinaryArray | None], kept: Booleans) -> Sequence[Any]:
+    numbers = np.flatnonzero(kept)
+    if isinstance(columns, FewColumns):
+        return FewColumns(
+            [None if texts is None else [texts[number] for number in numbers] for texts in columns.texts]
+        )
+    return tuple(None if column is None else kernels.take(column, numbers) for column in columns)
+
+
 def texts_of(columns: Sequence[pa.BinaryArray | None], index: int) -> ColumnTexts | None:
     """Give a column's values one by one; None for one that is left out."""
     if isinstance(columns, FewColumns):
@@ -71,12 +81,19 @@ class FullImage:
         """Whether there is a value that the server did not send."""
         return any(mask is not None and bool(mask.any()) for mask in self.unchanged)
 
+    def where(self, kept: Booleans) -> "FullImage":
+        unchanged = tuple(None if mask is None else mask[kept] for mask in self.unchanged)
+        return FullImage(_columns_where(self.columns, kept), unchanged)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyImage:
     """Replica identity only: `columns[i]` is None for a column outside of it."""
 
     columns: Sequence[pa.BinaryArray | None]
+
+    def where(self, kept: Booleans) -> "KeyImage":
+        return KeyImage(_columns_where(self.columns, kept))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,6 +123,19 @@ class Stamps:
         index, lsn, commit_lsn, commit_ts, xid, seq = np.array(rows, np.int64).reshape(-1, 6).T
         origin = np.array(numbers, np.int64) if origins else None
         return cls(index, lsn, commit_lsn, commit_ts, xid, seq, origin, origins)
+
+    def where(self, kept: Booleans) -> "Stamps":
+        """Give those of the changes that are kept."""
+        return replace(
+            self,
+            index=self.index[kept],
+            lsn=self.lsn[kept],
+            commit_lsn=self.commit_lsn[kept],
+            commit_ts=self.commit_ts[kept],
+            xid=self.xid[kept],
+            seq=self.seq[kept],
+            origin=None if self.origin is None else self.origin[kept],
+        )
 
     @property
     def origin_places(self) -> Int64s:
@@ -167,6 +197,12 @@ class ChangeBatch:
     def lacks_any(self) -> bool:
         """Whether there are rows with values that the server did not send."""
         return self.new is not None and self.new.lacks_any
+
+    def where(self, kept: Booleans) -> "ChangeBatch":
+        """Give the rows that are kept."""
+        new = None if self.new is None else self.new.where(kept)
+        old = None if self.old is None else self.old.where(kept)
+        return replace(self, stamps=self.stamps.where(kept), new=new, old=old)
 
     def __len__(self) -> int:
         return len(self.stamps)
@@ -236,6 +272,10 @@ class Boundaries:
         stamps = Stamps.of([boundary.stamp for boundary in boundaries])
         kinds = np.array([boundary.kind for boundary in boundaries], np.str_)
         return cls(kinds, stamps, boundaries[0].gid if boundaries else None)
+
+    def where(self, kept: Booleans) -> "Boundaries":
+        """Give those that are kept."""
+        return Boundaries(self.kinds[kept], self.stamps.where(kept), self.gid)
 
     def __len__(self) -> int:
         return len(self.kinds)

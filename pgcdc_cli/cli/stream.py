@@ -194,7 +194,7 @@ def stream(  # noqa: PLR0913 - a command's options
         accept_gap=accept_gap,
         accept_publications=accept_publications,
         use_catalog=not no_catalog,
-        origin_numbers=target.wal2json is not None and target.wal2json.include_origin,
+        origin_numbers=target.wal2json is not None and target.wal2json.wants_origin_numbers,
         snapshot=snapshot_plan(snapshot, workers),
         peek=looks,
         peeking=None if peek else partial(_say_nothing_is_taken, source.slot),

@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from queue import Full, Queue
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import psycopg
@@ -27,9 +27,7 @@ import pyarrow as pa
 from pgcdc_cli.changes.slice import (
     ChangeBatch,
     Edge,
-    FewColumns,
     FullImage,
-    KeyImage,
     Slice,
     SnapshotPosition,
     Stamps,
@@ -44,14 +42,11 @@ from pgcdc_cli.replication.copy_out import TICK
 from pgcdc_cli.replication.session import server_failure
 from pgcdc_cli.stream.snapshot_session import Columns, SnapshotSession
 from pgcdc_cli.stream.snapshot_tables import SnapshotTable, TablePart
-from pgcdc_cli.types import kernels
 from pgcdc_cli.types.database_text import STRICT, DatabaseText
-from pgcdc_cli.types.kernels import Booleans
 
 log = logging.getLogger("pgcdc")
 
 Item = TypeVar("Item")
-ImageT = TypeVar("ImageT", FullImage, FullImage | KeyImage)
 
 _NO_SLOT_HINT = "raise max_replication_slots, or drop a slot that nobody reads: pgcdc slot list"
 
@@ -287,43 +282,7 @@ class TableStarts:
         if start is None:
             return batch
         kept = batch.stamps.commit_lsn >= start
-        return batch if kept.all() else _rows(batch, kept)
-
-
-def _rows(batch: ChangeBatch, kept: Booleans) -> ChangeBatch:
-    new = None if batch.new is None else _image(batch.new, kept)
-    old = None if batch.old is None else _image(batch.old, kept)
-    return replace(batch, stamps=_stamps(batch.stamps, kept), new=new, old=old)
-
-
-def _stamps(stamps: Stamps, kept: Booleans) -> Stamps:
-    return replace(
-        stamps,
-        index=stamps.index[kept],
-        lsn=stamps.lsn[kept],
-        commit_lsn=stamps.commit_lsn[kept],
-        commit_ts=stamps.commit_ts[kept],
-        xid=stamps.xid[kept],
-        seq=stamps.seq[kept],
-        origin=None if stamps.origin is None else stamps.origin[kept],
-    )
-
-
-def _image(image: ImageT, kept: Booleans) -> ImageT:
-    columns = _columns(image.columns, kept)
-    if isinstance(image, FullImage):
-        unchanged = tuple(None if mask is None else mask[kept] for mask in image.unchanged)
-        return FullImage(columns, unchanged)
-    return KeyImage(columns)
-
-
-def _columns(columns: Sequence[pa.BinaryArray | None], kept: Booleans) -> Sequence[Any]:
-    numbers = np.flatnonzero(kept)
-    if isinstance(columns, FewColumns):
-        return FewColumns(
-            [None if texts is None else [texts[number] for number in numbers] for texts in columns.texts]
-        )
-    return tuple(None if column is None else kernels.take(column, numbers) for column in columns)
+        return batch if kept.all() else batch.where(kept)
 
 
 _AHEAD = 4

@@ -8,7 +8,7 @@ import pytest
 from batches import UNCHANGED, Stream, change, full, key_only, stamp, table
 
 from pgcdc_cli.changes.origin import Origin
-from pgcdc_cli.changes.slice import ChangeBatch, MessageChange
+from pgcdc_cli.changes.slice import ChangeBatch, MessageChange, TransactionBoundary, TruncateChange
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.wal2json.wal2json_format import Wal2jsonFormat
@@ -102,6 +102,36 @@ def test_an_origin_has_the_catalog_s_number():
     found = lines(Stream([replace(batch, stamps=stamps)], messages=messages), include_origin="on")
     assert [json.loads(line)["origin"] for line in found] == [0, 7, None, 7, None]
     assert [json.loads(line)["origin"] for line in lines(Stream([batch]), include_origin="on")] == [0, 0, 0]
+
+
+def test_transactions_of_some_origins_are_left_out():
+    described = table({"id": "int4", "a": "text", "b": "text"})
+    rows = [["1", UNCHANGED, "x"], ["2", "y", None], ["3", UNCHANGED, "z"], ["4", "v", "w"]]
+    batch = change(described, "U", [0, 1, 2, 3], rows, key_only(rows, described))
+    origins = (Origin(Lsn(0), "west", 7), Origin(Lsn(0), "east", 8), Origin(Lsn(0), "gone"))
+    xid, places = np.arange(771, 775), np.array([-1, 0, 1, 2], np.int64)
+    stamps = replace(batch.stamps, xid=xid, origin=places, origins=origins)
+    west, own = replace(stamp(4), origin=origins[0]), stamp(5)
+    stream = Stream(
+        [replace(batch, stamps=stamps)],
+        [TruncateChange(described, at, cascade=False, restart_identity=False) for at in (west, own)],
+        [MessageChange(replace(at, index=at.index + 2), True, "p", b"") for at in (west, own)],
+        [TransactionBoundary("B", replace(at, index=at.index + 4)) for at in (west, own)],
+    )
+    found = [json.loads(line) for line in lines(stream, filter_origins="7, 9", include_origin="on")]
+    assert [(line["action"], line["origin"]) for line in found] == [
+        ("U", 0), ("U", 8), ("U", None), ("T", 0), ("M", 0), ("B", 0),
+    ]  # fmt: skip
+    assert [values(json.dumps(line)) for line in found[:3]] == [
+        {"id": 1, "b": "x"},
+        {"id": 3, "b": "z"},
+        {"id": 4, "a": "v", "b": "w"},
+    ]
+    assert (
+        not Wal2jsonFormat("stream", options=read_options({"filter-origins": "7"}))
+        .encode(Stream(marks=[TransactionBoundary("B", west)]).slice())
+        .pieces
+    )
 
 
 def test_a_time_that_no_server_has_is_an_error_where_it_is_asked_for():

@@ -88,7 +88,7 @@ def test_what_is_filtered_is_not_added_again():
         ("add-tables", "orders", '"orders" is not a list of tables', None),
         ("add-tables", "a.b,,c.d", '"a.b,,c.d" is not a list of tables', None),
         ("filter-msg-prefixes", "a b", '"a b" is not a list of prefixes', None),
-        ("filter-origins", "1,2", "not its number", "--origin none"),
+        ("filter-origins", "1,west", '"1,west" is not a list of numbers', None),
         ("pretty-print", "on", "format version 2 doesn't look at it", "format-version=1"),
         ("include-typmod", "off", "format version 2 doesn't look at it", "format-version=1"),
         ("write-in-chunks", "on", "format version 2 doesn't look at it", "format-version=2"),

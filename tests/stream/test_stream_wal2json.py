@@ -261,6 +261,9 @@ def origins(source) -> Iterator[tuple[str, str]]:
         source.execute("SELECT pg_replication_origin_drop(%s)", (name,))
 
 
+OUTSIDE = '"transactional":false'
+
+
 def write_with(source: Database, origins: tuple[str, ...]) -> None:
     """Change a few rows and many, which are streamed, as of each origin; between them, as of this server."""
     execute(source, "INSERT INTO bare VALUES (0, 'here')")
@@ -290,6 +293,20 @@ def test_an_origin_has_its_number(source, origins, arguments, options):
     numbers = {number for (number,) in source.execute("SELECT roident::int FROM pg_replication_origin")}
     assert {int(n) for line in theirs for n in re.findall(r'"origin": ?(\d+)', line)} == {0, *numbers}
     assert beside.ran(*arguments, **options).stdout == "".join(f"{line}\n" for line in theirs)
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+@pytest.mark.parametrize("streaming", ["on", "off"])
+def test_transactions_of_origins_are_left_out(source, origins, version, streaming):
+    """Messages outside of transactions stay: pgoutput doesn't tell their origin."""
+    beside = Beside(source)
+    write_with(source, origins)
+    query = "SELECT roident::int FROM pg_replication_origin WHERE roname = %s"
+    [(west,)] = source.execute(query, (origins[0],))
+    options = {"format-version": version, "filter-origins": f"{west},65000", "include-xids": "on"}
+    ours, theirs = beside.ours("--streaming", streaming, **options), beside.theirs(**options)
+    assert [line for line in ours if OUTSIDE not in line] == [line for line in theirs if OUTSIDE not in line]
+    assert sum(OUTSIDE in line for line in ours) == len(origins)
 
 
 @pytest.mark.parametrize("two_phase", [False, True], ids=["sent at commit", "sent at prepare"])

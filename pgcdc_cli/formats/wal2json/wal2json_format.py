@@ -21,6 +21,7 @@ from pgcdc_cli.changes.slice import (
     KeyImage,
     MessageChange,
     Slice,
+    Stamp,
     Stamps,
     TransactionBoundary,
     TruncateChange,
@@ -308,6 +309,8 @@ class Wal2jsonFormat:
 
 
 def _wanted(slice_: Slice, options: Wal2jsonOptions) -> Slice:
+    if options.filter_origins:
+        slice_ = _without_origins(slice_, frozenset(options.filter_origins))
     changes = (one for one in slice_.changes if len(one) and one.operation in options.actions)
     truncates = slice_.truncates if "T" in options.actions else ()
     return replace(
@@ -315,6 +318,27 @@ def _wanted(slice_: Slice, options: Wal2jsonOptions) -> Slice:
         changes=tuple(one for one in changes if options.wants_table(one.table)),
         truncates=tuple(one for one in truncates if options.wants_table(one.table)),
         messages=tuple(one for one in slice_.messages if options.wants_message(one.prefix)),
+    )
+
+
+def _without_origins(slice_: Slice, numbers: frozenset[int]) -> Slice:
+    """Leave out transactions of these origins, with their begins and commits."""
+
+    def kept(stamps: Stamps) -> Booleans:
+        # The last one is this server.
+        ours = [origin.number not in numbers for origin in stamps.origins] + [True]
+        return np.array(ours, np.bool_)[stamps.origin_places]
+
+    def is_kept(stamp: Stamp) -> bool:
+        return stamp.origin is None or stamp.origin.number not in numbers
+
+    boundaries = (some.where(kept(some.stamps)) for some in slice_.boundaries)
+    return replace(
+        slice_,
+        changes=tuple(batch.where(kept(batch.stamps)) for batch in slice_.changes),
+        truncates=tuple(one for one in slice_.truncates if is_kept(one.stamp)),
+        messages=tuple(one for one in slice_.messages if is_kept(one.stamp)),
+        boundaries=tuple(some for some in boundaries if len(some)),
     )
 
 

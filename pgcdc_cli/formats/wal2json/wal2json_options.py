@@ -38,6 +38,7 @@ class Wal2jsonOptions:
     include_xids: bool = False
     include_timestamp: bool = False
     include_origin: bool = False
+    filter_origins: tuple[int, ...] = ()
     include_lsn: bool = False
     include_schemas: bool = True
     include_types: bool = True
@@ -62,6 +63,10 @@ class Wal2jsonOptions:
         return self.include_transaction or self.format_version == 1
 
     @property
+    def wants_origin_numbers(self) -> bool:
+        return self.include_origin or bool(self.filter_origins)
+
+    @property
     def from_catalog(self) -> str | None:
         """Name an option that holds what only the catalog knows; None for none of them."""
         asked = {
@@ -71,6 +76,7 @@ class Wal2jsonOptions:
             "include-default": self.include_default,
             "include-column-positions": self.include_column_positions,
             "include-origin": self.include_origin,
+            "filter-origins": bool(self.filter_origins),
         }
         return next((name for name, wanted in asked.items() if wanted), None)
 
@@ -106,7 +112,7 @@ def read_options(given: Mapping[str, str]) -> Wal2jsonOptions:
             values[name.replace("-", "_")] = value
         elif value != option.default:
             message = f'could not use wal2json\'s option "{name}": {option.refused}'
-            raise PgcdcError(ErrorKind.USAGE, message, hint=option.hint)
+            raise PgcdcError(ErrorKind.USAGE, message)
     options = Wal2jsonOptions(**values)
     _check_version(options, said="format-version" in given)
     return options
@@ -195,6 +201,10 @@ def _some(text: str) -> tuple[str, ...] | None:
     return _list(text) or None
 
 
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, _list(text)))
+
+
 def _actions(text: str) -> frozenset[str]:
     try:
         return frozenset(ACTIONS[name] for name in _list(text))
@@ -210,15 +220,10 @@ class _Option(NamedTuple):
     what: str
     default: Any = None
     refused: str | None = None
-    hint: str | None = None
 
 
 def _flag(doc: str) -> _Option:
     return _Option(doc, _boolean, "true or false")
-
-
-def _fixed(reason: str) -> _Option:
-    return _Option(f"Only false: {reason}.", _boolean, "true or false", default=False, refused=reason)
 
 
 _TABLE_LIST = "a list of tables, such as public.orders,shop.*"
@@ -249,15 +254,14 @@ _OPTIONS = {
     "add-msg-prefixes": _Option("Only messages with these prefixes.", _some, _PREFIX_LIST),
     "filter-msg-prefixes": _Option("No messages with these prefixes.", _list, _PREFIX_LIST),
     "actions": _Option("Only insert, update, delete, truncate.", _actions, f"a list of {', '.join(ACTIONS)}"),
-    "filter-origins": _Option(
-        "Only empty.",
-        _list,
-        "a list of numbers",
-        (),
-        "the server sends an origin's name, not its number",
-        "--origin none leaves out all that other servers sent",
+    "filter-origins": _Option("No transactions of these origins.", _numbers, "a list of numbers"),
+    "include-domain-data-type": _Option(
+        "Only false: a domain is named by its own name.",
+        _boolean,
+        "true or false",
+        default=False,
+        refused="a domain is named by its own name",
     ),
-    "include-domain-data-type": _fixed("a domain is named by its own name"),
     "write-in-chunks": _flag("With format-version 1, a line for each change, and the commas in between."),
     "pretty-print": _flag("With format-version 1, a line for each member, indented by tabs."),
 }
