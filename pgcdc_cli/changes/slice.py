@@ -82,6 +82,7 @@ class FullImage:
         return any(mask is not None and bool(mask.any()) for mask in self.unchanged)
 
     def where(self, kept: Booleans) -> "FullImage":
+        """Give the rows that are kept."""
         unchanged = tuple(None if mask is None else mask[kept] for mask in self.unchanged)
         return FullImage(_columns_where(self.columns, kept), unchanged)
 
@@ -93,6 +94,7 @@ class KeyImage:
     columns: Sequence[pa.BinaryArray | None]
 
     def where(self, kept: Booleans) -> "KeyImage":
+        """Give the rows that are kept."""
         return KeyImage(_columns_where(self.columns, kept))
 
 

@@ -61,10 +61,9 @@ class StreamSettings:
     `at_prepare` gives out prepared transactions at their PREPARE; `keeps_prepared` says
     that they can be dealt with at all. `peek` reads a temporary copy of the slot, so that nothing is taken;
     `peeking` is called when the copy is there. `invalid_text` says what becomes of bytes that are no text;
-    None leaves it to the format. `origin_numbers` asks the catalog for the numbers of origins, too.
-    `selection` are the tables and columns that are wanted, `resnapshot` the
-    tables that are read again while they are streamed. With `for_ever` a connection that was lost is tried
-    again however long that takes.
+    None leaves it to the format. `origin_numbers` asks the catalog for those of replication origins.
+    `selection` are the tables and columns that are wanted, `resnapshot` the tables that are read again while
+    they are streamed. With `for_ever` a connection that was lost is tried again however long that takes.
     """
 
     conninfo: str
