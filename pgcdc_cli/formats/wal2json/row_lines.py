@@ -296,11 +296,12 @@ def _transactions(stamps: Stamps, starts: Int64s, options: Wal2jsonOptions) -> I
 
 def _stamp_rows(stamps: Stamps, options: Wal2jsonOptions) -> Iterator[bytes]:
     """Yield the stamps of a few rows, one by one."""
-    columns = (stamps.lsn, stamps.xid, stamps.commit_ts, stamps.origin_places)
-    origins = (*stamps.origins, None)
-    for lsn, xid, commit_ts, place in zip(*(column.tolist() for column in columns), strict=True):
+    columns = (stamps.lsn, stamps.xid, stamps.commit_ts)
+    known = (*stamps.origins, None)
+    origins = [None] * len(stamps) if stamps.origin is None else [known[place] for place in stamps.origin]
+    for lsn, xid, commit_ts, origin in zip(*(one.tolist() for one in columns), origins, strict=True):
         position = b',"lsn":"%b"' % one_lsn(lsn) if options.include_lsn else b""
-        yield _transaction(xid, commit_ts, origins[place], options) + position
+        yield _transaction(xid, commit_ts, origin, options) + position
 
 
 def one_stamp(stamp: Stamp, options: Wal2jsonOptions) -> bytes:
