@@ -24,7 +24,7 @@ IMPORTED_LATE = (
     "pgcdc_cli.sinks.file_sink",
     "pgcdc_cli.formats.jsonl",
     "pgcdc_cli.formats.arrow",
-    "pgcdc_cli.formats.debezium.format",
+    "pgcdc_cli.formats.debezium.debezium_format",
 )
 ERRORS = 2
 

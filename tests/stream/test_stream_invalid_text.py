@@ -324,7 +324,7 @@ def test_slot_peek_shows_names_and_values_that_are_no_text(encoded):
     shown = subprocess.run(peek, capture_output=True, text=True, timeout=60, check=False)
     assert shown.returncode == 0, shown.stderr
     assert shown.stderr.endswith(" has text that is invalid: --invalid-text escape applies\n")
-    assert "public.t\\xff" in shown.stdout
+    assert 'public."t\\xff"' in shown.stdout
     assert "b\\xff" in shown.stdout
     assert "value\\xfe" in shown.stdout
 
