@@ -24,8 +24,7 @@ GROWTH = """Time and processor time are ratios as above, from runs of
     python tests/benchmarks/growth.py --json FILE
 
 Along tables and along columns the number of values stays the same. What is the same for few rows as for many
-is the start, which a ratio of few rows shows. A batch costs a tenth to a fifth of a millisecond for each
-table in it. Rows of many columns are long: time goes with the values, not with the rows.
+is the start, which a ratio of few rows shows.
 """
 WALSENDERS = """From runs of
 

@@ -3,7 +3,7 @@
 Version 1's object may be as large as its transaction, so it is written as it comes: `Commas` knows whether a
 change is the first of its transaction.
 
-The reference is wal2json 2.6 in a session of the same role, with UTC. What differs, and
+The reference is wal2json 2.5 in a session of the same role, with UTC. What differs, and
 why, is in `docs/coming-from-wal2json.md`.
 """
 
