@@ -12,7 +12,14 @@ from typing import Any, Literal
 import psycopg
 
 from pgcdc_cli.catalog.server import Session
-from pgcdc_cli.changes.table import ColumnFacts, ReplicaIdentity, TableColumn, TableFacts, TableSchema
+from pgcdc_cli.changes.table import (
+    BaseType,
+    ColumnFacts,
+    ReplicaIdentity,
+    TableColumn,
+    TableFacts,
+    TableSchema,
+)
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.pgoutput.messages import Relation, RelationColumn
 from pgcdc_cli.types.database_text import DatabaseText
@@ -31,7 +38,10 @@ SELECT ARRAY(SELECT format_type(t, m) FROM unnest(sent.types, sent.typmods)
                                          a.attnum, a.attnotnull,
                                          CASE t.typdelim WHEN ',' THEN (a.attmissingval::text::text[])[1]
                                               ELSE btrim(a.attmissingval::text, '{}') END,
-                                         t.typdefault, t.typname))
+                                         t.typdefault, t.typname,
+                                         (SELECT json_build_array(b.oid::bigint,
+                                                                  format_type(b.oid, t.typtypmod), b.typname)
+                                          FROM pg_type b WHERE b.oid = t.typbasetype)))
         FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
         LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
         WHERE a.attrelid = sent.oid AND a.attnum > 0 AND NOT a.attisdropped),
@@ -228,10 +238,20 @@ def _facts(
     indexes = {is_primary: tuple(columns) for is_primary, columns in reversed(unique)}
     columns = {}
     for column in relation.columns:
-        _, _, default, position, not_null, *of_old = present.get((column.name, column.type_oid), [None] * 8)
+        _, _, default, position, not_null, missing, type_default, type_name, base = present.get(
+            (column.name, column.type_oid), [None] * 9
+        )
         labels = _labels(types, column.type_oid)
         columns[column.name] = ColumnFacts(
-            default, labels, position, not_null, column.name in primary, *of_old
+            default,
+            labels,
+            position,
+            not_null,
+            column.name in primary,
+            missing,
+            type_default,
+            type_name,
+            None if base is None else BaseType(*base),
         )
     return TableFacts(indexes.get(True), indexes.get(False), columns)
 

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from pgcdc_cli.types.pg_type import PgType
 
@@ -77,6 +77,17 @@ class TableColumn:
         )
 
 
+class BaseType(NamedTuple):
+    """What a domain is over, another domain maybe: `pg_type.typbasetype`.
+
+    `declared` is it with the domain's modifiers, as `format_type` prints it; `name` is its `typname`.
+    """
+
+    oid: int
+    declared: str
+    name: str
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnFacts:
     """What the catalog says of a column beyond its type.
@@ -86,7 +97,7 @@ class ColumnFacts:
     itself, not its domain, forbids NULL; None where there is no such column any more. `missing` is the text
     of what rows have that were there before the column was added, and not written since. `type_default` is
     the default of its type, a domain, which a column without one of its own has; `type_name` is the
-    `pg_type.typname` of its type, as declared.
+    `pg_type.typname` of its type, as declared; `base` is the type that a domain is over.
     """
 
     default: str | None = None
@@ -97,6 +108,7 @@ class ColumnFacts:
     missing: str | None = None
     type_default: str | None = None
     type_name: str | None = None
+    base: BaseType | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +141,7 @@ class TableFacts:
                     "missing": facts.missing,
                     "type_default": facts.type_default,
                     "type_name": facts.type_name,
+                    "base": None if facts.base is None else list(facts.base),
                 }
                 for name, facts in self.columns.items()
             },
@@ -148,6 +161,7 @@ class TableFacts:
                 facts.get("missing"),
                 facts.get("type_default"),
                 facts.get("type_name"),
+                BaseType(*facts["base"]) if facts.get("base") else None,
             )
             for name, facts in data["columns"].items()
         }

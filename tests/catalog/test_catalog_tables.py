@@ -81,6 +81,13 @@ def test_domains_resolve_to_their_base_with_its_typmod(database, catalog):
         "_price",
         "money2",
     ]
+    money2 = table.columns[3].type_oid
+    assert [facts.base for facts in table.facts.columns.values()] == [
+        (money2, "money2", "money2"),
+        (1015, "character varying(5)[]", "_varchar"),
+        None,
+        (1700, "numeric(10,2)", "numeric"),
+    ]
     assert TableFacts.from_json(table.facts.to_json()) == table.facts
 
 

@@ -92,7 +92,6 @@ def test_what_is_filtered_is_not_added_again():
         ("pretty-print", "on", "format version 2 doesn't look at it", "format-version=1"),
         ("include-typmod", "off", "format version 2 doesn't look at it", "format-version=1"),
         ("write-in-chunks", "on", "format version 2 doesn't look at it", "format-version=2"),
-        ("include-domain-data-type", "on", "a domain is named by its own name", None),
     ],
 )
 def test_what_cannot_be_had_is_refused_in_one_line(name, value, message, hint):
@@ -112,11 +111,6 @@ def test_what_version_2_does_not_look_at_is_taken_where_the_version_is_given(nam
     for version in ("1", "2"):
         changed = read_options({"format-version": version, name: value}).changed
         assert f"wal2json.{name.replace('-', '_')}" in changed
-
-
-def test_version_1_has_no_primary_key():
-    with pytest.raises(PgcdcError, match=r"include-pk.*only format version 2"):
-        read_options({"format-version": "1", "include-pk": "on"})
 
 
 def test_a_checkpoint_names_what_is_not_as_by_default():

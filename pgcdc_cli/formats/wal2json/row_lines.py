@@ -69,7 +69,7 @@ def _parts(table: TableSchema, facts: TableFacts | None, options: Wal2jsonOption
     known = {} if facts is None else facts.columns
     pairs = [(column, known.get(column.name, ColumnFacts())) for column in table.columns]
     columns = tuple(_column(column, facts, options) for column, facts in pairs)
-    pk = b",".join(_described(column, options) + b"}" for column, facts in pairs if facts.in_primary_key)
+    pk = b",".join(_described(*pair, options) + b"}" for pair in pairs if pair[1].in_primary_key)
     return TableParts(name_of(table, options), columns, b',"pk":[%b]' % pk if options.include_pk else b"")
 
 
@@ -80,7 +80,7 @@ def name_of(table: TableSchema, options: Wal2jsonOptions) -> bytes:
 
 
 def _column(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -> ColumnParts:
-    kind = kind_of(column, numbers_as_strings=options.numeric_data_types_as_string)
+    kind = kind_of(column.type_oid, numbers_as_strings=options.numeric_data_types_as_string)
     tail = b""
     if options.include_not_null:
         optional = None if facts.not_null is None else not facts.not_null
@@ -89,22 +89,23 @@ def _column(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -
         tail += b',"position":' + (b"null" if facts.position is None else b"%d" % facts.position)
     if options.include_default:
         tail += b',"default":' + (b"null" if facts.default is None else quote(facts.default))
-    return ColumnParts(_described(column, options) + b',"value":', tail + b"}", kind)
+    return ColumnParts(_described(column, facts, options) + b',"value":', tail + b"}", kind)
 
 
-def _described(column: TableColumn, options: Wal2jsonOptions) -> bytes:
+def _described(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -> bytes:
     """Begin a column's object."""
-    type_ = b',"type":' + quote(type_name(column)) if options.include_types else b""
+    base = facts.base if options.include_domain_data_type else None
+    name = type_name(column.declared if base is None else base.declared)
+    type_ = b',"type":' + quote(name) if options.include_types else b""
     oid = b',"typeoid":%d' % column.type_oid if options.include_type_oids else b""
     return b'{"name":' + quote(column.name) + type_ + oid
 
 
-def type_name(column: TableColumn) -> str:
-    """Name the type as declared, without the quotes around a name."""
-    name = column.declared
-    if len(name) > 1 and name[0] == name[-1] == '"' and '"."' not in name:
-        return name[1:-1].replace('""', '"')
-    return name
+def type_name(declared: str) -> str:
+    """Take the quotes from around a type's name."""
+    if len(declared) > 1 and declared[0] == declared[-1] == '"' and '"."' not in declared:
+        return declared[1:-1].replace('""', '"')
+    return declared
 
 
 _BY_NAME: dict[str, Kind] = {
@@ -123,9 +124,9 @@ _KINDS = {oid: _BY_NAME[name] for name, _, oid, _ in TYPES if name in _BY_NAME}
 _HEX_PREFIX = len("\\x")
 
 
-def kind_of(column: TableColumn, *, numbers_as_strings: bool) -> Kind:
-    """Say how a column's values are printed."""
-    kind = _KINDS.get(column.type_oid, "string")
+def kind_of(type_oid: int, *, numbers_as_strings: bool) -> Kind:
+    """Say how values of a type are printed."""
+    kind = _KINDS.get(type_oid, "string")
     return "string" if numbers_as_strings and kind == "number" else kind
 
 

@@ -130,6 +130,9 @@ def _objects(batch: ChangeBatch, options: Wal2jsonOptions, firsts: Int64s) -> It
     if batch.new is not None:
         yield b"," + blanks.line
         yield from _arrays(batch.new, columns, batch, options)
+    key = [column for column in columns if column.in_primary_key] if options.include_pk else []
+    if key:
+        yield b"," + blanks.line + blanks.key(3, b"pk") + _primary_key(key, options)
     identity = identity_of(batch)
     if identity is not None:
         yield b"," + blanks.line + blanks.key(3, b"oldkeys") + b"{" + blanks.line
@@ -148,11 +151,23 @@ def line_end(options: Wal2jsonOptions) -> bytes:
     return b"\n" if options.write_in_chunks else b""
 
 
+def _primary_key(columns: Sequence["_Column"], options: Wal2jsonOptions) -> bytes:
+    blanks = Blanks.of(options)
+    comma = b"," + blanks.space
+    types = (column.said[b"types"] for column in columns if options.include_types)
+    members = {
+        b"pknames": b"[" + comma.join(column.said[b"names"] for column in columns) + b"]",
+        b"pktypes": b"[" + comma.join(types) + b"]",
+    }
+    return b"{" + blanks.line + blanks.members(4, members) + blanks.line + blanks.tab * 3 + b"}"
+
+
 class _Column(NamedTuple):
     """What is said of a column, by the end of the array's name."""
 
     said: dict[bytes, bytes]
     kind: Kind
+    in_primary_key: bool
 
 
 @lru_cache(4096)
@@ -163,15 +178,19 @@ def _columns(table: TableSchema, facts: TableFacts | None, options: Wal2jsonOpti
 
 def _column(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -> _Column:
     optional = None if facts.not_null is None else not facts.not_null
+    base = facts.base if options.include_domain_data_type else None
+    # The plugin looks for a domain's base where it names types; from there on it is the column's type.
+    type_oid = base.oid if base is not None and options.include_types else column.type_oid
     said = {
         b"names": quote(column.name),
         b"types": quote(_type(column, facts, options)),
-        b"typeoids": b"%d" % column.type_oid,
+        b"typeoids": b"%d" % type_oid,
         b"positions": b"null" if facts.position is None else b"%d" % facts.position,
         b"optionals": _BOOLEANS[optional],
         b"defaults": b"null" if facts.default is None else quote(facts.default),
     }
-    return _Column(said, kind_of(column, numbers_as_strings=options.numeric_data_types_as_string))
+    kind = kind_of(type_oid, numbers_as_strings=options.numeric_data_types_as_string)
+    return _Column(said, kind, facts.in_primary_key)
 
 
 def _asked(options: Wal2jsonOptions, *, keys: bool) -> list[bytes]:
@@ -189,8 +208,9 @@ def _asked(options: Wal2jsonOptions, *, keys: bool) -> list[bytes]:
 
 def _type(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -> str:
     """Name a type; without its modifiers by the catalog's name, as long as the column is there."""
-    plain = None if options.include_typmod else facts.type_name
-    return plain or type_name(column)
+    base = facts.base if options.include_domain_data_type else None
+    declared, plain = (column.declared, facts.type_name) if base is None else (base.declared, base.name)
+    return (None if options.include_typmod else plain) or type_name(declared)
 
 
 def _arrays(

@@ -1,7 +1,4 @@
-"""The plugin's options, by their own names and with its defaults, but for `format-version`: that is 2 here.
-
-What can't be honoured is refused unless it says what holds anyway.
-"""
+"""The plugin's options, by their own names and with its defaults; `format-version` alone is 2 here."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -43,6 +40,7 @@ class Wal2jsonOptions:
     include_schemas: bool = True
     include_types: bool = True
     include_typmod: bool = True
+    include_domain_data_type: bool = False
     include_type_oids: bool = False
     include_pk: bool = False
     include_not_null: bool = False
@@ -101,18 +99,13 @@ class Wal2jsonOptions:
 
 
 def read_options(given: Mapping[str, str]) -> Wal2jsonOptions:
-    """Read options by the plugin's names; a USAGE error for an unknown name, a wrong value, a refused one."""
+    """Read options by the plugin's names; a USAGE error for an unknown name or a wrong value."""
     values = {}
     for name, text in given.items():
         option = _OPTIONS.get(name)
         if option is None:
             raise _unknown(name)
-        value = _read(name, option, text)
-        if option.refused is None:
-            values[name.replace("-", "_")] = value
-        elif value != option.default:
-            message = f'could not use wal2json\'s option "{name}": {option.refused}'
-            raise PgcdcError(ErrorKind.USAGE, message)
+        values[name.replace("-", "_")] = _read(name, option, text)
     options = Wal2jsonOptions(**values)
     _check_version(options, said="format-version" in given)
     return options
@@ -123,12 +116,6 @@ def _check_version(options: Wal2jsonOptions, *, said: bool) -> None:
 
     The plugin's own default is 1: who leaves it out may expect of an option what it does there.
     """
-    if options.format_version == 1 and options.include_pk:
-        raise PgcdcError(
-            ErrorKind.USAGE,
-            'could not use wal2json\'s option "include-pk": only format version 2 has it here',
-            hint="leave format-version out",
-        )
     unseen = [name.replace("_", "-") for name in _OF_VERSION_1 if f"wal2json.{name}" in options.changed]
     if unseen and not said:
         raise PgcdcError(
@@ -213,13 +200,11 @@ def _actions(text: str) -> frozenset[str]:
 
 
 class _Option(NamedTuple):
-    """`refused` says why another value than the default can't be had; `what` is what a value is."""
+    """`what` is what a value is."""
 
     doc: str
     read: Callable[[str], Any]
     what: str
-    default: Any = None
-    refused: str | None = None
 
 
 def _flag(doc: str) -> _Option:
@@ -243,6 +228,7 @@ _OPTIONS = {
     "include-schemas": _flag("The table's schema; default true."),
     "include-types": _flag("The type of a column, as declared; default true."),
     "include-typmod": _flag("With format-version 1, types with their modifiers; default true."),
+    "include-domain-data-type": _flag("The type that a domain is over, in place of its own."),
     "include-type-oids": _flag("The type's number, as typeoid."),
     "include-pk": _flag("The columns of the primary key, as pk."),
     "include-not-null": _flag("Whether a column may be null, as optional."),
@@ -255,13 +241,6 @@ _OPTIONS = {
     "filter-msg-prefixes": _Option("No messages with these prefixes.", _list, _PREFIX_LIST),
     "actions": _Option("Only insert, update, delete, truncate.", _actions, f"a list of {', '.join(ACTIONS)}"),
     "filter-origins": _Option("No transactions of these origins.", _numbers, "a list of numbers"),
-    "include-domain-data-type": _Option(
-        "Only false: a domain is named by its own name.",
-        _boolean,
-        "true or false",
-        default=False,
-        refused="a domain is named by its own name",
-    ),
     "write-in-chunks": _flag("With format-version 1, a line for each change, and the commas in between."),
     "pretty-print": _flag("With format-version 1, a line for each member, indented by tabs."),
 }
