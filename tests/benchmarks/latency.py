@@ -32,8 +32,10 @@ import psycopg
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
 sys.path.append(str(Path(__file__).parents[1]))  # run as a script: the tools of all tests
+sys.path.append(str(Path(__file__).parent))
 from processes import PGCDC as COMMAND
 from processes import stream_command, wait_until
+from stream import machine
 
 SETTINGS = {"max_wal_size": "8GB", "checkpoint_timeout": "1h", "autovacuum": "off"}
 STAMP = "'@' || (extract(epoch FROM clock_timestamp()) * 1000000)::bigint || '@'"
@@ -260,7 +262,7 @@ def main() -> None:
     work = Path(tempfile.mkdtemp(prefix="pgcdc-latency-"))
     (work / "out").mkdir()
     server = EmbeddedServer(work / "data", settings=SETTINGS)
-    results = []
+    facts, results = machine(server), []
     headings = "".join(f"{heading:>9}" for heading in HEADINGS)
     print(f"{'workload':9}{'rate':>7}  {'way':20}{headings}")
     try:
@@ -273,7 +275,7 @@ def main() -> None:
         server.stop()
         shutil.rmtree(work, ignore_errors=True)
     if options.json:
-        options.json.write_text(json.dumps(results, indent=2) + "\n")
+        options.json.write_text(json.dumps({"machine": facts, "latency": results}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""The page of documentation that tells what runs of stream.py, growth.py and walsenders.py measured.
+"""The page of documentation that tells what runs of this folder's benchmarks measured.
 
     python tests/benchmarks/performance_page.py FILE... > docs/performance.md
 
-Runs beside the same peer that are named one behind the other share a section, and so do those of growth.
+They are stream.py, latency.py, growth.py and walsenders.py. Runs beside the same peer that are named one
+behind the other share a section, and so do those of growth.
 """
 
 import json
@@ -19,6 +20,13 @@ AGAINST = {
     "null": "Beside pg_recvlogical that throws away what it gets: the server alone",
     "wal2json": "Beside wal2json on the server",
 }
+LATENCY = """From runs of
+
+    python tests/benchmarks/latency.py --json FILE
+
+pgbench keeps up a rate of transactions, and one reader at a time follows the log into a file. The delay is
+from a row's last statement to its line in the file; processor time is the reader's, as a part of one core.
+"""
 GROWTH = """Time and processor time are ratios as above, from runs of
 
     python tests/benchmarks/growth.py --json FILE
@@ -41,8 +49,8 @@ Result = dict[str, object]
 
 def table(title: str, results: list[Result], cell: Callable[[Result], str]) -> Iterator[str]:
     """Lay out a figure by workload and format."""
-    formats = list(dict.fromkeys(result["format"] for result in results))
-    cells = {(result["workload"], result["format"]): cell(result) for result in results}
+    formats = list(dict.fromkeys(map(way, results)))
+    cells = {(result["workload"], way(result)): cell(result) for result in results}
     yield f"{title}:\n"
     yield f"| | {' | '.join(formats)} |"
     yield f"|---|{'---|' * len(formats)}"
@@ -52,6 +60,11 @@ def table(title: str, results: list[Result], cell: Callable[[Result], str]) -> I
     yield ""
 
 
+def way(result: Result) -> str:
+    """Name a format, and the connection where it isn't the usual one."""
+    return f"{result['format']}{'' if result['connection'] == 'tcp' else ' (socket)'}"
+
+
 def where(report: dict, pairs: int) -> str:
     return f"{versions(report['machine'])}; {median_of(pairs, 'pair')}.\n"
 
@@ -59,7 +72,8 @@ def where(report: dict, pairs: int) -> str:
 def versions(facts: dict) -> str:
     """Say of what machine the figures are, and whether it had other things to do."""
     told = f"PostgreSQL {facts['postgresql']}, Python {facts['python']}, {facts['cores']} cores"
-    busy = facts["load"] > facts["cores"]
+    # A benchmark that ended just before this one leaves a load, too.
+    busy = facts["load"] > 2 * facts["cores"]
     return f"{told}, beside much other work (a load of {facts['load']:.0f})" if busy else told
 
 
@@ -75,6 +89,18 @@ def beside(report: dict) -> Iterator[str]:
     yield from table("Processor time", results, lambda result: f"{result['cpu_ratio']:.2f}")
     yield from table("Rows a second", results, lambda result: f"{result['rows_a_second']:,.0f}")
     yield from table("Most memory, in MB", results, lambda result: f"{result['peak_rss']:.0f}")
+
+
+def latency(report: dict) -> Iterator[str]:
+    """Tell one run of latency.py."""
+    yield f"{versions(report['machine'])}.\n"
+    yield "| load | transactions a second | reader | median, ms | 99 of 100 within, ms | processor time |"
+    yield "|---|---|---|---|---|---|"
+    for result in report["latency"]:
+        delays = " | ".join("" if result[name] is None else f"{result[name]:.1f}" for name in ("p50", "p99"))
+        load = f"{result['workload']} | {result['wanted'] or ''}"
+        yield f"| {load} | {result['way']} | {delays} | {result['busy']:.1%} |"
+    yield ""
 
 
 def growth(report: dict) -> Iterator[str]:
@@ -108,14 +134,21 @@ def walsenders(report: dict) -> Iterator[str]:
 
 SECTIONS: dict[str, Callable[[dict], Iterator[str]]] = {
     **dict.fromkeys(AGAINST.values(), beside),
+    "From a commit to its line": latency,
     "Growth": growth,
     "More than one walsender": walsenders,
 }
-INTRODUCTIONS = {"Growth": GROWTH, "More than one walsender": WALSENDERS}
+INTRODUCTIONS = {
+    "From a commit to its line": LATENCY,
+    "Growth": GROWTH,
+    "More than one walsender": WALSENDERS,
+}
 
 
 def title(report: dict) -> str:
     """Name the section that a run belongs to."""
+    if "latency" in report:
+        return "From a commit to its line"
     if "growth" in report:
         return "Growth"
     if "walsenders" in report:

@@ -25,7 +25,7 @@ def test_the_benchmark_measures_every_way_under_both_loads(tmp_path):
     ]
     ended = subprocess.run([sys.executable, SCRIPT, *small], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    results = json.loads(report.read_text())
+    results = json.loads(report.read_text())["latency"]
     ways = {"pg_recvlogical", "jsonl", "recvlogical", "arrow-directory"}
     for workload in ("one row", "TPC-B"):
         rows = {result["way"]: result for result in results if result["workload"] == workload}
