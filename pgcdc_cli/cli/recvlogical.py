@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import typer
 
@@ -258,21 +258,13 @@ def recvlogical(  # noqa: PLR0913 - a command's options
     transaction of which only a part was written: that comes again as a whole. HUP reopens the file. Called
     through a link named pg_recvlogical, pgcdc is that program.
     """
-    from psycopg.conninfo import conninfo_to_dict, make_conninfo
-
     from pgcdc_cli.replication.commands import Protocol
     from pgcdc_cli.replication.connection import ReplicationConnection
     from pgcdc_cli.stream.settings import RunLimits, Signals, StreamSettings
 
     assert slot is not None, "it was checked"
     talk.verbosity = verbose
-    # The name that synchronous_standby_names would have. -h, -p and -U win over a connection string there.
-    own = {"fallback_application_name": PROGRAM} | {
-        name: ctx.params[option]
-        for name, option in (("host", "host"), ("port", "port"), ("user", "username"))
-        if ctx.params[option] is not None
-    }
-    conninfo = make_conninfo("", **conninfo_to_dict(conninfo) | own)
+    conninfo = _conninfo(conninfo, ctx.params)
     kind: SessionKind = "physical" if ctx.params["dbname"] is None else "default"
     signals = Signals()
     with handled(signals), _ended_by(signals, streaming=start):
@@ -300,6 +292,19 @@ def recvlogical(  # noqa: PLR0913 - a command's options
             session_kind=kind,
         )
         _stream(settings, _sink(str(file), mode, int(fsync_interval)), signals)
+
+
+def _conninfo(conninfo: str, given: Mapping[str, Any]) -> str:
+    """Connect as pg_recvlogical does: there -h, -p and -U win over a connection string."""
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    # The name that synchronous_standby_names would have.
+    own = {"fallback_application_name": PROGRAM} | {
+        name: given[option]
+        for name, option in (("host", "host"), ("port", "port"), ("user", "username"))
+        if given[option] is not None
+    }
+    return make_conninfo("", **conninfo_to_dict(conninfo) | own)
 
 
 @contextmanager

@@ -121,10 +121,5 @@ class DatabaseText:
 INVALID_NAME_HINT = "nothing of it was confirmed: go on with --invalid-text replace or escape"
 
 
-def is_text(kept: str) -> bool:
-    """Say whether text that came with all bytes kept had none that are no text."""
-    return _BAD_BYTES.search(kept) is None
-
-
 STRICT = DatabaseText()
 """UTF-8, and an error where it isn't."""

@@ -73,7 +73,7 @@ def array(element: PgType, kind: Kind, config: ConnectorConfig, *, optional: boo
     unavailable = _unavailable(element, config)
     loss = _loss(element, kind, no_nulls=no_nulls)
     convert = Converter(to_json, each)
-    return Kind(schema, convert, b"[]", None, unavailable, form=_form(kind.form), loss=loss)
+    return Kind(schema, convert, b"[]", unavailable, form=_form(kind.form), loss=loss)
 
 
 def vector(type_: str) -> Kind:

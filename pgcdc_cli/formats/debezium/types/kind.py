@@ -43,14 +43,13 @@ class Kind:
 
     `schema` is the Connect schema without "optional", "default" and "field"; `to_json` turns wire texts into
     JSON tokens and leaves null as it is. `zero` is what a field that may not be null gets where there is no
-    value; `generated` what stands for a default that a function computes; None where defaults are not read.
-    `unavailable` is the token for an unchanged TOAST value. `form` and `loss` say what can be read back.
+    value. `unavailable` is the token for an unchanged TOAST value. `form` and `loss` say what can be read
+    back.
     """
 
     schema: dict[str, Any]
     to_json: ToJson
     zero: bytes = NULL
-    generated: bytes | None = None
     unavailable: bytes = NULL
     _: KW_ONLY
     form: Form

@@ -59,7 +59,7 @@ _SIZES = 1 << np.arange(7, 63, 8)
 
 
 def integer(type_: str) -> Kind:
-    return Kind({"type": type_}, _INTEGERS, b"0", b"0", form=PLAIN)
+    return Kind({"type": type_}, _INTEGERS, b"0", form=PLAIN)
 
 
 def _integers(column: pa.BinaryArray) -> pa.BinaryArray:
@@ -74,7 +74,7 @@ _INTEGERS = Converter(_integers, str.encode)
 
 
 def boolean() -> Kind:
-    return Kind({"type": "boolean"}, booleans, b"false", b"false", form=PLAIN)
+    return Kind({"type": "boolean"}, booleans, b"false", form=PLAIN)
 
 
 def booleans(column: pa.BinaryArray) -> pa.BinaryArray:
@@ -89,7 +89,7 @@ def booleans(column: pa.BinaryArray) -> pa.BinaryArray:
 def floating(type_: str) -> Kind:
     kind = np.float32 if type_ == "float" else np.float64
     to_json = usually(_USUAL_FLOAT, _with_point, lambda text: java_float(text, kind))
-    return Kind({"type": type_}, to_json, b"0.0", b"0.0", form=PLAIN)
+    return Kind({"type": type_}, to_json, b"0.0", form=PLAIN)
 
 
 def _with_point(column: pa.BinaryArray) -> pa.BinaryArray:
@@ -142,9 +142,9 @@ def numeric(typmod: int, config: ConnectorConfig) -> Kind:
         unavailable = token(config.placeholder)
         zero = token(f"0.{'0' * scale}" if scale else "0")
         form = _NEGATIVE_SCALE if scale != _scale(declared) else {"form": "number"}
-        return Kind({"type": "string"}, _string_mode(scale), zero, b'"0"', unavailable, form=form)
+        return Kind({"type": "string"}, _string_mode(scale), zero, unavailable, form=form)
     if mode == "double":
-        return Kind({"type": "double"}, _DOUBLES, b"0.0", b"0.0", form=_double_form(declared))
+        return Kind({"type": "double"}, _DOUBLES, b"0.0", form=_double_form(declared))
     if declared is None or scale is None:
         convert = Converter(_variable_scales, _variable_scale)
         return Kind(_VARIABLE_SCALE, convert, _VARIABLE_ZERO, form={"form": "variable"}, loss=_LOSES_ZEROS)
@@ -152,7 +152,7 @@ def numeric(typmod: int, config: ConnectorConfig) -> Kind:
     schema = named("bytes", _DECIMAL, **parameters)
     to_json = _precise(scale) if scale < _LARGEST_INT64_PRECISION else per_value(_unscaled(scale))
     form = _NEGATIVE_SCALE if scale != declared.scale else {"form": "unscaled", "scale": scale}
-    return Kind(schema, to_json, b'"AA=="', b'"AA=="', form=form, loss=_precise_loss(declared))
+    return Kind(schema, to_json, b'"AA=="', form=form, loss=_precise_loss(declared))
 
 
 _NEGATIVE_SCALE = inexact("Debezium takes its negative scale for a large one")

@@ -130,7 +130,7 @@ def date(config: ConnectorConfig, *, snapshot: bool) -> Kind:
     name = f"{_CONNECT}.Date" if config.time_precision_mode == "connect" else "io.debezium.time.Date"
     to_json = _unusual(convert, usual, each)
     loss = _OLD_DATES if snapshot else None
-    return Kind(named("int32", name), to_json, b"0", b"0", form={"form": "days"}, loss=loss)
+    return Kind(named("int32", name), to_json, b"0", form={"form": "days"}, loss=loss)
 
 
 def _iso_date(usual: str, days: Callable[[str], int | None], infinite: dict[str, bytes]) -> Kind:
@@ -144,7 +144,7 @@ def _iso_date(usual: str, days: Callable[[str], int | None], infinite: dict[str,
 def _iso(name: str, to_json: ToJson, zero: bytes) -> Kind:
     """Text of ISO 8601, which ends in the Z of UTC whether the type has a time zone or not."""
     schema = named("string", f"io.debezium.time.{name}")
-    return Kind(schema, to_json, zero, zero, form=inexact("time.precision.mode=isostring"))
+    return Kind(schema, to_json, zero, form=inexact("time.precision.mode=isostring"))
 
 
 def _in_utc(column: pa.BinaryArray) -> pa.BinaryArray:
@@ -191,7 +191,7 @@ def time(typmod: int, config: ConnectorConfig) -> Kind:
         return b"%d" % (_clock_micros(text) * unit.times // unit.per) if _TIME.fullmatch(text) else None
 
     schema = named("int32" if unit.per > 1 else "int64", unit.time)
-    return Kind(schema, _unusual(convert, usual, each), b"0", b"0", form=_clock_form("time", typmod, unit))
+    return Kind(schema, _unusual(convert, usual, each), b"0", form=_clock_form("time", typmod, unit))
 
 
 def _clock_micros(text: str) -> int:
@@ -218,7 +218,7 @@ def timestamp(typmod: int, config: ConnectorConfig, *, snapshot: bool) -> Kind:
 
     to_json, loss = _unusual(convert, usual, each), _OLD_TIMESTAMPS if snapshot else None
     form = _clock_form("timestamp", typmod, unit)
-    return Kind(named("int64", unit.timestamp), to_json, b"0", b"0", form=form, loss=loss)
+    return Kind(named("int64", unit.timestamp), to_json, b"0", form=form, loss=loss)
 
 
 def _iso_timestamp(*, snapshot: bool) -> Each:
@@ -286,11 +286,10 @@ def timestamptz(typmod: int, *, snapshot: bool) -> Kind:
         year = 1 - int(match["year"]) if match["era"] else int(match["year"])
         return token(f"{_iso_year(year)}-{match['day']}T{clock}Z")
 
-    generated = each("1970-01-01 00:00:00+00")
     to_json = _unusual(convert, _SINCE_1583 if snapshot else _USUAL_TIMESTAMP, each)
     schema = named("string", "io.debezium.time.ZonedTimestamp")
     loss = _OLD_TIMESTAMPS if snapshot else None
-    return Kind(schema, to_json, b'"1970-01-01T00:00:00Z"', generated, form={"form": "zoned"}, loss=loss)
+    return Kind(schema, to_json, b'"1970-01-01T00:00:00Z"', form={"form": "zoned"}, loss=loss)
 
 
 _LEFT_OUT = re.compile(r"1582-10-(0[5-9]|1[0-4])")
@@ -352,7 +351,7 @@ def _iso_year(year: int) -> str:
 def timetz() -> Kind:
     schema = named("string", "io.debezium.time.ZonedTime")
     form = inexact("Debezium leaves out its time zone")
-    return Kind(schema, per_value(_zoned_time), b'"00:00:00Z"', b'"00:00:00Z"', form=form)
+    return Kind(schema, per_value(_zoned_time), b'"00:00:00Z"', form=form)
 
 
 _WITHOUT_FRACTION = re.compile(r"\.\d+")
@@ -404,10 +403,10 @@ def interval(config: ConnectorConfig) -> Kind:
         schema = named("string", "io.debezium.time.Interval")
         loss = Loss("infinity", "Debezium has no infinite intervals")
         to_json = _intervals(_WHOLE_SECONDS, _texts, _text)
-        return Kind(schema, to_json, zero, zero, form={"form": "interval"}, loss=loss)
+        return Kind(schema, to_json, zero, form={"form": "interval"}, loss=loss)
     schema = named("int64", "io.debezium.time.MicroDuration")
     form = inexact("interval.handling.mode=numeric")
-    return Kind(schema, _intervals(_USUAL_INTERVAL, _counts, _count), b"0", b"0", form=form)
+    return Kind(schema, _intervals(_USUAL_INTERVAL, _counts, _count), b"0", form=form)
 
 
 def _intervals(pattern: str, convert: Callable[[Parts], pa.BinaryArray], each: Each) -> Converter:

@@ -32,7 +32,6 @@ from pgcdc_cli.formats.debezium.types.numeric_types import java_float, java_numb
 from pgcdc_cli.large_copies import joined
 from pgcdc_cli.types import kernels, to_arrow
 
-ZERO_UUID = b'"00000000-0000-0000-0000-000000000000"'
 _UNLIMITED = 2**31 - 1
 _PIECE = 6 << 20
 """Digits, or bytes, that are encoded at a time: other threads run in between; both are threes of bytes."""
@@ -52,17 +51,17 @@ JSONB = Converter(string.column, string.each)
 def text(config: ConnectorConfig, name: str | None = None, to_json: Converter = string) -> Kind:
     """Text as it is; `name` is the semantic name."""
     schema = {"type": "string"} if name is None else named("string", name)
-    return Kind(schema, to_json, b'""', b'""', token(config.placeholder), form=PLAIN)
+    return Kind(schema, to_json, b'""', token(config.placeholder), form=PLAIN)
 
 
 def uuid(config: ConnectorConfig) -> Kind:
     unavailable = token(config.placeholder)
-    return Kind(named("string", "io.debezium.data.Uuid"), quoted, b'""', ZERO_UUID, unavailable, form=PLAIN)
+    return Kind(named("string", "io.debezium.data.Uuid"), quoted, b'""', unavailable, form=PLAIN)
 
 
 def enum(labels: tuple[str, ...], config: ConnectorConfig) -> Kind:
     schema = named("string", "io.debezium.data.Enum", allowed=",".join(labels))
-    return Kind(schema, string, b'""', b'""', token(config.placeholder), form=PLAIN)
+    return Kind(schema, string, b'""', token(config.placeholder), form=PLAIN)
 
 
 def nothing() -> Kind:
@@ -104,7 +103,7 @@ def bytea(config: ConnectorConfig) -> Kind:
 
     to_json = Converter(column, one)
     form = {"form": "bytes", "encoding": config.binary_handling_mode}
-    return Kind(binary_schema(config), to_json, b'""', None, _unavailable_bytes(config), form=form)
+    return Kind(binary_schema(config), to_json, b'""', _unavailable_bytes(config), form=form)
 
 
 def _base64_tokens(column: pa.BinaryArray, alphabet: NDArray[np.uint8]) -> pa.BinaryArray:
@@ -147,11 +146,11 @@ def bits(typmod: int, *, varying: bool = False) -> Kind:
     """A length of 1 is a boolean; others are little endian bytes without zero bytes at the end."""
     if typmod == 1:
         loss = Loss("^$", "Debezium has no boolean for a bit string without bits") if varying else None
-        return Kind({"type": "boolean"}, _bit, b"false", b"false", form={"form": "bit"}, loss=loss)
+        return Kind({"type": "boolean"}, _bit, b"false", form={"form": "bit"}, loss=loss)
     schema = named("bytes", "io.debezium.data.Bits", length=str(typmod if typmod > 0 else _UNLIMITED))
     exact = typmod > 0 and not varying
     form = {"form": "bits", "length": typmod} if exact else inexact("Debezium leaves out zeros at the front")
-    return Kind(schema, per_value(_bits), b'""', b'""', form=form)
+    return Kind(schema, per_value(_bits), b'""', form=form)
 
 
 def _bit(column: pa.BinaryArray) -> pa.BinaryArray:
@@ -201,10 +200,10 @@ def hstore(config: ConnectorConfig) -> Kind:
     unavailable: object = {config.placeholder: config.placeholder}
     if config.hstore_handling_mode == "map":
         convert = per_value(lambda text: token(parse_hstore(text)))
-        return Kind(_STRING_MAP, convert, b"{}", None, token(unavailable), form={"form": "hstore"})
+        return Kind(_STRING_MAP, convert, b"{}", token(unavailable), form={"form": "hstore"})
     to_json = per_value(lambda text: token(json_text(parse_hstore(text))))
     schema = named("string", "io.debezium.data.Json")
-    return Kind(schema, to_json, b'"{}"', None, token(json_text(unavailable)), form={"form": "hstore"})
+    return Kind(schema, to_json, b'"{}"', token(json_text(unavailable)), form={"form": "hstore"})
 
 
 def parse_hstore(text: str) -> dict[str, str | None]:
