@@ -19,7 +19,7 @@ PADDING = bytes(8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Chunk:
+class SpoolChunk:
     """n messages, one behind the other in `data` from `offset` on, and after them `PADDING`.
 
     `sizes` are their lengths in bytes, `lsn` their frames' start LSNs.
@@ -31,7 +31,7 @@ class Chunk:
     offset: int = 0
 
     @classmethod
-    def join(cls, chunks: "Sequence[Chunk]") -> "Chunk":
+    def join(cls, chunks: "Sequence[SpoolChunk]") -> "SpoolChunk":
         """Put chunks together, one at least."""
         if len(chunks) == 1:
             return chunks[0]
@@ -49,12 +49,12 @@ class Chunk:
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def first(self, count: int) -> "Chunk":
+    def first(self, count: int) -> "SpoolChunk":
         """Give the first messages, at most so many."""
         if count >= len(self):
             return self
         end = self.offset + int(self.sizes[:count].sum())
-        return Chunk(self.data[self.offset : end] + PADDING, self.sizes[:count], self.lsn[:count])
+        return SpoolChunk(self.data[self.offset : end] + PADDING, self.sizes[:count], self.lsn[:count])
 
 
 class FinishedSpool(NamedTuple):
@@ -68,12 +68,12 @@ class FinishedSpool(NamedTuple):
 class Spool(Protocol):
     """One transaction's messages, in the order in which they came."""
 
-    def append(self, chunk: Chunk) -> None: ...
+    def append(self, chunk: SpoolChunk) -> None: ...
 
     def cut(self, count: int) -> None:
         """Keep the first `count` messages only."""
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[SpoolChunk]:
         """Read what is left, from the beginning."""
         ...
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pgcdc_cli.changes.slice import Prepared
-from pgcdc_cli.changes.spool import Chunk, FinishedSpool
+from pgcdc_cli.changes.spool import FinishedSpool, SpoolChunk
 from pgcdc_cli.directory.disk import OpenFiles, damaged
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.large_copies import joined
@@ -129,7 +129,7 @@ class SpoolFolder:
             self._files.append(path, block)
         self._written += size
 
-    def read(self, path: str, offset: int) -> tuple[Chunk, int]:
+    def read(self, path: str, offset: int) -> tuple[SpoolChunk, int]:
         """Read a chunk, and say where the next one is."""
         full = self._files.full(path)
         count, size, stored = _HEADER.unpack(self._files.disk.read(full, offset, _HEADER.size))
@@ -167,10 +167,10 @@ class SpoolFile:
         self._exists = size > 0
         self._crc32 = 0
         self._written: list[_ChunkStart] = []
-        self._pending: list[Chunk] = []
+        self._pending: list[SpoolChunk] = []
         self._count = self._held = 0
 
-    def append(self, chunk: Chunk) -> None:
+    def append(self, chunk: SpoolChunk) -> None:
         """Take over messages; they are written when there are enough of them."""
         self._pending.append(chunk)
         self._count += len(chunk)
@@ -187,7 +187,7 @@ class SpoolFile:
             if self._count < count:
                 self.append(last.first(count - self._count))
 
-    def _pop(self) -> Chunk:
+    def _pop(self) -> SpoolChunk:
         """Take the last chunk out of memory, or else off the file."""
         if self._pending:
             last = self._pending.pop()
@@ -209,7 +209,7 @@ class SpoolFile:
         self._release(self._held)
         if not pending:
             return
-        data = _encode(Chunk.join(pending))
+        data = _encode(SpoolChunk.join(pending))
         self._folder.append(self._path, data, exists=self._exists)
         self._exists = True
         self._written.append(_ChunkStart(self._size, self._crc32))
@@ -225,7 +225,7 @@ class SpoolFile:
             self._exists = True
         return FinishedSpool(self._path, self._size, self._crc32)
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[SpoolChunk]:
         """Read what is left, from the beginning."""
         offset = 0
         while offset < self._size:
@@ -239,11 +239,11 @@ class SpoolFile:
         self._folder.remove(self._path, self._size, exists=self._exists)
 
 
-def _size(chunk: Chunk) -> int:
+def _size(chunk: SpoolChunk) -> int:
     return len(chunk.data) + _PER_MESSAGE * len(chunk)
 
 
-def _encode(chunk: Chunk) -> list[bytes]:
+def _encode(chunk: SpoolChunk) -> list[bytes]:
     parts: list[bytes | memoryview] = [
         chunk.sizes.astype("<u4").tobytes(),
         np.diff(chunk.lsn, prepend=0).astype("<i8").tobytes(),
@@ -257,10 +257,10 @@ def _encode(chunk: Chunk) -> list[bytes]:
     return [_HEADER.pack(len(chunk), size, len(content)), content]
 
 
-def _decode(count: int, size: int, stored: bytes) -> Chunk:
+def _decode(count: int, size: int, stored: bytes) -> SpoolChunk:
     content: bytes = stored
     if len(stored) < size:
         content = pa.decompress(stored, size, "lz4_raw", asbytes=True)
     sizes = np.frombuffer(content, "<u4", count).astype(np.int64)
     lsn: Int64s = np.cumsum(np.frombuffer(content, "<i8", count, 4 * count))
-    return Chunk(content, sizes, lsn, _PER_MESSAGE * count)
+    return SpoolChunk(content, sizes, lsn, _PER_MESSAGE * count)

@@ -280,7 +280,7 @@ def _lines(batch: ChangeBatch, numeric: JsonKind, gid: str | None) -> Iterator[b
     for number, (stamp, *row) in enumerate(zip(stamp_rows(batch.stamps, gid), *old, *new, strict=True)):
         present = tuple([token is not None for token in row])
         names = tuple([name for name, values in nulls if values[number]])
-        shape = _Shape(batch.operation, batch.old is not None, batch.new is not None, present, names)
+        shape = _LineShape(batch.operation, batch.old is not None, batch.new is not None, present, names)
         template = _template(batch.table, shape)
         yield template.form % template.choose((stamp, *row))
 
@@ -331,7 +331,7 @@ def _json_columns(table: TableSchema) -> tuple[int, ...]:
     return tuple(index for index, column in enumerate(table.columns) if json_kind(column.type) == "json")
 
 
-class _Shape(NamedTuple):
+class _LineShape(NamedTuple):
     """What lines of one template share: `present` by column, those of the old image first."""
 
     operation: Operation
@@ -341,7 +341,7 @@ class _Shape(NamedTuple):
     json_null: tuple[str, ...]
 
 
-class _Template(NamedTuple):
+class _LineTemplate(NamedTuple):
     """A line, in the form that `%` takes, and what chooses its values from a row: the stamp, old, new."""
 
     form: bytes
@@ -353,7 +353,7 @@ _Members = dict[str, tuple[bytes, int]]
 
 
 @lru_cache(4096)
-def _template(table: TableSchema, shape: _Shape) -> _Template:
+def _template(table: TableSchema, shape: _LineShape) -> _LineTemplate:
     columns = len(table.columns)
     old = _members_of_template(table, shape.present[:columns], 1) if shape.has_old else None
     new = (
@@ -369,7 +369,7 @@ def _template(table: TableSchema, shape: _Shape) -> _Template:
             chosen += [position for _, position in members.values()]
     unchanged = [] if new is None else [one.name for one in table.columns if one.name not in new]
     form += [_literal(named_list("unchanged", unchanged)), _literal(named_list("json_null", shape.json_null))]
-    return _Template(b"".join([*form, b"}\n"]), itemgetter(*chosen))
+    return _LineTemplate(b"".join([*form, b"}\n"]), itemgetter(*chosen))
 
 
 def _members_of_template(table: TableSchema, present: Sequence[bool], start: int) -> _Members:

@@ -27,7 +27,7 @@ from pgcdc_cli.changes.slice import (
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import small_batch
-from pgcdc_cli.pgoutput.columns import SMALLEST_ROW, Rows, Shape, decode_rows
+from pgcdc_cli.pgoutput.columns import SMALLEST_ROW, RowMessages, Shape, decode_rows
 from pgcdc_cli.pgoutput.message_batch import (
     BatchTransactions,
     DecodeLimits,
@@ -289,14 +289,14 @@ class _Batch:
         order = np.argsort(kinds, kind="stable")
         firsts = np.flatnonzero(np.diff(kinds[order], prepend=-1))
         selections: list[Selected] = []
-        groups: list[Rows] = []
+        groups: list[RowMessages] = []
         for some in np.split(order, firsts[1:]):
             number, shape = divmod(int(kinds[some[0]]), len(_SHAPES))
             selected = self.tables.selected(number)
             if selected is not None:
                 selections.append(selected)
                 reader = self.tables.reader(number)
-                groups.append(Rows(rows[some], self.tables[number], _SHAPES[shape], reader))
+                groups.append(RowMessages(rows[some], self.tables[number], _SHAPES[shape], reader))
         for images in decode_rows(self.buffer, groups) if groups else ():
             rows_of = groups[images.group]
             stamps = self._stamps(images.numbers)

@@ -64,7 +64,7 @@ class Shape(Enum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class RowMessages:
     """Row messages of one table and one shape, by number; each has `SMALLEST_ROW` bytes or more.
 
     `read` gives the text of binary values of a column, by the column's index; None for all rows of a
@@ -79,7 +79,7 @@ class Rows:
     whole: bool = False
 
 
-class Images(NamedTuple):
+class RowImages(NamedTuple):
     """The images of one group's rows with these numbers; `group` is its index among the groups."""
 
     group: int
@@ -88,7 +88,7 @@ class Images(NamedTuple):
     old: FullImage | KeyImage | None
 
 
-def decode_rows(buffer: MessageBuffer, groups: Sequence[Rows]) -> list[Images]:
+def decode_rows(buffer: MessageBuffer, groups: Sequence[RowMessages]) -> list[RowImages]:
     """Decode row messages, of at least one group; one result for each, or two.
 
     Where a publication shows a partition as its root (`publish_via_partition_root`), the marker is by the
@@ -112,7 +112,7 @@ def decode_rows(buffer: MessageBuffer, groups: Sequence[Rows]) -> list[Images]:
     return [_images(i, run, second.get(i)) for i, run in enumerate(first)]
 
 
-def _decode_apart(buffer: MessageBuffer, runs: Sequence["_Tuples"]) -> list[Images]:
+def _decode_apart(buffer: MessageBuffer, runs: Sequence["_Tuples"]) -> list[RowImages]:
     """Decode whole rows as groups of their own."""
     parts = []
     for group, run in enumerate(runs):
@@ -127,13 +127,13 @@ def _has_both(shape: Shape) -> bool:
     return shape in {Shape.UPDATE_KEY, Shape.UPDATE_OLD}
 
 
-def _images(group: int, first: "_Tuples", second: "_Tuples | None") -> Images:
+def _images(group: int, first: "_Tuples", second: "_Tuples | None") -> RowImages:
     numbers = first.rows.numbers
     if second is not None:
-        return Images(group, numbers, second.full_image(), first.old_image())
+        return RowImages(group, numbers, second.full_image(), first.old_image())
     if first.rows.shape.operation == "D":
-        return Images(group, numbers, None, first.old_image())
-    return Images(group, numbers, first.full_image(), None)
+        return RowImages(group, numbers, None, first.old_image())
+    return RowImages(group, numbers, first.full_image(), None)
 
 
 class _Tuples:
@@ -143,7 +143,7 @@ class _Tuples:
     which don't have all of the key.
     """
 
-    def __init__(self, buffer: MessageBuffer, rows: Rows, marker: str, position: Int64s) -> None:
+    def __init__(self, buffer: MessageBuffer, rows: RowMessages, marker: str, position: Int64s) -> None:
         self.rows = rows
         self.marker = marker
         self.is_key = marker == "K" and not rows.whole
@@ -282,7 +282,7 @@ def _own_values(values: pa.BinaryArray, kind: Int64s | None, offsets: NDArray[np
 
 
 def _text(
-    buffer: MessageBuffer, rows: Rows, column: int, values: pa.BinaryArray, kind: Int64s
+    buffer: MessageBuffer, rows: RowMessages, column: int, values: pa.BinaryArray, kind: Int64s
 ) -> pa.BinaryArray:
     """Read those values of a column that are binary."""
     binary = kind == BINARY

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pgcdc_cli.changes.origin import Origin
-from pgcdc_cli.changes.spool import PADDING, Chunk
+from pgcdc_cli.changes.spool import PADDING, SpoolChunk
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.frames import POSTGRES_EPOCH, START_LSN, XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
@@ -86,7 +86,7 @@ class MessageBuffer:
         return cls(data, pa.py_buffer(data), words, starts, ends, lsn, native(words[starts]), text)
 
     @classmethod
-    def of(cls, chunk: Chunk, text: DatabaseText = STRICT) -> "MessageBuffer":
+    def of(cls, chunk: SpoolChunk, text: DatabaseText = STRICT) -> "MessageBuffer":
         """Take messages without their frames' headers."""
         data, words = chunk.data, _words(chunk.data)
         ends = chunk.offset + np.cumsum(chunk.sizes)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pgcdc_cli.changes.slice import Edge, Prepared, Slice
-from pgcdc_cli.changes.spool import PADDING, Chunk, Spool
+from pgcdc_cli.changes.spool import PADDING, Spool, SpoolChunk
 from pgcdc_cli.frames import POSTGRES_EPOCH
 from pgcdc_cli.large_copies import joined
 from pgcdc_cli.lsn import Lsn
@@ -38,23 +38,23 @@ _HAS_NO_XID = tag_mask(Tag.ORIGIN)
 _XID_SIZE = 4
 
 
-def chunk_of(buffer: MessageBuffer) -> Chunk:
+def chunk_of(buffer: MessageBuffer) -> SpoolChunk:
     """Copy messages that have no xid of their own."""
     return _packed(buffer, buffer.starts)
 
 
-def chunk_of_block(buffer: MessageBuffer) -> Chunk:
+def chunk_of_block(buffer: MessageBuffer) -> SpoolChunk:
     """Copy messages of a streamed block, without the xid behind each one's tag."""
     return _packed(buffer, buffer.starts + np.where(_HAS_NO_XID[buffer.tags], 0, _XID_SIZE))
 
 
-def _packed(buffer: MessageBuffer, starts: Int64s) -> Chunk:
+def _packed(buffer: MessageBuffer, starts: Int64s) -> SpoolChunk:
     """Copy messages from these positions on, each with its tag as the first byte."""
     sizes = buffer.ends - starts
     _, body = kernels.value_bytes(buffer.pack(starts, buffer.ends))
     # Nobody else has this copy yet.
     body[np.cumsum(sizes) - sizes] = buffer.tags
-    return Chunk(joined([body.data, PADDING]), sizes, buffer.lsn)
+    return SpoolChunk(joined([body.data, PADDING]), sizes, buffer.lsn)
 
 
 def subtransaction_of(buffer: MessageBuffer) -> Int64s:
@@ -134,13 +134,13 @@ class SpooledTransaction:
         self._count = 0
         self._first: dict[int, int] = {}
 
-    def lend(self, chunk: Chunk, known: Sequence[Definition]) -> None:
+    def lend(self, chunk: SpoolChunk, known: Sequence[Definition]) -> None:
         """Take over definitions that came elsewhere, for the messages that come next."""
         self.lent.add(known, self._count)
         self._append(chunk)
 
     def append(
-        self, chunk: Chunk, defined: Sequence[Definition], first: Mapping[int, int] | None = None
+        self, chunk: SpoolChunk, defined: Sequence[Definition], first: Mapping[int, int] | None = None
     ) -> None:
         """Take over messages, the definitions among them, and the index of each subtransaction's first."""
         self.defined.add(defined, self._count)
@@ -148,7 +148,7 @@ class SpooledTransaction:
             self._first.setdefault(xid, self._count + index)
         self._append(chunk)
 
-    def _append(self, chunk: Chunk) -> None:
+    def _append(self, chunk: SpoolChunk) -> None:
         self._count += len(chunk)
         if self.spool is not None:
             self.spool.append(chunk)
@@ -298,18 +298,18 @@ class Replay:
             yield from self.assembler.assemble(_relations(newer, self._text))
 
 
-def _joined(chunks: Iterable[Chunk], batch: Callable[[], int]) -> Iterator[Chunk]:
+def _joined(chunks: Iterable[SpoolChunk], batch: Callable[[], int]) -> Iterator[SpoolChunk]:
     """Put chunks together, as long as no more messages or bytes come of it than are best decoded at once."""
-    some: list[Chunk] = []
+    some: list[SpoolChunk] = []
     messages = size = 0
     for chunk in chunks:
         messages, size = messages + len(chunk), size + len(chunk.data)
         if some and (messages > batch() or size > batch() * MESSAGE_BYTES):
-            yield Chunk.join(some)
+            yield SpoolChunk.join(some)
             some, messages, size = [], len(chunk), len(chunk.data)
         some.append(chunk)
     if some:
-        yield Chunk.join(some)
+        yield SpoolChunk.join(some)
 
 
 def _tables(buffer: MessageBuffer) -> dict[int, int]:
@@ -378,5 +378,5 @@ def _relations(definitions: Iterable[Definition], text: DatabaseText) -> Message
 def _buffer(messages: Sequence[bytes], lsn: int, text: DatabaseText) -> MessageBuffer:
     sizes = np.array([len(message) for message in messages], np.int64)
     return MessageBuffer.of(
-        Chunk(b"".join([*messages, PADDING]), sizes, np.full(len(messages), lsn, np.int64)), text
+        SpoolChunk(b"".join([*messages, PADDING]), sizes, np.full(len(messages), lsn, np.int64)), text
     )

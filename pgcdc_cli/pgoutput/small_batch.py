@@ -56,7 +56,7 @@ _OID = slice(XLOGDATA_HEADER + 1, XLOGDATA_HEADER + 5)
 _MARKER = slice(_OID.stop, _OID.stop + 1)
 
 
-class _UnusualError(Exception):
+class _LeftToColumnsError(Exception):
     """Something that is left to the columns."""
 
 
@@ -75,7 +75,7 @@ _Value: TypeAlias = "bytes | EllipsisType | None"
 
 
 @dataclass(slots=True)
-class _Rows:
+class _DecodedRows:
     """Rows of one table and shape; a stamp is what `Stamps` has of it, from `index` to `seq`."""
 
     table: TableSchema
@@ -87,10 +87,10 @@ class _Rows:
     old: list[list[_Value]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, table: TableSchema, selected: Selected, kind: bytes) -> "_Rows":
+    def of(cls, table: TableSchema, selected: Selected, kind: bytes) -> "_DecodedRows":
         """Begin with rows whose messages have this tag and this marker."""
         if kind not in _KINDS:
-            raise _UnusualError
+            raise _LeftToColumnsError
         return cls(table, selected, _KINDS[kind], kind[1:] == b"K")
 
     def batch(self) -> ChangeBatch:
@@ -114,7 +114,7 @@ def assemble(
         whole.take(frames[:cut])
         rest = _SliceBuilder(tables, state.limits, boundaries, whole.open, whole.index)
         rest.take(frames[cut:])
-    except (UndecodableError, _UnusualError):
+    except (UndecodableError, _LeftToColumnsError):
         return None
     found = [whole.slice(), rest.slice()]
     filled = [one for one in found if one.edge or one.changes or one.boundaries]
@@ -131,15 +131,15 @@ class _SliceBuilder:
     open: OpenTransaction | None
     index: int = 0
     edge: Edge | None = None
-    rows: dict[tuple[int, bytes], _Rows] = field(default_factory=dict)
+    rows: dict[tuple[int, bytes], _DecodedRows] = field(default_factory=dict)
     boundaries: list[TransactionBoundary] = field(default_factory=list)
 
     def take(self, frames: Sequence[bytes]) -> None:
-        """Decode frames; UndecodableError or _UnusualError for what is left to the columns."""
+        """Decode frames; UndecodableError or _LeftToColumnsError for what is left to the columns."""
         for frame in frames:
             lsn, tag = int.from_bytes(frame[START_LSN], "big", signed=True), frame[MESSAGE_TAG]
             if lsn < 0:
-                raise _UnusualError
+                raise _LeftToColumnsError
             if tag == _BEGIN:
                 self._begin(decode(frame[XLOGDATA_HEADER:]), lsn)
             elif tag == _COMMIT:
@@ -159,7 +159,7 @@ class _SliceBuilder:
         until = self.limits.until
         ends = until is not None and message.final_lsn >= until
         if self.open is not None or ends or self._is_skipped(message.final_lsn):
-            raise _UnusualError
+            raise _LeftToColumnsError
         self.open = OpenTransaction(message.final_lsn, message.commit_time, message.xid, 0)
         self._boundary("B", self.open, lsn)
 
@@ -168,7 +168,7 @@ class _SliceBuilder:
         until, transaction = self.limits.until, self._inside()
         ends = until is not None and message.end_lsn >= until
         if ends or message.commit_lsn != transaction.commit_lsn:
-            raise _UnusualError
+            raise _LeftToColumnsError
         self._boundary("C", transaction, message.end_lsn)
         count = 1 if self.edge is None else self.edge.transactions + 1
         self.edge = Edge(message.commit_lsn, message.end_lsn, count, transaction.commit_ts)
@@ -176,7 +176,7 @@ class _SliceBuilder:
 
     def _inside(self) -> OpenTransaction:
         if self.open is None or self.open.origin is not None or self._is_skipped(self.open.commit_lsn):
-            raise _UnusualError
+            raise _LeftToColumnsError
         return self.open
 
     def _is_skipped(self, commit_lsn: int) -> bool:
@@ -195,7 +195,7 @@ class _SliceBuilder:
     def _row(self, frame: bytes, lsn: int) -> None:
         transaction, number = self._inside(), self.tables.current(int.from_bytes(frame[_OID], "big"))
         if number < 0:
-            raise _UnusualError
+            raise _LeftToColumnsError
         commit_lsn, commit_ts, xid, seq, _ = transaction
         stamp = (self._next_index(), lsn, commit_lsn, commit_ts, xid, seq)
         self.open = transaction._replace(seq=seq + 1)
@@ -205,7 +205,7 @@ class _SliceBuilder:
         table, kind = self.tables[number], frame[MESSAGE_TAG] + frame[_MARKER]
         rows = self.rows.get((number, kind))
         if rows is None:
-            rows = self.rows[number, kind] = _Rows.of(table, selected, kind)
+            rows = self.rows[number, kind] = _DecodedRows.of(table, selected, kind)
         old, new = _read_row(frame, kind, len(table.columns))
         if old is not None:
             rows.old.append(_checked_key(table, old) if rows.old_is_key else old)
@@ -225,18 +225,18 @@ def _read_row(frame: bytes, kind: bytes, columns: int) -> tuple[list[_Value] | N
         elif frame[at : at + 1] == _NEW:
             new, at = _read_values(frame, at + 1, columns)
         else:
-            raise _UnusualError
+            raise _LeftToColumnsError
     except IndexError:
-        raise _UnusualError from None
+        raise _LeftToColumnsError from None
     if at != len(frame):
-        raise _UnusualError
+        raise _LeftToColumnsError
     return old, new
 
 
 def _read_values(data: bytes, at: int, columns: int) -> tuple[list[_Value], int]:
     """Read a tuple of texts; gives its end, too, which is behind the data's where these are short."""
     if int.from_bytes(data[at : at + 2], "big") != columns:
-        raise _UnusualError
+        raise _LeftToColumnsError
     at += 2
     values: list[_Value] = []
     for _ in range(columns):
@@ -251,7 +251,7 @@ def _read_values(data: bytes, at: int, columns: int) -> tuple[list[_Value], int]
         elif kind == m.UNCHANGED_TOAST:
             values.append(...)
         else:
-            raise _UnusualError
+            raise _LeftToColumnsError
     return values, at
 
 
@@ -259,7 +259,7 @@ def _checked_key(table: TableSchema, values: list[_Value]) -> list[_Value]:
     """Take a key's values; what isn't the key's is NULL there."""
     for column, value in zip(table.columns, values, strict=True):
         if value is ... or (value is not None and not column.replica_identity):
-            raise _UnusualError
+            raise _LeftToColumnsError
     return values
 
 

@@ -299,13 +299,13 @@ class Resnapshot:
 
     def _write(
         self, table: SnapshotTable, chunks: Iterable[tuple[int, Columns]], stamper: Stamper
-    ) -> "_Written":
+    ) -> "_WrittenRows":
         rows, size, last = 0, 0, None
         for received, columns in chunks:
             batch = snapshot_batch(table.schema, columns, stamper, _AT)
             self._output.write(Slice(None, (batch,)))
             rows, size, last = rows + len(batch), size + received, columns
-        return _Written(rows, size, last)
+        return _WrittenRows(rows, size, last)
 
     def _key(self, one: TableResnapshot, table: SnapshotTable, columns: Columns) -> RowKey:
         """Give the key of the last of these rows."""
@@ -330,7 +330,7 @@ class _Known(NamedTuple):
     position: Lsn
 
 
-class _Written(NamedTuple):
+class _WrittenRows(NamedTuple):
     """What was written of a query's rows, `size` bytes of them; with the last chunk."""
 
     rows: int
@@ -338,7 +338,7 @@ class _Written(NamedTuple):
     last: Columns | None
 
 
-_NOTHING = _Written(0, 0, None)
+_NOTHING = _WrittenRows(0, 0, None)
 
 
 def _begun(table: TableSchema, before: TableResnapshot | None) -> TableResnapshot:

@@ -7,7 +7,7 @@ from pgoutput_encoder import frame
 from pgcdc_cli.changes.slice import FullImage, KeyImage
 from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
 from pgcdc_cli.pgoutput import messages as m
-from pgcdc_cli.pgoutput.columns import Rows, Shape, decode_rows
+from pgcdc_cli.pgoutput.columns import RowMessages, Shape, decode_rows
 from pgcdc_cli.pgoutput.message_batch import MessageBuffer
 from pgcdc_cli.types.pg_type import PgType
 
@@ -40,7 +40,7 @@ def decode(*groups):
     (buffer,) = MessageBuffer.join([frame(placed[i][0]) for i in order])
     numbers = [np.array([n for n, i in enumerate(order) if placed[i][1] == g]) for g in range(len(groups))]
     images = decode_rows(
-        buffer, [Rows(rows, of, shape) for rows, (of, shape, _) in zip(numbers, groups, strict=True)]
+        buffer, [RowMessages(rows, of, shape) for rows, (of, shape, _) in zip(numbers, groups, strict=True)]
     )
     originals = [[placed[order[n]][0] for n in one.numbers] for one in images]
     return images, originals

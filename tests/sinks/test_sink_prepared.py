@@ -18,7 +18,7 @@ from sink_tools import (
 )
 
 from pgcdc_cli.changes.slice import Edge, Prepared
-from pgcdc_cli.changes.spool import PADDING, Chunk
+from pgcdc_cli.changes.spool import PADDING, SpoolChunk
 from pgcdc_cli.directory import spool_file
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import EncodedSlice
@@ -39,7 +39,7 @@ def small_chunks(monkeypatch):
 
 def chunk(text):
     sizes = np.array([len(text)], np.int64)
-    return Chunk(text.encode() + PADDING, sizes, np.array([5], np.int64))
+    return SpoolChunk(text.encode() + PADDING, sizes, np.array([5], np.int64))
 
 
 def content(gid):

@@ -357,7 +357,7 @@ def few_lines(
     return template.lines(texts, len(batch))
 
 
-class _Template(NamedTuple):
+class _EventTemplate(NamedTuple):
     """A line, in the form that `%` takes, and the variables in it in their order."""
 
     form: bytes
@@ -381,11 +381,11 @@ class _Template(NamedTuple):
 @lru_cache(4096)
 def row_template(
     context: RunContext, table: EventTable, names: tuple[str, str], operation: Operation, *, numbered: bool
-) -> _Template:
+) -> _EventTemplate:
     columns = tuple(Variable(b"%d" % number) for number in range(len(table.all_columns)))
     records = row_records(context, table, names, Variables(numbered=numbered), HANDLED)
     images = (columns, None) if operation == "D" else (None, columns)
-    return _Template.of(row_event(operation, table, records, context.config, images))
+    return _EventTemplate.of(row_event(operation, table, records, context.config, images))
 
 
 def _texts(positions: Positions) -> dict[bytes, Iterable[bytes]]:

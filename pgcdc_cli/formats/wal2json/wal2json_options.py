@@ -131,7 +131,7 @@ def _unknown(name: str) -> PgcdcError:
     return PgcdcError(ErrorKind.USAGE, f'could not use wal2json\'s option "{name}": there is none', hint=hint)
 
 
-def _read(name: str, option: "_Option", text: str) -> Any:  # noqa: ANN401 - whatever the option holds
+def _read(name: str, option: "_PluginOption", text: str) -> Any:  # noqa: ANN401 - whatever the option holds
     try:
         return option.read(text)
     except ValueError:
@@ -199,7 +199,7 @@ def _actions(text: str) -> frozenset[str]:
         raise ValueError(text) from error
 
 
-class _Option(NamedTuple):
+class _PluginOption(NamedTuple):
     """`what` is what a value is."""
 
     doc: str
@@ -207,15 +207,15 @@ class _Option(NamedTuple):
     what: str
 
 
-def _flag(doc: str) -> _Option:
-    return _Option(doc, _boolean, "true or false")
+def _flag(doc: str) -> _PluginOption:
+    return _PluginOption(doc, _boolean, "true or false")
 
 
 _TABLE_LIST = "a list of tables, such as public.orders,shop.*"
 _PREFIX_LIST = "a list of prefixes"
 
 _OPTIONS = {
-    "format-version": _Option(
+    "format-version": _PluginOption(
         "2, one object a line for each change, the default here; or 1, one a line for each transaction.",
         _version,
         "1 or 2",
@@ -235,12 +235,14 @@ _OPTIONS = {
     "include-default": _flag("The expression of a column's default, as default."),
     "include-column-positions": _flag("A column's number in its table, as position."),
     "numeric-data-types-as-string": _flag("Numbers in quotes, NaN and the infinities, too."),
-    "add-tables": _Option("Only these tables, such as public.orders,shop.*.", _tables, _TABLE_LIST),
-    "filter-tables": _Option("No tables like these.", _tables, _TABLE_LIST),
-    "add-msg-prefixes": _Option("Only messages with these prefixes.", _some, _PREFIX_LIST),
-    "filter-msg-prefixes": _Option("No messages with these prefixes.", _list, _PREFIX_LIST),
-    "actions": _Option("Only insert, update, delete, truncate.", _actions, f"a list of {', '.join(ACTIONS)}"),
-    "filter-origins": _Option("No transactions of these origins.", _numbers, "a list of numbers"),
+    "add-tables": _PluginOption("Only these tables, such as public.orders,shop.*.", _tables, _TABLE_LIST),
+    "filter-tables": _PluginOption("No tables like these.", _tables, _TABLE_LIST),
+    "add-msg-prefixes": _PluginOption("Only messages with these prefixes.", _some, _PREFIX_LIST),
+    "filter-msg-prefixes": _PluginOption("No messages with these prefixes.", _list, _PREFIX_LIST),
+    "actions": _PluginOption(
+        "Only insert, update, delete, truncate.", _actions, f"a list of {', '.join(ACTIONS)}"
+    ),
+    "filter-origins": _PluginOption("No transactions of these origins.", _numbers, "a list of numbers"),
     "write-in-chunks": _flag("With format-version 1, a line for each change, and the commas in between."),
     "pretty-print": _flag("With format-version 1, a line for each member, indented by tabs."),
 }

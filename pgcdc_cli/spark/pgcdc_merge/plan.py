@@ -53,13 +53,13 @@ def table_ranges(
 
     A changelog has the changes under a name, a merged table those of the OID that has the name last.
     """
-    met, places = sightings(segments, versions), _Places(control, lake)
+    met, locations = sightings(segments, versions), _TableLocations(control, lake)
     keys = _keys(met.names, control, lake)
     gathered = []
     for name, ranges in sorted(_by_name(met, versions, control, lake, keys).items()):
         table = keys[name]
         row = control.of(table)
-        place = places.of(*name, row)
+        place = locations.of(*name, row)
         found = [replace(one, table=table, path=place, row=row) for one in ranges]
         if control.mode == MERGE:
             found = _in_turn(found, name, met)
@@ -172,7 +172,7 @@ def left_behind(
     return found
 
 
-class _Places:
+class _TableLocations:
     """Where tables are: where the control table has them, new ones where no other is."""
 
     def __init__(self, control: ModeProgress, lake: Lake) -> None:

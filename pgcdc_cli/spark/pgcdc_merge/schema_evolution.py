@@ -44,20 +44,20 @@ class Identified:
 
 
 @dataclass
-class _Places:
+class _ColumnNumbers:
     """The numbers that names have, as they come to be known."""
 
-    numbers: dict[str, int]
+    by_name: dict[str, int]
     doubtful: dict[str, None] = field(default_factory=dict)
 
     def learn(self, found: Mapping[str, int]) -> None:
         taken = set(found.values())
-        left = {name: number for name, number in self.numbers.items() if number not in taken}
-        self.numbers = left | {**found}
+        left = {name: number for name, number in self.by_name.items() if number not in taken}
+        self.by_name = left | {**found}
 
     def doubt(self, names: Iterable[str]) -> None:
         self.doubtful |= dict.fromkeys(names)
-        self.numbers = {name: number for name, number in self.numbers.items() if name not in self.doubtful}
+        self.by_name = {name: number for name, number in self.by_name.items() if name not in self.doubtful}
 
 
 def identify(
@@ -65,20 +65,20 @@ def identify(
 ) -> Identified:
     """Find what columns are called last, in versions, oldest first, and in a lake table that has some."""
     lake = _numbers_in_lake(versions, known, have)
-    places = _Places(dict(lake))
+    numbers = _ColumnNumbers(dict(lake))
     found = []
     for number, version in enumerate(versions):
-        positions = version.positions or _supposed(version, versions[number + 1 :], places)
-        places.learn(positions)
+        positions = version.positions or _supposed(version, versions[number + 1 :], numbers)
+        numbers.learn(positions)
         found.append(positions)
-    last = {number: name for name, number in places.numbers.items()}
+    last = {number: name for name, number in numbers.by_name.items()}
     renamed = [
         _with_last_names(version, positions, last) for version, positions in zip(versions, found, strict=True)
     ]
     called = _called(lake, last)
     pairs = ((called.get(one.name, one.name), one.type) for one in known if one.name in have)
     types = {name: source for name, source in pairs if name is not None and source is not None}
-    return Identified(renamed, called, list(places.doubtful), places.numbers, types)
+    return Identified(renamed, called, list(numbers.doubtful), numbers.by_name, types)
 
 
 def _with_last_names(
@@ -102,25 +102,27 @@ def _numbers_in_lake(
 ) -> dict[str, int]:
     """Give the numbers of a lake table's columns; where it isn't known, that which the name has first."""
     numbers = {one.name: one.position for one in known if one.position is not None and one.name in have}
-    supposed = _Places(numbers)
+    supposed = _ColumnNumbers(numbers)
     for name in have:
         first = next((version.positions[name] for version in versions if name in version.positions), None)
         if name not in numbers and first is not None:
             supposed.learn({name: first})
-    return supposed.numbers
+    return supposed.by_name
 
 
-def _supposed(version: TableVersion, later: Sequence[TableVersion], places: _Places) -> dict[str, int]:
+def _supposed(
+    version: TableVersion, later: Sequence[TableVersion], numbers: _ColumnNumbers
+) -> dict[str, int]:
     """Suppose that names are what they were, or else what they are next, unless their order says otherwise.
 
     Columns come in the order of their numbers.
     """
     names = [column.name for column in version.columns]
     following = next((one.positions for one in later if one.positions), {})
-    around = places.numbers if any(name in places.numbers for name in names) else following
+    around = numbers.by_name if any(name in numbers.by_name for name in names) else following
     found = {name: around[name] for name in names if name in around}
     doubtful = _out_of_order(found)
-    places.doubt(doubtful)
+    numbers.doubt(doubtful)
     return {name: number for name, number in found.items() if name not in doubtful}
 
 

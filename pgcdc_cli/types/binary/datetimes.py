@@ -34,7 +34,7 @@ _INFINITE = (np.iinfo(np.int64).max, np.iinfo(np.int32).max, np.iinfo(np.int32).
 _MINUS_INFINITE = (np.iinfo(np.int64).min, np.iinfo(np.int32).min, np.iinfo(np.int32).min)
 
 
-class _Text:
+class _Characters:
     """Rows of characters, some of which are kept, grown part by part."""
 
     def __init__(self, rows: int) -> None:
@@ -90,7 +90,7 @@ class _Text:
         return found
 
 
-def _add_date(text: _Text, days: Int64s) -> Booleans:
+def _add_date(text: _Characters, days: Int64s) -> Booleans:
     """Append year, month and day; gives the rows that are before Christ."""
     date = days.astype("datetime64[D]")
     month = date.astype("datetime64[M]")
@@ -109,7 +109,7 @@ def _add_date(text: _Text, days: Int64s) -> Booleans:
     return before
 
 
-def _add_time(text: _Text, micros: Int64s) -> None:
+def _add_time(text: _Characters, micros: Int64s) -> None:
     """Append the time of day, or what is left of an interval's once its hours are there."""
     seconds, fraction = np.divmod(micros, _SECOND)
     minutes, second = np.divmod(seconds, 60)
@@ -118,7 +118,7 @@ def _add_time(text: _Text, micros: Int64s) -> None:
     _add_minutes(text, minute, second, fraction)
 
 
-def _add_minutes(text: _Text, minute: Int64s, second: Int64s, fraction: Int64s) -> None:
+def _add_minutes(text: _Characters, minute: Int64s, second: Int64s, fraction: Int64s) -> None:
     text.constant(b":")
     text.two(minute)
     text.constant(b":")
@@ -133,7 +133,7 @@ def date(values: Packed) -> Packed:
     """Read days since 2000-01-01; the largest and the smallest integer are the infinities."""
     days = big_endian(values.fixed(4), "i4").astype(np.int64)
     infinite, minus = _infinities(days, np.int32)
-    text = _Text(len(days))
+    text = _Characters(len(days))
     before = _add_date(text, days + _EPOCH_DAY)
     text.constant(b" BC", before)
     return text.packed(infinite, minus)
@@ -150,7 +150,7 @@ def timestamp(zone: bytes) -> Reader:
     def read(values: Packed) -> Packed:
         micros = big_endian(values.fixed(8), "i8").astype(np.int64)
         infinite, minus = _infinities(micros, np.int64)
-        text = _Text(len(micros))
+        text = _Characters(len(micros))
         days, time_of_day = np.divmod(micros, _DAY)
         before = _add_date(text, days + _EPOCH_DAY)
         text.constant(b" ")
@@ -164,7 +164,7 @@ def timestamp(zone: bytes) -> Reader:
 
 def time(values: Packed) -> Packed:
     """Read microseconds since midnight."""
-    text = _Text(values.rows)
+    text = _Characters(values.rows)
     _add_time(text, _time_of_day(values.fixed(8)))
     return text.packed()
 
@@ -178,7 +178,7 @@ def _time_of_day(values: Bytes) -> Int64s:
 def timetz(values: Packed) -> Packed:
     """Read microseconds since midnight, and the zone in seconds west of Greenwich."""
     wire = values.fixed(12)
-    text = _Text(values.rows)
+    text = _Characters(values.rows)
     _add_time(text, _time_of_day(wire[:, :8]))
     west = big_endian(wire[:, 8:], "i4").astype(np.int64)
     require(np.abs(west) < _ZONE_END, "it has no time zone")
@@ -200,7 +200,7 @@ def interval(values: Packed) -> Packed:
     days = big_endian(wire[:, 8:12], "i4").astype(np.int64)
     months = big_endian(wire[:, 12:], "i4").astype(np.int64)
     years, rest = np.divmod(np.abs(months), 12)
-    written = _Written(values.rows)
+    written = _IntervalText(values.rows)
     written.part(years * np.sign(months), b"year")
     written.part(rest * np.sign(months), b"mon")
     written.part(days, b"day")
@@ -212,7 +212,7 @@ def interval(values: Packed) -> Packed:
     return Packed.of(text)
 
 
-class _Written:
+class _IntervalText:
     """An interval's parts; a plus sign stands before what follows a negative one."""
 
     def __init__(self, rows: int) -> None:
@@ -234,7 +234,7 @@ class _Written:
 
     def time(self, micros: Int64s) -> None:
         present = self._empty | (micros != 0)
-        text = _Text(len(micros))
+        text = _Characters(len(micros))
         minus = micros < 0
         text.constant(b" ", ~self._empty)
         text.sign(minus, self._negative & ~minus)

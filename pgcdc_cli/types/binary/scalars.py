@@ -300,7 +300,7 @@ _SIGNS = {_OR: b" | ", _AND: b" & "}
 
 
 @dataclass(slots=True)
-class _Cursor:
+class _TextSearchReader:
     """Reads one value front to back."""
 
     wire: bytes
@@ -341,24 +341,24 @@ class _Cursor:
 
 
 def tsvector(values: Packed) -> Packed:
-    return from_list([_tsvector(_Cursor(wire)) for wire in values.each()])
+    return from_list([_tsvector(_TextSearchReader(wire)) for wire in values.each()])
 
 
-def _tsvector(cursor: _Cursor) -> bytes:
-    words = [_lexeme(cursor) for _ in range(cursor.count())]
-    cursor.end()
+def _tsvector(reader: _TextSearchReader) -> bytes:
+    words = [_lexeme(reader) for _ in range(reader.count())]
+    reader.end()
     return b" ".join(words)
 
 
-def _lexeme(cursor: _Cursor) -> bytes:
-    word = cursor.word()
-    positions = [cursor.number(_UINT16) for _ in range(cursor.number(_UINT16))]
+def _lexeme(reader: _TextSearchReader) -> bytes:
+    word = reader.word()
+    positions = [reader.number(_UINT16) for _ in range(reader.number(_UINT16))]
     if not positions:
         return word
     return word + b":" + b",".join(b"%d" % (one & 0x3FFF) + _WEIGHTS[one >> 14] for one in positions)
 
 
-class _Node(NamedTuple):
+class _QueryPart(NamedTuple):
     """A part of a query as printed; an operand has the highest priority."""
 
     text: bytes
@@ -366,53 +366,53 @@ class _Node(NamedTuple):
 
 
 def tsquery(values: Packed) -> Packed:
-    return from_list([_tsquery(_Cursor(wire)) for wire in values.each()])
+    return from_list([_tsquery(_TextSearchReader(wire)) for wire in values.each()])
 
 
-def _tsquery(cursor: _Cursor) -> bytes:
-    items = [_item(cursor) for _ in range(cursor.count())]
-    cursor.end()
+def _tsquery(reader: _TextSearchReader) -> bytes:
+    items = [_item(reader) for _ in range(reader.count())]
+    reader.end()
     # An operator stands before its operands, the right one first: so backwards that one is on top.
-    stack: list[_Node] = []
+    stack: list[_QueryPart] = []
     for item in reversed(items):
-        stack.append(item if isinstance(item, _Node) else _apply(*item, stack))
+        stack.append(item if isinstance(item, _QueryPart) else _apply(*item, stack))
     if len(stack) > 1 or (items and not stack):
         raise MalformedError("its operators don't fit its operands")
     return stack[0].text if stack else b""
 
 
-def _item(cursor: _Cursor) -> _Node | tuple[int, int]:
+def _item(reader: _TextSearchReader) -> _QueryPart | tuple[int, int]:
     """Read an operand, or an operator and its distance."""
-    kind = cursor.byte()
+    kind = reader.byte()
     if kind == _OPERAND:
-        return _operand(cursor)
-    operator = cursor.byte() if kind == _OPERATOR else 0
+        return _operand(reader)
+    operator = reader.byte() if kind == _OPERATOR else 0
     if operator not in _PRIORITY:
         raise MalformedError("it has an item that is neither operand nor operator")
-    return operator, cursor.number(_UINT16) if operator == _PHRASE else 0
+    return operator, reader.number(_UINT16) if operator == _PHRASE else 0
 
 
-def _operand(cursor: _Cursor) -> _Node:
-    weights, prefix = cursor.byte(), cursor.byte()
-    word = cursor.word()
+def _operand(reader: _TextSearchReader) -> _QueryPart:
+    weights, prefix = reader.byte(), reader.byte()
+    word = reader.word()
     letters = bytes(letter for bit, letter in zip((8, 4, 2, 1), b"ABCD", strict=True) if weights & bit)
     flags = (b"*" if prefix else b"") + letters
-    return _Node(word + (b":" + flags if flags else b""), len(_PRIORITY) + 1)
+    return _QueryPart(word + (b":" + flags if flags else b""), len(_PRIORITY) + 1)
 
 
-def _apply(operator: int, distance: int, stack: list[_Node]) -> _Node:
+def _apply(operator: int, distance: int, stack: list[_QueryPart]) -> _QueryPart:
     """Print an operator between its operands (`infix` in tsquery.c)."""
     priority = _PRIORITY[operator]
     if len(stack) < (1 if operator == _NOT else 2):
         raise MalformedError("its operators don't fit its operands")
     if operator == _NOT:
-        return _Node(b"!" + _inside(stack.pop(), priority), priority)
+        return _QueryPart(b"!" + _inside(stack.pop(), priority), priority)
     right, left = stack.pop(), stack.pop()
     sign = _SIGNS.get(operator) or (b" <-> " if distance == 1 else b" <%d> " % distance)
     # A phrase is not associative.
     least = priority + 1 if operator == _PHRASE else priority
-    return _Node(_inside(left, priority) + sign + _inside(right, least), priority)
+    return _QueryPart(_inside(left, priority) + sign + _inside(right, least), priority)
 
 
-def _inside(node: _Node, priority: int) -> bytes:
+def _inside(node: _QueryPart, priority: int) -> bytes:
     return b"( " + node.text + b" )" if node.priority < priority else node.text
