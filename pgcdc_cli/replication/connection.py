@@ -1,14 +1,10 @@
-"""The connection to a walsender: commands, then COPY BOTH.
+"""The connection to a walsender: its commands, the last of which, START_REPLICATION, begins a stream.
 
-`receive` gives what has arrived, `confirm` says what is written and what is durable; the server is told by
-`feedback.py`. PostgreSQL manual, "Streaming Replication Protocol".
+That is `copy_both.py`'s. PostgreSQL manual, "Streaming Replication Protocol".
 """
 
 import logging
 import re
-import threading
-import time
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -18,11 +14,10 @@ from psycopg import sql
 from psycopg.errors import Diagnostic
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.frames import Received
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication import commands, session
-from pgcdc_cli.replication.copy_both import CopyBoth, ReadAhead
-from pgcdc_cli.replication.feedback import NEVER, Feedback, update_interval
+from pgcdc_cli.replication.copy_both import ReplicationStream
+from pgcdc_cli.replication.feedback import NEVER, update_interval
 from pgcdc_cli.replication.session import connect
 
 log = logging.getLogger("pgcdc")
@@ -117,12 +112,7 @@ class ReplicationConnection:
         self._connection = connect(conninfo, replication=True, kind=session_kind)
         self._status_interval = status_interval
         self._wal_receiver_timeout = wal_receiver_timeout
-        self._patience = NEVER
-        self._lock = threading.Lock()
-        self._copy: CopyBoth | None = None
-        self._feedback: Feedback | None = None
-        self._read_ahead: ReadAhead | None = None
-        self._heard = 0.0
+        self._stream: ReplicationStream | None = None
         self._slot = self._copied_slot = ""
         self._publications: tuple[str, ...] = ()
         self._streams = False
@@ -260,10 +250,11 @@ class ReplicationConnection:
 
     def start(
         self, slot: str, lsn: Lsn, options: commands.PluginOptions, *, client_encoding: str = "UTF8"
-    ) -> None:
+    ) -> ReplicationStream:
         """Begin streaming at `lsn`, or where the slot is if that is later. `options` go to the plugin.
 
-        Text comes in `client_encoding`, as the server's SET knows it.
+        Text comes in `client_encoding`, as the server's SET knows it. This connection does nothing else from
+        then on; closing it ends the stream.
         """
         self._slot = slot
         self._publications = commands.split_names(options.get("publication_names") or "")
@@ -276,12 +267,15 @@ class ReplicationConnection:
         except psycopg.Error as error:
             raise self._start_failure(error) from error
         interval = update_interval(self._status_interval, timeout)
-        self._patience = max(self._wal_receiver_timeout or NEVER, 3 * interval)
-        self._heard = time.monotonic()
-        self._copy = CopyBoth(self._connection.pgconn)
-        self._feedback = Feedback(self._connection.pgconn, self._lock, position, interval)
-        if self._connection.info.host.startswith(("/", "@")):
-            self._read_ahead = ReadAhead(self._copy, self._lock)
+        self._stream = ReplicationStream(
+            self._connection.pgconn,
+            self._known_slot,
+            position,
+            interval=interval,
+            patience=max(self._wal_receiver_timeout or NEVER, 3 * interval),
+            failure=self._stream_failure,
+        )
+        return self._stream
 
     def _start_replication(self, command: str, encoding: str) -> None:
         if encoding == "UTF8":
@@ -296,72 +290,11 @@ class ReplicationConnection:
             self._connection.execute(b"SET client_encoding = 'UTF8'")
             raise
 
-    def receive(self, limit: int, timeout: float) -> Received:
-        """Take up to `limit` frames of what has arrived; if nothing has, wait up to `timeout` seconds."""
-        copy, feedback = self._streaming()
-        feedback.check()
-        try:
-            heard = copy.wait(0)
-            received = self._take(copy, feedback, limit)
-            if received.empty and timeout > 0:
-                heard |= copy.wait(timeout)
-                received = self._take(copy, feedback, limit)
-        except psycopg.Error as error:
-            raise self._stream_failure(error) from error
-        self._mind_silence(heard=heard or not received.empty)
-        return received
-
-    def reading_ahead(self) -> AbstractContextManager[None]:
-        """Let the server go on sending while the caller handles what `receive` gave."""
-        return nullcontext() if self._read_ahead is None else self._read_ahead.running()
-
-    def _take(self, copy: CopyBoth, feedback: Feedback, limit: int) -> Received:
-        with self._lock:
-            feedback.send_if_due()
-            received = copy.take(limit)
-            if received.keepalive is not None and received.keepalive.reply_requested:
-                feedback.reply()
-        return received
-
-    def _mind_silence(self, *, heard: bool) -> None:
-        now = time.monotonic()
-        if heard:
-            self._heard = now
-        elif now - self._heard > self._patience:
-            raise PgcdcError(
-                ErrorKind.CONNECTION,
-                f'could not receive from slot "{self._known_slot}": the server has been silent for'
-                f" {now - self._heard:.0f} s",
-            )
-
-    def confirm(self, written: Lsn, flushed: Lsn) -> None:
-        """Say that everything below `flushed` is durable; the next status update says it to the server."""
-        self._streaming()[1].confirm(written, flushed)
-
-    def finish(self, timeout: float = 10.0, *, patience: float = NEVER) -> bool:
-        """End the stream: last status update, CopyDone, read until the server's, within `timeout` seconds.
-
-        One that says nothing for `patience` seconds is given up before. True if it ended the stream, too:
-        it has then taken the last confirmed position.
-        """
-        copy, feedback = self._streaming()
-        try:
-            self._stop_reading_ahead()
-            feedback.finish()
-            return copy.finish(timeout, patience)
-        except psycopg.Error as error:
-            raise self._stream_failure(error) from error
-
     def close(self) -> None:
         """Close the connection, at once; what was confirmed since the last status update is not sent."""
-        self._stop_reading_ahead()
-        if self._feedback is not None:
-            self._feedback.stop()
+        if self._stream is not None:
+            self._stream.stop()
         self._connection.close()
-
-    def _stop_reading_ahead(self) -> None:
-        if self._read_ahead is not None:
-            self._read_ahead.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -371,19 +304,14 @@ class ReplicationConnection:
     ) -> None:
         self.close()
 
-    def _streaming(self) -> tuple[CopyBoth, Feedback]:
-        assert self._copy is not None, "start() comes first"
-        assert self._feedback is not None
-        return self._copy, self._feedback
-
     def _on_notice(self, diagnostic: Diagnostic) -> None:
         """Take a notice; libpq calls this between the frames before it and those after it."""
         message = diagnostic.message_primary or ""
         name = next((name for name in self._publications if _names(message, name)), None)
         unknown = diagnostic.sqlstate == session.NOT_IN_PREREQUISITE_STATE and name is not None
-        if unknown and self._copy is not None:
+        if unknown and self._stream is not None:
             message = f'could not stream publication "{name}": it does not exist at this point of the log'
-            self._copy.end(PgcdcError(ErrorKind.PUBLICATION, message, hint=_PUBLICATION_HINT))
+            self._stream.end(PgcdcError(ErrorKind.PUBLICATION, message, hint=_PUBLICATION_HINT))
         elif message not in self._logged:
             self._logged.add(message)
             log.warning("server: %s", message)

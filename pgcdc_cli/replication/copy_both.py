@@ -1,16 +1,17 @@
-"""CopyData frames on a libpq connection in COPY BOTH mode: take, wait, read ahead, end the stream.
+"""A stream in COPY BOTH mode: frames are received, and what is written and durable is acknowledged.
 
-libpq documentation, "Functions Associated with the COPY Command". While frames are taken nothing blocks but
-`wait`; errors are psycopg's, but for one that `end` was told of. On a Unix socket, whose buffer is small, a
-thread reads ahead into libpq's while the data thread is busy: a server that can't send waits for us.
+PostgreSQL manual, "Streaming Replication Protocol"; libpq documentation, "Functions Associated with the COPY
+Command". While frames are taken nothing blocks but `wait`. On a Unix socket, whose buffer is small, a thread
+reads ahead into libpq's while the data thread is busy: a server that can't send waits for us. The status
+updates that acknowledge are sent by `feedback.py`.
 """
 
 import select
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from fcntl import ioctl
 from termios import FIONREAD
 
@@ -19,9 +20,11 @@ from psycopg.errors import error_from_result
 from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
-from pgcdc_cli.errors import PgcdcError
+from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.frames import XLOGDATA, XLOGDATA_HEADER, Keepalive, Received, read_keepalive
 from pgcdc_cli.large_copies import PIECE, joined
+from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.replication.feedback import NEVER, Feedback
 
 _READ_BYTES = 2 << 20
 """Bytes of frames that end one read, even if they are fewer than asked for: wide rows need no more memory."""
@@ -50,8 +53,107 @@ _READ_AHEAD_PAUSE = 0.0001
 """Seconds between two reads ahead: less than it takes a server to fill the buffer."""
 
 
-class CopyBoth:
-    """The frames of one connection. Callers let one thread at a time in here, `wait` excepted."""
+class ReplicationStream:
+    """What START_REPLICATION begins: frames come from `slot`, and positions go to the server.
+
+    Updates are sent each `interval` seconds, the first with the position `start`. A server that stays silent
+    for `patience` seconds is given up. `failure` says what an error of the server or of libpq means. Every
+    method raises PgcdcError.
+    """
+
+    def __init__(
+        self,
+        pgconn: PGconn,
+        slot: str,
+        start: Lsn,
+        *,
+        interval: float,
+        patience: float,
+        failure: Callable[[psycopg.Error], PgcdcError],
+    ) -> None:
+        self._slot = slot
+        self._patience = patience
+        self._failure = failure
+        self._heard = time.monotonic()
+        self._lock = threading.Lock()
+        self._frames = CopyBothFrames(pgconn)
+        self._feedback = Feedback(pgconn, self._lock, start, interval)
+        on_unix_socket = pgconn.host.startswith((b"/", b"@"))
+        self._read_ahead = ReadAhead(self._frames, self._lock) if on_unix_socket else None
+
+    def receive(self, limit: int, timeout: float) -> Received:
+        """Take up to `limit` frames of what has arrived; if nothing has, wait up to `timeout` seconds."""
+        self._feedback.check()
+        try:
+            heard = self._frames.wait(0)
+            received = self._take(limit)
+            if received.empty and timeout > 0:
+                heard |= self._frames.wait(timeout)
+                received = self._take(limit)
+        except psycopg.Error as error:
+            raise self._failure(error) from error
+        self._mind_silence(heard=heard or not received.empty)
+        return received
+
+    def reading_ahead(self) -> AbstractContextManager[None]:
+        """Let the server go on sending while the caller handles what `receive` gave."""
+        return nullcontext() if self._read_ahead is None else self._read_ahead.running()
+
+    def _take(self, limit: int) -> Received:
+        with self._lock:
+            self._feedback.send_if_due()
+            received = self._frames.take(limit)
+            if received.keepalive is not None and received.keepalive.reply_requested:
+                self._feedback.reply()
+        return received
+
+    def _mind_silence(self, *, heard: bool) -> None:
+        now = time.monotonic()
+        if heard:
+            self._heard = now
+        elif now - self._heard > self._patience:
+            raise PgcdcError(
+                ErrorKind.CONNECTION,
+                f'could not receive from slot "{self._slot}": the server has been silent for'
+                f" {now - self._heard:.0f} s",
+            )
+
+    def confirm(self, written: Lsn, flushed: Lsn) -> None:
+        """Say that everything below `flushed` is durable; the next status update says it to the server."""
+        self._feedback.confirm(written, flushed)
+
+    def end(self, error: PgcdcError) -> None:
+        """Let nothing be received of what comes after this moment: then `error` is raised."""
+        self._frames.end(error)
+
+    def finish(self, timeout: float = 10.0, *, patience: float = NEVER) -> bool:
+        """End the stream: last status update, CopyDone, read until the server's, within `timeout` seconds.
+
+        One that says nothing for `patience` seconds is given up before. True if it ended the stream, too:
+        it has then taken the last confirmed position.
+        """
+        try:
+            self._stop_reading_ahead()
+            self._feedback.finish()
+            return self._frames.finish(timeout, patience)
+        except psycopg.Error as error:
+            raise self._failure(error) from error
+
+    def stop(self) -> None:
+        """End the threads; what was confirmed since the last status update is not sent."""
+        self._stop_reading_ahead()
+        self._feedback.stop()
+
+    def _stop_reading_ahead(self) -> None:
+        if self._read_ahead is not None:
+            self._read_ahead.stop()
+
+
+class CopyBothFrames:
+    """The frames of one connection. Callers let one thread at a time in here, `wait` excepted.
+
+    Errors are psycopg's, but for one that `end` was told of.
+    """
 
     def __init__(self, pgconn: PGconn) -> None:
         self._pgconn = pgconn
@@ -228,8 +330,8 @@ def _error(result: PGresult) -> psycopg.Error:
 class ReadAhead:
     """A thread that reads ahead while `running`, under the lock of the connection."""
 
-    def __init__(self, copy: CopyBoth, lock: threading.Lock) -> None:
-        self._copy = copy
+    def __init__(self, frames: CopyBothFrames, lock: threading.Lock) -> None:
+        self._frames = frames
         self._lock = lock
         self._busy = threading.Event()
         self._rounds = threading.Semaphore(0)
@@ -262,4 +364,4 @@ class ReadAhead:
 
     def _step(self) -> bool:
         with self._lock:
-            return self._busy.is_set() and self._copy.read_ahead()
+            return self._busy.is_set() and self._frames.read_ahead()

@@ -17,7 +17,7 @@ from pgcdc_cli.formats.interface import EncodedSlice, Restartable
 from pgcdc_cli.frames import Keepalive, Received
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.small_batch import fits_small_batch
-from pgcdc_cli.replication.connection import ReplicationConnection
+from pgcdc_cli.replication.copy_both import ReplicationStream
 from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.encode import FrameEncoder, portions
 from pgcdc_cli.stream.receive import BatchReceiver
@@ -78,7 +78,7 @@ class SliceWriter:
 
 
 class StreamLoop:
-    """Brings what one connection after another sends into the sink."""
+    """Brings what comes over one connection after another into the sink."""
 
     def __init__(
         self,
@@ -95,10 +95,11 @@ class StreamLoop:
         self._heartbeats = heartbeats
         self._signals = signals
         self._report = report
+        self._stream: ReplicationStream | None = None
 
     def run(
         self,
-        connection: ReplicationConnection,
+        stream: ReplicationStream,
         encoder: FrameEncoder,
         follow_timeline: Callable[[], None],
         at_edge: Callable[[], None],
@@ -108,28 +109,30 @@ class StreamLoop:
         `follow_timeline` is called before anything that came is taken into the sink, `at_edge` at the end of
         whole transactions.
         """
-        receiver = BatchReceiver(connection, encoder, self._end, self._must_end, self._sink.pace)
+        self._stream = stream
+        receiver = BatchReceiver(stream, encoder, self._end, self._must_end, self._sink.pace)
         self._writer.last_data = time.monotonic()
         while not (encoder.ended or self._must_end() or self._end_is_reached(encoder)):
             received = receiver.receive()
             if not received.empty and not self._waits(follow_timeline):
                 break
-            if not self._waits(partial(self._write, received, connection, encoder)):
+            if not self._waits(partial(self._write, received, stream, encoder)):
                 break
             if received.closed:
                 raise PgcdcError(ErrorKind.CONNECTION, "could not go on: the server ended the stream")
             self._checkpoint_if_due(encoder)
             if not (encoder.in_transaction or encoder.ended or self._must_end()):
                 at_edge()
-            self.acknowledge(connection)
+            self.acknowledge()
             self._writer.totals.put_aside = self._sink.put_aside
             self._report(self._writer.totals)
 
-    def acknowledge(self, connection: ReplicationConnection) -> None:
+    def acknowledge(self) -> None:
         """Let the server know of what is written and durable."""
+        assert self._stream is not None, "nothing was received yet"
         totals = self._writer.totals
         totals.edge_lsn, totals.durable_lsn = self._sink.edge.lsn, self._sink.durable_lsn
-        connection.confirm(totals.edge_lsn, totals.durable_lsn)
+        self._stream.confirm(totals.edge_lsn, totals.durable_lsn)
 
     def _waits(self, do: Callable[[], None]) -> bool:
         """Do what may have to wait for the server; false where the run is to end before that is done."""
@@ -147,10 +150,10 @@ class StreamLoop:
     def _end_is_reached(self, encoder: FrameEncoder) -> bool:
         return not encoder.in_transaction and self._end.is_reached(self._sink.edge.lsn)
 
-    def _write(self, received: Received, connection: ReplicationConnection, encoder: FrameEncoder) -> None:
+    def _write(self, received: Received, stream: ReplicationStream, encoder: FrameEncoder) -> None:
         """Decode, format and write a batch, and take over the position of the keepalive behind it."""
         if received.frames:
-            with nullcontext() if fits_small_batch(received.frames) else connection.reading_ahead():
+            with nullcontext() if fits_small_batch(received.frames) else stream.reading_ahead():
                 # One sequence: where a stop leaves a transaction in its midst, nothing may follow.
                 encoded = map(encoder.encode, portions(received.frames, self._sink.portion))
                 self._writer.write(chain.from_iterable(encoded))

@@ -7,7 +7,7 @@ from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.frames import Received
 from pgcdc_cli.pgoutput.message_batch import MESSAGE_BYTES
 from pgcdc_cli.pgoutput.small_batch import fits_small_batch
-from pgcdc_cli.replication.connection import ReplicationConnection
+from pgcdc_cli.replication.copy_both import ReplicationStream
 from pgcdc_cli.stream.encode import FrameEncoder
 from pgcdc_cli.stream.settings import RunEnd
 
@@ -22,17 +22,17 @@ TICK = 0.25
 
 
 class BatchReceiver:
-    """Takes batches from one connection; `pace` is the sink's. `must_end`: is there to be no more waiting?"""
+    """Takes batches from one stream; `pace` is the sink's. `must_end`: is there to be no more waiting?"""
 
     def __init__(
         self,
-        connection: ReplicationConnection,
+        stream: ReplicationStream,
         encoder: FrameEncoder,
         end: RunEnd,
         must_end: Callable[[], bool],
         pace: float,
     ) -> None:
-        self._connection = connection
+        self._stream = stream
         self._encoder = encoder
         self._end = end
         self._must_end = must_end
@@ -44,7 +44,7 @@ class BatchReceiver:
         """Take a batch: what is there, but not too little of a busy stream, and no half transaction."""
         if self._failure is not None:
             raise self._failure
-        received = self._connection.receive(self._encoder.batch, TICK)
+        received = self._stream.receive(self._encoder.batch, TICK)
         if received.frames:
             received = self._completed(self._paced(received))
             self._taken = time.monotonic()
@@ -86,7 +86,7 @@ class BatchReceiver:
     def _more(self, received: Received, timeout: float) -> Received | None:
         """Add what comes by then; None for nothing. An error waits until what came before it is written."""
         try:
-            later = self._connection.receive(self._encoder.batch - len(received.frames), timeout)
+            later = self._stream.receive(self._encoder.batch - len(received.frames), timeout)
         except PgcdcError as error:
             self._failure = error
             return None

@@ -19,6 +19,7 @@ from pgcdc_cli.pgoutput.relations import Describe
 from pgcdc_cli.pgoutput.streamed import PgoutputDecoder
 from pgcdc_cli.replication.commands import PluginOptions
 from pgcdc_cli.replication.connection import ReplicationConnection, SystemIdentity
+from pgcdc_cli.replication.copy_both import ReplicationStream
 from pgcdc_cli.replication.feedback import NEVER
 from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.encode import ChangeEncoder, FrameEncoder, RawEncoder
@@ -162,7 +163,7 @@ class StreamRun:
                 closing(self._timeline.begin(connection, identity)) as timeline,
             ):
                 with self._signals.interruptible():
-                    connection.start(
+                    stream = connection.start(
                         self._readable_slot(connection),
                         self._sink.durable_lsn,
                         options,
@@ -174,10 +175,10 @@ class StreamRun:
                 if away is not None:
                     log.log(level, "connected again after %.1f s", away)
                 encoder = self._encoder(identity.database, text, again.streamed)
-                self._loop.run(connection, encoder, timeline.follow, partial(self._read_again, again))
+                self._loop.run(stream, encoder, timeline.follow, partial(self._read_again, again))
             self._sink.close()
-            self._loop.acknowledge(connection)
-            self._part(connection)
+            self._loop.acknowledge()
+            self._part(stream)
 
     def _readable_slot(self, connection: ReplicationConnection) -> str:
         """Give the slot, or what is read in its place where nothing is to be taken, and say so once."""
@@ -195,14 +196,14 @@ class StreamRun:
             return options
         return {**self._settings.protocol.options(server_version), **options}
 
-    def _part(self, connection: ReplicationConnection) -> None:
+    def _part(self, stream: ReplicationStream) -> None:
         """End the stream. All is durable by now: that the server doesn't hear of it is no failure.
 
         With a checkpoint nothing comes twice for that: a dead wire holds up no end that a signal asks for.
         """
         try:
             patience = _SILENCE if self._signals.stop and self._sink.checkpoint else NEVER
-            if not connection.finish(patience=patience):
+            if not stream.finish(patience=patience):
                 log.info("the server took too long to confirm the end")
         except PgcdcError as error:
             log.warning("%s; the end was perhaps not confirmed", error.message)
@@ -250,7 +251,7 @@ class StreamRun:
 
         def settle() -> None:
             self._sink.flush()
-            self._loop.acknowledge(connection)
+            self._loop.acknowledge()
 
         wanted = Wanted(settings.publications, selection=settings.selection)
         source = Source(wanted, settings.resnapshot, self._describe(text), text, lambda: self._signals.ends)

@@ -30,14 +30,14 @@ def relations(database, *statements, publication="FOR ALL TABLES") -> list[Relat
             database.execute(statement)
     found, tags = [], ""
     with ReplicationConnection(database.uri) as connection:
-        connection.start(slot, Lsn(0), {"proto_version": "1", "publication_names": '"p"'})
+        stream = connection.start(slot, Lsn(0), {"proto_version": "1", "publication_names": '"p"'})
         while "C" not in tags:
-            for frame in connection.receive(100, 1.0).frames:
+            for frame in stream.receive(100, 1.0).frames:
                 message = decode(frame[XLOGDATA_HEADER:])
                 tags += chr(frame[XLOGDATA_HEADER])
                 if isinstance(message, Relation):
                     found.append(message)
-        connection.finish()
+        stream.finish()
     return found
 
 

@@ -34,7 +34,7 @@ class Stream:
         self.lsn = Lsn(lsn)
 
     def start(self) -> "Stream":
-        self.connection.start(self.slot, self.lsn, self.options)
+        self.stream = self.connection.start(self.slot, self.lsn, self.options)
         return self
 
     @property
@@ -49,13 +49,13 @@ class Stream:
     def read(self, commits: int, limit: int = 8192) -> "Stream":
         """Go on until so many commits have come in all."""
         while len(self.commit_ends) < commits:
-            self.frames += self.connection.receive(limit, 1.0).frames
+            self.frames += self.stream.receive(limit, 1.0).frames
         return self
 
     def read_to(self, lsn: int) -> "Stream":
         """Go on until a keepalive says that nothing before `lsn` is still to come."""
         while True:
-            received = self.connection.receive(8192, 1.0)
+            received = self.stream.receive(8192, 1.0)
             self.frames += received.frames
             if received.keepalive is not None and received.keepalive.wal_end >= lsn:
                 return self

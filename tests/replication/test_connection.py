@@ -130,7 +130,7 @@ def test_a_batch_has_no_more_frames_than_asked_for(database, table, stream, limi
     database.execute("INSERT INTO t SELECT g FROM generate_series(1, 100) g")
     one = stream(database.uri, table).start()
     while "C" not in one.tags:
-        received = one.connection.receive(limit, 1.0)
+        received = one.stream.receive(limit, 1.0)
         assert len(received.frames) <= limit
         one.frames += received.frames
     assert one.tags == "BR" + "I" * 100 + "C"
@@ -147,7 +147,7 @@ def test_wide_rows_end_a_batch_early(database, table, stream):
     one = stream(database.uri, table).start()
     sizes = []
     while "C" not in one.tags:
-        received = one.connection.receive(8192, 1.0)
+        received = one.stream.receive(8192, 1.0)
         sizes.append(sum(map(len, received.frames)))
         one.frames += received.frames
     assert sum(sizes) > 60_000_000
@@ -159,7 +159,7 @@ def test_an_idle_stream_waits_as_long_as_asked_and_no_longer(database, table, st
     asked = 0.3
     one = stream(database.uri, table).start().read_to(0)
     began = time.monotonic()
-    while not one.connection.receive(10, asked).empty:
+    while not one.stream.receive(10, asked).empty:
         began = time.monotonic()
     assert 0.9 * asked < time.monotonic() - began < 100 * asked
 
@@ -168,10 +168,10 @@ def test_frames_end_a_wait(walsender):
     """Nothing else does: this walsender sends no keepalives, and days are asked for."""
     server, sent = walsender(), xlogdata(1, b"B")
     with ReplicationConnection(server.uri, status_interval=1000) as connection:
-        connection.start("s", Lsn(0), {"proto_version": "1", "publication_names": '"p"'})
+        stream = connection.start("s", Lsn(0), {"proto_version": "1", "publication_names": '"p"'})
         timer = threading.Timer(0.5, server.send, (sent,))
         timer.start()
-        assert len(connection.receive(10, 1_000_000.0).frames) == 1
+        assert len(stream.receive(10, 1_000_000.0).frames) == 1
         timer.join()
 
 
@@ -180,8 +180,8 @@ def test_finishing_leaves_the_slot_where_it_was_confirmed_and_sends_nothing_twic
     database.execute("INSERT INTO t VALUES (2)")
     first = stream(database.uri, table, status_interval=1000).start().read(commits=2)
     end = Lsn(first.commit_ends[-1])
-    first.connection.confirm(end, end)
-    assert first.connection.finish()
+    first.stream.confirm(end, end)
+    assert first.stream.finish()
     assert confirmed(database, table) == end
     first.connection.close()
     database.execute("INSERT INTO t VALUES (3)")
@@ -194,8 +194,8 @@ def test_what_is_not_confirmed_comes_again(database, table, stream):
     database.execute("INSERT INTO t VALUES (2)")
     first = stream(database.uri, table).start().read(commits=2)
     end = Lsn(first.commit_ends[0])
-    first.connection.confirm(Lsn(first.commit_ends[1]), end)
-    assert first.connection.finish()
+    first.stream.confirm(Lsn(first.commit_ends[1]), end)
+    assert first.stream.finish()
     assert confirmed(database, table) == end
     first.connection.close()
     assert stream(database.uri, table).start().read(commits=1).tags == "BRIC"
@@ -204,7 +204,7 @@ def test_what_is_not_confirmed_comes_again(database, table, stream):
 def test_the_slot_is_free_as_soon_as_the_stream_is_finished(database, table, stream):
     for _ in range(5):
         one = stream(database.uri, table).start()
-        assert one.connection.finish()
+        assert one.stream.finish()
         one.connection.close()
 
 
@@ -215,14 +215,14 @@ def test_finishing_in_the_middle_of_a_transaction_leaves_its_rest_unread(
     database.execute("INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(1, 400000) g")
     one = stream(database.uri, table).start().read(commits=1)
     while len(one.frames) < 1000:
-        one.frames += one.connection.receive(1000, 1.0).frames
+        one.frames += one.stream.receive(1000, 1.0).frames
     end = Lsn(one.commit_ends[0])
-    one.connection.confirm(end, end)
-    take, unread = one.connection._copy.take, []
+    one.stream.confirm(end, end)
+    take, unread = one.stream._frames.take, []
     monkeypatch.setattr(
-        one.connection._copy, "take", lambda limit: unread.append(received := take(limit)) or received
+        one.stream._frames, "take", lambda limit: unread.append(received := take(limit)) or received
     )
-    assert one.connection.finish()
+    assert one.stream.finish()
     assert sum(len(received.frames) for received in unread) < 100_000
     assert confirmed(database, table) == end
 

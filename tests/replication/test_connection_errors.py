@@ -231,7 +231,7 @@ def test_a_missing_publication_stops_the_stream_before_anything_is_confirmed(dat
     assert "advance it" in caught.value.hint
     assert one.frames == []
     if database.server.version >= 18:
-        one.connection.finish()
+        one.stream.finish()
     one.connection.close()
     assert database.execute("SELECT confirmed_flush_lsn FROM pg_replication_slots").fetchall() == before
     assert stream(database.uri, table).start().read(commits=1).tags == "BRIC"
@@ -327,10 +327,10 @@ def test_a_server_restart_is_worth_another_try(own_server, stream, version, mode
         admin.execute("INSERT INTO t VALUES (1)")
     one = stream(server.uri(), "s").start().read(commits=1)
     end = Lsn(one.commit_ends[0])
-    one.connection.confirm(end, Lsn(0))
+    one.stream.confirm(end, Lsn(0))
     stopping = restart_in_background(server, mode)
     with pytest.raises(PgcdcError) as caught:
-        confirm_all(one.connection)
+        confirm_all(one.stream)
     assert caught.value.kind in {ErrorKind.CONNECTION, ErrorKind.NOT_READY}
     stopping.join()
     again = stream(server.uri(), "s").start()
@@ -340,12 +340,12 @@ def test_a_server_restart_is_worth_another_try(own_server, stream, version, mode
     assert again.tags.startswith("BRIC"), "an immediate stop may have forgotten what was confirmed"
 
 
-def confirm_all(connection) -> None:
+def confirm_all(stream) -> None:
     """As a sink does that has all durable at once; without it a server would not shut down."""
     while True:
-        received = connection.receive(8192, 0.2)
+        received = stream.receive(8192, 0.2)
         if received.keepalive is not None:
-            connection.confirm(received.keepalive.wal_end, received.keepalive.wal_end)
+            stream.confirm(received.keepalive.wal_end, received.keepalive.wal_end)
 
 
 def restart_in_background(server, mode):

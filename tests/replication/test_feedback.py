@@ -44,7 +44,7 @@ def test_updates_come_at_the_smaller_of_status_interval_and_a_third_of_the_timeo
 
 @pytest.fixture
 def connected(walsender):
-    """Start streaming from a scripted walsender; gives both ends."""
+    """Start streaming from a scripted walsender; gives that and the stream."""
     opened = []
 
     def connect(status_interval=1000.0, wal_receiver_timeout=60.0, lsn=0, **options):
@@ -53,8 +53,7 @@ def connected(walsender):
             server.uri, status_interval=status_interval, wal_receiver_timeout=wal_receiver_timeout
         )
         opened.append(connection)
-        connection.start("s", Lsn(lsn), OPTIONS)
-        return server, connection
+        return server, connection.start("s", Lsn(lsn), OPTIONS)
 
     yield connect
     for connection in opened:
@@ -62,9 +61,9 @@ def connected(walsender):
 
 
 def test_the_first_update_says_where_the_slot_is_and_never_zero(connected):
-    server, connection = connected(confirmed="0/123", status_interval=0.05)
+    server, stream = connected(confirmed="0/123", status_interval=0.05)
     server.send(xlogdata(0x200, b"B"))
-    while connection.receive(10, 1.0).empty:
+    while stream.receive(10, 1.0).empty:
         pass
     assert {(written, flushed) for _, written, flushed in server.wait_for(3)} == {(0x123, 0x123)}
 
@@ -76,44 +75,44 @@ def test_the_first_update_says_where_the_stream_began_if_that_is_later(connected
 
 def test_a_request_is_answered_at_once_with_what_is_durable(connected):
     """Without it the first update would come in a thousand seconds."""
-    server, connection = connected()
-    connection.confirm(Lsn(0x900), Lsn(0x500))
+    server, stream = connected()
+    stream.confirm(Lsn(0x900), Lsn(0x500))
     server.send(xlogdata(0x950, b"B") + keepalive(0xA00, reply=True))
-    connection.receive(10, 5.0)
+    stream.receive(10, 5.0)
     assert server.wait_for(1)[0][1:] == (0x900, 0x500)
 
 
 def test_a_keepalive_without_a_request_is_not_answered(connected):
-    server, connection = connected()
+    server, stream = connected()
     server.send(keepalive(0xA00))
-    while connection.receive(10, 1.0).keepalive is None:
+    while stream.receive(10, 1.0).keepalive is None:
         pass
-    connection.confirm(Lsn(0x900), Lsn(0x500))
+    stream.confirm(Lsn(0x900), Lsn(0x500))
     server.send(keepalive(0xB00, reply=True))
-    connection.receive(10, 5.0)
+    stream.receive(10, 5.0)
     assert server.wait_for(1)[0][1:] == (0x900, 0x500)
 
 
 def test_confirming_waits_for_the_next_update(connected):
-    server, connection = connected()
-    connection.confirm(Lsn(0x500), Lsn(0x500))
-    connection.confirm(Lsn(0x600), Lsn(0x600))
+    server, stream = connected()
+    stream.confirm(Lsn(0x500), Lsn(0x500))
+    stream.confirm(Lsn(0x600), Lsn(0x600))
     server.send(keepalive(0xA00, reply=True))
-    connection.receive(10, 5.0)
+    stream.receive(10, 5.0)
     assert server.wait_for(1)[0][1:] == (0x600, 0x600)
 
 
 def test_finish_sends_what_was_confirmed_last_and_then_copydone(connected):
-    server, connection = connected()
-    connection.confirm(Lsn(0x700), Lsn(0x600))
-    assert connection.finish()
+    server, stream = connected()
+    stream.confirm(Lsn(0x700), Lsn(0x600))
+    assert stream.finish()
     assert server.statuses()[-1][1:] == (0x700, 0x600)
     assert server.heard[-1][1] == b"c"
 
 
 def test_no_update_is_sent_where_there_is_no_interval(connected):
-    server, connection = connected(status_interval=0)
-    connection.receive(10, 0.3)
+    server, stream = connected(status_interval=0)
+    stream.receive(10, 0.3)
     assert server.statuses() == []
 
 
@@ -123,7 +122,7 @@ def test_updates_go_on_at_a_third_of_the_timeout_while_the_data_thread_is_busy(c
 
 
 def test_a_data_thread_that_never_lets_go_of_the_lock_for_long_sends_too(connected):
-    server, connection = connected(status_interval=0.1)
+    server, stream = connected(status_interval=0.1)
     stop = threading.Event()
     flood = threading.Thread(
         target=lambda: [server.send(xlogdata(1, b"x" * 50) * 500) for _ in iter(stop.is_set, True)]
@@ -132,51 +131,51 @@ def test_a_data_thread_that_never_lets_go_of_the_lock_for_long_sends_too(connect
     deadline = time.monotonic() + 30
     while len(server.statuses()) < 10:
         assert time.monotonic() < deadline, "in the time of 300 updates"
-        connection.receive(8192, 1.0)
+        stream.receive(8192, 1.0)
     stop.set()
-    while not connection.receive(8192, 0.5).empty:
+    while not stream.receive(8192, 0.5).empty:
         pass
     flood.join()
 
 
 def test_a_wire_that_takes_nothing_blocks_nobody_and_updates_go_on_afterwards(connected):
-    server, connection = connected(status_interval=0.01)
+    server, stream = connected(status_interval=0.01)
     server.reading.clear()
-    fill_the_wire(connection)
-    assert connection.receive(10, 0.1).empty
-    connection.confirm(Lsn(0x800), Lsn(0x800))
-    assert connection._feedback._unsent
+    fill_the_wire(stream)
+    assert stream.receive(10, 0.1).empty
+    stream.confirm(Lsn(0x800), Lsn(0x800))
+    assert stream._feedback._unsent
     server.reading.set()
     wait_until(lambda: server.statuses()[-1:] and server.statuses()[-1][1:] == (0x800, 0x800))
 
 
-def fill_the_wire(connection) -> None:
+def fill_the_wire(stream) -> None:
     """Send updates that nobody reads until none has gone out for half a second."""
-    feedback = connection._feedback
+    feedback = stream._feedback
     full_since = None
     while full_since is None or time.monotonic() - full_since < 0.5:
-        with connection._lock:
+        with stream._lock:
             feedback.reply()
             full_since = (full_since or time.monotonic()) if feedback._unsent else None
 
 
 def test_an_error_in_the_feedback_thread_reaches_the_data_thread(connected, monkeypatch):
-    _, connection = connected(status_interval=0.05)
-    monkeypatch.setattr(connection._feedback, "_put", lambda: 1 / 0)
-    connection._feedback._thread.join(5)
+    _, stream = connected(status_interval=0.05)
+    monkeypatch.setattr(stream._feedback, "_put", lambda: 1 / 0)
+    stream._feedback._thread.join(5)
     with pytest.raises(ZeroDivisionError):
-        connection.receive(10, 1.0)
+        stream.receive(10, 1.0)
 
 
 def test_a_lost_connection_found_by_the_feedback_thread_is_worth_another_try(connected, monkeypatch):
     def lost() -> None:
         raise psycopg.OperationalError("no connection to the server")
 
-    _, connection = connected(status_interval=0.05)
-    monkeypatch.setattr(connection._feedback, "_put", lost)
-    connection._feedback._thread.join(5)
+    _, stream = connected(status_interval=0.05)
+    monkeypatch.setattr(stream._feedback, "_put", lost)
+    stream._feedback._thread.join(5)
     with pytest.raises(PgcdcError, match="could not send a status update: no connection") as caught:
-        connection.receive(10, 1.0)
+        stream.receive(10, 1.0)
     assert caught.value.kind is ErrorKind.CONNECTION
 
 
@@ -239,7 +238,7 @@ def test_it_does_so_while_the_server_has_much_to_send_that_nobody_reads(database
     database.execute("INSERT INTO t SELECT g, repeat('x', 200) FROM generate_series(1, 150000) g")
     one = stream(impatient(database), table, status_interval=1000).start()
     pid = reader_pid(database, table)
-    one.frames += one.connection.receive(10, 1.0).frames
+    one.frames += one.stream.receive(10, 1.0).frames
     time.sleep(9)
     assert one.read(commits=1).tags == "BR" + "I" * 150_000 + "C"
     assert reader_pid(database, table) == pid
@@ -247,7 +246,7 @@ def test_it_does_so_while_the_server_has_much_to_send_that_nobody_reads(database
 
 def test_without_the_feedback_thread_the_server_would_give_up(database, table, stream):
     one = stream(impatient(database, "1s"), table, status_interval=1000).start()
-    one.connection._feedback.stop()
+    one.stream._feedback.stop()
     wait_until(lambda: reader_pid(database, table) is None)
     with pytest.raises(PgcdcError) as caught:
         one.read(commits=1)
@@ -262,7 +261,7 @@ def test_the_slot_is_never_beyond_what_was_confirmed(database, table, stream):
         one.read(commits=number)
         time.sleep(0.15)
         assert confirmed(database, table) == (start if number == 1 else Lsn(one.commit_ends[-2]))
-        one.connection.confirm(Lsn(one.commit_ends[-1]), Lsn(one.commit_ends[-1]))
+        one.stream.confirm(Lsn(one.commit_ends[-1]), Lsn(one.commit_ends[-1]))
         wait_until(lambda: confirmed(database, table) == one.commit_ends[-1])
 
 
@@ -270,9 +269,9 @@ def test_confirming_less_than_before_takes_nothing_back(database, table, stream)
     database.execute("INSERT INTO t VALUES (1)")
     one = stream(database.uri, table).start().read(commits=1)
     end = Lsn(one.commit_ends[0])
-    one.connection.confirm(end, end)
-    one.connection.confirm(Lsn(1), Lsn(1))
-    assert one.connection.finish()
+    one.stream.confirm(end, end)
+    one.stream.confirm(Lsn(1), Lsn(1))
+    assert one.stream.finish()
     assert confirmed(database, table) == end
 
 
@@ -282,5 +281,5 @@ def test_starting_below_the_slot_takes_nothing_back_either(database, table, stre
     advanced = confirmed(database, table)
     assert advanced >= start
     one = stream(database.uri, table, lsn=1).start()
-    assert one.connection.finish()
+    assert one.stream.finish()
     assert confirmed(database, table) == advanced

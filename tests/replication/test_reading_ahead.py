@@ -12,6 +12,7 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.frames import MESSAGE_TAG, XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import ReplicationConnection
+from pgcdc_cli.replication.copy_both import ReplicationStream
 
 OPTIONS = {"proto_version": "1", "publication_names": "p"}
 ROWS = 20_000
@@ -26,29 +27,29 @@ def slot(database):
     return slot
 
 
-def stream(uri: str, slot: str, *, status_interval: float = 10.0) -> ReplicationConnection:
-    connection = ReplicationConnection(uri, status_interval=status_interval)
-    connection.start(slot, Lsn(0), OPTIONS)
-    return connection
+@contextmanager
+def streaming(uri: str, slot: str, *, status_interval: float = 10.0) -> Iterator[ReplicationStream]:
+    with ReplicationConnection(uri, status_interval=status_interval) as connection:
+        yield connection.start(slot, Lsn(0), OPTIONS)
 
 
-def inserts(connection: ReplicationConnection, *, busy: float = 0.0) -> list[bytes]:
+def inserts(stream: ReplicationStream, *, busy: float = 0.0) -> list[bytes]:
     """All rows' messages; for so many seconds after each batch the caller has something else to do."""
     messages: list[bytes] = []
     while len(messages) < ROWS:
-        received = connection.receive(1000, 10.0)
+        received = stream.receive(1000, 10.0)
         messages += [frame[XLOGDATA_HEADER:] for frame in received.frames if frame[MESSAGE_TAG] == b"I"]
-        with connection.reading_ahead():
+        with stream.reading_ahead():
             time.sleep(busy)
     return messages
 
 
 def test_what_was_read_ahead_comes_in_the_servers_order(database, slot):
     twin = database.copy_slot(slot)
-    with stream(database.uri, slot) as connection:
-        calm = inserts(connection)
-    with stream(database.uri, twin) as connection:
-        assert inserts(connection, busy=0.01) == calm
+    with streaming(database.uri, slot) as stream:
+        calm = inserts(stream)
+    with streaming(database.uri, twin) as stream:
+        assert inserts(stream, busy=0.01) == calm
 
 
 @contextmanager
@@ -77,33 +78,33 @@ def wait_until_the_server_waits(database, slot: str) -> None:
 def test_a_server_goes_on_while_the_caller_is_busy_but_not_for_ever(database):
     slot = database.create_slot()
     database.execute("INSERT INTO t SELECT -g, repeat('x', 400000) FROM generate_series(1, 200) g")
-    with stream(database.uri, slot) as connection:
-        with connection.reading_ahead():
+    with streaming(database.uri, slot) as stream:
+        with stream.reading_ahead():
             wait_until_the_server_waits(database, slot)
         query = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s"
         with stopped(database.execute(query, (slot,)).fetchone()[0]):
             arrived = 0
-            while not (received := connection.receive(1000, 0.1)).empty:
+            while not (received := stream.receive(1000, 0.1)).empty:
                 arrived += sum(map(len, received.frames))
         assert 1 << 20 < arrived < 9 << 20
 
 
 @pytest.mark.parametrize("status_interval", [10.0, 0.05], ids=["found by us", "found by the feedback thread"])
 def test_a_connection_that_is_lost_meanwhile_fails_at_the_next_receive(database, slot, status_interval):
-    with stream(database.uri, slot, status_interval=status_interval) as connection:
-        assert not connection.receive(1, 10.0).closed
-        with connection.reading_ahead():
+    with streaming(database.uri, slot, status_interval=status_interval) as stream:
+        assert not stream.receive(1, 10.0).closed
+        with stream.reading_ahead():
             database.execute(
                 "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s",
                 (slot,),
             )
             time.sleep(0.5)
         with pytest.raises(PgcdcError) as failure:
-            inserts(connection)
+            inserts(stream)
         # The server says why, but what is sent meanwhile may have the system drop that.
         assert failure.value.kind in {ErrorKind.NOT_READY, ErrorKind.CONNECTION}
 
 
 def test_over_tcp_the_kernel_has_room_enough(database, slot, proxy):
-    with stream(proxy.uri(database.name), slot) as connection:
-        assert len(inserts(connection)) == ROWS
+    with streaming(proxy.uri(database.name), slot) as stream:
+        assert len(inserts(stream)) == ROWS

@@ -22,91 +22,90 @@ def connected(walsender):
     def connect(**options):
         server = walsender()
         opened.append(ReplicationConnection(server.uri, **options))
-        opened[-1].start("s", Lsn(0), OPTIONS)
-        return server, opened[-1]
+        return server, opened[-1].start("s", Lsn(0), OPTIONS)
 
     yield connect
     for connection in opened:
         connection.close()
 
 
-def receive_all(connection, seconds=30.0):
+def receive_all(stream, seconds=30.0):
     """Everything up to an error; gives the frames and the error."""
     frames: list[bytes] = []
     with pytest.raises(PgcdcError) as caught:
-        read_on(connection, frames, time.monotonic() + seconds)
+        read_on(stream, frames, time.monotonic() + seconds)
     return frames, caught.value
 
 
-def read_on(connection, frames, until) -> None:
+def read_on(stream, frames, until) -> None:
     while time.monotonic() < until:
-        frames += connection.receive(8192, 0.2).frames
+        frames += stream.receive(8192, 0.2).frames
 
 
 @pytest.mark.parametrize("frame", [b"x" + bytes(30), b"w" + bytes(10), b"k\0"])
 def test_a_frame_that_is_none_is_a_protocol_error_with_its_bytes(connected, frame):
-    server, connection = connected()
+    server, stream = connected()
     server.send(copy_data(frame))
-    _, failure = receive_all(connection)
+    _, failure = receive_all(stream)
     assert isinstance(failure, UndecodableError)
     assert failure.data == frame
 
 
 def test_keepalives_end_no_batch_and_the_last_one_counts(connected):
-    server, connection = connected()
+    server, stream = connected()
     server.send(xlogdata(1, b"B") + keepalive(3) + xlogdata(4, b"I") + keepalive(5) + xlogdata(6, b"C"))
-    frames, last = receive_frames(connection, 3)
+    frames, last = receive_frames(stream, 3)
     assert ([frame[XLOGDATA_HEADER:] for frame in frames], last.wal_end) == ([b"B", b"I", b"C"], 5)
 
 
 def test_a_reply_that_a_keepalive_asks_for_is_not_forgotten_for_a_later_one(connected):
-    server, connection = connected()
+    server, stream = connected()
     server.send(keepalive(3, reply=True) + xlogdata(4, b"B") + keepalive(5) + xlogdata(6, b"C"))
-    _, last = receive_frames(connection, 2)
+    _, last = receive_frames(stream, 2)
     assert (last.wal_end, last.reply_requested) == (5, True)
 
 
-def receive_frames(connection, count):
+def receive_frames(stream, count):
     """Receive until so many frames have come; with the keepalive that stands for all of them."""
-    received = connection.receive(8192, 1.0)
+    received = stream.receive(8192, 1.0)
     while len(received.frames) < count:
-        received = received.followed_by(connection.receive(8192, 1.0))
+        received = received.followed_by(stream.receive(8192, 1.0))
     return received.frames, received.keepalive
 
 
 def test_a_message_may_come_byte_by_byte(connected):
-    server, connection = connected()
+    server, stream = connected()
     whole = xlogdata(1, b"B" * 30) + keepalive(9)
     for at in range(len(whole)):
         server.send(whole[at : at + 1])
         if at < len(whole) // 2:
-            assert connection.receive(10, 0.0).empty
-    received = connection.receive(10, 1.0)
+            assert stream.receive(10, 0.0).empty
+    received = stream.receive(10, 1.0)
     while received.keepalive is None:
-        received = connection.receive(10, 1.0)
+        received = stream.receive(10, 1.0)
     assert received.keepalive.wal_end == 9
 
 
 def test_copydone_from_the_server_closes_after_the_last_frames(connected):
-    server, connection = connected()
+    server, stream = connected()
     server.send(xlogdata(1, b"B") + message(b"c"))
     time.sleep(0.2)
-    received = connection.receive(10, 1.0)
+    received = stream.receive(10, 1.0)
     assert [frame[XLOGDATA_HEADER:] for frame in received.frames] == [b"B"]
     assert received.closed
 
 
 def test_a_server_that_ends_the_command_is_shutting_down(connected):
-    server, connection = connected()
+    server, stream = connected()
     server.send(message(b"C", b"COPY 0\0"))
-    assert receive_all(connection)[1].kind is ErrorKind.CONNECTION
+    assert receive_all(stream)[1].kind is ErrorKind.CONNECTION
 
 
 def test_the_last_words_before_the_end_of_the_connection_are_heard(connected):
-    server, connection = connected()
+    server, stream = connected()
     server.send(xlogdata(1, b"B" * 40_000) + error("57P01", "Verbindung wird abgebrochen", "FATAL"))
     server.hang_up()
-    _, failure = receive_all(connection)
+    _, failure = receive_all(stream)
     assert (failure.kind, failure.message) == (
         ErrorKind.NOT_READY,
         'could not receive from slot "s": Verbindung wird abgebrochen',
@@ -125,15 +124,15 @@ def test_the_last_words_before_the_end_of_the_connection_are_heard(connected):
     ],
 )
 def test_an_error_while_streaming_is_known_by_its_sqlstate(connected, sqlstate, kind):
-    server, connection = connected()
+    server, stream = connected()
     server.send(error(sqlstate, "text in any language"))
-    assert receive_all(connection)[1].kind is kind
+    assert receive_all(stream)[1].kind is kind
 
 
 def test_what_came_before_an_error_is_given_before_it(connected):
-    server, connection = connected()
+    server, stream = connected()
     server.send(xlogdata(1, b"B") + xlogdata(2, b"C") + error("42704", 'publication "p" does not exist'))
-    frames, failure = receive_all(connection)
+    frames, failure = receive_all(stream)
     assert [frame[XLOGDATA_HEADER:] for frame in frames] == [b"B", b"C"]
     assert failure.kind is ErrorKind.PUBLICATION
 
@@ -142,55 +141,55 @@ def test_what_came_before_an_error_is_given_before_it(connected):
     "text", ['skipped loading publication "p"', "Publikation »p« übersprungen", "发布 'p' 被跳过"]
 )
 def test_the_warning_of_a_skipped_publication_is_known_in_any_language(connected, text):
-    server, connection = connected()
+    server, stream = connected()
     server.send(xlogdata(1, b"B") + error("55000", text, "WARNING", b"N") + xlogdata(2, b"C") + keepalive(9))
-    frames, failure = receive_all(connection)
+    frames, failure = receive_all(stream)
     assert failure.kind is ErrorKind.PUBLICATION
     assert b"C" not in [frame[XLOGDATA_HEADER:] for frame in frames]
 
 
 @pytest.mark.parametrize(("sqlstate", "text"), [("55000", "about apples"), ("01000", 'about "p"')])
 def test_other_warnings_are_logged_once_and_stop_nothing(connected, caplog, sqlstate, text):
-    server, connection = connected()
+    server, stream = connected()
     server.send(error(sqlstate, text, "WARNING", b"N") * 3 + keepalive(9))
-    while connection.receive(10, 1.0).keepalive is None:
+    while stream.receive(10, 1.0).keepalive is None:
         pass
     assert [r.getMessage() for r in caplog.records if r.name == "pgcdc"] == [f"server: {text}"]
 
 
 def test_a_connection_that_ends_without_a_word_is_worth_another_try(connected):
-    server, connection = connected()
+    server, stream = connected()
     server.hang_up()
-    assert receive_all(connection)[1].kind is ErrorKind.CONNECTION
+    assert receive_all(stream)[1].kind is ErrorKind.CONNECTION
 
 
 def test_a_silent_server_is_given_up(connected):
-    server, connection = connected(status_interval=0.1, wal_receiver_timeout=3.0)
-    _, failure = receive_all(connection)
+    server, stream = connected(status_interval=0.1, wal_receiver_timeout=3.0)
+    _, failure = receive_all(stream)
     assert failure.kind is ErrorKind.CONNECTION
     assert re.search(r"the server has been silent for ([3-9]|\d\d) s", failure.message)
     assert len(server.wait_for(3)) >= 3
 
 
 def test_a_large_value_that_comes_slowly_is_not_silence(connected):
-    server, connection = connected(status_interval=0.1, wal_receiver_timeout=3.0)
+    server, stream = connected(status_interval=0.1, wal_receiver_timeout=3.0)
     whole = xlogdata(1, bytes(150_000))
     frames = []
     for at in range(0, len(whole), 10_000):
         server.send(whole[at : at + 10_000])
-        frames += connection.receive(10, 0.5).frames
+        frames += stream.receive(10, 0.5).frames
         time.sleep(0.1)
     while not frames:
-        frames += connection.receive(10, 0.5).frames
+        frames += stream.receive(10, 0.5).frames
     assert len(frames[0]) == 150_025
 
 
 def test_a_server_that_never_ends_the_stream_is_left(connected):
-    server, connection = connected()
+    server, stream = connected()
     server.reading.clear()
     server.send(keepalive(1))
     # One message may have been on its way into the scripted reader before it stopped: CopyDone was not.
-    assert not connection.finish(timeout=1.0)
+    assert not stream.finish(timeout=1.0)
 
 
 @pytest.mark.parametrize("size", [0, 1, 30, 3000, 70_000])
@@ -215,7 +214,7 @@ def test_a_wire_that_stalls_is_given_up_and_one_that_resumes_in_time_is_not(
     database18.execute("INSERT INTO t VALUES (1)")
     until = time.monotonic() + 1
     while time.monotonic() < until:
-        assert one.connection.receive(10, 0.2).frames == []
+        assert one.stream.receive(10, 0.2).frames == []
     proxy18.resume()
     assert one.read(commits=1).tags == "BRIC"
     proxy18.stall()

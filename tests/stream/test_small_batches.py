@@ -47,10 +47,10 @@ def received(uri: str, slot: str, end: Lsn) -> list[bytes]:
     """All frames up to a position."""
     frames = []
     with ReplicationConnection(uri) as connection:
-        connection.start(slot, Lsn(0), {"proto_version": "1", "publication_names": "pub"})
+        stream = connection.start(slot, Lsn(0), {"proto_version": "1", "publication_names": "pub"})
         position = Lsn(0)
         while position < end:
-            some = connection.receive(8192, 10.0)
+            some = stream.receive(8192, 10.0)
             frames += some.frames
             position = some.keepalive.wal_end if some.keepalive else position
     return frames
