@@ -33,9 +33,9 @@ _STANDBY_STATUS = struct.Struct(">cqqqqB")
 class Received:
     """What had arrived: whole XLogData frames (header included) in order, and the last keepalive.
 
-    A keepalive ends no batch: a walsender that has caught up sends one behind each commit
+    A keepalive ends no batch: a walsender that has caught up sends one after each commit
     (`WalSndWaitForWal` in walsender.c). Everything before its position is in the frames, in earlier ones, or
-    in a transaction that is still open behind them. It asks for a reply if any that came with it did.
+    in a transaction that is still open after them. It asks for a reply if any that came with it did.
     """
 
     frames: list[bytes]

@@ -95,7 +95,7 @@ def read_slot(conninfo: str, name: str) -> Slot:
 def check_no_gap(directory: Path, slot: Slot) -> None:
     """Raise GAP if the slot is beyond what the directory holds.
 
-    The checkpoint is read behind the slot: a stream that runs meanwhile moves the checkpoint first.
+    The checkpoint is read after the slot: a stream that runs meanwhile moves the checkpoint first.
     """
     checkpoint = read_local(directory)[0]
     if checkpoint is not None and checkpoint.end_lsn:

@@ -348,7 +348,7 @@ class Edge:
     is none, as at the end of a snapshot or a prepare); `transactions` counts those that ended in the slice,
     empty ones included; `commit_ts` is when the last of them committed (0 where all were messages outside of
     any). `prepared` are the transactions that are prepared here; None says that nothing changed. `read` is
-    the table of a snapshot that ends here, where another run may go on behind it. `resnapshots` are all
+    the table of a snapshot that ends here, where another run may go on after it. `resnapshots` are all
     tables that are read while they are streamed, as far as they are here; None says that nothing changed.
     """
 

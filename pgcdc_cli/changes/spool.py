@@ -20,7 +20,7 @@ PADDING = bytes(8)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpoolChunk:
-    """n messages, one behind the other in `data` from `offset` on, and after them `PADDING`.
+    """n messages, one after the other in `data` from `offset` on, and after them `PADDING`.
 
     `sizes` are their lengths in bytes, `lsn` their frames' start LSNs.
     """

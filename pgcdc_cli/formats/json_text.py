@@ -55,7 +55,7 @@ class JsonValue(NamedTuple):
 
 
 class Member(NamedTuple):
-    """One column's values, and what stands before and behind each; `absent` rows don't have it at all."""
+    """One column's values, and what stands before and after each; `absent` rows don't have it at all."""
 
     head: bytes
     value: JsonValue
@@ -233,7 +233,7 @@ LONGEST_ESCAPE = len("\\u0000") + 1
 
 _BACKSLASH, _QUOTE, _BLANK = b'\\" '
 _ESCAPES = {byte: json.dumps(chr(byte))[1:-1].encode() for byte in (_BACKSLASH, _QUOTE, *range(0x20))}
-# What stands behind the backslash where that is one byte, else 0.
+# What stands after the backslash where that is one byte, else 0.
 _LETTERS = np.zeros(256, np.uint8)
 for _byte, _escape in _ESCAPES.items():
     _LETTERS[_byte] = _escape[1] if len(_escape) == len("\\n") else 0
@@ -380,7 +380,7 @@ def one_transaction(stamp: Stamp, gid: str | None) -> bytes:
 
 @lru_cache(64)
 def _commit(commit_lsn: int, xid: int | None, commit_ts: int | None) -> tuple[bytes, bytes]:
-    """Write what a transaction's rows share: the commit LSN, and what stands behind `seq`."""
+    """Write what a transaction's rows share: the commit LSN, and what stands after `seq`."""
     if commit_ts is None:
         return one_lsn(commit_lsn), _NO_TRANSACTION
     return one_lsn(commit_lsn), _TRANSACTION % (b"%d" % xid if xid else b"null", one_timestamp(commit_ts))

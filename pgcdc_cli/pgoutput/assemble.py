@@ -1,4 +1,4 @@
-"""Messages to slices of changes: a batch and the state before it in, slices and the state behind it out.
+"""Messages to slices of changes: a batch and the state before it in, slices and the state after it out.
 
 Everything is decided for all messages of a batch at once: the transaction each belongs to and whether it may
 stand there (`message_batch.py`), the version of its table (`relations.py`), its number and its values
@@ -54,7 +54,7 @@ _IS_BOUNDARY = tag_mask(Tag.BEGIN, Tag.COMMIT)
 
 
 class Assembler:
-    """What is known between the batches of one connection: its tables, and the state behind the last batch.
+    """What is known between the batches of one connection: its tables, and the state after the last batch.
 
     `describe` gives relation messages their catalog facts. It is asked for each one, since the server sends
     another whenever something about the table may have changed, be it only a default. `skip_before`, `until`
@@ -112,7 +112,7 @@ class Assembler:
 def assemble(
     buffer: MessageBuffer, state: State, tables: Tables, *, boundaries: bool
 ) -> tuple[list[Slice], State]:
-    """Decode messages to at most two slices, and give the state behind them.
+    """Decode messages to at most two slices, and give the state after them.
 
     The first slice ends at the last transaction edge among them, the second is the open remainder; where
     there is no edge, or no change after it, that slice is left out. `tables` learn what the messages define.
@@ -163,8 +163,8 @@ def _read(
     for number, message in decoded:
         if isinstance(message, Relation):
             tables.learn(message, next(described))
-            behind = int(np.searchsorted(rows, number))
-            versions[behind:][oids[behind:] == message.oid] = tables.current(message.oid)
+            later = int(np.searchsorted(rows, number))
+            versions[later:][oids[later:] == message.oid] = tables.current(message.oid)
         elif isinstance(message, Truncate):
             truncated = [_known(buffer, number, tables, oid) for oid in message.relation_oids]
             found.truncates.append((number, message, truncated))
@@ -211,7 +211,7 @@ def _unknown(buffer: MessageBuffer, number: int, oid: int) -> UndecodableError:
 class _Numbers:
     """By message: its change's index in the batch, and number in its transaction; the first one's of several.
 
-    `next_seq` is the number of the next change of the transaction that is open behind the batch.
+    `next_seq` is the number of the next change of the transaction that is open after the batch.
     """
 
     index: Int64s

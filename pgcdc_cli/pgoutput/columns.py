@@ -178,7 +178,7 @@ class _Tuples:
 
 
 def _new_tuples(buffer: MessageBuffer, old: _Tuples) -> _Tuples:
-    """Find the new tuples behind the old ones, once those are walked."""
+    """Find the new tuples after the old ones, once those are walked."""
     words = buffer.int64(old.position)
     _check(buffer, [old], (old.position + 3 <= old.ends) & (words >> 56 == _NEW))
     return _Tuples(buffer, old.rows, "N", old.position + 1)

@@ -134,7 +134,7 @@ class MessageBuffer:
         return native(self.words[positions])
 
     def pack(self, starts: Int64s, ends: Int64s) -> pa.BinaryArray:
-        """Copy n values out of the buffer, to stand one behind the other."""
+        """Copy n values out of the buffer, to stand one after the other."""
         return kernels.pack(self.arrow, starts, ends)
 
     def error(self, number: int, message: str) -> UndecodableError:
@@ -280,7 +280,7 @@ class BatchTransactions:
     `commit_ts` and `xid` are that one's (for a non-transactional message its own LSN, 0 and 0; outside of
     transactions they mean nothing). `wanted` is false in transactions that are skipped. `begins` are the
     Begin messages, `ends` those that end a wanted transaction, by their numbers. `open`: a transaction is
-    open behind the last message.
+    open after the last message.
     """
 
     tags: Int64s
@@ -306,7 +306,7 @@ class BatchTransactions:
         return found
 
     def next_state(self, before: State, next_seq: int, origins: Mapping[int, Origin]) -> State:
-        """Give the state behind the batch.
+        """Give the state after the batch.
 
         `next_seq` is that of the next change of the transaction that is open there; `origins` are by number.
         """
@@ -424,11 +424,11 @@ def _stops(bounds: _BoundaryMessages, valid: Booleans, ends: Int64s, limits: Dec
 
 
 def _stops_at(bounds: _BoundaryMessages, valid: Booleans, until: Lsn) -> Int64s:
-    """Stop before each transaction that ends beyond `until`, and behind each that reaches it."""
+    """Stop before each transaction that ends beyond `until`, and after each that reaches it."""
     begins, commits, alone = bounds
     before = np.append(begins.at[begins.final_lsn >= until], alone.at[alone.lsn > until])
-    behind = np.append(commits.at[commits.end_lsn >= until], alone.at[alone.lsn == until])
-    return np.append(before[valid[before]], behind[valid[behind]] + 1)
+    after = np.append(commits.at[commits.end_lsn >= until], alone.at[alone.lsn == until])
+    return np.append(before[valid[before]], after[valid[after]] + 1)
 
 
 def _misplaced(buffer: MessageBuffer, number: int, *, inside: bool) -> UndecodableError:

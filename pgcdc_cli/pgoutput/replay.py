@@ -44,7 +44,7 @@ def chunk_of(buffer: MessageBuffer) -> SpoolChunk:
 
 
 def chunk_of_block(buffer: MessageBuffer) -> SpoolChunk:
-    """Copy messages of a streamed block, without the xid behind each one's tag."""
+    """Copy messages of a streamed block, without the xid after each one's tag."""
     return _packed(buffer, buffer.starts + np.where(_HAS_NO_XID[buffer.tags], 0, _XID_SIZE))
 
 
@@ -97,7 +97,7 @@ class _SpoolDefinitions:
         self._of: dict[int, list[Definition]] = {}
 
     def add(self, some: Iterable[Definition], before: int) -> None:
-        """Take over those among messages that come behind so many others."""
+        """Take over those among messages that come after so many others."""
         for one in some:
             self._of.setdefault(one.oid, []).append(one._replace(ordinal=before + one.ordinal))
 

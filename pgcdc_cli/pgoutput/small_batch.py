@@ -123,7 +123,7 @@ def assemble(
 
 @dataclass(slots=True)
 class _SliceBuilder:
-    """Gathers one slice; `open` is the transaction that is open behind it, `index` the next event's."""
+    """Gathers one slice; `open` is the transaction that is open after it, `index` the next event's."""
 
     tables: Tables
     limits: DecodeLimits
@@ -234,7 +234,7 @@ def _read_row(frame: bytes, kind: bytes, columns: int) -> tuple[list[_Value] | N
 
 
 def _read_values(data: bytes, at: int, columns: int) -> tuple[list[_Value], int]:
-    """Read a tuple of texts; gives its end, too, which is behind the data's where these are short."""
+    """Read a tuple of texts; gives its end, too, which is beyond the data's where these are short."""
     if int.from_bytes(data[at : at + 2], "big") != columns:
         raise _LeftToColumnsError
     at += 2

@@ -18,7 +18,7 @@ PostgreSQL's apply worker (`replication/logical/worker.c`) and this one:
     Commit Prepared of one never prepared        error                                  gap, if not on record
     Rollback Prepared of one never prepared      nothing to undo                        nothing to undo
     Relation, Type outside of a transaction      taken                                  taken
-    Origin there, or behind a change             error                                  taken
+    Origin there, or after a change              error                                  taken
     xid 0 in a block or its start                error                                  error
     a transaction or block inside of another     error, or an assertion                 error
     an empty block or transaction                taken                                  an edge, no change

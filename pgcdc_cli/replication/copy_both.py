@@ -240,7 +240,7 @@ class CopyBothFrames:
         """Read what has arrived into libpq's buffer; False if no more can be. A failure waits for `take`.
 
         libpq reads until nothing is there or its buffer is full, and doubles a full one (`pqReadData` in
-        fe-misc.c). As it doesn't tell, one behind which more is waiting counts as full; and where each read
+        fe-misc.c). As it doesn't tell, one after which more is waiting counts as full; and where each read
         takes all that is there, what was there is counted.
         """
         if self._ahead >= _LARGEST_BUFFER or (self._may_be_full and self._buffer >= _LARGEST_BUFFER):

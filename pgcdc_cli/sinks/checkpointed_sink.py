@@ -255,7 +255,7 @@ class CheckpointedSink:
         return self.outputs.size >= size
 
     def _flush_if_due(self) -> None:
-        if self.outputs.behind:
+        if self.outputs.unsynced:
             interval = self._settings.fsync_interval
             if interval == 0:
                 return

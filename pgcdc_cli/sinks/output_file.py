@@ -69,9 +69,9 @@ class OutputFiles:
         self._unsaved[output] = None
 
     @property
-    def behind(self) -> bool:
+    def unsynced(self) -> bool:
         """Whether there are whole rows that are not durable."""
-        return any(output.behind for output in self._unsaved)
+        return any(output.unsynced for output in self._unsaved)
 
     def settle(self) -> None:
         """Count all rows taken so far as whole: this is a transaction edge."""
@@ -172,7 +172,7 @@ class OutputFile:
         return self._spilled or bool(self._begun.data)
 
     @property
-    def behind(self) -> bool:
+    def unsynced(self) -> bool:
         """Whether it has whole rows that are not durable."""
         return bool(self._whole.data) or (self.edge if self._spilled else self.now) != self.durable
 

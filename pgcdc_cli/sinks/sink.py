@@ -95,7 +95,7 @@ class Sink(Protocol):
     def creating(self, position: Lsn) -> None:
         """Note, durably, that the stream's slot is about to be made, at this position.
 
-        The checkpoint says so until it has the edge behind the snapshot's rows.
+        The checkpoint says so until it has the edge after the snapshot's rows.
         """
 
     def write(self, encoded: EncodedSlice) -> None:

@@ -151,7 +151,7 @@ class StreamLoop:
         return not encoder.in_transaction and self._end.is_reached(self._sink.edge.lsn)
 
     def _write(self, received: Received, stream: ReplicationStream, encoder: FrameEncoder) -> None:
-        """Decode, format and write a batch, and take over the position of the keepalive behind it."""
+        """Decode, format and write a batch, and take over the position of the keepalive after it."""
         if received.frames:
             with nullcontext() if fits_small_batch(received.frames) else stream.reading_ahead():
                 # One sequence: where a stop leaves a transaction in its midst, nothing may follow.

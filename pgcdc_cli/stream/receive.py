@@ -93,6 +93,6 @@ class BatchReceiver:
         return None if later.empty else received.followed_by(later)
 
     def _ends_with(self, received: Received) -> bool:
-        """Say whether nothing behind this is wanted: the server has ended, or is beyond the end position."""
+        """Say whether nothing after this is wanted: the server has ended, or is beyond the end position."""
         keepalive = received.keepalive
         return received.closed or (keepalive is not None and self._end.is_reached(keepalive.wal_end))

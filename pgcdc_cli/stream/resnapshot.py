@@ -1,9 +1,9 @@
 """Tables that are read again while they are streamed, in chunks by key; nothing is written to the server.
 
 A chunk is read at an edge of the stream, at which all that is written so far is seen by it: transactions are
-held against the snapshot by their numbers. So its rows come behind every change that they have, or before it.
+held against the snapshot by their numbers. So its rows come after every change that they have, or before it.
 What more they have, the stream brings up to the position at which the log was then; the next chunk is read
-behind that. Why this comes to what the source has is said in `docs/snapshots.md`, "While streaming".
+after that. Why this comes to what the source has is said in `docs/snapshots.md`, "While streaming".
 """
 
 import logging
@@ -48,7 +48,7 @@ FIRST_ROWS = 1024
 """Rows of the first chunk, from which it is known how large they are."""
 
 TURN = 1.0
-"""Seconds after which a stream is looked at that brings nothing; one that does is, behind each chunk."""
+"""Seconds after which a stream is looked at that brings nothing; one that does is, after each chunk."""
 
 ATTEMPTS, PAUSE = 20, 0.005
 """How often, and after how many seconds, it is looked whether what the stream brought is seen by now."""
@@ -314,7 +314,7 @@ class Resnapshot:
         return tuple(value.decode(self._source.text.codec) for value in values)
 
     def _reach(self, one: TableResnapshot) -> None:
-        """Note how far a table is, with an edge behind what is written."""
+        """Note how far a table is, with an edge after what is written."""
         self.streamed.tables[one.oid] = one
         self._reach_edge()
 
@@ -353,7 +353,7 @@ def _in_order_of_index(table: TableSchema) -> RowKey:
     """Give the key as its index has it: in the order of columns all rows would be sorted for each chunk."""
     key = table.key or ()
     for index in () if table.facts is None else (table.facts.primary_key, table.facts.unique):
-        # Behind its key an index may include other columns.
+        # After its key an index may include other columns.
         if index is not None and set(index[: len(key)]) == set(key):
             return index[: len(key)]
     return key

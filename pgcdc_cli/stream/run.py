@@ -233,11 +233,11 @@ class StreamRun:
         return self._goes_on(plan)
 
     def _goes_on(self, plan: SnapshotPlan) -> bool:
-        """Is there a stream to come behind the rows? At least until all tables are as of one position."""
-        behind = [one.position for one in self._sink.edge.read]
-        if behind and (plan.only or self._settings.limits.end_now):
-            self._end.lsn = max(self._end.lsn or Lsn(0), *behind)
-        return bool(behind) or not plan.only
+        """Is there a stream to come after the rows? At least until all tables are as of one position."""
+        later = [one.position for one in self._sink.edge.read]
+        if later and (plan.only or self._settings.limits.end_now):
+            self._end.lsn = max(self._end.lsn or Lsn(0), *later)
+        return bool(later) or not plan.only
 
     def _begin_resnapshot(
         self, connection: ReplicationConnection, identity: SystemIdentity, text: DatabaseText

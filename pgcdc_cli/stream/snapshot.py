@@ -65,7 +65,7 @@ SELECT (SELECT system_identifier FROM pg_control_system())::text,
 
 
 class Begun(NamedTuple):
-    """What there is of a snapshot that the stream goes on behind, at `position`, None where that is new.
+    """What there is of a snapshot that the stream goes on after, at `position`, None where that is new.
 
     `read` are the OIDs of the tables that earlier runs read.
     """
@@ -106,7 +106,7 @@ class Snapshot:
         """Read tables, one after the other.
 
         With `with_xid` rows have the transaction that reads them, else none. The last slice, with an edge, is
-        empty. With `begun` there are edges behind tables, too, and those that were read before aren't again.
+        empty. With `begun` there are edges after tables, too, and those that were read before aren't again.
         """
         stamp = Stamper(self.position, self._transaction() if with_xid else 0)
         left = tables if begun is None else begun.left(tables)
@@ -221,7 +221,7 @@ class SlotSnapshot:
 
 
 def source_of(session: SnapshotSession, publications: Sequence[str]) -> tuple[StreamSource, Lsn, bool]:
-    """Say where a snapshot without a slot comes from, a position behind all that it has, and "a standby?"."""
+    """Say where a snapshot without a slot comes from, a position after all that it has, and "a standby?"."""
     [(system_id, timeline, database, in_recovery, position)] = session.ask(_SOURCE)
     source = StreamSource(system_id, timeline, database, "", tuple(publications))
     return source, Lsn.parse(position), in_recovery
@@ -245,7 +245,7 @@ class Stamper:
 
 
 def _with_next(items: Iterator[Item]) -> Iterator[tuple[Item, Item | None]]:
-    """Give each item with the one behind it, the last one with None."""
+    """Give each item with the one after it, the last one with None."""
     item = next(items, None)
     while item is not None:
         following = next(items, None)

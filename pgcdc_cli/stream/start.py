@@ -72,7 +72,7 @@ class RunStart:
         return self._sink.durable_lsn if known else Lsn(0)
 
     def check_position(self) -> None:
-        """Refuse a position for what has a checkpoint, and to stream behind half a snapshot: USAGE."""
+        """Refuse a position for what has a checkpoint, and to stream after half a snapshot: USAGE."""
         start, checkpoint = self._settings.start_lsn, self._sink.checkpoint
         if checkpoint is not None and not checkpoint.end_lsn and self._settings.snapshot is None:
             message = "could not go on: the snapshot that the stream begins with was not finished"

@@ -60,7 +60,7 @@ def value_bytes(column: ArrowArray) -> tuple[Int64s, NDArray[np.uint8]]:
 
 
 def pack(data: pa.Buffer, starts: Int64s, ends: Int64s) -> pa.BinaryArray:
-    """Copy n values (one at least) out of a buffer, to stand one behind the other.
+    """Copy n values (one at least) out of a buffer, to stand one after the other.
 
     The offsets describe values and what is between them in turn, over the shared buffer, and only the values
     are taken. The gaps may be of negative length, as groups follow one another; nobody looks at them. `take`

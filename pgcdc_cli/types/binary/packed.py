@@ -1,4 +1,4 @@
-"""What readers take and give: n byte strings that stand one behind the other, none of them NULL.
+"""What readers take and give: n byte strings that stand one after the other, none of them NULL.
 
 Numbers on the wire are big-endian. Text is built as a matrix of characters with one row a value, in which a
 second matrix says which characters the value really has.
