@@ -2,8 +2,8 @@
 
 Everything is decided for all messages of a batch at once: the transaction each belongs to and whether it may
 stand there (`message_batch.py`), the version of its table (`relations.py`), its number and its values
-(`columns.py`). Only what is no row (relations, truncates, logical messages) is looked at one by one. A few
-rows have a quicker way, with the same state and the same slices (`small_batch.py`).
+(`decode_columns.py`). Only what is no row (relations, truncates, logical messages) is looked at one by one. A
+few rows have a quicker way, with the same state and the same slices (`small_batch.py`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ from pgcdc_cli.changes.slice import (
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import small_batch
-from pgcdc_cli.pgoutput.columns import SMALLEST_ROW, RowMessages, Shape, decode_rows
+from pgcdc_cli.pgoutput.decode_columns import SMALLEST_ROW, RowMessages, Shape, decode_rows
 from pgcdc_cli.pgoutput.message_batch import (
     BatchTransactions,
     DecodeLimits,

@@ -3,7 +3,7 @@
 PostgreSQL manual, "Logical Replication Message Formats"; `src/backend/replication/logical/proto.c`. Rules:
 nothing is read beyond the message; a count or length from the buffer is held against the bytes that are left
 before anything is done with it; whatever the bytes, the only exception is UndecodableError. Offsets in its
-text count from the message's tag.
+text count from the message's tag. The rows of a batch are decoded at once, by `decode_columns.py`.
 """
 
 import struct

@@ -7,7 +7,7 @@ from pgoutput_encoder import frame
 from pgcdc_cli.changes.slice import FullImage, KeyImage
 from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
 from pgcdc_cli.pgoutput import messages as m
-from pgcdc_cli.pgoutput.columns import RowMessages, Shape, decode_rows
+from pgcdc_cli.pgoutput.decode_columns import RowMessages, Shape, decode_rows
 from pgcdc_cli.pgoutput.message_batch import MessageBuffer
 from pgcdc_cli.types.pg_type import PgType
 
