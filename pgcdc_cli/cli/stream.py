@@ -245,7 +245,7 @@ class ProgressLine:
         if not self._shown or not totals.durable_lsn:
             return
         # What waited for its commit comes again.
-        totals.put_aside = 0
+        totals.spooled = 0
         rate = totals.rows / max(time.monotonic() - self._began, 0.001)
         write_message("info", self._text(totals, rate))
 
@@ -259,8 +259,8 @@ class ProgressLine:
         transactions = (
             "1 transaction" if totals.transactions == 1 else f"{totals.transactions:,} transactions"
         )
-        aside = f"{human_bytes(totals.put_aside)} of large transactions put aside"
-        begun = f"{rate:,.0f} rows/s" if rate or not totals.put_aside else aside
+        spooled = f"{human_bytes(totals.spooled)} of large transactions put aside"
+        begun = f"{rate:,.0f} rows/s" if rate or not totals.spooled else spooled
         return f"{begun}, lag {lag}, durable to {totals.durable_lsn}; {totals.rows:,} rows in {transactions}"
 
     def _write(self, text: str) -> None:

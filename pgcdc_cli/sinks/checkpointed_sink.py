@@ -325,7 +325,7 @@ class CheckpointedSink:
                 self._spools.discard(one)
 
     @property
-    def put_aside(self) -> int:
+    def spooled(self) -> int:
         """Bytes in spools."""
         return self._spools.size
 

@@ -111,7 +111,7 @@ class Sink(Protocol):
         """Make everything up to the last edge durable, now."""
 
     @property
-    def put_aside(self) -> int:
+    def spooled(self) -> int:
         """Bytes in spools, of transactions that aren't committed yet."""
         ...
 

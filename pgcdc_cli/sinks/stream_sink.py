@@ -157,7 +157,7 @@ class StreamSink:
         return self._spools
 
     @property
-    def put_aside(self) -> int:
+    def spooled(self) -> int:
         """Bytes in spools."""
         return 0 if self._spools is None else self._spools.size
 

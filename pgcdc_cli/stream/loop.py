@@ -124,7 +124,7 @@ class StreamLoop:
             if not (encoder.in_transaction or encoder.ended or self._must_end()):
                 at_edge()
             self.acknowledge()
-            self._writer.totals.put_aside = self._sink.put_aside
+            self._writer.totals.spooled = self._sink.spooled
             self._report(self._writer.totals)
 
     def acknowledge(self) -> None:

@@ -131,7 +131,7 @@ class RunTotals:
     """What a run has done so far. `wal_end` is the newest position of the server's log that was heard of.
 
     `snapshot_bytes` is how much of a snapshot came, None where none is being read; `snapshot_rows` about how
-    many rows it will have, None where that isn't known. `put_aside` are bytes that came of transactions which
+    many rows it will have, None where that isn't known. `spooled` are bytes that came of transactions which
     aren't committed yet.
     """
 
@@ -139,7 +139,7 @@ class RunTotals:
     snapshot_bytes: int | None = None
     snapshot_rows: int | None = None
     transactions: int = 0
-    put_aside: int = 0
+    spooled: int = 0
     reconnects: int = 0
     edge_lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
     durable_lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable

@@ -62,7 +62,7 @@ class Encoder:
 
 
 class Sink:
-    pace, portion, edge, durable_lsn, put_aside = 0.0, 0, LastEdge(), Lsn(0), 0
+    pace, portion, edge, durable_lsn, spooled = 0.0, 0, LastEdge(), Lsn(0), 0
 
     def __init__(self) -> None:
         self.edges: list[Edge | None] = []

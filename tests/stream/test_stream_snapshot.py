@@ -299,14 +299,14 @@ def test_progress_says_that_a_large_transaction_comes(capsys, monkeypatch):
     line = ProgressLine(shown=True)
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 60)
-    line(RunTotals(put_aside=47 << 20, wal_end=Lsn(1 << 20)))
+    line(RunTotals(spooled=47 << 20, wal_end=Lsn(1 << 20)))
     expected = "47.0 MB of large transactions put aside, lag 1.0 MB, durable to 0/0; 0 rows in 0 transactions"
     assert capsys.readouterr().err == f"pgcdc: {expected}\n"
-    line(RunTotals(rows=60_000, put_aside=47 << 20, durable_lsn=Lsn(1 << 20)))
+    line(RunTotals(rows=60_000, spooled=47 << 20, durable_lsn=Lsn(1 << 20)))
     monkeypatch.setattr(time, "monotonic", lambda: now + 120)
-    line(RunTotals(rows=60_000, put_aside=47 << 20, durable_lsn=Lsn(1 << 20)))
+    line(RunTotals(rows=60_000, spooled=47 << 20, durable_lsn=Lsn(1 << 20)))
     assert capsys.readouterr().err.startswith("pgcdc: 1,000 rows/s, lag 0 bytes, ")
-    line.end(RunTotals(put_aside=47 << 20, durable_lsn=Lsn(1 << 20)))
+    line.end(RunTotals(spooled=47 << 20, durable_lsn=Lsn(1 << 20)))
     assert capsys.readouterr().err.startswith("pgcdc: 0 rows/s, lag 0 bytes, durable to 0/100000; ")
 
 
