@@ -269,11 +269,8 @@ def recvlogical(  # noqa: PLR0913 - a command's options
     signals = Signals()
     with handled(signals), _ended_by(signals, streaming=start):
         with signals.interruptible(), ReplicationConnection(conninfo, session_kind=kind) as connection:
-            if drop_slot:
-                _drop(connection, slot)
-            if create_slot:
-                new = NewSlot(slot, plugin, two_phase=two_phase, failover=failover)
-                _create(connection, new, if_not_exists=if_not_exists)
+            new = NewSlot(slot, plugin, two_phase, failover, if_not_exists)
+            _drop_and_create(connection, slot if drop_slot else None, new if create_slot else None)
             mode = _file_mode(connection) if start else 0
         if not start:
             return
@@ -322,6 +319,14 @@ class NewSlot(NamedTuple):
     plugin: str
     two_phase: bool
     failover: bool
+    if_not_exists: bool
+
+
+def _drop_and_create(connection: "ReplicationConnection", old: str | None, new: NewSlot | None) -> None:
+    if old is not None:
+        _drop(connection, old)
+    if new is not None:
+        _create(connection, new)
 
 
 def _drop(connection: "ReplicationConnection", slot: str) -> None:
@@ -330,12 +335,12 @@ def _drop(connection: "ReplicationConnection", slot: str) -> None:
         connection.drop_slot(slot)
 
 
-def _create(connection: "ReplicationConnection", new: NewSlot, *, if_not_exists: bool) -> None:
+def _create(connection: "ReplicationConnection", new: NewSlot) -> None:
     _say(f'creating replication slot "{new.name}"')
     try:
         connection.create_slot(new.name, new.plugin, two_phase=new.two_phase, failover=new.failover)
     except PgcdcError as error:
-        if not if_not_exists or error.kind is not ErrorKind.SLOT_EXISTS:
+        if not new.if_not_exists or error.kind is not ErrorKind.SLOT_EXISTS:
             raise
 
 
