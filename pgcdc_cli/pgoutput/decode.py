@@ -69,11 +69,12 @@ def decode_next(
     text: DatabaseText = STRICT,
 ) -> tuple[Message, int]:
     """Decode the message at `offset` of several that follow one another; returns it and where it ends."""
-    reader = _MessageReader(data, offset, in_stream, streaming_parallel, text)
-    read = _READERS.get(reader.tag)
-    if read is None:
-        raise reader.error("no such message in protocol 1 to 4")
-    return read(reader), reader.offset
+    cursor = _Cursor(data, offset, in_stream, streaming_parallel, text)
+    reader = _READERS.get(cursor.tag)
+    if reader is None:
+        raise cursor.error("no such message in protocol 1 to 4")
+    message = reader(cursor)
+    return message, cursor.offset
 
 
 def _title(tag: int) -> str:
@@ -90,7 +91,7 @@ def _are_left(number: int) -> str:
     return f"{number} {'is' if number == 1 else 'are'} left"
 
 
-class _MessageReader:
+class _Cursor:
     """Reads one message front to back; each read says what it is after, for the error."""
 
     __slots__ = ("data", "in_stream", "offset", "start", "streaming_parallel", "tag", "text")
@@ -211,192 +212,192 @@ class _MessageReader:
         return self.uint32("xid") if self.in_stream else None
 
 
-def _read_begin(r: _MessageReader) -> m.Begin:
-    return m.Begin(r.lsn("final LSN"), r.time("commit time"), r.uint32("xid"))
+def _read_begin(c: _Cursor) -> m.Begin:
+    return m.Begin(c.lsn("final LSN"), c.time("commit time"), c.uint32("xid"))
 
 
-def _read_commit(r: _MessageReader) -> m.Commit:
-    r.no_flags()
-    return m.Commit(r.lsn("commit LSN"), r.lsn("end LSN"), r.time("commit time"))
+def _read_commit(c: _Cursor) -> m.Commit:
+    c.no_flags()
+    return m.Commit(c.lsn("commit LSN"), c.lsn("end LSN"), c.time("commit time"))
 
 
-def _read_origin(r: _MessageReader) -> Origin:
-    return Origin(r.lsn("commit LSN"), r.string("name"))
+def _read_origin(c: _Cursor) -> Origin:
+    return Origin(c.lsn("commit LSN"), c.string("name"))
 
 
-def _read_relation(r: _MessageReader) -> m.Relation:
-    xid = r.stream_xid()
-    oid = r.uint32("relation OID")
-    namespace = r.string("namespace") or "pg_catalog"
-    name = r.string("name")
-    identity = _read_identity(r)
-    count = r.check_count(r.uint16("column count"), _SMALLEST_COLUMN, "columns")
-    columns = tuple(_read_column(r, number) for number in range(1, count + 1))
+def _read_relation(c: _Cursor) -> m.Relation:
+    xid = c.stream_xid()
+    oid = c.uint32("relation OID")
+    namespace = c.string("namespace") or "pg_catalog"
+    name = c.string("name")
+    identity = _read_identity(c)
+    count = c.check_count(c.uint16("column count"), _SMALLEST_COLUMN, "columns")
+    columns = tuple(_read_column(c, number) for number in range(1, count + 1))
     return m.Relation(oid, namespace, name, identity, columns, xid)
 
 
-def _read_identity(r: _MessageReader) -> ReplicaIdentity:
-    letter = r.uint8("replica identity")
+def _read_identity(c: _Cursor) -> ReplicaIdentity:
+    letter = c.uint8("replica identity")
     try:
         return ReplicaIdentity(chr(letter))
     except ValueError:
-        raise r.error(
-            f"replica identity at byte {r.at - 1} is 0x{letter:02X}, not one of d, n, f, i"
+        raise c.error(
+            f"replica identity at byte {c.at - 1} is 0x{letter:02X}, not one of d, n, f, i"
         ) from None
 
 
-def _read_column(r: _MessageReader, number: int) -> m.RelationColumn:
+def _read_column(c: _Cursor, number: int) -> m.RelationColumn:
     what = f"column {number}"
-    key = bool(r.uint8(f"{what} flags") & _KEY_COLUMN)
+    key = bool(c.uint8(f"{what} flags") & _KEY_COLUMN)
     return m.RelationColumn(
-        r.string(f"{what} name"), r.uint32(f"{what} type OID"), r.int32(f"{what} type modifier"), key
+        c.string(f"{what} name"), c.uint32(f"{what} type OID"), c.int32(f"{what} type modifier"), key
     )
 
 
-def _read_type(r: _MessageReader) -> m.Type:
-    xid = r.stream_xid()
-    oid = r.uint32("type OID")
-    return m.Type(oid, r.string("namespace") or "pg_catalog", r.string("name"), xid)
+def _read_type(c: _Cursor) -> m.Type:
+    xid = c.stream_xid()
+    oid = c.uint32("type OID")
+    return m.Type(oid, c.string("namespace") or "pg_catalog", c.string("name"), xid)
 
 
-def _read_insert(r: _MessageReader) -> m.Insert:
-    xid = r.stream_xid()
-    relation_oid = r.uint32("relation OID")
-    _read_marker(r, "N")
-    return m.Insert(relation_oid, _read_full_tuple(r), xid)
+def _read_insert(c: _Cursor) -> m.Insert:
+    xid = c.stream_xid()
+    relation_oid = c.uint32("relation OID")
+    _read_marker(c, "N")
+    return m.Insert(relation_oid, _read_full_tuple(c), xid)
 
 
-def _read_update(r: _MessageReader) -> m.Update:
-    xid = r.stream_xid()
-    relation_oid = r.uint32("relation OID")
-    marker = _read_marker(r, "KON")
-    old = None if marker == "N" else _read_old(r, marker)
+def _read_update(c: _Cursor) -> m.Update:
+    xid = c.stream_xid()
+    relation_oid = c.uint32("relation OID")
+    marker = _read_marker(c, "KON")
+    old = None if marker == "N" else _read_old(c, marker)
     if old is not None:
-        _read_marker(r, "N")
-    return m.Update(relation_oid, old, _read_full_tuple(r), xid)
+        _read_marker(c, "N")
+    return m.Update(relation_oid, old, _read_full_tuple(c), xid)
 
 
-def _read_delete(r: _MessageReader) -> m.Delete:
-    xid = r.stream_xid()
-    relation_oid = r.uint32("relation OID")
-    return m.Delete(relation_oid, _read_old(r, _read_marker(r, "KO")), xid)
+def _read_delete(c: _Cursor) -> m.Delete:
+    xid = c.stream_xid()
+    relation_oid = c.uint32("relation OID")
+    return m.Delete(relation_oid, _read_old(c, _read_marker(c, "KO")), xid)
 
 
-def _read_marker(r: _MessageReader, allowed: str) -> str:
-    marker = chr(r.uint8("tuple marker"))
+def _read_marker(c: _Cursor, allowed: str) -> str:
+    marker = chr(c.uint8("tuple marker"))
     if marker not in allowed:
-        raise r.error(f"tuple marker at byte {r.at - 1} is 0x{ord(marker):02X}, not {' or '.join(allowed)}")
+        raise c.error(f"tuple marker at byte {c.at - 1} is 0x{ord(marker):02X}, not {' or '.join(allowed)}")
     return marker
 
 
-def _read_old(r: _MessageReader, marker: str) -> m.KeyTuple | m.FullTuple:
+def _read_old(c: _Cursor, marker: str) -> m.KeyTuple | m.FullTuple:
     if marker == "O":
-        return _read_full_tuple(r)
-    count = r.check_count(r.uint16("column count"), 1, "columns")
-    return m.KeyTuple(tuple([r.whole_text() or _read_key_value(r, number) for number in range(1, count + 1)]))
+        return _read_full_tuple(c)
+    count = c.check_count(c.uint16("column count"), 1, "columns")
+    return m.KeyTuple(tuple([c.whole_text() or _read_key_value(c, number) for number in range(1, count + 1)]))
 
 
-def _read_full_tuple(r: _MessageReader) -> m.FullTuple:
-    count = r.check_count(r.uint16("column count"), 1, "columns")
-    return m.FullTuple(tuple([r.whole_text() or _read_value(r, number) for number in range(1, count + 1)]))
+def _read_full_tuple(c: _Cursor) -> m.FullTuple:
+    count = c.check_count(c.uint16("column count"), 1, "columns")
+    return m.FullTuple(tuple([c.whole_text() or _read_value(c, number) for number in range(1, count + 1)]))
 
 
-def _read_key_value(r: _MessageReader, number: int) -> m.Null | m.Text | m.Binary:
+def _read_key_value(c: _Cursor, number: int) -> m.Null | m.Text | m.Binary:
     # The server detoasts what identifies a row before it logs it (ExtractReplicaIdentity in heapam.c).
-    at = r.at
-    value = _read_value(r, number)
+    at = c.at
+    value = _read_value(c, number)
     if isinstance(value, m.UnchangedToast):
-        raise r.error(f"column {number} at byte {at} is unchanged TOAST in a key")
+        raise c.error(f"column {number} at byte {at} is unchanged TOAST in a key")
     return value
 
 
-def _read_value(r: _MessageReader, number: int) -> m.TupleValue:
-    kind = r.uint8(f"column {number} kind")
+def _read_value(c: _Cursor, number: int) -> m.TupleValue:
+    kind = c.uint8(f"column {number} kind")
     if kind == TEXT:
-        return m.Text(r.sized(f"column {number}"))
+        return m.Text(c.sized(f"column {number}"))
     if kind == BINARY:
-        return m.Binary(r.sized(f"column {number}"))
+        return m.Binary(c.sized(f"column {number}"))
     if kind == NULL:
         return m.Null()
     if kind == UNCHANGED_TOAST:
         return m.UnchangedToast()
-    raise r.error(f"column {number} kind at byte {r.at - 1} is 0x{kind:02X}, not one of n, u, t, b")
+    raise c.error(f"column {number} kind at byte {c.at - 1} is 0x{kind:02X}, not one of n, u, t, b")
 
 
-def _read_truncate(r: _MessageReader) -> m.Truncate:
-    xid = r.stream_xid()
-    count = r.uint32("relation count")
-    options = r.uint8("options")
-    r.check_count(count, 4, "relations")
-    oids = tuple(r.uint32("relation OID") for _ in range(count))
+def _read_truncate(c: _Cursor) -> m.Truncate:
+    xid = c.stream_xid()
+    count = c.uint32("relation count")
+    options = c.uint8("options")
+    c.check_count(count, 4, "relations")
+    oids = tuple(c.uint32("relation OID") for _ in range(count))
     return m.Truncate(
         oids, bool(options & _TRUNCATE_CASCADE), bool(options & _TRUNCATE_RESTART_IDENTITY), xid
     )
 
 
-def _read_message(r: _MessageReader) -> m.LogicalMessage:
-    xid = r.stream_xid()
-    transactional = bool(r.uint8("flags") & _TRANSACTIONAL)
-    return m.LogicalMessage(transactional, r.lsn("LSN"), r.string("prefix"), r.sized("content"), xid)
+def _read_message(c: _Cursor) -> m.LogicalMessage:
+    xid = c.stream_xid()
+    transactional = bool(c.uint8("flags") & _TRANSACTIONAL)
+    return m.LogicalMessage(transactional, c.lsn("LSN"), c.string("prefix"), c.sized("content"), xid)
 
 
-def _read_stream_start(r: _MessageReader) -> m.StreamStart:
-    return m.StreamStart(r.uint32("xid"), r.uint8("first segment") == 1)
+def _read_stream_start(c: _Cursor) -> m.StreamStart:
+    return m.StreamStart(c.uint32("xid"), c.uint8("first segment") == 1)
 
 
-def _read_stream_stop(r: _MessageReader) -> m.StreamStop:  # noqa: ARG001  # a reader like the others
+def _read_stream_stop(c: _Cursor) -> m.StreamStop:  # noqa: ARG001  # a reader like the others
     return m.StreamStop()
 
 
-def _read_stream_commit(r: _MessageReader) -> m.StreamCommit:
-    xid = r.uint32("xid")
-    r.no_flags()
-    return m.StreamCommit(xid, r.lsn("commit LSN"), r.lsn("end LSN"), r.time("commit time"))
+def _read_stream_commit(c: _Cursor) -> m.StreamCommit:
+    xid = c.uint32("xid")
+    c.no_flags()
+    return m.StreamCommit(xid, c.lsn("commit LSN"), c.lsn("end LSN"), c.time("commit time"))
 
 
-def _read_stream_abort(r: _MessageReader) -> m.StreamAbort:
-    xid, subxid = r.uint32("xid"), r.uint32("subtransaction xid")
-    if not r.streaming_parallel:
+def _read_stream_abort(c: _Cursor) -> m.StreamAbort:
+    xid, subxid = c.uint32("xid"), c.uint32("subtransaction xid")
+    if not c.streaming_parallel:
         return m.StreamAbort(xid, subxid)
-    return m.StreamAbort(xid, subxid, r.lsn("abort LSN"), r.time("abort time"))
+    return m.StreamAbort(xid, subxid, c.lsn("abort LSN"), c.time("abort time"))
 
 
-def _prepared(r: _MessageReader, first: str, time: str) -> tuple[Lsn, Lsn, int, int, str]:
-    return r.lsn(first), r.lsn("end LSN"), r.time(time), r.uint32("xid"), r.string("gid")
+def _prepared(c: _Cursor, first: str, time: str) -> tuple[Lsn, Lsn, int, int, str]:
+    return c.lsn(first), c.lsn("end LSN"), c.time(time), c.uint32("xid"), c.string("gid")
 
 
-def _read_begin_prepare(r: _MessageReader) -> m.BeginPrepare:
-    return m.BeginPrepare(*_prepared(r, "prepare LSN", "prepare time"))
+def _read_begin_prepare(c: _Cursor) -> m.BeginPrepare:
+    return m.BeginPrepare(*_prepared(c, "prepare LSN", "prepare time"))
 
 
-def _read_prepare(r: _MessageReader) -> m.Prepare:
-    r.no_flags()
-    return m.Prepare(*_prepared(r, "prepare LSN", "prepare time"))
+def _read_prepare(c: _Cursor) -> m.Prepare:
+    c.no_flags()
+    return m.Prepare(*_prepared(c, "prepare LSN", "prepare time"))
 
 
-def _read_commit_prepared(r: _MessageReader) -> m.CommitPrepared:
-    r.no_flags()
-    return m.CommitPrepared(*_prepared(r, "commit LSN", "commit time"))
+def _read_commit_prepared(c: _Cursor) -> m.CommitPrepared:
+    c.no_flags()
+    return m.CommitPrepared(*_prepared(c, "commit LSN", "commit time"))
 
 
-def _read_rollback_prepared(r: _MessageReader) -> m.RollbackPrepared:
-    r.no_flags()
+def _read_rollback_prepared(c: _Cursor) -> m.RollbackPrepared:
+    c.no_flags()
     return m.RollbackPrepared(
-        r.lsn("prepare end LSN"),
-        r.lsn("rollback end LSN"),
-        r.time("prepare time"),
-        r.time("rollback time"),
-        r.uint32("xid"),
-        r.string("gid"),
+        c.lsn("prepare end LSN"),
+        c.lsn("rollback end LSN"),
+        c.time("prepare time"),
+        c.time("rollback time"),
+        c.uint32("xid"),
+        c.string("gid"),
     )
 
 
-def _read_stream_prepare(r: _MessageReader) -> m.StreamPrepare:
-    r.no_flags()
-    return m.StreamPrepare(*_prepared(r, "prepare LSN", "prepare time"))
+def _read_stream_prepare(c: _Cursor) -> m.StreamPrepare:
+    c.no_flags()
+    return m.StreamPrepare(*_prepared(c, "prepare LSN", "prepare time"))
 
 
-_READERS: dict[int, Callable[[_MessageReader], Message]] = {
+_READERS: dict[int, Callable[[_Cursor], Message]] = {
     Tag.BEGIN: _read_begin,
     Tag.COMMIT: _read_commit,
     Tag.ORIGIN: _read_origin,
