@@ -1,7 +1,8 @@
 """The loop of a stream: receive, decode and format, write, checkpoint, acknowledge; batch for batch.
 
-One thread does all of that in turn. Where that takes long, the connection's feedback thread tells the server
-what is written and what is durable.
+`receive.py` receives; `encode.py` has frames decoded, assembled and formatted; the sink (`sinks/`) writes,
+fsyncs and writes checkpoints; positions are confirmed to `replication/feedback.py`. One thread does all of
+that in turn. Where that takes long, the feedback thread tells the server what is written and what is durable.
 """
 
 import time

@@ -1,4 +1,7 @@
-"""What the server sent, in batches of a size that is worth its price."""
+"""What the server sent, in batches of a size that is worth its price.
+
+The frames come from the stream in COPY BOTH mode (`replication/copy_both.py`).
+"""
 
 import time
 from collections.abc import Callable
