@@ -178,7 +178,7 @@ class StreamRun:
                 self._loop.run(stream, encoder, timeline.follow, partial(self._read_again, again))
             self._sink.close()
             self._loop.acknowledge()
-            self._part(stream)
+            self._finish(stream)
 
     def _readable_slot(self, connection: ReplicationConnection) -> str:
         """Give the slot, or what is read in its place where nothing is to be taken, and say so once."""
@@ -196,7 +196,7 @@ class StreamRun:
             return options
         return {**self._settings.protocol.options(server_version), **options}
 
-    def _part(self, stream: ReplicationStream) -> None:
+    def _finish(self, stream: ReplicationStream) -> None:
         """End the stream. All is durable by now: that the server doesn't hear of it is no failure.
 
         With a checkpoint nothing comes twice for that: a dead wire holds up no end that a signal asks for.

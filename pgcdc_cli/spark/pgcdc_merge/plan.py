@@ -59,8 +59,8 @@ def table_ranges(
     for name, ranges in sorted(_by_name(met, versions, control, lake, keys).items()):
         table = keys[name]
         row = control.of(table)
-        place = locations.of(*name, row)
-        found = [replace(one, table=table, path=place, row=row) for one in ranges]
+        location = locations.of(*name, row)
+        found = [replace(one, table=table, path=location, row=row) for one in ranges]
         if control.mode == MERGE:
             found = _in_turn(found, name, met)
         gathered += [_completed(one, found[:-1], segments) for one in found[-1:]]
@@ -90,11 +90,11 @@ def _is_anothers(name: Name, control: ModeProgress, lake: Lake) -> bool:
     row = control.of(plain)
     if row is None or row.path is None:
         return False
-    place, parts = lake.known_location(row.path), plain.split(".")
+    location, parts = lake.known_location(row.path), plain.split(".")
     names = [(".".join(parts[:end]), ".".join(parts[end:])) for end in range(1, len(parts))]
     marks = ("", name_mark(plain))
     return any(
-        lake.location(*other, control.mode, mark) == place
+        lake.location(*other, control.mode, mark) == location
         for other in names
         if other != name
         for mark in marks
