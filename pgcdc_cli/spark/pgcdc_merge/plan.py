@@ -85,7 +85,7 @@ def _keys(names: Iterable[Name], control: ModeProgress, lake: Lake) -> dict[Name
 
 
 def _is_anothers(name: Name, control: ModeProgress, lake: Lake) -> bool:
-    """Say whether a row is of another table whose name reads the same: its place tells."""
+    """Say whether a row is of another table whose name reads the same: its location tells."""
     plain = ".".join(name)
     row = control.of(plain)
     if row is None or row.path is None:
@@ -181,7 +181,7 @@ class _TableLocations:
         self._tables = {row.table for row in control.rows.values() if row.path is not None}
 
     def of(self, schema: str, name: str, row: ControlRow | None) -> str:
-        """Return a table's place; `row` is the control table's."""
+        """Return a table's location; `row` is the control table's."""
         table = f"{schema}.{name}"
         if row is not None and row.path is not None:
             return self._lake.known_location(row.path)
