@@ -300,6 +300,7 @@ INVALID_XID = 0
 """`InvalidTransactionId` in access/transam.h: what snapshot rows have."""
 
 _POSITION = b'"lsn":"%b","commit_lsn":"%b","seq":%b'
+_ROW_POSITION = _POSITION % (b"%X/%X", b"%b", b"%d")
 _TRANSACTION = b',"xid":%b,"ts":"%b"'
 _NO_TRANSACTION = b',"xid":null,"ts":null'
 
@@ -363,13 +364,13 @@ def stamp_rows(stamps: Stamps, gid: str | None) -> Iterator[bytes]:
     columns = (stamps.lsn, stamps.commit_lsn, stamps.seq, stamps.xid, stamps.commit_ts)
     for lsn, commit_lsn, seq, xid, commit_ts in zip(*(column.tolist() for column in columns), strict=True):
         commit, transaction = _commit(commit_lsn, xid, commit_ts)
-        yield _POSITION % (one_lsn(lsn), commit, b"%d" % seq) + transaction + source
+        yield _ROW_POSITION % (lsn >> 32, lsn & 0xFFFFFFFF, commit, seq) + transaction + source
 
 
 def one_stamp(stamp: Stamp, gid: str | None) -> bytes:
     """Write a single stamp."""
     commit, transaction = _commit(stamp.commit_lsn, stamp.xid, stamp.commit_ts)
-    position = _POSITION % (one_lsn(stamp.lsn), commit, b"%d" % stamp.seq)
+    position = _ROW_POSITION % (stamp.lsn >> 32, stamp.lsn & 0xFFFFFFFF, commit, stamp.seq)
     return position + transaction + _source(gid, stamp.origin)
 
 
@@ -378,7 +379,7 @@ def one_transaction(stamp: Stamp, gid: str | None) -> bytes:
     return _commit(stamp.commit_lsn, stamp.xid, stamp.commit_ts)[1] + _source(gid, stamp.origin)
 
 
-@lru_cache(64)
+@lru_cache(4096)
 def _commit(commit_lsn: int, xid: int | None, commit_ts: int | None) -> tuple[bytes, bytes]:
     """Write what a transaction's rows share: the commit LSN, and what stands after `seq`."""
     if commit_ts is None:

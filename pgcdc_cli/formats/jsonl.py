@@ -14,11 +14,12 @@ from another server, text that isn't UTF-8, a boolean that is none) is left to t
 """
 
 import base64
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import groupby
 from operator import itemgetter
-from typing import ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -276,13 +277,22 @@ def _lines(batch: ChangeBatch, numeric: JsonKind, gid: str | None) -> Iterator[b
     if isinstance(batch.old, FullImage) and batch.old.lacks_any:
         raise UnusualError
     old, new = (_tokens(batch, image, numeric) for image in (batch.old, batch.new))
+    shapes, stamps = _shapes(batch, [*old, *new]), stamp_rows(batch.stamps, gid)
+    rows = zip(shapes, stamps, *old, *new, strict=True)
+    for shape, alike in groupby(rows, itemgetter(0)):
+        form, choose = _template(batch.table, shape)
+        yield from [form % choose(row) for row in alike]
+
+
+def _shapes(batch: ChangeBatch, tokens: Sequence[Tokens]) -> "Iterable[_LineShape]":
+    """Give each row's shape; in most batches all have one."""
     nulls = _json_nulls(batch)
-    for number, (stamp, *row) in enumerate(zip(stamp_rows(batch.stamps, gid), *old, *new, strict=True)):
-        present = tuple([token is not None for token in row])
-        names = tuple([name for name, values in nulls if values[number]])
-        shape = _LineShape(batch.operation, batch.old is not None, batch.new is not None, present, names)
-        template = _template(batch.table, shape)
-        yield template.form % template.choose((stamp, *row))
+    shape = partial(_LineShape, batch.operation, batch.old is not None, batch.new is not None)
+    if not nulls and not batch.lacks_any:
+        return [shape(tuple([column[0] is not None for column in tokens]), ())] * len(batch)
+    names = [tuple([name for name, values in nulls if values[row]]) for row in range(len(batch))]
+    present = zip(*([one is not None for one in column] for column in tokens), strict=True)
+    return map(shape, present, names)
 
 
 def _tokens(batch: ChangeBatch, image: FullImage | KeyImage | None, numeric: JsonKind) -> list[Tokens]:
@@ -311,7 +321,7 @@ def _writers(table: TableSchema, numeric: JsonKind) -> tuple[Callable[[bytes], b
 
 
 def _json_nulls(batch: ChangeBatch) -> list[tuple[str, list[bool]]]:
-    """Say of each column of JSON, as "new.doc", which rows have JSON's own null there."""
+    """Say of each column of JSON, as "new.doc", which rows have JSON's own null there, if any have."""
     found = []
     for label, image in (("old", batch.old), ("new", batch.new)):
         if image is not None:
@@ -323,7 +333,9 @@ def _nulls_of(table: TableSchema, image: FullImage | KeyImage) -> Iterator[tuple
     for index in _json_columns(table):
         values = texts_of(image.columns, index)
         if values is not None:
-            yield table.columns[index].name, [value is not None and is_json_null(value) for value in values]
+            nulls = [value is not None and is_json_null(value) for value in values]
+            if any(nulls):
+                yield table.columns[index].name, nulls
 
 
 @lru_cache(4096)
@@ -342,10 +354,10 @@ class _LineShape(NamedTuple):
 
 
 class _LineTemplate(NamedTuple):
-    """A line, in the form that `%` takes, and what chooses its values from a row: the stamp, old, new."""
+    """A line, in the form that `%` takes, and what chooses its values from a row: shape, stamp, old, new."""
 
     form: bytes
-    choose: Callable[[tuple[bytes | None, ...]], tuple[bytes, ...]]
+    choose: Callable[[tuple[Any, ...]], tuple[bytes, ...]]
 
 
 _Members = dict[str, tuple[bytes, int]]
@@ -355,14 +367,14 @@ _Members = dict[str, tuple[bytes, int]]
 @lru_cache(4096)
 def _template(table: TableSchema, shape: _LineShape) -> _LineTemplate:
     columns = len(table.columns)
-    old = _members_of_template(table, shape.present[:columns], 1) if shape.has_old else None
+    old = _members_of_template(table, shape.present[:columns], 2) if shape.has_old else None
     new = (
-        _members_of_template(table, shape.present[-columns:], 1 + columns * shape.has_old)
+        _members_of_template(table, shape.present[-columns:], 2 + columns * shape.has_old)
         if shape.has_new
         else None
     )
     names = b',"schema":%b,"table":%b' % (quote(table.schema), quote(table.name))
-    form, chosen = [b'{"op":%b,%%b' % quote(shape.operation), _literal(names)], [0]
+    form, chosen = [b'{"op":%b,%%b' % quote(shape.operation), _literal(names)], [1]
     for label, members in ((b"key", _key_of_template(table, old, new)), (b"old", old), (b"new", new)):
         if members is not None:
             form.append(b',"%b":{%b}' % (label, b",".join([text for text, _ in members.values()])))

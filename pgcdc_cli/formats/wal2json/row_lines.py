@@ -316,7 +316,7 @@ def one_transaction(stamp: Stamp, options: Wal2jsonOptions) -> bytes:
     return _transaction(stamp.xid, stamp.commit_ts, stamp.origin, options)
 
 
-@lru_cache(64)
+@lru_cache(4096)
 def _transaction(
     xid: int | None, commit_ts: int | None, origin: Origin | None, options: Wal2jsonOptions
 ) -> bytes:
