@@ -59,10 +59,10 @@ class Arrange(Generic[RowsT]):
         groups: dict[tuple[str, str], list[Encoded[RowsT]]] = {}
         for one in encoded:
             groups.setdefault((one.target, one.table.fingerprint if one.table else ""), []).append(one)
-        merged = [self._merge(group) for group in groups.values()]
-        targets = dict.fromkeys(one.target for one in merged)
-        versions = [[one for one in merged if one.target == target] for target in targets]
-        return [run for version in versions for run in self._cut(version)]
+        versions: dict[str, list[Encoded[RowsT]]] = {}
+        for group in groups.values():
+            versions.setdefault(group[0].target, []).append(self._merge(group))
+        return [run for some in versions.values() for run in self._cut(some)]
 
     def _merge(self, group: Sequence[Encoded[RowsT]]) -> Encoded[RowsT]:
         if len(group) == 1:
@@ -123,7 +123,7 @@ def _bytes_of(image: FullImage | KeyImage | None) -> int:
     """Count what an image's arrays refer to; values that came as lists are of a small batch."""
     if image is None or isinstance(image.columns, FewColumns):
         return 0
-    return sum(column.nbytes for column in image.columns if column is not None)
+    return sum(column.get_total_buffer_size() for column in image.columns if column is not None)
 
 
 def _concat(lines: Sequence[Lines]) -> Lines:
