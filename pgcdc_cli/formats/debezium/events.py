@@ -53,7 +53,7 @@ from pgcdc_cli.formats.debezium.transformed_records import Members, control_head
 from pgcdc_cli.formats.debezium.types import connect_schemas
 from pgcdc_cli.formats.debezium.types.connect_schemas import Schema, wrapping
 from pgcdc_cli.formats.debezium.types.java import buckets, java_hash
-from pgcdc_cli.formats.debezium.types.kind import EventColumn, single_token, token
+from pgcdc_cli.formats.debezium.types.kind import EventColumn, few_tokens, token
 from pgcdc_cli.formats.debezium.types.texts import encoded
 from pgcdc_cli.formats.encoded_rows import LINES, Lines, are_few, joined_lines
 from pgcdc_cli.formats.json_text import integer_text
@@ -349,7 +349,7 @@ def few_lines(
     names, image = (batch.table.schema, batch.table.name), batch.old if batch.new is None else batch.new
     assert image is not None
     template = row_template(context, table, names, batch.operation, numbered=positions.orders is not None)
-    texts = _texts(positions)
+    texts = _texts(positions, template.variables)
     texts |= {name: repeat(value) for name, value in zip(HANDLED, handled, strict=True)}
     for number, column in enumerate(table.all_columns):
         looked_at = losses if image is batch.new and number < len(table.columns) else None
@@ -388,21 +388,22 @@ def row_template(
     return _EventTemplate.of(row_event(operation, table, records, context.config, images))
 
 
-def _texts(positions: Positions) -> dict[bytes, Iterable[bytes]]:
-    """Write what goes into `Variables`."""
+def _texts(positions: Positions, wanted: Sequence[bytes]) -> dict[bytes, Iterable[bytes]]:
+    """Write what goes into those of `Variables` that are wanted."""
     stamps, orders = positions.stamps, positions.orders
-    micros, xid = stamps.commit_ts.tolist(), _digits(stamps.xid)
-    texts: dict[bytes, Iterable[bytes]] = {
-        b"lsn": _digits(stamps.lsn),
-        b"millis": [b"%d" % (at // 1000) for at in micros],
-        b"micros": [b"%d" % at for at in micros],
-        b"xid": xid,
-        b"xid_or_null": [b"null" if one == b"0" else one for one in xid],
-        b"previous": list(map(previous_commit, positions.ends.tolist())),
+    numbers = {
+        b"lsn": stamps.lsn,
+        b"millis": stamps.commit_ts // 1000,
+        b"micros": stamps.commit_ts,
+        b"xid": stamps.xid,
+        b"xid_or_null": stamps.xid,
     }
     if orders is not None:
-        texts |= {b"total": _digits(orders.total), b"of_table": _digits(orders.table)}
-    return texts
+        numbers |= {b"total": orders.total, b"of_table": orders.table}
+    texts = {name: _digits(values) for name, values in numbers.items() if name in wanted}
+    if b"xid_or_null" in wanted:
+        texts[b"xid_or_null"] = [b"null" if one == b"0" else one for one in texts[b"xid_or_null"]]
+    return {**texts, b"previous": list(map(previous_commit, positions.ends.tolist()))}
 
 
 def _digits(values: Int64s) -> list[bytes]:
@@ -416,9 +417,7 @@ def _tokens_of_few(
     values, field = texts_of(image.columns, column.index), column.field
     if values is None:
         return repeat(field.absent)
-    tokens = [
-        field.null if value is None else single_token(field.to_json, value) or field.null for value in values
-    ]
+    tokens = [one or field.null for one in few_tokens(field.to_json, values)]
     mask = image.unchanged[column.index] if isinstance(image, FullImage) else None
     unchanged = None if mask is None else mask.tolist()
     if losses is not None:

@@ -3,7 +3,7 @@
 import base64
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
@@ -91,16 +91,21 @@ class Converter:
         return self.column(column)
 
 
-def single_token(to_json: ToJson, value: bytes) -> bytes | None:
-    """Convert one wire text; None is null."""
+def few_tokens(to_json: ToJson, values: Sequence[bytes | None]) -> list[bytes | None]:
+    """Convert a few wire texts, one by one if that gives the same tokens; None is null."""
     if isinstance(to_json, Converter):
+        each = to_json.each
         try:
-            return to_json.each(value.decode())
+            return [None if value is None else each(value.decode()) for value in values]
         except UnicodeDecodeError:
             # That is an error of the column's.
             pass
-    found: bytes | None = to_json(kernels.binary([value]))[0].as_py()
-    return found
+    return to_json(kernels.binary(values)).to_pylist()
+
+
+def single_token(to_json: ToJson, value: bytes) -> bytes | None:
+    """Convert one wire text; None is null."""
+    return few_tokens(to_json, [value])[0]
 
 
 def per_value(convert: Each) -> Converter:
