@@ -58,6 +58,9 @@ _IS_CHANGE = tag_mask(
 )
 _TAG_AND_XID = 5
 _NO_XID = 0
+_BEGIN, _COMMIT = bytes([Tag.BEGIN]), bytes([Tag.COMMIT])
+_OPEN_PART = 8
+"""The beginning of a transaction waits for the rest of it if it is no more than this part of a batch."""
 _LONG_ABORT = 25
 """Bytes of a Stream Abort that has LSN and time."""
 
@@ -85,7 +88,7 @@ class PgoutputDecoder:
         self._open: dict[int, SpooledTransaction] = {}
         self._block: SpooledTransaction | None = None
         self._preparing: m.BeginPrepare | None = None
-        self._begin: list[bytes] = []
+        self._held: list[bytes] = []
         self._readers: dict[type[m.Message], Callable[..., Iterator[Slice]]] = {
             m.StreamStart: self._stream_start,
             m.StreamStop: self._stream_stop,
@@ -111,7 +114,7 @@ class PgoutputDecoder:
     def in_transaction(self) -> bool:
         """More of a transaction must come before there is an edge."""
         is_prepare = self._block is not None and not self._block.streamed
-        return self._assembler.in_transaction or is_prepare or bool(self._begin)
+        return self._assembler.in_transaction or is_prepare or bool(self._held)
 
     @property
     def ended(self) -> bool:
@@ -128,7 +131,7 @@ class PgoutputDecoder:
         Raises as the assembler does, GAP for the commit of a prepared transaction that was never seen, and
         what the spools raise.
         """
-        frames = [] if self.ended else self._hold_begin(frames)
+        frames = [] if self.ended else self._hold_open(frames)
         small = self._assembler.assemble_small(frames) if self._block is None and is_small(frames) else None
         if small is not None:
             yield from small
@@ -136,11 +139,16 @@ class PgoutputDecoder:
         for buffer in MessageBuffer.join(frames, self._text):
             yield from self._read(buffer)
 
-    def _hold_begin(self, frames: Sequence[bytes]) -> Sequence[bytes]:
-        """Keep a Begin for what follows it: that says where the transaction came from."""
-        frames, self._begin = [*self._begin, *frames], []
-        if frames and frames[-1][MESSAGE_TAG] == b"B":
-            self._begin.append(frames.pop())
+    def _hold_open(self, frames: Sequence[bytes]) -> Sequence[bytes]:
+        """Keep a Begin for what follows it, which says where the transaction came from.
+
+        So are the few rows behind it that end a large batch: they would be a slice of their own, which costs
+        as much for each table as all rows before them.
+        """
+        frames, self._held = [*self._held, *frames], []
+        start = _last_begin(frames)
+        if start is not None:
+            frames, self._held = frames[:start], frames[start:]
         return frames
 
     def _read(self, buffer: MessageBuffer) -> Iterator[Slice]:
@@ -296,6 +304,18 @@ class PgoutputDecoder:
         transaction = self._open.pop(xid, None)
         if transaction is not None:
             transaction.remove()
+
+
+def _last_begin(frames: Sequence[bytes]) -> int | None:
+    """Find the Begin of a transaction that is open at the end, among the last few frames."""
+    few = max(len(frames) // _OPEN_PART, 1)
+    for number in range(len(frames) - 1, max(len(frames) - few, 0) - 1, -1):
+        tag = frames[number][MESSAGE_TAG]
+        if tag == _BEGIN:
+            return number
+        if tag == _COMMIT:
+            break
+    return None
 
 
 def _name(message: m.BeginPrepare | m.Prepare) -> tuple[int, str, Lsn]:

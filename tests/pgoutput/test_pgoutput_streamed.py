@@ -183,6 +183,21 @@ def test_a_begin_knows_where_its_transaction_came_from_wherever_a_batch_ends(spo
     ]
 
 
+@pytest.mark.parametrize(
+    ("rows_before", "slices"), [(30, [(30, True)]), (3, [(3, True), (2, False)])], ids=["large", "small"]
+)
+def test_a_transaction_s_few_first_rows_at_the_end_of_a_large_batch_wait_for_the_rest(
+    spools, rows_before, slices
+):
+    streams, row = connection(spools), insert(b"1", b"a")
+    first = taken(streams, BEGIN, ORDERS, *[row] * rows_before, COMMIT, BEGIN, row, row)
+    assert [(len(values([part])), part.edge is not None) for part in first] == slices
+    assert streams.in_transaction
+    last = taken(streams, row, COMMIT)
+    assert len(values(first + last)) == rows_before + 3
+    assert not streams.in_transaction
+
+
 def test_a_streamed_transaction_s_begin_knows_it_too(spools):
     origin = Origin(Lsn(0), "elsewhere")
     rows = block(origin, in_stream(ORDERS), in_stream(insert(b"1", b"a")))
