@@ -273,16 +273,13 @@ def _special(data: NDArray[np.uint8]) -> Booleans:
 def _escape_block(block: NDArray[np.uint8]) -> tuple[Int64s, NDArray[np.uint8]]:
     """Find what takes a backslash and a letter, and write them."""
     at = np.flatnonzero(_special(block))
-    found = block[at]
-    letters = _LETTERS[found]
+    letters = _LETTERS.take(block[at])
     if not letters.all():
-        at, found, letters = at[letters > 0], found[letters > 0], letters[letters > 0]
+        at, letters = at[letters > 0], letters[letters > 0]
     if not len(at):
         return at, block
-    other = letters != found
-    if other.any():
-        block = block.copy()
-        block[at[other]] = letters[other]
+    block = block.copy()
+    block[at] = letters
     return at, kernels.insert_before(block, at, b"\\")
 
 
