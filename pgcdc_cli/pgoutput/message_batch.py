@@ -34,7 +34,7 @@ SMALLEST_BATCH, LARGEST_BATCH = 1 << 13, 1 << 16
 Where many tables share them, the cost of each table in it counts, and there may be more.
 """
 
-MESSAGE_BYTES = 128
+MESSAGE_BYTES = 256
 """Bytes of a message up to which a batch has as many as it may; of larger ones, fewer are enough."""
 
 
