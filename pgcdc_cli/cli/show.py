@@ -189,9 +189,10 @@ def show(  # noqa: PLR0913 - a command's options
 ) -> None:
     """Print what pgcdc wrote, in the order in which it happened.
 
-    PATH is a directory of `pgcdc stream -D`, a single file of JSON lines (compressed or not) or Arrow, or
-    what pg_recvlogical captured of pgoutput. Of a directory, finished segments are shown, with all tables
-    merged. Of a directory of JSON lines or Arrow files, --format debezium makes Debezium's events.
+    PATH is a directory of `pgcdc stream -D`, a single file (compressed or not), or what pg_recvlogical
+    captured of pgoutput. Changes look the same whatever the format, but for what it doesn't tell. Of a
+    directory, finished segments are shown, with all tables merged. Of a directory of JSON lines or Arrow
+    files, --format debezium makes Debezium's events.
 
     WHEN is an LSN, a time in ISO form (UTC unless it says otherwise) or how long ago, such as 2h. On a
     terminal PAGER shows it.
@@ -338,10 +339,11 @@ def _statistics_lines(statistics: "Statistics") -> Iterator[str]:
         headings = ["TABLE", *(_HEADINGS[op] for op in given)]
         rows = [[name, *(f"{statistics.operations[name, op]:,}" for op in given)] for name in names]
         yield from table(headings, rows, headings[1:])
+    if statistics.largest:
         yield ""
         headings = ["LARGEST", "XID", "COMMIT LSN", "TIME"]
         cells = [
-            [f"{one.changes:,}", text_of(one.xid) or "-", one.commit_lsn, one.ts or "-"]
+            [f"{one.changes:,}", text_of(one.xid) or "-", one.commit_lsn or "-", one.ts or "-"]
             for one in statistics.largest
         ]
         yield from table(headings, cells, headings[:2])
@@ -349,10 +351,11 @@ def _statistics_lines(statistics: "Statistics") -> Iterator[str]:
 
 def _span(statistics: "Statistics") -> Iterator[tuple[str, str]]:
     yield "changes", f"{statistics.operations.total():,}"
-    yield "transactions", f"{statistics.transactions:,}"
+    if statistics.transactions is not None:
+        yield "transactions", f"{statistics.transactions:,}"
     for name, commit in (("first", statistics.first), ("last", statistics.last)):
         if commit is not None:
-            yield name, " ".join(filter(None, [commit.lsn, commit.ts]))
+            yield name, " ".join(filter(None, commit))
 
 
 def _events(

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from pgcdc_cli.changes.slice import Slice
 from pgcdc_cli.formats.encoded_rows import join_bytes
+from pgcdc_cli.formats.exact_json import Change, Number, compact_json, parse_line
 from pgcdc_cli.formats.interface import Capabilities, Data, EncodedSlice, Piece
 from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.formats.terminal import ELLIPSIS, Style, identifier, pad, safe, shorten, width_of
@@ -23,7 +24,6 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 
 Row: TypeAlias = dict[str, Any]
-Change: TypeAlias = dict[str, Any]
 
 _MOST_ROWS = 10_000
 _LONGEST_KEPT = 1_000
@@ -53,7 +53,7 @@ class EarlierChanges:
 
     def _with_old_values(self, change: Change) -> Change:
         if change["op"] == "T":
-            self._forget(change["schema"], change["table"])
+            self._forget(*_table_of(change))
         if change["op"] not in "IRUD" or not change.get("key"):
             return change
         earlier = self._take(change)
@@ -66,7 +66,7 @@ class EarlierChanges:
         old = change.get("old", {})
         key = {name: old.get(name, value) for name, value in change["key"].items()}
         lsn, row = self._rows.pop(_row_name(change, key), (Lsn(0), {}))
-        return row if lsn < Lsn.parse(change["lsn"]) else {}
+        return row if lsn < _lsn(change) else {}
 
     def _keep(self, change: Change, earlier: Row) -> None:
         unfit = {name.removeprefix("new.") for name in change.get("json_null", ())}
@@ -77,7 +77,7 @@ class EarlierChanges:
         }
         known = sent.keys() | set(change.get("unchanged", ()))
         row = {name: value for name, value in earlier.items() if name in known} | sent
-        self._rows[_row_name(change, change["key"])] = Lsn.parse(change["lsn"]), row
+        self._rows[_row_name(change, change["key"])] = _lsn(change), row
         if len(self._rows) > _MOST_ROWS:
             self._rows.popitem(last=False)
 
@@ -86,8 +86,17 @@ class EarlierChanges:
             del self._rows[name]
 
 
+def _lsn(change: Change) -> Lsn:
+    """Give the change's position; where its file doesn't tell it, nothing is earlier."""
+    return Lsn.parse(change["lsn"]) if "lsn" in change else Lsn(0)
+
+
 def _row_name(change: Change, key: Row) -> tuple[str, ...]:
-    return change["schema"], change["table"], json.dumps(key)
+    return *_table_of(change), json.dumps(key)
+
+
+def _table_of(change: Change) -> tuple[str, str]:
+    return change.get("schema", ""), change["table"]
 
 
 _JSONL = JsonlFormat(layout="stream", transactions=True)
@@ -156,14 +165,20 @@ def render_change(change: Change, style: Style) -> str:
 
 
 def _begin(change: Change, style: Style) -> Iterator[str]:
-    moment = safe(f"{change['commit_lsn']}  {change['ts'].replace('T', ' ')}")
-    yield f"{style.bold('BEGIN')} {change['xid']}  {style.dim(moment)}{_source(change, style)}"
+    told = [change.get("commit_lsn"), (change.get("ts") or "").replace("T", " ")]
+    moment = "  ".join(style.dim(safe(one)) for one in told if one)
+    yield f"{_boundary('BEGIN', change, style)}{moment and '  '}{moment}{_source(change, style)}"
 
 
 def _commit(change: Change, style: Style) -> Iterator[str]:
     verb = _ENDS.get(change["op"], "COMMIT PREPARED" if "gid" in change else "COMMIT")
     gid = f"  {style.special(shorten(change['gid'], style.room(40)))}" if "gid" in change else ""
-    yield f"{style.bold(verb)} {change['xid']}{gid}{_extent(change, style)}"
+    yield f"{_boundary(verb, change, style)}{gid}{_extent(change, style)}"
+
+
+def _boundary(verb: str, change: Change, style: Style) -> str:
+    xid = change.get("xid")
+    return style.bold(verb) if xid is None else f"{style.bold(verb)} {xid}"
 
 
 def _extent(change: Change, style: Style) -> str:
@@ -185,12 +200,16 @@ def _source(change: Change, style: Style) -> str:
 
 
 def _head(verb: str, change: Change, style: Style, rest: str = "") -> str:
-    table = style.bold(safe(_table_name(change["schema"], change["table"])))
-    return f"  {verb} {table}{rest}  {style.dim(safe(change['lsn']))}"
+    table = style.bold(safe(_table_name(change.get("schema"), change["table"])))
+    return f"  {verb} {table}{rest}{_position(change, style)}"
 
 
-def _table_name(schema: str, name: str) -> str:
-    return f"{identifier(schema)}.{identifier(name)}"
+def _position(change: Change, style: Style) -> str:
+    return f"  {style.dim(safe(change['lsn']))}" if "lsn" in change else ""
+
+
+def _table_name(schema: str | None, name: str) -> str:
+    return identifier(name) if schema is None else f"{identifier(schema)}.{identifier(name)}"
 
 
 def _insert(change: Change, style: Style) -> Iterator[str]:
@@ -283,7 +302,7 @@ def _difference(cell: _Cell, room: int, style: Style) -> str:
 
 def _truncate(change: Change, style: Style) -> Iterator[str]:
     options = [("cascade", " CASCADE"), ("restart_identity", " RESTART IDENTITY")]
-    given = "".join(text for name, text in options if change[name])
+    given = "".join(text for name, text in options if change.get(name))
     yield _head(style.removed("TRUNCATE"), change, style, given)
 
 
@@ -291,7 +310,7 @@ def _message(change: Change, style: Style) -> Iterator[str]:
     kind = "MESSAGE" if change["transactional"] else "MESSAGE (not transactional)"
     content = change.get("content", "base64 " + change.get("content_base64", ""))
     prefix = shorten(change["prefix"], style.room(40))
-    yield f"  {style.special(kind)} {style.bold(prefix)}  {style.dim(safe(change['lsn']))}"
+    yield f"  {style.special(kind)} {style.bold(prefix)}{_position(change, style)}"
     yield " " * _INDENT + shorten(content, style.room(_INDENT))
 
 
@@ -333,21 +352,6 @@ _SAID = frozenset([UNCHANGED, "(no difference)"])
 _COLOURS = re.compile(r"\x1b\[\d*m")
 
 
-class Number(str):
-    """A number as it was written: a float would round it, and an int refuses thousands of digits."""
-
-    __slots__ = ()
-
-
-def parse_line(line: str | bytes) -> Change:
-    """Read a JSON line, its numbers digit for digit.
-
-    Raises ValueError, or RecursionError where JSON is nested too deeply.
-    """
-    change: Change = json.loads(line, parse_int=Number, parse_float=Number)
-    return change
-
-
 def image(change: Change, label: str) -> dict[str, str]:
     """Say what the values of the `old` or `new` image look like, by column.
 
@@ -367,21 +371,11 @@ def shown(value: object) -> str:
         return NULL
     if isinstance(value, str) and not isinstance(value, Number):
         return f'"{value}"' if _is_ambiguous(value) else value
-    return _json(value)
+    return compact_json(value, " ")
 
 
 def _is_ambiguous(text: str) -> bool:
     return text in _QUOTED or text[0] == " " or text[-1] == " " or text.upper() == NULL
-
-
-def _json(value: object) -> str:
-    if isinstance(value, Number):
-        return str(value)
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_json(name)}: {_json(member)}" for name, member in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_json, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
 
 
 Relations = Mapping[int, m.Relation]

@@ -312,7 +312,8 @@ def _array_literals(column: "pa.ListArray[Any]", pg_type: PgType | None) -> pa.B
     element = None if pg_type is None else pg_type.element
     delimiter = ";" if element is not None and element.name == "box" else ","
     texts = [
-        _element(text, delimiter) for text in kernels.as_text(pg_texts(column.flatten(), element)).to_pylist()
+        array_element(text, delimiter)
+        for text in kernels.as_text(pg_texts(column.flatten(), element)).to_pylist()
     ]
     literals: list[str | None] = []
     start = 0
@@ -325,7 +326,7 @@ def _array_literals(column: "pa.ListArray[Any]", pg_type: PgType | None) -> pa.B
     return kernels.binary(literals)
 
 
-def _element(text: str | None, delimiter: str) -> str:
+def array_element(text: str | None, delimiter: str) -> str:
     """Quote where `array_out` in arrayfuncs.c does."""
     if text is None:
         return "NULL"

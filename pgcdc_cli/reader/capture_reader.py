@@ -4,9 +4,7 @@ The capture holds no positions of its own, so that changes have no `lsn`; and no
 so that values of others are strings. Messages that are no changes stand as `{"message":"Relation",...}`.
 """
 
-import base64
 import io
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, replace
@@ -17,10 +15,12 @@ import pyarrow as pa
 from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.formats.encoded_rows import MESSAGES
+from pgcdc_cli.formats.exact_json import compact_json
 from pgcdc_cli.frames import POSTGRES_EPOCH
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.decode import decode_next
+from pgcdc_cli.reader.restored_change import Value, Values, change_line, message_content
 from pgcdc_cli.reader.stored_file import Order, StoredFile, undecodable
 from pgcdc_cli.types.binary import MalformedError, has_reader, text_of
 from pgcdc_cli.types.pg_type import PgType, builtin
@@ -33,9 +33,6 @@ _LARGEST = 1 << 30
 TAGS = frozenset(m.Tag)
 
 _TIMESTAMP = PgType(1114, -1, "timestamp")
-
-_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
-_LINE_BREAKS = str.maketrans("\n\r", "  ")
 
 _RowChange: TypeAlias = m.Insert | m.Update | m.Delete
 _Image: TypeAlias = m.FullTuple | m.KeyTuple
@@ -139,20 +136,22 @@ class _Transaction:
         """Give table and JSON."""
         match message:
             case m.Begin():
-                return "", _json({"op": "B", **self._begin(message)})
+                return "", compact_json({"op": "B", **self._begin(message)})
             case m.Commit():
-                return "", _json({"op": "C", **self._end(message)})
+                return "", compact_json({"op": "C", **self._end(message)})
             case m.Insert() | m.Update() | m.Delete():
                 return self._row(message)
             case m.LogicalMessage():
-                return MESSAGES, _json({**self._change("M", message.xid), **_logical(message)})
+                said = {"transactional": message.transactional, "prefix": message.prefix}
+                change = {**self._change("M", message.xid), **said, **message_content(message.content)}
+                return MESSAGES, compact_json(change)
             case m.Relation():
                 self._relations[message.oid] = message
-                return _name(message), _json(_other(message))
+                return _name(message), compact_json(_other(message))
             case _:
                 if isinstance(message, m.StreamStart | m.StreamStop):
                     self.in_stream = isinstance(message, m.StreamStart)
-                return "", _json(_other(message))
+                return "", compact_json(_other(message))
 
     def _begin(self, message: m.Begin) -> dict[str, Any]:
         self._seq = 0
@@ -183,26 +182,20 @@ class _Transaction:
             if image is not None and len(image.values) != len(relation.columns):
                 raise UndecodableError(f"could not fit a row to {_name(relation)}", b"")
         change = self._change(type(message).__name__[0], message.xid)
-        head = _json({**change, "schema": relation.namespace, "table": relation.name})
-        return _name(relation), head[:-1] + _row_json(relation, old, new) + "}"
+        head = {**change, "schema": relation.namespace, "table": relation.name}
+        images = {"old": _values(relation, old), "new": _values(relation, new)}
+        key = _key(relation, images["old" if new is None else "new"])
+        return _name(relation), change_line(head, {"key": key, **images}, _unchanged(relation, new))
 
     def _truncate(self, message: m.Truncate, relation: m.Relation) -> tuple[str, str]:
         table = {"schema": relation.namespace, "table": relation.name}
         options = {"cascade": message.cascade, "restart_identity": message.restart_identity}
         change = self._change("T", message.xid)
-        return _name(relation), _json({**change, **table, **options})
+        return _name(relation), compact_json({**change, **table, **options})
 
 
 def _name(relation: m.Relation) -> str:
     return f"{relation.namespace}.{relation.name}"
-
-
-def _logical(message: m.LogicalMessage) -> dict[str, Any]:
-    content = {"transactional": message.transactional, "prefix": message.prefix}
-    try:
-        return {**content, "content": message.content.decode()}
-    except UnicodeDecodeError:
-        return {**content, "content_base64": base64.b64encode(message.content).decode()}
 
 
 def _other(message: Any) -> dict[str, Any]:  # noqa: ANN401 - any message type
@@ -233,25 +226,7 @@ def _moment(micros: int) -> str:
     return f"{text.replace(' ', 'T', 1)}.{fraction:06d}Z"
 
 
-def _row_json(relation: m.Relation, old: _Image | None, new: _Image | None) -> str:
-    """Write what follows the table's name in a line: key, old, new and unchanged, each behind a comma.
-
-    Values of types that aren't built in are strings; the key is what identifies the row on the wire.
-    """
-    images = {"old": _values(relation, old), "new": _values(relation, new)}
-    objects = {"key": _key(relation, images["old" if new is None else "new"]), **images}
-    written = "".join(
-        f',"{name}":{_object(values)}' for name, values in objects.items() if values is not None
-    )
-    unchanged = _unchanged(relation, new)
-    return f'{written},"unchanged":{_json(unchanged)}' if unchanged else written
-
-
-def _object(values: Mapping[str, str]) -> str:
-    return "{" + ",".join(f"{_json(name)}:{value}" for name, value in values.items()) + "}"
-
-
-def _key(relation: m.Relation, values: Mapping[str, str] | None) -> dict[str, str] | None:
+def _key(relation: m.Relation, values: Values | None) -> Values | None:
     """Under REPLICA IDENTITY FULL every column is flagged, and the capture doesn't tell the key."""
     names = {column.name for column in relation.columns if column.key}
     if not names or values is None or relation.replica_identity is ReplicaIdentity.FULL:
@@ -259,41 +234,27 @@ def _key(relation: m.Relation, values: Mapping[str, str] | None) -> dict[str, st
     return {name: value for name, value in values.items() if name in names}
 
 
-def _values(relation: m.Relation, image: _Image | None) -> dict[str, str] | None:
-    """Write the values that were sent, by column."""
+def _values(relation: m.Relation, image: _Image | None) -> Values | None:
+    """Give the values that were sent; those of types that aren't built in are strings."""
     if image is None:
         return None
     values = {}
     for column, value in zip(relation.columns, image.values, strict=True):
         match value:
             case m.Null() if isinstance(image, m.FullTuple) or column.key:
-                values[column.name] = "null"
+                values[column.name] = Value("string", None)
             case m.Text():
-                values[column.name] = _text_json(column, value.data.decode())
+                pg_type = builtin(column.type_oid, column.typmod)
+                kind = "string" if pg_type is None else json_kind(pg_type)
+                values[column.name] = Value(kind, value.data.decode())
             case m.Binary():
-                values[column.name] = _json("\\x" + value.data.hex())
+                values[column.name] = Value("string", "\\x" + value.data.hex())
     return values
 
 
 def _unchanged(relation: m.Relation, image: _Image | None) -> list[str]:
     columns = () if image is None else zip(relation.columns, image.values, strict=True)
     return [column.name for column, value in columns if isinstance(value, m.UnchangedToast)]
-
-
-def _text_json(column: m.RelationColumn, text: str) -> str:
-    pg_type = builtin(column.type_oid, column.typmod)
-    kind = "string" if pg_type is None else json_kind(pg_type)
-    if kind == "json":
-        return text.translate(_LINE_BREAKS)
-    if kind == "bool" and text in ("t", "f"):
-        return "true" if text == "t" else "false"
-    if kind in ("number", "float") and _NUMBER.fullmatch(text):
-        return text
-    return _json(text)
-
-
-def _json(content: object) -> str:
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
 
 
 def _in_text(message: _RowChange, relation: m.Relation) -> _RowChange:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from pgcdc_cli.formats.pretty import Change, image, parse_line
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.formats.exact_json import Change, parse_line
+from pgcdc_cli.formats.pretty import image
 from pgcdc_cli.lsn import Lsn
 
 Moment: TypeAlias = Lsn | datetime
@@ -29,7 +31,10 @@ class ChangeFilter:
     at: Lsn | None = None
 
     def wants(self, line: str) -> bool:
-        """Say so of a change as its JSON line; ValueError for what isn't one."""
+        """Say so of a change as its JSON line; ValueError for what isn't one.
+
+        USAGE error where the change doesn't tell, since its format has no such thing.
+        """
         if self == _EVERYTHING:
             return True
         change = parse_line(line)
@@ -70,6 +75,8 @@ def _texts(change: Change, label: str) -> dict[str, str]:
 
 
 def _positions(change: Change) -> Iterator[Lsn]:
+    if "op" in change and "lsn" not in change and "commit_lsn" not in change:
+        raise _untold("--at", "LSN")
     for name in ("lsn", "commit_lsn"):
         if change.get(name) is not None:
             yield Lsn.parse(change[name])
@@ -88,7 +95,19 @@ def _is_up_to(change: Change, until: Moment) -> bool:
 def _commit(change: Change, like: Moment) -> Any:  # noqa: ANN401 - what can be compared to `like`
     """Give a change's commit as the same kind of moment; None where the change doesn't tell."""
     by_position = isinstance(like, Lsn)
-    text = change.get("commit_lsn" if by_position else "ts")
+    name = "commit_lsn" if by_position else "ts"
+    text = change.get(name)
     if text is None:
+        if "op" in change and name not in change:
+            raise _untold("--since and --until", "commit's LSN" if by_position else "commit's time")
         return None
     return Lsn.parse(text) if by_position else datetime.fromisoformat(text)
+
+
+def _untold(options: str, what: str) -> PgcdcError:
+    return PgcdcError(
+        ErrorKind.USAGE,
+        f"could not choose changes by {options}: the file doesn't tell their {what}",
+        hint="Debezium's events have a change's LSN and its commit's time; wal2json's lines what include-lsn "
+        "and include-timestamp asked for",
+    )

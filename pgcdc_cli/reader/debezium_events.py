@@ -81,6 +81,11 @@ class _Slices:
         return _joined([lines.slice(), *(self._rows(of_one, chosen) for of_one, chosen in rows.items())])
 
     def _add_line(self, lines: LinesAsChanges, change: StoredChange, index: int) -> None:
+        if not isinstance(change, JsonLine):
+            raise _refused(
+                f'"{self._directory}" holds neither JSON lines nor Arrow files',
+                hint="show it without --format, or stream with --format debezium",
+            )
         try:
             line = split_object(change.line)
             if self._wants_line(line):
@@ -96,12 +101,12 @@ class _Slices:
             return True
         return self._wants_message(json.loads(line["prefix"]), json.loads(line["transactional"]))
 
-    def _table(self, change: StoredChange, line: dict[str, str]) -> TableSchema | None:
+    def _table(self, change: JsonLine, line: dict[str, str]) -> TableSchema | None:
         if "table" not in line:
             return None
         if line["op"] == '"R"':
             raise _snapshot_rows(change.table)
-        if isinstance(change, JsonLine) and change.file.schema is not None:
+        if change.file.schema is not None:
             table = read_schema(change.file.schema)
         else:
             table = _only_version(self._directory, change.table)

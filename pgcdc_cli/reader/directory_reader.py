@@ -2,10 +2,13 @@
 
 import heapq
 import io
+import re
 import resource
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import TypeAlias
 
@@ -15,24 +18,44 @@ from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.directory.file_names import CHECKPOINT, MANIFEST, PARTIAL, parse_file_name
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.arrow import MAGIC
+from pgcdc_cli.formats.debezium.debezium_format import HEARTBEATS, TRANSACTIONS
+from pgcdc_cli.formats.debezium.losses import LOSSES
 from pgcdc_cli.reader.arrow_reader import ArrowRow, read_arrow
 from pgcdc_cli.reader.capture_reader import TAGS, CapturedMessage, read_capture
+from pgcdc_cli.reader.event_reader import read_debezium
 from pgcdc_cli.reader.jsonl_reader import JsonLine, read_json_lines
-from pgcdc_cli.reader.stored_file import Order, Promise, StoredFile, damaged, open_stored, undecodable
+from pgcdc_cli.reader.restored_change import RestoredChange
+from pgcdc_cli.reader.stored_file import Promise, StoredFile, damaged, open_stored, undecodable
+from pgcdc_cli.reader.wal2json_reader import read_changes, read_transactions
 
-StoredChange: TypeAlias = JsonLine | ArrowRow | CapturedMessage
+StoredChange: TypeAlias = JsonLine | ArrowRow | RestoredChange | CapturedMessage
 """One change, or another message of a capture: each has `order`, `table` and `line`."""
 
 _ARROW = (MAGIC, b"\xff\xff\xff\xff")
 """Begin an IPC file, and a stream ("Encapsulated message format" in Arrow's "Columnar Format")."""
 
-_BEFORE_ALL: Order = (-1, 0, 0)
-
 _FAILURES = 10
 """Looks at a directory that may not be as its checkpoint says, while a rotation is on its way."""
 
-_WAL2JSON = b'{"action":"'
-"""Begins a line of that format."""
+_Reader: TypeAlias = Callable[[StoredFile, io.BufferedReader], Iterator[StoredChange]]
+
+_FIRST = re.compile(rb'\{\s*"(op":"m|\w+)"')
+"""Begins an object of any format; a lower-case m is of Debezium's."""
+
+_READERS: dict[bytes, _Reader] = {
+    b"op": read_json_lines,
+    b"action": read_changes,
+    **dict.fromkeys((b"change", b"xid", b"timestamp", b"origin", b"nextlsn"), read_transactions),
+    **dict.fromkeys((b"topic", b"schema", b"payload", b"before", b'op":"m'), read_debezium),
+    **dict.fromkeys((b"status", b"ts_ms"), read_debezium),
+}
+"""By the first member of the first object."""
+
+_START = 64
+"""Bytes that have that member."""
+
+_ASIDE = frozenset([LOSSES, HEARTBEATS, TRANSACTIONS])
+"""Folders beside the tables' of Debezium's events, in which no changes are."""
 
 
 def read_path(path: Path, tables: Sequence[str], *, partial: bool) -> Iterator[StoredChange]:
@@ -50,37 +73,49 @@ def _matches(tables: Sequence[str], table: str) -> bool:
 
 
 def _read_file(file: StoredFile) -> Iterator[StoredChange]:
-    """Read JSON lines (compressed or not), an Arrow stream, or raw pgoutput; nothing from an empty file.
+    """Read a file of any format (compressed or not), or raw pgoutput; nothing from an empty file.
 
     Raises PgcdcError: PROTOCOL for a file of another kind or with damaged content, CHECKPOINT where it isn't
     as promised, USAGE where it isn't there.
     """
     with open_stored(file) as content:
-        start = content.peek(len(_WAL2JSON))[: len(_WAL2JSON)]
+        start = content.peek(_START)[:_START]
         if start:
             yield from _reader(file.path, start)(file, content)
 
 
-def _reader(path: str, start: bytes) -> Callable[[StoredFile, io.BufferedReader], Iterator[StoredChange]]:
+def _reader(path: str, start: bytes) -> _Reader:
     if start.startswith(_ARROW):
         return read_arrow
-    if start == _WAL2JSON:
-        raise undecodable(path, "its lines are those of --format wal2json")
     if start[:1] == b"{":
-        return read_json_lines
+        first = _FIRST.match(start)
+        return read_json_lines if first is None else _READERS.get(first[1], read_json_lines)
     if start[0] in TAGS:
         return read_capture
-    raise undecodable(path, "it is neither JSON lines nor Arrow nor pgoutput")
+    raise undecodable(path, "it is neither JSON nor Arrow nor pgoutput")
+
+
+@dataclass
+class _Progress:
+    """How much of a directory was read: up to which segment all, and of the files behind how many changes."""
+
+    segment: int = 0
+    changes: Counter[str] = field(default_factory=Counter)
 
 
 def read_directory(
-    directory: Path, tables: Sequence[str] = (), *, partial: bool, after: Order = _BEFORE_ALL
+    directory: Path,
+    tables: Sequence[str] = (),
+    *,
+    partial: bool,
+    progress: _Progress | None = None,
 ) -> Iterator[StoredChange]:
     """Every change of the finished segments; with `partial`, then what the checkpoint covers of the open one.
 
-    `after` is the order of a change that was read before: only later ones are given. Memory holds a line, or
-    a batch of Arrow rows, per file of a segment. Raises CHECKPOINT for anything that isn't as it was written.
+    What `progress` has was read before, is not given again, and grows. Memory holds a line, or a batch of
+    Arrow rows, per file of a segment. Raises CHECKPOINT for anything that isn't as it was written.
     """
+    progress = progress or _Progress()
     if not (directory / MANIFEST).exists() and not (directory / CHECKPOINT).exists():
         raise PgcdcError(
             ErrorKind.USAGE,
@@ -90,10 +125,11 @@ def read_directory(
     # First: a segment that is finished meanwhile is then in the manifest, and nothing lies between them.
     checkpoint = read_checkpoint(Disk(), str(directory / CHECKPOINT)) if partial else None
     segments = manifest.read_manifest(str(directory / MANIFEST))
-    later = [segment for segment in segments if segment.last_commit_lsn >= after[0]]
-    parts = (_finished(directory, segment) for segment in later)
-    for files in chain(parts, [_unfinished(directory, checkpoint, segments)]):
-        yield from (change for change in _merge(files, tables) if change.order > after)
+    for segment in segments:
+        if segment.segment > progress.segment:
+            yield from _merge(_finished(directory, segment), tables, progress.changes)
+            progress.segment, progress.changes = segment.segment, Counter()
+    yield from _merge(_unfinished(directory, checkpoint, segments), tables, progress.changes)
 
 
 def follow_directory(directory: Path, tables: Sequence[str] = ()) -> Iterator[StoredChange | None]:
@@ -101,15 +137,13 @@ def follow_directory(directory: Path, tables: Sequence[str] = ()) -> Iterator[St
 
     Raises as `read_directory`.
     """
-    last = _BEFORE_ALL
+    progress = _Progress()
     read, failures = None, 0
     while True:
         state = _checkpoint_bytes(directory)
         try:
             if state != read:
-                for change in read_directory(directory, tables, partial=True, after=last):
-                    last = change.order
-                    yield change
+                yield from read_directory(directory, tables, partial=True, progress=progress)
             read, failures = state, 0
         except PgcdcError as error:
             # A rotation may be on its way: files have got other names, and ends, than the checkpoint says.
@@ -155,18 +189,27 @@ def _renamed(file: StoredFile) -> StoredFile:
     return file
 
 
-def _merge(files: Iterable[StoredFile], tables: Sequence[str]) -> Iterator[StoredChange]:
-    """One segment's changes in order; a table's files follow one another."""
-    wanted = [file for file in files if file.table is None or _matches(tables, file.table)]
+def _merge(files: Iterable[StoredFile], tables: Sequence[str], given: Counter[str]) -> Iterator[StoredChange]:
+    """One segment's changes in order; a table's files follow one another, and so do tables without an order.
+
+    As many of a file's changes as were `given` are left out, and those that are given now are counted.
+    """
+    wanted = [
+        file
+        for file in files
+        if file.table is None or (file.table not in _ASIDE and _matches(tables, file.table))
+    ]
     wanted.sort(key=lambda file: (file.table or "", _number(file.path)))
     for file in wanted:
         _check(file)
     _allow_open_files(len(wanted))
     by_table = [
-        chain.from_iterable(_read(file, tables) for file in list(files))
+        chain.from_iterable(_read(file, tables, given[_final(file)]) for file in list(files))
         for _, files in groupby(wanted, key=lambda file: file.table)
     ]
-    return heapq.merge(*by_table, key=lambda change: change.order)
+    for path, change in heapq.merge(*by_table, key=lambda pair: pair[1].order):
+        given[path] += 1
+        yield change
 
 
 def _number(path: str) -> int:
@@ -191,11 +234,17 @@ def _size(path: Path) -> int:
         raise damaged(str(path), error.strerror or str(error)) from error
 
 
-def _read(file: StoredFile, tables: Sequence[str]) -> Iterator[StoredChange]:
+def _final(file: StoredFile) -> str:
+    """Give the path that a file has once it is finished."""
+    return file.path.removesuffix(PARTIAL)
+
+
+def _read(file: StoredFile, tables: Sequence[str], given: int) -> Iterator[tuple[str, StoredChange]]:
+    """Give a file's changes but those given before, each beside the file's final path."""
     changes = _read_file(file)
-    if file.table is not None:
-        return changes
-    return (change for change in changes if _matches(tables, change.table))
+    if file.table is None:
+        changes = (change for change in changes if _matches(tables, change.table))
+    return ((_final(file), change) for change in islice(changes, given, None))
 
 
 def _allow_open_files(count: int) -> None:

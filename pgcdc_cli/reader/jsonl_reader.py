@@ -27,9 +27,10 @@ from pgcdc_cli.changes.slice import (
 from pgcdc_cli.changes.table import TableColumn, TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.encoded_rows import MESSAGES
-from pgcdc_cli.formats.pretty import parse_line
+from pgcdc_cli.formats.exact_json import parse_line
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.reader.stored_file import Order, StoredFile, undecodable
+from pgcdc_cli.reader.restored_change import each_line
+from pgcdc_cli.reader.stored_file import Order, StoredFile
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.to_arrow import json_kind
 
@@ -53,32 +54,12 @@ class JsonLine(NamedTuple):
 
 def read_json_lines(file: StoredFile, content: io.BufferedReader) -> Iterator[JsonLine]:
     """Give every line; PROTOCOL error for one that is no change."""
-    for number, line in enumerate(content, 1):
-        try:
-            text = line.removesuffix(b"\n").decode()
-            yield JsonLine(*_order_and_table(text), text, file)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise undecodable(file.path, _complaint(number, line, error)) from error
-
-
-_EVENT = re.compile(rb'\{"(topic|schema|before|payload)":')
-"""Begins a line of Debezium's format; a change of ours begins with its op."""
-
-
-def _complaint(number: int, line: bytes, error: Exception) -> str:
-    if isinstance(error, KeyError) and _EVENT.match(line):
-        return "its lines are those of --format debezium"
-    if isinstance(error, KeyError):
-        reason = f'it has no "{error.args[0]}"'
-    elif isinstance(error, json.JSONDecodeError):
-        reason = f"it is no JSON ({error.msg.removesuffix(' starting at')}, column {error.colno})"
-    elif isinstance(error, UnicodeDecodeError):
-        reason = "it is not UTF-8"
-    elif isinstance(error, TypeError):
-        reason = "a value is of another kind"
-    else:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-    return f"line {number} is no change of pgcdc: {reason}"
+    return each_line(
+        file.path,
+        content,
+        lambda line: (JsonLine(*_order_and_table(line), line, file),),
+        "change of pgcdc",
+    )
 
 
 def _order_and_table(line: str) -> tuple[Order, str]:

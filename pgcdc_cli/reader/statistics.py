@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pgcdc_cli.formats.pretty import Change, parse_line
+from pgcdc_cli.formats.exact_json import Change, parse_line
 
 _LARGEST = 5
 """Transactions that are listed."""
@@ -15,27 +15,30 @@ _CHANGES = frozenset("IUDTMR")
 
 
 class Transaction(NamedTuple):
-    """A transaction's changes; `xid` and `ts` are None where nothing tells (of a snapshot, say)."""
+    """A transaction's changes; the others are None where nothing tells (of a snapshot, say)."""
 
     changes: int
-    commit_lsn: str
+    commit_lsn: str | None
     xid: int | None
     ts: str | None
 
 
 class Commit(NamedTuple):
-    """Where and when a transaction ended."""
+    """Where and when a transaction ended, as far as the files tell."""
 
-    lsn: str
+    lsn: str | None
     ts: str | None
 
 
 @dataclass
 class Statistics:
-    """`operations` counts by table and letter of `op`; `largest` are transactions, the largest first."""
+    """`operations` counts by table and letter of `op`; `largest` are transactions, the largest first.
+
+    `transactions` is None where the files don't tell to which a change belongs; then none are listed.
+    """
 
     operations: Counter[tuple[str, str]] = field(default_factory=Counter)
-    transactions: int = 0
+    transactions: int | None = 0
     largest: list[Transaction] = field(default_factory=list)
     first: Commit | None = None
     last: Commit | None = None
@@ -43,35 +46,62 @@ class Statistics:
     def end_of(self, transaction: Transaction) -> None:
         """Count a transaction whose changes have all come."""
         commit = Commit(transaction.commit_lsn, transaction.ts)
+        if commit != (None, None):
+            self.first = self.first or commit
+            self.last = commit
+        if self.transactions is None:
+            return
         self.transactions += 1
-        self.first = self.first or commit
-        self.last = commit
         self.largest = heapq.nlargest(_LARGEST, [*self.largest, transaction], key=lambda one: one.changes)
 
 
 def count(lines: Iterable[tuple[str, str]]) -> Statistics:
     """Count changes, each a table and its JSON line, in the order in which they happened.
 
-    Beginnings and ends of transactions are none. Memory holds the tables and the largest transactions.
+    Beginnings and ends of transactions are none, but part them. Memory holds the tables and the largest
+    transactions.
     """
     statistics = Statistics()
     current: Transaction | None = None
+    shared, bounded = None, False
     for table, line in lines:
         change = parse_line(line)
-        if change.get("op") not in _CHANGES:
+        operation = change.get("op")
+        if operation in ("B", "C"):
+            _ended(statistics, current)
+            current, bounded = None, operation == "B"
+        if operation not in _CHANGES:
             continue
-        statistics.operations[table, change["op"]] += 1
-        if current is not None and current.commit_lsn == change["commit_lsn"]:
+        statistics.operations[table, operation] += 1
+        identity = _identity(change)
+        if identity is None and not bounded:
+            _ended(statistics, current)
+            current = None
+            statistics.transactions, statistics.largest = None, []
+        if current is not None and identity == shared:
             current = current._replace(changes=current.changes + 1)
-            continue
-        if current is not None:
-            statistics.end_of(current)
-        current = _begun(change)
-    if current is not None:
-        statistics.end_of(current)
+        else:
+            _ended(statistics, current)
+            current, shared = _begun(change), identity
+    _ended(statistics, current)
     return statistics
+
+
+def _ended(statistics: Statistics, transaction: Transaction | None) -> None:
+    if transaction is not None:
+        statistics.end_of(transaction)
+
+
+def _identity(change: Change) -> object:
+    """Give what all changes of a transaction share; None where a change doesn't tell.
+
+    Outside of transactions, as in a snapshot, that is the position.
+    """
+    if change.get("commit_lsn") is not None:
+        return change["commit_lsn"]
+    return (change["xid"] or change.get("lsn")) if "xid" in change else None
 
 
 def _begun(change: Change) -> Transaction:
     xid = change.get("xid")
-    return Transaction(1, change["commit_lsn"], None if xid is None else int(xid), change.get("ts"))
+    return Transaction(1, change.get("commit_lsn"), None if xid is None else int(xid), change.get("ts"))

@@ -154,7 +154,7 @@ def undecodable(path: str, reason: str) -> PgcdcError:
     return PgcdcError(
         ErrorKind.PROTOCOL,
         f'could not read "{path}": {reason}',
-        hint="pgcdc shows its own files (JSON lines, Arrow) and what pg_recvlogical captured of pgoutput",
+        hint="pgcdc shows its own files, of all formats, and what pg_recvlogical captured of pgoutput",
     )
 
 

@@ -139,12 +139,21 @@ def test_what_does_not_go_together_is_refused(pgcdc, arguments, reason):
     assert reason in ran.err
 
 
-def test_what_becomes_durable_is_followed_through_rotations(database18, tmp_path):
+@pytest.mark.parametrize(
+    "form",
+    [
+        ("jsonl",),
+        ("debezium", "-c", "topic.prefix=srv", "-c", "snapshot.mode=never"),
+        ("wal2json", "--wal2json-option", "include-transaction=false"),
+    ],
+    ids=["jsonl", "debezium", "wal2json"],
+)
+def test_what_becomes_durable_is_followed_through_rotations(database18, tmp_path, form):
     """While the stream finishes a segment every few changes, each change is shown once, in order."""
     database18.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t")
     out, shown = tmp_path / "d", tmp_path / "shown"
     line = stream_command(database18.uri, database18.create_slot(), "-D", str(out), publications=["p"])
-    streaming = subprocess.Popen([*line, "-F", "0.1", "--rotate-interval", "0.7s"])
+    streaming = subprocess.Popen([*line, "-F", "0.1", "--rotate-interval", "0.7s", "--format", *form])
     database18.execute("INSERT INTO t VALUES (-1); INSERT INTO t VALUES (0)")
     wait_until(lambda: (out / "checkpoint.json").exists() and manifest(out))
     with shown.open("w") as file:

@@ -18,7 +18,7 @@ def refused_show(pgcdc, *arguments):
 
 
 DAMAGED = "the file was damaged or changed after it was written: restore it from a copy"
-FOREIGN = "pgcdc shows its own files (JSON lines, Arrow) and what pg_recvlogical captured of pgoutput"
+FOREIGN = "pgcdc shows its own files, of all formats, and what pg_recvlogical captured of pgoutput"
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_damaged_manifest_is_found(directory, pgcdc):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"%PDF-1.7", "it is neither JSON lines nor Arrow nor pgoutput"),
+        (b"%PDF-1.7", "it is neither JSON nor Arrow nor pgoutput"),
         (b'{"op":"I"}\n', 'line 1 is no change of pgcdc: it has no "commit_lsn"'),
         (b'{"op":"X","commit_lsn":"0/1"}\n', "line 1 is no change of pgcdc: unknown op 'X'"),
         (
@@ -94,8 +94,28 @@ def test_a_damaged_manifest_is_found(directory, pgcdc):
         ),
         (b'{"op":[],"commit_lsn":5}\n', "line 1 is no change of pgcdc: a value is of another kind"),
         (b'{"op":"\xff"}\n', "line 1 is no change of pgcdc: it is not UTF-8"),
-        (b'{"topic":"s.public.t","key":null}\n', "its lines are those of --format debezium"),
-        (b'{"schema":{"type":"struct"},"payload":{}}\n', "its lines are those of --format debezium"),
+        (b'{"topic":"s.public.t","key":null}\n', 'line 1 is no event of Debezium: it has no "value"'),
+        (
+            b'{"before":null,"after":{"id":1},"source":{"lsn":1},"op":"c"}\n',
+            'line 1 is no event of Debezium: it has no "schema"',
+        ),
+        (
+            b'{"schema":{},"payload":{"before":null',
+            "line 1 is no event of Debezium: it is no JSON (Expecting ',' delimiter, column 38)",
+        ),
+        (b'{"action":"X"}\n', "line 1 is no change of wal2json: unknown action 'X'"),
+        (
+            b'{"action":"B"}\n{"action":"D","schema":"s","table":"t","identity":[1]}\n',
+            "line 2 is no change of wal2json: a value is of another kind",
+        ),
+        (
+            b'{"change":[{"kind":"insert","schema":"s","table":"t","columnnames":["id"],"columnvalues":[]}]}',
+            "no transaction of wal2json at character 92: there are not as many values as names",
+        ),
+        (
+            b'{"xid":7,\n"change":[{"kind":"mess',
+            "no transaction of wal2json at character 20: it is no JSON (Unterminated string)",
+        ),
         (
             b"B123\n",
             (
@@ -150,6 +170,28 @@ def test_an_arrow_file_of_somebody_elses_is_refused(pgcdc, tmp_path):
     status, error, _ = refused_show(pgcdc, "a.arrow")
     assert status == 8
     assert error.startswith('could not read "a.arrow": its Arrow stream is damaged or not pgcdc\'s')
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        ("debezium", "-c", "topic.prefix=srv", "-c", "snapshot.mode=never"),
+        ("wal2json",),
+        ("wal2json", "--wal2json-option", "format-version=1"),
+    ],
+    ids=["debezium", "wal2json", "wal2json-1"],
+)
+def test_what_stands_before_a_cut_is_shown(stream, pgcdc, tmp_path, form):
+    stream("-f", "whole", "--format", *form)
+    whole = show(pgcdc, "whole", "--json")
+    (tmp_path / "cut").write_bytes((tmp_path / "whole").read_bytes()[:-20])
+    ran = pgcdc("show", "cut", "--json")
+    assert ran.status == 8
+    assert ran.err.startswith('pgcdc: error: could not read "cut": ')
+    assert ran.err.count("\n") == 2
+    lines, shown = whole.splitlines(), ran.out.splitlines()
+    assert shown == lines[: len(shown)]
+    assert len(lines) - 3 <= len(shown) < len(lines)
 
 
 def test_an_empty_file_has_nothing(pgcdc, tmp_path):

@@ -1,0 +1,112 @@
+"""What other formats and captures hold, as the JSON line of the same change, without what they don't tell."""
+
+import base64
+import io
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from pgcdc_cli.formats.exact_json import Number, compact_json
+from pgcdc_cli.reader.stored_file import Order, undecodable
+from pgcdc_cli.types.to_arrow import JsonKind
+
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_LINE_BREAKS = str.maketrans("\n\r", "  ")
+_BOOLEANS = {"t": "true", "f": "false"}
+_T = TypeVar("_T")
+
+
+class RestoredChange(NamedTuple):
+    """A change as JSON lines have it; `table` is `schema.table`, `_messages`, or empty for what has none."""
+
+    order: Order
+    table: str
+    line: str
+
+
+class Value(NamedTuple):
+    """A column's value: PostgreSQL's text, None for NULL, and how that stands in JSON."""
+
+    kind: JsonKind
+    text: str | None
+
+    @classmethod
+    def as_it_stands(cls, token: object) -> "Value":
+        """Take a value of JSON for what it is, where nothing tells the column's type."""
+        if token is None or (isinstance(token, str) and not isinstance(token, Number)):
+            return cls("string", token)
+        return cls("json", compact_json(token))
+
+    @property
+    def token(self) -> str:
+        if self.text is None:
+            return "null"
+        if self.kind == "json":
+            return self.text.translate(_LINE_BREAKS)
+        if self.kind == "bool" and self.text in _BOOLEANS:
+            return _BOOLEANS[self.text]
+        if self.kind in ("number", "float") and _NUMBER.fullmatch(self.text):
+            return self.text
+        return compact_json(self.text)
+
+    @property
+    def is_json_null(self) -> bool:
+        return self.kind == "json" and self.text is not None and self.text.strip() == "null"
+
+
+Values: TypeAlias = Mapping[str, Value]
+"""Values by column."""
+
+
+def change_line(
+    head: Mapping[str, object], images: Mapping[str, Values | None], unchanged: Iterable[str] = ()
+) -> str:
+    """Write a row's change; `images` are key, old and new, None for what isn't there."""
+    given = {label: values for label, values in images.items() if values is not None}
+    written = "".join(f',"{label}":{_object(values)}' for label, values in given.items())
+    nulls = [
+        f"{label}.{name}"
+        for label in ("old", "new")
+        for name, value in given.get(label, {}).items()
+        if value.is_json_null
+    ]
+    lists = {"unchanged": list(unchanged), "json_null": nulls}
+    written += "".join(f',"{label}":{compact_json(names)}' for label, names in lists.items() if names)
+    return f"{compact_json(head)[:-1]}{written}}}"
+
+
+def _object(values: Values) -> str:
+    return "{" + ",".join(f"{compact_json(name)}:{value.token}" for name, value in values.items()) + "}"
+
+
+def message_content(content: bytes) -> dict[str, str]:
+    """Give the members that hold a logical message's content."""
+    try:
+        return {"content": content.decode()}
+    except UnicodeDecodeError:
+        return {"content_base64": base64.b64encode(content).decode()}
+
+
+def each_line(
+    path: str, content: io.BufferedReader, read: Callable[[str], Iterable[_T]], what: str
+) -> Iterator[_T]:
+    """Read line by line; PROTOCOL error for a line that is no `what`."""
+    for number, line in enumerate(content, 1):
+        try:
+            yield from read(line.removesuffix(b"\n").decode())
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise undecodable(path, f"line {number} is no {what}: {complaint(error)}") from error
+
+
+def complaint(error: Exception) -> str:
+    """Say what is wrong with a line that could not be read."""
+    if isinstance(error, KeyError):
+        return f'it has no "{error.args[0]}"'
+    if isinstance(error, json.JSONDecodeError):
+        return f"it is no JSON ({error.msg.removesuffix(' starting at')}, column {error.colno})"
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8"
+    if isinstance(error, TypeError | AttributeError):
+        return "a value is of another kind"
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
