@@ -15,7 +15,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
@@ -92,12 +92,13 @@ class Disk:
         with _named("lock", path):
             # FileLock would make the folders that are missing.
             Path(path).parent.stat()
+            made = not Path(path).exists()
             try:
                 lock.acquire(timeout=0)
             except Timeout:
                 message = f'could not lock "{path}": another process holds it'
                 raise PgcdcError(ErrorKind.LOCKED, message) from None
-            return HeldLock(lock, path)
+            return HeldLock(lock, path, made=made)
 
     def stat(self, path: str | int) -> Stat | None:
         """Say what a path (through symbolic links) or descriptor is; None if nothing is there."""
@@ -234,11 +235,15 @@ class Disk:
 
 
 class HeldLock:
-    """The lock on a file, which keeps others away only as long as the file has its name."""
+    """The lock on a file, which keeps others away only as long as the file has its name.
 
-    def __init__(self, lock: FileLock, path: str) -> None:
+    `made` says that the file was not there before.
+    """
+
+    def __init__(self, lock: FileLock, path: str, *, made: bool) -> None:
         self._lock = lock
         self._path = path
+        self._made = made
         self._inode = _inode(path)
 
     def check(self) -> None:
@@ -253,6 +258,13 @@ class HeldLock:
 
     def release(self) -> None:
         self._lock.release()
+
+    def discard(self) -> None:
+        """Release it, and leave no file that was not there; who waits for the lock finds that gone."""
+        with suppress(OSError):
+            if self._made and _inode(self._path) == self._inode:
+                Path(self._path).unlink()
+        self.release()
 
 
 def _inode(path: str) -> tuple[int, int]:

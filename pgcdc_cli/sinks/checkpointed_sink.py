@@ -57,6 +57,9 @@ class Destination(Protocol):
         """Keep others from writing here. Raises LOCKED."""
         ...
 
+    def discard(self) -> None:
+        """Remove the folder that was made for it, where nothing was written."""
+
     def check_unwritten(self) -> None:
         """Raise CHECKPOINT if there is data, which must not be started over."""
 
@@ -376,7 +379,11 @@ class CheckpointedSink:
         try:
             self._files.close_all()
         finally:
-            if lock is not None:
+            if lock is not None and self._checkpoint is None:
+                lock.discard()
+                if self._guard.failure is None:
+                    self._destination.discard()
+            elif lock is not None:
                 lock.release()
 
 

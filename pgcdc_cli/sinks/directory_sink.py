@@ -9,6 +9,7 @@ steps of a rotation that had been decided on.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePath
 from typing import ClassVar
@@ -64,16 +65,24 @@ class SegmentDirectory:
         self._names = TableFolders(())
         self._segment = 1
         self._manifest_size = 0
+        self._made = False
 
     def lock(self) -> HeldLock:
         """Lock the directory, which is made if it is missing."""
         found = self._files.stat("")
         if found is None:
             self._files.disk.mkdir(self._files.root)
+            self._made = True
         elif not found.folder:
             message = f'could not open "{self._files.root}": it is no directory'
             raise PgcdcError(ErrorKind.OUTPUT, message, hint="write into a file with -f, or name another")
         return self._files.disk.lock(self._files.full(self.control.lock))
+
+    def discard(self) -> None:
+        """Remove the folder if it was made here, and is empty."""
+        if self._made:
+            with suppress(PgcdcError):
+                self._files.disk.rmdir(self._files.root)
 
     def check_unwritten(self) -> None:
         """Raise CHECKPOINT for data of a stream; then make durable that there is such a directory."""

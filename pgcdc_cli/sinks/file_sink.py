@@ -4,6 +4,7 @@ The checkpoint knows the file by device and inode, and names it before the first
 file that was moved without HUP, replaced or shortened is found, and nothing of anybody else's is ever cut.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import PurePath
@@ -62,6 +63,9 @@ class SingleFile:
         """Lock a file of its own beside it."""
         return self._files.disk.lock(self._files.full(self.control.lock))
 
+    def discard(self) -> None:
+        """Leave the folder, which was there."""
+
     def check_unwritten(self) -> None:
         """Raise CHECKPOINT for a file with content, OUTPUT for what is no file."""
         hint = _NOT_OURS.format(self.control.checkpoint)
@@ -103,14 +107,21 @@ class SingleFile:
     def _take(self, checkpoint: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
         """Make the file, or take an empty one, and let the checkpoint know of it."""
         if self._files.stat(self._name) is None:
-            self._files.create(self._name)
-            self._files.fsync_folders()
+            self._make()
         self._files.descriptor(self._name)
         self._check_empty("they aren't ours")
         found = self._stat()
         entry = PartialFile(self._name, FileState())
         save(replace(checkpoint, files=(entry,), inode=(found.device, found.inode)))
         self._outputs.open(entry, b"", exists=True)
+
+    def _make(self) -> None:
+        """Make the file; where a symbolic link has its name, what that points to, as a shell's `>` does."""
+        target = PurePath(os.path.realpath(self._full))
+        made = OpenFiles(self._files.disk, str(target.parent))
+        made.create(target.name)
+        made.fsync_folders()
+        made.close_all()
 
     def _stat(self) -> Stat:
         found = self._files.stat(self._name)

@@ -8,6 +8,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource
 from pgcdc_cli.directory.disk import Disk, OpenFiles
@@ -53,7 +54,8 @@ class StreamSink:
         self._unsynced = False
         self._in_transaction = False
         self._reopening = False
-        self._failed = False
+        self._failed = self._started = False
+        self._made: str | None = None
         self._synced_at = 0.0
         self._edge = LastEdge()
         self._durable_lsn = Lsn(0)
@@ -77,6 +79,8 @@ class StreamSink:
         if isinstance(self._target, int):
             self._fd = self._target
         else:
+            if not self._started and self._disk.stat(self._target) is None:
+                self._made = os.path.realpath(self._target)
             self._fd = self._disk.open(self._target, os.O_CREAT)
         found = self._disk.stat(self._fd)
         self._regular = self._fsyncs and found is not None and found.regular
@@ -85,6 +89,7 @@ class StreamSink:
     def start(self, source: StreamSource, start_lsn: Lsn, checkpoint: Checkpoint | None = None) -> None:
         """Begin at `start_lsn`; the source is of no concern here."""
         del source, checkpoint
+        self._started = True
         self._edge.lsn = self._durable_lsn = start_lsn
         self._synced_at = self._clock()
 
@@ -176,13 +181,19 @@ class StreamSink:
         self._reopening = True
 
     def close(self) -> None:
-        """Make durable what can be and close; after a failure only close."""
+        """Make durable what can be and close; after a failure only close.
+
+        A file that was made for a stream which never started is gone again.
+        """
         try:
             if self._fd is not None and not self._failed:
                 self.flush()
         finally:
             self._drop_spools()
             self._close()
+            if self._made is not None and not self._started:
+                with suppress(PgcdcError):
+                    self._disk.unlink(self._made)
 
     def _close(self) -> None:
         fd, self._fd = self._fd, None

@@ -31,6 +31,9 @@ class NoLock(HeldLock):
     def release(self) -> None:
         pass
 
+    def discard(self) -> None:
+        pass
+
 
 class FailingDisk(Disk):
     """A disk whose `at`-th call fails in one of several ways. After a crash nothing works any more.

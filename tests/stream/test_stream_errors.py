@@ -344,6 +344,38 @@ def test_a_directory_that_is_a_link_to_nowhere(source, tmp_path):
     refused(run, 9, f'create folder "{tmp_path}/out": File exists', OTHER_PLACE)
 
 
+@pytest.mark.parametrize("where", ["-D", "-f"])
+def test_a_start_that_fails_leaves_nothing_behind(source, tmp_path, where):
+    """Neither a folder nor a lock; but a folder that was there stays."""
+    refused(
+        stream(source.uri, "mistyped", where, str(tmp_path / "out"), *NOW), 5,
+        'find slot "mistyped"',
+        "create it with: pgcdc slot create NAME, or add --create-slot",
+    )  # fmt: skip
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "there").mkdir()
+    out = tmp_path / ("there" if where == "-D" else "there/out")
+    assert stream(source.uri, "mistyped", where, str(out), *NOW).returncode == 5
+    assert stream(source.uri, "mistyped", "-f", str(tmp_path / "raw"), "--format", "raw").returncode == 5
+    assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
+
+
+def test_a_file_that_is_a_link_to_nowhere_is_written_through_it(source, tmp_path):
+    """As a shell's > does; what is made has the mode of our files."""
+    slot, out, target = source.create_slot(), tmp_path / "out", tmp_path / "place" / "target"
+    out.symlink_to("place/target")
+    insert(source, 1, 1)
+    run = stream(source.uri, slot, "-f", str(out), *NOW)
+    refused(run, 9, f'open "{target}": No such file or directory', MISSING)
+    target.parent.mkdir()
+    for last in (1, 2):
+        assert stream(source.uri, slot, "-f", str(out), *NOW).returncode == 0
+        assert numbers(target.read_text()) == list(range(1, last + 1))
+        insert(source, last + 1, last + 1)
+    assert out.is_symlink()
+    assert target.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_directory_that_is_removed_meanwhile(source, tmp_path, follow):
     slot, out = source.create_slot(), tmp_path / "out"
     run = follow(source.uri, slot, out, "-D", str(out), "-F", "0.1")
