@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.catalog.table_facts import describe_alone
@@ -97,14 +98,14 @@ class SnapshotRun:
         with self._signals.interruptible():
             catalog.check_publications(wanted.publications)
             source, position, in_recovery = source_of(session, wanted.publications)
-            describe = catalog.describe if settings.use_catalog else describe_alone
+            text = DatabaseText.of(session.database_encoding, None, settings.invalid_text)
+            describe = partial(catalog.describe, text=text) if settings.use_catalog else describe_alone
             tables = find_tables(session, wanted, describe, self._refuse)
         self._check_any(tables)
         begun = self._sink.checkpoint
         self._sink.start(source, Lsn(0), None if begun is None else replace(begun, source=source))
         if self._encoding.restartable is not None:
             self._encoding.restartable.restart(source.database, None)
-        text = DatabaseText.of(session.database_encoding, None, settings.invalid_text)
         snapshot = Snapshot(session, position, text, lambda: self._signals.stop, settings.workers)
         self._write(snapshot, tables, with_xid=settings.with_xid and not in_recovery)
 

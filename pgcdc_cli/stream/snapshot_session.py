@@ -11,7 +11,7 @@ from psycopg import sql
 
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.replication.copy_out import copy_columns, copy_out
-from pgcdc_cli.replication.session import connect, server_failure, this_server
+from pgcdc_cli.replication.session import ask, connect, database_encoding, server_failure, this_server
 from pgcdc_cli.types.database_text import DatabaseText
 
 Columns = tuple[pa.BinaryArray, ...]
@@ -75,13 +75,18 @@ class SnapshotSession:
     @property
     def database_encoding(self) -> str:
         """The encoding of the database, by PostgreSQL's name."""
-        return self._connection.info.parameter_status("server_encoding") or "UTF8"
+        return database_encoding(self._connection)
 
     def ask(
-        self, query: str, parameters: dict[str, Any] | None = None, doing: str = "read the snapshot"
+        self,
+        query: str,
+        parameters: dict[str, Any] | None = None,
+        doing: str = "read the snapshot",
+        text: DatabaseText | None = None,
     ) -> list[tuple[Any, ...]]:
+        """Read rows, with what is no text in them as `text` has it, by default escaped."""
         try:
-            return self._connection.execute(query.encode(), parameters).fetchall()
+            return ask(self._connection, query, parameters, text)
         except psycopg.Error as error:
             raise server_failure(doing, error) from error
 

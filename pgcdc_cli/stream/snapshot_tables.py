@@ -7,11 +7,12 @@ from typing import Any, NamedTuple, cast
 from psycopg import errors, sql
 
 from pgcdc_cli.changes.selection import EVERYTHING, Selection
-from pgcdc_cli.changes.table import ReplicaIdentity, TableSchema
+from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.pgoutput.messages import Relation, RelationColumn
 from pgcdc_cli.pgoutput.relations import Describe
 from pgcdc_cli.stream.snapshot_session import SnapshotSession
+from pgcdc_cli.types.database_text import DatabaseText
 
 PART = 1024
 """Pages of a part: few enough that a reader whose turn it isn't yet can have most of its rows."""
@@ -84,6 +85,8 @@ _RIGHTS_HINT = "what it takes: {}"
 _COLUMNS_HINT = "it lacks the column, or the publication leaves it out; --table chooses among tables"
 _WHERE_HINT = "check --where, which every table that is read must fit; --table chooses among them"
 _POLICY_HINT = "let the role read all rows: ALTER ROLE {} BYPASSRLS"
+_NAME_HINT = "no statement can name it: rename it, or leave it out, with --exclude-table or --exclude-column"
+_FILTER_HINT = "change it: ALTER PUBLICATION; or leave the table out, with --exclude-table"
 
 
 class ChangedTableError(PgcdcError):
@@ -210,15 +213,31 @@ class TablePart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A table that is there to be read."""
+    """A table that is there to be read; of its names, and its row filter, `invalid` are no valid text."""
 
     relation: Relation
     facts: Facts
     ancestors: frozenset[int]
+    invalid: frozenset[str]
 
     @property
     def names(self) -> tuple[str, str]:
         return self.relation.namespace, self.relation.name
+
+    def check_text(self, columns: Iterable[TableColumn] = ()) -> None:
+        """Raise PROTOCOL where a statement that reads these columns of the table could not be written."""
+        what = f'table "{self.relation.namespace}.{self.relation.name}"'
+        column = next((one.name for one in columns if one.name in self.invalid), None)
+        if self.facts.row_filter in self.invalid:
+            raise _no_text(f"the row filter of {what}", _FILTER_HINT)
+        if self.invalid.intersection(self.names):
+            raise _no_text(f"the name of {what}", _NAME_HINT)
+        if column is not None:
+            raise _no_text(f'the name of column "{column}" of {what}', _NAME_HINT)
+
+
+def _no_text(what: str, hint: str) -> PgcdcError:
+    return PgcdcError(ErrorKind.PROTOCOL, f"could not read rows: {what} is no valid text", hint=hint)
 
 
 def find_tables(
@@ -240,13 +259,16 @@ def find_tables(
         found = [one for one in found if wanted.selection.includes(*one.names)]
     read = {one.relation.oid for one in found}
     found = [one for one in found if not one.ancestors & read and wanted.includes(*one.names)]
-    found = [one for one in found if one.relation.columns]
+    found = [one for one in found if one.relation.columns and wanted.selection.includes(*one.names)]
+    for one in found:
+        one.check_text()
     described = describe([one.relation for one in found])
-    tables = [
-        SnapshotTable(selected.table, one.facts, wanted.where, wanted.sample)
-        for one, table in zip(found, described, strict=True)
-        if (selected := wanted.selection.of(table)) is not None
-    ]
+    tables = []
+    for one, table in zip(found, described, strict=True):
+        selected = wanted.selection.of(table)
+        if selected is not None:
+            one.check_text(selected.table.columns)
+            tables.append(SnapshotTable(selected.table, one.facts, wanted.where, wanted.sample))
     _check_columns(tables, wanted.selection.columns)
     _check_rights(tables, session.role.as_string())
     _lock(session, tables, wanted)
@@ -272,12 +294,19 @@ def _found(session: SnapshotSession, wanted: Wanted) -> Iterator[_Found]:
         "generated": bool(wanted.selection.columns),
         "only": wanted.only,
     }
-    for oid, schema, name, identity, columns, *facts, ancestors in session.ask(query, parameters):
-        known = tuple(RelationColumn(*column) for column in columns or ())
+    shown = DatabaseText.shown(session.database_encoding)
+    for row in session.ask(query, parameters, text=shown.keeping()):
+        oid, schema, name, identity, columns, *facts, ancestors = row
         row_filter, alone, enters, unreadable, hidden, rows, pages = facts
-        relation = Relation(oid, schema, name, ReplicaIdentity(identity), known)
-        more = Facts(row_filter, alone, enters, frozenset(unreadable), hidden, pages, rows)
-        yield _Found(relation, more, frozenset(ancestors))
+        kept = [schema, name, *(column[0] for column in columns or ()), row_filter or ""]
+        mended = {one: shown.mended(one) for one in [*kept, *unreadable]}
+        known = tuple(RelationColumn(mended[column], *others) for column, *others in columns or ())
+        relation = Relation(oid, mended[schema], mended[name], ReplicaIdentity(identity), known)
+        row_filter = row_filter and mended[row_filter]
+        hidden_columns = frozenset(mended[one] for one in unreadable)
+        more = Facts(row_filter, alone, enters, hidden_columns, hidden, pages, rows)
+        invalid = frozenset(text for one, text in mended.items() if text != one)
+        yield _Found(relation, more, frozenset(ancestors), invalid)
 
 
 def _check_columns(tables: Sequence[SnapshotTable], wanted: Sequence[str]) -> None:

@@ -59,6 +59,31 @@ def test_a_publication_that_cannot_be_named_is_to_be_renamed(odd, refused):
     )
 
 
+def test_a_snapshot_says_what_it_cannot_name_and_reads_the_rest(odd, pgcdc, refused):
+    """No statement of the snapshot could name it: what of it is no text is no matter of --invalid-text."""
+    snapshot = ("snapshot", "-d", odd.uri, "-f", "-", "--invalid-text", "escape")
+    without = ("--publication", "pub", "--exclude-table", "public.t?*", "--exclude-table", "s*.u")
+    hint = "no statement can name it: rename it, or leave it out, with --exclude-table or --exclude-column"
+    for arguments, name in (
+        (("--publication", "pub"), f'the name of table "public.{shown(odd, "t~")}"'),
+        (
+            ("--publication", "pub", "--invalid-text", "stop"),
+            f'the name of table "public.{shown(odd, "t~")}"',
+        ),
+        (("--publication", "s"), f'the name of table "{shown(odd, "s~")}.u"'),
+        (without, f'the name of column "{shown(odd, "w~")}" of table "public.v"'),
+    ):
+        refused(
+            *snapshot, *arguments, status=8, error=f"could not read rows: {name} is no valid text", hint=hint
+        )
+    ran = pgcdc(*snapshot, *without, "--exclude-column", "*.v.w*")
+    assert (ran.status, ran.err) == (0, "")
+    lines = list(map(json.loads, ran.out.splitlines()))
+    assert [(line["table"], line["new"]["a"]) for line in lines] == [("d", 5), ("t", 1), ("v", 4)]
+    one = pgcdc("snapshot", "-d", odd.uri, "-f", "-", "--table", "public.t")
+    assert (one.status, one.err, one.out.count("\n")) == (0, "", 1)
+
+
 def test_the_doctor_looks_at_all_publications_and_tables(odd, pgcdc):
     ran = pgcdc("doctor", "-d", odd.uri, "--json")
     assert (ran.status, ran.err) == (0, "")
