@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from pgcdc_cli.changes.table import TableSchema
-from pgcdc_cli.directory.file_names import SCHEMAS
+from pgcdc_cli.directory.file_names import PARTIAL, SCHEMAS
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class _CheckedFile(io.RawIOBase):
         self.path = path
         self._promise = promise
         self._crc = self._position = 0
-        self._file = _open(path)
+        self._file = _open(path) if promise is None else _open_promised(path)
 
     def readable(self) -> bool:
         return True
@@ -102,6 +102,18 @@ def _open(path: str) -> io.FileIO:
     except FileNotFoundError as error:
         hint = "give a directory that pgcdc stream -D writes, or a file in it or of its own"
         raise PgcdcError(ErrorKind.USAGE, f'could not open "{path}": no such file', hint=hint) from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _open_promised(path: str) -> io.FileIO:
+    """Open it, if need be by the final name that a rotation has given it since it was looked for."""
+    try:
+        return io.FileIO(path)
+    except FileNotFoundError as error:
+        if path.endswith(PARTIAL):
+            return _open_promised(path.removesuffix(PARTIAL))
+        raise damaged(path, error.strerror or str(error)) from error
     except OSError as error:
         raise _unreadable(path, error) from error
 

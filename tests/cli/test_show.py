@@ -16,6 +16,8 @@ from segments import as_stream
 from show_tools import show, with_changes
 
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.reader import directory_reader
+from pgcdc_cli.reader.directory_reader import read_directory
 
 
 @pytest.fixture
@@ -335,6 +337,20 @@ def test_partial_shows_what_is_durable_and_no_more(shop, stream, pgcdc, tmp_path
         with torn.open("ab") as file:
             file.write(b'{"op":"I","ls')
     assert show(pgcdc, "d", "--partial") == durable
+
+
+def test_a_rotation_between_a_look_at_a_file_and_its_opening_is_none_of_the_reader_s_business(
+    shop, tmp_path, monkeypatch
+):
+    kill_when_durable(shop, tmp_path)
+    durable = [change.line for change in read_directory(tmp_path / "d", partial=True)]
+
+    def rotate(_count):
+        for file in (tmp_path / "d").rglob("*.partial"):
+            file.rename(file.with_suffix(""))
+
+    monkeypatch.setattr(directory_reader, "_allow_open_files", rotate)
+    assert [change.line for change in read_directory(tmp_path / "d", partial=True)] == durable != []
 
 
 # Captures
