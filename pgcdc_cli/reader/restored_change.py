@@ -16,6 +16,9 @@ _LINE_BREAKS = str.maketrans("\n\r", "  ")
 _BOOLEANS = {"t": "true", "f": "false"}
 _T = TypeVar("_T")
 
+MISREAD = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What reading JSON of another shape, or with numbers beyond all bounds, ends with."""
+
 
 class RestoredChange(NamedTuple):
     """A change as JSON lines have it; `table` is `schema.table`, `_messages`, or empty for what has none."""
@@ -95,7 +98,7 @@ def each_line(
     for number, line in enumerate(content, 1):
         try:
             yield from read(line.removesuffix(b"\n").decode())
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except MISREAD as error:
             raise undecodable(path, f"line {number} is no {what}: {complaint(error)}") from error
 
 
@@ -107,6 +110,8 @@ def complaint(error: Exception) -> str:
         return f"it is no JSON ({error.msg.removesuffix(' starting at')}, column {error.colno})"
     if isinstance(error, UnicodeDecodeError):
         return "it is not UTF-8"
-    if isinstance(error, TypeError | AttributeError):
+    if isinstance(error, ArithmeticError):
+        return "a number is too large"
+    if isinstance(error, IndexError | TypeError | AttributeError):
         return "a value is of another kind"
     return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)

@@ -18,6 +18,7 @@ from typing import Any
 from pgcdc_cli.formats.encoded_rows import MESSAGES
 from pgcdc_cli.formats.exact_json import Number, parse_line
 from pgcdc_cli.reader.restored_change import (
+    MISREAD,
     RestoredChange,
     Value,
     Values,
@@ -58,7 +59,7 @@ def read_transactions(file: StoredFile, content: io.BufferedReader) -> Iterator[
     objects = _Objects(content)
     try:
         yield from objects.changes()
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except MISREAD as error:
         reason = f"no transaction of wal2json at character {objects.position}: {complaint(error)}"
         raise undecodable(file.path, reason) from error
 

@@ -103,6 +103,14 @@ def test_a_damaged_manifest_is_found(directory, pgcdc):
             b'{"schema":{},"payload":{"before":null',
             "line 1 is no event of Debezium: it is no JSON (Expecting ',' delimiter, column 38)",
         ),
+        (
+            b'{"before":null,"op":"t","source":{"schema":"s","table":"t","lsn":1,"txId":1,"ts_ms":99999999999999999999}}\n',
+            "line 1 is no event of Debezium: a number is too large",
+        ),
+        (
+            b'{"before":null,"op":"t","source":{"schema":"s","table":"t","lsn":1,"txId":1,"ts_ms":1,"sequence":"[]"}}\n',
+            "line 1 is no event of Debezium: a value is of another kind",
+        ),
         (b'{"action":"X"}\n', "line 1 is no change of wal2json: unknown action 'X'"),
         (
             b'{"action":"B"}\n{"action":"D","schema":"s","table":"t","identity":[1]}\n',
