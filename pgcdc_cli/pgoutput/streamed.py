@@ -117,6 +117,11 @@ class PgoutputDecoder:
         return self._assembler.in_transaction or is_prepare or bool(self._held)
 
     @property
+    def held(self) -> Sequence[bytes]:
+        """Frames of an open transaction that are decoded with those that come next."""
+        return self._held
+
+    @property
     def ended(self) -> bool:
         return self._assembler.ended
 

@@ -144,15 +144,16 @@ class ChangeEncoder:
 
         So it can be reported: it would come again at every start.
         """
+        taken = [*self._decoder.held, *frames]
         try:
             for decoded in self._decoder.slices(frames):
-                encoded = self._encode(self._look_at(decoded), frames)
+                encoded = self._encode(self._look_at(decoded), taken)
                 self._decoder.batch = next_batch(self._decoder.batch, decoded, encoded)
                 yield encoded
         except (PgcdcError, MemoryError):
             raise
         except Exception as error:
-            raise self._unexpected(error, "messages", frames) from error
+            raise self._unexpected(error, "messages", taken) from error
 
     def _encode(self, decoded: Slice, frames: Sequence[bytes]) -> EncodedSlice:
         try:

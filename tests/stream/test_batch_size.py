@@ -5,8 +5,9 @@ from itertools import cycle, islice
 
 import pytest
 from pgoutput_connection import connection
-from pgoutput_orders import BEGIN, ORDERS, frames_of, insert
+from pgoutput_orders import BEGIN, COMMIT, ORDERS, frames_of, insert
 
+from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.formats.arrow import ArrowFormat
 from pgcdc_cli.formats.interface import Format
 from pgcdc_cli.formats.jsonl import JsonlFormat
@@ -56,3 +57,18 @@ def test_what_trickles_in_says_nothing():
 @FORMATS
 def test_large_rows_are_taken_a_few_at_a_time_whatever_their_tables(encoding):
     assert Stream(encoding).send(tables=500, doc=bytes(b"a" * 3000)) == SMALLEST_BATCH
+
+
+def test_a_bug_over_rows_that_waited_for_more_leaves_their_bytes():
+    def broken(decoded):
+        if any(len(batch) == 2 for batch in decoded.changes):
+            raise RuntimeError("a bug")
+        return decoded
+
+    encoder = ChangeEncoder(connection(None), JsonlFormat(), TextMender(STRICT, set()), broken)
+    whole = [BEGIN, ORDERS, *[insert(b"1", b"a")] * 30, COMMIT]
+    list(encoder.encode(frames_of(*whole, BEGIN, insert(b"2", b"waited"))))
+    with pytest.raises(UndecodableError, match="a bug") as raised:
+        list(encoder.encode(frames_of(insert(b"3", b"came"), COMMIT, lsn=600)))
+    assert b"waited" in raised.value.data
+    assert b"came" in raised.value.data
