@@ -48,7 +48,8 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 
 def open_stored(file: StoredFile) -> io.BufferedReader:
     """Open a file's content, decompressed where it begins as gzip or Zstandard frames do."""
-    raw: io.BufferedReader = io.BufferedReader(_CheckedFile(file.path, file.promise), _CHUNK)
+    opened = _open(file.path) if file.promise is None else _open_promised(file.path)
+    raw: io.BufferedReader = io.BufferedReader(_CheckedFile(file.path, opened, file.promise), _CHUNK)
     start = raw.peek(4)[:4]
     if start[:2] == _GZIP:
         return io.BufferedReader(_Decompressed(file.path, raw, "gzip"), _CHUNK)
@@ -60,12 +61,12 @@ def open_stored(file: StoredFile) -> io.BufferedReader:
 class _CheckedFile(io.RawIOBase):
     """A file up to its promised size, whose checksum is held against the promise when its end is read."""
 
-    def __init__(self, path: str, promise: Promise | None) -> None:
+    def __init__(self, path: str, file: io.FileIO, promise: Promise | None) -> None:
         super().__init__()
         self.path = path
+        self._file = file
         self._promise = promise
         self._crc = self._position = 0
-        self._file = _open(path) if promise is None else _open_promised(path)
 
     def readable(self) -> bool:
         return True

@@ -389,14 +389,16 @@ def test_a_directory_keeps_to_its_options(source, tmp_path):
     assert "its wal2json.include_xids is not set, not True" in run.stderr
 
 
-def test_show_says_that_it_does_not_read_them(source, tmp_path):
+def test_show_reads_them(source, tmp_path):
     slot, out = source.create_slot(), tmp_path / "out"
     source.execute("INSERT INTO bare VALUES (1, 'x')")
     run = stream(source.uri, slot, "--format", "wal2json", "-D", str(out), "--layout", "stream", *NOW)
     assert run.returncode == 0
-    shown = subprocess.run([*PGCDC, "show", str(out)], capture_output=True, text=True, check=False)
-    assert (shown.returncode, shown.stdout) == (8, "")
-    assert "its lines are those of --format wal2json\nhint: pgcdc shows its own files" in shown.stderr
+    shown = subprocess.run([*PGCDC, "show", "--json", str(out)], capture_output=True, text=True, check=True)
+    changes = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert [(one["table"], one["new"]) for one in changes if one["op"] == "I"] == [
+        ("bare", {"a": 1, "b": "x"})
+    ]
 
 
 NEXT = re.compile(r',?\s*"nextlsn": ?"[0-9A-F/]+"')
