@@ -38,6 +38,12 @@ _GOES_ON = frozenset(
 )
 """What is never the last message of a transaction or streamed block."""
 
+_GATHER = 0.005
+"""Seconds to wait for more of an open transaction before what is there is decoded."""
+
+_MANY_FRAMES = 16
+"""Frames of any plugin that come at once only while there are more."""
+
 _FEW_ROWS, _MANY_ROWS = 64, 256
 """Rows of a table and shape, on average: each such group of a batch has its price, whatever is in it."""
 
@@ -98,8 +104,8 @@ class FrameEncoder(Protocol):
     @property
     def ended(self) -> bool: ...
 
-    def awaits_more(self, frame: bytes) -> bool:
-        """Say whether what this frame belongs to goes on after it."""
+    def patience(self, last: bytes, came: int) -> float | None:
+        """Say how many seconds to wait for what goes on after the last of `came` frames; None for nothing."""
         ...
 
     def encode(self, frames: Sequence[bytes]) -> Iterator[EncodedSlice]: ...
@@ -135,9 +141,9 @@ class ChangeEncoder:
     def ended(self) -> bool:
         return self._decoder.ended
 
-    def awaits_more(self, frame: bytes) -> bool:
-        """Say so of all that begins a transaction or a streamed block, or stands in one."""
-        return frame[MESSAGE_TAG] in _GOES_ON
+    def patience(self, last: bytes, came: int) -> float | None:  # noqa: ARG002 - the contract's
+        """Wait after all that begins a transaction or a streamed block, or stands in one."""
+        return _GATHER if last[MESSAGE_TAG] in _GOES_ON else None
 
     def encode(self, frames: Sequence[bytes]) -> Iterator[EncodedSlice]:
         """Raise what decoder and format raise; any other exception becomes an UndecodableError.
@@ -201,9 +207,9 @@ class RawEncoder:
         self._until = until
         self.ended = False
 
-    def awaits_more(self, frame: bytes) -> bool:  # noqa: ARG002 - the contract's
-        """Nobody knows, since the plugin may be any."""
-        return False
+    def patience(self, last: bytes, came: int) -> float | None:  # noqa: ARG002 - the contract's
+        """Look once more where many came at once: what they belong to nobody knows, the plugin may be any."""
+        return 0.0 if came >= _MANY_FRAMES else None
 
     def encode(self, frames: Sequence[bytes]) -> Iterator[EncodedSlice]:
         wanted = frames if self._until is None else self._up_to(frames, self._until)

@@ -14,9 +14,6 @@ from pgcdc_cli.replication.copy_both import ReplicationStream
 from pgcdc_cli.stream.encode import FrameEncoder
 from pgcdc_cli.stream.settings import RunEnd
 
-GATHER = 0.005
-"""Seconds to wait for more of an open transaction before what is there is decoded."""
-
 NAP = 0.0002
 """Seconds left to a server that flushes every message: one wake-up then brings many rows, not a dozen."""
 
@@ -59,7 +56,7 @@ class BatchReceiver:
         if (
             wait <= 0
             or not fits_small_batch(received.frames)
-            or self._encoder.awaits_more(received.frames[-1])
+            or self._encoder.patience(received.frames[-1], len(received.frames)) is not None
         ):
             return received
         if self._ends_with(received):
@@ -71,18 +68,18 @@ class BatchReceiver:
         """Wait for the rest of a transaction, half of which is of no use, while it comes at once."""
         until = time.monotonic() + TICK
         batch = self._encoder.batch
-        size = sum(map(len, received.frames))
-        while self._encoder.awaits_more(received.frames[-1]) and not (
-            self._ends_with(received) or self._must_end()
-        ):
+        came, size = received.frames, sum(map(len, received.frames))
+        while not (self._ends_with(received) or self._must_end()):
+            patience = self._encoder.patience(received.frames[-1], len(came))
             is_full = len(received.frames) >= batch or size >= batch * MESSAGE_BYTES
-            if is_full or time.monotonic() >= until:
+            if patience is None or is_full or time.monotonic() >= until:
                 break
             time.sleep(NAP)
-            more = self._more(received, GATHER)
+            more = self._more(received, patience)
             if more is None:
                 break
-            size += sum(map(len, more.frames[len(received.frames) :]))
+            came = more.frames[len(received.frames) :]
+            size += sum(map(len, came))
             received = more
         return received
 

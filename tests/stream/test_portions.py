@@ -52,9 +52,8 @@ class Encoder:
     def __init__(self) -> None:
         self._edges = [None, Edge(Lsn(1), Lsn(2), 1), Edge(Lsn(3), Lsn(4), 1)]
 
-    def awaits_more(self, frame: bytes) -> bool:
-        del frame
-        return False
+    def patience(self, last: bytes, came: int) -> None:
+        del last, came
 
     def encode(self, frames):
         del frames

@@ -151,6 +151,20 @@ def test_keepalives_alone_are_no_reason_to_wait_on():
     assert (tags(received), received.keepalive.wal_end) == ("BI", 7)
 
 
+def test_of_any_plugin_what_rushes_in_is_one_batch(clock):
+    rush, few = came("x" * 20), came("xx")
+    batches = receiver(Wire(rush, rush, rush, few, rush), raw=True)
+    assert len(batches.receive().frames) == 62
+    assert clock.now < 1000.002
+    assert len(batches.receive().frames) == 20
+
+
+def test_of_any_plugin_a_few_wait_for_nothing():
+    wire = Wire(came("xx"), came("xx"))
+    assert tags(receiver(wire, raw=True).receive()) == "xx"
+    assert wire.looks == 1
+
+
 def test_a_signal_or_the_clock_ends_the_wait_for_the_rest():
     wire = Wire(came("B"), came("I"), forever=True)
     assert tags(receiver(wire, must_end=lambda: wire.looks > 3).receive()) == "BIII"
