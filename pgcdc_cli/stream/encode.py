@@ -150,7 +150,8 @@ class ChangeEncoder:
 
         So it can be reported: it would come again at every start.
         """
-        taken = [*self._decoder.held, *frames]
+        held = self._decoder.held
+        taken = [*held, *frames] if held else frames
         try:
             for decoded in self._decoder.slices(frames):
                 encoded = self._encode(self._look_at(decoded), taken)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pgcdc_cli.changes.origin import Origin
 from pgcdc_cli.changes.slice import ChangeBatch, FullImage, KeyImage, Stamp, Stamps, texts_of
-from pgcdc_cli.changes.table import ColumnFacts, TableColumn, TableFacts, TableSchema
+from pgcdc_cli.changes.table import BaseType, ColumnFacts, TableColumn, TableFacts, TableSchema
 from pgcdc_cli.formats.encoded_rows import Lines, are_few
 from pgcdc_cli.formats.json_text import (
     JsonValue,
@@ -94,11 +94,16 @@ def _column(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -
 
 def _described(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -> bytes:
     """Begin a column's object."""
-    base = facts.base if options.include_domain_data_type else None
+    base = base_of(facts, options)
     name = type_name(column.declared if base is None else base.declared)
     type_ = b',"type":' + quote(name) if options.include_types else b""
     oid = b',"typeoid":%d' % column.type_oid if options.include_type_oids else b""
     return b'{"name":' + quote(column.name) + type_ + oid
+
+
+def base_of(facts: ColumnFacts, options: Wal2jsonOptions) -> BaseType | None:
+    """Give the type that stands for a column's domain, where that is asked for."""
+    return facts.base if options.include_domain_data_type else None
 
 
 def type_name(declared: str) -> str:

@@ -42,6 +42,7 @@ from pgcdc_cli.formats.interface import Capabilities, Compression, Data, Encoded
 from pgcdc_cli.formats.json_text import JsonValue, Member, one_lsn, one_string, quote, separated
 from pgcdc_cli.formats.wal2json.row_lines import (
     Kind,
+    base_of,
     identity_of,
     joined_rows,
     kind_of,
@@ -178,7 +179,7 @@ def _columns(table: TableSchema, facts: TableFacts | None, options: Wal2jsonOpti
 
 def _column(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -> _Column:
     optional = None if facts.not_null is None else not facts.not_null
-    base = facts.base if options.include_domain_data_type else None
+    base = base_of(facts, options)
     # The plugin looks for a domain's base where it names types; from there on it is the column's type.
     type_oid = base.oid if base is not None and options.include_types else column.type_oid
     said = {
@@ -208,7 +209,7 @@ def _asked(options: Wal2jsonOptions, *, keys: bool) -> list[bytes]:
 
 def _type(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -> str:
     """Name a type; without its modifiers by the catalog's name, as long as the column is there."""
-    base = facts.base if options.include_domain_data_type else None
+    base = base_of(facts, options)
     declared, plain = (column.declared, facts.type_name) if base is None else (base.declared, base.name)
     return (None if options.include_typmod else plain) or type_name(declared)
 
