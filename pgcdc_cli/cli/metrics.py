@@ -70,7 +70,7 @@ class RunMetrics:
             ("pgcdc_reconnects", "Connections that were lost and tried again.", totals.reconnects),
         )
         gauges = (
-            ("pgcdc_written_lsn", "Position up to which all is written, in bytes.", totals.edge_lsn),
+            ("pgcdc_written_lsn", "Position up to which all is written, in bytes.", totals.written_lsn),
             ("pgcdc_durable_lsn", "Position up to which all is durable, in bytes.", totals.durable_lsn),
             ("pgcdc_server_lsn", "Newest position of the server's log heard of, in bytes.", totals.wal_end),
             (

@@ -382,7 +382,7 @@ def _stream(settings: "StreamSettings", sink: "StreamSink", signals: "Signals") 
     if signals.stop:
         _say("received interrupt signal, exiting")
     else:
-        _say(f"end position {settings.limits.end_lsn} reached at {run.totals.edge_lsn}")
+        _say(f"end position {settings.limits.end_lsn} reached at {run.totals.written_lsn}")
 
 
 class Confirmations:
@@ -396,7 +396,7 @@ class Confirmations:
         if totals.durable_lsn != self._told:
             self._told = totals.durable_lsn
             _say(
-                f"confirming write up to {totals.edge_lsn}, flush to {totals.durable_lsn} (slot {self._slot})"
+                f"confirming write up to {totals.written_lsn}, flush to {totals.durable_lsn} (slot {self._slot})"
             )
 
 

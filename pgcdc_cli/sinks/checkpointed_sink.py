@@ -114,6 +114,10 @@ class CheckpointedSink:
         return self._edge
 
     @property
+    def written_lsn(self) -> Lsn:
+        return self.durable_lsn if self.outputs.held else self._edge.lsn
+
+    @property
     def durable_lsn(self) -> Lsn:
         return Lsn(0) if self._checkpoint is None else self._checkpoint.end_lsn
 

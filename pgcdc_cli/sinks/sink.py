@@ -37,7 +37,7 @@ class SinkSettings:
 
 
 EAGER_PACE = 0.002
-"""Where somebody may look on. Small batches come no faster, and each takes half a millisecond."""
+"""Where each row is to be seen soon. Small batches come no faster, and each takes half a millisecond."""
 
 LAZY_PACE = 0.02
 """Where rows are seen at the next flush only."""
@@ -59,7 +59,8 @@ def portion_of(settings: SinkSettings) -> int | None:
 class Sink(Protocol):
     """Where encoded slices go.
 
-    `edge` is up to where everything is written: what is delivered again below it is skipped.
+    `edge` is up to where everything is taken: what is delivered again below it is skipped.
+    `written_lsn` is the position up to which all of that is in the files, no longer in memory.
     `durable_lsn` is the position that is fsynced and in the checkpoint: the only one reported as
     flushed.
     `pace` is how many seconds a few rows may wait for others, so that they are handled together.
@@ -75,6 +76,9 @@ class Sink(Protocol):
 
     @property
     def edge(self) -> "LastEdge": ...
+
+    @property
+    def written_lsn(self) -> Lsn: ...
 
     @property
     def durable_lsn(self) -> Lsn: ...
@@ -131,12 +135,12 @@ class Sink(Protocol):
 
 @dataclass(slots=True)
 class LastEdge:
-    """The last transaction edge that was written.
+    """The last transaction edge that was taken.
 
     `lsn` is the last commit's end, or a later keepalive's position.
-    `last_commit` is the last transaction written, None before the first.
+    `last_commit` is the last transaction taken, None before the first.
     `prepared` are the transactions that are prepared and not ended there.
-    `read` are the tables whose rows are written, as of a later position.
+    `read` are the tables whose rows are there, as of a later position.
     `resnapshots` are the tables that are read while they are streamed.
     """
 

@@ -67,6 +67,10 @@ class StreamSink:
         return self._edge
 
     @property
+    def written_lsn(self) -> Lsn:
+        return self._edge.lsn
+
+    @property
     def durable_lsn(self) -> Lsn:
         return self._durable_lsn
 

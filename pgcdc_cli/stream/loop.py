@@ -121,7 +121,7 @@ class StreamLoop:
                 break
             if received.closed:
                 raise PgcdcError(ErrorKind.CONNECTION, "could not go on: the server ended the stream")
-            self._checkpoint_if_due(encoder)
+            self._do_what_is_due(encoder)
             if not (encoder.in_transaction or encoder.ended or self._must_end()):
                 at_edge()
             self.acknowledge()
@@ -132,8 +132,8 @@ class StreamLoop:
         """Let the server know of what is written and durable."""
         assert self._stream is not None, "nothing was received yet"
         totals = self._writer.totals
-        totals.edge_lsn, totals.durable_lsn = self._sink.edge.lsn, self._sink.durable_lsn
-        self._stream.confirm(totals.edge_lsn, totals.durable_lsn)
+        totals.written_lsn, totals.durable_lsn = self._sink.written_lsn, self._sink.durable_lsn
+        self._stream.confirm(totals.written_lsn, totals.durable_lsn)
 
     def _waits(self, do: Callable[[], None]) -> bool:
         """Do what may have to wait for the server; false where the run is to end before that is done."""
@@ -171,7 +171,7 @@ class StreamLoop:
             # A server that is shutting down asks, and waits until all is confirmed.
             self._sink.flush()
 
-    def _checkpoint_if_due(self, encoder: FrameEncoder) -> None:
+    def _do_what_is_due(self, encoder: FrameEncoder) -> None:
         """Do what the clock or a signal asks of the output: a heartbeat, a new file, fsync and checkpoint."""
         if self._signals.hangup:
             self._signals.hangup = False

@@ -141,7 +141,7 @@ class RunTotals:
     transactions: int = 0
     spooled: int = 0
     reconnects: int = 0
-    edge_lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
+    written_lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
     durable_lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
     wal_end: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
 
@@ -155,7 +155,7 @@ class RunEnd:
         self.lsn = limits.end_lsn
 
     def resolve_now(self, position: Lsn) -> None:
-        """Let "now" stand for the server's position at the first connection."""
+        """Let "now" stand for the server's position when it is asked for; the first call counts."""
         if self._limits.end_now and self.lsn is None:
             self.lsn = position
 

@@ -62,6 +62,18 @@ def test_nothing_is_durable_before_a_flush_and_all_up_to_the_edge_after(tmp_path
     assert reader(tmp_path / "d").lines(Lines())["public.a"] == expected(TXS[:2], "a")
 
 
+def test_nothing_counts_as_written_while_rows_are_in_memory(tmp_path):
+    """`synchronous_commit = remote_write` waits for it."""
+    sink, feed = started(tmp_path / "d"), Feed(Lines())
+    sink.write(feed.whole(TXS[0], TXS[1]))
+    assert sink.written_lsn == START
+    sink.flush()
+    assert sink.written_lsn == TXS[1].end_lsn
+    sink.advance(Lsn(TXS[1].end_lsn + 1))
+    assert (sink.written_lsn, sink.durable_lsn) == (TXS[1].end_lsn + 1, TXS[1].end_lsn)
+    sink.close()
+
+
 def test_what_is_durable_is_not_written_again(tmp_path):
     disk = FailingDisk()
     sink = make_directory(str(tmp_path / "d"), Lines(), disk)
