@@ -56,8 +56,9 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Keepalive:
+    """A keepalive, but for the time at which it was sent; `wal_end` is where the server's WAL ends."""
+
     wal_end: Lsn
-    send_time: int
     reply_requested: bool
 
     def after(self, earlier: "Keepalive | None") -> "Keepalive":
@@ -88,12 +89,15 @@ def read_keepalive(frame: bytes) -> Keepalive:
         raise UndecodableError(
             f"could not read keepalive: {_KEEPALIVE.size} bytes expected, got {len(frame)}", frame
         )
-    _, wal_end, send_time, reply_requested = _KEEPALIVE.unpack(frame)
+    _, wal_end, _, reply_requested = _KEEPALIVE.unpack(frame)
     if wal_end < 0:
         raise UndecodableError("could not read keepalive: its WAL end has the sign bit set", frame)
-    return Keepalive(Lsn(wal_end), send_time + POSTGRES_EPOCH, bool(reply_requested))
+    return Keepalive(Lsn(wal_end), bool(reply_requested))
 
 
 def standby_status(written: Lsn, flushed: Lsn, send_time: int, *, reply: bool) -> bytes:
-    """Build a standby status update; applied is flushed. `reply` asks the server for a keepalive."""
+    """Build a standby status update; applied is flushed. `reply` asks the server for a keepalive.
+
+    `send_time` is in microseconds since 1970.
+    """
     return _STANDBY_STATUS.pack(b"r", written, flushed, flushed, send_time - POSTGRES_EPOCH, reply)

@@ -235,7 +235,7 @@ class NoPandas:
 
 
 def main() -> None:
-    """Be the console script."""
+    """Run the command line of this process, and end it with the exit status."""
     _take_names_as_utf8()
     # Before NumPy is imported: it would start threads for linear algebra, of which there is none here.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

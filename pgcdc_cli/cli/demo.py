@@ -12,7 +12,6 @@ from pgcdc_cli.cli.command_tree import Command, examples
 from pgcdc_cli.cli.printing import (
     facts,
     human_bytes,
-    printable,
     table,
     talk,
     wants_colour,
@@ -20,6 +19,7 @@ from pgcdc_cli.cli.printing import (
     write_error,
 )
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.formats.terminal import safe
 
 if TYPE_CHECKING:
     from pgcdc_cli.demo.report import DemoProgress, DemoResult, LakeView, TableResult
@@ -100,18 +100,18 @@ class Spectator:
         self._next_progress = 0.0
 
     def step(self, number: int, total: int, title: str) -> None:
-        self._line(f"{self._bold}[{number}/{total}] {printable(title)}{self._plain}")
+        self._line(f"{self._bold}[{number}/{total}] {safe(title)}{self._plain}")
 
     def command(self, line: str) -> None:
-        self._line(f"      $ {printable(line)}")
+        self._line(f"      $ {safe(line)}")
 
     def note(self, text: str) -> None:
-        self._line(f"      {printable(text)}")
+        self._line(f"      {safe(text)}")
 
     def output(self, line: str) -> None:
         self._last_output.append(line)
         if talk.verbosity > 0:
-            self._line(f"      {self._dim}{printable(line)}{self._plain}")
+            self._line(f"      {self._dim}{safe(line)}{self._plain}")
 
     def progress(self, progress: "DemoProgress") -> None:
         now = time.monotonic()
@@ -148,7 +148,7 @@ class Spectator:
         self.end_line()
         if talk.verbosity <= 0:
             for line in self._last_output:
-                write_error(f"      {printable(line)}")
+                write_error(f"      {safe(line)}")
 
     def _line(self, text: str) -> None:
         if talk.verbosity >= 0:
@@ -168,7 +168,7 @@ def _report(result: "DemoResult") -> None:
     if result.suggestions:
         write("\nLook around:")
     for suggestion in result.suggestions:
-        write(f"  {printable(suggestion)}")
+        write(f"  {safe(suggestion)}")
     _refuse_differences(result)
 
 
@@ -212,7 +212,7 @@ def _totals(result: "DemoResult") -> list[tuple[str, str]]:
 def _refuse_differences(result: "DemoResult") -> None:
     for entry in result.tables:
         for difference in entry.differences:
-            write_error(f"{printable(entry.table)}: {printable(difference)}")
+            write_error(f"{safe(entry.table)}: {safe(difference)}")
     if result.differing:
         names = ", ".join(result.differing)
         raise _failure(result, f"could not get equal tables: {names} differ from the source")

@@ -11,8 +11,9 @@ import typer
 
 from pgcdc_cli.cli.command_tree import Command, examples, usage_error
 from pgcdc_cli.cli.connection_options import connecting
-from pgcdc_cli.cli.printing import flush, printable, wants_colour, write
+from pgcdc_cli.cli.printing import flush, wants_colour, write
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.formats.terminal import safe
 
 if TYPE_CHECKING:
     from pgcdc_cli.catalog.doctor import Finding, Level
@@ -83,9 +84,9 @@ def _print(findings: "Sequence[Finding]") -> None:
     colours, plain = (_COLOURS, "\x1b[0m") if wants_colour(sys.stdout) else (dict.fromkeys(_LEVELS, ""), "")
     for finding in findings:
         word = f"{colours[finding.level]}{finding.level}{plain}{' ' * (7 - len(finding.level))}"
-        write(f"{word}  {printable(finding.message)}")
+        write(f"{word}  {safe(finding.message)}")
         for line in _remedy(finding):
-            write(" " * 9 + printable(line))
+            write(" " * 9 + safe(line))
 
 
 def _remedy(finding: "Finding") -> Iterator[str]:

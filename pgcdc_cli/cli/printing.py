@@ -20,6 +20,7 @@ from typing import Literal, TextIO
 
 from pgcdc_cli import __version__
 from pgcdc_cli.errors import ErrorKind, PgcdcError, mask
+from pgcdc_cli.formats.terminal import safe
 
 PROGRAM = "pgcdc"
 
@@ -79,13 +80,6 @@ class Talk:
 
 
 talk = Talk()
-
-
-def printable(text: str) -> str:
-    """Escape what isn't printable, so that a name or a message can't steer the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def wants_colour(stream: TextIO) -> bool:
@@ -200,7 +194,7 @@ def hints(by_kind: Mapping[ErrorKind, str]) -> Iterator[None]:
 
 def one_line(text: str) -> str:
     """Make an error's text fit to be shown."""
-    return printable(mask(" ".join(text.split())))
+    return safe(mask(" ".join(text.split())))
 
 
 def write_error(*parts: str) -> None:
@@ -222,7 +216,7 @@ def human_bytes(count: int | None) -> str:
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Container[str] = ()) -> list[str]:
     """Align lines, headings first, without trailing blanks; `numbers` heads what is set to the right."""
-    cells = [list(headings), *([printable(cell) for cell in row] for row in rows)]
+    cells = [list(headings), *([safe(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
     justify = [str.rjust if heading in numbers else str.ljust for heading in headings]
     return [
@@ -240,7 +234,7 @@ def facts(pairs: Iterable[tuple[str, str]]) -> list[str]:
     """Align `name  value` lines."""
     pairs = list(pairs)
     width = max(len(name) for name, _ in pairs)
-    return [f"{name.ljust(width)}  {printable(value)}".rstrip() for name, value in pairs]
+    return [f"{name.ljust(width)}  {safe(value)}".rstrip() for name, value in pairs]
 
 
 @contextmanager

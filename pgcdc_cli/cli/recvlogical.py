@@ -395,9 +395,8 @@ class Confirmations:
     def __call__(self, totals: "RunTotals") -> None:
         if totals.durable_lsn != self._told:
             self._told = totals.durable_lsn
-            _say(
-                f"confirming write up to {totals.written_lsn}, flush to {totals.durable_lsn} (slot {self._slot})"
-            )
+            positions = f"write up to {totals.written_lsn}, flush to {totals.durable_lsn}"
+            _say(f"confirming {positions} (slot {self._slot})")
 
 
 def _say(text: str) -> None:

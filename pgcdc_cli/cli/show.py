@@ -362,7 +362,7 @@ def _events(
     paths: list[Path], config: "ConnectorConfig", *, values_only: bool, partial: bool
 ) -> Iterator[str]:
     from pgcdc_cli.formats.debezium.debezium_format import DebeziumFormat
-    from pgcdc_cli.reader.debezium_events import read_events
+    from pgcdc_cli.reader.as_debezium import read_events
 
     for path in paths:
         if not path.is_dir():

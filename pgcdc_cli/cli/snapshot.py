@@ -153,7 +153,7 @@ def snapshot(  # noqa: PLR0913 - a command's options
     settings = SnapshotSettings(
         source.conninfo,
         wanted,
-        invalid_text or ("replace" if debezium else "stop"),
+        invalid_text or target.format_class.capabilities.invalid_text,
         use_catalog=not no_catalog,
         with_xid=debezium,
         workers=stream_options.workers(snapshot_workers),

@@ -12,6 +12,7 @@ from pgcdc_cli.cli.command_tree import usage_error
 from pgcdc_cli.cli.printing import wants_colour
 from pgcdc_cli.cli.units import name_and_value
 from pgcdc_cli.formats.interface import Compression, Layout, Numeric
+from pgcdc_cli.types.database_text import InvalidText
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from pgcdc_cli.sinks.sink import Sink
     from pgcdc_cli.stream.settings import SnapshotPlan, StreamSettings
 
-InvalidText = Literal["stop", "replace", "escape"]
 SnapshotMode = Literal["never", "initial", "only"]
 FormatName = Literal["jsonl", "arrow", "debezium", "wal2json", "pretty", "raw"]
 
@@ -328,7 +328,7 @@ def sink_for(
         options |= {"two_phase_at": "prepare"}
     if target.selection is not None:
         options |= target.selection.options
-    if target.invalid_text not in {None, "replace" if target.format == "debezium" else "stop"}:
+    if target.invalid_text not in {None, encoding.capabilities.invalid_text}:
         options |= {"invalid_text": str(target.invalid_text)}
     if target.connector is not None:
         options |= {"connector": target.connector.fingerprint, "record": str(target.values_only)}

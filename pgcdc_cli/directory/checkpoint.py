@@ -20,6 +20,7 @@ from pgcdc_cli.directory.disk import Disk, damaged
 from pgcdc_cli.directory.json_fields import JsonFields, dump, load
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.types.database_text import InvalidText
 
 FORMAT_VERSION = 1
 
@@ -147,13 +148,12 @@ def check_gap(slot: str, slot_position: Lsn, end_lsn: Lsn, hint: str | None = No
         raise PgcdcError(ErrorKind.GAP, message, hint=hint)
 
 
-def allow_mending(checkpoint: Checkpoint, ours: Mapping[str, str]) -> Checkpoint:
+def allow_mending(checkpoint: Checkpoint, ours: Mapping[str, str], default: InvalidText) -> Checkpoint:
     """Let a stream that ends at invalid text go on with another `invalid_text`: there is none in its files.
 
     Not while something is prepared: that is kept as it came, and is read as it came. An option that isn't
     there is the format's default.
     """
-    default = "replace" if ours["format"] == "debezium" else "stop"
     if checkpoint.prepared or checkpoint.options.get("invalid_text", default) != "stop":
         return checkpoint
     others = {name: value for name, value in checkpoint.options.items() if name != "invalid_text"}

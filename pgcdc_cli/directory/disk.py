@@ -180,7 +180,7 @@ class Disk:
     def write_back(self, fd: int) -> None:
         """Have the system begin to write what it holds of a file, so that less is left to fsync.
 
-        That is on Linux only. Nothing is durable by it, and fsync is who tells of errors.
+        That is on Linux only. Nothing is durable by it, and errors are left to fsync.
         """
         if _sync_file_range is not None:
             # A range of length 0 reaches to the end.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias
 
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.types.database_text import InvalidText
 
 if TYPE_CHECKING:
     # The command line's help asks what formats can do, and must be quick: these load numpy and pyarrow.
@@ -29,6 +30,7 @@ class Capabilities:
     `layouts`: "table" for a file a table, which needs a directory; "stream" for everything in one file.
     `numeric`: is the way in which numeric is written a choice? `transactions`: can begins, commits and
     the ends of prepared transactions be written? `snapshot`: has it a name for rows that were there before?
+    `invalid_text`: what becomes of text that is none where nobody chose.
     """
 
     layouts: tuple[Layout, ...]
@@ -36,15 +38,17 @@ class Capabilities:
     numeric: bool = False
     transactions: bool = False
     snapshot: bool = True
+    invalid_text: InvalidText = "stop"
 
 
 class FileFormat(Protocol):
-    """How files are named and put together, which is all that sinks ask.
+    """What it can, and how files are named and put together: all that sinks ask.
 
     `name` is what the manifest calls it.
     """
 
     name: ClassVar[str]
+    capabilities: ClassVar[Capabilities]
 
     @property
     def suffix(self) -> str:
@@ -65,7 +69,6 @@ class FileFormat(Protocol):
 class Format(FileFormat, Protocol):
     """Slices to bytes. `decodes` says so, where `RawFormat` takes the plugin's messages as they are."""
 
-    capabilities: ClassVar[Capabilities]
     decodes: ClassVar[Literal[True]]
 
     @property
@@ -97,10 +100,11 @@ class Restartable(Protocol):
 class Piece:
     """Rows for one output file, in stream order.
 
-    `target` is the file's name in the directory's layout: `schema.table`, `_messages`, or "" where everything
-    goes into one file. `head` begins every file of this kind (the Arrow schema): with another head, another
-    file begins. `table` is None where a file holds several tables, or none. `unchanged` says that there are
-    rows with values that were not sent (unchanged TOAST), `invalid_text` how many values were no valid text.
+    `target` is what the manifest calls the table: `schema.table`, `_messages`, or "" where everything goes
+    into one file. It names the folder, too, where `table` is None, as a file then holds several tables, or
+    none. `head` begins every file of this kind (the Arrow schema): with another head, another file begins.
+    `unchanged` says that there are rows with values that were not sent (unchanged TOAST), `invalid_text` how
+    many values were no valid text.
     """
 
     target: str

@@ -22,10 +22,10 @@ from pgcdc_cli.formats.debezium.debezium_format import HEARTBEATS, TRANSACTIONS
 from pgcdc_cli.formats.debezium.losses import LOSSES
 from pgcdc_cli.reader.arrow_reader import ArrowRow, read_arrow
 from pgcdc_cli.reader.capture_reader import TAGS, CapturedMessage, read_capture
-from pgcdc_cli.reader.event_reader import read_debezium
+from pgcdc_cli.reader.debezium_reader import read_debezium
 from pgcdc_cli.reader.jsonl_reader import JsonLine, read_json_lines
 from pgcdc_cli.reader.restored_change import RestoredChange
-from pgcdc_cli.reader.stored_file import Promise, StoredFile, damaged, open_stored, undecodable
+from pgcdc_cli.reader.stored_file import Promise, StoredFile, open_stored, undecodable, unreadable
 from pgcdc_cli.reader.wal2json_reader import read_changes, read_transactions
 
 StoredChange: TypeAlias = JsonLine | ArrowRow | RestoredChange | CapturedMessage
@@ -224,14 +224,14 @@ def _check(file: StoredFile) -> None:
         _size(file.schema)
     finished = not file.path.endswith(PARTIAL)
     if size < file.promise.size or (finished and size != file.promise.size):
-        raise damaged(file.path, f"{size} bytes where {file.promise.size} were written")
+        raise unreadable(file.path, f"{size} bytes where {file.promise.size} were written")
 
 
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError as error:
-        raise damaged(str(path), error.strerror or str(error)) from error
+        raise unreadable(str(path), error.strerror or str(error)) from error
 
 
 def _final(file: StoredFile) -> str:

@@ -87,9 +87,9 @@ class _CheckedFile(io.RawIOBase):
 
     def _check(self, promise: Promise) -> None:
         if self._position != promise.size:
-            raise damaged(self.path, f"{self._position} bytes where {promise.size} were written")
+            raise unreadable(self.path, f"{self._position} bytes where {promise.size} were written")
         if self._crc != promise.crc32:
-            raise damaged(self.path, f"checksum {self._crc:08x} where {promise.crc32:08x} was written")
+            raise unreadable(self.path, f"checksum {self._crc:08x} where {promise.crc32:08x} was written")
 
     def close(self) -> None:
         if not self.closed:
@@ -114,7 +114,7 @@ def _open_promised(path: str) -> io.FileIO:
     except FileNotFoundError as error:
         if path.endswith(PARTIAL):
             return _open_promised(path.removesuffix(PARTIAL))
-        raise damaged(path, error.strerror or str(error)) from error
+        raise unreadable(path, error.strerror or str(error)) from error
     except OSError as error:
         raise _unreadable(path, error) from error
 
@@ -153,7 +153,7 @@ class _Decompressed(io.RawIOBase):
         super().close()
 
 
-def damaged(path: str, reason: str) -> PgcdcError:
+def unreadable(path: str, reason: str) -> PgcdcError:
     """Refuse a file that isn't what it was when it was finished."""
     return PgcdcError(
         ErrorKind.CHECKPOINT,
@@ -179,7 +179,7 @@ def find_schema(directory: Path, fingerprint: str) -> TableSchema | None:
         return None
     schema = read_schema(path)
     if schema.fingerprint != fingerprint:
-        raise damaged(str(path), "its content doesn't have the fingerprint that its name says")
+        raise unreadable(str(path), "its content doesn't have the fingerprint that its name says")
     return schema
 
 
@@ -189,6 +189,6 @@ def read_schema(path: Path) -> TableSchema:
     try:
         return TableSchema.from_json(json.loads(path.read_bytes()))
     except OSError as error:
-        raise damaged(str(path), error.strerror or str(error)) from error
+        raise unreadable(str(path), error.strerror or str(error)) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise damaged(str(path), f"it is no schema file of pgcdc: {error!r}") from error
+        raise unreadable(str(path), f"it is no schema file of pgcdc: {error!r}") from error

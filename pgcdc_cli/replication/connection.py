@@ -83,7 +83,7 @@ _UNFIT_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class SystemIdentity:
-    """What IDENTIFY_SYSTEM answers; `wal_position` is where the server's log ends now."""
+    """What IDENTIFY_SYSTEM answers; `wal_position` is up to where the server's WAL is flushed."""
 
     system_id: str
     timeline: int

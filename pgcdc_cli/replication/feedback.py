@@ -76,7 +76,7 @@ class Feedback:
             self._due = time.monotonic() + self._interval
             self._put()
         if self._unsent and self._writable.poll(0):
-            # Only then: PQflush reads when it can't write, and a busy data thread doesn't take that.
+            # Only then: where PQflush can't write it reads, into a buffer that nobody may be taking from.
             self._unsent = self._pgconn.flush() == 1
 
     def finish(self) -> None:

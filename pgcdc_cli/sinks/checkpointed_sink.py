@@ -150,7 +150,8 @@ class CheckpointedSink:
         if checkpoint is None:
             self._destination.check_unwritten()
         else:
-            checkpoint = allow_mending(checkpoint, self._options)
+            default = self.outputs.encoding.capabilities.invalid_text
+            checkpoint = allow_mending(checkpoint, self._options, default)
             check_options(self._checkpoint_path, self._options, checkpoint.options)
             self._files.disk.fsync_folder(self._files.root)
             self._spools.check(checkpoint.prepared)

@@ -36,7 +36,7 @@ def file_sink(
     clock: Callable[[], float] | None = None,
 ) -> CheckpointedSink:
     """Make the sink for a file that takes a checkpoint. USAGE for a format with one table a file."""
-    if encoding.tail is not None:
+    if "stream" not in encoding.capabilities.layouts:
         message = f'could not write "{path}": format {encoding.name} has one table a file'
         raise PgcdcError(ErrorKind.USAGE, message, hint="write it into a directory: -D DIR")
     folder, name = PurePath(path).parent, PurePath(path).name

@@ -33,7 +33,7 @@ from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals, SnapshotPlan, 
 from pgcdc_cli.stream.snapshot import Begun, SlotSnapshot, Snapshot, TableStarts
 from pgcdc_cli.stream.snapshot_tables import ChangedTableError, Wanted, find_tables, rows_to_come
 from pgcdc_cli.stream.start import RunStart, TimelineWatch
-from pgcdc_cli.types.database_text import DatabaseText, InvalidText
+from pgcdc_cli.types.database_text import DatabaseText
 
 log = logging.getLogger("pgcdc")
 
@@ -322,7 +322,7 @@ class StreamRun:
         """Say how text comes; as it is in the database where nothing is decoded."""
         if not self._encoding.decodes:
             return DatabaseText(encoding)
-        default: InvalidText = "replace" if self._encoding.name == "debezium" else "stop"
+        default = self._encoding.capabilities.invalid_text
         return DatabaseText.of(encoding, self._settings.invalid_text, default)
 
     def _encoder(self, database: str, text: DatabaseText, streamed: StreamedTables) -> FrameEncoder:

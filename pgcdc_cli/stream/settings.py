@@ -128,7 +128,7 @@ class Signals:
 
 @dataclass(slots=True)
 class RunTotals:
-    """What a run has done so far. `wal_end` is the newest position of the server's log that was heard of.
+    """What a run has done so far. `wal_end` is the newest end of the server's WAL that it told.
 
     `snapshot_bytes` is how much of a snapshot came, None where none is being read; `snapshot_rows` about how
     many rows it will have, None where that isn't known. `spooled` are bytes that came of transactions which

@@ -1,7 +1,6 @@
 """The Arrow compute functions that columns are made with, each with the one signature that is used here.
 
-`pyarrow.compute` has them under the same names with many overloads, which the type checker can't tell apart
-for arrays of bytes.
+`pyarrow.compute` has them with many overloads, which the type checker can't tell apart for arrays of bytes.
 """
 
 from collections.abc import Sequence

@@ -42,7 +42,7 @@ def test_an_unexpected_error_is_one_line_too():
     ran = run_with("raise RuntimeError('a\\nb \\x1b[31m postgresql://me:s3cr3t@h/x')")
     assert ran.returncode == 1
     assert ran.stderr == (
-        "pgcdc: error: could not go on: unexpected RuntimeError: a b \\x1b[31m postgresql://me:***@h/x\n"
+        "pgcdc: error: could not go on: unexpected RuntimeError: a b \\u001b[31m postgresql://me:***@h/x\n"
         "hint: run again with --debug and report the traceback\n"
     )
 
@@ -181,7 +181,7 @@ def test_the_demo_tells_how_it_goes_and_what_it_found():
     assert ran.returncode == 0
     assert ran.stderr.splitlines() == [
         "DemoSettings(keep=None, seconds=5.0, rate=0.0, format='arrow', seed=1)",
-        "[1/2] start \\x1b[31m",
+        "[1/2] start \\u001b[31m",
         "      $ pgcdc slot create s",
         "      a note",
         "        1.5 s  10 transactions  1,200 rows changed  3 segments  lag 2.0 kB",

@@ -4,8 +4,9 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from pgcdc_cli.cli.connection_options import connection_string
-from pgcdc_cli.cli.printing import one_line, printable
+from pgcdc_cli.cli.printing import one_line
 from pgcdc_cli.errors import PgcdcError, mask
+from pgcdc_cli.formats.terminal import safe
 
 SECRET = "s3cr3t"
 
@@ -108,9 +109,9 @@ def test_what_is_no_password_stays(text):
 
 
 def test_control_characters_are_shown_not_obeyed():
-    assert printable("a\x1b[31mb\x9b0m\r\n\u202e") == "a\\x1b[31mb\\x9b0m\\r\\n\\u202e"
-    assert printable("Grüße 漢字") == "Grüße 漢字"
-    assert one_line("a\n\tb\x07") == "a b\\x07"
+    assert safe("a\x1b[31mb\x9b0m\r\n\u202e") == "a\\u001b[31mb\\u009b0m\\r\\n\\u202e"
+    assert safe("Grüße 漢字") == "Grüße 漢字"
+    assert one_line("a\n\tb\x07") == "a b\\u0007"
 
 
 @pytest.mark.parametrize(

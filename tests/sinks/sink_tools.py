@@ -15,7 +15,7 @@ from pgcdc_cli.directory.checkpoint import StreamSource
 from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.directory.manifest import Segment, read_manifest
 from pgcdc_cli.errors import PgcdcError
-from pgcdc_cli.formats.interface import EncodedSlice, Format, Piece
+from pgcdc_cli.formats.interface import Capabilities, EncodedSlice, Format, Piece
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
 from pgcdc_cli.sinks.directory_sink import directory_sink
@@ -40,6 +40,7 @@ class Lines:
     """Plain JSON lines."""
 
     name, suffix, tail = "jsonl", ".jsonl", None
+    capabilities = Capabilities(("table", "stream"))
     head = b""
 
     def encode(self, part):
@@ -58,6 +59,7 @@ class Framed(Lines):
     """As compressed text or Arrow: a head, frames that are whole or worthless, a tail."""
 
     name, suffix = "framed", ".framed"
+    capabilities = Capabilities(("table",))
     head = b"HEAD"
 
     @staticmethod

@@ -25,7 +25,7 @@ def sent(tags: str) -> list[bytes]:
 
 
 def came(tags: str, keepalive: int | None = None) -> Received:
-    return Received(sent(tags), None if keepalive is None else Keepalive(Lsn(keepalive), 0, False))
+    return Received(sent(tags), None if keepalive is None else Keepalive(Lsn(keepalive), False))
 
 
 class Clock:

@@ -68,7 +68,9 @@ class DebeziumFormat:
 
     name: ClassVar[str] = "debezium"
     tail: ClassVar[None] = None
-    capabilities: ClassVar[Capabilities] = Capabilities(("table", "stream"), ("none", "gzip", "zstd"))
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        ("table", "stream"), ("none", "gzip", "zstd"), invalid_text="replace"
+    )
     decodes: ClassVar[Literal[True]] = True
     wants_boundaries: ClassVar[bool] = True
 
@@ -160,7 +162,7 @@ class DebeziumFormat:
         index = change.stamps.index
         if change.operation == "R":
             return EventCounts(name, index, np.zeros(len(index), np.int64))
-        return EventCounts(name, index, event_counts(change, self._layout(change.table), self.config))
+        return EventCounts(name, index, event_counts(change, self._event_table(change.table), self.config))
 
     def _rows(
         self, batch: ChangeBatch, sequence: EventSequence, orders: EventOrders | None, at: Handled
@@ -169,7 +171,7 @@ class DebeziumFormat:
         # Rows of a snapshot are in no transaction.
         orders = None if batch.operation == "R" else orders
         positions = sequence.positions(batch.stamps, orders, _snapshot_marker(batch))
-        layout = self._layout(batch.table, snapshot=batch.operation == "R")
+        layout = self._event_table(batch.table, snapshot=batch.operation == "R")
         if is_few(batch):
             lines: Lines = few_lines(batch, layout, self._context, positions, at, losses)
         else:
@@ -215,11 +217,11 @@ class DebeziumFormat:
             if _includes(self.config, truncate.table.schema, truncate.table.name, "t"):
                 yield truncate
 
-    def _layout(self, table: TableSchema, *, snapshot: bool = False) -> EventTable:
+    def _event_table(self, table: TableSchema, *, snapshot: bool = False) -> EventTable:
         return event_table(table, table.facts, self.config, snapshot=snapshot)
 
     def _truncate(self, change: TruncateChange, positions: Positions, at: Handled) -> Iterator[EncodedLines]:
-        line = events.truncate(self._context, change, self._layout(change.table), positions, at)
+        line = events.truncate(self._context, change, self._event_table(change.table), positions, at)
         stamps = positions.stamps
         if line:
             yield Encoded(*self._target_of(change.table), stamps.index, stamps.commit_lsn, [line])

@@ -17,7 +17,7 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.encoded_rows import MESSAGES
 from pgcdc_cli.formats.exact_json import parse_line
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.reader.event_values import ConnectSchema, EventColumn, described_columns, schema_column
+from pgcdc_cli.reader.debezium_values import ConnectSchema, StoredField, described_columns, schema_column
 from pgcdc_cli.reader.restored_change import (
     RestoredChange,
     Values,
@@ -158,7 +158,7 @@ class _EventReader:
         found = self._key(key, {**(old or {}), **(new or {})})
         return _Event(_order(source, operation), head, found, old, new, tuple(unchanged.values()))
 
-    def _column(self, row: _Payload, name: str) -> EventColumn:
+    def _column(self, row: _Payload, name: str) -> StoredField:
         """Find out how a field is written; a schema file knows best, where it does."""
         known = self._known.get(name)
         if known is not None and known.form is not None:

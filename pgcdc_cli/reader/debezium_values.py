@@ -52,7 +52,7 @@ _UNAVAILABLE = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class EventColumn:
+class StoredField:
     """A column, as the events of its table have it; `unavailable` are tokens of values that were not sent.
 
     `in_old` says whether the server sends its old value; None where nothing tells.
@@ -64,7 +64,7 @@ class EventColumn:
     unavailable: frozenset[str] = _UNAVAILABLE
     in_old: bool | None = None
 
-    def read_as(self, other: "EventColumn") -> "EventColumn":
+    def read_as(self, other: "StoredField") -> "StoredField":
         """Give the same column whose tokens are written as another's."""
         return replace(self, form=other.form, kind=other.kind)
 
@@ -81,7 +81,7 @@ class EventColumn:
         return token is not None and compact_json(token) in self.unavailable
 
 
-def described_columns(table: TableSchema) -> dict[str, EventColumn]:
+def described_columns(table: TableSchema) -> dict[str, StoredField]:
     """Give the columns that a schema file describes, by the names of their fields."""
     assert table.events is not None
     full = table.replica_identity is ReplicaIdentity.FULL
@@ -89,7 +89,7 @@ def described_columns(table: TableSchema) -> dict[str, EventColumn]:
     for column in table.columns:
         said = table.events["columns"][column.name]
         if said is not None and "field" in said:
-            found[said["field"]] = EventColumn(
+            found[said["field"]] = StoredField(
                 column.name,
                 _described_form(column.type, said),
                 json_kind(column.type) if json_kind(column.type) != "numeric" else "string",
@@ -117,10 +117,10 @@ def _stand_ins(unavailable: str | None) -> frozenset[str]:
     return frozenset() if unavailable is None else frozenset([unavailable, compact_json(unavailable)])
 
 
-def schema_column(name: str, schema: ConnectSchema | None) -> EventColumn:
+def schema_column(name: str, schema: ConnectSchema | None) -> StoredField:
     """Give a column that its Connect schema describes, or that nothing does."""
     form = None if schema is None else _connect_form(schema)
-    return EventColumn(name, form, "string" if schema is None else _kind(schema))
+    return StoredField(name, form, "string" if schema is None else _kind(schema))
 
 
 def _clock(form: str, per_second: int) -> Form:

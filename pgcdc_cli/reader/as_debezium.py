@@ -20,7 +20,7 @@ from pgcdc_cli.formats.debezium.debezium_format import DebeziumFormat
 from pgcdc_cli.reader.arrow_reader import ArrowRow, ArrowRows
 from pgcdc_cli.reader.directory_reader import StoredChange, read_directory
 from pgcdc_cli.reader.jsonl_reader import JsonLine, LinesAsChanges, split_object
-from pgcdc_cli.reader.stored_file import damaged, read_schema, undecodable
+from pgcdc_cli.reader.stored_file import read_schema, undecodable, unreadable
 
 _CHANGES = 1024
 """Changes that are turned into events at once."""
@@ -164,7 +164,7 @@ def _only_version(directory: Path, display: str) -> TableSchema:
     tables = [read_schema(path) for path in sorted((directory / SCHEMAS).glob("*.json"))]
     versions = [table for table in tables if table.display == display]
     if not versions:
-        raise damaged(str(directory / SCHEMAS), f'no schema file for "{display}"')
+        raise unreadable(str(directory / SCHEMAS), f'no schema file for "{display}"')
     if len(versions) > 1:
         raise _refused(
             f'"{display}" changed, and a file of all tables doesn\'t tell before which row',
