@@ -29,6 +29,7 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import small_batch
 from pgcdc_cli.pgoutput.decode_columns import SMALLEST_ROW, RowMessages, Shape, decode_rows
 from pgcdc_cli.pgoutput.message_batch import (
+    IS_ROW,
     BatchTransactions,
     DecodeLimits,
     MessageBuffer,
@@ -47,7 +48,6 @@ for _number, _shape in enumerate(_SHAPES):
     _SHAPE_OF[ord(_shape.operation) << 8 | ord(_shape.marker)] = _number
 
 
-_IS_ROW = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE)
 _IS_DEFINITION = tag_mask(Tag.RELATION, Tag.TYPE, Tag.ORIGIN)
 _IS_OTHER_CHANGE = tag_mask(Tag.TRUNCATE, Tag.MESSAGE)
 _IS_BOUNDARY = tag_mask(Tag.BEGIN, Tag.COMMIT)
@@ -152,9 +152,9 @@ def _read(
     `origin` is that of the transaction that was open before. Raises UndecodableError for a row or truncate of
     an unknown relation, and for what is no message.
     """
-    rows = np.flatnonzero(_IS_ROW[transactions.tags] & transactions.wanted)
+    rows = np.flatnonzero(IS_ROW[transactions.tags] & transactions.wanted)
     shapes = _shapes(buffer, rows)
-    oids = buffer.head[rows] >> 24 & 0xFFFFFFFF
+    oids = buffer.int32[rows]
     versions = _current(tables, oids)
     found = _Contents(rows, shapes, [], [], {} if origin is None else {0: origin})
     others = _IS_DEFINITION[transactions.tags] | (_IS_OTHER_CHANGE[transactions.tags] & transactions.wanted)
@@ -202,9 +202,8 @@ def _known(buffer: MessageBuffer, number: int, tables: Tables, oid: int) -> Sele
 
 
 def _unknown(buffer: MessageBuffer, number: int, oid: int) -> UndecodableError:
-    title = Tag(buffer.message(number)[0]).title
     reason = f"no Relation message has come for OID {oid}"
-    return buffer.error(number, f"could not assemble {title} message: {reason}")
+    return buffer.error(number, f"could not assemble {buffer.title(number)} message: {reason}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,7 +30,6 @@ from pgcdc_cli.pgoutput.messages import (
     Binary,
     Delete,
     Insert,
-    Tag,
     Update,
 )
 from pgcdc_cli.types import kernels
@@ -298,9 +297,8 @@ def _text(
 
 
 def _malformed(buffer: MessageBuffer, number: int, column: str, error: MalformedError) -> UndecodableError:
-    title = Tag(buffer.message(number)[0]).title
     reason = f'column "{column}" is not what its type sends in binary: {error.reason}'
-    return buffer.error(number, f"could not decode {title} message: {reason}")
+    return buffer.error(number, f"could not decode {buffer.title(number)} message: {reason}")
 
 
 def _mask(kind: Int64s | None) -> Booleans | None:

@@ -3,7 +3,7 @@
 All is computed for all messages at once: big-endian integers are gathered from the buffer, and it is found
 where transactions end, and how far they are wanted. Transaction t of a batch is the one after its t-th Begin;
 number 0 is the one that was open before the batch, if any. This is protocol 1: what is streamed or prepared
-comes here in its form, once it commits (`streamed.py`).
+comes here in its form, once it commits (`transactions.py`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -105,6 +105,15 @@ class MessageBuffer:
     def tags(self) -> Int64s:
         return self.head >> 56 & 0xFF
 
+    @property
+    def int32(self) -> Int64s:
+        """What stands behind each tag: the relation OID of a row, the xid in a streamed block."""
+        return self.head >> 24 & 0xFFFFFFFF
+
+    def title(self, number: int) -> str:
+        """Name a message's kind as the manual does."""
+        return Tag(self.message(number)[0]).title
+
     def message(self, number: int) -> bytes:
         return self.data[int(self.starts[number]) : int(self.ends[number])]
 
@@ -158,6 +167,9 @@ def tag_mask(*tags: Tag) -> NDArray[np.bool_]:
     found = np.zeros(256, np.bool_)
     found[list(tags)] = True
     return found
+
+
+IS_ROW = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE)
 
 
 def native(values: NDArray[np.int64]) -> Int64s:
@@ -433,8 +445,7 @@ def _stops_at(bounds: _BoundaryMessages, valid: Booleans, until: Lsn) -> Int64s:
 
 def _misplaced(buffer: MessageBuffer, number: int, *, inside: bool) -> UndecodableError:
     message = buffer.decode(number)
-    tag = Tag(buffer.message(number)[0])
-    if not _ALLOWED[tag]:
+    if not _ALLOWED[buffer.tags[number]]:
         reason = "it belongs to a streamed or prepared transaction"
     elif isinstance(message, Commit) and inside:
         reason = f"its commit LSN {message.commit_lsn} is not the final LSN of the transaction's Begin"
@@ -442,4 +453,4 @@ def _misplaced(buffer: MessageBuffer, number: int, *, inside: bool) -> Undecodab
         reason = "it is inside of another transaction"
     else:
         reason = "it is outside of any transaction"
-    return buffer.error(number, f"could not assemble {tag.title} message: {reason}")
+    return buffer.error(number, f"could not assemble {buffer.title(number)} message: {reason}")

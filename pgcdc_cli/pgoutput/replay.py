@@ -26,14 +26,13 @@ from pgcdc_cli.large_copies import joined
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.decode import BEGIN, COMMIT
-from pgcdc_cli.pgoutput.message_batch import MESSAGE_BYTES, SMALLEST_BATCH, MessageBuffer, tag_mask
+from pgcdc_cli.pgoutput.message_batch import IS_ROW, MESSAGE_BYTES, SMALLEST_BATCH, MessageBuffer, tag_mask
 from pgcdc_cli.pgoutput.messages import Tag, Truncate
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.database_text import STRICT, DatabaseText
 from pgcdc_cli.types.kernels import Int64s
 
 _IS_CHANGE = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE, Tag.TRUNCATE, Tag.MESSAGE)
-_IS_ROW = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE)
 _HAS_NO_XID = tag_mask(Tag.ORIGIN)
 _XID_SIZE = 4
 
@@ -59,7 +58,7 @@ def _packed(buffer: MessageBuffer, starts: Int64s) -> SpoolChunk:
 
 def subtransaction_of(buffer: MessageBuffer) -> Int64s:
     """Give the xid of each of a streamed block's messages; -1 for those that have none."""
-    return np.where(_HAS_NO_XID[buffer.tags], -1, buffer.head >> 24 & 0xFFFFFFFF)
+    return np.where(_HAS_NO_XID[buffer.tags], -1, buffer.int32)
 
 
 def _subtransactions(buffer: MessageBuffer) -> dict[int, int]:
@@ -83,9 +82,9 @@ class Definition(NamedTuple):
 
 def _definitions(buffer: MessageBuffer, order: int) -> list[Definition]:
     """Find the relation messages; the first one gets this order, those after it the next ones."""
-    indexes = np.flatnonzero(buffer.tags == Tag.RELATION).tolist()
+    indexes, oids = np.flatnonzero(buffer.tags == Tag.RELATION).tolist(), buffer.int32
     return [
-        Definition(order + i, int(buffer.head[index] >> 24 & 0xFFFFFFFF), index, buffer.message(index))
+        Definition(order + i, int(oids[index]), index, buffer.message(index))
         for i, index in enumerate(indexes)
     ]
 
@@ -314,8 +313,8 @@ def _joined(chunks: Iterable[SpoolChunk], batch: Callable[[], int]) -> Iterator[
 
 def _tables(buffer: MessageBuffer) -> dict[int, int]:
     """Give the OIDs of the tables that rows and truncates are of, and the index of each one's first."""
-    rows = np.flatnonzero(_IS_ROW[buffer.tags])
-    oids, firsts = np.unique(buffer.head[rows] >> 24 & 0xFFFFFFFF, return_index=True)
+    rows = np.flatnonzero(IS_ROW[buffer.tags])
+    oids, firsts = np.unique(buffer.int32[rows], return_index=True)
     found: dict[int, int] = dict(zip(oids.tolist(), rows[firsts].tolist(), strict=True))
     for index in np.flatnonzero(buffer.tags == Tag.TRUNCATE).tolist():
         message = buffer.decode(index)

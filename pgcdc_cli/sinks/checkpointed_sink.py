@@ -26,12 +26,12 @@ from pgcdc_cli.directory.checkpoint import (
 )
 from pgcdc_cli.directory.disk import HeldLock
 from pgcdc_cli.directory.file_names import ControlFiles
-from pgcdc_cli.directory.spool_file import SpoolFolder
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import EncodedSlice, Piece
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.sinks.output_file import OutputFile, OutputFiles
 from pgcdc_cli.sinks.sink import EAGER_PACE, LAZY_PACE, LastEdge, SinkSettings, portion_of
+from pgcdc_cli.sinks.spool_file import SpoolFolder
 
 HELD_AT_MOST = 16 << 20
 """Bytes of rows in memory, over all files, at which all of them are written."""

@@ -1,6 +1,6 @@
 """Frames of one connection to encoded slices: decode, assemble, format; or the plugin's bytes as they are.
 
-Frames are decoded and assembled into slices of changes by `pgoutput/streamed.py`, and formatted by
+Frames are decoded and assembled into slices of changes by `pgoutput/transactions.py`, and formatted by
 `formats/`.
 """
 
@@ -17,7 +17,7 @@ from pgcdc_cli.frames import MESSAGE_TAG, XLOGDATA_HEADER, largest_start, xlogda
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.message_batch import LARGEST_BATCH, SMALLEST_BATCH
 from pgcdc_cli.pgoutput.messages import Tag
-from pgcdc_cli.pgoutput.streamed import PgoutputDecoder
+from pgcdc_cli.pgoutput.transactions import PgoutputDecoder
 from pgcdc_cli.stream.invalid_text import TextMender
 
 _COMMIT = bytes([Tag.COMMIT])

@@ -16,7 +16,7 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy
 from pgcdc_cli.pgoutput.relations import Describe
-from pgcdc_cli.pgoutput.streamed import PgoutputDecoder
+from pgcdc_cli.pgoutput.transactions import PgoutputDecoder
 from pgcdc_cli.replication.commands import PluginOptions
 from pgcdc_cli.replication.connection import ReplicationConnection, SystemIdentity
 from pgcdc_cli.replication.copy_both import ReplicationStream

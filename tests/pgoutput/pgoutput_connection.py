@@ -5,7 +5,7 @@ from pgoutput_reference import describe
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy
-from pgcdc_cli.pgoutput.streamed import PgoutputDecoder
+from pgcdc_cli.pgoutput.transactions import PgoutputDecoder
 
 
 def connection(spools, *, skip_before=0, known=(), batch=1, **policy):

@@ -10,11 +10,11 @@ from pgoutput_reference_pieces import reference_of_pieces
 from pgoutput_strategies import cuts, mutations, streams
 from scale import examples
 
-from pgcdc_cli.directory import spool_file
 from pgcdc_cli.directory.disk import Disk, OpenFiles
-from pgcdc_cli.directory.spool_file import SpoolFolder
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.sinks import spool_file
+from pgcdc_cli.sinks.spool_file import SpoolFolder
 
 
 @pytest.fixture(scope="module")

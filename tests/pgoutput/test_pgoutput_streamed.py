@@ -11,14 +11,14 @@ from pgoutput_reference import flat
 
 from pgcdc_cli.changes.origin import Origin
 from pgcdc_cli.changes.slice import Prepared
-from pgcdc_cli.directory import spool_file
 from pgcdc_cli.directory.disk import Disk, OpenFiles
-from pgcdc_cli.directory.spool_file import SpoolFolder
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.frames import XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.decode import decode
+from pgcdc_cli.sinks import spool_file
+from pgcdc_cli.sinks.spool_file import SpoolFolder
 
 XID = 7
 END = (Lsn(1000), Lsn(1010), TIME)

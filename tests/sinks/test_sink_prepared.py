@@ -19,11 +19,11 @@ from sink_tools import (
 
 from pgcdc_cli.changes.slice import Edge, Prepared
 from pgcdc_cli.changes.spool import PADDING, SpoolChunk
-from pgcdc_cli.directory import spool_file
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import EncodedSlice
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.message_batch import MessageBuffer
+from pgcdc_cli.sinks import spool_file
 
 TXS = transactions("ab", "a", "bc", "c", "abc", "a")
 SETTINGS = {"rotate_size": 300, "rotate_interval": None, "fsync_interval": 5.0, "status_interval": 5.0}

@@ -1,4 +1,4 @@
-"""Transactions that arrive before they commit: spooled, and decoded as if they had been sent whole.
+"""Messages to transactions: what comes before its commit is spooled, then decoded as if it came whole.
 
 Protocol 2 streams large transactions in blocks, protocol 3 sends prepared ones at their PREPARE, protocol 4
 tells more about aborts. Whatever is not committed goes to a spool; at its commit a Begin, the spool and a
@@ -53,7 +53,7 @@ _IS_CONTROL = tag_mask(
     Tag.COMMIT_PREPARED,
     Tag.ROLLBACK_PREPARED,
 )
-_IS_CHANGE = tag_mask(
+_MAY_STAND_INSIDE = tag_mask(
     Tag.ORIGIN, Tag.RELATION, Tag.TYPE, Tag.INSERT, Tag.UPDATE, Tag.DELETE, Tag.TRUNCATE, Tag.MESSAGE
 )
 _TAG_AND_XID = 5
@@ -180,7 +180,7 @@ class PgoutputDecoder:
             self._replay.spool(run, self._block)
 
     def _check_changes(self, buffer: MessageBuffer, *, streamed: bool) -> None:
-        good = _IS_CHANGE[buffer.tags] & (buffer.ends - buffer.starts >= _TAG_AND_XID)
+        good = _MAY_STAND_INSIDE[buffer.tags] & (buffer.ends - buffer.starts >= _TAG_AND_XID)
         if streamed:
             good &= subtransaction_of(buffer) != _NO_XID
         for number in np.flatnonzero(~good)[:1].tolist():
@@ -332,5 +332,4 @@ class _MisplacedError(Exception):
 
 
 def _misplaced(buffer: MessageBuffer, number: int, reason: str) -> UndecodableError:
-    title = Tag(buffer.message(number)[0]).title
-    return buffer.error(number, f"could not assemble {title} message: {reason}")
+    return buffer.error(number, f"could not assemble {buffer.title(number)} message: {reason}")
