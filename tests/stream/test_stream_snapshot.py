@@ -160,9 +160,52 @@ def test_a_slot_that_is_there_already_is_refused(filled, tmp_path, slot):
     filled.create_slot(slot)
     out = tmp_path / "out"
     run = stream(filled.uri, slot, "-D", str(out), *INITIAL, *NOW)
-    hint = f"drop it, and the snapshot makes it anew: pgcdc slot drop {slot}; or go without: --snapshot never"
+    hint = (
+        "read the rows while it streams, with --resnapshot '*.*' in place of --snapshot; or drop it, and the"
+        f" snapshot makes it anew: pgcdc slot drop {slot}; or go without: --snapshot never"
+    )
     refused(run, 5, f'take a snapshot for slot "{slot}": it is there already', hint)
     assert slots_of(filled) == [slot]
+    insert(filled, 60001, 60002)
+    again = stream(filled.uri, slot, "-D", str(out), "--resnapshot", "*.*", *NOW)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert sorted(set(rows(out))) == list(range(1, 60003))
+
+
+@pytest.mark.parametrize("name", ["Two words", "a" * 64])
+def test_a_slot_s_name_is_looked_at_before_rows_are_read(filled, tmp_path, name):
+    """The server looks at it when it makes the slot, or cuts it off: that is when a table is read."""
+    out = tmp_path / "out"
+    hint = "a slot's name has lower case letters, digits and underscores, 63 at most"
+    for how in (INITIAL, ("--create-slot",)):
+        run = stream(filled.uri, name, "-D", str(out), *how, *NOW)
+        refused(run, 2, f'create slot "{name}": it can have no such name', hint)
+    assert stream(filled.uri, "fit_" + filled.name, "-D", str(out), *INITIAL, *NOW).returncode == 0
+    assert rows(out) == list(range(1, 60001))
+
+
+def test_status_says_how_far_a_snapshot_is(filled, tmp_path, slot):
+    """The slot that isn't there yet is none that is lost."""
+    out = tmp_path / "out"
+    killed_at(STEPS["while rows are read"], filled, slot, out, *INITIAL)
+    assert status(out, filled) == ("going on, 0 tables are whole", None)
+    killed_at("sink _make_durable after", filled, slot, out, *INITIAL, "-F", "0.001")
+    assert status(out, filled) == ("going on, 1 table is whole", slot)
+    assert stream(filled.uri, slot, "-D", str(out), *INITIAL, *NOW).returncode == 0
+    assert status(out, filled) == (None, slot)
+
+
+def status(out: Path, database) -> tuple[str | None, str | None]:
+    """What `pgcdc status` says of the snapshot; and the slot that it found."""
+    line = [*PGCDC, "status", str(out), "-d", database.uri]
+    text, content = (
+        subprocess.run([*line, *more], capture_output=True, text=True, check=True).stdout
+        for more in ((), ("--json",))
+    )
+    said = [words.split(maxsplit=1)[1] for words in text.splitlines() if words.startswith("snapshot ")]
+    slot = json.loads(content)["slot"]
+    assert bool(said) == (json.loads(content)["checkpoint"]["snapshot"] is not None)
+    return (said or [None])[0], slot and slot["name"]
 
 
 def test_a_slot_too_few_is_told_before_rows_are_read(own_server, tmp_path):
