@@ -244,6 +244,8 @@ def test_a_signal_takes_back_half_a_chunk(database18, tmp_path):
     environment = {**os.environ, "SIGNAL": str(int(signal.SIGTERM))}
     run = subprocess.run(command, capture_output=True, env=environment, timeout=60, check=True)
     assert (run.stderr, progress(out)["rows"]) == (b"", 100)
+    status = subprocess.run([*PGCDC, "status", str(out)], capture_output=True, text=True, check=True).stdout
+    assert "\nread again    public.items: 100 rows, going on\n" in status
     subprocess.run(small_chunks(*arguments, *NOW), check=True)
     assert folded(out) == source(database18)
     assert rows_read(out) == 300
