@@ -3,15 +3,13 @@
 import json
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from processes import PGCDC, stream_command, wait_until
 from segments import contents, manifest
-from servers import remove
-from standbys import replayed, standby
+from standbys import replayed
 from stream_runs import refused
 
 DEBEZIUM = (
@@ -156,13 +154,6 @@ def without_stamps(out: Path) -> dict[str, list]:
 
 def schemas(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (out / "schemas").iterdir()}
-
-
-@pytest.fixture(scope="module")
-def standby18(servers) -> Iterator:
-    started = standby(servers[18])
-    yield started
-    remove(started)
 
 
 @pytest.mark.parametrize("form", [(), DEBEZIUM])

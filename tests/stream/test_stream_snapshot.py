@@ -7,19 +7,24 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
 import scale
 from processes import PGCDC, stream_command, wait_until
-from row_changes import COLUMNS, folded_rows, source_rows
+from row_changes import COLUMNS, folded_rows, row_changes, source_rows
 from segments import contents, manifest
 from servers import Database, new_slot_name
+from standbys import replayed
 from stream_runs import NOW, SMALL, TABLES, Load, in_directory, insert, numbers, refused, stream
 
 from pgcdc_cli.cli.stream import ProgressLine
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.replication import connection
+from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.stream.settings import RunTotals
 
 INITIAL = ("--snapshot", "initial")
@@ -222,6 +227,69 @@ def test_all_is_done_on_one_of_several_servers(filled, servers, tmp_path, slot):
     uri = f"host={hosts} dbname={filled.name} user=postgres"
     run = stream(uri, slot, "-D", str(tmp_path / "out"), *INITIAL, *NOW)
     assert (run.returncode, len(rows(tmp_path / "out"))) == (0, 60000), run.stderr
+
+
+@pytest.fixture
+def logged(database18) -> Iterator[None]:
+    """Have the primary log again and again which transactions run: a standby makes no slot before."""
+    ended = threading.Event()
+
+    def log() -> None:
+        with psycopg.connect(database18.uri, autocommit=True) as connection:
+            while not ended.wait(0.1):
+                connection.execute("SELECT pg_log_standby_snapshot()")
+
+    logging = threading.Thread(target=log)
+    logging.start()
+    yield
+    ended.set()
+    logging.join()
+
+
+@pytest.mark.usefixtures("logged")
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_stream_from_a_standby_begins_with_its_rows(source, servers, standby18, tmp_path, slot, form):
+    insert(source, 1, 3)
+    replayed(standby18, servers[18])
+    command = (standby18.uri(source.name), slot, "-D", str(tmp_path / "out"), *FORMATS[form], *INITIAL, *NOW)
+    for number in (4, 5):
+        run = stream(*command)
+        assert (run.returncode, run.stderr) == (0, "")
+        insert(source, number, number)
+        replayed(standby18, servers[18])
+    found = [(change.op, change.after["a"]) for change in row_changes(tmp_path / "out", "public.t")]
+    assert found == [("R", 1), ("R", 2), ("R", 3), ("I", 4)]
+
+
+def test_what_a_slot_waits_for_is_said(source, standby18, servers, caplog, monkeypatch):
+    """The server says nothing of it, for as long as it takes."""
+    monkeypatch.setattr(connection, "QUIET", 0.1)
+    replayed(standby18, servers[18])
+    with psycopg.connect(source.uri) as other:
+        other.execute("INSERT INTO t VALUES (1)")
+        with making_a_slot(source.uri):
+            wait_until(lambda: "pg_stat_activity" in caplog.text)
+            other.rollback()
+    with making_a_slot(standby18.uri(source.name)):
+        wait_until(lambda: "SELECT pg_log_standby_snapshot()" in caplog.text)
+        source.execute("SELECT pg_log_standby_snapshot()")
+    caplog.clear()
+    monkeypatch.setattr(connection, "QUIET", 10)
+    with making_a_slot(source.uri):
+        pass
+    assert caplog.text == ""
+
+
+@contextmanager
+def making_a_slot(uri: str) -> Iterator[None]:
+    """Meanwhile; in the end it is made."""
+    with ReplicationConnection(uri) as making:
+        thread = threading.Thread(
+            target=making.create_slot, args=[new_slot_name()], kwargs={"temporary": True}, daemon=True
+        )
+        thread.start()
+        yield
+        thread.join()
 
 
 @pytest.mark.parametrize("create", [(), ("--create-slot",)])
