@@ -37,8 +37,9 @@ QUIET = 10.0
 """Seconds of waiting for a slot to be made of which nothing is said."""
 
 _WAITS = (
-    "the server makes a slot when all transactions that write have ended that ran before; pg_prepared_xacts"
-    " has some, others: SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL"
+    "the server makes a slot when all transactions have ended that ran before and write; to see them:"
+    " SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL; prepared ones:"
+    " SELECT * FROM pg_prepared_xacts"
 )
 _STANDBY_WAITS = (
     "a standby makes a slot when its primary has logged which transactions run; there it does so at once by:"
