@@ -79,11 +79,12 @@ def _files(segments: Sequence[Segment]) -> FinishedSegments:
     return FinishedSegments(len(segments), first.segment, last.segment, last.end_lsn, tables)
 
 
-def read_slot(conninfo: str, name: str) -> Slot:
-    """Ask the server for the slot; SLOT_MISSING if it has none of that name."""
+def read_slot(conninfo: str, checkpoint: Checkpoint) -> Slot | None:
+    """Ask the server for the slot; None where a snapshot is yet to make it, else SLOT_MISSING without it."""
+    name = checkpoint.source.slot
     with Catalog(conninfo) as catalog:
         slot = catalog.slot(name)
-    if slot is None:
+    if slot is None and (checkpoint.end_lsn or checkpoint.read):
         raise PgcdcError(
             ErrorKind.SLOT_MISSING,
             f'could not find slot "{name}", which the checkpoint names: it does not exist',

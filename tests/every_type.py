@@ -217,8 +217,8 @@ def fill(database) -> None:
     )
 
 
-def change(database) -> None:
-    """Inserts, updates of keys and of other columns, deletes, TOAST left alone, a changed table."""
+def insert(database) -> None:
+    """Put each value into a row, and all of a type into arrays."""
     rows = max(map(len, STREAMED.values()))
     names = list(STREAMED)
     for row in range(rows):
@@ -235,6 +235,11 @@ def change(database) -> None:
         r""" '{"{a,NULL}","{\"b c\"}"}', '{(1,1),(0,0);NULL}'"""
         " FROM generate_series(0, 3) g"
     )
+
+
+def change(database) -> None:
+    """Inserts, updates of keys and of other columns, deletes, TOAST left alone, a changed table."""
+    insert(database)
     database.execute("UPDATE single SET id = -id - 1, c1 = 5 WHERE id < 5")
     database.execute("UPDATE single SET m = 'ok'")
     database.execute("UPDATE several SET m = NULL WHERE id = 1")

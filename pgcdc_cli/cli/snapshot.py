@@ -137,6 +137,8 @@ def snapshot(  # noqa: PLR0913 - a command's options
     stream_options.check_has_snapshots(target.format_class, "pgcdc snapshot")
     if json and target.stdout:
         raise usage_error("--json: the rows go to standard output; use -f or -D")
+    if where is not None and not where.strip():
+        raise usage_error("--where: the condition is empty")
     if not publication and not table and config is None:
         raise usage_error("--publication or --table is missing")
     source = subscription(config, conninfo, "", publication or [])

@@ -108,8 +108,9 @@ def _look(directory: Path, conninfo: str, warehouse: str | None) -> _Status:
     slot, failure = None, None
     if checkpoint is not None and checkpoint.source.slot and _names_a_server(conninfo):
         try:
-            slot = read_slot(conninfo, checkpoint.source.slot)
-            check_no_gap(directory, slot)
+            slot = read_slot(conninfo, checkpoint)
+            if slot is not None:
+                check_no_gap(directory, slot)
         except PgcdcError as error:
             failure = error
     return _Status(checkpoint, files, slot, merged, failure)
@@ -167,6 +168,19 @@ def _checkpoint_content(checkpoint: "Checkpoint") -> dict[str, Any]:
             }
             for one in checkpoint.resnapshots
         ],
+        "snapshot": _snapshot_content(checkpoint),
+    }
+
+
+def _snapshot_content(checkpoint: "Checkpoint") -> dict[str, Any] | None:
+    """Say of the rows before a stream what is there; None where they are as of one moment, or never were."""
+    if checkpoint.end_lsn and not checkpoint.read:
+        return None
+    as_of = max((one.position for one in checkpoint.read), default=None)
+    return {
+        "finished": bool(checkpoint.end_lsn),
+        "tables_read": len(checkpoint.read),
+        "lsn": text_of(as_of),
     }
 
 
@@ -203,6 +217,8 @@ def _checkpoint_facts(checkpoint: "Checkpoint | None") -> Iterator[tuple[str, st
     yield "slot", f"{slot}, database {source.database}"
     yield "publications", ", ".join(source.publications) or "-"
     yield "durable to", str(checkpoint.end_lsn)
+    if (snapshot := _snapshot_content(checkpoint)) is not None:
+        yield "snapshot", _snapshot_text(**snapshot)
     if checkpoint.prepared:
         yield "prepared", ", ".join(safe(one.gid) for one in checkpoint.prepared)
     for one in checkpoint.resnapshots:
@@ -214,6 +230,12 @@ def _checkpoint_facts(checkpoint: "Checkpoint | None") -> Iterator[tuple[str, st
             "unfinished",
             f"{len(checkpoint.files)} files with {rows:,} changes in segment {checkpoint.segment}",
         )
+
+
+def _snapshot_text(*, finished: bool, tables_read: int, lsn: str | None) -> str:
+    if finished:
+        return f"read; tables are as of one moment from {lsn} on"
+    return "going on, " + ("1 table is whole" if tables_read == 1 else f"{tables_read:,} tables are whole")
 
 
 def _slot_facts(slot: "Slot | None") -> Iterator[tuple[str, str]]:

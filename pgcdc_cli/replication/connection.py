@@ -5,6 +5,9 @@ That is `copy_both.py`'s. PostgreSQL manual, "Streaming Replication Protocol".
 
 import logging
 import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -28,6 +31,19 @@ _CREATE = {"55000": ErrorKind.USAGE, "58P01": ErrorKind.USAGE}
 _NO_PLUGIN = (
     "check the plugin's name, or install it on the server; pgoutput is always there, and with it"
     " pgcdc stream --format wal2json needs no plugin"
+)
+
+QUIET = 10.0
+"""Seconds of waiting for a slot to be made of which nothing is said."""
+
+_WAITS = (
+    "the server makes a slot when all transactions have ended that ran before and write; to see them:"
+    " SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL; prepared ones:"
+    " SELECT * FROM pg_prepared_xacts"
+)
+_STANDBY_WAITS = (
+    "a standby makes a slot when its primary has logged which transactions run; there it does so at once by:"
+    " SELECT pg_log_standby_snapshot()"
 )
 
 _DROP = {"55000": ErrorKind.USAGE}
@@ -182,7 +198,8 @@ class ReplicationConnection:
         flags = [flag for flag, on in wanted.items() if on]
         command = commands.create_slot(name, plugin, flags, temporary=temporary)
         try:
-            row = self._row(command, f'create slot "{name}"', _CREATE)
+            with self._waiting():
+                row = self._row(command, f'create slot "{name}"', _CREATE)
         except PgcdcError as error:
             if isinstance(error.__cause__, psycopg.errors.UndefinedFile):
                 error.hint = _NO_PLUGIN
@@ -197,8 +214,20 @@ class ReplicationConnection:
         """
         self._execute(f"SET lock_timeout = '{lock_timeout}'", "export a snapshot")
         command = commands.create_slot(name, "pgoutput", [], temporary=True, export=True)
-        row = self._row(command, "export a snapshot", _CREATE)
+        with self._waiting():
+            row = self._row(command, "export a snapshot", _CREATE)
         return Lsn.parse(row[1]), row[2]
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Say after a while what the server waits for with a slot."""
+        said = threading.Timer(QUIET, log.warning, [_STANDBY_WAITS if self.in_recovery else _WAITS])
+        said.daemon = True
+        said.start()
+        try:
+            yield
+        finally:
+            said.cancel()
 
     def copy_slot(self, old: str, new: str) -> None:
         """Make a permanent logical slot from where one is, which may be temporary."""

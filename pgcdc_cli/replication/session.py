@@ -141,6 +141,7 @@ _CLASSES = {
     "28": ErrorKind.AUTHENTICATION,
     "42": ErrorKind.USAGE,
 }
+SLOT_NAME_HINT = "a slot's name has lower case letters, digits and underscores, 63 at most"
 _HINTS = {
     **dict.fromkeys(INVALID_TEXT, _INVALID_NAME),
     "3D000": "check -d",
@@ -148,7 +149,7 @@ _HINTS = {
     "40001": "run again; hot_standby_feedback = on keeps a standby from having to cancel what it is asked",
     "25P03": _CANCELLED,
     "25P04": _CANCELLED,
-    "42602": "a slot's name has lower case letters, digits and underscores, 63 at most",
+    "42602": SLOT_NAME_HINT,
     "53000": "the server's log says what it lacks: let it have more open files, say",
     DISK_FULL: "make room on the server's disk",
     OUT_OF_MEMORY: "let the server have more memory",

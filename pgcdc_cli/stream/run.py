@@ -299,7 +299,9 @@ class StreamRun:
         )
         begun = self._begun()
         self.totals.snapshot_rows = rows_to_come(tables if begun is None else begun.left(tables))
-        with closing(snapshot.slices(tables, with_xid=plan.with_xid, begun=begun)) as slices:
+        # A standby has no transactions to read in.
+        with_xid = plan.with_xid and not exported.in_recovery
+        with closing(snapshot.slices(tables, with_xid=with_xid, begun=begun)) as slices:
             for rows in slices:
                 if self._signals.ends:
                     raise KeyboardInterrupt

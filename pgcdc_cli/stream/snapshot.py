@@ -203,6 +203,11 @@ class SlotSnapshot:
             self.session.begin()
         return self._exporting.export_snapshot(self._slot)
 
+    @property
+    def in_recovery(self) -> bool:
+        """Are these the rows of a standby?"""
+        return self._exporting.in_recovery
+
     def close(self) -> None:
         """End the transaction that holds the snapshot; the temporary slot is gone, too."""
         self._closing.close()

@@ -4,6 +4,7 @@ Looked at before START_REPLICATION, whose refusals say less; the source again wh
 """
 
 import logging
+import re
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,10 +18,13 @@ from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource, check_gap
 from pgcdc_cli.errors import ErrorKind, PgcdcError, nearest
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import SYNCED_HINT, ReplicationConnection, SystemIdentity
+from pgcdc_cli.replication.session import SLOT_NAME_HINT
 from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.settings import Signals, StreamSettings
 
 log = logging.getLogger("pgcdc")
+
+_SLOT_NAME = re.compile("[a-z0-9_]{1,63}")
 
 _OLDER_SERVER = (
     "the server is an older copy of itself: bring back the newer one, or use another directory and a new slot"
@@ -33,7 +37,10 @@ _LOST_WITH_SLOT = "what changed since is lost with it: --create-slot --accept-ga
 _LOST_UNCHECKED = "changes in between are lost: start it again to go on without them"
 _LOST_UNCHECKED_WITH_SLOT = "what changed since is lost with it: --create-slot goes on without that"
 _SLOT_IN_USE = "leave out --create-slot: there is a checkpoint, and the slot has what follows it"
-_NO_SNAPSHOT = "drop it, and the snapshot makes it anew: pgcdc slot drop {}; or go without: --snapshot never"
+_NO_SNAPSHOT = (
+    "read the rows while it streams, with --resnapshot '*.*' in place of --snapshot; or drop it, and the"
+    " snapshot makes it anew: pgcdc slot drop {}; or go without: --snapshot never"
+)
 _UNFINISHED = "go on with --snapshot initial, which begins it anew; or write to another place"
 _SNAPSHOT_LOST = "what changed since in the tables that are read is lost: begin anew in another place"
 _NO_SLOT = "write to another place; --snapshot initial begins a stream with the rows that are there"
@@ -147,6 +154,7 @@ class RunStart:
             check_begun(checkpoint, slot)
             return False
         if slot is None:
+            _check_slot_name(settings.slot)
             return True
         if checkpoint is not None and checkpoint.creating and slot.confirmed_flush_lsn == checkpoint.creating:
             connection.drop_slot(settings.slot)
@@ -168,6 +176,7 @@ class RunStart:
             hint = _LOST_UNCHECKED if self._sink.checkpoint is None else ErrorKind.GAP.rule.hint
             raise PgcdcError(ErrorKind.SLOT_MISSING, message, hint=hint)
         self._check_publications()
+        _check_slot_name(name)
         try:
             with self._signals.interruptible():
                 connection.create_slot(name, two_phase=self._settings.protocol.two_phase)
@@ -256,6 +265,13 @@ class RunStart:
         if wanted < position:
             log.warning("could not start at %s: the slot is at %s already", wanted, position)
         return max(wanted, position)
+
+
+def _check_slot_name(name: str) -> None:
+    """Refuse what the server would: only when it makes the slot, or never, since it cuts a name off."""
+    if not _SLOT_NAME.fullmatch(name):
+        message = f'could not create slot "{name}": it can have no such name'
+        raise PgcdcError(ErrorKind.USAGE, message, hint=SLOT_NAME_HINT)
 
 
 def check_begun(checkpoint: Checkpoint, slot: Slot | None) -> None:

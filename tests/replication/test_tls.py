@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from debian_server import DebianServer
-from processes import stream_command, wait_until
+from processes import PGCDC, stream_command, wait_until
 from proxy import Proxy
 from psycopg.conninfo import make_conninfo
 
@@ -225,3 +225,33 @@ def send(admin: psycopg.Connection, path: Path, process: subprocess.Popen[str], 
 def written(path: Path) -> list[int]:
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     return [json.loads(line)["new"]["a"] for line in lines if line.endswith("\n")]
+
+
+@pytest.fixture
+def texts(tls: TlsServer) -> Iterator[dict[int, str | None]]:
+    """Rows of a published table: more than a chunk, one that is larger, and all that is escaped in COPY."""
+    with psycopg.connect(tls.server.uri() + f"&port={tls.port}", autocommit=True) as admin:
+        admin.execute("CREATE TABLE texts (a int PRIMARY KEY, b text)")
+        admin.execute(
+            r"INSERT INTO texts SELECT g, CASE WHEN g % 7 > 0 THEN repeat(E'\t\\N\n\x08é ' || g, g % 40) END"
+            " FROM generate_series(1, 60000) g"
+        )
+        admin.execute(r"INSERT INTO texts VALUES (0, repeat(E'\\\n', 5000000))")
+        admin.execute("GRANT SELECT ON texts TO scrammed; CREATE PUBLICATION texts FOR TABLE texts")
+        yield dict(admin.execute("SELECT a, b FROM texts").fetchall())
+        admin.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+        admin.execute("DROP PUBLICATION texts; DROP TABLE texts")
+
+
+@pytest.mark.parametrize("command", ["snapshot", "stream"])
+def test_a_snapshot_has_every_row_as_it_is(
+    tls: TlsServer, texts: dict[int, str | None], tmp_path: Path, command: str
+) -> None:
+    """libpq gives them one by one where they are encrypted; several connections read."""
+    conninfo = tls.conninfo("scrammed", password="r1ght", sslmode="require")
+    given = ["--publication", "texts", "-f", str(tmp_path / "out"), "--snapshot-workers", "3"]
+    given += ["-S", "s", "--snapshot", "initial", "--endpos", "now"] if command == "stream" else []
+    subprocess.run([*PGCDC, command, "-d", conninfo, *given], check=True)
+    rows = [json.loads(line)["new"] for line in (tmp_path / "out").read_text().splitlines()]
+    assert len(rows) == len(texts)
+    assert {row["a"]: row["b"] for row in rows} == texts

@@ -9,6 +9,8 @@ from servers import Database, remove, start
 from standbys import standby
 from stream_runs import SMALL, Following, delivers, insert, make_slot
 
+from pgcdc_cli.demo.embedded_server import EmbeddedServer
+
 
 @pytest.fixture(scope="module")
 def server15() -> Iterator[DebianServer]:
@@ -26,6 +28,14 @@ def any_database(request, servers) -> Iterator[Database]:
     database = Database(server)
     yield database
     database.drop()
+
+
+@pytest.fixture(scope="module")
+def standby18(servers) -> Iterator[EmbeddedServer]:
+    """A standby of the server of the fixture `database18`."""
+    started = standby(servers[18])
+    yield started
+    remove(started)
 
 
 @pytest.fixture

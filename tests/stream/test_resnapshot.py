@@ -16,12 +16,11 @@ import psycopg
 import pytest
 import scale
 from processes import PGCDC, stream_command, wait_until
+from row_changes import RowChange, row_changes
 from segments import contents, manifest
 from servers import Database
 from stream_runs import NOW, refused, stream
 from test_stream_snapshot import FORMATS, checkpoint
-
-from pgcdc_cli.lsn import Lsn
 
 AGAIN = ("--resnapshot", "public.items")
 OFTEN = ("-F", "0.001")
@@ -140,31 +139,8 @@ def start(load: list[Load], uri: str, rows: int) -> None:
     wait_until(lambda: all(one.transactions > 5 for one in load))
 
 
-def lines(out: Path, table: str = "public.items") -> Iterator[tuple[str, tuple, dict, dict, list[str]]]:
-    """Operation, place in history, the row before, the row after, what it lacks; of any format."""
-    for number, item in enumerate(contents(out).get(table, [])):
-        if isinstance(item, dict):
-            place = (item["_commit_lsn"], item["_op"] != "R", item["_seq"])
-            yield item["_op"], place, item["_old"] or item, item, item["_unchanged"] or []
-        elif isinstance(item, bytes):
-            yield from line_of(json.loads(item), number)
-
-
-def line_of(line: dict, number: int) -> Iterator[tuple[str, tuple, dict, dict, list[str]]]:
-    if "value" not in line:
-        place = (Lsn.parse(line["commit_lsn"]), line["op"] != "R", line["seq"])
-        before = line.get("old") or line.get("key") or {}
-        yield line["op"], place, before, line.get("new") or {}, line.get("unchanged", [])
-    elif line["value"] is not None:
-        event, after = line["value"], line["value"]["after"] or {}
-        lacks = [name for name, value in after.items() if value == "__debezium_unavailable_value"]
-        renamed = line.get("headers", {})
-        if "__debezium.oldkey" in renamed:
-            yield "U", (number,), renamed["__debezium.oldkey"], after, lacks
-        elif "__debezium.newkey" not in renamed:
-            op = event["op"].upper().replace("C", "I")
-            assert op != "R" or event["source"]["snapshot"] == "incremental"
-            yield op, (number,), line["key"], after, lacks
+def lines(out: Path, table: str = "public.items") -> Iterator[RowChange]:
+    return row_changes(out, table)
 
 
 def folded(out: Path, columns: Sequence[str] = ("n", "doc")) -> dict[tuple, tuple]:
@@ -211,6 +187,16 @@ def is_the_source_under_load(database, out: Path, form: str, load: list[Load]) -
     subprocess.run([*command, *NOW], check=True)
     assert folded(out) == source(database)
     assert rows_read(out) == progress(out)["rows"]
+    assert form != "debezium" or markers(out) == {"r": {"incremental"}, "other": {"false"}}
+
+
+def markers(out: Path) -> dict[str, set[str]]:
+    """How events of Debezium tell rows that are read from changes."""
+    found: dict[str, set[str]] = {}
+    for event in (json.loads(line)["value"] for line in contents(out)["public.items"]):
+        if event is not None:
+            found.setdefault("r" if event["op"] == "r" else "other", set()).add(event["source"]["snapshot"])
+    return found
 
 
 def test_all_is_the_source_under_load(database, tmp_path, load):
@@ -258,6 +244,8 @@ def test_a_signal_takes_back_half_a_chunk(database18, tmp_path):
     environment = {**os.environ, "SIGNAL": str(int(signal.SIGTERM))}
     run = subprocess.run(command, capture_output=True, env=environment, timeout=60, check=True)
     assert (run.stderr, progress(out)["rows"]) == (b"", 100)
+    status = subprocess.run([*PGCDC, "status", str(out)], capture_output=True, text=True, check=True).stdout
+    assert "\nread again    public.items: 100 rows, going on\n" in status
     subprocess.run(small_chunks(*arguments, *NOW), check=True)
     assert folded(out) == source(database18)
     assert rows_read(out) == 300

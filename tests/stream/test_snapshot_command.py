@@ -3,15 +3,13 @@
 import json
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from processes import PGCDC, stream_command, wait_until
 from segments import contents, manifest
-from servers import remove
-from standbys import replayed, standby
+from standbys import replayed
 from stream_runs import refused
 
 DEBEZIUM = (
@@ -158,13 +156,6 @@ def schemas(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (out / "schemas").iterdir()}
 
 
-@pytest.fixture(scope="module")
-def standby18(servers) -> Iterator:
-    started = standby(servers[18])
-    yield started
-    remove(started)
-
-
 @pytest.mark.parametrize("form", [(), DEBEZIUM])
 def test_a_standby_gives_its_rows_too(shop18, servers, standby18, form):
     shop18.execute("CREATE UNLOGGED TABLE gone (a int); INSERT INTO gone VALUES (1)")
@@ -295,6 +286,7 @@ def test_a_publication_that_is_missing_is_named(shop18):
         ("--table a.b --format wal2json", "--format wal2json has no name for rows that were there before"),
         ("--table a.b --json", "--json: the rows go to standard output; use -f or -D"),
         ("--table a.b --columns a,,b", '--columns: "a,,b" is no list of columns, such as id,name'),
+        ("--table a.b --where=", "--where: the condition is empty"),
         ("--table a.b --sample 0", '"0" is no percentage: a number above 0, 100 at most'),
     ],
 )

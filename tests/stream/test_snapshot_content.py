@@ -26,6 +26,10 @@ DEBEZIUM = (
     *("--format", "debezium", "-c", "topic.prefix=shop", "-c", "snapshot.mode=initial"),
     *("-c", "key.converter.schemas.enable=false", "-c", "value.converter.schemas.enable=false"),
 )
+EVERY_TYPE = (
+    *("--format", "debezium", "-c", "topic.prefix=shop", "-c", "include.unknown.datatypes=true"),
+    *("-c", "key.converter.schemas.enable=false", "-c", "value.converter.schemas.enable=false"),
+)
 INITIAL = ("--snapshot", "initial", *NOW)
 ONLY = ("--snapshot", "only")
 
@@ -46,6 +50,17 @@ def lines(out: Path, op: str) -> dict[str, list[dict]]:
     }
 
 
+def events(out: Path, op: str) -> dict[str, list[dict]]:
+    """Rows of Debezium's events, by table."""
+    kinds = {"R": "r", "I": "c"}
+    every = {str(table): map(json.loads, some) for table, some in contents(out).items()}
+    return {
+        table: [one["value"]["after"] for one in some if one["value"] and one["value"]["op"] == kinds[op]]
+        for table, some in every.items()
+        if table.startswith("public.")
+    }
+
+
 def columns(out: Path, op: str) -> dict[str, list[str]]:
     """Columns of Arrow files, by table, as Arrow prints them; rows are in order of their key."""
     found = {}
@@ -59,24 +74,36 @@ def columns(out: Path, op: str) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("form", ["jsonl", "arrow"])
-def test_every_value_is_the_stream_s(database, tmp_path, form):
+@pytest.mark.parametrize("form", ["jsonl", "arrow", "debezium"])
+def test_every_value_is_the_stream_s(any_database, tmp_path, form):
     """The tables are read, and streamed as they are inserted into empty ones."""
+    database = any_database
     every_type.fill(database)
-    every_type.change(database)
-    command = stream_command(database.uri, new_slot_name(), "-D", tmp_path / "snapshot", "--format", form)
+    every_type.insert(database)
+    if form == "debezium":
+        without_days_that_differ(database)
+    more = {"jsonl": (), "arrow": ("--format", "arrow"), "debezium": EVERY_TYPE}[form]
+    command = stream_command(database.uri, new_slot_name(), "-D", tmp_path / "snapshot", *more)
     subprocess.run([*command, *INITIAL], check=True)
+    rows_of = {"jsonl": lines, "arrow": columns, "debezium": events}[form]
     for table in ("single", "several"):
         database.execute(f"CREATE TEMP TABLE copy AS TABLE {table}; DELETE FROM {table}")
         slot = database.create_slot()
         database.execute(f"INSERT INTO {table} SELECT * FROM copy; DROP TABLE copy")
-        out = tmp_path / table
-        subprocess.run(stream_command(database.uri, slot, "-D", out, "--format", form, *NOW), check=True)
-        rows_of = {"jsonl": lines, "arrow": columns}[form]
-        [(name, streamed)] = rows_of(out, "I").items()
-        read = rows_of(tmp_path / "snapshot", "R")[name]
+        out, name = tmp_path / table, f"public.{table}"
+        command = stream_command(database.uri, slot, "-D", out, *more, "--snapshot", "never", *NOW)
+        subprocess.run(command, check=True)
+        read, streamed = rows_of(tmp_path / "snapshot", "R")[name], rows_of(out, "I")[name]
         assert sorted(map(repr, read)) == sorted(map(repr, streamed))
-        assert len(streamed) > 1
+        assert len(streamed) > 3
+
+
+def without_days_that_differ(database) -> None:
+    """Of before 1582, and infinite dates: Debezium itself has others in a snapshot, but not in arrays."""
+    for place, kind in enumerate(every_type.STREAMED):
+        if kind in {"date", "timestamp", "timestamptz"}:
+            database.execute(f"UPDATE single SET c{place} = NULL WHERE c{place} < '1582-10-15'")
+            database.execute(f"UPDATE single SET c{place} = NULL WHERE c{place}::date = 'infinity'")
 
 
 def test_columns_filters_and_generated_columns_are_the_publication_s(database, tmp_path):

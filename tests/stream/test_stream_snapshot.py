@@ -8,17 +8,23 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
+import scale
 from processes import PGCDC, stream_command, wait_until
+from row_changes import COLUMNS, folded_rows, row_changes, source_rows
 from segments import contents, manifest
 from servers import Database, new_slot_name
+from standbys import replayed
 from stream_runs import NOW, SMALL, TABLES, Load, in_directory, insert, numbers, refused, stream
 
 from pgcdc_cli.cli.stream import ProgressLine
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.replication import connection
+from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.stream.settings import RunTotals
 
 INITIAL = ("--snapshot", "initial")
@@ -27,6 +33,7 @@ FORMATS = {
     "arrow": ("--format", "arrow"),
     "debezium": (
         *("--format", "debezium", "-c", "topic.prefix=shop", "-c", "decimal.handling.mode=string"),
+        *("-c", "skipped.operations=none"),
         *("-c", "key.converter.schemas.enable=false", "-c", "value.converter.schemas.enable=false"),
     ),
 }
@@ -37,40 +44,14 @@ def slot() -> str:
     return new_slot_name()
 
 
-def changes(out: Path, table: str) -> Iterator[tuple[str, dict | None, dict | None]]:
-    """Operation, key of the row before and row after, of one table in a directory of any format."""
-    for item in contents(out).get(table, []):
-        if isinstance(item, bytes):
-            line = json.loads(item)
-            if "value" in line:
-                event = line["value"]
-                if event is not None and event["op"] != "t":
-                    yield event["op"], line["key"], event["after"]
-            else:
-                yield line["op"], line.get("old") or line.get("key"), line.get("new")
-        elif isinstance(item, dict):
-            yield item["_op"], item["_old"] or item, item
-
-
-def accounts(out: Path) -> dict[int, int]:
-    """The balances by key, as snapshot and stream leave them; each insert is of a new key."""
-    found: dict[int, int] = {}
-    for op, before, after in changes(out, "public.accounts"):
-        if op in {"R", "I", "r", "c"}:
-            assert after["id"] not in found
-        else:
-            del found[before["id"]]
-        if op not in {"D", "d"}:
-            found[after["id"]] = int(float(after["balance"]))
-    return found
-
-
+@pytest.mark.parametrize("seed", range(scale.factor))
 @pytest.mark.parametrize("form", FORMATS)
-def test_snapshot_and_stream_are_the_source_under_load(any_database, tmp_path, slot, form):
+def test_snapshot_and_stream_are_the_source_under_load(any_database, tmp_path, slot, form, seed):
+    """Every row of every table, each of its values; none is there twice."""
     any_database.execute(TABLES)
     any_database.execute("INSERT INTO accounts SELECT g, 'owner', g FROM generate_series(1, 30000, 3) g")
     command = stream_command(any_database.uri, slot, "-D", tmp_path / "out", *FORMATS[form], *INITIAL)
-    load = Load(any_database.uri, seed=1)
+    load = Load(any_database.uri, seed)
     load.start()
     try:
         wait_until(lambda: load.transactions > 20)
@@ -83,8 +64,8 @@ def test_snapshot_and_stream_are_the_source_under_load(any_database, tmp_path, s
     finally:
         load.stop()
     subprocess.run([*command, *NOW], check=True)
-    source = dict(any_database.execute("SELECT id, trunc(balance)::bigint FROM accounts").fetchall())
-    assert accounts(tmp_path / "out") == source
+    for table in COLUMNS:
+        assert folded_rows(tmp_path / "out", table) == source_rows(any_database, table)
 
 
 def checkpoint(out: Path) -> dict:
@@ -184,9 +165,52 @@ def test_a_slot_that_is_there_already_is_refused(filled, tmp_path, slot):
     filled.create_slot(slot)
     out = tmp_path / "out"
     run = stream(filled.uri, slot, "-D", str(out), *INITIAL, *NOW)
-    hint = f"drop it, and the snapshot makes it anew: pgcdc slot drop {slot}; or go without: --snapshot never"
+    hint = (
+        "read the rows while it streams, with --resnapshot '*.*' in place of --snapshot; or drop it, and the"
+        f" snapshot makes it anew: pgcdc slot drop {slot}; or go without: --snapshot never"
+    )
     refused(run, 5, f'take a snapshot for slot "{slot}": it is there already', hint)
     assert slots_of(filled) == [slot]
+    insert(filled, 60001, 60002)
+    again = stream(filled.uri, slot, "-D", str(out), "--resnapshot", "*.*", *NOW)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert sorted(set(rows(out))) == list(range(1, 60003))
+
+
+@pytest.mark.parametrize("name", ["Two words", "a" * 64])
+def test_a_slot_s_name_is_looked_at_before_rows_are_read(filled, tmp_path, name):
+    """The server looks at it when it makes the slot, or cuts it off: that is when a table is read."""
+    out = tmp_path / "out"
+    hint = "a slot's name has lower case letters, digits and underscores, 63 at most"
+    for how in (INITIAL, ("--create-slot",)):
+        run = stream(filled.uri, name, "-D", str(out), *how, *NOW)
+        refused(run, 2, f'create slot "{name}": it can have no such name', hint)
+    assert stream(filled.uri, "fit_" + filled.name, "-D", str(out), *INITIAL, *NOW).returncode == 0
+    assert rows(out) == list(range(1, 60001))
+
+
+def test_status_says_how_far_a_snapshot_is(filled, tmp_path, slot):
+    """The slot that isn't there yet is none that is lost."""
+    out = tmp_path / "out"
+    killed_at(STEPS["while rows are read"], filled, slot, out, *INITIAL)
+    assert status(out, filled) == ("going on, 0 tables are whole", None)
+    killed_at("sink _make_durable after", filled, slot, out, *INITIAL, "-F", "0.001")
+    assert status(out, filled) == ("going on, 1 table is whole", slot)
+    assert stream(filled.uri, slot, "-D", str(out), *INITIAL, *NOW).returncode == 0
+    assert status(out, filled) == (None, slot)
+
+
+def status(out: Path, database) -> tuple[str | None, str | None]:
+    """What `pgcdc status` says of the snapshot; and the slot that it found."""
+    line = [*PGCDC, "status", str(out), "-d", database.uri]
+    text, content = (
+        subprocess.run([*line, *more], capture_output=True, text=True, check=True).stdout
+        for more in ((), ("--json",))
+    )
+    said = [words.split(maxsplit=1)[1] for words in text.splitlines() if words.startswith("snapshot ")]
+    slot = json.loads(content)["slot"]
+    assert bool(said) == (json.loads(content)["checkpoint"]["snapshot"] is not None)
+    return (said or [None])[0], slot and slot["name"]
 
 
 def test_a_slot_too_few_is_told_before_rows_are_read(own_server, tmp_path):
@@ -203,6 +227,69 @@ def test_all_is_done_on_one_of_several_servers(filled, servers, tmp_path, slot):
     uri = f"host={hosts} dbname={filled.name} user=postgres"
     run = stream(uri, slot, "-D", str(tmp_path / "out"), *INITIAL, *NOW)
     assert (run.returncode, len(rows(tmp_path / "out"))) == (0, 60000), run.stderr
+
+
+@pytest.fixture
+def logged(database18) -> Iterator[None]:
+    """Have the primary log again and again which transactions run: a standby makes no slot before."""
+    ended = threading.Event()
+
+    def log() -> None:
+        with psycopg.connect(database18.uri, autocommit=True) as connection:
+            while not ended.wait(0.1):
+                connection.execute("SELECT pg_log_standby_snapshot()")
+
+    logging = threading.Thread(target=log)
+    logging.start()
+    yield
+    ended.set()
+    logging.join()
+
+
+@pytest.mark.usefixtures("logged")
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_stream_from_a_standby_begins_with_its_rows(source, servers, standby18, tmp_path, slot, form):
+    insert(source, 1, 3)
+    replayed(standby18, servers[18])
+    command = (standby18.uri(source.name), slot, "-D", str(tmp_path / "out"), *FORMATS[form], *INITIAL, *NOW)
+    for number in (4, 5):
+        run = stream(*command)
+        assert (run.returncode, run.stderr) == (0, "")
+        insert(source, number, number)
+        replayed(standby18, servers[18])
+    found = [(change.op, change.after["a"]) for change in row_changes(tmp_path / "out", "public.t")]
+    assert found == [("R", 1), ("R", 2), ("R", 3), ("I", 4)]
+
+
+def test_what_a_slot_waits_for_is_said(source, standby18, servers, caplog, monkeypatch):
+    """The server says nothing of it, for as long as it takes."""
+    monkeypatch.setattr(connection, "QUIET", 0.1)
+    replayed(standby18, servers[18])
+    with psycopg.connect(source.uri) as other:
+        other.execute("INSERT INTO t VALUES (1)")
+        with making_a_slot(source.uri):
+            wait_until(lambda: "pg_stat_activity" in caplog.text)
+            other.rollback()
+    with making_a_slot(standby18.uri(source.name)):
+        wait_until(lambda: "SELECT pg_log_standby_snapshot()" in caplog.text)
+        source.execute("SELECT pg_log_standby_snapshot()")
+    caplog.clear()
+    monkeypatch.setattr(connection, "QUIET", 10)
+    with making_a_slot(source.uri):
+        pass
+    assert caplog.text == ""
+
+
+@contextmanager
+def making_a_slot(uri: str) -> Iterator[None]:
+    """Meanwhile; in the end it is made."""
+    with ReplicationConnection(uri) as making:
+        thread = threading.Thread(
+            target=making.create_slot, args=[new_slot_name()], kwargs={"temporary": True}, daemon=True
+        )
+        thread.start()
+        yield
+        thread.join()
 
 
 @pytest.mark.parametrize("create", [(), ("--create-slot",)])
