@@ -118,7 +118,7 @@ complete -c pgcdc -n '__pgcdc_at pgcdc slot peek' -s q -l quiet -d 'Say nothing 
 complete -c pgcdc -n '__pgcdc_at pgcdc slot peek' -l log-format -x -a 'text timed json' -d 'On standard error; timed has time and level'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot peek' -s '?' -l help -d 'Show help and exit'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot peek' -a '(__pgcdc_ask slots)'
-complete -c pgcdc -n '__pgcdc_at pgcdc slot advance' -l to -x -d 'Where to; now: to the end of the server\'s log'
+complete -c pgcdc -n '__pgcdc_at pgcdc slot advance' -l to -x -d 'Where to; now: to the end of the server\'s WAL'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot advance' -l yes -d 'Don\'t ask'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot advance' -s d -l dbname -x -a '(__pgcdc_ask databases)' -d 'Database name, conninfo string or URI'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot advance' -s h -l host -x -d 'Server\'s host, or its socket directory'

@@ -81,7 +81,7 @@ class Catalog:
         if level != "logical":
             raise PgcdcError(
                 ErrorKind.USAGE,
-                f"could not decode the log: wal_level is {level}",
+                f"could not decode the WAL: wal_level is {level}",
                 hint="set wal_level = logical in postgresql.conf and restart the server",
             )
 

@@ -55,7 +55,7 @@ def read_slots(session: Session, name: str | None) -> list[Slot]:
 def log_end(session: Session) -> Lsn:
     """Ask how far the log is written, if not yet on disk; on a standby, how far it is replayed."""
     query = _LOG_END.replace("pg_current_wal_lsn", "pg_current_wal_insert_lsn")
-    [(end,)] = session.ask(f"SELECT ({query})::text", {}, "read the end of the server's log")
+    [(end,)] = session.ask(f"SELECT ({query})::text", {}, "read the end of the server's WAL")
     return Lsn.parse(end)
 
 

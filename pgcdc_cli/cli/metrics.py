@@ -72,10 +72,10 @@ class RunMetrics:
         gauges = (
             ("pgcdc_written_lsn", "Position up to which all is written, in bytes.", totals.written_lsn),
             ("pgcdc_durable_lsn", "Position up to which all is durable, in bytes.", totals.durable_lsn),
-            ("pgcdc_server_lsn", "Newest position of the server's log heard of, in bytes.", totals.wal_end),
+            ("pgcdc_server_lsn", "End of the server's WAL as far as it told, in bytes.", totals.wal_end),
             (
                 "pgcdc_lag_bytes",
-                "Bytes of log not durable here.",
+                "Bytes of WAL not durable here.",
                 max(totals.wal_end - totals.durable_lsn, 0),
             ),
             ("pgcdc_start_timestamp_seconds", "When the run began.", self._began),

@@ -177,7 +177,7 @@ def advance(
         typer.Option(
             metavar="LSN|now",
             callback=units.checked(_position),
-            help="Where to; now: to the end of the server's log.",
+            help="Where to; now: to the end of the server's WAL.",
         ),
     ],
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
@@ -185,7 +185,7 @@ def advance(
     """Move a slot forward, past changes that nobody will get any more.
 
     Prints its name and where it is now. A directory that was streamed from it meets a gap. A position that
-    the server's log hasn't come to is refused.
+    the server's WAL hasn't come to is refused.
     """
     from pgcdc_cli.catalog import Catalog
 
@@ -289,7 +289,7 @@ def alter(
 def list_slots(*, conninfo: str, json: Json = False, watch: Watch = False, interval: Interval = "2s") -> None:
     """List the server's replication slots, of all databases.
 
-    RETAINED is the log that a slot holds back on the server's disk; LAG is what of it isn't confirmed. A
+    RETAINED is the WAL that a slot holds back on the server's disk; LAG is what of it isn't confirmed. A
     narrow terminal is spared some columns. --json prints one object a line, sizes in bytes.
     """
     from pgcdc_cli.catalog import Catalog

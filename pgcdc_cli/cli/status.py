@@ -56,7 +56,7 @@ def status(
 ) -> None:
     """Show how far a directory is: stream, files, slot, merge.
 
-    The slot is looked up where a server is given, by options or PG* variables: "retained" is the log that it
+    The slot is looked up where a server is given, by options or PG* variables: "retained" is the WAL that it
     holds back, "lag" what of that isn't confirmed. Tables read at their VERSION are as of one moment: SELECT
     ... VERSION AS OF; --json has the queries. A slot that is missing or beyond the checkpoint is an error.
     """

@@ -160,7 +160,7 @@ class ReplicationConnection:
 
     def log_end(self) -> Lsn:
         """Ask how far the log is written, if not yet on disk; not of a standby."""
-        row = self._row("SELECT pg_catalog.pg_current_wal_insert_lsn()", "read the end of the server's log")
+        row = self._row("SELECT pg_catalog.pg_current_wal_insert_lsn()", "read the end of the server's WAL")
         return Lsn.parse(str(row[0]))
 
     def show(self, name: str) -> str:
@@ -339,7 +339,7 @@ class ReplicationConnection:
         name = next((name for name in self._publications if _names(message, name)), None)
         unknown = diagnostic.sqlstate == session.NOT_IN_PREREQUISITE_STATE and name is not None
         if unknown and self._stream is not None:
-            message = f'could not stream publication "{name}": it does not exist at this point of the log'
+            message = f'could not stream publication "{name}": it does not exist at this point of the WAL'
             self._stream.end(PgcdcError(ErrorKind.PUBLICATION, message, hint=_PUBLICATION_HINT))
         elif message not in self._logged:
             self._logged.add(message)

@@ -232,7 +232,7 @@ class RunStart:
     def _check_log_end(self, log_end: Lsn, *, in_recovery: bool) -> None:
         """Refuse a server whose log doesn't have our position yet; a standby may come to it.
 
-        So no slot is confirmed beyond its server's log: `check_source` relies on it.
+        So no slot is confirmed beyond its server's WAL: `check_source` relies on it.
         """
         done = self._done
         if done <= max(log_end, self._settings.start_lsn or Lsn(0)):
@@ -240,11 +240,11 @@ class RunStart:
         if in_recovery:
             message = f"could not go on from {done}: the standby has come to {log_end} only"
             raise PgcdcError(ErrorKind.CONNECTION, message, hint=_STANDBY_BEHIND)
-        message = f"could not go on from {done}: the server's log ends before that, at {log_end}"
+        message = f"could not go on from {done}: the server's WAL ends before that, at {log_end}"
         raise PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=_OLDER_SERVER)
 
     def _check_startpos(self, connection: ReplicationConnection, log_end: Lsn) -> None:
-        """Refuse to begin beyond the server's log: the slot would be confirmed up to there."""
+        """Refuse to begin beyond the server's WAL: the slot would be confirmed up to there."""
         wanted = self._settings.start_lsn
         if wanted is None or wanted <= log_end:
             return
@@ -253,7 +253,7 @@ class RunStart:
             raise PgcdcError(ErrorKind.CONNECTION, message, hint=_STANDBY_BEHIND)
         written = connection.log_end()
         if wanted > written:
-            message = f"could not start at {wanted}: the server's log ends before that, at {written}"
+            message = f"could not start at {wanted}: the server's WAL ends before that, at {written}"
             raise PgcdcError(ErrorKind.USAGE, message, hint=_START_AT_SLOT)
 
     def _start_lsn(self, position: Lsn) -> Lsn:

@@ -488,7 +488,7 @@ def test_a_start_position_that_the_server_has_not_written_moves_no_slot(node):
     ran = node.run("-S", slot, "--start", *node.options, "-n", "-f", "-", "-I", "7FFFFFFF/0", "-E", "0/2")
     assert ran.returncode == 1
     assert re.match(
-        rb"pg_recvlogical: error: could not start at 7FFFFFFF/0: the server's log ends before that, at ",
+        rb"pg_recvlogical: error: could not start at 7FFFFFFF/0: the server's WAL ends before that, at ",
         ran.stderr,
     )
     assert node.slot(slot, "confirmed_flush_lsn") == before

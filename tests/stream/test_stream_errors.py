@@ -98,7 +98,7 @@ def test_wal_level_replica(own_server, tmp_path):
         admin.execute(SMALL)
     for arguments, message in (
         (("--create-slot",), 'create slot "s": logical decoding requires "wal_level" >= "logical"'),
-        ((), "decode the log: wal_level is replica"),
+        ((), "decode the WAL: wal_level is replica"),
     ):
         run = stream(server.uri(), "s", "-D", str(tmp_path / "out"), *NOW, *arguments)
         refused(run, 2, message, "set wal_level = logical in postgresql.conf and restart the server")
@@ -209,7 +209,7 @@ def test_a_publication_made_after_the_slot_loses_nothing(database, tmp_path):
     message = (
         f'receive from slot "{slot}": publication "pub" does not exist'
         if database.connection.info.server_version < 180000
-        else 'stream publication "pub": it does not exist at this point of the log'
+        else 'stream publication "pub": it does not exist at this point of the WAL'
     )
     hint = "create the publication; then make the slot anew, or advance it past this point"
     refused(stream(database.uri, slot, "-D", str(out), *NOW), 7, message, hint)

@@ -311,7 +311,7 @@ def test_an_older_copy_of_the_server_is_refused(tmp_path, copy_of):
         assert (run.returncode, run.stdout) == (13, "")
         error, hint = run.stderr.splitlines()
         assert error.startswith(
-            f"pgcdc: error: could not go on from {end}: the server's log ends before that, at "
+            f"pgcdc: error: could not go on from {end}: the server's WAL ends before that, at "
         )
         assert hint == (
             "hint: the server is an older copy of itself: bring back the newer one,"

@@ -1,4 +1,4 @@
-"""Checks of the server and of the role: may this role decode this server's log, and is there room for it?"""
+"""Checks of the server and of the role: may this role decode this server's WAL, and is there room for it?"""
 
 from collections.abc import Iterator
 
@@ -42,7 +42,7 @@ def wal_level(setup: Setup) -> Iterator[Finding]:
         more = "; the primary's must be, too: it can't be seen from here" if setup.facts.in_recovery else ""
         yield Finding("wal-level", "ok", f"wal_level is logical{more}")
         return
-    message = f"wal_level is {level}: the log can't be decoded"
+    message = f"wal_level is {level}: the WAL can't be decoded"
     yield Finding("wal-level", "error", message, None, (set_system("wal_level", "logical"),), RESTART)
 
 
@@ -86,7 +86,7 @@ def standby(setup: Setup) -> Iterator[Finding]:
     if not setup.facts.in_recovery:
         return
     if setup.facts.version // 10000 < _STANDBY_DECODES_SINCE:
-        message = f"a standby can decode the log since PostgreSQL {_STANDBY_DECODES_SINCE}"
+        message = f"a standby can decode WAL since PostgreSQL {_STANDBY_DECODES_SINCE}"
         yield Finding("standby", "error", message, advice="connect to the primary")
         return
     yield from _feedback(setup)
