@@ -139,11 +139,13 @@ def _groups(batches: Sequence[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]
     group: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        if group and size + batch.nbytes > LARGEST_MESSAGE:
+        # `nbytes` looks into every column, which takes longer than to write a few rows.
+        added = batch.get_total_buffer_size()
+        if group and size + added > LARGEST_MESSAGE:
             yield group
             group, size = [], 0
         group.append(batch)
-        size += batch.nbytes
+        size += added
     yield group
 
 
