@@ -11,6 +11,7 @@ a key image for a row.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -30,22 +31,36 @@ ColumnTexts = list[bytes | None]
 _BINARY = pa.binary()
 
 
+FEW_ROWS, FEW_BYTES = 96, 1 << 16
+"""From about so many rows on columns are quicker than one row after the other.
+
+And while Python writes a long value, no other thread tells the server that we live.
+"""
+
+
 class FewColumns(Sequence[Any]):
-    """Columns of a few rows as lists of values, None for one that is left out.
+    """Columns of a few rows, None for one that is left out: lists of values, or parts of longer arrays.
 
     To make an Arrow array of a column takes longer than to write a few rows of it: one is made where it is
     asked for.
     """
 
-    def __init__(self, texts: Sequence[ColumnTexts | None]) -> None:
-        self.texts = texts
+    def __init__(self, columns: "Sequence[ColumnTexts | pa.BinaryArray | None]") -> None:
+        self._columns = columns
+
+    @cached_property
+    def texts(self) -> Sequence[ColumnTexts | None]:
+        """Give the lists of values."""
+        return [column.to_pylist() if isinstance(column, pa.Array) else column for column in self._columns]
 
     def __len__(self) -> int:
-        return len(self.texts)
+        return len(self._columns)
 
     def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - of a sequence of arrays
-        texts = self.texts[index]
-        return None if texts is None else pa.array(texts, _BINARY)
+        column = self._columns[index]
+        if column is None:
+            return None
+        return kernels.concat([column]) if isinstance(column, pa.Array) else pa.array(column, _BINARY)
 
 
 def _columns_where(columns: Sequence[pa.BinaryArray | None], kept: Booleans) -> Sequence[Any]:

@@ -282,8 +282,13 @@ def fsync_each(fsync: Callable[[T], None], items: Sequence[T]) -> None:
         for item in items:
             fsync(item)
         return
+
+    def fsync_some(start: int) -> None:
+        for item in items[start::_AT_ONCE]:
+            fsync(item)
+
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        for _ in threads.map(fsync, items):
+        for _ in threads.map(fsync_some, range(_AT_ONCE)):
             pass
 
 

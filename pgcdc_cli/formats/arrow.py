@@ -68,6 +68,9 @@ _FOOTER = struct.Struct("<I6HihxxIII")
 _BLOCK = struct.Struct("<qi4xq")
 """Offset of a message, length of its prefix and metadata, length of its body."""
 
+_WINDOW = 1 << 16
+"""Bytes of a file that are read at once: all of a small one."""
+
 _VERSION, _HEADER, _BODY_LENGTH = 0, 2, 3
 """The fields of a Message that a footer tells of."""
 
@@ -136,11 +139,13 @@ def _groups(batches: Sequence[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]
     group: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        if group and size + batch.nbytes > LARGEST_MESSAGE:
+        # `nbytes` looks into every column, which takes longer than to write a few rows.
+        added = batch.get_total_buffer_size()
+        if group and size + added > LARGEST_MESSAGE:
             yield group
             group, size = [], 0
         group.append(batch)
-        size += batch.nbytes
+        size += added
     yield group
 
 
@@ -374,11 +379,25 @@ def file_end(read: ReadAt) -> bytes:
 
     What doesn't begin as a file is a stream, as earlier versions wrote it, and gets a stream's end.
     """
+    read = _ahead(read)
     if read(0, len(MAGIC)) != MAGIC:
         return END_OF_STREAM
     schema, *batches = _messages_in(read)
     footer = _footer(schema, batches)
     return END_OF_STREAM + footer + struct.pack("<i", len(footer)) + MAGIC.rstrip(b"\0")
+
+
+def _ahead(read: ReadAt) -> ReadAt:
+    """Read more at once than is asked for, as each time the file is opened anew."""
+    start, window = 0, b""
+
+    def from_window(offset: int, size: int) -> bytes:
+        nonlocal start, window
+        if not start <= offset <= offset + size <= start + len(window):
+            start, window = offset, read(offset, max(size, _WINDOW))
+        return window[offset - start : offset - start + size]
+
+    return from_window
 
 
 def _messages_in(read: ReadAt) -> Iterator[_Message]:

@@ -11,7 +11,15 @@ from typing import Generic, TypeAlias, TypeVar, cast
 import numpy as np
 import pyarrow as pa
 
-from pgcdc_cli.changes.slice import ChangeBatch, FewColumns, FullImage, KeyImage, Slice
+from pgcdc_cli.changes.slice import (
+    FEW_BYTES,
+    FEW_ROWS,
+    ChangeBatch,
+    FewColumns,
+    FullImage,
+    KeyImage,
+    Slice,
+)
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.formats.interface import Compression, Data, Layout, Piece
 from pgcdc_cli.lsn import Lsn
@@ -106,21 +114,14 @@ def tables_of(slice_: Slice) -> tuple[TableSchema, ...]:
 Lines: TypeAlias = "ArrowArray | list[bytes]"
 EncodedLines: TypeAlias = "Encoded[Lines]"
 
-MOST_ROWS = 96
-"""Rows from about which on columns are quicker than one after the other."""
-
-
-MOST_BYTES = 1 << 16
-"""The most of their values: while Python writes a long one, no other thread tells the server that we live."""
-
 
 def are_few(batch: ChangeBatch, weight: int = 1) -> bool:
     """Say whether rows of a table and shape are quicker written one by one; each counts as `weight`."""
-    return len(batch) * weight <= MOST_ROWS and _bytes_of(batch.old) + _bytes_of(batch.new) <= MOST_BYTES
+    return len(batch) * weight <= FEW_ROWS and _bytes_of(batch.old) + _bytes_of(batch.new) <= FEW_BYTES
 
 
 def _bytes_of(image: FullImage | KeyImage | None) -> int:
-    """Count what an image's arrays refer to; values that came as lists are of a small batch."""
+    """Count what an image's arrays refer to; those of few columns are few bytes."""
     if image is None or isinstance(image.columns, FewColumns):
         return 0
     return sum(column.get_total_buffer_size() for column in image.columns if column is not None)

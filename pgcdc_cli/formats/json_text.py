@@ -126,8 +126,11 @@ def joined(fragments: Iterable[Fragment]) -> ArrowArray:
 
 _NUMBER = r"^-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?$"
 _NULL = r"^[ \t\n\r]*null[ \t\n\r]*$"
-_PLAIN = np.zeros(256, np.bool_)
-_PLAIN[np.frombuffer(b"0123456789-", np.uint8)] = True
+_DECIMAL = np.zeros(256, np.bool_)
+_DECIMAL[np.frombuffer(b"0123456789-.", np.uint8)] = True
+_BEFORE_NULL = np.zeros(256, np.bool_)
+_BEFORE_NULL[np.frombuffer(b" \t\n\rn", np.uint8)] = True
+"""What a value may begin with that is JSON's null."""
 _BLANKS = bytes.maketrans(b"\n\r", b"  ")
 _BLANKED = np.frombuffer(_BLANKS, np.uint8)
 
@@ -145,6 +148,9 @@ def json_value(kind: JsonKind, column: pa.BinaryArray) -> JsonValue:
 
 def json_null(column: pa.BinaryArray) -> Booleans | None:
     """Mark the JSON values that are JSON's own null; None where there is none."""
+    offsets, data = kernels.value_bytes(column)
+    if not _BEFORE_NULL[data[offsets[:-1][np.diff(offsets) > 0]]].any():
+        return None
     mask = as_mask(kernels.matches(as_text(column), _NULL))
     return mask if mask.any() else None
 
@@ -152,9 +158,11 @@ def json_null(column: pa.BinaryArray) -> Booleans | None:
 def _one_line(column: pa.BinaryArray) -> pa.BinaryArray:
     """Blank the line breaks, which in JSON stand between tokens only."""
     offsets, data = kernels.value_bytes(column)
-    if len(data) and data.max() >= 0x80:
+    if not len(data):
+        return column
+    if data.max() >= 0x80:
         as_text(column)
-    if not ((data == 0x0A) | (data == 0x0D)).any():
+    if data.min() > 0x0D:
         return column
     validity = column.is_valid().buffers()[1] if column.null_count else None
     return kernels.from_bytes(offsets, _BLANKED[data], validity)
@@ -168,9 +176,9 @@ def _boolean(column: pa.BinaryArray) -> JsonValue:
 
 
 def _number(column: pa.BinaryArray) -> JsonValue:
-    """Quote NaN and the infinities. Only values with other bytes than an integer's are looked at closely."""
+    """Quote NaN and the infinities. Only values with other bytes than a decimal's are looked at closely."""
     _, data = kernels.value_bytes(column)
-    if _PLAIN[data].all():
+    if _DECIMAL[data].all():
         return JsonValue(column, True)
     finite = as_mask(kernels.matches(as_text(column), _NUMBER))
     return JsonValue(column, True) if finite.all() else JsonValue(escape(column), finite)

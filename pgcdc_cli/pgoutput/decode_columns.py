@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pgcdc_cli.changes.slice import FullImage, KeyImage, Operation
+from pgcdc_cli.changes.slice import FEW_BYTES, FEW_ROWS, FewColumns, FullImage, KeyImage, Operation
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.pgoutput.message_batch import MessageBuffer, as_buffer
@@ -139,7 +139,7 @@ class _Tuples:
     """One tuple of each row of a group; `position` is where its next column begins.
 
     `is_key` says that only the key's columns are wanted, `has_more` which tuples have others, `lacks_key`
-    which don't have all of the key.
+    which don't have all of the key. `are_few` is known once they are walked.
     """
 
     def __init__(self, buffer: MessageBuffer, rows: RowMessages, marker: str, position: Int64s) -> None:
@@ -150,6 +150,7 @@ class _Tuples:
         self.ends = buffer.ends[rows.numbers]
         self.has_more = self.lacks_key = np.zeros(len(position), np.bool_)
         self.width = len(rows.table.columns)
+        self.are_few = False
         self.columns: list[pa.BinaryArray | None] = []
         self.unchanged: list[Booleans | None] = []
 
@@ -169,11 +170,13 @@ class _Tuples:
         return self.has_more & ~self.lacks_key
 
     def old_image(self) -> FullImage | KeyImage:
-        return KeyImage(tuple(self.columns)) if self.is_key else self.full_image()
+        if not self.is_key:
+            return self.full_image()
+        return KeyImage(FewColumns(self.columns) if self.are_few else tuple(self.columns))
 
     def full_image(self) -> FullImage:
-        columns = tuple(column for column in self.columns if column is not None)
-        return FullImage(columns, tuple(self.unchanged))
+        columns = [column for column in self.columns if column is not None]
+        return FullImage(FewColumns(columns) if self.are_few else tuple(columns), tuple(self.unchanged))
 
 
 def _new_tuples(buffer: MessageBuffer, old: _Tuples) -> _Tuples:
@@ -206,6 +209,8 @@ def _walk(buffer: MessageBuffer, runs: Sequence[_Tuples]) -> None:
     position += 2
     active = len(runs)
     binary = runs[0].rows.read is not None
+    if not binary:
+        _find_few(runs, np.add.reduceat(ends - position, bounds[:-1]).tolist())
     for column in range(runs[0].width):
         while runs[active - 1].width <= column:
             active -= 1
@@ -216,6 +221,12 @@ def _walk(buffer: MessageBuffer, runs: Sequence[_Tuples]) -> None:
         _append(buffer, step, runs[:active], bounds, column)
     for run, (start, end) in zip(runs, pairwise(bounds), strict=True):
         run.position = position[start:end]
+
+
+def _find_few(runs: Sequence[_Tuples], sizes: Sequence[int]) -> None:
+    """Say which runs have so few rows, of sizes in bytes, that they are written one by one, mostly."""
+    for run, size in zip(runs, sizes, strict=True):
+        run.are_few = len(run.position) <= FEW_ROWS and size <= FEW_BYTES
 
 
 def _step(buffer: MessageBuffer, position: Int64s, ends: Int64s, is_key: Booleans, *, binary: bool) -> _Step:
@@ -251,12 +262,21 @@ def _append(
         for run in runs:
             run.columns.append(None)
         return
-    values = buffer.pack(step.starts, step.ends)
+    values = kernels.nulled(buffer.pack(step.starts, step.ends), _nulls(step.kind))
     offsets = _offsets(values)
     for run, kind, start, end, wants in zip(runs, kinds, bounds, bounds[1:], wanted, strict=False):
-        own = _own_values(values, kind, offsets[start : end + 1]) if wants else None
-        run.columns.append(own if own is None or kind is None else _text(buffer, run.rows, column, own, kind))
+        if not wants:
+            run.columns.append(None)
+        elif run.are_few:
+            run.columns.append(values.slice(start, end - start))
+        else:
+            own = _own_values(values, kind, offsets[start : end + 1])
+            run.columns.append(own if kind is None else _text(buffer, run.rows, column, own, kind))
         run.unchanged.append(_mask(kind))
+
+
+def _nulls(kind: Int64s | None) -> Booleans | None:
+    return None if kind is None else (kind != TEXT) & (kind != BINARY)
 
 
 def _offsets(values: pa.BinaryArray) -> NDArray[np.int32]:
@@ -268,12 +288,12 @@ def _offsets(values: pa.BinaryArray) -> NDArray[np.int32]:
 def _own_values(values: pa.BinaryArray, kind: Int64s | None, offsets: NDArray[np.int32]) -> pa.BinaryArray:
     """Give a run's values an array of their own: offset 0, and no other run's bytes in its buffer."""
     count = len(offsets) - 1
-    if kind is None and count == len(values):
+    if count == len(values):
         return values
     data = values.buffers()[2]
     first, last = int(offsets[0]), int(offsets[-1])
     buffers = [
-        None if kind is None else kernels.bitmap((kind == TEXT) | (kind == BINARY)),
+        None if (null := _nulls(kind)) is None else kernels.bitmap(~null),
         as_buffer(offsets - offsets[0]),
         pa.py_buffer(b"") if data is None else data.slice(first, last - first),
     ]

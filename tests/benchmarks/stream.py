@@ -18,7 +18,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import signal
 import socket
 import statistics
@@ -236,9 +235,21 @@ def run(command: Callable[[str, Path], list[str]], plugin: str, log: Log, target
         usage = measure(command(slot, target), target.with_suffix(".log"))
     if target.exists() and (rows := rows_in(target)) != log.rows:
         raise SystemExit(f"{target}: {rows} rows instead of {log.rows}")
-    for path in target.parent.iterdir():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    clear_up(target)
     return usage
+
+
+def clear_up(target: Path) -> None:
+    """Put aside what a run has left, in files that are empty now; all goes at the end.
+
+    For minutes after files are removed, ext4 passes over the inodes of each whenever a file is made: a second
+    run into a thousand tables would take twice the first one's time, and one into a single file would not.
+    """
+    for path in target.parent.rglob("*"):
+        if path.is_file():
+            os.truncate(path, 0)
+    target.parent.rename(tempfile.mkdtemp(prefix="output-", dir=target.parent.parent))
+    target.parent.mkdir()
 
 
 @dataclass(frozen=True)

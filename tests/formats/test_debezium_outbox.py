@@ -79,7 +79,7 @@ def test_a_few_rows_have_the_bytes_of_many(stream, monkeypatch, schemas, own):
 
     one_by_one = written()
     assert all(json.loads(line) for line in one_by_one[0].splitlines())
-    monkeypatch.setattr(few, "MOST_ROWS", 0)
+    monkeypatch.setattr(few, "FEW_ROWS", 0)
     assert written() == one_by_one
 
 

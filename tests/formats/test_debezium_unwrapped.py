@@ -70,7 +70,7 @@ def test_a_few_rows_have_the_bytes_of_many(stream, monkeypatch, version, schemas
         return [bytes(piece.data) for piece in encoding.encode(stream.slice()).pieces]
 
     one_by_one = written()
-    monkeypatch.setattr(few, "MOST_ROWS", 0)
+    monkeypatch.setattr(few, "FEW_ROWS", 0)
     assert written() == one_by_one
     assert one_by_one[0].count(b"\n") == (14 if own is EVERYTHING else 11)
 

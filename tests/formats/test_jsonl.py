@@ -90,7 +90,7 @@ def test_an_empty_slice_gives_nothing():
 
 def test_a_long_value_is_left_to_the_columns(monkeypatch):
     """Python would write it while no other thread runs, longer than a server waits for a sign of life."""
-    monkeypatch.setattr("pgcdc_cli.formats.encoded_rows.MOST_ROWS", 1)
+    monkeypatch.setattr("pgcdc_cli.formats.encoded_rows.FEW_ROWS", 1)
     short, long = (ChangeBatch(ITEMS, "I", stamps([0]), full([["x" * n]]), None) for n in (9, 100_000))
     assert [are_few(batch) for batch in (short, long)] == [True, False]
     assert few_lines(long, JsonlFormat().numeric, None) is None

@@ -11,6 +11,8 @@ from pgcdc_cli.pgoutput.decode_columns import RowMessages, Shape, decode_rows
 from pgcdc_cli.pgoutput.message_batch import MessageBuffer
 from pgcdc_cli.types.pg_type import PgType
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 TEXT = PgType(25, -1, "text")
 
 

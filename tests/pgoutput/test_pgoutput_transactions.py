@@ -33,6 +33,7 @@ def assemble(batches, *, skip_before=-1, **options):
     return found
 
 
+@pytest.mark.usefixtures("either_way")
 @given(st.data(), streams(), st.booleans())
 @settings(max_examples=300, deadline=None)
 def test_any_cut_of_a_stream_gives_the_changes_of_the_plain_decoder(data, frames, boundaries):

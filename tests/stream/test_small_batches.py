@@ -144,14 +144,14 @@ def test_a_few_rows_of_every_type_are_written_as_in_columns(sent, name, monkeypa
     form, marks = FORMATS[name]
     few = encoded(sent, form(), marks=marks)
     monkeypatch.setattr(small_batch, "MOST_MESSAGES", 0)
-    monkeypatch.setattr(encoded_rows, "MOST_ROWS", 0)
+    monkeypatch.setattr(encoded_rows, "FEW_ROWS", 0)
     assert few == encoded(sent, form(), marks=marks)
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_columns_are_the_same_however_many_rows_there_are(sent, name, monkeypatch):
     monkeypatch.setattr(small_batch, "MOST_MESSAGES", 0)
-    monkeypatch.setattr(encoded_rows, "MOST_ROWS", 0)
+    monkeypatch.setattr(encoded_rows, "FEW_ROWS", 0)
     form, marks = FORMATS[name]
     one = by_target(sent, form(), marks=marks, together=1)
     for together in (2, 3, 4, 9):

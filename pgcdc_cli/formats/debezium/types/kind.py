@@ -141,8 +141,10 @@ def quoted(column: pa.BinaryArray) -> pa.BinaryArray:
         lines = np.full((len(column), width + 2), ord('"'), np.uint8)
         lines[:, 1:-1] = data.reshape(-1, width)
         return kernels.from_bytes(np.arange(len(offsets)) * (width + 2), lines.reshape(-1))
-    joined = kernels.as_binary(kernels.join([b'"', column, b'"']))
-    return kernels.nulled_like(joined, column)
+    # Two quotes stand between values, and one of two at either end.
+    marked = kernels.insert_before(data, offsets, b'""')[1:-1]
+    tokens = kernels.from_bytes(offsets + 2 * np.arange(len(offsets)), marked)
+    return kernels.nulled_like(tokens, column)
 
 
 def _strings(column: pa.BinaryArray) -> pa.BinaryArray:
