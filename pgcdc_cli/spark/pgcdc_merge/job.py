@@ -207,7 +207,7 @@ class _MergeRun:
         for task in tasks:
             try:
                 own = replace(mark, table=task.work.table, mode=task.mode)
-                opened = self._opened(task.work, self._session(), own)
+                opened = self._opened(task.work, self._session_for(task.work), own)
             except MergeError as error:
                 self._summary.problems[task.key] = error
             else:
@@ -236,7 +236,7 @@ class _MergeRun:
         return row
 
     def _merged(self, task: Task, mark: CommitMark) -> ControlRow:
-        session = self._session()
+        session = self._session_for(task.work)
         gone = [self._merge_gone(one, mark) for one in task.work.gone]
         opened = self._opened(task.work, session, mark)
         row = ControlRow(
@@ -275,7 +275,7 @@ class _MergeRun:
 
         What can't be merged is left out: it is no more.
         """
-        session, own = self._session(), replace(mark, gone=work.oid)
+        session, own = self._session_for(work), replace(mark, gone=work.oid)
         try:
             found = _merged_before(work, self._lake.open(session, work.path), own, mark)
             if found is not None:
@@ -301,8 +301,6 @@ class _MergeRun:
         check_versions(work)
         check_names(work.table, work.version, plain=mark.mode == MERGE and not extras.columns)
         target = self._lake.open(session, work.path)
-        if sum(file.rows for file in work.files) <= FEW_ROWS and target.size <= FEW_BYTES:
-            plan_plainly(session)
         done = target.merged_segment(mark.app_id)
         work = work.onto(done)
         before = self._rows_before(session, work, target)
@@ -406,6 +404,14 @@ class _MergeRun:
 
     def _session(self) -> SparkSession:
         return new_session(self._spark, self._lake)
+
+    def _session_for(self, work: TableRange) -> SparkSession:
+        """Make a session for a table, whose size already takes plans: the log is read by Spark, too."""
+        session = self._session()
+        if sum(file.rows for file in work.files) > FEW_ROWS:
+            return session
+        plan_plainly(session)
+        return session if self._lake.open(session, work.path).size <= FEW_BYTES else self._session()
 
 
 def _at_once(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
