@@ -19,7 +19,7 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from .lake import CONTROL, CommitMark, NamedTypes, TableCommit, alterations, is_ours, literal, quoted
+from .lake import CONTROL, UNKNOWN, CommitMark, NamedTypes, TableCommit, alterations, is_ours, literal, quoted
 from .merge_errors import MergeError, cause_of
 from .options import ANY, CHANGELOG, MERGE, MODERN
 from .segments import HadoopFiles, folder_name, join
@@ -237,6 +237,12 @@ class DeltaTable:
     def _is_on(self, name: str) -> bool:
         return self._property(name) == "true"
 
+    def note(self, name: str, value: str) -> None:
+        self._alter(f"SET TBLPROPERTIES ({literal(name)} = {literal(value)})")
+
+    def noted(self, name: str) -> str | None:
+        return self._property(name)
+
     def convert(self, readers: str) -> int:
         if readers == ANY and any(_UNUSUAL & set(name) for name, _ in self.columns()):
             raise MergeError(
@@ -307,7 +313,12 @@ class DeltaTable:
             writer = writer.option("overwriteSchema", "true")
         with self._marked(mark):
             writer.save(self._path)
-        return (0, {}) if mark is None else self._commit(mark)
+        return (self._following(), {}) if mark is None else self._commit(mark)
+
+    def _following(self) -> int:
+        """Give the version after this one, if that is the newest; else another's may be among those since."""
+        newest, before = int(self._update().version()), UNKNOWN if self.version is None else self.version
+        return newest if newest == before + 1 else UNKNOWN
 
     def _differs(self, rows: DataFrame) -> bool:
         """Say whether rows have other columns."""

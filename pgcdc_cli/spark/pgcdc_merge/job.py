@@ -94,15 +94,26 @@ class OpenedTable:
     base: DataFrame | None
 
 
+@dataclass
+class Kept:
+    """What a merge leaves to the next one in the same Spark."""
+
+    control: ControlTable | None = None
+
+
 def merge(
-    spark: SparkSession, options: MergeOptions, listener: TableListener = lambda _: None
+    spark: SparkSession,
+    options: MergeOptions,
+    listener: TableListener = lambda _: None,
+    kept: Kept | None = None,
 ) -> dict[str, Any]:
     """Merge every finished segment that isn't merged; returns the summary.
 
-    Raises a MergeError where nothing could be merged at all.
+    `kept` is what the merge before it left, into the same warehouse. Raises a MergeError where nothing could
+    be merged at all.
     """
     try:
-        return _MergeRun(spark, options, listener).run()
+        return _MergeRun(spark, options, listener).run(kept or Kept())
     except (PySparkException, Py4JJavaError) as error:
         cause = cause_of(error)
         message = f'could not merge "{options.input}" into "{options.warehouse}": {cause}'
@@ -121,12 +132,12 @@ class _MergeRun:
         self._summary = Summary(options, time.monotonic(), listener)
         self._lasting: dict[TableMode, str | None] = {}
 
-    def run(self) -> dict[str, Any]:
+    def run(self, kept: Kept) -> dict[str, Any]:
         segments = read_manifest(self._files, self._input)
         if not segments:
             return self._summary.content({})
         with nullcontext() if self._options.dry_run else locked(self._warehouse):
-            control = ControlTable(self._session(), self._lake, self._warehouse)
+            control = kept.control = self._control(kept.control)
             for mode in self._options.modes:
                 stream_id = check_source(segments, control.progress(mode))
                 for last in _ranges(segments, control.progress(mode).all, self._options.until):
@@ -136,6 +147,12 @@ class _MergeRun:
                 control.keep_record()
                 self._maintain(control)
             return self._summary.content(control.rows)
+
+    def _control(self, known: ControlTable | None) -> ControlTable:
+        if known is None:
+            return ControlTable(self._session(), self._lake, self._warehouse)
+        known.refresh()
+        return known
 
     def _merge_range(
         self, segments: Sequence[FinishedSegment], control: ControlTable, stream_id: str, mode: str
