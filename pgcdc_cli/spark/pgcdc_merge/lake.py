@@ -6,7 +6,7 @@ Each table is written through a Spark session of its own, so that tables can be 
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeAlias
 
@@ -172,6 +172,13 @@ class LakeTable(Protocol):
 
     def merge(self, statement: str, mark: CommitMark, changed: int) -> TableCommit:
         """Run a MERGE statement on it, whose source has so many rows."""
+        ...
+
+    def rewrite(self, made: Callable[[DataFrame], DataFrame], mark: CommitMark | None) -> int | None:
+        """Write in place of its rows what is made of them, in one commit; returns the version.
+
+        None, and nothing is written, where that isn't the quickest way.
+        """
         ...
 
     def note(self, name: str, value: str) -> None:
