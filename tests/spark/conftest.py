@@ -82,6 +82,7 @@ def plans_of_large_merges(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
     """With `--long`, merge the few rows of a test by the plans that many have."""
     if request.config.getoption("--long"):
         monkeypatch.setattr("pgcdc_cli.spark.pgcdc_merge.job.FEW_ROWS", 0)
+        monkeypatch.setattr("pgcdc_cli.spark.pgcdc_merge.delta_rewrite.SMALL", -1)
 
 
 @pytest.fixture(autouse=True)

@@ -22,6 +22,7 @@ from test_spark_command import SUMMARY, command
 from pgcdc_cli.spark.launch import FollowControl
 from pgcdc_cli.spark.pgcdc_merge import job
 from pgcdc_cli.spark.pgcdc_merge.control import locked
+from pgcdc_cli.spark.pgcdc_merge.job import Kept, merge
 from pgcdc_cli.spark.pgcdc_merge.main import Launcher, follow
 from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 from pgcdc_cli.spark.warehouse import read_record
@@ -102,6 +103,26 @@ def test_few_rows_and_a_small_table_take_few_jobs(
         jobs.append(scheduler.numTotalJobs() - before)
     assert jobs[2] < jobs[1]
     assert sorted(merged_rows(spark, warehouse, ONE)) == [("10",), ("20",), ("30",)]
+
+
+@pytest.mark.parametrize("lake", ["delta", "iceberg"])
+def test_the_control_table_is_read_again_only_where_another_merge_wrote_it(
+    spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch, lake: str
+) -> None:
+    """A merge that follows others in one Spark knows what they wrote."""
+    options, kept = MergeOptions(str(directory.path), str(warehouse), format=lake), Kept()
+    directory.segment([(ONE, [insert(10, 1)])])
+    assert merge(spark, options, kept=kept)["error"] is None
+    with monkeypatch.context() as patch:
+        patch.setattr("pgcdc_cli.spark.pgcdc_merge.control._rows", lambda _: pytest.fail("it was read"))
+        directory.segment([(ONE, [insert(20, 2)])])
+        assert merge(spark, options, kept=kept)["error"] is None
+    directory.segment([(ONE, [insert(30, 3)])])
+    assert merge_into(spark, directory, warehouse, format=lake)["error"] is None
+    directory.segment([(TWO, [insert(40, 4)])])
+    assert merge(spark, options, kept=kept)["error"] is None
+    assert [row.segment for row in read_record(str(warehouse)) or []] == [4, 4, 4]
+    assert sorted(merged_rows(spark, warehouse, ONE, lake)) == [("1",), ("2",), ("3",)]
 
 
 @pytest.fixture

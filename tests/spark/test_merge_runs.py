@@ -89,6 +89,29 @@ def test_a_run_that_died_between_tables_is_finished_first(
         assert segments_of_commits(spark, warehouse, table) == [1, 2]
 
 
+@pytest.mark.parametrize("lake", ["delta", "iceberg"])
+def test_a_later_run_that_died_is_finished_before_what_came_since(
+    spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch, lake: str
+) -> None:
+    """Its range is kept by the control table, whose rows it hasn't written yet."""
+    directory.segment([(ONE, FIRST)])
+    assert merge_into(spark, directory, warehouse, format=lake)["error"] is None
+    directory.segment([(ONE, SECOND)])
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "merge_table", dying)
+        with pytest.raises(KeyboardInterrupt):
+            merge_into(spark, directory, warehouse, format=lake)
+    directory.segment([(ONE, [update(70, 3, "last")])])
+    with pytest.raises(MergeError, match="has begun to merge up to segment 2"):
+        merge_into(spark, directory, warehouse, format=lake, until=FIRST[-1].commit_lsn + 8)
+    assert merge_into(spark, directory, warehouse, format=lake)["segment"] == 3
+    assert merged_rows(spark, warehouse, ONE, lake)["3",]["note"] == "last"
+
+
+def dying(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_a_run_that_died_before_the_control_table_commits_nothing_twice(
     spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

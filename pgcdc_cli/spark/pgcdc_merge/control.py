@@ -1,32 +1,36 @@
 """The control table, WAREHOUSE/_pgcdc, and the lock of a warehouse.
 
-For each mode there is one row for each table and one for all of them (`table` is empty), which also holds the
-planned range: it is written before the first table and the rest after the last, so that a planned segment
-beyond the merged one is a run that did not come to its end. Readers who want tables that agree read the
-versions it names. What it says is also in WAREHOUSE/_pgcdc.json, written last, for who has no Spark at hand.
+For each mode there is one row for each table and one for all of them (`table` is empty). The planned range is
+a property of the table, and at first in that row: it is written before the first table and the rows after the
+last, so that a planned segment beyond the merged one is a run that did not come to its end. Readers who want
+tables that agree read the versions it names. What it says is also in WAREHOUSE/_pgcdc.json, written last, for
+who has no Spark at hand.
 """
 
 import datetime as dt
 import fcntl
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no annotations
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from .lake import CONTROL, Lake, is_conflict, plan_plainly
+from .lake import CONTROL, Lake, LakeTable, is_conflict, plan_plainly
 from .merge_errors import MergeError, cause_of
 from .options import MERGE
 from .segments import HadoopFiles, join
 
 ALL = ""
 RECORD = f"{CONTROL}.json"
+_PLANNED = "pgcdc.planned."
+"""Begins the name of the table's property, one for each mode, that has the planned segment."""
+
 _SCHEMA = (
     "stream_id string, `table` string, mode string, path string, planned_segment bigint, segment bigint,"
     " lsn string, version bigint, inserted bigint, updated bigint, deleted bigint, unfit bigint,"
@@ -43,6 +47,8 @@ NOBODY = 0
 
 TableMode = tuple[str, str]
 """A table and a mode."""
+
+Written = TypeVar("Written")
 
 
 @dataclass(frozen=True)
@@ -136,26 +142,38 @@ class ControlTable:
         self._spark = spark
         self._lake = lake
         self._record = join(warehouse, RECORD)
-        self.rows: dict[TableMode, ControlRow] = self._read()
+        self._version: int | None = None
+        self.rows: dict[TableMode, ControlRow] = {}
+        self.refresh()
 
-    def _read(self) -> dict[TableMode, ControlRow]:
+    def refresh(self) -> None:
+        """Read the rows, unless the table's version is the one that was read or written here last."""
         try:
-            table = self._lake.open(self._spark, self._lake.control_location)
-            found = [_row(**row.asDict()) for row in table.read().collect()] if table.exists else []
+            table = self._open()
+            if not table.exists or table.version != self._version:
+                self.rows = _rows(table) if table.exists else {}
+            self._version = table.version
         except (PySparkException, Py4JJavaError, TypeError) as error:
             raise MergeError(
                 f'could not read the control table "{self._lake.control_location}": {cause_of(error)}',
                 _RESTORE if self._lake.catalog is None else f"{_CONFIGURED}; if they are right, {_RESTORE}",
             ) from error
-        return {row.key: row for row in found}
+
+    def _open(self) -> LakeTable:
+        return self._lake.open(self._spark, self._lake.control_location)
 
     def progress(self, mode: str) -> ModeProgress:
         return ModeProgress(self.rows, mode)
 
     def plan(self, stream_id: str, mode: str, segment: int) -> None:
         """Say up to which segment this run will merge, before it does."""
-        row = self.progress(mode).all or ControlRow(stream_id, ALL, mode)
-        self._write({**self.rows, row.key: replace(row, planned_segment=segment)})
+        row = self.progress(mode).all
+        if row is None:
+            new = ControlRow(stream_id, ALL, mode, planned_segment=segment)
+            self._write({**self.rows, new.key: new})
+        else:
+            # It takes a fraction of what writing rows does.
+            self._commit(lambda table: table.note(_PLANNED + mode, str(segment)))
 
     def finish(self, rows: Mapping[TableMode, ControlRow]) -> None:
         """Say what the run did."""
@@ -177,8 +195,13 @@ class ControlTable:
         return one.select(F.inline(F.from_json(text, f"array<struct<{_SCHEMA}>>", {"mode": "FAILFAST"})))
 
     def _write(self, rows: dict[TableMode, ControlRow]) -> None:
+        commit = self._commit(lambda table: table.replace(self._frame(rows), None))
+        self.rows, self._version = rows, commit.version
+
+    def _commit(self, write: Callable[[LakeTable], Written]) -> Written:
+        """Write the table; a MergeError if another merge does, too."""
         try:
-            self._lake.open(self._spark, self._lake.control_location).replace(self._frame(rows), None)
+            return write(self._open())
         except (PySparkException, Py4JJavaError) as error:
             if not is_conflict(error):
                 raise
@@ -187,7 +210,18 @@ class ControlTable:
                 "wait for it to end, and run again",
                 locked=True,
             ) from error
-        self.rows = rows
+
+
+def _rows(table: LakeTable) -> dict[TableMode, ControlRow]:
+    """Read a control table."""
+    found = [_row(**row.asDict()) for row in table.read().collect()]
+    return {row.key: row if row.table else _planned(row, table) for row in found}
+
+
+def _planned(row: ControlRow, table: LakeTable) -> ControlRow:
+    """Have a row of all tables say what is planned, where that isn't merged."""
+    segment = int(table.noted(_PLANNED + row.mode) or 0)
+    return replace(row, planned_segment=segment) if segment > row.segment else row
 
 
 def _row(

@@ -9,7 +9,7 @@ column mapping, so that some names are refused. Modern ones have deletion vector
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,7 +19,8 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from .lake import CONTROL, CommitMark, NamedTypes, TableCommit, alterations, is_ours, literal, quoted
+from .delta_rewrite import rewriting
+from .lake import CONTROL, UNKNOWN, CommitMark, NamedTypes, TableCommit, alterations, is_ours, literal, quoted
 from .merge_errors import MergeError, cause_of
 from .options import ANY, CHANGELOG, MERGE, MODERN
 from .segments import HadoopFiles, folder_name, join
@@ -158,8 +159,8 @@ class DeltaTable:
     @property
     def size(self) -> int:
         # Without the checksum, as a killed run leaves it, it takes reading the log.
-        known = self._snapshot.sizeInBytesIfKnown()
-        return int(known.get() if known.isDefined() else self._snapshot.sizeInBytes())
+        known = self._snapshot.checksumOpt()
+        return int(known.get().tableSizeBytes() if known.isDefined() else self._snapshot.sizeInBytes())
 
     def was_set_back(self, version: int) -> bool:
         return self.version is None or self.version < version
@@ -181,8 +182,13 @@ class DeltaTable:
         return None
 
     def merged_segment(self, app_id: str) -> int:
-        found = self._snapshot.transactions().get(app_id)
-        return int(found.get()) if found.isDefined() else 0
+        known = self._snapshot.checksumOpt()
+        if not known.isDefined() or not known.get().setTransactions().isDefined():
+            found = self._snapshot.transactions().get(app_id)
+            return int(found.get()) if found.isDefined() else 0
+        marks = known.get().setTransactions().get()
+        found = (marks.apply(number) for number in range(marks.size()))
+        return next((int(one.version()) for one in found if one.appId() == app_id), 0)
 
     def stored_type(self, spark: str) -> str:
         return spark
@@ -237,6 +243,12 @@ class DeltaTable:
     def _is_on(self, name: str) -> bool:
         return self._property(name) == "true"
 
+    def note(self, name: str, value: str) -> None:
+        self._alter(f"SET TBLPROPERTIES ({literal(name)} = {literal(value)})")
+
+    def noted(self, name: str) -> str | None:
+        return self._property(name)
+
     def convert(self, readers: str) -> int:
         if readers == ANY and any(_UNUSUAL & set(name) for name, _ in self.columns()):
             raise MergeError(
@@ -269,6 +281,10 @@ class DeltaTable:
         raise MergeError(f'could not read "{self._path}": the commit of "{app_id}" is not there', "run again")
 
     def replace(self, rows: DataFrame, mark: CommitMark | None) -> TableCommit:
+        if mark is None and self.exists and not self._differs(rows):
+            version = self.rewrite(lambda _: rows, mark)
+            if version is not None:
+                return TableCommit(version, 0, 0, 0)
         removed = self.read().count() if self.exists and mark is not None else 0
         found, metrics = self._write(rows, "overwrite", mark)
         return TableCommit(found, metrics.get("numOutputRows", 0), 0, removed)
@@ -286,6 +302,15 @@ class DeltaTable:
         found, metrics = self._commit(mark)
         counts = (metrics.get(f"numTargetRows{what}", 0) for what in ("Inserted", "Updated", "Deleted"))
         return TableCommit(found, *counts)
+
+    def rewrite(self, made: Callable[[DataFrame], DataFrame], mark: CommitMark | None) -> int | None:
+        # Its columns may have changed since it was opened.
+        same = int(self._update().version()) == self.version
+        found = rewriting(self._session, self._log, self._snapshot) if same else None
+        if found is None:
+            return None
+        with self._set({} if mark is None else {_METADATA: mark.metadata}):
+            return found.commit(made(found.rows), mark)
 
     def compact(self) -> int:
         self._session.sql(f"OPTIMIZE {self.name}")
@@ -307,7 +332,12 @@ class DeltaTable:
             writer = writer.option("overwriteSchema", "true")
         with self._marked(mark):
             writer.save(self._path)
-        return (0, {}) if mark is None else self._commit(mark)
+        return (self._following(), {}) if mark is None else self._commit(mark)
+
+    def _following(self) -> int:
+        """Give the version after this one, if that is the newest; else another's may be among those since."""
+        newest, before = int(self._update().version()), UNKNOWN if self.version is None else self.version
+        return newest if newest == before + 1 else UNKNOWN
 
     def _differs(self, rows: DataFrame) -> bool:
         """Say whether rows have other columns."""

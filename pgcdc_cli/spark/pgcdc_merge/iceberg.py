@@ -8,7 +8,7 @@ for: if another merge came in between, Iceberg refuses the commit.
 
 import datetime as dt
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -17,7 +17,7 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from .lake import CONTROL, CommitMark, NamedTypes, TableCommit, alterations, literal, quoted
+from .lake import CONTROL, UNKNOWN, CommitMark, NamedTypes, TableCommit, alterations, literal, quoted
 from .merge_errors import MergeError
 from .options import ANY, CHANGELOG
 from .segments import folder_name
@@ -202,7 +202,8 @@ class IcebergTable:
             else:
                 self._create(rows, mark)
         found, summary = self._commit(mark)
-        return TableCommit(found, int(summary.get("added-records", 0)), 0, removed)
+        known = mark is not None or self._table.currentSnapshot().parentId() == self.version
+        return TableCommit(found if known else UNKNOWN, int(summary.get("added-records", 0)), 0, removed)
 
     def append(self, rows: DataFrame, mark: CommitMark) -> TableCommit:
         with self._marked(mark):
@@ -220,6 +221,16 @@ class IcebergTable:
         found, summary = self._commit(mark)
         counts = (int(summary.get(_COUNTS + what, 0)) for what in ("inserted", "updated", "deleted"))
         return TableCommit(found, *counts)
+
+    def rewrite(self, made: Callable[[DataFrame], DataFrame], mark: CommitMark | None) -> int | None:  # noqa: ARG002 - a MERGE is quick
+        return None
+
+    def note(self, name: str, value: str) -> None:
+        self._session.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({literal(name)} = {literal(value)})")
+
+    def noted(self, name: str) -> str | None:
+        found = None if self._table is None else self._table.properties().get(name)
+        return None if found is None else str(found)
 
     def convert(self, readers: str) -> int:  # noqa: ARG002 - they are the same for all
         return self._commit(None)[0]

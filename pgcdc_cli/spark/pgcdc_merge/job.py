@@ -94,15 +94,26 @@ class OpenedTable:
     base: DataFrame | None
 
 
+@dataclass
+class Kept:
+    """What a merge leaves to the next one in the same Spark."""
+
+    control: ControlTable | None = None
+
+
 def merge(
-    spark: SparkSession, options: MergeOptions, listener: TableListener = lambda _: None
+    spark: SparkSession,
+    options: MergeOptions,
+    listener: TableListener = lambda _: None,
+    kept: Kept | None = None,
 ) -> dict[str, Any]:
     """Merge every finished segment that isn't merged; returns the summary.
 
-    Raises a MergeError where nothing could be merged at all.
+    `kept` is what the merge before it left, into the same warehouse. Raises a MergeError where nothing could
+    be merged at all.
     """
     try:
-        return _MergeRun(spark, options, listener).run()
+        return _MergeRun(spark, options, listener).run(kept or Kept())
     except (PySparkException, Py4JJavaError) as error:
         cause = cause_of(error)
         message = f'could not merge "{options.input}" into "{options.warehouse}": {cause}'
@@ -121,12 +132,12 @@ class _MergeRun:
         self._summary = Summary(options, time.monotonic(), listener)
         self._lasting: dict[TableMode, str | None] = {}
 
-    def run(self) -> dict[str, Any]:
+    def run(self, kept: Kept) -> dict[str, Any]:
         segments = read_manifest(self._files, self._input)
         if not segments:
             return self._summary.content({})
         with nullcontext() if self._options.dry_run else locked(self._warehouse):
-            control = ControlTable(self._session(), self._lake, self._warehouse)
+            control = kept.control = self._control(kept.control)
             for mode in self._options.modes:
                 stream_id = check_source(segments, control.progress(mode))
                 for last in _ranges(segments, control.progress(mode).all, self._options.until):
@@ -136,6 +147,12 @@ class _MergeRun:
                 control.keep_record()
                 self._maintain(control)
             return self._summary.content(control.rows)
+
+    def _control(self, known: ControlTable | None) -> ControlTable:
+        if known is None:
+            return ControlTable(self._session(), self._lake, self._warehouse)
+        known.refresh()
+        return known
 
     def _merge_range(
         self, segments: Sequence[FinishedSegment], control: ControlTable, stream_id: str, mode: str
@@ -207,7 +224,7 @@ class _MergeRun:
         for task in tasks:
             try:
                 own = replace(mark, table=task.work.table, mode=task.mode)
-                opened = self._opened(task.work, self._session(), own)
+                opened = self._opened(task.work, self._session_for(task.work), own)
             except MergeError as error:
                 self._summary.problems[task.key] = error
             else:
@@ -236,7 +253,7 @@ class _MergeRun:
         return row
 
     def _merged(self, task: Task, mark: CommitMark) -> ControlRow:
-        session = self._session()
+        session = self._session_for(task.work)
         gone = [self._merge_gone(one, mark) for one in task.work.gone]
         opened = self._opened(task.work, session, mark)
         row = ControlRow(
@@ -275,7 +292,7 @@ class _MergeRun:
 
         What can't be merged is left out: it is no more.
         """
-        session, own = self._session(), replace(mark, gone=work.oid)
+        session, own = self._session_for(work), replace(mark, gone=work.oid)
         try:
             found = _merged_before(work, self._lake.open(session, work.path), own, mark)
             if found is not None:
@@ -301,8 +318,6 @@ class _MergeRun:
         check_versions(work)
         check_names(work.table, work.version, plain=mark.mode == MERGE and not extras.columns)
         target = self._lake.open(session, work.path)
-        if sum(file.rows for file in work.files) <= FEW_ROWS and target.size <= FEW_BYTES:
-            plan_plainly(session)
         done = target.merged_segment(mark.app_id)
         work = work.onto(done)
         before = self._rows_before(session, work, target)
@@ -406,6 +421,14 @@ class _MergeRun:
 
     def _session(self) -> SparkSession:
         return new_session(self._spark, self._lake)
+
+    def _session_for(self, work: TableRange) -> SparkSession:
+        """Make a session for a table, whose size already takes plans: the log is read by Spark, too."""
+        session = self._session()
+        if sum(file.rows for file in work.files) > FEW_ROWS:
+            return session
+        plan_plainly(session)
+        return session if self._lake.open(session, work.path).size <= FEW_BYTES else self._session()
 
 
 def _at_once(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:

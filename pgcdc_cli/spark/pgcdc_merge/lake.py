@@ -6,7 +6,7 @@ Each table is written through a Spark session of its own, so that tables can be 
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeAlias
 
@@ -42,11 +42,14 @@ _PLAIN = {
 }
 """For few rows it takes longest to compile plans, to plan each stage anew, and to divide one task's work."""
 
+UNKNOWN = -1
+"""No table's version."""
+
 CONTROL = "_pgcdc"
 """Where the control table is."""
 
 _CONFLICTS = re.compile(
-    r"\bConcurrent\w*Exception\b|DELTA_CONCURRENT_"
+    r"\bConcurrent\w*Exception\b|DELTA_CONCURRENT_|DELTA_METADATA_CHANGED|DELTA_PROTOCOL_CHANGED"
     r"|ValidationException|CommitFailedException|AlreadyExistsException"
 )
 """What Delta and Iceberg raise where another has written the table."""
@@ -157,7 +160,10 @@ class LakeTable(Protocol):
         ...
 
     def replace(self, rows: DataFrame, mark: CommitMark | None) -> TableCommit:
-        """Write rows in place of whatever there is, also where they have other columns; creates the table."""
+        """Write rows in place of whatever there is, also where they have other columns; creates the table.
+
+        Without a mark, the version is UNKNOWN where another commit may have come in between.
+        """
         ...
 
     def append(self, rows: DataFrame, mark: CommitMark) -> TableCommit:
@@ -166,6 +172,21 @@ class LakeTable(Protocol):
 
     def merge(self, statement: str, mark: CommitMark, changed: int) -> TableCommit:
         """Run a MERGE statement on it, whose source has so many rows."""
+        ...
+
+    def rewrite(self, made: Callable[[DataFrame], DataFrame], mark: CommitMark | None) -> int | None:
+        """Write in place of its rows what is made of them, in one commit; returns the version.
+
+        None, and nothing is written, where that isn't the quickest way.
+        """
+        ...
+
+    def note(self, name: str, value: str) -> None:
+        """Give it a property, in a commit that leaves its rows alone."""
+        ...
+
+    def noted(self, name: str) -> str | None:
+        """Return a property; None where it has none."""
         ...
 
     def convert(self, readers: str) -> int:

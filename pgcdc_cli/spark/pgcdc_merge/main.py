@@ -14,7 +14,7 @@ from typing import Any
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
-from .job import LAKES, merge
+from .job import LAKES, Kept, merge
 from .lake import SETTINGS, STATIC
 from .merge_errors import MergeError
 from .options import FORMAT_VERSION, MERGE, PACKAGES, PROGRESS, MergeOptions, merge_options, parser
@@ -165,24 +165,19 @@ def follow(
     manifest = join(files.qualify(options.input), "manifest.jsonl")
     assert options.follow is not None
     merged: int | None = None
-    asked = False
+    asked, kept = False, Kept()
     while launcher.goes_on():
         # It only grows.
         size = files.size(manifest)
         if size is not None and (asked or size != merged):
-            merged = size if _merged(spark, options, report, listener) else None
+            merged = size if _merged(lambda: merge(spark, options, listener, kept), report) else None
         asked = launcher.wait(options.follow)
 
 
-def _merged(
-    spark: SparkSession,
-    options: MergeOptions,
-    report: Callable[[dict[str, Any]], None],
-    listener: TableListener,
-) -> bool:
+def _merged(run: Callable[[], dict[str, Any]], report: Callable[[dict[str, Any]], None]) -> bool:
     """Merge; says whether it could, as another run wasn't at work."""
     try:
-        report(merge(spark, options, listener))
+        report(run())
     except MergeError as error:
         if not error.locked:
             raise

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column as Expression
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Observation, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .debezium_segments import check_losses
@@ -139,9 +139,27 @@ def _commit(folded: _FoldedRange, target: MergeTarget) -> TableCommit:
     extras = target.extras
     if not folded.has_target:
         return target.table.replace(_table_rows(folded.rows, folded.version, extras), target.mark)
+    if folded.truncate is None:
+        seen = Observation()
+        version = target.table.rewrite(lambda rows: _rewritten(rows, folded, extras, seen), target.mark)
+        if version is not None:
+            return TableCommit(version, **seen.get)
     folded.rows.createOrReplaceTempView(_VIEW)
     statement = _merge_statement(target.table.name, folded.version, extras, folded.truncate)
     return target.table.merge(statement, target.mark, folded.keys)
+
+
+def _rewritten(before: DataFrame, folded: _FoldedRange, extras: Extras, seen: Observation) -> DataFrame:
+    """Give the rows that a merge would leave, and have it seen what becomes of how many."""
+    matched = f"s.dead IS NOT NULL AND {_is_found(folded.version)}"
+    unknown = _is_unknown(folded.version, extras)
+    becomes = {
+        "inserted": f"s.dead IS NOT NULL AND NOT {_is_found(folded.version)} AND NOT {unknown}",
+        "updated": f"{matched} AND NOT s.dead",
+        "deleted": f"{matched} AND s.dead",
+    }
+    counts = (F.count_if(F.expr(rows)).alias(name) for name, rows in becomes.items())
+    return _merged_rows(_side_by_side(before, folded).observe(seen, *counts), folded, extras)
 
 
 def _brought_to(rows: DataFrame, goal: Goal, extras: Extras) -> DataFrame:
@@ -176,7 +194,7 @@ def _write_anew(
         if state is None or not folded.has_target:
             state = _table_rows(folded.rows, folded.version, target.extras)
         else:
-            state = _merged_rows(state, folded, target.extras)
+            state = _merged_rows(_side_by_side(state, folded), folded, target.extras)
         state = state.localCheckpoint()
         folded.release()
         unfit, missing = unfit + folded.unfit, missing + folded.missing
@@ -282,11 +300,20 @@ def _table_rows(folded: DataFrame, version: TableVersion, extras: Extras) -> Dat
     return folded.where("NOT dead").select(*values, *more)
 
 
-def _merged_rows(before: DataFrame, folded: _FoldedRange, extras: Extras) -> DataFrame:
+def _side_by_side(before: DataFrame, folded: _FoldedRange) -> DataFrame:
+    """Join a table's rows, as `t`, and folded ones, as `s`."""
+    same = F.expr(_same_key(folded.version))
+    return before.alias("t").join(folded.rows.alias("s"), same, "full_outer")
+
+
+def _is_found(version: TableVersion) -> str:
+    """Whether there is a table's row."""
+    return f"t.{quoted(version.key_columns[0].name)} IS NOT NULL"
+
+
+def _merged_rows(joined: DataFrame, folded: _FoldedRange, extras: Extras) -> DataFrame:
     """Give the rows that merging would leave in a table."""
-    version = folded.version
-    joined = before.alias("t").join(folded.rows.alias("s"), F.expr(_same_key(version)), "full_outer")
-    found = f"t.{quoted(version.key_columns[0].name)} IS NOT NULL"
+    version, found = folded.version, _is_found(folded.version)
     values = {column.name: f"s.{new_value(index)}" for index, column in enumerate(version.columns)}
     for index in version.maybe_unsent:
         kept = f"IF({found}, {_kept(version, index, extras)}, {_missing(version, index, extras)})"

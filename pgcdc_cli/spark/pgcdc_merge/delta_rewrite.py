@@ -1,0 +1,91 @@
+"""A small Delta table, written anew in one transaction of Delta's own.
+
+MERGE and the other statements ask for the files of a table by Spark: a dozen jobs and plans, however few rows
+there are. Of a table of few files Delta has them all in the checksum of its newest commit, and it needs no
+job to hold a transaction against those that came in between.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no annotations
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from .lake import CommitMark, quoted
+
+SMALL = 1 << 20
+"""Bytes: so much is written anew as soon as it is merged into."""
+
+_LEGACY = 2
+"""The last protocol for writers before features that ask more of a commit: checks, changes kept beside it."""
+
+_KNOWN = frozenset({"appendOnly", "invariants", "timestampNtz", "variantType"})
+"""Features of which a commit knows nothing but the columns' types."""
+
+
+@dataclass(frozen=True)
+class Rewriting:
+    """A table's snapshot, and what is to become of it. `operation` is what its history will call it."""
+
+    session: SparkSession
+    log: Any
+    snapshot: Any
+    files: Any
+    operation: Any
+
+    @property
+    def rows(self) -> DataFrame:
+        """Read the snapshot, whose files needn't be asked for."""
+        nothing = self._jvm.scala.Option.empty()
+        return DataFrame(self.log.createDataFrame(self.snapshot, self.files, False, nothing), self.session)
+
+    def commit(self, rows: DataFrame, mark: CommitMark | None) -> int:
+        """Write rows of the same columns in place of the snapshot's; returns the new version.
+
+        Delta refuses it where another commit changed the table since the snapshot.
+        """
+        scala, actions = self._jvm.scala, self._jvm.org.apache.spark.sql.delta.actions
+        transaction = self.log.startTransaction(scala.Option.empty(), scala.Option.apply(self.snapshot))
+        transaction.readWholeTable()
+        # A transaction takes files as they come, whatever their types.
+        fields = self.rows.schema.fields
+        typed = rows.select(*(F.col(quoted(one.name)).cast(one.dataType).alias(one.name) for one in fields))
+        convert = scala.jdk.javaapi.CollectionConverters
+        done = self._jvm.java.util.ArrayList(convert.asJava(transaction.writeFiles(typed._jdf)))  # noqa: SLF001
+        for file in convert.asJava(self.files):
+            done.add(file.remove())
+        if mark is not None:
+            now = scala.Option.apply(int(time.time() * 1000))
+            done.add(actions.SetTransaction(mark.app_id, mark.segment, now))
+        return int(transaction.commit(convert.asScala(done).toSeq(), self.operation))
+
+    @property
+    def _jvm(self) -> Any:  # noqa: ANN401 - Java's
+        return self.session._jvm  # noqa: SLF001 - SQL has no transactions
+
+
+def rewriting(session: SparkSession, log: Any, snapshot: Any) -> Rewriting | None:  # noqa: ANN401 - Java's
+    """Prepare to write a table anew; None if it isn't small, or asks more of a commit."""
+    checksum = snapshot.checksumOpt()
+    if not checksum.isDefined() or not checksum.get().allFiles().isDefined():
+        return None
+    found = checksum.get()
+    if found.tableSizeBytes() > SMALL or not _is_plain(found.protocol()):
+        return None
+    jvm: Any = session._jvm  # noqa: SLF001
+    nothing = jvm.scala.Option.empty()
+    try:
+        write = getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$Write")
+        operation = write(jvm.org.apache.spark.sql.SaveMode.Overwrite, *[nothing] * 8)
+    except Py4JError:
+        # The user may bring another Delta.
+        return None
+    return Rewriting(session, log, snapshot, found.allFiles().get(), operation)
+
+
+def _is_plain(protocol: Any) -> bool:  # noqa: ANN401 - Java's
+    names = protocol.readerAndWriterFeatureNames().mkString(",")
+    features = set(filter(None, names.split(",")))
+    return features <= _KNOWN and (bool(features) or protocol.minWriterVersion() <= _LEGACY)
