@@ -74,6 +74,17 @@ def test_it_takes_a_fraction_of_the_jobs(
     assert jobs[2] < jobs[1] - 3
 
 
+def test_a_table_may_become_empty_and_fill_again(
+    spark: SparkSession, directory: Directory, warehouse: Path
+) -> None:
+    for changes in (FIRST, [delete(20 + at, at) for at in (1, 2, 3, 4)], [delete(30, 1)], [insert(40, 5)]):
+        directory.segment([(ONE, changes)])
+        table = merge_into(spark, directory, warehouse)["tables"][0]
+        assert table["problem"] is None
+    assert [row["id"] for row in read_table(spark, warehouse, ONE).collect()] == [5]
+    assert table["inserted"] == 1
+
+
 def test_a_table_that_asks_more_of_a_commit_is_merged_into(
     spark: SparkSession, directory: Directory, warehouse: Path
 ) -> None:
