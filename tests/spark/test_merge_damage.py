@@ -205,7 +205,7 @@ def test_a_merge_that_was_undone_before_it_was_recorded_is_not_taken_for_done(
             merge_into(spark, directory, warehouse)
     delta(spark, warehouse, "RESTORE TABLE {} TO VERSION AS OF 0")
     problem = problem_of(merge_into(spark, directory, warehouse))
-    assert problem.endswith("since it was merged last, at version 0: MERGE (version 1)")
+    assert problem.endswith("since it was merged last, at version 0: WRITE (version 1)")
 
 
 def test_an_iceberg_table_that_another_program_wrote_is_left_alone(

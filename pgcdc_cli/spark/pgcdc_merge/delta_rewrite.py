@@ -27,19 +27,14 @@ _KNOWN = frozenset({"appendOnly", "invariants", "timestampNtz", "variantType"})
 
 @dataclass(frozen=True)
 class Rewriting:
-    """A table's snapshot, and what is to become of it. `operation` is what its history will call it."""
+    """A table's snapshot, and its rows. `operation` is what its history will call what becomes of them."""
 
     session: SparkSession
     log: Any
     snapshot: Any
     files: Any
     operation: Any
-
-    @property
-    def rows(self) -> DataFrame:
-        """Read the snapshot, whose files needn't be asked for."""
-        nothing = self._jvm.scala.Option.empty()
-        return DataFrame(self.log.createDataFrame(self.snapshot, self.files, False, nothing), self.session)
+    rows: DataFrame
 
     def commit(self, rows: DataFrame, mark: CommitMark | None) -> int:
         """Write rows of the same columns in place of the snapshot's; returns the new version.
@@ -76,13 +71,15 @@ def rewriting(session: SparkSession, log: Any, snapshot: Any) -> Rewriting | Non
         return None
     jvm: Any = session._jvm  # noqa: SLF001
     nothing = jvm.scala.Option.empty()
+    files = found.allFiles().get()
     try:
         write = getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$Write")
         operation = write(jvm.org.apache.spark.sql.SaveMode.Overwrite, *[nothing] * 8)
+        before = log.createDataFrame(snapshot, files, False, nothing)
     except Py4JError:
         # The user may bring another Delta.
         return None
-    return Rewriting(session, log, snapshot, found.allFiles().get(), operation)
+    return Rewriting(session, log, snapshot, files, operation, DataFrame(before, session))
 
 
 def _is_plain(protocol: Any) -> bool:  # noqa: ANN401 - Java's
