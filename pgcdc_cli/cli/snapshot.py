@@ -143,9 +143,9 @@ def snapshot(  # noqa: PLR0913 - a command's options
         raise usage_error("--publication or --table is missing")
     source = subscription(config, conninfo, "", publication or [])
     from pgcdc_cli.stream.snapshot_run import SnapshotSettings
-    from pgcdc_cli.stream.snapshot_tables import Wanted, every_table
+    from pgcdc_cli.stream.snapshot_tables import WantedRows, every_table
 
-    wanted = Wanted(
+    wanted = WantedRows(
         publications=publication or ([] if table else source.publications),
         includes=every_table if config is None else config.includes_table,
         selection=selection,

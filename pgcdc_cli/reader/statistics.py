@@ -23,7 +23,7 @@ class Transaction(NamedTuple):
     ts: str | None
 
 
-class Commit(NamedTuple):
+class StoredCommit(NamedTuple):
     """Where and when a transaction ended, as far as the files tell."""
 
     lsn: str | None
@@ -40,12 +40,12 @@ class Statistics:
     operations: Counter[tuple[str, str]] = field(default_factory=Counter)
     transactions: int | None = 0
     largest: list[Transaction] = field(default_factory=list)
-    first: Commit | None = None
-    last: Commit | None = None
+    first: StoredCommit | None = None
+    last: StoredCommit | None = None
 
     def end_of(self, transaction: Transaction) -> None:
         """Count a transaction whose changes have all come."""
-        commit = Commit(transaction.commit_lsn, transaction.ts)
+        commit = StoredCommit(transaction.commit_lsn, transaction.ts)
         if commit != (None, None):
             self.first = self.first or commit
             self.last = commit

@@ -36,7 +36,7 @@ from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.resnapshot_session import Look, ResnapshotSession, Visibility
 from pgcdc_cli.stream.snapshot import Stamper, snapshot_batch
 from pgcdc_cli.stream.snapshot_session import Columns
-from pgcdc_cli.stream.snapshot_tables import SnapshotTable, Wanted, find_tables
+from pgcdc_cli.stream.snapshot_tables import SnapshotTable, WantedRows, find_tables
 from pgcdc_cli.types.database_text import DatabaseText
 
 log = logging.getLogger("pgcdc")
@@ -72,7 +72,7 @@ _NO_KEY = (
 )
 
 
-class Output(NamedTuple):
+class ResnapshotOutput(NamedTuple):
     """Where the rows go.
 
     `settle` makes all durable that is written, and lets the server know; `abandon` takes back what came after
@@ -86,10 +86,10 @@ class Output(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ResnapshotSource:
     """Which tables are read, those of `wanted` that one of the `patterns` matches; and how."""
 
-    wanted: Wanted
+    wanted: WantedRows
     patterns: Sequence[NamePattern]
     describe: Describe
     text: DatabaseText
@@ -109,7 +109,7 @@ class Source:
         )
         return next(iter(self._find(session, wanted)), None)
 
-    def _find(self, session: ResnapshotSession, wanted: Wanted) -> list[SnapshotTable]:
+    def _find(self, session: ResnapshotSession, wanted: WantedRows) -> list[SnapshotTable]:
         try:
             found = find_tables(session.snapshot, wanted, self.describe)
         except PgcdcError as error:
@@ -130,7 +130,7 @@ class LockedError(Exception):
 class Resnapshot:
     """What is read again over one connection of a stream. Methods raise PgcdcError."""
 
-    def __init__(self, source: Source, output: Output) -> None:
+    def __init__(self, source: ResnapshotSource, output: ResnapshotOutput) -> None:
         self.streamed = StreamedTables(source.text.codec)
         self._source = source
         self._output = output

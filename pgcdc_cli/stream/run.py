@@ -28,10 +28,10 @@ from pgcdc_cli.stream.loop import Heartbeats, SliceWriter, StreamLoop
 from pgcdc_cli.stream.memory import keep_freed_memory
 from pgcdc_cli.stream.receive import TICK
 from pgcdc_cli.stream.reconnect import RetryPolicy
-from pgcdc_cli.stream.resnapshot import Output, Resnapshot, Source, StreamedTables
+from pgcdc_cli.stream.resnapshot import Resnapshot, ResnapshotOutput, ResnapshotSource, StreamedTables
 from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals, SnapshotPlan, StreamSettings
 from pgcdc_cli.stream.snapshot import Begun, SlotSnapshot, Snapshot, TableStarts
-from pgcdc_cli.stream.snapshot_tables import ChangedTableError, Wanted, find_tables, rows_to_come
+from pgcdc_cli.stream.snapshot_tables import ChangedTableError, WantedRows, find_tables, rows_to_come
 from pgcdc_cli.stream.start import RunStart, TimelineWatch
 from pgcdc_cli.types.database_text import DatabaseText
 
@@ -253,9 +253,11 @@ class StreamRun:
             self._sink.flush()
             self._loop.acknowledge()
 
-        wanted = Wanted(settings.publications, selection=settings.selection)
-        source = Source(wanted, settings.resnapshot, self._describe(text), text, lambda: self._signals.ends)
-        again = Resnapshot(source, Output(self._sink, write, settle, self._writer.back_to_edge))
+        wanted = WantedRows(settings.publications, selection=settings.selection)
+        source = ResnapshotSource(
+            wanted, settings.resnapshot, self._describe(text), text, lambda: self._signals.ends
+        )
+        again = Resnapshot(source, ResnapshotOutput(self._sink, write, settle, self._writer.back_to_edge))
         self._restart_format(identity.database)
         try:
             with self._signals.interruptible():
@@ -287,7 +289,7 @@ class StreamRun:
         """Write the rows, and make the slot when some are whole; KeyboardInterrupt where it ends before."""
         encoding, mender = self._encoding, TextMender(text, self._warned)
         assert encoding.decodes, "what isn't decoded has no rows"
-        wanted = Wanted(self._settings.publications, plan.includes, self._settings.selection)
+        wanted = WantedRows(self._settings.publications, plan.includes, self._settings.selection)
         try:
             with self._signals.interruptible():
                 tables = find_tables(exported.session, wanted, self._describe(text))

@@ -19,7 +19,7 @@ from pgcdc_cli.stream.memory import keep_freed_memory
 from pgcdc_cli.stream.settings import RunTotals, Signals
 from pgcdc_cli.stream.snapshot import Snapshot, source_of
 from pgcdc_cli.stream.snapshot_session import SnapshotSession
-from pgcdc_cli.stream.snapshot_tables import SnapshotTable, Wanted, find_tables, rows_to_come
+from pgcdc_cli.stream.snapshot_tables import SnapshotTable, WantedRows, find_tables, rows_to_come
 from pgcdc_cli.types.database_text import DatabaseText, InvalidText
 
 log = logging.getLogger("pgcdc")
@@ -38,7 +38,7 @@ class SnapshotSettings:
     """
 
     conninfo: str
-    wanted: Wanted
+    wanted: WantedRows
     invalid_text: InvalidText = "stop"
     use_catalog: bool = True
     with_xid: bool = False

@@ -107,7 +107,7 @@ def every_table(_schema: str, _table: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedRows:
     """Which rows are wanted: of the tables of these publications, or of all where there are none.
 
     Of those, what `includes` (by schema and name) and the selection let through; of their rows those that
@@ -123,7 +123,7 @@ class Wanted:
     only: int | None = None
 
 
-class Facts(NamedTuple):
+class SnapshotFacts(NamedTuple):
     """What else the catalog says of a table to be read: the publication's row filter and rights.
 
     `alone` leaves out the rows of tables that inherit from it. `unreadable` are columns that the role may not
@@ -142,10 +142,10 @@ class Facts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTable:
-    """A table as it is read; `where` and `sample` as in `Wanted`."""
+    """A table as it is read; `where` and `sample` as in `WantedRows`."""
 
     schema: TableSchema
-    facts: Facts
+    facts: SnapshotFacts
     where: str | None
     sample: float | None
 
@@ -216,7 +216,7 @@ class _Found:
     """A table that is there to be read; of its names, and its row filter, `invalid` are no valid text."""
 
     relation: Relation
-    facts: Facts
+    facts: SnapshotFacts
     ancestors: frozenset[int]
     invalid: frozenset[str]
 
@@ -242,7 +242,7 @@ def _no_text(what: str, hint: str) -> PgcdcError:
 
 def find_tables(
     session: SnapshotSession,
-    wanted: Wanted,
+    wanted: WantedRows,
     describe: Describe,
     unmatched: Callable[[list[str]], None] = lambda _: None,
 ) -> list[SnapshotTable]:
@@ -276,7 +276,7 @@ def find_tables(
     return tables
 
 
-def _lock(session: SnapshotSession, tables: Sequence[SnapshotTable], wanted: Wanted) -> None:
+def _lock(session: SnapshotSession, tables: Sequence[SnapshotTable], wanted: WantedRows) -> None:
     for table in tables:
         try:
             session.check(table.query(), table.reading)
@@ -287,7 +287,7 @@ def _lock(session: SnapshotSession, tables: Sequence[SnapshotTable], wanted: Wan
             raise table.unfit(error) from error.__cause__
 
 
-def _found(session: SnapshotSession, wanted: Wanted) -> Iterator[_Found]:
+def _found(session: SnapshotSession, wanted: WantedRows) -> Iterator[_Found]:
     query = _TABLES.format((_PUBLISHED if wanted.publications else _ALL).format(_ONLY))
     parameters = {
         "publications": list(wanted.publications),
@@ -304,7 +304,7 @@ def _found(session: SnapshotSession, wanted: Wanted) -> Iterator[_Found]:
         relation = Relation(oid, mended[schema], mended[name], ReplicaIdentity(identity), known)
         row_filter = row_filter and mended[row_filter]
         hidden_columns = frozenset(mended[one] for one in unreadable)
-        more = Facts(row_filter, alone, enters, hidden_columns, hidden, pages, rows)
+        more = SnapshotFacts(row_filter, alone, enters, hidden_columns, hidden, pages, rows)
         invalid = frozenset(text for one, text in mended.items() if text != one)
         yield _Found(relation, more, frozenset(ancestors), invalid)
 

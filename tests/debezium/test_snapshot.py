@@ -13,7 +13,7 @@ from processes import PGCDC, wait_until
 
 from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.stream.snapshot import SlotSnapshot, Snapshot
-from pgcdc_cli.stream.snapshot_tables import Wanted, find_tables
+from pgcdc_cli.stream.snapshot_tables import WantedRows, find_tables
 
 
 def command(database, output, *more, mode="initial"):
@@ -137,7 +137,7 @@ def test_the_timeouts_of_other_sessions_do_not_cut_a_snapshot_short(database):
         database.execute(f"ALTER DATABASE {database.name} SET {name} = '500ms'")
     with closing(SlotSnapshot(database.uri)) as exported:
         time.sleep(1)
-        tables = find_tables(exported.session, Wanted(["p"]), describe_alone)
+        tables = find_tables(exported.session, WantedRows(["p"]), describe_alone)
         slices = Snapshot(exported.session, exported.position).slices(tables)
         rows = sum(map(len, next(slices).changes))
         time.sleep(1)

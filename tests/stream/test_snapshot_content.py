@@ -20,7 +20,7 @@ from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.stream.snapshot import SlotSnapshot, Snapshot
 from pgcdc_cli.stream.snapshot_session import SnapshotSession
-from pgcdc_cli.stream.snapshot_tables import Wanted, find_tables
+from pgcdc_cli.stream.snapshot_tables import WantedRows, find_tables
 
 DEBEZIUM = (
     *("--format", "debezium", "-c", "topic.prefix=shop", "-c", "snapshot.mode=initial"),
@@ -229,7 +229,7 @@ def test_nobody_waits_for_whoever_waits_to_truncate_a_table(database18, caplog):
     database18.execute("CREATE TABLE other (a int); CREATE PUBLICATION pub FOR TABLE t, other")
     waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 't'::regclass"
     with closing(SlotSnapshot(database18.uri)) as exported, psycopg.connect(database18.uri) as changer:
-        tables = find_tables(exported.session, Wanted(["pub"]), describe_alone)
+        tables = find_tables(exported.session, WantedRows(["pub"]), describe_alone)
         truncate = threading.Thread(target=changer.execute, args=("TRUNCATE t",))
         truncate.start()
         wait_until(lambda: database18.execute(waiting).fetchone() == (1,))
@@ -251,7 +251,7 @@ def test_rows_that_a_rewrite_would_take_away_are_locked_or_missed(database, rewr
     database.execute("CREATE TABLE plain (a int); INSERT INTO plain VALUES (1)")
     database.execute("CREATE PUBLICATION pub FOR TABLE root, plain WITH (publish_via_partition_root = true)")
     with closing(SlotSnapshot(database.uri)) as exported:
-        tables = find_tables(exported.session, Wanted(["pub"]), describe_alone)
+        tables = find_tables(exported.session, WantedRows(["pub"]), describe_alone)
         database.execute("SET lock_timeout = '100ms'")
         with pytest.raises(psycopg.errors.LockNotAvailable):
             database.execute(rewrite)
@@ -261,7 +261,7 @@ def test_rows_that_a_rewrite_would_take_away_are_locked_or_missed(database, rewr
     with closing(SlotSnapshot(database.uri)) as exported:
         database.execute(rewrite)
         with pytest.raises(PgcdcError, match="it was changed since the snapshot") as raised:
-            find_tables(exported.session, Wanted(["pub"]), describe_alone)
+            find_tables(exported.session, WantedRows(["pub"]), describe_alone)
         assert raised.value.kind.rule.transient
 
 
@@ -279,14 +279,14 @@ def test_a_table_that_was_changed_before_it_is_locked_is_tried_again(database18,
 
     changed = pytest.raises(PgcdcError, match="it was changed since the snapshot")
     with closing(SlotSnapshot(database18.uri)) as exported, changed as raised:
-        find_tables(exported.session, Wanted(["pub"]), describe)
+        find_tables(exported.session, WantedRows(["pub"]), describe)
     assert raised.value.kind.rule.transient
 
 
 def test_a_column_that_where_asks_for_in_vain_is_not_tried_again(database18):
     database18.execute("CREATE TABLE t (a int, b int); CREATE PUBLICATION pub FOR TABLE t")
     with closing(SlotSnapshot(database18.uri)) as exported, pytest.raises(PgcdcError) as raised:
-        find_tables(exported.session, Wanted(["pub"], where="c = 1"), describe_alone)
+        find_tables(exported.session, WantedRows(["pub"], where="c = 1"), describe_alone)
     assert (raised.value.kind, raised.value.message) == (
         ErrorKind.USAGE,
         'could not read the rows of table "public.t": column "c" does not exist',
@@ -302,7 +302,7 @@ def rewritten(database):
 
 
 def rows_seen(exported: SlotSnapshot) -> int:
-    tables = find_tables(exported.session, Wanted(["pub"]), describe_alone)
+    tables = find_tables(exported.session, WantedRows(["pub"]), describe_alone)
     slices = Snapshot(exported.session, exported.position).slices(tables)
     return sum(len(batch) for part in slices for batch in part.changes)
 
