@@ -6,7 +6,7 @@ up no other: it becomes the table's problem in the summary.
 
 import datetime as dt
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -25,7 +25,7 @@ from .iceberg import IcebergLake
 from .lake import CONTROL, CommitMark, Lake, LakeTable, is_conflict, new_session, plan_plainly, quoted
 from .merge_errors import MergeError, cause_of, hint_for
 from .merge_table import MergedRange, MergeTarget, append_changes, merge_table
-from .options import ANY, CHANGELOG, MERGE, STOP, MergeOptions, parse_lsn
+from .options import ANY, CHANGELOG, MERGE, STOP, MergeOptions
 from .plan import (
     check_extras,
     check_followed,
@@ -39,6 +39,7 @@ from .plan import (
     known_columns,
     left_behind,
     planned,
+    ranges,
     table_ranges,
 )
 from .schema_evolution import ANEW
@@ -140,7 +141,7 @@ class _MergeRun:
             control = kept.control = self._control(kept.control)
             for mode in self._options.modes:
                 stream_id = check_source(segments, control.progress(mode))
-                for last in _ranges(segments, control.progress(mode).all, self._options.until):
+                for last in ranges(segments, control.progress(mode).all, self._options.until):
                     wanted = [segment for segment in segments if segment.number <= last.number]
                     self._merge_range(wanted, control, stream_id, mode)
             if not self._options.dry_run:
@@ -460,24 +461,6 @@ def _called(rows: DataFrame, names: Mapping[str, str | None]) -> DataFrame:
 
 def _never_had_a_key(work: TableRange) -> bool:
     return work.version.key is None and (work.row is None or work.row.version is None)
-
-
-def _ranges(
-    segments: Sequence[FinishedSegment], done: ControlRow | None, until: int | None
-) -> Iterator[FinishedSegment]:
-    """Yield where the ranges to merge end: an unfinished run's first, unchanged, then the newest wanted."""
-    wanted = [segment for segment in segments if until is None or parse_lsn(segment.end_lsn) <= until]
-    planned = 0 if done is None else done.planned_segment or 0
-    unfinished = [s for s in segments if s.number == planned and done is not None and s.number > done.segment]
-    if unfinished and until is not None and unfinished[0] not in wanted:
-        raise MergeError(
-            f"could not end the merge there: a run that was interrupted has begun to merge up to segment"
-            f" {planned}, {unfinished[0].end_lsn}",
-            "run it once without --until, or with one that isn't before that",
-        )
-    yield from unfinished
-    if wanted and wanted[-1] not in unfinished:
-        yield wanted[-1]
 
 
 def _open_lake(options: MergeOptions, files: HadoopFiles, warehouse: str) -> Lake:

@@ -1,6 +1,6 @@
 """Which files of which tables a run merges: from each table's own mark to one segment for all."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
@@ -10,7 +10,7 @@ from .debezium_segments import check_exact
 from .fold import COMMIT_TS, DELETED, LSN, PREFIX, Extras
 from .lake import CommitMark, Lake, LakeTable, quoted
 from .merge_errors import MergeError
-from .options import MERGE
+from .options import MERGE, parse_lsn
 from .schema_evolution import ANEW, as_called, find_goal, identify, with_later_columns, with_other_values
 from .segments import FinishedSegment, TableVersion, folded, name_mark, with_all_columns
 from .table_range import Name, Sightings, TableRange, holder, kept_rows, sightings
@@ -41,6 +41,24 @@ def check_source(segments: Sequence[FinishedSegment], control: ModeProgress) -> 
             "restore them, with their lines in the manifest, from a copy",
         )
     return stream_id
+
+
+def ranges(
+    segments: Sequence[FinishedSegment], done: ControlRow | None, until: int | None
+) -> Iterator[FinishedSegment]:
+    """Yield where the ranges to merge end: an unfinished run's first, unchanged, then the newest wanted."""
+    wanted = [segment for segment in segments if until is None or parse_lsn(segment.end_lsn) <= until]
+    begun = 0 if done is None else done.planned_segment or 0
+    unfinished = [s for s in segments if s.number == begun and done is not None and s.number > done.segment]
+    if unfinished and until is not None and unfinished[0] not in wanted:
+        raise MergeError(
+            f"could not end the merge there: a run that was interrupted has begun to merge up to segment"
+            f" {begun}, {unfinished[0].end_lsn}",
+            "run it once without --until, or with one that isn't before that",
+        )
+    yield from unfinished
+    if wanted and wanted[-1] not in unfinished:
+        yield wanted[-1]
 
 
 def table_ranges(
