@@ -1,8 +1,9 @@
-"""Who reads Delta tables without Spark: each gives a table's rows, as plain values, in the order of `id`."""
+"""Who reads tables without Spark: each gives a table's rows, as plain values, in the order of `id`."""
 
 import datetime as dt
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -10,6 +11,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
+from pyiceberg.table import StaticTable
 from pyspark.sql import DataFrame
 
 Rows = list[dict[str, Any]]
@@ -44,12 +46,43 @@ def over_duckdb(path: str) -> Rows:
         return plain(connection.sql("SELECT * FROM changes").to_arrow_table().to_pylist())
 
 
-READERS: Mapping[str, Callable[[str], Rows]] = {
+def _metadata(path: str) -> str:
+    """Find the file that describes a table of Iceberg's Hadoop catalog as it is."""
+    folder = Path(path) / "metadata"
+    version = (folder / "version-hint.text").read_text().strip()
+    return str(folder / f"v{version}.metadata.json")
+
+
+def pyiceberg(path: str) -> Rows:
+    return plain(StaticTable.from_metadata(_metadata(path)).scan().to_arrow().to_pylist())
+
+
+def polars_iceberg(path: str) -> Rows:
+    return plain(pl.scan_iceberg(_metadata(path)).collect().to_arrow().to_pylist())
+
+
+def duckdb_iceberg(path: str) -> Rows:
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        found = StaticTable.from_metadata(_metadata(path)).scan().to_duckdb("t", connection)
+        return plain(found.sql("SELECT * FROM t").to_arrow_table().to_pylist())
+
+
+Readers = Mapping[str, Callable[[str], Rows]]
+"""By name, what reads the table at a path."""
+
+READERS: Readers = {
     "deltalake, to_pandas": pandas,
     "deltalake, to_pyarrow_dataset": dataset,
     "deltalake, QueryBuilder": query_builder,
     "polars": polars,
     "DuckDB, over deltalake's dataset": over_duckdb,
+}
+
+ICEBERG_READERS: Readers = {
+    "pyiceberg": pyiceberg,
+    "polars": polars_iceberg,
+    "DuckDB, over pyiceberg's scan": duckdb_iceberg,
 }
 
 
