@@ -79,7 +79,9 @@ RELEASE t; UPDATE bare SET b = 'four' WHERE a = 1; TRUNCATE whole; COMMIT;
 
 @pytest.fixture(scope="module")
 def debian() -> Iterator[DebianServer]:
-    server = DebianServer({"max_prepared_transactions": "2", "logical_decoding_work_mem": "64kB"})
+    # The plugin prints transactions without changes, such as autovacuum's; pgoutput doesn't send them.
+    settings = {"max_prepared_transactions": "2", "logical_decoding_work_mem": "64kB", "autovacuum": "off"}
+    server = DebianServer(settings)
     server.allow_plugin("wal2json")
     yield server
     server.stop()
@@ -135,6 +137,17 @@ def without_empty(lines: list[str]) -> list[str]:
             kept.pop()
         else:
             kept.append(line)
+    return kept
+
+
+def without_empty_objects(chunks: list[str]) -> list[str]:
+    """Leave out begins of version 1's objects that are followed by their ends: pgoutput doesn't send them."""
+    kept: list[str] = []
+    for chunk in chunks:
+        if chunk.split() in (["]}"], ["]", "}"]) and kept and kept[-1].endswith("["):
+            kept.pop()
+        else:
+            kept.append(chunk)
     return kept
 
 
@@ -487,8 +500,10 @@ def test_version_1_in_chunks_is_the_plugins_lines(source, pretty):
     beside = Beside(source)
     options = {"format-version": "1", "write-in-chunks": "on", "include-xids": "on", "pretty-print": pretty}
     source.execute(TOGETHER)
+    source.execute("ANALYZE bare")
     source.execute("INSERT INTO bare VALUES (1, 'x'), (2, 'y')")
-    assert beside.ran(**options).stdout == "".join(f"{chunk}\n" for chunk in beside.theirs(**options))
+    chunks = without_empty_objects(beside.theirs(**options))
+    assert beside.ran(**options).stdout == "".join(f"{chunk}\n" for chunk in chunks)
 
 
 @pytest.mark.parametrize("streaming", ["on", "off"])
