@@ -113,7 +113,7 @@ def dying(commit: Callable[..., Any]) -> Callable[..., Any]:
 
     def committed(table: DeltaTable, rows: Any, mark: Any, *more: Any) -> Any:
         result = commit(table, rows, mark, *more)
-        return result if mark is None else died()
+        return result if mark is None or result is None else died()
 
     return committed
 
@@ -131,6 +131,7 @@ def test_a_run_that_dies_while_a_name_changes_hands_goes_on(
         with monkeypatch.context() as patch:
             patch.setattr(DeltaTable, "replace", dying(DeltaTable.replace))
             patch.setattr(DeltaTable, "merge", dying(DeltaTable.merge))
+            patch.setattr(DeltaTable, "rewrite", dying(DeltaTable.rewrite))
             with pytest.raises(KeyboardInterrupt):
                 merge_into(spark, directory, warehouse)
     summary = merge_into(spark, directory, warehouse)
