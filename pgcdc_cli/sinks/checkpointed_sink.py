@@ -263,14 +263,18 @@ class CheckpointedSink:
         return self.outputs.size >= size
 
     def _flush_if_due(self) -> None:
-        if self.outputs.unsynced:
-            interval = self._settings.fsync_interval
-            if interval == 0:
-                return
+        fsync_interval = self._settings.fsync_interval
+        # Where there is nothing to fsync, each checkpoint costs as much as one with rows.
+        interval = self._settings.status_interval or fsync_interval or _WITHOUT_INTERVALS
+        if self.outputs.unsynced and fsync_interval:
+            interval = fsync_interval
+        if self._clock() - self._flushed_at < interval:
+            return
+        if self.outputs.unsynced and not fsync_interval:
+            # Rows that would stay in memory until the rotation hold up whoever waits for `remote_write`.
+            self._flushed_at = self._clock()
+            self.outputs.write_whole()
         else:
-            # Each checkpoint costs as much as one with rows.
-            interval = self._settings.status_interval or self._settings.fsync_interval or _WITHOUT_INTERVALS
-        if self._clock() - self._flushed_at >= interval:
             self._flush()
 
     def flush(self) -> None:

@@ -74,6 +74,20 @@ def test_nothing_counts_as_written_while_rows_are_in_memory(tmp_path):
     sink.close()
 
 
+def test_rows_that_no_interval_makes_durable_are_written_at_each_status_interval(tmp_path):
+    clock = Clock()
+    sink = started(tmp_path / "d", clock=clock, fsync_interval=0, status_interval=10)
+    sink.write(Feed(Lines()).whole(TXS[0], TXS[1]))
+    clock.now += 9
+    sink.tick()
+    assert (sink.written_lsn, sink.durable_lsn) == (START, START)
+    clock.now += 1
+    sink.tick()
+    assert (sink.written_lsn, sink.durable_lsn) == (TXS[1].end_lsn, START)
+    sink.close()
+    check_complete(reader(tmp_path / "d"), Lines(), TXS[:2])
+
+
 def test_what_is_durable_is_not_written_again(tmp_path):
     disk = FailingDisk()
     sink = make_directory(str(tmp_path / "d"), Lines(), disk)

@@ -61,7 +61,7 @@ class Encoder:
 
 
 class Sink:
-    pace, portion, edge, durable_lsn, spooled = 0.0, 0, LastEdge(), Lsn(0), 0
+    pace, portion, edge, written_lsn, durable_lsn, spooled = 0.0, 0, LastEdge(), Lsn(0), Lsn(0), 0
 
     def __init__(self) -> None:
         self.edges: list[Edge | None] = []
