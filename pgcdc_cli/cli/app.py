@@ -108,9 +108,7 @@ doctor.register(app)
 )
 def help_command(
     ctx: typer.Context,
-    words: Annotated[
-        list[str] | None, typer.Argument(metavar="COMMAND", help="One or more words of it.")
-    ] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="COMMAND", help="Name of the command.")] = None,
 ) -> None:
     """Show the help of a command, or of pgcdc itself."""
     context: ClickContext = ctx.find_root()
@@ -181,7 +179,10 @@ def root(  # noqa: PLR0913, PLR0917 - a command's options
     version: Annotated[
         bool,
         typer.Option(
-            "-V", "--version", callback=_print_version, help="Print the version; --json: of all parts."
+            "-V",
+            "--version",
+            callback=_print_version,
+            help="Print the version; --json adds libraries.",
         ),
     ] = False,
     version_json: Annotated[
@@ -191,11 +192,11 @@ def root(  # noqa: PLR0913, PLR0917 - a command's options
     config: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", callback=_load_config, is_eager=True, help="Take defaults from a TOML file."
+            metavar="FILE", callback=_load_config, is_eager=True, help="Read default values from a TOML file."
         ),
     ] = None,
     debug: Annotated[
-        bool, typer.Option("--debug", callback=_set_debug, help="Show the traceback of an error.")
+        bool, typer.Option("--debug", callback=_set_debug, help="Show tracebacks of errors.")
     ] = False,
     verbose: Annotated[
         int,
@@ -205,15 +206,15 @@ def root(  # noqa: PLR0913, PLR0917 - a command's options
             count=True,
             callback=_set_verbose,
             show_default=False,
-            help="Say more (twice: much more).",
+            help="Print more messages; twice, many more.",
         ),
     ] = 0,
     quiet: Annotated[
-        bool, typer.Option("-q", "--quiet", callback=_set_quiet, help="Say nothing but errors.")
+        bool, typer.Option("-q", "--quiet", callback=_set_quiet, help="Print only errors.")
     ] = False,
     log_format: Annotated[
         LogFormat | None,
-        typer.Option(callback=_set_log_format, help="On standard error; timed has time and level."),
+        typer.Option(callback=_set_log_format, help="Message format; timed adds time and level."),
     ] = None,
 ) -> None:
     """Take the options of all commands; their callbacks act."""

@@ -43,20 +43,22 @@ def register(app: typer.Typer) -> None:
 def demo(
     *,
     keep: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Directory to leave; a new one if not given.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep everything in this directory. Default: a new one."),
     ] = None,
     seconds: Annotated[float, typer.Option(min=1, metavar="N", help="How long the load runs.")] = 15.0,
     rate: Annotated[
-        float, typer.Option(min=0, metavar="N", help="Transactions a second; 0 for as many as go.")
+        float, typer.Option(min=0, metavar="N", help="Transactions per second; 0: as many as possible.")
     ] = 0.0,
     file_format: Annotated[
-        Literal["jsonl", "arrow"], typer.Option("--format", help="What the stream writes.")
+        Literal["jsonl", "arrow"], typer.Option("--format", help="Format of the stream's files.")
     ] = "jsonl",
 ) -> None:
-    """See the whole way once: server, load, files, Spark, proof.
+    """See it all at work: server, load, files, Spark, proof.
 
-    Starts an embedded PostgreSQL 18 with a small shop, streams its rows, then its changes into files while
-    the load runs, kills the stream once, merges all into Delta tables, and compares them with their source.
+    Starts an embedded PostgreSQL 18 with a small shop, streams its rows and then its changes into files while
+    a load runs, kills the stream once, merges the files into Delta tables, and compares these with the
+    source.
     """
     try:
         from pgcdc_cli.demo.demonstrate import run_demo

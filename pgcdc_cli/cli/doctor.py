@@ -39,27 +39,25 @@ def doctor(
     *,
     conninfo: str,
     slot: Annotated[
-        str | None, typer.Option("-S", "--slot", metavar="SLOT", help="The slot that will be streamed.")
+        str | None, typer.Option("-S", "--slot", metavar="SLOT", help="Slot that will be streamed.")
     ] = None,
     publication: Annotated[
         list[str] | None,
-        typer.Option(
-            "--publication", metavar="NAME", help="A publication that will be streamed; repeatable."
-        ),
+        typer.Option("--publication", metavar="NAME", help="Publication that will be streamed; repeatable."),
     ] = None,
     role: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Print the SQL that gives a role the rights it needs, and no more."
+            metavar="NAME", help="Print the SQL that grants a role the privileges it needs, and no more."
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Look for what would stop a stream or lose changes.
+    """Check for what would stop a stream or lose changes.
 
-    Says what mends it, and only reads. Looks at the server, the role that connects, publications and slots:
-    those that are named, or all of the database. What it finds is an error, a warning or ok; with an error it
-    exits with status 15.
+    Checks the server, the role that connects, publications and slots: those given, or all of the database.
+    Each finding is an error, a warning or ok, and says how to fix it; with an error, the exit status is 15.
+    Nothing is changed.
     """
     from pgcdc_cli.catalog import Catalog
 

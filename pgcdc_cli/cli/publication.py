@@ -62,12 +62,12 @@ app = new_app(
     ),
 )
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The publication's name.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the publication.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 GeneratedColumnsOption = Annotated[
     Literal["none", "stored"] | None,
-    typer.Option("--generated-columns", help="Publish generated columns, too (PostgreSQL 18)."),
+    typer.Option("--generated-columns", help="Also publish generated columns (PostgreSQL 18)."),
 ]
 
 _SHOWN = 5
@@ -94,7 +94,7 @@ def create(  # noqa: PLR0913 - a command's options
         typer.Option(
             "--table",
             metavar="TABLE",
-            help="A table: schema.table, maybe with columns (a, b) and a row filter WHERE (...).",
+            help="A table: schema.table, optionally with a column list (a, b) and a row filter WHERE (...).",
         ),
     ] = None,
     schemas: Annotated[
@@ -102,17 +102,17 @@ def create(  # noqa: PLR0913 - a command's options
     ] = None,
     all_tables: Annotated[bool, typer.Option("--all-tables", help="All tables of the database.")] = False,
     operations: Annotated[
-        str, typer.Option(metavar="LIST", help="What to publish, parted by commas.")
+        str, typer.Option(metavar="LIST", help="Operations to publish, separated by commas.")
     ] = ",".join(OPERATIONS),
     via_root: Annotated[
-        bool, typer.Option("--via-root", help="Publish partitions' changes as their root's.")
+        bool, typer.Option("--via-root", help="Publish changes to partitions as changes to their root.")
     ] = False,
     generated_columns: GeneratedColumnsOption = None,
 ) -> None:
-    """Create a publication: what a slot that names it will stream.
+    """Create a publication: the tables and operations to stream.
 
-    --table and --schema may be given several times. Without them and without --all-tables it publishes
-    nothing until tables are added.
+    --table and --schema can be repeated. Without them and without --all-tables, the publication is empty
+    until tables are added.
     """
     from pgcdc_cli.catalog import Catalog, Publication
 
@@ -182,27 +182,29 @@ def alter(  # noqa: PLR0913 - a command's options
     *,
     conninfo: str,
     add_table: Annotated[
-        Tables, typer.Option(metavar="TABLE", help="Add a table, as create's --table takes it.")
+        Tables, typer.Option(metavar="TABLE", help="Add a table; the syntax is that of create --table.")
     ] = None,
-    drop_table: Annotated[Tables, typer.Option(metavar="TABLE", help="Leave a table out.")] = None,
+    drop_table: Annotated[Tables, typer.Option(metavar="TABLE", help="Remove a table.")] = None,
     set_table: Annotated[
-        Tables, typer.Option(metavar="TABLE", help="Publish this table and no others that aren't named.")
+        Tables, typer.Option(metavar="TABLE", help="Publish exactly the tables given this way.")
     ] = None,
     add_schema: Annotated[Tables, typer.Option(metavar="SCHEMA", help="Add all tables in a schema.")] = None,
-    drop_schema: Annotated[Tables, typer.Option(metavar="SCHEMA", help="Leave a schema out.")] = None,
+    drop_schema: Annotated[Tables, typer.Option(metavar="SCHEMA", help="Remove a schema.")] = None,
     operations: Annotated[
-        str | None, typer.Option(metavar="LIST", help="What to publish, parted by commas.")
+        str | None, typer.Option(metavar="LIST", help="Operations to publish, separated by commas.")
     ] = None,
     via_root: Annotated[
         bool | None,
-        typer.Option("--via-root/--no-via-root", help="Publish partitions' changes as their root's, or not."),
+        typer.Option(
+            "--via-root/--no-via-root", help="Publish changes to partitions as changes to their root."
+        ),
     ] = None,
     generated_columns: GeneratedColumnsOption = None,
 ) -> None:
-    """Change a publication: all that is given, in one transaction.
+    """Change a publication, with all changes in one transaction.
 
-    --add-table, --drop-table, --set-table, --add-schema and --drop-schema may be given several times. A slot
-    sees a change from this point of the log on: what is still to be read before it comes as it was.
+    --add-table, --drop-table, --set-table, --add-schema and --drop-schema can be repeated. A slot sees the
+    change from this point of the WAL on; older changes that it has yet to read are published as before.
     """
     from pgcdc_cli.catalog import Alteration, Catalog
 
@@ -239,7 +241,9 @@ def drop(
     name: Name,
     *,
     conninfo: str,
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="No publication, no error.")] = False,
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="Succeed if there is no such publication.")
+    ] = False,
 ) -> None:
     """Drop a publication. Slots that still name it will fail."""
     from pgcdc_cli.catalog import Catalog
@@ -252,7 +256,7 @@ def drop(
 @app.command("list", cls=Command, epilog=examples("pgcdc publication list -d shop"))
 @connecting
 def list_publications(*, conninfo: str, json: Json = False) -> None:
-    """List the database's publications. --json prints one object a line."""
+    """List the database's publications. --json prints one object per line."""
     from pgcdc_cli.catalog import Catalog
 
     with Catalog(conninfo) as catalog:

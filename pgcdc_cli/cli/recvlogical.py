@@ -58,7 +58,7 @@ Start = Annotated[
     bool, typer.Option("--start", help="Stream the slot into the file.", rich_help_panel=_ACTION)
 ]
 Plugin = Annotated[
-    str, typer.Option("-P", "--plugin", metavar="PLUGIN", help="Output plugin of the slot to create.")
+    str, typer.Option("-P", "--plugin", metavar="PLUGIN", help="Output plugin for --create-slot.")
 ]
 TwoPhase = Annotated[
     bool,
@@ -66,43 +66,46 @@ TwoPhase = Annotated[
         "-t",
         "--enable-two-phase",
         "--two-phase",
-        help="Let the slot to create send transactions at their PREPARE.",
+        help="With --create-slot: send prepared transactions at PREPARE.",
     ),
 ]
 Failover = Annotated[
     bool,
-    typer.Option("--enable-failover", help="Keep the slot to create on standbys, too (PostgreSQL 17)."),
+    typer.Option("--enable-failover", help="With --create-slot: synchronize it to standbys (PostgreSQL 17)."),
 ]
 IfNotExists = Annotated[
-    bool, typer.Option("--if-not-exists", help="With --create-slot, an existing slot is no error.")
+    bool, typer.Option("--if-not-exists", help="With --create-slot: accept an existing slot.")
 ]
 File = Annotated[
-    str | None, typer.Option("-f", "--file", metavar="FILE", help="Where to write; - is standard output.")
+    str | None, typer.Option("-f", "--file", metavar="FILE", help="File to write; - for standard output.")
 ]
 FsyncInterval = Annotated[
     str,
     typer.Option(
-        "-F", "--fsync-interval", metavar="SECS", help="Seconds between fsyncs of the file; 0 for none."
+        "-F", "--fsync-interval", metavar="SECS", help="Seconds between fsyncs of the file; 0: never."
     ),
 ]
 StatusInterval = Annotated[
     str,
-    typer.Option("-s", "--status-interval", metavar="SECS", help="Seconds between updates to the server."),
+    typer.Option(
+        "-s", "--status-interval", metavar="SECS", help="Seconds between status updates to the server."
+    ),
 ]
 Startpos = Annotated[
-    str | None, typer.Option("-I", "--startpos", metavar="LSN", help="Where to start, if beyond the slot.")
+    str | None,
+    typer.Option("-I", "--startpos", metavar="LSN", help="Start here, unless the slot is already past it."),
 ]
 Endpos = Annotated[
-    str | None, typer.Option("-E", "--endpos", metavar="LSN", help="End when this position is received.")
+    str | None, typer.Option("-E", "--endpos", metavar="LSN", help="Exit when this position is received.")
 ]
-NoLoop = Annotated[
-    bool, typer.Option("-n", "--no-loop", help="Don't connect again when the connection is lost.")
-]
+NoLoop = Annotated[bool, typer.Option("-n", "--no-loop", help="Don't reconnect when the connection is lost.")]
 PluginOption = Annotated[
     list[str] | None,
     typer.Option("-o", "--option", metavar="NAME[=VALUE]", help="Option for the output plugin."),
 ]
-Verbose = Annotated[int, typer.Option("-v", "--verbose", count=True, show_default=False, help="Say more.")]
+Verbose = Annotated[
+    int, typer.Option("-v", "--verbose", count=True, show_default=False, help="Print more messages.")
+]
 
 
 def _print_version(ctx: typer.Context, value: bool) -> None:
@@ -251,12 +254,12 @@ def recvlogical(  # noqa: PLR0913 - a command's options
     verbose: Verbose = 0,
     version: Version = False,  # noqa: ARG001 - its callback acts
 ) -> None:
-    """Do what pg_recvlogical does: same options, raw output.
+    """A drop-in for pg_recvlogical: same options, raw output.
 
-    The exit status is 0 or 1. Every message of the slot's plugin is written as it is, with a line break
-    behind it. What was written before a lost connection, INT or TERM doesn't come again, but for a
-    transaction of which only a part was written: that comes again as a whole. HUP reopens the file. Called
-    through a link named pg_recvlogical, pgcdc is that program.
+    Writes each message of the slot's plugin as it is, followed by a line break; the exit status is 0 or 1.
+    After a lost connection, INT or TERM, nothing that was written is sent again, except a transaction that
+    was only partly written. HUP reopens the file. A link named pg_recvlogical that points to pgcdc does the
+    same.
     """
     from pgcdc_cli.replication.commands import Protocol
     from pgcdc_cli.replication.connection import ReplicationConnection

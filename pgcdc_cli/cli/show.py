@@ -1,4 +1,4 @@
-"""`pgcdc show`: prints what pgcdc wrote."""
+"""`pgcdc show`: print what pgcdc wrote."""
 
 import json as json_text
 import sys
@@ -75,17 +75,17 @@ Form = Annotated[
     Literal["pretty", "jsonl", "debezium"] | None,
     typer.Option("--format", help="Default: pretty on a terminal, else jsonl."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="As --format jsonl; with --stat, one object.")]
-Full = Annotated[bool, typer.Option("--full", help="With pretty: shorten no value.")]
+Json = Annotated[bool, typer.Option("--json", help="The same as --format jsonl; with --stat, one object.")]
+Full = Annotated[bool, typer.Option("--full", help="With pretty: don't shorten values.")]
 Stat = Annotated[
     bool,
-    typer.Option("--stat", help="Count only: changes by table, the largest transactions, the time span."),
+    typer.Option("--stat", help="Only count: changes by table, largest transactions, time span."),
 ]
 Partial = Annotated[
-    bool, typer.Option("--partial", help="Of directories, what isn't finished but durable, too.")
+    bool, typer.Option("--partial", help="Include the durable part of the unfinished segment.")
 ]
 Follow = Annotated[
-    bool, typer.Option("--follow", help="Of a directory, all that is durable, then what becomes so.")
+    bool, typer.Option("--follow", help="Keep printing changes of a directory as they become durable.")
 ]
 Limit = Annotated[
     int | None, typer.Option(parser=whole_number, metavar="N", help="Only the first N changes.")
@@ -94,7 +94,7 @@ Tail = Annotated[int | None, typer.Option(parser=whole_number, metavar="N", help
 Tables = Annotated[
     list[str] | None,
     typer.Option(
-        "--table", metavar="PATTERN", rich_help_panel=_WHICH, help="Only tables like this, as in 'public.*'."
+        "--table", metavar="PATTERN", rich_help_panel=_WHICH, help="Only matching tables, such as 'public.*'."
     ),
 ]
 Operations = Annotated[
@@ -104,31 +104,36 @@ Operations = Annotated[
         parser=operation,
         metavar="OP",
         rich_help_panel=_WHICH,
-        help="Only I (insert), U (update), D (delete), T (truncate), M (message) or R (row of a snapshot).",
+        help="Only I (insert), U (update), D (delete), T (truncate), M (message) or R (snapshot row).",
     ),
 ]
 Key = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="NAME=VALUE", rich_help_panel=_WHICH, help="Only rows with this value, before or after."
+        metavar="NAME=VALUE",
+        rich_help_panel=_WHICH,
+        help="Only rows with this value before or after the change.",
     ),
 ]
 Columns = Annotated[
     list[str] | None,
     typer.Option(
-        "--column", metavar="NAME", rich_help_panel=_WHICH, help="Only changes that may have changed it."
+        "--column",
+        metavar="NAME",
+        rich_help_panel=_WHICH,
+        help="Only changes that may have changed this column.",
     ),
 ]
 Since = Annotated[
     Lsn | None,
     typer.Option(
-        parser=moment, metavar="WHEN", rich_help_panel=_WHICH, help="Commits from this LSN or time on."
+        parser=moment, metavar="WHEN", rich_help_panel=_WHICH, help="Only commits from this LSN or time on."
     ),
 ]
 Until = Annotated[
     Lsn | None,
     typer.Option(
-        parser=moment, metavar="WHEN", rich_help_panel=_WHICH, help="Commits up to this LSN or time."
+        parser=moment, metavar="WHEN", rich_help_panel=_WHICH, help="Only commits up to this LSN or time."
     ),
 ]
 At = Annotated[
@@ -189,13 +194,13 @@ def show(  # noqa: PLR0913 - a command's options
 ) -> None:
     """Print what pgcdc wrote, in the order in which it happened.
 
-    PATH is a directory of `pgcdc stream -D`, a single file (compressed or not), or what pg_recvlogical
-    captured of pgoutput. Changes look the same whatever the format, but for what it doesn't tell. Of a
-    directory, finished segments are shown, with all tables merged. Of a directory of JSON lines or Arrow
-    files, --format debezium makes Debezium's events.
+    PATH is a directory written by `pgcdc stream -D`, a single file (compressed or not), or pgoutput captured
+    by pg_recvlogical. Changes look the same whatever format they are stored in. For a directory, the finished
+    segments are shown, with all tables merged; --format debezium turns JSON lines and Arrow files into
+    Debezium's events.
 
-    WHEN is an LSN, a time in ISO form (UTC unless it says otherwise) or how long ago, such as 2h. On a
-    terminal PAGER shows it.
+    WHEN is an LSN, an ISO 8601 time (UTC unless it has an offset) or a time span ago, such as 2h. On a
+    terminal, the output goes through PAGER.
     """
     from pgcdc_cli.reader.change_filter import ChangeFilter
 

@@ -1,4 +1,4 @@
-"""`pgcdc slot`: create, look into, change and drop replication slots."""
+"""`pgcdc slot`: create, inspect, change and drop replication slots."""
 
 import json as json_text
 import shutil
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from pgcdc_cli.lsn import Lsn
 
 app = new_app(
-    summary="Create, look into, change and drop replication slots.",
+    summary="Create, inspect, change and drop replication slots.",
     epilog=examples("pgcdc slot create shop_slot -d shop", "pgcdc slot list -d shop"),
 )
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The slot's name.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the slot.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -37,20 +37,20 @@ def create(  # noqa: PLR0913 - a command's options
     conninfo: str,
     plugin: Annotated[str, typer.Option(metavar="NAME", help="Logical decoding plugin.")] = "pgoutput",
     two_phase: Annotated[
-        bool, typer.Option("--two-phase", help="Let it send prepared transactions at their PREPARE.")
+        bool, typer.Option("--two-phase", help="Send prepared transactions at PREPARE.")
     ] = False,
     failover: Annotated[
-        bool, typer.Option("--failover", help="Keep the slot on standbys, too (PostgreSQL 17).")
+        bool, typer.Option("--failover", help="Synchronize the slot to standbys (PostgreSQL 17).")
     ] = False,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="An existing slot of the same plugin will do.")
+        bool, typer.Option("--if-not-exists", help="Accept an existing slot of the same plugin.")
     ] = False,
     json: Json = False,
 ) -> None:
     """Create a logical replication slot.
 
     Prints its name and its consistent point: every transaction that commits after it will be streamed. Create
-    the publication first: the slot looks for it at each point of the log that it reads.
+    the publication first: it must exist at every point of the WAL that the slot reads.
     """
     from pgcdc_cli.replication.connection import ReplicationConnection
 
@@ -89,10 +89,10 @@ def drop(
     name: Name,
     *,
     conninfo: str,
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="No slot, no error.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until nobody reads it.")] = False,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Succeed if there is no such slot.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the slot is no longer in use.")] = False,
 ) -> None:
-    """Drop a replication slot, and with it the log that it holds back."""
+    """Drop a replication slot, and release the WAL that it retains."""
     from pgcdc_cli.replication.connection import ReplicationConnection
 
     in_the_way = {
@@ -116,18 +116,18 @@ def peek(
     conninfo: str,
     publication: Annotated[
         list[str] | None,
-        typer.Option("--publication", metavar="NAME", help="Publication to read; by default all there are."),
+        typer.Option("--publication", metavar="NAME", help="Publication to read. Default: all of them."),
     ] = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Transactions to print.")] = 100,
     file_format: Annotated[
-        Literal["pretty", "jsonl", "raw"], typer.Option("--format", help="Format of the output.")
+        Literal["pretty", "jsonl", "raw"], typer.Option("--format", help="Output format.")
     ] = "pretty",
 ) -> None:
-    """Print a slot's next changes, and take nothing.
+    """Print a slot's next changes without consuming them.
 
-    The next reader gets them all the same. It reads a temporary copy of the slot, and ends with what the
-    server has now. pgoutput's changes are decoded, and bytes that are no text escaped; what other plugins
-    write is printed as it is.
+    Reads a temporary copy of the slot up to the current end of the WAL; the slot's next reader still gets all
+    of it. Changes of pgoutput are decoded, and invalid text is escaped; the output of other plugins is
+    printed as it is.
     """
     from pgcdc_cli.catalog import Catalog
     from pgcdc_cli.cli.stream import stream
@@ -177,15 +177,15 @@ def advance(
         typer.Option(
             metavar="LSN|now",
             callback=units.checked(_position),
-            help="Where to; now: to the end of the server's WAL.",
+            help="New position; now: the current end of the WAL.",
         ),
     ],
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask for confirmation.")] = False,
 ) -> None:
-    """Move a slot forward, past changes that nobody will get any more.
+    """Move a slot forward, and skip the changes in between for good.
 
-    Prints its name and where it is now. A directory that was streamed from it meets a gap. A position that
-    the server's WAL hasn't come to is refused.
+    Prints its name and new position. A directory that was streamed from this slot will find a gap. A position
+    beyond the end of the WAL is refused.
     """
     from pgcdc_cli.catalog import Catalog
 
@@ -227,14 +227,14 @@ def _ask(question: str) -> None:
 @app.command("copy", cls=Command, epilog=examples("pgcdc slot copy shop_slot second_slot -d shop"))
 @connecting
 def copy(
-    old: Annotated[str, typer.Argument(metavar="OLD", help="The slot that there is.")],
-    new: Annotated[str, typer.Argument(metavar="NEW", help="The slot to make.")],
+    old: Annotated[str, typer.Argument(metavar="OLD", help="The existing slot.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The slot to create.")],
     *,
     conninfo: str,
 ) -> None:
-    """Make a second slot from where one is, for another reader.
+    """Create a second slot at the position of an existing one.
 
-    Prints its name and position. The server copies neither two-phase nor failover.
+    Prints its name and position. The server does not copy two-phase and failover.
     """
     from pgcdc_cli.catalog import Catalog
 
@@ -254,14 +254,16 @@ def alter(
     conninfo: str,
     failover: Annotated[
         bool | None,
-        typer.Option("--failover/--no-failover", help="Keep it on standbys, too, or not (PostgreSQL 17)."),
+        typer.Option("--failover/--no-failover", help="Synchronize the slot to standbys (PostgreSQL 17)."),
     ] = None,
     two_phase: Annotated[
         bool | None,
-        typer.Option("--two-phase/--no-two-phase", help="Send transactions at PREPARE (PostgreSQL 18)."),
+        typer.Option(
+            "--two-phase/--no-two-phase", help="Send prepared transactions at PREPARE (PostgreSQL 18)."
+        ),
     ] = None,
 ) -> None:
-    """Change what a slot was created with, while nobody reads it."""
+    """Change the options of a slot that is not in use."""
     from pgcdc_cli.replication.connection import ReplicationConnection
 
     if failover is None and two_phase is None:
@@ -289,8 +291,8 @@ def alter(
 def list_slots(*, conninfo: str, json: Json = False, watch: Watch = False, interval: Interval = "2s") -> None:
     """List the server's replication slots, of all databases.
 
-    RETAINED is the WAL that a slot holds back on the server's disk; LAG is what of it isn't confirmed. A
-    narrow terminal is spared some columns. --json prints one object a line, sizes in bytes.
+    RETAINED is the WAL that a slot keeps on the server's disk; LAG is the part that is not yet confirmed.
+    Some columns are left out on a narrow terminal. --json prints one object per line, with sizes in bytes.
     """
     from pgcdc_cli.catalog import Catalog
 

@@ -36,18 +36,20 @@ Table = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PATTERN",
-        help="Only tables like this: schema.table, * and ? as in psql; of all, without --publication.",
+        help="Only matching tables, schema.table with * and ? as in psql. Default: all published ones.",
         rich_help_panel=ROWS,
     ),
 ]
 Where = Annotated[
     str | None,
-    typer.Option(metavar="CONDITION", help="Only rows for which this SQL is true.", rich_help_panel=ROWS),
+    typer.Option(
+        metavar="CONDITION", help="Only rows for which this SQL condition is true.", rich_help_panel=ROWS
+    ),
 ]
 Columns = Annotated[
     str | None,
     typer.Option(
-        metavar="LIST", help="Only these columns, parted by commas; keys stay.", rich_help_panel=ROWS
+        metavar="LIST", help="Only these columns, separated by commas; keys are kept.", rich_help_panel=ROWS
     ),
 ]
 Sample = Annotated[
@@ -55,11 +57,11 @@ Sample = Annotated[
     typer.Option(
         metavar="PERCENT",
         callback=units.checked(units.percent),
-        help="About so many of the rows, chosen at random.",
+        help="A random sample of about this many of the rows.",
         rich_help_panel=ROWS,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="At the end, print position and rows as JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="At the end, print the position and row counts as JSON.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -102,12 +104,12 @@ def snapshot(  # noqa: PLR0913 - a command's options
     progress: stream_options.Progress = None,
     json: Json = False,
 ) -> None:
-    """Write the rows that tables have now, all as of one moment.
+    """Write the current rows of tables, all as of one moment.
 
-    Needs no slot and no right but SELECT, and reads from a standby, too. Of a publication it has the columns,
-    row filters and partitions as a stream does. A directory can be read by `pgcdc show` and `pgcdc
-    spark-submit`. A run that ends early leaves no rows in a file or directory; the next one begins anew.
-    To go on with the changes behind the rows: pgcdc stream --snapshot initial.
+    Needs no slot and no privilege but SELECT, and works on a standby. A publication's column lists, row
+    filters and partition roots apply as in a stream. `pgcdc show` and `pgcdc spark-submit` read the
+    directory. A run that ends early leaves no rows behind, and the next one starts over. To stream the
+    changes that follow, use `pgcdc stream --snapshot initial` instead.
     """
     debezium = file_format == "debezium"
     stream_options.check_connector(file_format, connector_config, connector_property, record)

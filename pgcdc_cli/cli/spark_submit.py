@@ -70,36 +70,43 @@ def spark_submit(  # noqa: PLR0913 - a command's options
     master: Annotated[str, typer.Option(metavar="URL", help="Where Spark runs.")] = "local[*]",
     table_format: Annotated[
         Literal["delta", "iceberg"],
-        typer.Option("--format", help="The tables' format.", rich_help_panel=TABLES),
+        typer.Option("--format", help="Format of the tables.", rich_help_panel=TABLES),
     ] = "delta",
     catalog: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Name the tables in this catalog of Spark's.", rich_help_panel=TABLES
+            metavar="NAME", help="Register the tables in this Spark catalog.", rich_help_panel=TABLES
         ),
     ] = None,
     mode: Annotated[
         Literal["merge", "changelog", "both"],
-        typer.Option(help="Tables as they are, every change to them, or both.", rich_help_panel=TABLES),
+        typer.Option(help="Current rows, a log of all changes, or both.", rich_help_panel=TABLES),
     ] = "merge",
     tables: Annotated[
         list[str] | None,
         typer.Option(
-            "--table", metavar="PATTERN", help="Only these (schema.table, * and ?).", rich_help_panel=TABLES
+            "--table",
+            metavar="PATTERN",
+            help="Only matching tables: schema.table, with * and ?.",
+            rich_help_panel=TABLES,
         ),
     ] = None,
     metadata: Annotated[
         bool,
-        typer.Option("--metadata", help="Add _pgcdc_lsn and _pgcdc_commit_ts.", rich_help_panel=TABLES),
+        typer.Option(
+            "--metadata", help="Add columns _pgcdc_lsn and _pgcdc_commit_ts.", rich_help_panel=TABLES
+        ),
     ] = False,
     soft_delete: Annotated[
         bool,
-        typer.Option("--soft-delete", help="Keep deleted rows, with _pgcdc_deleted.", rich_help_panel=TABLES),
+        typer.Option(
+            "--soft-delete", help="Keep deleted rows, marked in _pgcdc_deleted.", rich_help_panel=TABLES
+        ),
     ] = False,
     infinity: Annotated[
         Literal["null", "string"],
         typer.Option(
-            help="Infinite dates are NULL; or all dates and timestamps text.", rich_help_panel=TABLES
+            help="Store infinite dates as NULL, or all dates and timestamps as text.", rich_help_panel=TABLES
         ),
     ] = "null",
     decimal: Annotated[
@@ -107,37 +114,39 @@ def spark_submit(  # noqa: PLR0913 - a command's options
         typer.Option(
             metavar="P,S",
             callback=checked(digits),
-            help="Type of numeric without precision, as in 38,18; else text.",
+            help="Type of numeric without precision, such as 38,18. Default: text.",
             rich_help_panel=TABLES,
         ),
     ] = None,
     variant: Annotated[
-        bool, typer.Option("--variant", help="json and jsonb become VARIANT.", rich_help_panel=TABLES)
+        bool, typer.Option("--variant", help="Store json and jsonb as VARIANT.", rich_help_panel=TABLES)
     ] = False,
     missing_toast: Annotated[
         Literal["error", "null"],
-        typer.Option(help="Unchanged TOAST values that nothing before them has.", rich_help_panel=TABLES),
+        typer.Option(
+            help="Unchanged TOAST values that can't be found: stop, or store NULL.", rich_help_panel=TABLES
+        ),
     ] = "error",
     readers: Annotated[
         Literal["any", "modern"] | None,
         typer.Option(
-            help="Who reads the Delta tables: any reader, or such as know deletion vectors. Converts those"
-            " that are there; without it new ones are for any.",
+            help="Make Delta tables readable by any reader, or only by those that support deletion vectors."
+            " Converts existing tables. Default: any for new ones.",
             rich_help_panel=TABLES,
         ),
     ] = None,
     recreated: Annotated[
         Literal["replace", "stop"],
         typer.Option(
-            help="A name that is another table's now, dropped and created anew or renamed: its rows replace"
-            " the others, or the table stays as it is.",
+            help="When a name now belongs to another table (recreated or renamed): replace the rows, or leave"
+            " them.",
             rich_help_panel=TABLES,
         ),
     ] = "replace",
     compact: Annotated[
         bool,
         typer.Option(
-            "--compact", help="Then write the small files of each table together.", rich_help_panel=WORK
+            "--compact", help="Afterwards, merge the small files of each table.", rich_help_panel=WORK
         ),
     ] = False,
     retain: Annotated[
@@ -145,7 +154,7 @@ def spark_submit(  # noqa: PLR0913 - a command's options
         typer.Option(
             metavar="TIME",
             callback=checked(duration),
-            help="Then remove what only older versions of them need, as in 7d.",
+            help="Afterwards, remove files of versions older than this, such as 7d.",
             rich_help_panel=WORK,
         ),
     ] = None,
@@ -154,37 +163,39 @@ def spark_submit(  # noqa: PLR0913 - a command's options
         typer.Option(
             metavar="LSN",
             callback=checked(lsn),
-            help="Only segments that end there or before.",
+            help="Only segments that end at or before this LSN.",
             rich_help_panel=WORK,
         ),
     ] = None,
     if_new: Annotated[
         bool,
-        typer.Option("--if-new", help="End at once, without Spark, if nothing is new.", rich_help_panel=WORK),
+        typer.Option(
+            "--if-new", help="Exit at once, without Spark, if there is nothing new.", rich_help_panel=WORK
+        ),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done; write nothing.", rich_help_panel=WORK)
+        bool, typer.Option("--dry-run", help="Print what would be done; write nothing.", rich_help_panel=WORK)
     ] = False,
     follow: Annotated[
         str | None,
         typer.Option(
             metavar="[INTERVAL]",
             callback=checked(positive_duration),
-            help="Stay, and merge whenever segments are finished; looks for them every second, or so often.",
+            help="Keep running, and merge segments as they are finished. Default interval: 1s.",
             rich_help_panel=WORK,
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
     extra: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- ARGS]", help="Behind --: anything that spark-submit takes."),
+        typer.Argument(metavar="[-- ARGS]", help="After --: any arguments of spark-submit."),
     ] = None,
 ) -> None:
     """Merge a directory into Delta or Iceberg tables.
 
     Every finished segment is merged exactly once, however often the command is run and wherever it was
-    interrupted. A table without a key gets a changelog. What Spark says is in DIR/_pgcdc.log; --verbose shows
-    it, too.
+    interrupted. A table without a key gets a changelog instead. Spark's own output goes to _pgcdc.log in the
+    warehouse, and with --verbose also to standard error.
     """
     from pgcdc_cli.spark.launch import SparkOptions, submit
     from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions

@@ -44,21 +44,24 @@ def register(app: typer.Typer) -> None:
 
 @connecting
 def status(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of `pgcdc stream -D`.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Directory that `pgcdc stream -D` writes.")
+    ],
     *,
     conninfo: str,
     warehouse: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Directory of `pgcdc spark-submit --warehouse`.")
+        str | None, typer.Option(metavar="DIR", help="The --warehouse of `pgcdc spark-submit`.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     watch: Watch = False,
     interval: Interval = "2s",
 ) -> None:
-    """Show how far a directory is: stream, files, slot, merge.
+    """Show a directory's progress: stream, files, slot, merge.
 
-    The slot is looked up where a server is given, by options or PG* variables: "retained" is the WAL that it
-    holds back, "lag" what of that isn't confirmed. Tables read at their VERSION are as of one moment: SELECT
-    ... VERSION AS OF; --json has the queries. A slot that is missing or beyond the checkpoint is an error.
+    Looks up the slot if a server is given, by options or PG* variables: "retained" is the WAL that the slot
+    keeps, "lag" the part that is not yet confirmed. To read all tables as of one moment, use SELECT ...
+    VERSION AS OF their VERSION; --json has the queries. A slot that is missing or past the checkpoint is an
+    error.
     """
     if watch:
         history = History()

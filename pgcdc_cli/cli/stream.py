@@ -117,10 +117,10 @@ def stream(  # noqa: PLR0913 - a command's options
 ) -> None:
     """Stream a slot into files, each transaction exactly once.
 
-    Into standard output, one file (-f) or a directory of rotating files (-D). With a file or a directory, a
-    checkpoint lets the next run go on where this one ended, however it ended. On a terminal, without -f and
-    -D, it shows what would come and takes nothing; -f - takes it. INT and TERM end it cleanly; HUP reopens
-    the file, or finishes the segment.
+    Writes to standard output, one file (-f) or a directory of rotating files (-D). A file or directory has a
+    checkpoint: the next run continues where this one ended, however it ended. On a terminal, without -f or
+    -D, it shows the next changes without consuming them; -f - consumes them. INT and TERM end it cleanly; HUP
+    reopens the file, or finishes the segment.
     """
     stream_options.check_connector(file_format, connector_config, connector_property, record)
     debezium = file_format == "debezium"

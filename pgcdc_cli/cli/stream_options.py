@@ -1,4 +1,4 @@
-"""The options of `pgcdc stream` as they stand in its help, and which of them go together."""
+"""The options of `pgcdc stream`, in the order of its help, and which of them go together."""
 
 import os
 from collections.abc import Mapping
@@ -29,15 +29,15 @@ END, SERVER = "Where it ends", "What the server sends"
 
 Slot = Annotated[str | None, typer.Option("-S", "--slot", metavar="NAME", help="Replication slot to read.")]
 Publication = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Publication to read.")]
-CreateSlot = Annotated[bool, typer.Option("--create-slot", help="First create the slot.")]
+CreateSlot = Annotated[bool, typer.Option("--create-slot", help="Create the slot first.")]
 IfNotExists = Annotated[
-    bool, typer.Option("--if-not-exists", help="With --create-slot: an existing one will do.")
+    bool, typer.Option("--if-not-exists", help="With --create-slot: use the slot if it exists.")
 ]
 Peek = Annotated[
     bool,
     typer.Option(
         "--peek",
-        help="Take nothing: read a temporary copy of the slot. So it is on a terminal without -f and -D.",
+        help="Consume nothing: read a temporary copy of the slot. Default on a terminal without -f or -D.",
     ),
 ]
 Startpos = Annotated[
@@ -47,12 +47,10 @@ Startpos = Annotated[
         "--startpos",
         metavar="LSN",
         callback=units.checked(units.lsn),
-        help="Begin here, if the slot is not yet beyond.",
+        help="Start here, unless the slot is already past it.",
     ),
 ]
-NoLoop = Annotated[
-    bool, typer.Option("-n", "--no-loop", help="Don't connect again when the connection is lost.")
-]
+NoLoop = Annotated[bool, typer.Option("-n", "--no-loop", help="Don't reconnect when the connection is lost.")]
 StatusInterval = Annotated[
     str,
     typer.Option(
@@ -60,34 +58,34 @@ StatusInterval = Annotated[
         "--status-interval",
         metavar="TIME",
         callback=units.checked(units.duration),
-        help="Time between status updates; 0: none but what the server needs.",
+        help="Time between status updates; 0: only those the server needs.",
     ),
 ]
 Snapshot = Annotated[
     Literal["never", "initial", "only"] | None,
     typer.Option(
-        help="Where the stream is new, make the slot, and write the tables' rows first; only: then end."
+        help="For a new stream: create the slot and write the existing rows first. only: then exit."
     ),
 ]
 Resnapshot = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PATTERN",
-        help="Read published tables like this once more, while streaming: schema.table, * and ?.",
+        help="Read matching published tables again while streaming: schema.table, with * and ?.",
     ),
 ]
 AcceptGap = Annotated[
-    bool, typer.Option("--accept-gap", help="Start over, as a new stream, where changes were lost.")
+    bool, typer.Option("--accept-gap", help="Start over as a new stream if changes were lost.")
 ]
 AcceptPublications = Annotated[
-    bool, typer.Option("--accept-publications", help="Go on with another set of publications.")
+    bool, typer.Option("--accept-publications", help="Continue with a different set of publications.")
 ]
 SnapshotWorkers = Annotated[
     str | None,
     typer.Option(
         metavar="N",
         callback=units.checked(units.whole_number),
-        help="Connections that read a snapshot. Default: the processors, at most 4.",
+        help="Connections that read the snapshot. Default: number of CPUs, at most 4.",
     ),
 ]
 NoCatalog = Annotated[
@@ -96,7 +94,7 @@ NoCatalog = Annotated[
 ]
 Progress = Annotated[
     bool | None,
-    typer.Option("--progress/--no-progress", help="Show rows/s, lag and LSN. Default: on a terminal."),
+    typer.Option("--progress/--no-progress", help="Show rows/s, lag and LSN. Default: only on a terminal."),
 ]
 File = Annotated[
     str | None,
@@ -110,7 +108,7 @@ Directory = Annotated[
         "-D",
         "--directory",
         metavar="DIR",
-        help="Rotating files, with a checkpoint.",
+        help="Directory of rotating files, with a checkpoint.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -121,13 +119,15 @@ FileFormat = Annotated[
 Layout = Annotated[
     LayoutName, typer.Option(help="With -D: a folder per table, or all in one file.", rich_help_panel=OUTPUT)
 ]
-Compression = Annotated[CompressionName, typer.Option(help="What compresses files.", rich_help_panel=OUTPUT)]
+Compression = Annotated[
+    CompressionName, typer.Option(help="Compression of the files.", rich_help_panel=OUTPUT)
+]
 RotateSize = Annotated[
     str,
     typer.Option(
         metavar="SIZE",
         callback=units.checked(units.size),
-        help="Finish a segment with the first transaction behind this size.",
+        help="Finish a segment at the first commit past this size.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -136,7 +136,7 @@ RotateInterval = Annotated[
     typer.Option(
         metavar="TIME",
         callback=units.checked(units.duration),
-        help="Finish a segment at this age; 0 for never.",
+        help="Finish a segment at this age; 0: never.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -144,7 +144,7 @@ OnSegment = Annotated[
     str | None,
     typer.Option(
         metavar="COMMAND",
-        help="Run for each finished segment, its manifest line on standard input.",
+        help="Run this for each finished segment, with its manifest line on standard input.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -164,7 +164,7 @@ FileMode = Annotated[
     typer.Option(
         metavar="MODE",
         callback=units.checked(units.file_mode),
-        help="Mode of new files, octal. Who may read these may enter new folders.",
+        help="Octal mode of new files. Whoever may read them may enter new folders.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -173,16 +173,18 @@ MetricsPort = Annotated[
     typer.Option(
         metavar="[HOST:]PORT",
         callback=units.checked(address),
-        help="Answer Prometheus there; without HOST, on loopback.",
+        help="Serve Prometheus metrics here; without HOST, on loopback.",
     ),
 ]
 MetricsFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write metrics there, for node-exporter.")
+    Path | None, typer.Option(metavar="FILE", help="Write metrics here, for node-exporter.")
 ]
 Transactions = Annotated[
     bool,
     typer.Option(
-        "--transactions", help="Write begin and commit, too; one file only.", rich_help_panel=OUTPUT
+        "--transactions",
+        help="Also write begin and commit; not with a folder per table.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 Numeric = Annotated[NumericName, typer.Option(help="How jsonl writes numeric.", rich_help_panel=OUTPUT)]
@@ -190,32 +192,32 @@ Table = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PATTERN",
-        help="Only tables like this: schema.table, * and ? as in psql.",
+        help="Only matching tables: schema.table, with * and ? as in psql.",
         rich_help_panel=OUTPUT,
     ),
 ]
 ExcludeTable = Annotated[
     list[str] | None,
-    typer.Option(metavar="PATTERN", help="No tables like this.", rich_help_panel=OUTPUT),
+    typer.Option(metavar="PATTERN", help="Leave out matching tables.", rich_help_panel=OUTPUT),
 ]
 ExcludeColumn = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PATTERN",
-        help="No columns like this, schema.table.column; keys stay.",
+        help="Leave out matching columns, schema.table.column; keys are kept.",
         rich_help_panel=OUTPUT,
     ),
 ]
 InvalidText = Annotated[
     InvalidTextName | None,
     typer.Option(
-        help="Text that isn't valid: U+FFFD, or its bytes in hexadecimal. Default: stop; debezium: replace.",
+        help="Invalid text: stop, write U+FFFD, or its bytes in hex. Default: stop; debezium: replace.",
         rich_help_panel=OUTPUT,
     ),
 ]
 ConnectorConfig = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="A Debezium connector's configuration.", rich_help_panel=DEBEZIUM),
+    typer.Option(metavar="FILE", help="Configuration of a Debezium connector.", rich_help_panel=DEBEZIUM),
 ]
 ConnectorProperty = Annotated[
     list[str] | None,
@@ -223,7 +225,7 @@ ConnectorProperty = Annotated[
         "-c",
         "--connector-property",
         metavar="NAME=VALUE",
-        help="One property of it.",
+        help="One property of that configuration.",
         rich_help_panel=DEBEZIUM,
     ),
 ]
@@ -233,7 +235,7 @@ Record = Annotated[
 ]
 Wal2jsonOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="An option of that plugin.", rich_help_panel=WAL2JSON),
+    typer.Option(metavar="NAME=VALUE", help="An option of the wal2json plugin.", rich_help_panel=WAL2JSON),
 ]
 Endpos = Annotated[
     str | None,
@@ -242,7 +244,7 @@ Endpos = Annotated[
         "--endpos",
         metavar="LSN|now",
         callback=units.checked(units.end_position),
-        help="Exit once all up to here is written.",
+        help="Exit once everything up to here is written.",
         rich_help_panel=END,
     ),
 ]
@@ -269,25 +271,29 @@ IdleTimeout = Annotated[
     typer.Option(
         metavar="TIME",
         callback=units.checked(units.positive_duration),
-        help="Exit when nothing came for this long.",
+        help="Exit when nothing has arrived for this long.",
         rich_help_panel=END,
     ),
 ]
 ProtoVersion = Annotated[
     int | None,
     typer.Option(
-        min=1, max=4, metavar="N", help="pgoutput's protocol. Default: the newest.", rich_help_panel=SERVER
+        min=1,
+        max=4,
+        metavar="N",
+        help="pgoutput's protocol. Default: the server's newest.",
+        rich_help_panel=SERVER,
     ),
 ]
 Streaming = Annotated[
     Literal["off", "on", "parallel"] | None,
     typer.Option(
-        help="Large transactions before they commit. Default: the server's best.", rich_help_panel=SERVER
+        help="Send large transactions before they commit. Default: the server's best.", rich_help_panel=SERVER
     ),
 ]
 TwoPhase = Annotated[
     bool,
-    typer.Option("-t", "--two-phase", help="Prepared transactions at PREPARE.", rich_help_panel=SERVER),
+    typer.Option("-t", "--two-phase", help="Send prepared transactions at PREPARE.", rich_help_panel=SERVER),
 ]
 TwoPhaseAt = Annotated[
     Literal["commit", "prepare"],
@@ -296,10 +302,11 @@ TwoPhaseAt = Annotated[
     ),
 ]
 Binary = Annotated[
-    bool, typer.Option("--binary", help="Values in binary on the wire; same output.", rich_help_panel=SERVER)
+    bool,
+    typer.Option("--binary", help="Send values in binary; the output is the same.", rich_help_panel=SERVER),
 ]
 Messages = Annotated[
-    bool, typer.Option("--messages", help="Logical decoding messages, too.", rich_help_panel=SERVER)
+    bool, typer.Option("--messages", help="Also send logical decoding messages.", rich_help_panel=SERVER)
 ]
 Origin = Annotated[
     Literal["any", "none"] | None,
@@ -310,14 +317,14 @@ SpoolLimit = Annotated[
     typer.Option(
         metavar="SIZE",
         callback=units.checked(units.size),
-        help="Stop where uncommitted transactions take more.",
+        help="Stop if uncommitted transactions take more disk than this.",
         rich_help_panel=SERVER,
     ),
 ]
 PluginOption = Annotated[
     list[str] | None,
     typer.Option(
-        "-o", "--option", metavar="NAME=VALUE", help="For the server's plugin.", rich_help_panel=SERVER
+        "-o", "--option", metavar="NAME=VALUE", help="Option for the output plugin.", rich_help_panel=SERVER
     ),
 ]
 

@@ -20,15 +20,13 @@ _BARS = "▁▂▃▄▅▆▇█"
 _REMEMBERED = 60
 """Views whose numbers are kept, for rates and sparklines."""
 
-Watch = Annotated[
-    bool, typer.Option("--watch", help="Draw it again and again, with rates, until it is stopped.")
-]
+Watch = Annotated[bool, typer.Option("--watch", help="Redraw until interrupted, with rates.")]
 Interval = Annotated[
     str,
     typer.Option(
         metavar="TIME",
         callback=units.checked(units.positive_duration),
-        help="With --watch: time between two.",
+        help="With --watch: time between redraws.",
     ),
 ]
 
