@@ -2,7 +2,7 @@
 
     python tests/benchmarks/performance_page.py FILE... > docs/performance.md
 
-They are stream.py, latency.py, growth.py and walsenders.py. Runs beside the same peer that are named one
+They are stream.py, latency.py, growth.py and walsenders.py. Runs compared with the same peer that are named one
 behind the other share a section, and so do those of growth.
 """
 
@@ -16,33 +16,33 @@ from stream_workloads import WORKLOADS
 
 TEMPLATE = Path(__file__).with_suffix(".md")
 AGAINST = {
-    "pgoutput": "Beside pg_recvlogical",
-    "null": "Beside pg_recvlogical that throws away what it gets: the server alone",
-    "wal2json": "Beside wal2json on the server",
+    "pgoutput": "Compared with pg_recvlogical",
+    "null": "Compared with pg_recvlogical discarding its output: the server alone",
+    "wal2json": "Compared with wal2json on the server",
 }
 LATENCY = """From runs of
 
     python tests/benchmarks/latency.py --json FILE
 
-pgbench keeps up a rate of transactions, and one reader at a time follows the log into a file. The delay is
-from a row's last statement to its line in the file; processor time is the reader's, as a part of one core.
+pgbench sustains a rate of transactions while one reader at a time follows the WAL into a file. The delay is
+from a row's last statement to its line in the file. Processor time is the reader's, as a share of one core.
 """
 GROWTH = """Time and processor time are ratios as above, from runs of
 
     python tests/benchmarks/growth.py --json FILE
 
-Along tables and along columns the number of values stays the same. What is the same for few rows as for many
-is the start, which a ratio of few rows shows.
+As tables or columns grow in number, the number of values stays the same. The start costs the same for few rows
+as for many, so it dominates the ratios for few rows.
 """
 WALSENDERS = """From runs of
 
     python tests/benchmarks/walsenders.py --json FILE
 
-Each process has a slot, a directory and a part of the tables: publications of its own. Each walsender reads
-and decodes all of the log, and leaves out what its publications don't have; that is a processor for each of
-them on the server, beside one for each pgcdc. So it pays where the one walsender is what others wait for and
-processors are idle, and not where there are fewer processors than processes. [In one
-warehouse](spark.md#several-directories) they come together again.
+Each process has its own slot, its own directory, and publications with a part of the tables. Each walsender
+reads and decodes the whole WAL, and leaves out what its publications don't have. That takes a processor for
+each walsender on the server, and one for each pgcdc. So it pays if the single walsender is the bottleneck and
+processors are idle, but not if there are fewer processors than processes. [One
+warehouse](spark.md#several-directories) brings the tables together again.
 """
 Result = dict[str, object]
 
@@ -74,7 +74,7 @@ def versions(facts: dict) -> str:
     told = f"PostgreSQL {facts['postgresql']}, Python {facts['python']}, {facts['cores']} cores"
     # A benchmark that ended just before this one leaves a load, too.
     busy = facts["load"] > 2 * facts["cores"]
-    return f"{told}, beside much other work (a load of {facts['load']:.0f})" if busy else told
+    return f"{told}, while other work ran (a load of {facts['load']:.0f})" if busy else told
 
 
 def median_of(number: int, what: str) -> str:
@@ -123,7 +123,7 @@ def walsenders(report: dict) -> Iterator[str]:
     first = results[0]
     read = f"{first['rows']:,} rows of four tables, {first['format']}"
     yield f"{versions(report['machine'])}; {read}; {median_of(first['runs'], 'run')}.\n"
-    yield "| processes | seconds | beside the first line | rows a second |"
+    yield "| processes | seconds | relative to the first line | rows a second |"
     yield "|---|---|---|---|"
     for result in results:
         seconds = result["seconds"]
@@ -157,7 +157,7 @@ def title(report: dict) -> str:
 
 
 def page(reports: list[dict]) -> str:
-    """Write the page, a section for all reports beside the same."""
+    """Write the page, a section for all reports compared with the same."""
     lines = []
     for name, some in groupby(reports, key=title):
         lines.append(f"## {name}\n")
