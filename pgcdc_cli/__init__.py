@@ -1,3 +1,3 @@
-"""PostgreSQL's changes in files: decode a logical replication slot into JSON lines or Arrow, exactly once."""
+"""Stream PostgreSQL's logical replication into files, JSON lines, Arrow or Debezium JSON, exactly once."""
 
 __version__ = "0.1.0"

@@ -4,10 +4,10 @@ import signal
 
 
 def main() -> None:
-    """Be `pgcdc`. INT ends it without a traceback also while Python imports the rest."""
+    """Run `pgcdc`. SIGINT ends it without a traceback even while Python still imports the rest."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from pgcdc_cli.cli import app  # noqa: PLC0415 - it is what takes long
+    from pgcdc_cli.cli import app  # noqa: PLC0415 - the import takes long
 
     app.main()
 

@@ -1,4 +1,4 @@
-"""Signals, those that end a program above all, handled otherwise for a while."""
+"""Replace signal handlers for a while, above all those of the signals that end a program."""
 
 import signal
 import threading
@@ -14,7 +14,7 @@ Handler: TypeAlias = Callable[[int, FrameType | None], None] | signal.Handlers
 
 @contextmanager
 def replaced(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
-    """Put these handlers in the place of those that are there; in the main thread only."""
+    """Install these handlers, and restore the previous ones at the end; main thread only."""
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
@@ -25,7 +25,10 @@ def replaced(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
 
 @contextmanager
 def handling(handler: Handler) -> Iterator[None]:
-    """Handle the ending signals so, but for those that are ignored (nohup) or another thread's business."""
+    """Handle the ending signals with `handler`, except those that are ignored (as under nohup).
+
+    Outside of the main thread, which alone can set handlers, this does nothing.
+    """
     ours = ENDINGS if threading.current_thread() is threading.main_thread() else ()
     heeded = [number for number in ours if signal.getsignal(number) is not signal.SIG_IGN]
     with replaced(dict.fromkeys(heeded, handler)):
@@ -34,9 +37,9 @@ def handling(handler: Handler) -> Iterator[None]:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Let ending signals wait until this is over.
+    """Delay ending signals until the block is left.
 
-    They aren't blocked: a child that is started meanwhile would inherit that.
+    They aren't blocked: a child process started meanwhile would inherit the signal mask.
     """
     came: list[int] = []
     with handling(lambda number, _: came.append(number)):

@@ -1,4 +1,4 @@
-"""Every way to fail: kind of error -> is it worth another try, exit status, and what to do about it.
+"""Every kind of error: its exit status, whether a retry may help, and a hint what to do about it.
 
 The exit statuses are part of the command line's contract (`docs/exit-status.md`).
 """
@@ -20,7 +20,7 @@ _SECRETS = (
 
 
 def mask(text: str) -> str:
-    """Put asterisks in place of the passwords of connection URIs and conninfo strings in a text."""
+    """Replace passwords and secrets in a text's connection URIs and conninfo strings by asterisks."""
     for secret in _SECRETS:
         text = secret.sub(r"\1***\2", text)
     return text
@@ -66,9 +66,9 @@ class ErrorKind(Enum):
 
 
 class PgcdcError(Exception):
-    """A failure that the user is told of in one line: `could not X "name": reason`, and a hint.
+    """A failure that is reported to the user in one line, `could not X "name": reason`, and a hint.
 
-    `hint` replaces the kind's own, where the remedy can name the very statement or option.
+    `hint` replaces the kind's default hint where it can name the exact statement or option that helps.
     """
 
     def __init__(self, kind: ErrorKind, message: str, *, hint: str | None = None) -> None:
@@ -79,10 +79,11 @@ class PgcdcError(Exception):
 
 
 class UndecodableError(PgcdcError):
-    """Bytes from the wire that are no message of the protocol.
+    """Bytes from the server that are not a valid protocol message.
 
-    `data` is the message, or the whole frame where that is malformed. Of kind UNEXPECTED where it may well be
-    one: an error of ours came up over it. With a `remedy` there is nothing to report.
+    `data` is the message, or the whole frame if the frame is malformed. `kind` is UNEXPECTED where the
+    message may well be valid, and pgcdc itself failed on it. `remedy` is a hint for cases that need no bug
+    report.
     """
 
     def __init__(
@@ -94,11 +95,11 @@ class UndecodableError(PgcdcError):
 
 
 def nearest(name: str, existing: Sequence[str], most: int = 3) -> list[str]:
-    """Give the existing names that look most like one that doesn't exist; letters' case doesn't matter."""
+    """Return up to `most` existing names that resemble one that doesn't exist; case is ignored."""
     by_folded = {one.casefold(): one for one in existing}
     return [by_folded[one] for one in get_close_matches(name.casefold(), by_folded, most)]
 
 
 def quoted_list(names: Sequence[str]) -> str:
-    """Print `"a", "b"`."""
+    """Format names as `"a", "b"`."""
     return ", ".join(f'"{name}"' for name in names)

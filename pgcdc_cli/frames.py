@@ -1,8 +1,8 @@
 """CopyData frames of the streaming replication protocol: XLogData, keepalives and standby status updates.
 
-PostgreSQL manual, "Streaming Replication Protocol": `w` XLogData, which is start LSN, end LSN, send time and
-one message of the plugin; `k` primary keepalive; `r` standby status update. Times on the wire, the messages'
-too, are microseconds since 2000-01-01 UTC; here, since 1970-01-01.
+PostgreSQL manual, "Streaming Replication Protocol": `w` XLogData (start LSN, end LSN, send time and one
+message of the plugin), `k` primary keepalive, `r` standby status update. Times in frames and messages are
+microseconds since 2000-01-01 UTC; in pgcdc, since 1970-01-01 UTC.
 """
 
 import struct
@@ -19,11 +19,11 @@ XLOGDATA = ord("w")
 KEEPALIVE = ord("k")
 
 XLOGDATA_HEADER = 25
-"""Bytes before the plugin's message."""
+"""Bytes of an XLogData frame before the plugin's message."""
 
 START_LSN = slice(1, 9)
 MESSAGE_TAG = slice(XLOGDATA_HEADER, XLOGDATA_HEADER + 1)
-"""Where in a frame they are."""
+"""Where in an XLogData frame the start LSN and the message's tag are."""
 
 _KEEPALIVE = struct.Struct(">cqqB")
 _STANDBY_STATUS = struct.Struct(">cqqqqB")
@@ -31,11 +31,11 @@ _STANDBY_STATUS = struct.Struct(">cqqqqB")
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What had arrived: whole XLogData frames (header included) in order, and the last keepalive.
+    """A batch of received frames: whole XLogData frames (header included) in order, and the last keepalive.
 
-    A keepalive ends no batch: a walsender that has caught up sends one after each commit
-    (`WalSndWaitForWal` in walsender.c). Everything before its position is in the frames, in earlier ones, or
-    in a transaction that is still open after them. It asks for a reply if any that came with it did.
+    A keepalive doesn't end a batch: a walsender that has caught up sends one after each commit
+    (`WalSndWaitForWal` in walsender.c). Everything before its position is in these frames, in earlier ones,
+    or in a transaction that is still open after them. It requests a reply if any keepalive of the batch did.
     """
 
     frames: list[bytes]
@@ -44,41 +44,41 @@ class Received:
     """The server sent CopyDone: nothing follows."""
 
     def followed_by(self, later: "Received") -> "Received":
-        """Put together what came one after the other."""
+        """Join two batches that were received one after the other."""
         keepalive = later.keepalive and later.keepalive.after(self.keepalive)
         return Received([*self.frames, *later.frames], keepalive or self.keepalive, later.closed)
 
     @property
     def empty(self) -> bool:
-        """Nothing had arrived."""
+        """Whether nothing was received."""
         return not self.frames and self.keepalive is None and not self.closed
 
 
 @dataclass(frozen=True, slots=True)
 class Keepalive:
-    """A keepalive, but for the time at which it was sent; `wal_end` is where the server's WAL ends."""
+    """A primary keepalive without its send time; `wal_end` is the current end of WAL on the server."""
 
     wal_end: Lsn
     reply_requested: bool
 
     def after(self, earlier: "Keepalive | None") -> "Keepalive":
-        """Give the one that stands for both: the later one's position."""
+        """Merge with an earlier keepalive: this position, and a reply if either requests one."""
         asked = earlier is not None and earlier.reply_requested
         return replace(self, reply_requested=True) if asked else self
 
 
 def xlogdata_start(frame: bytes) -> Lsn:
-    """Read where the log record of an XLogData frame begins."""
+    """Read the start LSN of an XLogData frame: where its WAL record begins."""
     return Lsn.from_bytes(frame[START_LSN], "big")
 
 
 def largest_start(frames: Sequence[bytes]) -> Lsn:
-    """Find the largest start of XLogData frames, at least one."""
+    """Return the largest start LSN of one or more XLogData frames."""
     return Lsn.from_bytes(max([frame[START_LSN] for frame in frames]), "big")
 
 
 def read_keepalive(frame: bytes) -> Keepalive:
-    """Read any frame that is no whole XLogData header; UndecodableError unless it is a keepalive."""
+    """Read a keepalive. Raises UndecodableError for any other frame, such as XLogData that is cut short."""
     if not frame or frame[0] not in (XLOGDATA, KEEPALIVE):
         raise UndecodableError(f"could not read a frame: unknown type {frame[:1]!r}", frame)
     if frame[0] == XLOGDATA:
@@ -96,8 +96,8 @@ def read_keepalive(frame: bytes) -> Keepalive:
 
 
 def standby_status(written: Lsn, flushed: Lsn, send_time: int, *, reply: bool) -> bytes:
-    """Build a standby status update; applied is flushed. `reply` asks the server for a keepalive.
+    """Build a standby status update; `reply` requests a keepalive from the server.
 
-    `send_time` is in microseconds since 1970.
+    The applied position is the flushed one. `send_time` is in microseconds since 1970-01-01 UTC.
     """
     return _STANDBY_STATUS.pack(b"r", written, flushed, flushed, send_time - POSTGRES_EPOCH, reply)

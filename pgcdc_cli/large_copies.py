@@ -1,18 +1,18 @@
-"""Copies of what may be hundreds of megabytes, in pieces, between which other threads run.
+"""Copy what may be hundreds of megabytes in pieces, so that other threads run in between.
 
-Python copies bytes without letting go of its lock. On a busy machine that takes seconds for a large value,
-and a server whose `wal_sender_timeout` is short gives up on a feedback thread that waits for so long.
+Python holds its global interpreter lock (GIL) while it copies bytes. On a busy machine that takes seconds for
+a large value. The feedback thread would wait for so long, and a short `wal_sender_timeout` expire.
 """
 
 from collections.abc import Sequence
 from io import BytesIO
 
 PIECE = 4 << 20
-"""Bytes copied at a time: some milliseconds."""
+"""Bytes copied at a time, which takes some milliseconds."""
 
 
 def joined(parts: Sequence[bytes | memoryview]) -> bytes:
-    """Join bytes."""
+    """Join bytes, as `b"".join` does."""
     if sum(map(len, parts)) <= PIECE:
         return b"".join(parts)
     whole = BytesIO()

@@ -10,13 +10,13 @@ _TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
 
 class Lsn(int):
-    """A byte position in the write-ahead log, printed as PostgreSQL prints `pg_lsn`: `0/1A2B3C8`."""
+    """A byte position in the write-ahead log (WAL), printed as PostgreSQL prints `pg_lsn`: `0/1A2B3C8`."""
 
     __slots__ = ()
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `XXXXXXXX/XXXXXXXX`; anything else (`0x1/0`, spaces, nine digits) raises ValueError."""
+        """Parse `XXXXXXXX/XXXXXXXX`. Raises ValueError for anything else (`0x1/0`, spaces, nine digits)."""
         match = _TEXT.fullmatch(text)
         if match is None:
             raise ValueError(f'invalid LSN "{text}"')
@@ -30,5 +30,5 @@ class Lsn(int):
         return f"Lsn('{self}')"
 
     def hex16(self) -> str:
-        """Sixteen digits, so that file names sort as positions do."""
+        """Format as 16 hexadecimal digits, so that file names sort as positions do."""
         return f"{int(self):016X}"

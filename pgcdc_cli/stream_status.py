@@ -1,4 +1,4 @@
-"""How far things are: a directory's checkpoint and files, its slot, and what Spark has merged of it."""
+"""The progress of a stream: a directory's checkpoint and finished files, its slot, and its merge by Spark."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _GIVE = "give the directory that pgcdc stream -D writes"
 
 @dataclass(frozen=True)
 class FinishedTable:
-    """A table's finished files: `rows` are changes, `bytes` as stored."""
+    """A table's finished files: `rows` counts changes, `bytes` is the size on disk."""
 
     table: str
     files: int
@@ -29,7 +29,7 @@ class FinishedTable:
 
 @dataclass(frozen=True)
 class FinishedSegments:
-    """All finished segments; numbers and position are None where there is none."""
+    """All finished segments; segment numbers and position are None if there are none."""
 
     segments: int
     first_segment: int | None
@@ -40,7 +40,7 @@ class FinishedSegments:
 
 @dataclass(frozen=True)
 class MergeState:
-    """What a warehouse holds; `waiting` is how many segments aren't merged in every mode and table."""
+    """What a warehouse holds; `waiting` counts segments not yet merged into every table in every mode."""
 
     warehouse: str
     tables: Sequence[MergedTable]
@@ -48,7 +48,7 @@ class MergeState:
 
 
 def read_local(directory: Path) -> tuple[Checkpoint | None, FinishedSegments]:
-    """Read checkpoint and manifest. Raises USAGE if the directory is none of ours, CHECKPOINT for damage."""
+    """Read checkpoint and manifest. Raises USAGE if no stream wrote the directory, CHECKPOINT for damage."""
     disk = Disk()
     found = disk.stat(str(directory))
     if found is None or not found.folder:
@@ -80,7 +80,10 @@ def _files(segments: Sequence[Segment]) -> FinishedSegments:
 
 
 def read_slot(conninfo: str, checkpoint: Checkpoint) -> Slot | None:
-    """Ask the server for the slot; None where a snapshot is yet to make it, else SLOT_MISSING without it."""
+    """Look up the slot that a checkpoint names; None if its snapshot has not created it yet.
+
+    Raises SLOT_MISSING if it should exist, and doesn't.
+    """
     name = checkpoint.source.slot
     with Catalog(conninfo) as catalog:
         slot = catalog.slot(name)
@@ -94,9 +97,9 @@ def read_slot(conninfo: str, checkpoint: Checkpoint) -> Slot | None:
 
 
 def check_no_gap(directory: Path, slot: Slot) -> None:
-    """Raise GAP if the slot is beyond what the directory holds.
+    """Raise GAP if the slot is ahead of the directory's checkpoint.
 
-    The checkpoint is read after the slot: a stream that runs meanwhile moves the checkpoint first.
+    Call it after the slot was read: a running stream moves the checkpoint first, then the slot.
     """
     checkpoint = read_local(directory)[0]
     if checkpoint is not None and checkpoint.end_lsn:
@@ -104,7 +107,7 @@ def check_no_gap(directory: Path, slot: Slot) -> None:
 
 
 def read_merged(warehouse: str, files: FinishedSegments) -> MergeState | None:
-    """Read what Spark has merged; None where only Spark knows."""
+    """Read what Spark has merged; None if there is no record of it, or only Spark can read that."""
     rows = read_record(warehouse)
     if rows is None:
         return None
@@ -114,10 +117,10 @@ def read_merged(warehouse: str, files: FinishedSegments) -> MergeState | None:
 
 
 def as_of(table: MergedTable) -> str | None:
-    """Write the query that reads a table as it was when it was merged last; None if it holds nothing."""
+    """Write a query that reads a table as of its last merge; None if nothing was merged into it."""
     if table.version is None or table.path is None:
         return None
     quoted = table.path.replace("`", "``")
-    # Iceberg's are names already.
+    # Iceberg's paths are quoted names already.
     name = table.path if table.path.startswith("`") else f"delta.`{quoted}`"
     return f"SELECT * FROM {name} VERSION AS OF {table.version}"  # noqa: S608 - the name is quoted

@@ -1,6 +1,6 @@
-"""Replication origins: where a transaction comes from that was replicated here.
+"""Replication origins: which server a replicated transaction comes from.
 
-Apart from slices, which need NumPy: messages have origins, too, and the catalog knows messages.
+A module of its own, without NumPy, since the decoder's messages and the catalog use it, too.
 """
 
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from pgcdc_cli.lsn import Lsn
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The server that a transaction came here from, and the LSN of its commit there.
+    """The replication origin of a transaction, and the LSN of its commit on the origin server.
 
-    `number` is `pg_replication_origin.roident`, None where nobody asked for it or there is none any more.
+    `number` is `pg_replication_origin.roident`; None if it wasn't looked up, or the origin was dropped.
     """
 
     commit_lsn: Lsn

@@ -1,4 +1,4 @@
-"""Which tables and columns are wanted, by patterns as psql and pg_dump have them."""
+"""Which tables and columns to include, chosen by patterns like those of psql and pg_dump."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -14,11 +14,12 @@ _PIECES = re.compile(r'"((?:[^"]|"")*)"|([*?])|([^"*?]+)')
 class NamePattern:
     """A pattern of two or three parts, `schema.table` or `schema.table.column`.
 
-    `*` is any characters, `?` any one; letters are lower case but within quotes, where all stands for itself.
+    `*` matches any characters, `?` any single one. Letters are folded to lower case; within double quotes
+    every character is literal.
     """
 
     def __init__(self, text: str, parts: int) -> None:
-        """Read a pattern; ValueError, with what is wrong, if it hasn't so many parts."""
+        """Parse a pattern. Raises ValueError, with a reason, unless it has this number of parts."""
         found = _PARTS.findall(text)
         if "".join(found) != text or found[1::2] != ["."] * (parts - 1) or len(found) != 2 * parts - 1:
             wanted = ".".join(("schema", "table", "column")[:parts])
@@ -27,7 +28,7 @@ class NamePattern:
         self._parts = [re.compile(_expression(part), re.DOTALL) for part in found[::2]]
 
     def matches(self, *names: str) -> bool:
-        """Match as many names as there are parts."""
+        """Whether the names, one for each part, match."""
         return all(part.fullmatch(name) for part, name in zip(self._parts, names, strict=True))
 
 
@@ -40,9 +41,10 @@ def _expression(part: str) -> str:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which tables and columns are wanted: all, unless there are patterns, or names of columns.
+    """Which tables and columns to include: by default all of them.
 
-    A column of the key, or of what the server sends of an old row, is wanted whatever the patterns say.
+    `columns` are the only columns to keep, by name; the rest are patterns. Columns of the key, or of a
+    replica identity other than FULL, are always kept: without them a row can't be identified.
     """
 
     tables: tuple[NamePattern, ...] = ()
@@ -51,12 +53,12 @@ class Selection:
     columns: tuple[str, ...] = ()
 
     def includes(self, schema: str, table: str) -> bool:
-        """Say whether a table is wanted."""
+        """Whether a table is included."""
         wanted = not self.tables or any(one.matches(schema, table) for one in self.tables)
         return wanted and not any(one.matches(schema, table) for one in self.excluded_tables)
 
     def of(self, table: TableSchema) -> "Selected | None":
-        """Choose a table's columns; None for a table that isn't wanted."""
+        """Select a table's columns; None if the table is left out."""
         if not self.includes(table.schema, table.name):
             return None
         kept = tuple(n for n, column in enumerate(table.columns) if self._keeps(table, column))
@@ -73,7 +75,7 @@ class Selection:
         return not any(one.matches(*names) for one in self.excluded_columns)
 
     def unmatched(self, published: Iterable[tuple[str, str, Sequence[str]]]) -> list[str]:
-        """List the patterns that match none of these tables and columns."""
+        """List the patterns that match none of these tables: schema, name and column names of each."""
         known = list(published)
         tables = [
             one.text
@@ -89,7 +91,7 @@ class Selection:
 
     @property
     def options(self) -> dict[str, str]:
-        """What a checkpoint holds of it; the order of patterns doesn't matter."""
+        """The selection as options for a checkpoint, independent of the order of patterns."""
         given = {
             "table": {one.text for one in self.tables},
             "exclude_table": {one.text for one in self.excluded_tables},
@@ -104,13 +106,13 @@ EVERYTHING = Selection()
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """A table as it is wanted; `kept` are the indexes of its columns, None for all."""
+    """A table with the selected columns; `kept` are their indexes in the whole table, None for all."""
 
     table: TableSchema
     kept: tuple[int, ...] | None = None
 
     def narrow(self, batch: ChangeBatch) -> ChangeBatch:
-        """Leave out the other columns of the table's changes."""
+        """Drop the columns that aren't selected from a batch of the table's changes."""
         if self.kept is None:
             return batch
         new = None if batch.new is None else self._full(batch.new)

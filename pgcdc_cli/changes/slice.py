@@ -1,9 +1,9 @@
-"""What passes from assemble to format: the changes of whole or partial transactions, as columns.
+"""Slices: the changes of whole or partial transactions, as columns; what assemble passes to format.
 
-A batch of frames becomes at most two slices: up to the last transaction edge in it, and the beginning of a
-transaction that is still open. Inside a slice, rows of one table and one shape (operation, kind of old image)
-stand together in one `ChangeBatch`, so that formats build each shape from one template. `index` says where
-every row stood in the stream; no two events of a slice share one.
+A batch of frames becomes at most two slices: one up to its last transaction edge, and one with the beginning
+of a transaction that is still open. Within a slice, rows of one table and one shape (operation, kind of old
+image) are together in one `ChangeBatch`, so that formats build each shape from one template. `index` is the
+position of each event in the stream; no two events of a slice share one.
 
 An image is full, key-only or absent, and its type says which: unchanged TOAST can't be mistaken for NULL, nor
 a key image for a row.
@@ -32,17 +32,16 @@ _BINARY = pa.binary()
 
 
 FEW_ROWS, FEW_BYTES = 96, 1 << 16
-"""From about so many rows on columns are quicker than one row after the other.
+"""The largest batch that is formatted row by row: beyond it columns are faster.
 
-And while Python writes a long value, no other thread tells the server that we live.
+The limit in bytes also keeps the feedback thread going, which can't run while Python writes a long value.
 """
 
 
 class FewColumns(Sequence[Any]):
-    """Columns of a few rows, None for one that is left out: lists of values, or parts of longer arrays.
+    """Columns of a few rows: lists of values, or slices of longer arrays; None for a column that is left out.
 
-    To make an Arrow array of a column takes longer than to write a few rows of it: one is made where it is
-    asked for.
+    Making an Arrow array of a column takes longer than formatting a few rows, so indexing makes it on demand.
     """
 
     def __init__(self, columns: "Sequence[ColumnTexts | pa.BinaryArray | None]") -> None:
@@ -50,7 +49,7 @@ class FewColumns(Sequence[Any]):
 
     @cached_property
     def texts(self) -> Sequence[ColumnTexts | None]:
-        """Give the lists of values."""
+        """The columns as lists of values."""
         return [column.to_pylist() if isinstance(column, pa.Array) else column for column in self._columns]
 
     def __len__(self) -> int:
@@ -73,7 +72,7 @@ def _columns_where(columns: Sequence[pa.BinaryArray | None], kept: Booleans) -> 
 
 
 def texts_of(columns: Sequence[pa.BinaryArray | None], index: int) -> ColumnTexts | None:
-    """Give a column's values one by one; None for one that is left out."""
+    """Return a column as a list of values; None if the column is left out."""
     if isinstance(columns, FewColumns):
         return columns.texts[index]
     column = columns[index]
@@ -82,10 +81,10 @@ def texts_of(columns: Sequence[pa.BinaryArray | None], index: int) -> ColumnText
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FullImage:
-    """Whole rows: `columns[i]` has one wire-text value per row for the table's column i.
+    """Whole rows: `columns[i]` has one value per row of the table's column i, in PostgreSQL's text format.
 
-    A value is null where it is SQL NULL, and where the server did not send it (unchanged TOAST): there
-    `unchanged[i]` is true. `unchanged[i]` is None for a column with no such row.
+    A value is null if it is SQL NULL, or if the server did not send it (unchanged TOAST); only in the second
+    case is the mask `unchanged[i]` true. `unchanged[i]` is None if all rows have the column's value.
     """
 
     columns: Sequence[pa.BinaryArray]
@@ -93,33 +92,33 @@ class FullImage:
 
     @property
     def lacks_any(self) -> bool:
-        """Whether there is a value that the server did not send."""
+        """Whether the server left out any value (unchanged TOAST)."""
         return any(mask is not None and bool(mask.any()) for mask in self.unchanged)
 
     def where(self, kept: Booleans) -> "FullImage":
-        """Give the rows that are kept."""
+        """Return only the rows where `kept` is true."""
         unchanged = tuple(None if mask is None else mask[kept] for mask in self.unchanged)
         return FullImage(_columns_where(self.columns, kept), unchanged)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyImage:
-    """Replica identity only: `columns[i]` is None for a column outside of it."""
+    """The replica identity's values of rows: `columns[i]` is None for a column that isn't part of it."""
 
     columns: Sequence[pa.BinaryArray | None]
 
     def where(self, kept: Booleans) -> "KeyImage":
-        """Give the rows that are kept."""
+        """Return only the rows where `kept` is true."""
         return KeyImage(_columns_where(self.columns, kept))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stamps:
-    """Where n changes stand in the stream and in history; every array has n elements.
+    """The positions of n changes in the stream and in history; every array has n elements.
 
-    `lsn` is the start of the message's XLogData, `commit_lsn` the Begin's final LSN, `commit_ts` in
-    microseconds since 1970-01-01 UTC, `seq` the change's number in its transaction. `origin` says by its
-    number in `origins` where a change came from, -1 for this server; None where all are of this server.
+    `lsn` is the start LSN of the message's XLogData, `commit_lsn` the final LSN of the transaction's Begin,
+    `commit_ts` is in microseconds since 1970-01-01 UTC, `seq` numbers the changes of a transaction from 0.
+    `origin` holds indexes into `origins`, -1 for a change made on this server; None if all were made on it.
     """
 
     index: Int64s
@@ -133,7 +132,7 @@ class Stamps:
 
     @classmethod
     def of(cls, stamps: Sequence["Stamp"]) -> "Stamps":
-        """Put stamps together; what is None becomes 0."""
+        """Make columns of stamps; a `commit_ts` or `xid` of None becomes 0."""
         rows = [(s.index, s.lsn, s.commit_lsn, s.commit_ts or 0, s.xid or 0, s.seq) for s in stamps]
         origins = tuple({s.origin: None for s in stamps if s.origin is not None})
         numbers = [-1 if s.origin is None else origins.index(s.origin) for s in stamps]
@@ -142,7 +141,7 @@ class Stamps:
         return cls(index, lsn, commit_lsn, commit_ts, xid, seq, origin, origins)
 
     def where(self, kept: Booleans) -> "Stamps":
-        """Give those of the changes that are kept."""
+        """Return only the stamps where `kept` is true."""
         return replace(
             self,
             index=self.index[kept],
@@ -156,14 +155,14 @@ class Stamps:
 
     @property
     def origin_places(self) -> Int64s:
-        """Give `origin`, also where all changes are of this server."""
+        """`origin` as an array in any case: all -1 if every change was made on this server."""
         return np.full(len(self), -1, np.int64) if self.origin is None else self.origin
 
     def __len__(self) -> int:
         return len(self.index)
 
     def __iter__(self) -> "Iterator[Stamp]":
-        """Give them one by one."""
+        """Iterate over the stamps."""
         columns = (
             self.index,
             self.lsn,
@@ -182,10 +181,10 @@ class Stamps:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPosition:
-    """Where a batch of snapshot rows stands: in which table, and whether it begins or ends that.
+    """The place of a batch of snapshot rows: in the first or last table, at that table's beginning or end.
 
-    Only where a table ends is it known to be the last one with rows. `incremental` ones are read while the
-    table is streamed, and say nothing of that.
+    `last_table` is the last one that has rows, which is known only in the batch that ends a table.
+    `incremental` rows are read while their table is streamed; for them the other fields are false.
     """
 
     first_table: bool
@@ -199,8 +198,8 @@ class SnapshotPosition:
 class ChangeBatch:
     """n changes of one table and one shape.
 
-    Insert and snapshot rows have `new`, deletes `old`, updates `new` and sometimes `old`; a delete under
-    replica identity NOTHING does not happen. `snapshot` is there for snapshot rows ("R") only.
+    Inserts and snapshot rows ("R") have `new`, deletes `old`, updates `new` and sometimes `old`. The server
+    publishes no delete under replica identity NOTHING. Only snapshot rows have a `snapshot`.
     """
 
     table: TableSchema
@@ -212,11 +211,11 @@ class ChangeBatch:
 
     @property
     def lacks_any(self) -> bool:
-        """Whether there are rows with values that the server did not send."""
+        """Whether the server left out any new value (unchanged TOAST)."""
         return self.new is not None and self.new.lacks_any
 
     def where(self, kept: Booleans) -> "ChangeBatch":
-        """Give the rows that are kept."""
+        """Return only the changes where `kept` is true."""
         new = None if self.new is None else self.new.where(kept)
         old = None if self.old is None else self.old.where(kept)
         return replace(self, stamps=self.stamps.where(kept), new=new, old=old)
@@ -227,9 +226,9 @@ class ChangeBatch:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Where one change stands, as in `Stamps`; `origin` is None for this server.
+    """The position of one change, as in `Stamps`; `origin` is None for a change made on this server.
 
-    `xid` and `commit_ts` are None for a message outside any transaction: the server gives it none.
+    `xid` and `commit_ts` are None for a non-transactional message: the server sends none.
     """
 
     index: int
@@ -263,11 +262,11 @@ class MessageChange:
 
 @dataclass(frozen=True, slots=True)
 class TransactionBoundary:
-    """A transaction's begin ("B"), commit ("C"), or what became of a prepared one.
+    """A transaction's begin ("B") or commit ("C"), or the steps of a two-phase commit.
 
-    That is its prepare ("P"), and later its commit ("K") or rollback ("r"), where its changes were given out
-    at the prepare. `stamp.lsn` is the start of the Begin's XLogData for "B", else the end LSN of the record;
-    `stamp.seq` is the number of changes before the boundary. `gid` is there for prepared transactions only.
+    These are prepare ("P"), commit prepared ("K") and rollback prepared ("r"), used if changes are written at
+    the prepare. `stamp.lsn` is the start LSN of the Begin's XLogData for "B", else the end LSN of the record;
+    `stamp.seq` is the number of changes before the boundary. Only prepared transactions have a `gid`.
     """
 
     kind: BoundaryKind
@@ -277,7 +276,7 @@ class TransactionBoundary:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Boundaries:
-    """n boundaries as columns, in stream order; `kinds` are texts, and `gid` is the same for all."""
+    """n boundaries as columns, in stream order; all have the same `gid`."""
 
     kinds: NDArray[np.str_]
     stamps: Stamps
@@ -285,31 +284,31 @@ class Boundaries:
 
     @classmethod
     def of(cls, boundaries: Sequence[TransactionBoundary]) -> "Boundaries":
-        """Put boundaries of one gid together."""
+        """Make columns of boundaries that have one gid."""
         stamps = Stamps.of([boundary.stamp for boundary in boundaries])
         kinds = np.array([boundary.kind for boundary in boundaries], np.str_)
         return cls(kinds, stamps, boundaries[0].gid if boundaries else None)
 
     def where(self, kept: Booleans) -> "Boundaries":
-        """Give those that are kept."""
+        """Return only the boundaries where `kept` is true."""
         return Boundaries(self.kinds[kept], self.stamps.where(kept), self.gid)
 
     def __len__(self) -> int:
         return len(self.kinds)
 
     def __iter__(self) -> Iterator[TransactionBoundary]:
-        """Give them one by one."""
+        """Iterate over the boundaries."""
         for kind, stamp in zip(self.kinds.tolist(), self.stamps, strict=True):
             yield TransactionBoundary(kind, stamp, self.gid)
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A prepared transaction whose outcome is not known yet.
+    """A prepared transaction that is neither committed nor rolled back yet.
 
-    Its messages are in the spool at `path` (relative, of `size` bytes with this CRC-32), which has to be
-    durable before the server hears of the prepare's position; `path` is None where its changes were given out
-    at the prepare.
+    Its messages are in the spool at `path` (relative, of `size` bytes with this CRC-32). The spool must be
+    durable before the position of the prepare is confirmed to the server. `path` is None if the changes were
+    written at the prepare.
     """
 
     xid: int
@@ -321,7 +320,7 @@ class Prepared:
 
 
 class TableRead(NamedTuple):
-    """A table, by OID, whose rows have all come, as of a position."""
+    """A table, by OID, whose snapshot rows are complete as of a position."""
 
     oid: int
     position: Lsn
@@ -333,12 +332,12 @@ ResnapshotStage = Literal["reading", "moved", "done"]
 
 @dataclass(frozen=True, slots=True)
 class TableResnapshot:
-    """How far a table (by OID, and by name for people) is read again.
+    """The progress of reading a table again while it is streamed; `table` is its name, for people.
 
-    `rows` are read so far, in the order of `key`, up to the one with the key `after`, None before the first.
-    `moved` are keys that rows came to without all of their values: these rows are to be read once more.
-    `position` is where the stream has all that the last rows have. In stage "moved" all rows are read, but
-    for those.
+    `rows` counts the rows read so far, in the order of `key`, up to the one with the key `after`, None before
+    the first. `moved` are new keys of rows that the stream brought without all of their values (unchanged
+    TOAST): these rows must be read once more. At `position` the stream has caught up with the rows read last.
+    In stage "moved" only the `moved` rows are left to read.
     """
 
     oid: int
@@ -351,20 +350,20 @@ class TableResnapshot:
     stage: ResnapshotStage = "reading"
 
     def anew(self, key: RowKey) -> "TableResnapshot":
-        """Begin from the first row, by this key."""
+        """Start over from the first row, in the order of this key."""
         return replace(self, key=key, after=None, moved=(), stage="reading")
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """The end of a transaction: everything before it is whole.
+    """A transaction edge: everything before it belongs to whole transactions.
 
-    `commit_lsn` and `end_lsn` are those of the last transaction before it (0 and its own position where there
-    is none, as at the end of a snapshot or a prepare); `transactions` counts those that ended in the slice,
-    empty ones included; `commit_ts` is when the last of them committed (0 where all were messages outside of
-    any). `prepared` are the transactions that are prepared here; None says that nothing changed. `read` is
-    the table of a snapshot that ends here, where another run may go on after it. `resnapshots` are all
-    tables that are read while they are streamed, as far as they are here; None says that nothing changed.
+    `commit_lsn` and `end_lsn` are those of the last transaction before the edge. Without one, as at the end
+    of a snapshot or a prepare, they are 0 and the edge's own position. `transactions` counts the transactions
+    that ended in the slice, empty ones included. `commit_ts` is the commit time of the last one, 0 if there
+    were only non-transactional messages. `prepared` are the transactions that are prepared at the edge,
+    `resnapshots` the progress of tables that are read while they are streamed; None for either means
+    unchanged. `read` is the snapshot table that ends here, so that another run can go on with the next one.
     """
 
     commit_lsn: Lsn
@@ -377,22 +376,25 @@ class Edge:
 
 
 class LastCommit(NamedTuple):
-    """The last transaction before a position; `commit_ts` is in microseconds since 1970, 0 for none."""
+    """The end LSN and commit time of the last transaction before a position.
+
+    `commit_ts` is in microseconds since 1970-01-01 UTC, 0 if unknown.
+    """
 
     end_lsn: Lsn
     commit_ts: int
 
     @classmethod
     def after(cls, before: "LastCommit | None", edge: Edge) -> "LastCommit":
-        """Go on to an edge; a message outside of transactions has no time of its own."""
+        """Advance to an edge; one without a commit time (a non-transactional message) keeps the last one."""
         return cls(edge.end_lsn, edge.commit_ts or (0 if before is None else before.commit_ts))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slice:
-    """Changes in stream order by `index`; `edge` is None while the last transaction is open.
+    """Changes, whose `index` gives their order in the stream; `edge` is None if the last transaction is open.
 
-    `gid` is there where all of it is one transaction that was prepared under this name.
+    `gid` is set if the whole slice belongs to one transaction that was prepared under this identifier.
     """
 
     edge: Edge | None

@@ -1,6 +1,6 @@
-"""A spool: where the messages of a transaction wait that is not committed yet, as bytes.
+"""Spools: where the encoded messages of a transaction wait until it commits.
 
-Streaming fills spools, and reads them at the commit; an output says where they are.
+`pgoutput/` fills spools and reads them back at the commit; `sinks/` decides where they are stored.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,14 +15,14 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.types.kernels import Int64s
 
 PADDING = bytes(8)
-"""So that eight bytes can be gathered at any position of a message, whatever is done with them."""
+"""Follows the messages, so that a 64-bit integer can be gathered at any of their bytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpoolChunk:
-    """n messages, one after the other in `data` from `offset` on, and after them `PADDING`.
+    """n messages, one after the other in `data` from `offset` on, followed by `PADDING`.
 
-    `sizes` are their lengths in bytes, `lsn` their frames' start LSNs.
+    `sizes` are their lengths in bytes, `lsn` the start LSNs of their frames.
     """
 
     data: bytes
@@ -32,7 +32,7 @@ class SpoolChunk:
 
     @classmethod
     def join(cls, chunks: "Sequence[SpoolChunk]") -> "SpoolChunk":
-        """Put chunks together, one at least."""
+        """Concatenate one or more chunks."""
         if len(chunks) == 1:
             return chunks[0]
         return cls(
@@ -43,14 +43,14 @@ class SpoolChunk:
 
     @property
     def body(self) -> memoryview:
-        """The messages alone."""
+        """The bytes of the messages, without offset and padding."""
         return memoryview(self.data)[self.offset : -len(PADDING)]
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     def first(self, count: int) -> "SpoolChunk":
-        """Give the first messages, at most so many."""
+        """Return the first `count` messages, or all if there are fewer."""
         if count >= len(self):
             return self
         end = self.offset + int(self.sizes[:count].sum())
@@ -58,7 +58,7 @@ class SpoolChunk:
 
 
 class FinishedSpool(NamedTuple):
-    """A spool that is complete: where it is, its size in bytes and their CRC-32."""
+    """A complete spool: its path, its size in bytes and their CRC-32."""
 
     path: str
     size: int
@@ -66,7 +66,7 @@ class FinishedSpool(NamedTuple):
 
 
 class Spool(Protocol):
-    """One transaction's messages, in the order in which they came."""
+    """One transaction's messages, in the order in which they were received."""
 
     def append(self, chunk: SpoolChunk) -> None: ...
 
@@ -74,11 +74,11 @@ class Spool(Protocol):
         """Keep the first `count` messages only."""
 
     def chunks(self) -> Iterator[SpoolChunk]:
-        """Read what is left, from the beginning."""
+        """Read all messages, from the beginning."""
         ...
 
     def finish(self) -> FinishedSpool:
-        """Write all of it, for the checkpoint to name; nothing is appended any more."""
+        """Write what is still in memory, so that the checkpoint can name the spool; appending ends here."""
         ...
 
     def remove(self) -> None:
@@ -86,12 +86,12 @@ class Spool(Protocol):
 
 
 class Spools(Protocol):
-    """Where spools are made."""
+    """Creates spools."""
 
     def create(self, xid: int, first_lsn: Lsn) -> Spool:
         """Begin the spool of a top-level transaction."""
         ...
 
     def reopen(self, prepared: Prepared) -> Spool:
-        """Find the spool of a prepared transaction again."""
+        """Open the existing spool of a prepared transaction."""
         ...

@@ -1,7 +1,7 @@
-"""A table as it is decoded: what its relation message says, and the catalog facts first used with it.
+"""A table as it is decoded: its Relation message, and the catalog facts that were first used with it.
 
-Passes from the assembler (which has it from `catalog/`) to formats and sinks; its JSON form is what the
-schema files of a directory hold.
+It passes from the assembler (which gets it from `catalog/`) to formats and sinks. Its JSON form is the
+content of a directory's schema files.
 """
 
 import hashlib
@@ -25,11 +25,11 @@ class ReplicaIdentity(Enum):
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column. `type_oid`, `typmod` and `declared` are of its type as the table declares it.
+    """A column. `type_oid`, `typmod` and `declared` describe its type as the table declares it.
 
-    `type` is the same with domains resolved. `replica_identity` says whether it is part of that. `position`
-    is its number in the table, where that is known and isn't its place among those that are sent: a column
-    that was dropped and added again is another.
+    `type` is the same type with domains resolved. `replica_identity` says whether the column is part of the
+    replica identity. `position` is `pg_attribute.attnum`, by which a column that was dropped and added again
+    is told from the old one; None if it is unknown, or equals the column's place in the Relation message.
     """
 
     name: str
@@ -44,11 +44,11 @@ class TableColumn:
 
     @classmethod
     def of(cls, name: str, type_: PgType, *, replica_identity: bool) -> "TableColumn":
-        """Make a column of a type that is no domain, with no more known of it."""
+        """Make a column of a type that is no domain, without further facts."""
         return cls(name, type_.oid, type_.typmod, type_, type_.name, replica_identity)
 
     def to_json(self) -> dict[str, Any]:
-        """What the schema file says of it."""
+        """The column as a schema file has it."""
         return {
             "name": self.name,
             "type_oid": self.type_oid,
@@ -63,7 +63,7 @@ class TableColumn:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "TableColumn":
-        """Read what `to_json` gave; KeyError, TypeError or ValueError if it is something else."""
+        """Read the result of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
         return cls(
             data["name"],
             data["type_oid"],
@@ -78,9 +78,9 @@ class TableColumn:
 
 
 class BaseType(NamedTuple):
-    """What a domain is over, another domain maybe: `pg_type.typbasetype`.
+    """The type that a domain is based on, which may be a domain, too: `pg_type.typbasetype`.
 
-    `declared` is it with the domain's modifiers, as `format_type` prints it; `name` is its `typname`.
+    `declared` is that type with the domain's modifier, as `format_type` prints it; `name` is its `typname`.
     """
 
     oid: int
@@ -92,12 +92,12 @@ class BaseType(NamedTuple):
 class ColumnFacts:
     """What the catalog says of a column beyond its type.
 
-    `default` is its default expression as `pg_get_expr` prints it; `labels` are the labels, in their order,
-    of an enum (or an array of one). `position` is its number in the table, `not_null` whether the column by
-    itself, not its domain, forbids NULL; None where there is no such column any more. `missing` is the text
-    of what rows have that were there before the column was added, and not written since. `type_default` is
-    the default of its type, a domain, which a column without one of its own has; `type_name` is the
-    `pg_type.typname` of its type, as declared; `base` is the type that a domain is over.
+    `default` is its default expression as `pg_get_expr` prints it. `labels` are the labels of an enum (or an
+    array of one) in their sort order. `position` is `pg_attribute.attnum`, and `not_null` says whether the
+    column itself, not its domain, forbids NULL; None if the column no longer exists. `missing` is the text of
+    `pg_attribute.attmissingval`: the value in rows older than the column. `type_default` is the default of a
+    domain, for a column that has none of its own. `type_name` is the `pg_type.typname` of the declared type,
+    `base` the type that a domain is based on.
     """
 
     default: str | None = None
@@ -113,11 +113,11 @@ class ColumnFacts:
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """What the catalog says of a table beyond its columns' types; names are columns'.
+    """What the catalog says of a table beyond its columns' types; names are those of columns.
 
-    `primary_key` is in the order of the key. `unique` is that of the unique index which stands in for a
-    primary key where there is none. `listed` says whether a publication names the table or one it is part of:
-    one that none names was published when it was made. None where the catalog wasn't asked.
+    `primary_key` is in the order of the key. `unique` are the columns of the unique index that replaces a
+    missing primary key. `listed` says whether a publication names the table or a partitioned table above it;
+    otherwise it is published FOR ALL TABLES or with its schema. None if the catalog wasn't asked.
     """
 
     primary_key: tuple[str, ...] | None
@@ -126,7 +126,7 @@ class TableFacts:
     listed: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """What the schema file says of it."""
+        """The facts as a schema file has them."""
         return {
             "primary_key": None if self.primary_key is None else list(self.primary_key),
             "unique": None if self.unique is None else list(self.unique),
@@ -149,12 +149,12 @@ class TableFacts:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "TableFacts":
-        """Read what `to_json` gave; KeyError or TypeError if it is something else."""
+        """Read the result of `to_json`. Raises KeyError or TypeError for anything else."""
         columns = {
             name: ColumnFacts(
                 facts["default"],
                 _names(facts["labels"]),
-                # An earlier version of pgcdc asked for less.
+                # Schema files of earlier versions lack these facts.
                 facts.get("position"),
                 facts.get("not_null"),
                 facts.get("in_primary_key", False),
@@ -174,13 +174,12 @@ def _names(names: list[str] | None) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True, eq=False)
 class TableSchema:
-    """One version of one table; two are equal that have one fingerprint.
+    """One version of one table; two are equal if their fingerprints are.
 
-    `key` names the columns that identify a row on the wire as the merge understands it: the relation
-    message's key columns under replica identity DEFAULT and INDEX, the primary key (unless deferrable) under
-    FULL; None for a table without one. `facts` are None where the catalog was not asked; they make no
-    difference between versions. `events` tells a reader of Debezium's events how they hold the table; it is
-    there for schema files only.
+    `key` names the columns by which the merge identifies a row: the Relation message's key columns under
+    replica identity DEFAULT and INDEX, the primary key (unless deferrable) under FULL; None for a table
+    without a key. `facts` are None if the catalog was not asked, and don't tell versions apart. `events`
+    describes how Debezium events represent the table; only schema files have it.
     """
 
     oid: int
@@ -193,7 +192,7 @@ class TableSchema:
     events: dict[str, Any] | None = None
 
     def __eq__(self, other: object) -> bool:
-        """Compare quickly: tables are looked up for every batch, and after a reconnect others are there."""
+        """Compare identity first, for speed: every batch looks tables up. A reconnect makes new objects."""
         return self is other or (isinstance(other, TableSchema) and self.fingerprint == other.fingerprint)
 
     def __hash__(self) -> int:
@@ -205,7 +204,7 @@ class TableSchema:
         return f"{self.schema}.{self.name}"
 
     def to_json(self) -> dict[str, Any]:
-        """The schema file's content, without its fingerprint and version."""
+        """The content of a schema file, without its fingerprint and format version."""
         return {
             "oid": self.oid,
             "schema": self.schema,
@@ -219,7 +218,7 @@ class TableSchema:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "TableSchema":
-        """Read what `to_json` gave; KeyError, TypeError or ValueError if it is something else."""
+        """Read the result of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
         facts = data.get("facts")
         return cls(
             data["oid"],
@@ -234,7 +233,7 @@ class TableSchema:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits that differ when anything of `to_json` but the facts does."""
+        """Sixteen hexadecimal digits of a SHA-256 over `to_json` without the facts."""
         content = {name: value for name, value in self.to_json().items() if name != "facts"}
         text = json.dumps(content, sort_keys=True, ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,10 +1,10 @@
-"""The checkpoint: how far the files are whole and durable, and which stream they belong to.
+"""The checkpoint: up to which position the files are whole and durable, and which stream they belong to.
 
-One JSON object, written at transaction edges only, to a temporary name, fsynced and renamed. It ends in a
-CRC-32 of itself, so that a single damaged byte is found.
+It is one JSON object, written at transaction edges only: to a temporary name, fsynced and renamed. It ends
+with a CRC-32 of its content, so that a single damaged byte is found.
 
-A stream may go on from it only at the source that it names, with the options that it names, and where the
-slot has not gone beyond it.
+A stream may go on from a checkpoint only with the source and the options that it names, and if the slot is
+not ahead of it.
 """
 
 import re
@@ -31,7 +31,7 @@ _SEAL = re.compile(rb',"crc32":([0-9]{1,10})}\n\Z')
 
 @dataclass(frozen=True, slots=True)
 class StreamSource:
-    """Where a stream comes from; publications are in order of name, the slot is "" for a mere snapshot."""
+    """The source of a stream. Publications are sorted by name; `slot` is "" for a snapshot alone."""
 
     system_id: str
     timeline: int
@@ -45,10 +45,10 @@ class StreamSource:
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """A file's state at one moment: bytes, their CRC-32, rows, and the commits that these are of.
+    """A file's state at one moment: its size in bytes, their CRC-32, and the number and commits of its rows.
 
-    `unchanged` says that some rows have values that were not sent (unchanged TOAST); `invalid_text` counts
-    values that were no valid text.
+    `unchanged` says that the server left out values of some rows (unchanged TOAST); `invalid_text` counts
+    values that weren't valid text.
     """
 
     size: int = 0
@@ -62,10 +62,11 @@ class FileState:
 
 @dataclass(frozen=True, slots=True)
 class PartialFile:
-    """An unfinished file.
+    """A data file that isn't finished.
 
-    `path` is relative to the checkpoint's folder; `head_size` bytes begin the file (`Piece.head`). `table` is
-    what the manifest will call it, `schema` the path of its schema file; both None where a file has none.
+    `path` is relative to the checkpoint's folder. The first `head_size` bytes are the file's head
+    (`Piece.head`). `table` is its table's name for the manifest, `schema` the path of the schema file; None
+    for a file without.
     """
 
     path: str
@@ -78,9 +79,10 @@ class PartialFile:
 
 @dataclass(frozen=True, slots=True)
 class PendingRotation:
-    """A rotation that has begun: once this is durable it will be finished, now or by recovery.
+    """A rotation that has begun: once this is durable, the run or recovery finishes it.
 
-    `line` is the manifest's next line, complete; the manifest had `manifest_size` bytes before it.
+    `line` is the complete next line of the manifest, which had `manifest_size` bytes before it. `renames` are
+    pairs of the old and the new path.
     """
 
     line: str
@@ -92,14 +94,16 @@ class PendingRotation:
 class Checkpoint:
     """What was durable at one transaction edge.
 
-    `end_lsn` is up to where everything is durable, the last commit's end or a later keepalive's position;
-    `last_commit` the last transaction that came, None before the first. `segment` is the number of the open
-    segment, or the next. `options` describes the format and what else decides over the content of lines.
-    `inode` is device and inode of a single output file, None for a directory. `prepared` are the transactions
-    that were prepared and not ended before `end_lsn`; their spools are durable. While the rows that come
-    before a stream are read, `end_lsn` is 0/0; the slot is not there yet, and `creating` is where it is about
-    to be made, None as long as that isn't known. `read` are the tables whose rows are there, as of positions
-    beyond `end_lsn`. `resnapshots` are the tables that are read while they are streamed, as far as they are.
+    - `end_lsn`: everything below it is durable; the end of the last commit, or a later keepalive's position.
+    - `options`: the format, and the other options that determine the content of files.
+    - `segment`: the number of the open segment, or of the next one.
+    - `inode`: device and inode of a single output file, None for a directory.
+    - `last_commit`: the last transaction received, None before the first.
+    - `prepared`: transactions that were prepared, but not ended, before `end_lsn`; their spools are durable.
+    - `creating`: the position at which the snapshot is about to create the stream's slot, None if not known.
+      Until the snapshot is complete, `end_lsn` is 0/0.
+    - `read`: tables whose snapshot rows are complete, as of positions beyond `end_lsn`.
+    - `resnapshots`: the progress of tables that are read again while they are streamed.
     """
 
     source: StreamSource
@@ -118,11 +122,11 @@ class Checkpoint:
 
 
 class OtherVersionError(ValueError):
-    """It is whole, for all that can be told, but not of the version that is read here."""
+    """A checkpoint that seems undamaged, but has a format version that this pgcdc doesn't read."""
 
 
 def read_checkpoint(disk: Disk, path: str) -> Checkpoint | None:
-    """Read a checkpoint; None if there is none. CHECKPOINT for one that is damaged or of another version."""
+    """Read a checkpoint; None if there is none. Raises CHECKPOINT if it is damaged or of another version."""
     if disk.stat(path) is None:
         return None
     try:
@@ -134,13 +138,13 @@ def read_checkpoint(disk: Disk, path: str) -> Checkpoint | None:
 
 
 def write_checkpoint(disk: Disk, path: str, checkpoint: Checkpoint) -> None:
-    """Replace the checkpoint; on return it is durable."""
+    """Replace the checkpoint; it is durable on return."""
     disk.replace(path, encode(checkpoint))
     disk.fsync_folder(str(PurePath(path).parent))
 
 
 def check_gap(slot: str, slot_position: Lsn, end_lsn: Lsn, hint: str | None = None) -> None:
-    """Raise GAP if the slot is beyond `end_lsn`, up to which there is output; `hint` replaces the kind's."""
+    """Raise GAP if the slot is ahead of `end_lsn`, where the output ends; `hint` replaces the default."""
     if slot_position > end_lsn:
         message = (
             f'could not go on with slot "{slot}": it is at {slot_position}, the output ends at {end_lsn}'
@@ -149,10 +153,10 @@ def check_gap(slot: str, slot_position: Lsn, end_lsn: Lsn, hint: str | None = No
 
 
 def allow_mending(checkpoint: Checkpoint, ours: Mapping[str, str], default: InvalidText) -> Checkpoint:
-    """Let a stream that ends at invalid text go on with another `invalid_text`: there is none in its files.
+    """Let a stream with `invalid_text` "stop" go on with another choice: its files have no invalid text.
 
-    Not while something is prepared: that is kept as it came, and is read as it came. An option that isn't
-    there is the format's default.
+    Not while a transaction is prepared: its spool was received in the earlier choice's encoding. A missing
+    option means `default`, the format's own.
     """
     if checkpoint.prepared or checkpoint.options.get("invalid_text", default) != "stop":
         return checkpoint
@@ -162,7 +166,7 @@ def allow_mending(checkpoint: Checkpoint, ours: Mapping[str, str], default: Inva
 
 
 def check_options(path: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> None:
-    """Refuse a checkpoint (at `path`) of another format, or with other options: USAGE."""
+    """Raise USAGE if the checkpoint at `path` has another format or other options."""
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):
             now = f"not {ours[name]}" if name in ours else "and now it is not set"
@@ -174,7 +178,7 @@ def check_options(path: str, ours: Mapping[str, str], theirs: Mapping[str, str])
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
-    """Turn a checkpoint into the file's bytes."""
+    """Encode a checkpoint as the bytes of its file."""
     source, pending = checkpoint.source, checkpoint.pending
     body = dump(
         {
@@ -263,7 +267,7 @@ def _encode_pending(pending: PendingRotation) -> dict[str, object]:
 
 
 def decode(data: bytes) -> Checkpoint:
-    """Read the file's bytes; ValueError says what is wrong with them."""
+    """Decode the bytes of a checkpoint file. Raises ValueError, with a reason, if they are damaged."""
     _check_version(data)
     seal = _SEAL.search(data)
     if seal is None:

@@ -1,8 +1,8 @@
-"""The few file operations that everything a sink does goes through, and the open files of one directory.
+"""The file operations of all sinks, and the open files of one directory.
 
-Each operation is one call of the operating system, made by `Disk._os`, so that tests can let any of them
-fail, stop short or be the last before a crash. Whatever goes wrong is an error of kind OUTPUT that names the
-path; only a reader that went away stays a BrokenPipeError, which is no error to anybody.
+Each operation is one system call, made by `Disk._os`, so that tests can let any of them fail, stop short or
+be the last before a crash. Every failure becomes an error of kind OUTPUT that names the path. Only
+BrokenPipeError passes through: the reader of a pipe has gone away, which is not an error.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MANY = 16
-"""Files that are worth threads to fsync them."""
+"""Files from which on threads fsync them."""
 
 _AT_ONCE = 8
 
@@ -35,7 +35,7 @@ TEMPORARY = ".tmp"
 _CHUNK = 1 << 20
 
 FILE_MODE = 0o600
-"""Rows of tables that not everybody may read are nobody else's to read in files."""
+"""Only the owner may read files: their rows may come from tables that not everybody may read."""
 
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
 _SYNC_FILE_RANGE_WRITE = 2
@@ -58,11 +58,11 @@ _HINTS = {
     errno.EMFILE: "raise the number of files that a process may open: ulimit -n",
     errno.ENFILE: "raise the number of files that the system may open: fs.file-max",
 }
-"""What mends what the operating system reports; the kind's own hint is for the rest."""
+"""Hints by errno; other errors have the default hint of their kind."""
 
 
 def folder_mode(file_mode: int) -> int:
-    """Give folders of files with this mode: who may read these may enter."""
+    """Return the mode for folders of files with this mode: whoever may read the files may enter."""
     return file_mode | (file_mode & 0o444) >> 2
 
 
@@ -75,9 +75,9 @@ class Stat(NamedTuple):
 
 
 class Disk:
-    """The real disk. Paths are the operating system's; errors are of kind OUTPUT, if not said otherwise.
+    """The real disk. Paths are the operating system's; methods raise OUTPUT unless they say otherwise.
 
-    `file_mode`, less the umask, is that of new files, and with `folder_mode` that of new folders.
+    New files have `file_mode`, new folders `folder_mode(file_mode)`, both less the umask.
     """
 
     def __init__(self, file_mode: int = FILE_MODE) -> None:
@@ -87,10 +87,10 @@ class Disk:
         return function(*args, **kwargs)
 
     def lock(self, path: str) -> "HeldLock":
-        """Lock a file against other processes; LOCKED if another holds it."""
+        """Lock a file against other processes. Raises LOCKED if another one holds it."""
         lock = FileLock(path, mode=self._file_mode)
         with _named("lock", path):
-            # FileLock would make the folders that are missing.
+            # FileLock would create missing folders.
             Path(path).parent.stat()
             made = not Path(path).exists()
             try:
@@ -101,7 +101,7 @@ class Disk:
             return HeldLock(lock, path, made=made)
 
     def stat(self, path: str | int) -> Stat | None:
-        """Say what a path (through symbolic links) or descriptor is; None if nothing is there."""
+        """Stat a path (symbolic links are followed) or descriptor; None if nothing is there."""
         with _named("examine", str(path)):
             try:
                 found = self._os(os.stat, path)
@@ -149,7 +149,7 @@ class Disk:
             return self._os(os.open, path, os.O_WRONLY | os.O_APPEND | flags, self._file_mode)
 
     def _create_anew(self, path: str) -> int:
-        """Create a file; what a crash left there is removed, since its mode may be another."""
+        """Create a file; one that a crash left there is removed first, since its mode may differ."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
         with _named("open", path):
             try:
@@ -159,7 +159,7 @@ class Disk:
                 return self._os(os.open, path, flags, self._file_mode)
 
     def write(self, fd: int, path: str, data: bytes | memoryview) -> None:
-        """Write all of `data`, in as many calls as it takes; waits for the reader of a non-blocking pipe."""
+        """Write all of `data`, in as many calls as it takes; waits while a non-blocking pipe is full."""
         with _named("write", path):
             written = self._write_some(fd, data)
             if written == len(data):
@@ -178,12 +178,12 @@ class Disk:
             return 0
 
     def write_back(self, fd: int) -> None:
-        """Have the system begin to write what it holds of a file, so that less is left to fsync.
+        """Start writing a file's dirty pages to disk, so that less is left to fsync; Linux only.
 
-        That is on Linux only. Nothing is durable by it, and errors are left to fsync.
+        This makes nothing durable, and leaves errors to fsync.
         """
         if _sync_file_range is not None:
-            # A range of length 0 reaches to the end.
+            # A range of length 0 reaches to the end of the file.
             _sync_file_range(fd, ctypes.c_int64(0), ctypes.c_int64(0), _SYNC_FILE_RANGE_WRITE)
 
     def fsync(self, fd: int, path: str) -> None:
@@ -220,9 +220,9 @@ class Disk:
             self._os(os.rmdir, path)
 
     def replace(self, path: str, data: bytes) -> None:
-        """Make or replace a whole file at once: temporary name, fsync, rename.
+        """Create or replace a file atomically: write to a temporary name, fsync, rename.
 
-        The folder is the caller's to fsync.
+        The caller must fsync the folder.
         """
         temporary = path + TEMPORARY
         fd = self._create_anew(temporary)
@@ -235,9 +235,9 @@ class Disk:
 
 
 class HeldLock:
-    """The lock on a file, which keeps others away only as long as the file has its name.
+    """The lock on a file, which excludes others only as long as the file keeps its name.
 
-    `made` says that the file was not there before.
+    `made` says that locking created the file.
     """
 
     def __init__(self, lock: FileLock, path: str, *, made: bool) -> None:
@@ -247,7 +247,7 @@ class HeldLock:
         self._inode = _inode(path)
 
     def check(self) -> None:
-        """Raise OUTPUT where the file is gone or another: others may write here, or the folder was moved."""
+        """Raise OUTPUT if the file is gone or replaced: others may write here, or the folder was moved."""
         try:
             found = _inode(self._path)
         except FileNotFoundError:
@@ -260,7 +260,7 @@ class HeldLock:
         self._lock.release()
 
     def discard(self) -> None:
-        """Release it, and leave no file that was not there; who waits for the lock finds that gone."""
+        """Release the lock, and remove the file if locking created it."""
         with suppress(OSError):
             if self._made and _inode(self._path) == self._inode:
                 Path(self._path).unlink()
@@ -273,10 +273,11 @@ def _inode(path: str) -> tuple[int, int]:
 
 
 def fsync_each(fsync: Callable[[T], None], items: Sequence[T]) -> None:
-    """Call what makes an item durable for each; the first error is raised when none is under way any more.
+    """Call `fsync` for each item; the first error is raised when no call is running any more.
 
-    Many are called from several threads: what waits for a file system's journal together is durable together,
-    where one after the other would each wait for a write of its own (1,000 files: 0.2 s instead of 2.7).
+    Several threads share many items: fsyncs that wait for a file system's journal at the same time are
+    satisfied by one write of it, where one after the other would each wait for its own (1,000 files: 0.2 s,
+    not 2.7).
     """
     if len(items) < MANY:
         for item in items:
@@ -293,7 +294,7 @@ def fsync_each(fsync: Callable[[T], None], items: Sequence[T]) -> None:
 
 
 def damaged(path: str, reason: str, *, hint: str | None = None) -> PgcdcError:
-    """Make the error for a file of ours that isn't as it was left."""
+    """Make the error for a file that isn't as pgcdc left it."""
     return PgcdcError(ErrorKind.CHECKPOINT, f'could not go on from "{path}": {reason}', hint=hint)
 
 
@@ -309,16 +310,16 @@ def _named(verb: str, path: str) -> Iterator[None]:
 
 
 def folder_of(path: str) -> str:
-    """Give the folder of a relative path; "" for the root itself."""
+    """Return the folder of a relative path; "" for the root itself."""
     return path.rpartition("/")[0]
 
 
 class OpenFiles:
-    """Appends to files under `root`, by relative path: few of them open at a time, folders fsynced when due.
+    """Appends to files under `root`, by relative path. Few are open at a time; changed folders are noted.
 
-    A descriptor that is closed to make room for another is opened again when next needed. Nothing is lost
-    by that: fsync works on the file, whoever wrote to it, and Linux reports a failed write-back to the next
-    one who asks.
+    A descriptor that is closed to make room for another is reopened when it is needed. That loses nothing:
+    fsync applies to the file, whichever descriptor wrote to it, and Linux reports a failed write-back to the
+    next fsync of the file.
     """
 
     def __init__(self, disk: Disk, root: str, limit: int | None = None) -> None:
@@ -335,12 +336,12 @@ class OpenFiles:
         return self.disk.stat(self.full(path))
 
     def create(self, path: str) -> None:
-        """Make a new empty file, and its folder if need be. OUTPUT if something has that name."""
+        """Create an empty file, and its folder if it is missing. Raises OUTPUT if the name is taken."""
         self.make_folder(folder_of(path))
         self._keep(path, os.O_CREAT | os.O_EXCL)
 
     def make_folder(self, folder: str) -> None:
-        """Make a folder directly under the root unless it is there; note that its entries change."""
+        """Create a folder directly under the root unless it exists, and note it as changed."""
         if folder and folder not in self.changed_folders and self.stat(folder) is None:
             self.disk.mkdir(self.full(folder))
             self.changed_folders.add("")
@@ -356,13 +357,13 @@ class OpenFiles:
         self.disk.fsync(self.descriptor(path), self.full(path))
 
     def fsync_all(self, paths: Sequence[str]) -> None:
-        """Fsync files, as many together as may be open."""
+        """Fsync files, as many at a time as may be open."""
         for start in range(0, len(paths), self._limit):
             some = [(self.descriptor(path), self.full(path)) for path in paths[start : start + self._limit]]
             fsync_each(lambda one: self.disk.fsync(*one), some)
 
     def fsync_folders(self) -> None:
-        """Fsync every folder in which something was made or removed, and those that callers noted."""
+        """Fsync every folder with created or removed entries, and those that callers noted as changed."""
         fsync_each(self.disk.fsync_folder, [self.full(folder) for folder in sorted(self.changed_folders)])
         self.changed_folders.clear()
 
@@ -375,7 +376,7 @@ class OpenFiles:
         self.changed_folders.add(folder_of(path))
 
     def rename(self, path: str, new: str) -> None:
-        """Rename within a folder, which is the caller's to note."""
+        """Rename within a folder, which the caller must note as changed."""
         self.close(path)
         self.disk.rename(self.full(path), self.full(new))
 
@@ -385,7 +386,7 @@ class OpenFiles:
             self.disk.close(fd, self.full(path))
 
     def close_all(self) -> None:
-        """Close every descriptor; the first error is raised when all are closed."""
+        """Close every descriptor; the first error is raised after all are closed."""
         failed: PgcdcError | None = None
         for path in tuple(self._open):
             try:
@@ -396,7 +397,7 @@ class OpenFiles:
             raise failed
 
     def descriptor(self, path: str) -> int:
-        """Open a file that is there, unless it is open; it stays so until others need the room."""
+        """Return a descriptor of an existing file; it stays open until others need the room."""
         if path not in self._open:
             return self._keep(path, 0)
         self._open.move_to_end(path)
@@ -410,6 +411,6 @@ class OpenFiles:
 
 
 def _descriptor_limit() -> int:
-    """Give a quarter of what the process may open, at most 256: others need descriptors, too."""
+    """Return a quarter of the process's limit of open files, 8 to 256: others need descriptors, too."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 256 if soft == resource.RLIM_INFINITY else max(8, min(256, soft // 4))

@@ -1,8 +1,8 @@
-"""What the files and folders of a stream's output are called.
+"""The names of files and folders in a stream's output.
 
-A table's folder is called as the table is: `public.Order Lines`. What a file system could stumble over is
-escaped: `~` and two hexadecimal digits for each byte of its UTF-8. Two tables never share a folder, also on
-file systems that ignore case or normalise Unicode.
+A table's folder is named like the table: `public.Order Lines`. Characters that could be trouble for a file
+system are escaped: `~` and two hexadecimal digits for each byte of their UTF-8. Two tables never share a
+folder, even on file systems that ignore case or normalize Unicode.
 """
 
 import hashlib
@@ -16,26 +16,26 @@ from pgcdc_cli.lsn import Lsn
 CHECKPOINT = "checkpoint.json"
 MANIFEST = "manifest.jsonl"
 HANDED_OVER = "handed-over.json"
-"""Up to which segment `--on-segment` was done."""
+"""Has the last segment for which the command of `--on-segment` succeeded."""
 
 SCHEMAS = "schemas"
-"""A folder with each version of each table."""
+"""The folder with a schema file for each version of each table."""
 
 PARTIAL = ".partial"
-"""What a data file's name ends in until the file is finished."""
+"""The suffix of a data file until it is finished."""
 
 LONGEST = 255
-"""Bytes in the name of a folder, on every file system in common use."""
+"""Bytes in a folder's name, at most, on every file system in common use."""
 
 _MARK = 8
-"""Hexadecimal digits that tell a table's folder from that of another with a similar name."""
+"""Hexadecimal digits of a hash that tell a table's folder from that of a table with a similar name."""
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-")
 _DATA_FILE = re.compile(r"([0-9]{6,})-([0-9A-F]{16})-([1-9][0-9]*)(\..+)")
 
 
 class ControlFiles(NamedTuple):
-    """Where a sink keeps what it needs for itself; the spool is a folder."""
+    """The files that a sink keeps for itself, beside the data; `spool` is a folder."""
 
     checkpoint: str
     lock: str
@@ -46,7 +46,7 @@ IN_DIRECTORY = ControlFiles(CHECKPOINT, ".lock", "_spool")
 
 
 def beside(name: str) -> ControlFiles:
-    """Name what stands beside a single file."""
+    """Name the control files beside a single output file."""
     return ControlFiles(f"{name}.checkpoint", f"{name}.lock", f"{name}.spool")
 
 
@@ -60,9 +60,9 @@ def table_folder(schema: str, table: str) -> str:
 
 
 def may_hold_data(name: str) -> bool:
-    """Say whether a folder of this name may be a table's, or one of what is no table's (`_messages`).
+    """Whether a folder of this name may hold data files: a table's, or one like `_messages`.
 
-    A table's name that is cut has no full stop, perhaps.
+    A table's folder has a full stop in its name, or a `~` if that was cut.
     """
     return name.startswith("_") or "." in name or "~" in name
 
@@ -76,7 +76,7 @@ def _digest(name: str) -> str:
 
 
 def _marked(name: str, mark: str) -> str:
-    """Tell it from others by a mark that no escaped name has; what is too long for that is cut."""
+    """Append a mark that no escaped name has, and cut the name to make room for it."""
     return name.encode()[: LONGEST - len(mark)].decode(errors="ignore") + mark
 
 
@@ -85,7 +85,7 @@ def _in_hexadecimal(character: str, sign: str) -> str:
 
 
 def _escape(name: str, kept: str) -> str:
-    """Escape all but letters and digits of any script, and what is kept if it stands inside."""
+    """Escape all but letters and digits of any script, and the `kept` characters within the name."""
     last = len(name) - 1
     return "".join(
         character
@@ -100,15 +100,15 @@ def _is_letter(character: str) -> bool:
 
 
 def _is_inside(character: str, at: int, last: int) -> bool:
-    """Say whether it may stand there: many programs pass over names that begin with a full stop or `_`."""
+    """Whether a kept character may be at this place: many programs ignore names that begin with . or _."""
     return character == "-" or (at > 0 and (character == "_" or at < last))
 
 
 class TableFolders:
-    """Names the folders of a directory's tables; `existing` are those that it has.
+    """Names the folders of tables in a directory that has the `existing` ones.
 
-    A table stays in the folder that it has, also where an earlier version named it. Where another's folder
-    would be the same to some file system, it gets a name with a mark.
+    A table stays in the folder that it has, even if an earlier version of pgcdc named it. A name that some
+    file system would take for another table's gets a mark.
     """
 
     def __init__(self, existing: Iterable[str]) -> None:
@@ -117,7 +117,7 @@ class TableFolders:
         self._folded = {_folded(name) for name in self._existing | files}
 
     def name(self, schema: str, table: str) -> str:
-        """Name a table's folder, which exists from now on."""
+        """Name a table's folder, and remember the name."""
         earlier, name = _earlier_name(schema, table), table_folder(schema, table)
         if earlier in self._existing:
             name = earlier
@@ -129,13 +129,13 @@ class TableFolders:
 
 
 def _folded(name: str) -> str:
-    """Give what no file system tells from other names with the same."""
+    """Fold a name: names that some file system takes for the same have the same result."""
     folded = unicodedata.normalize("NFKC", name).casefold().upper().casefold()
     return unicodedata.normalize("NFKD", folded)
 
 
 def _earlier_name(schema: str, table: str) -> str:
-    """Name a folder as up to version 0.1: all but some letters and digits percent-encoded."""
+    """Name a table's folder as versions up to 0.1 did: all but some letters and digits percent-encoded."""
     return _within_limit(f"{_percent_encode(schema)}.{_percent_encode(table)}", "%~")
 
 
@@ -156,12 +156,12 @@ def _was_kept(character: str) -> bool:
 
 
 def schema_path(oid: int, fingerprint: str) -> str:
-    """Name the file of one version of a table, relative to the directory."""
+    """Name the schema file of one version of a table, relative to the directory."""
     return f"{SCHEMAS}/{oid}-{fingerprint}.json"
 
 
 class DataFileName(NamedTuple):
-    """What a data file's name says, finished or not."""
+    """The parts of a data file's name, finished or not."""
 
     segment: int
     first_commit_lsn: Lsn
@@ -175,7 +175,7 @@ def file_name(segment: int, first_commit_lsn: Lsn, part: int, suffix: str) -> st
 
 
 def parse_file_name(name: str) -> DataFileName | None:
-    """Read a data file's name; None for any other file."""
+    """Parse a data file's name; None for any other file."""
     match = _DATA_FILE.fullmatch(name)
     if match is None:
         return None

@@ -1,7 +1,6 @@
-"""Reading JSON objects that must be exactly as they were written.
+"""Read JSON objects that must have exactly the expected fields: the checkpoint and the manifest.
 
-Used for the checkpoint and the manifest: every missing, surplus or type-wrong field is a ValueError that
-names it.
+A field that is missing, unknown or of the wrong type raises ValueError, which names it.
 """
 
 import json
@@ -13,7 +12,7 @@ T = TypeVar("T")
 
 
 class JsonFields:
-    """A JSON object read field by field; `end` refuses what nobody asked for."""
+    """A JSON object that is read field by field; `end` raises ValueError if any are left."""
 
     def __init__(self, data: object, what: str) -> None:
         if not isinstance(data, dict):
@@ -33,7 +32,7 @@ class JsonFields:
         return self._take(name, str)
 
     def count(self, name: str) -> int:
-        """Take an integer that can't be negative."""
+        """Take an integer, 0 or more."""
         value = self._take(name, int)
         if value < 0:
             raise ValueError(f"{name} of {self._what} is negative")
@@ -46,7 +45,7 @@ class JsonFields:
         return Lsn.parse(self._take(name, str))
 
     def path(self, name: str) -> str:
-        """Take a relative path that stays inside its folder."""
+        """Take a relative path that doesn't leave its folder."""
         value = self._take(name, str)
         if value.startswith("/") or "\0" in value or not {"", ".", ".."}.isdisjoint(value.split("/")):
             raise ValueError(f"{name} of {self._what} leads out of the directory")
@@ -56,7 +55,7 @@ class JsonFields:
         return self._take(name, list)
 
     def texts(self, name: str) -> dict[str, str]:
-        """Take an object whose values are all texts."""
+        """Take an object whose values are all strings."""
         fields = JsonFields(self._data.pop(name, None), name)
         found = {key: fields.text(key) for key in tuple(fields._data)}
         fields.end()
@@ -76,7 +75,7 @@ class JsonFields:
         return found
 
     def missing(self, name: str) -> bool:
-        """Say whether a field isn't there that others than pgcdc need not write."""
+        """Whether an optional field is missing."""
         return name not in self._data
 
     def end(self) -> None:
@@ -85,12 +84,12 @@ class JsonFields:
 
 
 def dump(data: dict[str, object]) -> bytes:
-    """Write an object in its one form: no blanks, fields in the order given, ASCII only."""
+    """Encode an object in its one form: no spaces, fields in the given order, ASCII only."""
     return json.dumps(data, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
 
 
 def load(data: bytes) -> object:
-    """Parse JSON; ValueError for anything else, too deep nesting included."""
+    """Parse JSON. Raises ValueError if it is invalid or nested too deeply."""
     try:
         return json.loads(data.decode("utf-8"))
     except RecursionError:

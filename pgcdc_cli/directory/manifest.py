@@ -1,8 +1,7 @@
-"""What a directory says of its data files: the manifest, and each table's schema files.
+"""The description of a directory's data files: the manifest, and each table's schema files.
 
-The manifest has one line per finished segment, and nothing that isn't finished. Readers take whole segments
-from it: each is complete for all tables up to its `end_lsn`. A schema file has one version of a table, as it
-was decoded.
+The manifest has one line for each finished segment. Readers take whole segments from it: each is complete for
+all tables up to its `end_lsn`. A schema file has one version of a table, as it was decoded.
 """
 
 import json
@@ -27,11 +26,11 @@ _TAIL = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """A finished file.
+    """A finished data file.
 
-    `table` is `schema.table`, `_messages`, or None for one that holds all tables; `path` and `schema` are
-    relative to the directory; `bytes` and `crc32` are of what is stored; `unchanged` says that some rows have
-    values that were not sent (unchanged TOAST); `invalid_text` counts values that were no valid text.
+    `table` is `schema.table`, `_messages`, or None for a file of all tables. `path` and `schema` are relative
+    to the directory. `bytes` and `crc32` are those of the file as stored. `unchanged` says that the server
+    left out values of some rows (unchanged TOAST); `invalid_text` counts values that weren't valid text.
     """
 
     table: str | None
@@ -58,7 +57,7 @@ class Segment:
 
 
 def encode_segment(segment: Segment) -> str:
-    """Write a segment as the manifest's line, with its line break."""
+    """Encode a segment as a line of the manifest, with its newline."""
     files: list[object] = [
         {
             "table": file.table,
@@ -88,7 +87,7 @@ def encode_segment(segment: Segment) -> str:
 
 
 def decode_segment(line: bytes) -> Segment:
-    """Read one line, without its line break; ValueError says what is wrong with it."""
+    """Decode a line of the manifest, without its newline. Raises ValueError if it is damaged."""
     content = load(line)
     version = content.get("format_version") if isinstance(content, dict) else None
     if type(version) is int and version != FORMAT_VERSION:
@@ -125,9 +124,9 @@ def _decode_file(data: object) -> SegmentFile:
 
 
 def read_manifest(path: str, disk: Disk | None = None) -> list[Segment]:
-    """Read all finished segments of a directory; none if there is no manifest yet.
+    """Read all finished segments of a directory; an empty list if there is no manifest yet.
 
-    Raises CHECKPOINT for a line that is torn or damaged, and for segments that don't follow one another.
+    Raises CHECKPOINT for a line that is cut off or damaged, and for segments out of order.
     """
     disk = disk or Disk()
     if disk.stat(path) is None:
@@ -140,7 +139,7 @@ def read_manifest(path: str, disk: Disk | None = None) -> list[Segment]:
 
 
 def last_segment(disk: Disk, path: str) -> Segment | None:
-    """Read only the last finished segment, however long the manifest has grown; None if there is none."""
+    """Read only the last finished segment, from the manifest's end; None if there is none."""
     found = disk.stat(path)
     if found is None or not found.size:
         return None
@@ -186,7 +185,7 @@ def _in_order(segments: Iterable[Segment]) -> list[Segment]:
 
 
 class SchemaFiles:
-    """Writes a file for every table noted, once a run."""
+    """Writes the schema files of noted tables, each once in a run."""
 
     def __init__(self, files: OpenFiles) -> None:
         self._files = files
@@ -194,14 +193,14 @@ class SchemaFiles:
         self._written: set[str] = set()
 
     def note(self, table: TableSchema) -> str:
-        """Remember a table; returns the path that its schema file will have after `write`."""
+        """Note a table to be written, and return the path of its schema file."""
         path = schema_path(table.oid, table.fingerprint)
         if path not in self._written:
             self._noted[path] = table
         return path
 
     def write(self) -> None:
-        """Write the files of noted tables; their folder is noted as changed."""
+        """Write and fsync the files of noted tables; their folder is noted as changed."""
         if self._noted:
             self._files.make_folder(SCHEMAS)
         fsync_each(lambda noted: self._write(*noted), list(self._noted.items()))
@@ -224,7 +223,10 @@ class SchemaFiles:
 
 
 def _remember(content: dict[str, Any], before: bytes) -> None:
-    """Keep what a column's first rows have, which the server forgets: VACUUM FULL, DROP DEFAULT."""
+    """Keep defaults of columns that the server has forgotten since, after VACUUM FULL or DROP DEFAULT.
+
+    The merge needs them for rows that are older than the column.
+    """
     try:
         known = json.loads(before)["facts"]["columns"]
         columns = (content.get("facts") or {}).get("columns", {})
@@ -234,5 +236,5 @@ def _remember(content: dict[str, Any], before: bytes) -> None:
                     if columns[name][fact] is None:
                         columns[name][fact] = known[name].get(fact)
     except (ValueError, KeyError, TypeError, AttributeError):
-        # It is damaged, of an earlier version, or had no facts.
+        # The earlier file is damaged, of an earlier version, or without facts.
         return

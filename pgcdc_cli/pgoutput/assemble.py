@@ -1,9 +1,9 @@
-"""Messages to slices of changes: a batch and the state before it in, slices and the state after it out.
+"""Assemble messages into slices of changes: a batch and the state before in, slices and the state after out.
 
-Everything is decided for all messages of a batch at once: the transaction each belongs to and whether it may
-stand there (`message_batch.py`), the version of its table (`relations.py`), its number and its values
-(`decode_columns.py`). Only what is no row (relations, truncates, logical messages) is looked at one by one. A
-few rows have a quicker way, with the same state and the same slices (`small_batch.py`).
+Everything is computed for all messages of a batch at once: the transaction each belongs to, and whether it is
+allowed there (`message_batch.py`), the version of its table (`relations.py`), its sequence number, and its
+values (`decode_columns.py`). Only messages that aren't rows (relations, truncates, logical decoding messages)
+are handled one by one. A few rows are decoded faster by `small_batch.py`, with the same state and slices.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,7 +43,7 @@ from pgcdc_cli.types.kernels import Int64s
 
 _SHAPES = tuple(Shape)
 _SHAPE_OF = np.full(1 << 16, -1, np.int64)
-"""By tag and marker: the shape's number."""
+"""Index into `_SHAPES` by tag and tuple marker; -1 for other combinations."""
 for _number, _shape in enumerate(_SHAPES):
     _SHAPE_OF[ord(_shape.operation) << 8 | ord(_shape.marker)] = _number
 
@@ -54,13 +54,13 @@ _IS_BOUNDARY = tag_mask(Tag.BEGIN, Tag.COMMIT)
 
 
 class Assembler:
-    """What is known between the batches of one connection: its tables, and the state after the last batch.
+    """Assembles the batches of one connection; keeps its tables, and the state after the last batch.
 
-    `describe` gives relation messages their catalog facts. It is asked for each one, since the server sends
-    another whenever something about the table may have changed, be it only a default. `skip_before`, `until`
-    and `max_transactions` (1 or more) are `DecodeLimits`. `boundaries`: slices have begins and commits, too.
-    `binary`: it was asked for, and each type must have a reader for it. After an error the assembler is
-    useless.
+    `describe` looks up the catalog facts of Relation messages. It is called for each one, since the server
+    sends another whenever the table may have changed, if only a default. `skip_before`, `until` and
+    `max_transactions` (1 or more) are `DecodeLimits`. `boundaries`: slices include begins and commits.
+    `binary`: values come in binary format, and each type must have a reader for it. After an error the
+    assembler can't be used any more.
     """
 
     def __init__(
@@ -78,30 +78,30 @@ class Assembler:
         self._state = State(DecodeLimits(skip_before, until, max_transactions))
 
     def select(self, selection: Selection) -> None:
-        """Leave out other tables and columns; nothing may have come before."""
+        """Include only these tables and columns; call it before the first message."""
         self._tables.selection = selection
 
     def number_origins(self, ask: OriginNumber) -> None:
-        """Give origins their numbers, too."""
+        """Look up the number of each replication origin with `ask`."""
         self._tables.origin_number = ask
 
     @property
     def in_transaction(self) -> bool:
-        """A transaction's Begin has come, its Commit has not."""
+        """Whether a transaction is open: its Begin has come, its Commit hasn't."""
         return self._state.open is not None
 
     @property
     def ended(self) -> bool:
-        """A limit is reached; what follows is not looked at."""
+        """Whether a limit is reached; further messages are ignored."""
         return self._state.ended
 
     def assemble(self, buffer: MessageBuffer) -> list[Slice]:
-        """Decode messages, as `assemble` does. What `describe` raises passes through."""
+        """Decode messages as the function `assemble` does. Also raises what `describe` raises."""
         found, self._state = assemble(buffer, self._state, self._tables, boundaries=self._boundaries)
         return found
 
     def assemble_small(self, frames: Sequence[bytes]) -> list[Slice] | None:
-        """Decode what `is_small` takes, as `assemble` does; None for what only that can do."""
+        """Decode frames that `is_small` accepts; None if only `assemble` can."""
         taken = small_batch.assemble(frames, self._state, self._tables, boundaries=self._boundaries)
         if taken is None:
             return None
@@ -112,13 +112,14 @@ class Assembler:
 def assemble(
     buffer: MessageBuffer, state: State, tables: Tables, *, boundaries: bool
 ) -> tuple[list[Slice], State]:
-    """Decode messages to at most two slices, and give the state after them.
+    """Decode messages into at most two slices; return them and the state after the batch.
 
-    The first slice ends at the last transaction edge among them, the second is the open remainder; where
-    there is no edge, or no change after it, that slice is left out. `tables` learn what the messages define.
+    The first slice ends at the last transaction edge, the second has the rest, of a transaction that is still
+    open. A slice is left out if there is no edge, or no change after it. `tables` learn what the messages
+    define.
 
-    UndecodableError, with nothing of the batch returned, for bytes that are no message, a message out of
-    place or not asked for, a row of an unknown relation or with other columns than its relation.
+    Raises UndecodableError, and returns nothing of the batch, for bytes that are no message, a message in the
+    wrong place or not requested, and a row of an unknown relation or with other columns than its relation's.
     """
     if state.ended:
         return [], state
@@ -131,10 +132,10 @@ def assemble(
 
 
 class _Contents(NamedTuple):
-    """What the wanted messages of a batch hold.
+    """The content of the wanted messages of a batch.
 
-    `rows` are the numbers of its rows, and `kinds` their tables and shapes, as one number. What is no row is
-    decoded, with the message's number; `origins` are by the transaction's.
+    `rows` are the message numbers of its rows, `kinds` their tables and shapes, combined into one number.
+    `truncates` and `messages` are decoded, each with its message number; `origins` are by transaction number.
     """
 
     rows: Int64s
@@ -147,10 +148,10 @@ class _Contents(NamedTuple):
 def _read(
     buffer: MessageBuffer, transactions: BatchTransactions, tables: Tables, origin: Origin | None
 ) -> _Contents:
-    """Read all that is no row, and find each row's table: what its OID meant where the row stood.
+    """Decode everything but rows, and find each row's table: the version of its OID at the row's place.
 
     `origin` is that of the transaction that was open before. Raises UndecodableError for a row or truncate of
-    an unknown relation, and for what is no message.
+    an unknown relation, and for bytes that are no message.
     """
     rows = np.flatnonzero(IS_ROW[transactions.tags] & transactions.wanted)
     shapes = _shapes(buffer, rows)
@@ -188,7 +189,7 @@ def _shapes(buffer: MessageBuffer, rows: Int64s) -> Int64s:
 
 
 def _current(tables: Tables, oids: Int64s) -> Int64s:
-    """Give the numbers of the tables that have these OIDs by now."""
+    """Return the numbers of the tables' current versions, by OID; -1 for an unknown OID."""
     known, which = np.unique(oids, return_inverse=True)
     found: Int64s = np.array([tables.current(oid) for oid in known.tolist()], np.int64)[which]
     return found
@@ -208,9 +209,10 @@ def _unknown(buffer: MessageBuffer, number: int, oid: int) -> UndecodableError:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Numbers:
-    """By message: its change's index in the batch, and number in its transaction; the first one's of several.
+    """For each message the index of its change in the batch, and its `seq` in the transaction.
 
-    `next_seq` is the number of the next change of the transaction that is open after the batch.
+    For a message of several changes they are those of the first one. `next_seq` is that of the next change of
+    the transaction that is open after the batch.
     """
 
     index: Int64s
@@ -221,7 +223,7 @@ class _Numbers:
 def _numbers(
     transactions: BatchTransactions, contents: _Contents, boundaries: Int64s, first_seq: int
 ) -> _Numbers:
-    """Count the changes; `first_seq` is that of the transaction that was open before."""
+    """Number the changes; `first_seq` is the next number of the transaction that was open before."""
     changes = _counts(len(transactions), contents)
     before = np.cumsum(changes) - changes
     seq = before - np.append(-first_seq, before[transactions.begins])[transactions.number]
@@ -231,7 +233,7 @@ def _numbers(
 
 
 def _counts(messages: int, contents: _Contents) -> Int64s:
-    """How many changes each message makes."""
+    """Return the number of changes in each message."""
     counts = np.zeros(messages, np.int64)
     counts[contents.rows] = 1
     for number, message, _ in contents.truncates:
@@ -243,7 +245,7 @@ def _counts(messages: int, contents: _Contents) -> Int64s:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Batch:
-    """All that is known of a batch; `boundaries` are its Begin and Commit messages, if wanted."""
+    """Everything known about a batch; `boundaries` are its Begin and Commit messages, if wanted."""
 
     buffer: MessageBuffer
     transactions: BatchTransactions
@@ -253,7 +255,7 @@ class _Batch:
     numbers: _Numbers
 
     def slices(self) -> list[Slice]:
-        """Up to the last edge, then the open remainder; without those in which nothing is."""
+        """Return the slice up to the last edge and the open remainder, without empty ones."""
         ends = self.transactions.ends
         cut = int(ends[-1]) + 1 if len(ends) else 0
         found = [self._slice(0, cut, self._edge())] if cut else []
@@ -280,7 +282,7 @@ class _Batch:
         )
 
     def _changes(self, start: int, stop: int) -> Iterator[ChangeBatch]:
-        """Decode the rows of some messages, those of one table and shape together."""
+        """Decode the rows among messages `start` to `stop`, those of one table and shape together."""
         first, last = np.searchsorted(self.contents.rows, (start, stop)).tolist()
         if first == last:
             return
@@ -347,7 +349,7 @@ class _Batch:
         return found[transactions], tuple(origins.values())
 
     def _stamp(self, number: int, position: int = 0) -> Stamp:
-        """Stamp one message that is no row, or the change at a position in it."""
+        """Stamp a message that is no row, or the change at a position in it."""
         transactions = self.transactions
         return Stamp(
             int(self.numbers.index[number]) + position,

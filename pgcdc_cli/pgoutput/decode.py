@@ -1,9 +1,9 @@
-"""The plain decoder: one message's bytes to one typed object, or to one error.
+"""The plain decoder: decodes the bytes of one message into one typed object, or raises one error.
 
 PostgreSQL manual, "Logical Replication Message Formats"; `src/backend/replication/logical/proto.c`. Rules:
-nothing is read beyond the message; a count or length from the buffer is held against the bytes that are left
-before anything is done with it; whatever the bytes, the only exception is UndecodableError. Offsets in its
-text count from the message's tag. The rows of a batch are decoded at once, by `decode_columns.py`.
+nothing is read beyond the message; a count or length is checked against the remaining bytes before it is
+used; whatever the bytes, the only exception is UndecodableError. Offsets in its text count from the message's
+tag. The rows of a batch are decoded together, by `decode_columns.py`.
 """
 
 import struct
@@ -19,7 +19,7 @@ from pgcdc_cli.pgoutput.messages import BINARY, NULL, TEXT, UNCHANGED_TOAST, Mes
 from pgcdc_cli.types.database_text import INVALID_NAME_HINT, STRICT, DatabaseText
 
 LATEST_WIRE_TIME = 2**63 - 1 - POSTGRES_EPOCH
-"""A later one would not fit 64 bits once it counts from 1970."""
+"""The latest timestamp on the wire that fits 64 bits when it counts from 1970."""
 
 BEGIN = struct.Struct(">cQqI")
 """A whole Begin message: tag, final LSN, time, xid."""
@@ -37,7 +37,7 @@ _TRUNCATE_CASCADE = 1
 _TRUNCATE_RESTART_IDENTITY = 2
 _TRANSACTIONAL = 1
 _SMALLEST_COLUMN = 10
-"""Bytes of a relation message's column with an empty name."""
+"""Bytes of a column with an empty name in a Relation message."""
 
 
 def decode(
@@ -47,11 +47,11 @@ def decode(
     streaming_parallel: bool = False,
     text: DatabaseText = STRICT,
 ) -> Message:
-    """Decode the one message that `data` is.
+    """Decode `data`, which is one message.
 
     `in_stream`: it came between Stream Start and Stream Stop, so that changes begin with an xid.
     `streaming_parallel`: protocol 4 with `streaming 'parallel'`, so that Stream Abort has LSN and time.
-    `text`: how names are written. UndecodableError if it is short, long, or no message.
+    `text`: the encoding of names. Raises UndecodableError if `data` is too short, too long, or no message.
     """
     message, end = decode_next(data, 0, in_stream=in_stream, streaming_parallel=streaming_parallel, text=text)
     if end != len(data):
@@ -68,7 +68,7 @@ def decode_next(
     streaming_parallel: bool = False,
     text: DatabaseText = STRICT,
 ) -> tuple[Message, int]:
-    """Decode the message at `offset` of several that follow one another; returns it and where it ends."""
+    """Decode the message at `offset` of several in a row; return it and the offset of its end."""
     cursor = _Cursor(data, offset, in_stream, streaming_parallel, text)
     reader = _READERS.get(cursor.tag)
     if reader is None:
@@ -92,7 +92,7 @@ def _are_left(number: int) -> str:
 
 
 class _Cursor:
-    """Reads one message front to back; each read says what it is after, for the error."""
+    """Reads one message front to back; each read is given the name of its field, for errors."""
 
     __slots__ = ("data", "in_stream", "offset", "start", "streaming_parallel", "tag", "text")
 
@@ -182,7 +182,7 @@ class _Cursor:
         return decoded
 
     def sized(self, what: str) -> bytes:
-        """Read bytes that follow their Int32 length."""
+        """Read an Int32 length, and as many bytes."""
         size = self.int32(f"{what} length")
         if size < 0:
             raise self.error(f"{what} length at byte {self.at - 4} is {size}")
@@ -190,7 +190,7 @@ class _Cursor:
         return self.data[offset : offset + size]
 
     def whole_text(self) -> m.Text | None:
-        """Read a column's text if there is a whole one: the usual value, for which no error is worded."""
+        """Read a column's text value if there is a complete one, else None: the fast path of tuples."""
         data, start = self.data, self.offset + 5
         if start > len(data) or data[self.offset] != TEXT:
             return None
@@ -201,7 +201,7 @@ class _Cursor:
         return m.Text(data[start:end])
 
     def check_count(self, count: int, size: int, what: str) -> int:
-        """Hold the count just read against what is left, at `size` bytes or more for each."""
+        """Check a count just read against the remaining bytes, with at least `size` for each item."""
         if count * size > self.left:
             raise self.error(
                 f"{count} {what} at byte {self.at} want {count * size} bytes, {_are_left(self.left)}"
@@ -303,7 +303,7 @@ def _read_full_tuple(c: _Cursor) -> m.FullTuple:
 
 
 def _read_key_value(c: _Cursor, number: int) -> m.Null | m.Text | m.Binary:
-    # The server detoasts what identifies a row before it logs it (ExtractReplicaIdentity in heapam.c).
+    # The server detoasts a replica identity before it is logged (ExtractReplicaIdentity in heapam.c).
     at = c.at
     value = _read_value(c, number)
     if isinstance(value, m.UnchangedToast):

@@ -1,11 +1,11 @@
-"""The columnar decoder: the rows of a batch to columns of wire text, with nothing done per row in Python.
+"""The columnar decoder: decodes the rows of a batch into columns of text values, with no Python code per row.
 
 The tuples of all rows are walked together, column by column: kind and length are gathered at every row's
-position, and the next position is where this column ends. Values are packed by one Arrow `take` per column.
-The rows of all groups share the walk, with the widest tables first so that those which still have columns are
-a prefix; so many small groups cost little more than one large one.
+position, and the next position is the end of this column. Values are packed by one Arrow `take` per column.
+All groups of rows share the walk, the widest tables first, so that the rows that still have columns are a
+prefix. So many small groups cost little more than one large one.
 
-Whatever is wrong with a message is found here for all rows at once; the plain decoder then says what it is.
+Malformed messages are found here for all rows at once; then the plain decoder tells what is wrong.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,14 +37,14 @@ from pgcdc_cli.types.binary import MalformedError
 from pgcdc_cli.types.kernels import Booleans, Int64s
 
 SMALLEST_ROW = 8
-"""Bytes of a message whose tuple has no columns: tag, relation OID, marker, column count."""
+"""Bytes of a row message whose tuple has no columns: tag, relation OID, marker, column count."""
 
 _COUNT_AT = 6
 _NEW = ord("N")
 
 
 class Shape(Enum):
-    """Operation and the marker of the message's first tuple: `N` new, `K` key, `O` old row."""
+    """The operation, and the marker of the message's first tuple: `N` new, `K` key, `O` old row."""
 
     INSERT = ("I", "N")
     UPDATE = ("U", "N")
@@ -66,9 +66,8 @@ class Shape(Enum):
 class RowMessages:
     """Row messages of one table and one shape, by number; each has `SMALLEST_ROW` bytes or more.
 
-    `read` gives the text of binary values of a column, by the column's index; None for all rows of a
-    connection that did not ask for them. `whole` says that the old tuples are whole rows, despite their
-    marker.
+    `read` converts binary values of a column, given by its index, to text; None if the connection did not
+    request binary. `whole` says that the old tuples are whole rows, despite their `K` marker.
     """
 
     numbers: Int64s
@@ -79,7 +78,7 @@ class RowMessages:
 
 
 class RowImages(NamedTuple):
-    """The images of one group's rows with these numbers; `group` is its index among the groups."""
+    """The images of the rows with these message numbers; `group` is the index of their group."""
 
     group: int
     numbers: Int64s
@@ -88,15 +87,14 @@ class RowImages(NamedTuple):
 
 
 def decode_rows(buffer: MessageBuffer, groups: Sequence[RowMessages]) -> list[RowImages]:
-    """Decode row messages, of at least one group; one result for each, or two.
+    """Decode the row messages of one or more groups; one or two results for each group.
 
-    Where a publication shows a partition as its root (`publish_via_partition_root`), the marker is by the
-    root's replica identity, the old tuple by the partition's (`logicalrep_write_update` in proto.c). So a `K`
-    tuple with values outside of the key is a whole row, of a partition with replica identity FULL; those of a
-    group come apart.
+    With `publish_via_partition_root`, the marker depends on the root's replica identity, the old tuple on the
+    partition's (`logicalrep_write_update` in proto.c). So a `K` tuple with values outside of the key is a
+    whole row, from a partition with replica identity FULL; such rows of a group have a result of their own.
 
-    UndecodableError, with the message's LSN, where one is not what the plain decoder takes, has another
-    number of columns than its relation, or has a binary value that was not asked for or can't be read.
+    Raises UndecodableError, with the message's LSN, if the plain decoder refuses a message, if it has another
+    number of columns than its relation, or a binary value that was not requested or can't be read.
     """
     first = [
         _Tuples(buffer, rows, rows.shape.marker, buffer.starts[rows.numbers] + _COUNT_AT) for rows in groups
@@ -112,7 +110,7 @@ def decode_rows(buffer: MessageBuffer, groups: Sequence[RowMessages]) -> list[Ro
 
 
 def _decode_apart(buffer: MessageBuffer, runs: Sequence["_Tuples"]) -> list[RowImages]:
-    """Decode whole rows as groups of their own."""
+    """Decode again, with the whole rows of each group as a group of their own."""
     parts = []
     for group, run in enumerate(runs):
         for whole in np.unique(run.whole).tolist():
@@ -138,8 +136,8 @@ def _images(group: int, first: "_Tuples", second: "_Tuples | None") -> RowImages
 class _Tuples:
     """One tuple of each row of a group; `position` is where its next column begins.
 
-    `is_key` says that only the key's columns are wanted, `has_more` which tuples have others, `lacks_key`
-    which don't have all of the key. `are_few` is known once they are walked.
+    `is_key` says that only the key's columns are wanted, `has_more` which tuples have values of other
+    columns, `lacks_key` which lack some of the key's. `are_few` is set by the walk.
     """
 
     def __init__(self, buffer: MessageBuffer, rows: RowMessages, marker: str, position: Int64s) -> None:
@@ -158,7 +156,7 @@ class _Tuples:
         return not self.is_key or self.rows.table.columns[column].replica_identity
 
     def look(self, column: int, kind: Int64s | None) -> None:
-        """Note of a key tuple's column where it has a value."""
+        """Note which key tuples have a value in this column."""
         if self.wants(column):
             self.lacks_key = self.lacks_key if kind is None else self.lacks_key | (kind == NULL)
         else:
@@ -166,7 +164,7 @@ class _Tuples:
 
     @property
     def whole(self) -> Booleans:
-        """Which key tuples are whole rows, once they are walked."""
+        """Which key tuples are whole rows; valid after the walk."""
         return self.has_more & ~self.lacks_key
 
     def old_image(self) -> FullImage | KeyImage:
@@ -180,14 +178,14 @@ class _Tuples:
 
 
 def _new_tuples(buffer: MessageBuffer, old: _Tuples) -> _Tuples:
-    """Find the new tuples after the old ones, once those are walked."""
+    """Find the new tuples after the old ones, which have been walked."""
     words = buffer.int64(old.position)
     _check(buffer, [old], (old.position + 3 <= old.ends) & (words >> 56 == _NEW))
     return _Tuples(buffer, old.rows, "N", old.position + 1)
 
 
 class _Step(NamedTuple):
-    """One column's values in every row that has one. `kind` is None where all are text."""
+    """One column's values, in every row that has this column. `kind` is None if all are text."""
 
     starts: Int64s
     ends: Int64s
@@ -224,7 +222,7 @@ def _walk(buffer: MessageBuffer, runs: Sequence[_Tuples]) -> None:
 
 
 def _find_few(runs: Sequence[_Tuples], sizes: Sequence[int]) -> None:
-    """Say which runs have so few rows, of sizes in bytes, that they are written one by one, mostly."""
+    """Mark the runs with so few rows and bytes that they are mostly formatted row by row."""
     for run, size in zip(runs, sizes, strict=True):
         run.are_few = len(run.position) <= FEW_ROWS and size <= FEW_BYTES
 
@@ -249,7 +247,7 @@ def _step(buffer: MessageBuffer, position: Int64s, ends: Int64s, is_key: Boolean
 def _append(
     buffer: MessageBuffer, step: _Step, runs: Sequence[_Tuples], bounds: Sequence[int], column: int
 ) -> None:
-    """Give every run its values of the column."""
+    """Append the column's values to every run."""
     kinds = [
         None if step.kind is None else step.kind[start:end]
         for start, end in pairwise(bounds[: len(runs) + 1])
@@ -286,7 +284,7 @@ def _offsets(values: pa.BinaryArray) -> NDArray[np.int32]:
 
 
 def _own_values(values: pa.BinaryArray, kind: Int64s | None, offsets: NDArray[np.int32]) -> pa.BinaryArray:
-    """Give a run's values an array of their own: offset 0, and no other run's bytes in its buffer."""
+    """Make an array of a run's values alone: offset 0, and no other run's bytes in its buffer."""
     count = len(offsets) - 1
     if count == len(values):
         return values
@@ -303,7 +301,7 @@ def _own_values(values: pa.BinaryArray, kind: Int64s | None, offsets: NDArray[np
 def _text(
     buffer: MessageBuffer, rows: RowMessages, column: int, values: pa.BinaryArray, kind: Int64s
 ) -> pa.BinaryArray:
-    """Read those values of a column that are binary."""
+    """Convert the binary values of a column to text."""
     binary = kind == BINARY
     if rows.read is None or not binary.any():
         return values
@@ -329,7 +327,7 @@ def _mask(kind: Int64s | None) -> Booleans | None:
 
 
 def _check(buffer: MessageBuffer, runs: Sequence[_Tuples], good: Booleans) -> None:
-    """Raise what is wrong with the first message that is not good; `good` may cover the first runs only."""
+    """Raise the error of the first message that is not good; `good` may cover the first runs only."""
     if good.all():
         return
     bad: list[tuple[int, TableSchema]] = []

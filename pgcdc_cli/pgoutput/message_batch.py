@@ -1,9 +1,9 @@
-"""A batch of messages in one buffer, and which transaction each belongs to.
+"""A batch of messages in one buffer, and the transaction of each.
 
-All is computed for all messages at once: big-endian integers are gathered from the buffer, and it is found
-where transactions end, and how far they are wanted. Transaction t of a batch is the one after its t-th Begin;
-number 0 is the one that was open before the batch, if any. This is protocol 1: what is streamed or prepared
-comes here in its form, once it commits (`transactions.py`).
+Everything is computed for all messages at once: big-endian integers are gathered from the buffer,
+transactions are found, and which of them are wanted. Transaction t of a batch is the one after its t-th
+Begin; number 0 is the one that was open before the batch, if any. This module knows protocol 1 only: streamed
+and prepared transactions are converted to it when they commit (`transactions.py`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,21 +29,22 @@ LARGEST = 2**31 - 1
 """Bytes in one buffer: Arrow's binary offsets have 32 bits. So has CopyData's length: no frame is larger."""
 
 SMALLEST_BATCH, LARGEST_BATCH = 1 << 13, 1 << 16
-"""Messages decoded at once, at most: the cost of a batch vanishes, and they stay in cache.
+"""Messages decoded at once, at most: enough to outweigh the cost of a batch, few enough to stay in cache.
 
-Where many tables share them, the cost of each table in it counts, and there may be more.
+If many tables share a batch, each table in it has a cost, too, and larger batches are better.
 """
 
 MESSAGE_BYTES = 256
-"""Bytes of a message up to which a batch has as many as it may; of larger ones, fewer are enough."""
+"""The average size in bytes up to which a batch is filled; fewer messages are enough if they are larger."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MessageBuffer:
     """n messages: message i is `data[starts[i]:ends[i]]`.
 
-    `lsn` is its frame's start LSN, `head` its first eight bytes, as if zeroes followed the last message.
-    `words[p]` is the 64-bit integer at byte p. `text` says how names are written.
+    `lsn` is its frame's start LSN, `head` its first eight bytes (a short message's include what follows it,
+    the last one's zeros). `words[p]` is the big-endian 64-bit integer at byte p. `text` is the encoding of
+    names.
     """
 
     data: bytes
@@ -57,9 +58,9 @@ class MessageBuffer:
 
     @classmethod
     def join(cls, frames: Sequence[bytes], text: DatabaseText = STRICT) -> "Iterator[MessageBuffer]":
-        """Put frames into as few buffers as `LARGEST` allows.
+        """Join frames into as few buffers as `LARGEST` allows.
 
-        UndecodableError for a frame without a message, or with a sign-bit LSN.
+        Raises UndecodableError for a frame without a message, or an LSN with the sign bit set.
         """
         sizes = np.fromiter(map(len, frames), np.int64, len(frames))
         ends = np.cumsum(sizes)
@@ -87,14 +88,14 @@ class MessageBuffer:
 
     @classmethod
     def of(cls, chunk: SpoolChunk, text: DatabaseText = STRICT) -> "MessageBuffer":
-        """Take messages without their frames' headers."""
+        """Wrap the messages of a spool, which have no frame headers."""
         data, words = chunk.data, _words(chunk.data)
         ends = chunk.offset + np.cumsum(chunk.sizes)
         starts = ends - chunk.sizes
         return cls(data, pa.py_buffer(data), words, starts, ends, chunk.lsn, native(words[starts]), text)
 
     def select(self, which: "slice | Booleans") -> "MessageBuffer":
-        """Take some of the messages; they stay where they are."""
+        """Return a buffer with some of the messages, and the same data."""
         starts, ends, lsn, head = (column[which] for column in (self.starts, self.ends, self.lsn, self.head))
         return replace(self, starts=starts, ends=ends, lsn=lsn, head=head)
 
@@ -107,18 +108,18 @@ class MessageBuffer:
 
     @property
     def int32(self) -> Int64s:
-        """What stands behind each tag: the relation OID of a row, the xid in a streamed block."""
+        """The 32-bit integer after each tag: a row's relation OID, or the xid within a streamed block."""
         return self.head >> 24 & 0xFFFFFFFF
 
     def title(self, number: int) -> str:
-        """Name a message's kind as the manual does."""
+        """Return the manual's name for a message's kind."""
         return Tag(self.message(number)[0]).title
 
     def message(self, number: int) -> bytes:
         return self.data[int(self.starts[number]) : int(self.ends[number])]
 
     def decode(self, number: int, *, in_stream: bool = False, streaming_parallel: bool = False) -> Message:
-        """Decode one message, as `decode` does; the error says where in the log it is."""
+        """Decode one message as the function `decode` does; an error names its LSN."""
         try:
             return decode(
                 self.message(number),
@@ -136,19 +137,19 @@ class MessageBuffer:
         return self.ends[numbers] - self.starts[numbers]
 
     def field(self, numbers: Int64s, offset: int) -> Int64s:
-        """Gather the 64 bits at `offset` of each message; they mean nothing where the message is shorter."""
+        """Gather the 64-bit integer at `offset` of each message; meaningless if the message is shorter."""
         return self.int64(np.minimum(self.starts[numbers] + offset, len(self.words) - 1))
 
     def int64(self, positions: Int64s) -> Int64s:
         return native(self.words[positions])
 
     def pack(self, starts: Int64s, ends: Int64s) -> pa.BinaryArray:
-        """Copy n values out of the buffer, to stand one after the other."""
+        """Copy n values out of the buffer into an array."""
         return kernels.pack(self.arrow, starts, ends)
 
     def error(self, number: int, message: str) -> UndecodableError:
-        """Make an error about one message that says where in the log it is."""
-        # What tells of a table or a type has none, and stands before the change that has.
+        """Make an error about one message that names its LSN."""
+        # Relation and Type messages have LSN 0, and precede the change that has one.
         later = self.lsn[number:]
         lsn = int(later[np.argmax(later > 0)])
         return UndecodableError(f"{message} (LSN {Lsn(lsn)})", self.message(number))
@@ -163,7 +164,7 @@ def _words(data: bytes) -> Int64s:
 
 
 def tag_mask(*tags: Tag) -> NDArray[np.bool_]:
-    """Make a table that says of every byte whether it is one of these tags."""
+    """Make an array of 256 flags: which bytes are one of these tags."""
     found = np.zeros(256, np.bool_)
     found[list(tags)] = True
     return found
@@ -173,7 +174,7 @@ IS_ROW = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE)
 
 
 def native(values: NDArray[np.int64]) -> Int64s:
-    """In this machine's byte order."""
+    """Convert to this machine's byte order."""
     return values.astype(np.int64)
 
 
@@ -193,14 +194,14 @@ _SMALLEST_MESSAGE = 15
 _INSIDE, _OUTSIDE = 1, 2
 
 _ALLOWED = np.zeros(256, np.int8)
-"""By tag: may it stand inside of a transaction, outside, both or (0) neither."""
+"""By tag: whether it may be inside of a transaction, outside, both or (0) neither."""
 _ALLOWED[[Tag.COMMIT, Tag.INSERT, Tag.UPDATE, Tag.DELETE, Tag.TRUNCATE, Tag.MESSAGE]] = _INSIDE
 _ALLOWED[Tag.BEGIN] = _OUTSIDE
 _ALLOWED[[Tag.RELATION, Tag.TYPE, Tag.ORIGIN]] = _INSIDE | _OUTSIDE
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction whose Commit has not come yet; `seq` is its next change's."""
+    """A transaction whose Commit has not come yet; `seq` is that of its next change."""
 
     commit_lsn: int
     commit_ts: int
@@ -210,11 +211,11 @@ class OpenTransaction(NamedTuple):
 
 
 class DecodeLimits(NamedTuple):
-    """What of the stream is wanted; `transactions` is how many more.
+    """The part of the stream that is wanted; `transactions` is the number of transactions to go.
 
-    Transactions with a commit LSN below `skip_before`, and non-transactional messages not beyond it, are
-    dropped whole. A transaction is wanted when its final LSN is before `until`, a non-transactional message
-    when its LSN is not beyond it.
+    Transactions with a commit LSN below `skip_before`, and non-transactional messages up to and including it,
+    are dropped whole. A transaction is wanted if its final LSN is below `until`, a non-transactional message
+    if its LSN is not beyond it.
     """
 
     skip_before: Lsn
@@ -222,14 +223,14 @@ class DecodeLimits(NamedTuple):
     transactions: int | None = None
 
     def less(self, transactions: int) -> "DecodeLimits":
-        """Count transactions that have ended."""
+        """Subtract transactions that have ended."""
         if self.transactions is None:
             return self
         return self._replace(transactions=self.transactions - transactions)
 
 
 class State(NamedTuple):
-    """What a batch leaves for the next one; `ended`: a limit is reached, and no more is wanted."""
+    """The state between two batches; `ended`: a limit is reached, and nothing more is wanted."""
 
     limits: DecodeLimits
     open: OpenTransaction | None = None
@@ -237,7 +238,7 @@ class State(NamedTuple):
 
 
 class _Begins(NamedTuple):
-    """All Begin messages of a batch: their numbers, what they say, and which are well formed."""
+    """All Begin messages of a batch: their message numbers, their fields, and which are well formed."""
 
     at: Int64s
     final_lsn: Int64s
@@ -256,7 +257,7 @@ class _Commits(NamedTuple):
 
 
 class _Nontransactional(NamedTuple):
-    """All non-transactional logical messages of a batch: each a transaction of its own."""
+    """All non-transactional logical decoding messages of a batch; each counts as a transaction."""
 
     at: Int64s
     lsn: Int64s
@@ -272,9 +273,10 @@ class _BoundaryMessages(NamedTuple):
 
 
 class _Membership(NamedTuple):
-    """Each message's transaction, as in `BatchTransactions`; `inside` has one element more than messages.
+    """Each message's transaction, as in `BatchTransactions`.
 
-    `inside[i]` says whether a transaction is open before message i.
+    `inside[i]` says whether a transaction is open before message i; the last of its n + 1 elements, whether
+    one is open after the batch.
     """
 
     inside: Booleans
@@ -286,13 +288,13 @@ class _Membership(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchTransactions:
-    """The messages of a batch up to the end of what is wanted; what follows it is not looked at.
+    """The messages of a batch up to the end of what is wanted; the rest is ignored.
 
-    The first six arrays have one element a message. `number` is that of its transaction, and `commit_lsn`,
-    `commit_ts` and `xid` are that one's (for a non-transactional message its own LSN, 0 and 0; outside of
-    transactions they mean nothing). `wanted` is false in transactions that are skipped. `begins` are the
-    Begin messages, `ends` those that end a wanted transaction, by their numbers. `open`: a transaction is
-    open after the last message.
+    The first six arrays have one element per message. `number` is the number of its transaction, and
+    `commit_lsn`, `commit_ts` and `xid` are that transaction's (for a non-transactional message its own LSN, 0
+    and 0; outside of transactions they are meaningless). `wanted` is false in transactions that are skipped.
+    `begins` are the message numbers of Begins, `ends` those of the messages that end a wanted transaction.
+    `open`: a transaction is open after the last message.
     """
 
     tags: Int64s
@@ -311,16 +313,17 @@ class BatchTransactions:
         return len(self.tags)
 
     def end_lsn(self, ends: Int64s) -> Int64s:
-        """Where the transactions end that these messages end."""
+        """Return the end LSNs of the transactions that these messages end."""
         found = self.commit_lsn[ends]
         is_commit = self.tags[ends] == Tag.COMMIT
         found[is_commit] = self.commits.end_lsn[np.searchsorted(self.commits.at, ends[is_commit])]
         return found
 
     def next_state(self, before: State, next_seq: int, origins: Mapping[int, Origin]) -> State:
-        """Give the state after the batch.
+        """Return the state after the batch.
 
-        `next_seq` is that of the next change of the transaction that is open there; `origins` are by number.
+        `next_seq` belongs to the next change of the transaction that is open then; `origins` are by
+        transaction number.
         """
         limits = before.limits.less(len(self.ends))
         return State(limits, self._left_open(before.open, next_seq, origins), self.ended)
@@ -339,9 +342,9 @@ class BatchTransactions:
 
 
 def find_transactions(buffer: MessageBuffer, state: State) -> BatchTransactions:
-    """Say for each message which transaction it belongs to, up to the end of what is wanted.
+    """Find the transaction of each message, up to the end of what is wanted.
 
-    Raise UndecodableError for a message before that which is malformed or out of place.
+    Raises UndecodableError for a message up to there that is malformed or in the wrong place.
     """
     tags, limits = buffer.tags, state.limits
     bounds = _BoundaryMessages(_begins(buffer, tags), _commits(buffer, tags), _nontransactional(buffer, tags))
@@ -392,7 +395,7 @@ def _nontransactional(buffer: MessageBuffer, tags: Int64s) -> _Nontransactional:
 
 
 def _membership(tags: Int64s, bounds: _BoundaryMessages, before: OpenTransaction | None) -> _Membership:
-    """Say for each message which transaction it belongs to."""
+    """Find the transaction of each message."""
     first = before or OpenTransaction(0, 0, 0, 0)
     begins, alone = bounds.begins, bounds.nontransactional
     number = np.cumsum(tags == Tag.BEGIN)
@@ -406,7 +409,7 @@ def _membership(tags: Int64s, bounds: _BoundaryMessages, before: OpenTransaction
 
 
 def _valid(tags: Int64s, bounds: _BoundaryMessages, member: _Membership) -> Booleans:
-    """Tell the messages that are well formed and in place; right up to the first that is not."""
+    """Find the messages that are well formed and in place; right up to the first that isn't."""
     begins, commits, alone = bounds
     allowed = _ALLOWED[tags]
     allowed[alone.at] = _OUTSIDE
@@ -418,7 +421,7 @@ def _valid(tags: Int64s, bounds: _BoundaryMessages, member: _Membership) -> Bool
 
 
 def _wanted(bounds: _BoundaryMessages, member: _Membership, skip_before: Lsn) -> Booleans:
-    """Tell the messages that are not skipped."""
+    """Find the messages of transactions that aren't skipped."""
     wanted: Booleans = member.commit_lsn >= skip_before
     alone = bounds.nontransactional
     wanted[alone.at] = alone.lsn > skip_before
@@ -426,7 +429,7 @@ def _wanted(bounds: _BoundaryMessages, member: _Membership, skip_before: Lsn) ->
 
 
 def _stops(bounds: _BoundaryMessages, valid: Booleans, ends: Int64s, limits: DecodeLimits) -> Int64s:
-    """Find the messages before any of which to stop."""
+    """Find the messages before which to stop; the first of them counts."""
     stops = np.empty(0, np.int64)
     if limits.until is not None:
         stops = _stops_at(bounds, valid, limits.until)

@@ -1,8 +1,8 @@
-"""pgoutput's messages, one type each: all 19 kinds of protocol 1 to 4.
+"""pgoutput's messages, a type for each of the 19 kinds of protocol 1 to 4; `decode.py` decodes them.
 
 Names and fields are those of the PostgreSQL manual, "Logical Replication Message Formats", and of
-`src/include/replication/logicalproto.h`. Times are microseconds since 1970-01-01 UTC. The `xid` of a change
-is given only inside a streamed transaction, where it is the subtransaction's. `decode.py` reads them.
+`src/include/replication/logicalproto.h`. Times are microseconds since 1970-01-01 UTC. A change has an `xid`
+only inside of a streamed transaction, where it is the subtransaction's.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class Tag(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """`B`: a whole transaction follows. `final_lsn` is the commit record's."""
+    """`B`: a committed transaction follows. `final_lsn` is the LSN of its commit record."""
 
     final_lsn: Lsn
     commit_time: int
@@ -92,7 +92,7 @@ class Type:
 
 
 NULL, UNCHANGED_TOAST, TEXT, BINARY = b"nutb"
-"""The kind of a value in a tuple: the byte before it."""
+"""The kinds of a value in a tuple: the byte before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +131,14 @@ class FullTuple:
 
 @dataclass(frozen=True, slots=True)
 class KeyTuple:
-    """`K`: the replica identity's values; the other columns' are Null and mean nothing."""
+    """`K`: the values of the replica identity; those of other columns are Null and meaningless."""
 
     values: tuple[Null | Text | Binary, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """`I`: a new row. It, too, can carry unchanged TOAST (a row filter made it of an update)."""
+    """`I`: a new row. It can have unchanged TOAST, too, if a row filter turned an update into it."""
 
     relation_oid: int
     new: FullTuple
@@ -147,7 +147,7 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """`U`: `old` is the key where that changed, the whole row under replica identity FULL, else None."""
+    """`U`: `old` is the key if that changed, the whole row under replica identity FULL, else None."""
 
     relation_oid: int
     old: KeyTuple | FullTuple | None
@@ -176,7 +176,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """`M`: what `pg_logical_emit_message` wrote."""
+    """`M`: a logical decoding message, written by `pg_logical_emit_message`."""
 
     transactional: bool
     lsn: Lsn
@@ -187,7 +187,7 @@ class LogicalMessage:
 
 @dataclass(frozen=True, slots=True)
 class StreamStart:
-    """`S`: a block of a transaction that is not committed yet."""
+    """`S`: a block of a streamed transaction begins, which isn't committed yet."""
 
     xid: int
     first_segment: bool
@@ -195,7 +195,7 @@ class StreamStart:
 
 @dataclass(frozen=True, slots=True)
 class StreamStop:
-    """`E`: the end of such a block."""
+    """`E`: the block of a streamed transaction ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ class StreamCommit:
 
 @dataclass(frozen=True, slots=True)
 class StreamAbort:
-    """`A`: `subxid` was rolled back; all of the transaction where `subxid` is `xid`.
+    """`A`: the subtransaction `subxid` was rolled back, or the whole transaction if `subxid` is `xid`.
 
     LSN and time come only with protocol 4 and parallel streaming.
     """
@@ -223,7 +223,7 @@ class StreamAbort:
 
 @dataclass(frozen=True, slots=True)
 class BeginPrepare:
-    """`b`: a whole transaction follows that is prepared, not committed."""
+    """`b`: a prepared transaction follows, which isn't committed yet."""
 
     prepare_lsn: Lsn
     end_lsn: Lsn
@@ -234,7 +234,7 @@ class BeginPrepare:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """`P`: PREPARE TRANSACTION: its changes end here, whether it commits is open."""
+    """`P`: the changes of a prepared transaction end; it may still commit or roll back."""
 
     prepare_lsn: Lsn
     end_lsn: Lsn

@@ -1,8 +1,9 @@
-"""Prepared transactions: between PREPARE TRANSACTION and COMMIT PREPARED or ROLLBACK PREPARED.
+"""Prepared transactions, from PREPARE TRANSACTION to COMMIT PREPARED or ROLLBACK PREPARED.
 
-The server sends one at its prepare and not again, so it must be durable, and the checkpoint name it, before
-the prepare's position is confirmed. An exception are those that were prepared before the slot knew of two
-phases: they come whole right before their commit, with a prepare LSN from before the checkpoint.
+The server sends a prepared transaction at its prepare and not again. So it must be durable, and named by the
+checkpoint, before the position of the prepare is confirmed. Exceptions are transactions that were prepared
+before two-phase was enabled for the slot: they come whole right before their commit, with a prepare LSN that
+can be below the checkpoint.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,15 +21,15 @@ from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.replay import Replay, SpooledTransaction, TransactionEnd
 
 PreparedName = tuple[int, str]
-"""A prepared transaction: xid and gid."""
+"""What identifies a prepared transaction: xid and gid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedPolicy:
-    """What is to be done about prepared transactions.
+    """How to handle prepared transactions.
 
-    `known` are those of the checkpoint. `at_prepare` gives out their changes at the PREPARE. `accept_gap`
-    goes on where one committed whose changes were never seen, and tells `warn`.
+    `known` are those of the checkpoint. With `at_prepare` changes are written at the PREPARE. With
+    `accept_gap` the commit of a transaction whose changes never came is not an error, but passed to `warn`.
     """
 
     known: Sequence[Prepared] = ()
@@ -38,9 +39,9 @@ class PreparedPolicy:
 
 
 class PreparedTransactions:
-    """Those whose end has not come yet, by xid and gid.
+    """The prepared transactions that have neither committed nor rolled back yet, by xid and gid.
 
-    `skip_before` is the assembler's: what ended before it is on record.
+    `skip_before` is the assembler's: everything that ended before it is in the output.
     """
 
     def __init__(self, replay: Replay, spools: Spools, policy: PreparedPolicy, skip_before: Lsn) -> None:
@@ -55,16 +56,16 @@ class PreparedTransactions:
         return name in self._prepared or name in self._spooled
 
     def has(self, xid: int) -> bool:
-        """Say whether this transaction is one of them."""
+        """Whether the transaction with this xid is prepared."""
         return any(known == xid for known, _ in chain(self._prepared, self._spooled))
 
     def prepare(
         self, message: m.Prepare | m.StreamPrepare, transaction: SpooledTransaction
     ) -> Iterator[Slice]:
-        """Remember a transaction; one that is known already has no spool.
+        """Remember a prepared transaction; one that is known already has no spool.
 
-        One from before the checkpoint that the checkpoint doesn't name has ended before it, too, or is one
-        of the exceptions. Either way its end is still to come, and nothing has to last until then.
+        One that was prepared before the checkpoint, which doesn't name it, also ended before it, or is one of
+        the exceptions above. Either way its end comes on this connection, so its spool needn't be durable.
         """
         yield from self._replay.share(transaction)
         if transaction.spool is None:
@@ -92,7 +93,7 @@ class PreparedTransactions:
         transaction.remove()
 
     def commit(self, message: m.CommitPrepared) -> Iterator[Slice]:
-        """Give out the changes; GAP if they were never seen."""
+        """Yield the changes of a transaction that commits. Raises GAP if they never came."""
         name = message.xid, message.gid
         prepared, transaction = self._prepared.pop(name, None), self._spooled.pop(name, None)
         end = TransactionEnd(message.commit_lsn, message.end_lsn, message.commit_time, message.gid)
@@ -109,7 +110,7 @@ class PreparedTransactions:
             transaction.remove()
 
     def roll_back(self, message: m.RollbackPrepared) -> Iterator[Slice]:
-        """Forget the changes; one that is not known never had any here."""
+        """Drop the changes of a transaction that rolls back; an unknown one has none here."""
         name = message.xid, message.gid
         prepared, transaction = self._prepared.pop(name, None), self._spooled.pop(name, None)
         if prepared is None and transaction is not None:
@@ -122,7 +123,7 @@ class PreparedTransactions:
             yield Slice(self._edge(message.rollback_end_lsn))
 
     def _given_out(self, prepared: Prepared | None) -> bool:
-        """Say whether the changes were given out at the prepare; of one not known, by an earlier run."""
+        """Whether the changes were written at the prepare; those of an unknown one by an earlier run."""
         return self._policy.at_prepare if prepared is None else prepared.path is None
 
     @property
@@ -130,7 +131,7 @@ class PreparedTransactions:
         return tuple(self._prepared.values())
 
     def _edge(self, end_lsn: Lsn) -> Edge:
-        """Make an edge at which no changes end, only what is prepared differs."""
+        """Make an edge without changes, for a new set of prepared transactions."""
         return Edge(Lsn(0), end_lsn, 0, prepared=self._all)
 
     def _reopen(self, prepared: Prepared | None) -> SpooledTransaction:
@@ -148,7 +149,7 @@ class PreparedTransactions:
         self._policy.warn(f"{reason}; going on without them")
 
     def _outcome(self, kind: Literal["K", "r"], end: TransactionEnd, xid: int) -> Slice:
-        """Tell what became of a transaction whose changes were given out at its prepare."""
+        """Make the slice with the outcome of a transaction whose changes were written at its prepare."""
         stamp = Stamp(0, end.end_lsn, end.commit_lsn, end.time, xid, 0)
         boundary = TransactionBoundary(kind, stamp, end.gid)
         return Slice(self._edge(end.end_lsn), boundaries=(Boundaries.of([boundary]),))

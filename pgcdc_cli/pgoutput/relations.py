@@ -1,4 +1,4 @@
-"""The tables that relation messages defined, and which of a table's versions counts by now."""
+"""The tables that Relation messages define, and the current version of each."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,17 +14,17 @@ from pgcdc_cli.pgoutput.messages import Relation
 from pgcdc_cli.types.binary import has_reader, sends_binary, text_of
 
 Describe = Callable[[Sequence[Relation]], list[TableSchema]]
-"""Gives relation messages their catalog facts: all those of a batch at once."""
+"""Adds catalog facts to Relation messages, all those of a batch at once."""
 
 OriginNumber = Callable[[str], int | None]
-"""Gives the number of an origin with this name; None where there is none."""
+"""Returns the number of the replication origin with this name; None if there is none."""
 
 
 class Tables:
-    """The tables that relation messages defined, numbered: one number for each distinct version.
+    """The tables that Relation messages define, with a number for each distinct version.
 
-    With `binary` each table's types must have a binary reader. `selection` says which tables and columns are
-    wanted of those to come. `origin_number`, too, asks the catalog: for the number of an origin, by its name.
+    With `binary`, each table's types must have a binary reader. `selection` applies to tables learned from
+    then on. `origin_number` looks up the number of a replication origin in the catalog.
     """
 
     def __init__(self, describe: Describe, *, binary: bool = False) -> None:
@@ -41,11 +41,14 @@ class Tables:
         return self._tables[number]
 
     def current(self, oid: int) -> int:
-        """Return the number of the table that has this OID by now, or -1."""
+        """Return the number of the current version of the table with this OID, or -1."""
         return self._current.get(oid, -1)
 
     def learn(self, relation: Relation, table: TableSchema) -> None:
-        """Take over a relation message and what was said of it: it counts from here on."""
+        """Make a Relation message and its described table the current version from here on.
+
+        Raises PROTOCOL if `binary` is set and a type has no binary reader.
+        """
         selected = self.selection.of(table)
         if self._binary and selected is not None:
             _check_readers(table)
@@ -57,17 +60,17 @@ class Tables:
         self._current[relation.oid] = self._numbers[relation]
 
     def numbered(self, origin: Origin) -> Origin:
-        """Give an origin its number, where that is asked for."""
+        """Add the number to an origin, if origins are to be looked up."""
         if self.origin_number is None:
             return origin
         return replace(origin, number=self.origin_number(origin.name))
 
     def selected(self, number: int) -> Selected | None:
-        """Give what is wanted of a table; None where nothing is."""
+        """Return the selected columns of a table; None if the table is left out."""
         return self._selected[number]
 
     def reader(self, number: int) -> Callable[[int, pa.BinaryArray], pa.BinaryArray] | None:
-        """Give what reads binary values of a column; None where binary was not asked for."""
+        """Return a function that converts a column's binary values to text; None without binary."""
         return partial(_read, self._tables[number]) if self._binary else None
 
 

@@ -1,15 +1,15 @@
-"""Spooled transactions: how messages get into a spool, and at its commit from there to the assembler.
+"""Spooled transactions: put their messages into a spool, and at the commit pass them to the assembler.
 
-A spool has messages in protocol 1's form, whatever they came in, so that they can be decoded as if the
-transaction had been sent whole. It may be read on another connection, so it has the definitions that its
-rows need, wherever they came.
+A spool has messages in the form of protocol 1, whatever form they came in, so that they are decoded as if the
+transaction had been sent whole. A spool may be read on another connection, so it also has the definitions
+(Relation messages) that its rows need, wherever they came.
 
-For that the newest relation message of every table is remembered, inside and outside of such transactions.
-The server sends a table's definition once, and again after a change. In a streamed transaction it does so for
-that one alone: its definitions count outside of it from its commit on, unless newer ones came since
-(`get_schema_sent_in_streamed_txn`, `cleanup_rel_sync_cache` in `replication/pgoutput/pgoutput.c`). Those of
-one that is prepared do so from its Stream Prepare on: PostgreSQL 15.20 doesn't send them again, 16.14 and
-18.4 do.
+For that, the newest definition of every table is remembered, inside and outside of spooled transactions. The
+server sends a table's definition once, and again after a change. Within a streamed transaction it sends
+definitions for that transaction alone; outside of it they apply from its commit on, unless newer ones came
+since (`get_schema_sent_in_streamed_txn`, `cleanup_rel_sync_cache` in `replication/pgoutput/pgoutput.c`).
+Those of a prepared transaction apply from its Stream Prepare on: PostgreSQL 15.20 doesn't send them again,
+16.14 and 18.4 do.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,40 +38,41 @@ _XID_SIZE = 4
 
 
 def chunk_of(buffer: MessageBuffer) -> SpoolChunk:
-    """Copy messages that have no xid of their own."""
+    """Copy messages that have no xid after the tag."""
     return _packed(buffer, buffer.starts)
 
 
 def chunk_of_block(buffer: MessageBuffer) -> SpoolChunk:
-    """Copy messages of a streamed block, without the xid after each one's tag."""
+    """Copy the messages of a streamed block, without the xid after each tag."""
     return _packed(buffer, buffer.starts + np.where(_HAS_NO_XID[buffer.tags], 0, _XID_SIZE))
 
 
 def _packed(buffer: MessageBuffer, starts: Int64s) -> SpoolChunk:
-    """Copy messages from these positions on, each with its tag as the first byte."""
+    """Copy messages from these positions on, and overwrite each first byte with the tag."""
     sizes = buffer.ends - starts
     _, body = kernels.value_bytes(buffer.pack(starts, buffer.ends))
-    # Nobody else has this copy yet.
+    # Nobody else uses this copy yet, so it may be changed.
     body[np.cumsum(sizes) - sizes] = buffer.tags
     return SpoolChunk(joined([body.data, PADDING]), sizes, buffer.lsn)
 
 
 def subtransaction_of(buffer: MessageBuffer) -> Int64s:
-    """Give the xid of each of a streamed block's messages; -1 for those that have none."""
+    """Return the xid of each message of a streamed block; -1 for those that have none."""
     return np.where(_HAS_NO_XID[buffer.tags], -1, buffer.int32)
 
 
 def _subtransactions(buffer: MessageBuffer) -> dict[int, int]:
-    """Give the xids of a streamed block's messages, and the index of the first one of each, in order."""
+    """Return the xids in a streamed block, each with the index of its first message, in that order."""
     found, firsts = np.unique(subtransaction_of(buffer), return_index=True)
     order = np.argsort(firsts)
     return dict(zip(found[order].tolist(), firsts[order].tolist(), strict=True))
 
 
 class Definition(NamedTuple):
-    """A relation message without its xid.
+    """A Relation message without an xid.
 
-    `order` counts all of them as they came; `ordinal` is that among the messages that it came with.
+    `order` is its number among all Relation messages of the connection; `ordinal` is its index among the
+    messages that it came with, or is spooled with.
     """
 
     order: int
@@ -81,7 +82,7 @@ class Definition(NamedTuple):
 
 
 def _definitions(buffer: MessageBuffer, order: int) -> list[Definition]:
-    """Find the relation messages; the first one gets this order, those after it the next ones."""
+    """Find the Relation messages, and number them from `order` on."""
     indexes, oids = np.flatnonzero(buffer.tags == Tag.RELATION).tolist(), buffer.int32
     return [
         Definition(order + i, int(oids[index]), index, buffer.message(index))
@@ -90,18 +91,18 @@ def _definitions(buffer: MessageBuffer, order: int) -> list[Definition]:
 
 
 class _SpoolDefinitions:
-    """Relation messages of one spool: all of each table, since the last of them may be cut off."""
+    """The definitions in one spool, all versions of each table: a rollback may cut off the last ones."""
 
     def __init__(self) -> None:
         self._of: dict[int, list[Definition]] = {}
 
     def add(self, some: Iterable[Definition], before: int) -> None:
-        """Take over those among messages that come after so many others."""
+        """Add the definitions among messages that follow `before` others."""
         for one in some:
             self._of.setdefault(one.oid, []).append(one._replace(ordinal=before + one.ordinal))
 
     def cut(self, count: int) -> None:
-        """Keep those among the first `count` messages only."""
+        """Keep only the definitions among the first `count` messages."""
         for oid, versions in list(self._of.items()):
             while versions and versions[-1].ordinal >= count:
                 versions.pop()
@@ -109,19 +110,20 @@ class _SpoolDefinitions:
                 del self._of[oid]
 
     def order(self, oid: int) -> int:
-        """Give the order of a table's last one; -1 if it has none."""
+        """Return the order of a table's last definition; -1 if it has none."""
         return self._of[oid][-1].order if oid in self._of else -1
 
     def last(self) -> dict[int, Definition]:
-        """Give the last one of each table, by its OID."""
+        """Return the last definition of each table, by OID."""
         return {oid: versions[-1] for oid, versions in self._of.items()}
 
 
 class SpooledTransaction:
-    """A transaction that is not committed yet.
+    """A transaction that isn't committed yet.
 
-    `defined` came in it, `lent` was put into its spool from elsewhere. Without a spool it is known already,
-    and what comes is dropped. `reopened`: its spool is of an earlier connection.
+    `defined` are the definitions that came in it, `lent` those that were copied into its spool. `spool` is
+    None if the transaction is prepared and known already: then its messages are dropped. `reopened`: the
+    spool was written on an earlier connection.
     """
 
     def __init__(self, xid: int, spool: Spool | None, *, streamed: bool, reopened: bool = False) -> None:
@@ -134,14 +136,14 @@ class SpooledTransaction:
         self._first: dict[int, int] = {}
 
     def lend(self, chunk: SpoolChunk, known: Sequence[Definition]) -> None:
-        """Take over definitions that came elsewhere, for the messages that come next."""
+        """Append definitions that came outside of it, for the messages that come next."""
         self.lent.add(known, self._count)
         self._append(chunk)
 
     def append(
         self, chunk: SpoolChunk, defined: Sequence[Definition], first: Mapping[int, int] | None = None
     ) -> None:
-        """Take over messages, the definitions among them, and the index of each subtransaction's first."""
+        """Append messages, the definitions among them, and the first index of each subtransaction."""
         self.defined.add(defined, self._count)
         for xid, index in (first or {}).items():
             self._first.setdefault(xid, self._count + index)
@@ -153,11 +155,11 @@ class SpooledTransaction:
             self.spool.append(chunk)
 
     def abort(self, subxid: int) -> None:
-        """Cut off a subtransaction that was rolled back: all since its first message is of it.
+        """Cut off a subtransaction that was rolled back, with everything since its first message.
 
-        That is so whatever xid it came under: a logical message always comes under the top-level one, and a
-        released subtransaction is rolled back with its parent. The definitions in what is cut off are sent
-        again (`pgoutput_stream_abort`).
+        All of that belongs to it, whatever its xid: a logical decoding message always has the top-level xid,
+        and a released subtransaction is rolled back with its parent. The server sends definitions that are
+        cut off again (`pgoutput_stream_abort`).
         """
         first = self._first.get(subxid, self._count)
         while self._first and next(reversed(self._first.values())) >= first:
@@ -169,7 +171,7 @@ class SpooledTransaction:
         self.lent.cut(self._count)
 
     def buffers(self, text: DatabaseText, batch: Callable[[], int]) -> Iterator[MessageBuffer]:
-        """Give the messages back, as many at a time as `batch` says, if a chunk has no more."""
+        """Yield the messages, about as many at a time as `batch` returns; chunks aren't divided."""
         for chunk in () if self.spool is None else _joined(self.spool.chunks(), batch):
             buffer = MessageBuffer.of(chunk, text)
             if self._reopened:
@@ -183,7 +185,7 @@ class SpooledTransaction:
 
 @dataclass(frozen=True, slots=True)
 class TransactionEnd:
-    """Where and when a transaction ended, as a Commit would say; `time` in microseconds since 1970."""
+    """Where and when a transaction ended, as in a Commit; `time` is in microseconds since 1970-01-01 UTC."""
 
     commit_lsn: Lsn
     end_lsn: Lsn
@@ -192,10 +194,10 @@ class TransactionEnd:
 
 
 class Replay:
-    """Gives the assembler what was spooled, and spools the definitions that it needs.
+    """Passes spooled transactions to the assembler, and spools the definitions that they need.
 
-    `buffer` are the messages of a spool that are being decoded, `batch` how many may be at once; `text` says
-    how names are written.
+    `buffer` has the messages of a spool that are being decoded, `batch` is how many are decoded at once;
+    `text` is the encoding of names.
     """
 
     def __init__(self, assembler: Assembler, text: DatabaseText) -> None:
@@ -207,11 +209,11 @@ class Replay:
         self._outside: dict[int, Definition] = {}
 
     def learn(self, buffer: MessageBuffer) -> None:
-        """Remember the definitions among messages that stand outside of all that is spooled."""
+        """Remember the definitions among messages outside of spooled transactions."""
         self._learn(self._numbered(buffer))
 
     def spool(self, buffer: MessageBuffer, transaction: SpooledTransaction) -> None:
-        """Take messages of a transaction's block, and what they need that came outside of it."""
+        """Spool messages of a transaction, and the definitions that they need from outside of it."""
         chunk = chunk_of_block(buffer) if transaction.streamed else chunk_of(buffer)
         plain = MessageBuffer.of(chunk, buffer.text)
         self._complete(plain, transaction)
@@ -219,7 +221,7 @@ class Replay:
         transaction.append(chunk, self._numbered(plain), first)
 
     def _complete(self, buffer: MessageBuffer, transaction: SpooledTransaction) -> None:
-        """Give a spool the definitions that its next messages need and that came outside of it."""
+        """Add the definitions to a spool that its next messages need, and that came outside of it."""
         own = {one.oid: one.ordinal for one in reversed(_definitions(buffer, 0))}
         needed = {oid for oid, index in _tables(buffer).items() if index < own.get(oid, len(buffer))}
         oids = [oid for oid in sorted(needed & self._outside.keys()) if self._is_missing(oid, transaction)]
@@ -228,12 +230,12 @@ class Replay:
             transaction.lend(chunk_of(_relations(known, buffer.text)), known)
 
     def _is_missing(self, oid: int, transaction: SpooledTransaction) -> bool:
-        """Say whether a spool has neither a definition of its own nor the newest from elsewhere."""
+        """Whether a spool has neither a definition of its own nor the newest from outside."""
         newest = self._outside[oid].order
         return transaction.defined.order(oid) < 0 and transaction.lent.order(oid) != newest
 
     def share(self, transaction: SpooledTransaction) -> Iterator[Slice]:
-        """Let a prepared transaction's definitions count outside of it, unless newer ones came since."""
+        """Apply a prepared transaction's definitions outside of it, unless newer ones came since."""
         newer = self._learn_newer(transaction)
         if newer:
             yield from self.assembler.assemble(_relations(newer, self._text))
@@ -250,7 +252,7 @@ class Replay:
         self._outside.update((one.oid, one) for one in definitions)
 
     def _numbered(self, buffer: MessageBuffer) -> list[Definition]:
-        """Find the tables that these messages define, and count them."""
+        """Find the definitions among these messages, and number them."""
         found = _definitions(buffer, self._count + 1)
         self._count += len(found)
         return found
@@ -261,10 +263,10 @@ class Replay:
         end: TransactionEnd,
         prepared: tuple[Prepared, ...] | None = None,
     ) -> Iterator[Slice]:
-        """Decode a transaction from its spool; `prepared` are those that still are at its end.
+        """Decode a transaction from its spool; `prepared` are the transactions still prepared at its end.
 
-        Without a change in it there is only an edge: in protocol 1, the server doesn't send it at all. Where
-        the end position is reached it stops short, and nothing of the transaction was given.
+        A transaction without changes becomes a mere edge: in protocol 1 the server doesn't send it at all. If
+        the transaction ends beyond the end position, nothing of it is yielded.
         """
         buffers = _without_repeats(transaction.buffers(self._text, lambda: self.batch))
         first = _up_to_a_change(buffers)
@@ -289,7 +291,7 @@ class Replay:
         self.buffer = None
 
     def _restore(self, transaction: SpooledTransaction) -> Iterator[Slice]:
-        """Let the newest definitions count again, where some came while the transaction was spooled."""
+        """Apply the newest definitions again, if some came while the transaction was spooled."""
         self._learn_newer(transaction)
         spooled = transaction.lent.last() | transaction.defined.last()
         newer = [self._outside[oid] for oid, one in spooled.items() if one.order < self._order(oid)]
@@ -298,7 +300,7 @@ class Replay:
 
 
 def _joined(chunks: Iterable[SpoolChunk], batch: Callable[[], int]) -> Iterator[SpoolChunk]:
-    """Put chunks together, as long as no more messages or bytes come of it than are best decoded at once."""
+    """Join chunks, up to the number of messages and bytes that are best decoded at once."""
     some: list[SpoolChunk] = []
     messages = size = 0
     for chunk in chunks:
@@ -312,7 +314,7 @@ def _joined(chunks: Iterable[SpoolChunk], batch: Callable[[], int]) -> Iterator[
 
 
 def _tables(buffer: MessageBuffer) -> dict[int, int]:
-    """Give the OIDs of the tables that rows and truncates are of, and the index of each one's first."""
+    """Return the OIDs of the tables of rows and truncates, each with the index of its first message."""
     rows = np.flatnonzero(IS_ROW[buffer.tags])
     oids, firsts = np.unique(buffer.int32[rows], return_index=True)
     found: dict[int, int] = dict(zip(oids.tolist(), rows[firsts].tolist(), strict=True))
@@ -324,10 +326,10 @@ def _tables(buffer: MessageBuffer) -> dict[int, int]:
 
 
 def _without_repeats(buffers: Iterable[MessageBuffer]) -> Iterator[MessageBuffer]:
-    """Leave out definitions that say again what the last one said.
+    """Leave out definitions that only repeat a table's last one.
 
-    There is one after every savepoint that was rolled back, and the catalog would be asked for each; here all
-    of them would be answered at one moment.
+    The server sends one after every rollback to a savepoint, and each would cost a query of the catalog. All
+    of these queries would have the same answer, as they are made at one moment.
     """
     last: dict[int, bytes] = {}
     for buffer in buffers:
@@ -340,7 +342,7 @@ def _without_repeats(buffers: Iterable[MessageBuffer]) -> Iterator[MessageBuffer
 
 
 def _up_to_a_change(buffers: Iterator[MessageBuffer]) -> list[MessageBuffer]:
-    """Take from the front what comes before the first change, and that."""
+    """Take buffers up to and including the one with the first change."""
     taken: list[MessageBuffer] = []
     for buffer in buffers:
         taken.append(buffer)
@@ -354,9 +356,9 @@ def _has_change(buffer: MessageBuffer) -> bool:
 
 
 def _begin(xid: int, end: TransactionEnd, first: Sequence[MessageBuffer]) -> list[MessageBuffer]:
-    """Give a Begin, and the Origin if there is one.
+    """Make a Begin, followed by the Origin if there is one.
 
-    As protocol 1's, its frame starts where that of the first change does.
+    As in protocol 1, its frame has the start LSN of the first change.
     """
     begin = BEGIN.pack(b"B", end.commit_lsn, end.time - POSTGRES_EPOCH, xid)
     origins = [w.message(n) for w in first for n in np.flatnonzero(w.tags == Tag.ORIGIN)[:1].tolist()]
@@ -370,7 +372,7 @@ def _commit(end: TransactionEnd) -> list[MessageBuffer]:
 
 
 def _relations(definitions: Iterable[Definition], text: DatabaseText) -> MessageBuffer:
-    """Give relation messages, one or more, as if they had just come; the server gives them LSN 0."""
+    """Make a buffer of one or more Relation messages; as from the server, their LSN is 0."""
     return _buffer([definition.message for definition in definitions], 0, text)
 
 

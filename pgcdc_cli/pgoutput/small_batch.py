@@ -1,8 +1,9 @@
-"""A small batch: a few rows of tables that are known, decoded one by one.
+"""Small batches: a few rows of known tables, decoded one by one.
 
-As columns a batch takes half a millisecond, whatever is in it, and a stream that follows its server has one
-for every few rows. This takes the state and gives the slices and state that `assemble.py` does for the same
-messages. It takes begins, commits and rows only; what is not usual, or not right, it leaves to the columns.
+The columnar decoder takes half a millisecond for any batch, and a stream that keeps up with its server has a
+batch for every few rows. For the same messages and state, this module returns the slices and state that
+`assemble.py` would. It handles only begins, commits and rows; whatever is unusual or wrong is left to the
+columnar decoder.
 """
 
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ from pgcdc_cli.pgoutput.relations import Tables
 from pgcdc_cli.types.kernels import Booleans
 
 MOST_MESSAGES, MOST_BYTES = 96, 1 << 16
-"""From about here on columns are quicker."""
+"""The largest small batch: beyond about this size the columnar decoder is faster."""
 
 _BEGIN, _COMMIT, _NEW = b"B", b"C", b"N"
 _TAKEN = frozenset([_BEGIN, b"I", b"U", b"D", _COMMIT])
@@ -50,33 +51,33 @@ _KINDS: dict[bytes, Operation] = {
     b"DK": "D",
     b"DO": "D",
 }
-"""By a row message's tag and the marker of its first tuple."""
+"""Operations by a row message's tag and the marker of its first tuple."""
 
 _OID = slice(XLOGDATA_HEADER + 1, XLOGDATA_HEADER + 5)
 _MARKER = slice(_OID.stop, _OID.stop + 1)
 
 
 class _LeftToColumnsError(Exception):
-    """Something that is left to the columns."""
+    """The batch has something that only the columnar decoder handles."""
 
 
 def fits_small_batch(frames: Sequence[bytes]) -> bool:
-    """Say whether XLogData frames are so few that their batch's fixed cost outweighs their rows."""
+    """Whether XLogData frames are so few that the fixed cost of a batch outweighs their rows."""
     return len(frames) <= MOST_MESSAGES and sum(map(len, frames)) <= MOST_BYTES
 
 
 def is_small(frames: Sequence[bytes]) -> bool:
-    """Say whether these frames are few, and of kinds that are taken here."""
+    """Whether frames are few, and all of kinds that this module handles."""
     return fits_small_batch(frames) and all(frame[MESSAGE_TAG] in _TAKEN for frame in frames)
 
 
 _Value: TypeAlias = "bytes | EllipsisType | None"
-"""A text, None for NULL, `...` for one that was not sent."""
+"""A text value, None for NULL, `...` for unchanged TOAST, which was not sent."""
 
 
 @dataclass(slots=True)
 class _DecodedRows:
-    """Rows of one table and shape; a stamp is what `Stamps` has of it, from `index` to `seq`."""
+    """Rows of one table and shape; a stamp has the first six fields of `Stamps`, `index` to `seq`."""
 
     table: TableSchema
     selected: Selected
@@ -88,7 +89,10 @@ class _DecodedRows:
 
     @classmethod
     def of(cls, table: TableSchema, selected: Selected, kind: bytes) -> "_DecodedRows":
-        """Begin with rows whose messages have this tag and this marker."""
+        """Begin with rows whose messages have this tag and marker.
+
+        Raises _LeftToColumnsError for an unknown combination.
+        """
         if kind not in _KINDS:
             raise _LeftToColumnsError
         return cls(table, selected, _KINDS[kind], kind[1:] == b"K")
@@ -104,7 +108,7 @@ class _DecodedRows:
 def assemble(
     frames: Sequence[bytes], state: State, tables: Tables, *, boundaries: bool
 ) -> tuple[list[Slice], State] | None:
-    """Decode what `is_small` takes, as `assemble.assemble` does; None for anything unusual."""
+    """Decode frames that `is_small` accepts, as `assemble.assemble` does; None for anything unusual."""
     if state.ended or state.limits.transactions is not None:
         return None
     commits = [at for at, frame in enumerate(frames) if frame[MESSAGE_TAG] == _COMMIT]
@@ -123,7 +127,7 @@ def assemble(
 
 @dataclass(slots=True)
 class _SliceBuilder:
-    """Gathers one slice; `open` is the transaction that is open after it, `index` the next event's."""
+    """Builds one slice; `open` is the transaction that is open after it, `index` that of the next event."""
 
     tables: Tables
     limits: DecodeLimits
@@ -135,7 +139,7 @@ class _SliceBuilder:
     boundaries: list[TransactionBoundary] = field(default_factory=list)
 
     def take(self, frames: Sequence[bytes]) -> None:
-        """Decode frames; UndecodableError or _LeftToColumnsError for what is left to the columns."""
+        """Decode frames. Raises UndecodableError or _LeftToColumnsError for what is left to the columns."""
         for frame in frames:
             lsn, tag = int.from_bytes(frame[START_LSN], "big", signed=True), frame[MESSAGE_TAG]
             if lsn < 0:
@@ -148,7 +152,7 @@ class _SliceBuilder:
                 self._row(frame, lsn)
 
     def slice(self) -> Slice:
-        """Put together what was taken."""
+        """Make a slice of what was decoded."""
         changes = tuple(rows.batch() for rows in self.rows.values())
         return Slice(
             self.edge, changes, boundaries=(Boundaries.of(self.boundaries),) if self.boundaries else ()
@@ -215,7 +219,7 @@ class _SliceBuilder:
 
 
 def _read_row(frame: bytes, kind: bytes, columns: int) -> tuple[list[_Value] | None, list[_Value] | None]:
-    """Read a row's old and new values."""
+    """Read a row's old and new values, None for a missing tuple."""
     old, at = None, _MARKER.start
     try:
         if kind[1:] != _NEW:
@@ -234,7 +238,7 @@ def _read_row(frame: bytes, kind: bytes, columns: int) -> tuple[list[_Value] | N
 
 
 def _read_values(data: bytes, at: int, columns: int) -> tuple[list[_Value], int]:
-    """Read a tuple of texts; gives its end, too, which is beyond the data's where these are short."""
+    """Read a tuple of text values; return it and its end, which is beyond truncated data."""
     if int.from_bytes(data[at : at + 2], "big") != columns:
         raise _LeftToColumnsError
     at += 2
@@ -256,7 +260,7 @@ def _read_values(data: bytes, at: int, columns: int) -> tuple[list[_Value], int]
 
 
 def _checked_key(table: TableSchema, values: list[_Value]) -> list[_Value]:
-    """Take a key's values; what isn't the key's is NULL there."""
+    """Return a key tuple's values, if those of columns outside of the key are NULL."""
     for column, value in zip(table.columns, values, strict=True):
         if value is ... or (value is not None and not column.replica_identity):
             raise _LeftToColumnsError

@@ -1,27 +1,28 @@
-"""Messages to transactions: what comes before its commit is spooled, then decoded as if it came whole.
+"""Decode transactions, also those that come before their commit: these are spooled until then.
 
 Protocol 2 streams large transactions in blocks, protocol 3 sends prepared ones at their PREPARE, protocol 4
-tells more about aborts. Whatever is not committed goes to a spool; at its commit a Begin, the spool and a
-Commit pass through the assembler, as protocol 1 would have sent them: everything behind it sees protocol 1.
+adds details to aborts. Whatever isn't committed goes to a spool; at its commit a Begin, the spool and a
+Commit pass through the assembler, as protocol 1 would have sent them. So everything after this module sees
+protocol 1.
 
-Messages that nothing before them explains are taken where nothing can be lost by it, and are errors else.
-PostgreSQL's apply worker (`replication/logical/worker.c`) and this one:
+A message that doesn't fit those before it is accepted if nothing can be lost by that, and is an error
+otherwise. PostgreSQL's apply worker (`replication/logical/worker.c`) compared with this module:
 
-    message                                      apply worker                           here
-    Stream Abort, transaction never began        nothing to undo (a subtransaction's)   nothing to undo
-    Stream Abort, unknown subtransaction         nothing to undo                        nothing to undo
-    Stream Start, first of one that began        begins anew, or error (parallel)       error
-    Stream Start, not first of one that didn't   error                                  error
-    Stream Commit, Stream Prepare of such        error                                  error
-    Stream Start of one prepared before          kept until the worker ends             dropped
-    Prepare without Begin Prepare                error                                  no changes
-    Commit Prepared of one never prepared        error                                  gap, if not on record
-    Rollback Prepared of one never prepared      nothing to undo                        nothing to undo
-    Relation, Type outside of a transaction      taken                                  taken
-    Origin there, or after a change              error                                  taken
-    xid 0 in a block or its start                error                                  error
-    a transaction or block inside of another     error, or an assertion                 error
-    an empty block or transaction                taken                                  an edge, no change
+    message                                       apply worker                           here
+    Stream Abort, unknown transaction             nothing to undo (a subtransaction's)   nothing to undo
+    Stream Abort, unknown subtransaction          nothing to undo                        nothing to undo
+    Stream Start, first segment, known xid        begins anew, or error (parallel)       error
+    Stream Start, later segment, unknown xid      error                                  error
+    Stream Commit or Prepare, unknown xid         error                                  error
+    Stream Start of a prepared transaction        kept until the worker ends             dropped
+    Prepare without Begin Prepare                 error                                  no changes
+    Commit Prepared, never prepared               error                                  gap, if not on record
+    Rollback Prepared, never prepared             nothing to undo                        nothing to undo
+    Relation or Type outside of a transaction     accepted                               accepted
+    Origin outside, or after a change             error                                  accepted
+    xid 0 in a block or its Stream Start          error                                  error
+    a transaction or block within another         error, or an assertion                 error
+    an empty block or transaction                 accepted                               an edge, no change
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -60,15 +61,15 @@ _TAG_AND_XID = 5
 _NO_XID = 0
 _BEGIN, _COMMIT = bytes([Tag.BEGIN]), bytes([Tag.COMMIT])
 _OPEN_PART = 8
-"""The beginning of a transaction waits for the rest of it if it is no more than this part of a batch."""
+"""The beginning of a transaction is held back for the rest if it is at most 1/8 of a batch."""
 _LONG_ABORT = 25
 """Bytes of a Stream Abort that has LSN and time."""
 
 
 class PgoutputDecoder:
-    """All transactions of one connection, whole ones and those that come in pieces.
+    """Decodes all transactions of one connection, whole ones and those that come in pieces.
 
-    `skip_before` is the assembler's. After an error it is useless.
+    `skip_before` is the assembler's. After an error the decoder can't be used any more.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class PgoutputDecoder:
 
     @property
     def batch(self) -> int:
-        """How many messages are best decoded at once; whoever formats them says so."""
+        """How many messages are best decoded at once; set by the encoder that formats them."""
         return self._replay.batch
 
     @batch.setter
@@ -112,13 +113,13 @@ class PgoutputDecoder:
 
     @property
     def in_transaction(self) -> bool:
-        """More of a transaction must come before there is an edge."""
+        """Whether more of a transaction must come before there is an edge."""
         is_prepare = self._block is not None and not self._block.streamed
         return self._assembler.in_transaction or is_prepare or bool(self._held)
 
     @property
     def held(self) -> Sequence[bytes]:
-        """Frames of an open transaction that are decoded with those that come next."""
+        """Frames of an open transaction that are held back, to be decoded with those that come next."""
         return self._held
 
     @property
@@ -127,14 +128,14 @@ class PgoutputDecoder:
 
     @property
     def replayed(self) -> MessageBuffer | None:
-        """The chunk of a spool that is being decoded; None while messages are decoded as they come."""
+        """The messages of a spool that are being decoded; None while messages are decoded as they come."""
         return self._replay.buffer
 
     def slices(self, frames: Sequence[bytes]) -> Iterator[Slice]:
-        """Decode whole XLogData frames, header included; a spooled transaction comes in several slices.
+        """Decode whole XLogData frames, header included; a spooled transaction yields several slices.
 
-        Raises as the assembler does, GAP for the commit of a prepared transaction that was never seen, and
-        what the spools raise.
+        Raises what the assembler and the spools raise, and GAP for the commit of a prepared transaction whose
+        changes never came.
         """
         frames = [] if self.ended else self._hold_open(frames)
         small = self._assembler.assemble_small(frames) if self._block is None and is_small(frames) else None
@@ -145,10 +146,10 @@ class PgoutputDecoder:
             yield from self._read(buffer)
 
     def _hold_open(self, frames: Sequence[bytes]) -> Sequence[bytes]:
-        """Keep a Begin for what follows it, which says where the transaction came from.
+        """Hold a Begin back for the message after it, which may be the transaction's Origin.
 
-        So are the few rows behind it that end a large batch: they would be a slice of their own, which costs
-        as much for each table as all rows before them.
+        The few rows after it at the end of a large batch are held back, too: as a slice of their own they
+        would cost as much for each table as all rows before them.
         """
         frames, self._held = [*self._held, *frames], []
         start = _last_begin(frames)
@@ -168,7 +169,7 @@ class PgoutputDecoder:
         yield from self._run(buffer, at, len(buffer))
 
     def _run(self, buffer: MessageBuffer, start: int, stop: int) -> Iterator[Slice]:
-        """Take messages that are no control messages: to the assembler, or into a spool."""
+        """Pass messages other than control messages to the assembler, or to a spool."""
         if start == stop:
             return
         run = buffer if stop - start == len(buffer) else buffer.select(slice(start, stop))
@@ -239,11 +240,10 @@ class PgoutputDecoder:
         del self._open[message.xid]
 
     def _stream_abort(self, message: m.StreamAbort, _lsn: Lsn) -> Iterator[Slice]:
-        """Undo what came; of a transaction that never began, nothing did.
+        """Undo a subtransaction or transaction; one that never began has nothing to undo.
 
-        Since PostgreSQL 18 the server drops a transaction that it finds rolled back before its first block,
-        and then tells of the aborts of its subtransactions all the same
-        (`ReorderBufferCheckAndTruncateAbortedTXN`).
+        Since PostgreSQL 18 the server drops a transaction that it finds aborted before its first block, and
+        still sends the aborts of its subtransactions (`ReorderBufferCheckAndTruncateAbortedTXN`).
         """
         self._check_outside()
         transaction = self._open.get(message.xid)
@@ -274,7 +274,7 @@ class PgoutputDecoder:
         return SpooledTransaction(message.xid, spool, streamed=False)
 
     def _is_known(self, message: m.BeginPrepare | m.Prepare | m.StreamPrepare) -> bool:
-        """Say whether it is prepared already; no other one can have its xid."""
+        """Whether the transaction is prepared already; no other one may have its xid."""
         known = (message.xid, message.gid) in self._prepared
         if message.xid in self._open or (self._prepared.has(message.xid) and not known):
             raise _MisplacedError(f"transaction {message.xid} began already")
@@ -283,7 +283,7 @@ class PgoutputDecoder:
     def _prepare(self, message: m.Prepare, lsn: Lsn) -> Iterator[Slice]:
         """End a prepared transaction; one without a Begin Prepare has no changes.
 
-        PostgreSQL 18.4 sends such for what only locked rows or tables (`ReorderBufferPrepare`).
+        PostgreSQL 18.4 sends one for a transaction that only locked rows or tables (`ReorderBufferPrepare`).
         """
         begin, block = self._preparing, self._block
         self._preparing = self._block = None
@@ -305,14 +305,14 @@ class PgoutputDecoder:
         yield from self._prepared.roll_back(message)
 
     def _forget(self, xid: int) -> None:
-        """Drop what was streamed of a transaction without a Stream Prepare: it was prepared earlier."""
+        """Drop what was streamed of a transaction that was prepared earlier, so has no Stream Prepare."""
         transaction = self._open.pop(xid, None)
         if transaction is not None:
             transaction.remove()
 
 
 def _last_begin(frames: Sequence[bytes]) -> int | None:
-    """Find the Begin of a transaction that is open at the end, among the last few frames."""
+    """Find the Begin of a transaction that is open at the end of the frames, among the last few."""
     few = max(len(frames) // _OPEN_PART, 1)
     for number in range(len(frames) - 1, max(len(frames) - few, 0) - 1, -1):
         tag = frames[number][MESSAGE_TAG]
@@ -328,7 +328,7 @@ def _name(message: m.BeginPrepare | m.Prepare) -> tuple[int, str, Lsn]:
 
 
 class _MisplacedError(Exception):
-    """A message that may not stand where it does."""
+    """A message in a place where it isn't allowed."""
 
 
 def _misplaced(buffer: MessageBuffer, number: int, reason: str) -> UndecodableError:

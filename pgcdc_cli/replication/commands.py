@@ -1,7 +1,7 @@
-"""Replication commands, and what pgoutput is asked for: what a server of some version can do.
+"""The text of replication commands, and pgoutput's options by server version.
 
-PostgreSQL manual, "Streaming Replication Protocol" and "Logical Streaming Replication Parameters"; quoting as
-in `src/backend/replication/repl_scanner.l`: quotes are doubled, a backslash means itself.
+PostgreSQL manual, "Streaming Replication Protocol" and "Logical Streaming Replication Parameters". Quoting as
+in `src/backend/replication/repl_scanner.l`: quotes are doubled, a backslash is literal.
 """
 
 import re
@@ -13,13 +13,13 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 
 PluginOptions = Mapping[str, str | None]
-"""By name; None is an option without a value, which plugins take for true."""
+"""Option values by name; None is an option without a value, which plugins take for true."""
 
 StreamingOption = Literal["off", "on", "parallel"]
 OriginOption = Literal["any", "none"]
 
 PROTOCOLS = {1: 10, 2: 14, 3: 15, 4: 16}
-"""Protocol version: the first major version of the server that knows it."""
+"""The first major version of the server that supports a protocol version, by that version."""
 
 _STREAMING_PROTOCOL = {"off": 1, "on": 2, "parallel": 4}
 _TWO_PHASE_PROTOCOL = 3
@@ -57,9 +57,9 @@ def start_replication(slot: str, lsn: Lsn, options: PluginOptions) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """What is asked of pgoutput; None stands for the best that the server knows.
+    """The options to request from pgoutput; None means the best that the server supports.
 
-    `newest` is what None stands for: protocol 1 where it is false.
+    With `newest` false, None means the lowest version that the other options need, and no streaming.
     """
 
     version: int | None = None
@@ -71,7 +71,7 @@ class Protocol:
     newest: bool = True
 
     def __post_init__(self) -> None:
-        """Raise USAGE for a version that is too low for the rest."""
+        """Raise USAGE if the version is too low for the other options."""
         if self.version is not None and self.version < self._needed:
             what = "--two-phase" if self.two_phase else f"--streaming {self.streaming}"
             raise PgcdcError(
@@ -81,7 +81,10 @@ class Protocol:
             )
 
     def options(self, server_version: int) -> Mapping[str, str]:
-        """Give START_REPLICATION's options; USAGE for what this server (180004 for 18.4) doesn't know."""
+        """Return the options for START_REPLICATION.
+
+        `server_version` is like 180004 for 18.4. Raises USAGE for an option that the server doesn't support.
+        """
         major = server_version // 10000
         version = self._version(major)
         streaming = self.streaming or self._best_streaming(version)
@@ -104,9 +107,10 @@ class Protocol:
         return max(_STREAMING_PROTOCOL[self.streaming or "off"], _TWO_PHASE_PROTOCOL if self.two_phase else 1)
 
     def _best_streaming(self, version: int) -> StreamingOption:
-        """Choose. Not with messages: one at the start of a savepoint that is rolled back would stay.
+        """Choose a streaming mode: off with logical messages, which a rollback to a savepoint may not remove.
 
-        It comes under the top-level xid, so that nobody can tell whose it is (`pgoutput_message`).
+        pgoutput sends them under the top-level xid, never the subtransaction's (`pgoutput_message`). So one
+        that comes before the subtransaction's first row can't be told from those before the savepoint.
         """
         if not self.newest or self.messages or version < _STREAMING_PROTOCOL["on"]:
             return "off"
@@ -131,12 +135,12 @@ class Protocol:
 
 
 def publication_names(names: Iterable[str]) -> str:
-    """Write a value of pgoutput's option `publication_names`."""
+    """Format a value for pgoutput's option `publication_names`."""
     return ",".join(quote_identifier(name) for name in names)
 
 
 def split_names(value: str) -> tuple[str, ...]:
-    """Read a value of `publication_names` as the server does (`SplitIdentifierString`)."""
+    """Parse a value of `publication_names` as the server does (`SplitIdentifierString`)."""
     return tuple(
         quoted.replace('""', '"') if quoted else plain.lower() for quoted, plain in _NAME.findall(value)
     )

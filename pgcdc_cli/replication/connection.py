@@ -1,6 +1,6 @@
-"""The connection to a walsender: its commands, the last of which, START_REPLICATION, begins a stream.
+"""The connection to a walsender and its commands, up to START_REPLICATION.
 
-That is `copy_both.py`'s. PostgreSQL manual, "Streaming Replication Protocol".
+The stream that this begins is handled by `copy_both.py`. PostgreSQL manual, "Streaming Replication Protocol".
 """
 
 import logging
@@ -26,7 +26,7 @@ from pgcdc_cli.replication.session import connect
 log = logging.getLogger("pgcdc")
 
 _CREATE = {"55000": ErrorKind.USAGE, "58P01": ErrorKind.USAGE}
-"""wal_level is too low, or the server has no such plugin."""
+"""Errors of slot creation: `wal_level` is too low, or the server has no such plugin."""
 
 _NO_PLUGIN = (
     "check the plugin's name, or install it on the server; pgoutput is always there, and with it"
@@ -34,7 +34,7 @@ _NO_PLUGIN = (
 )
 
 QUIET = 10.0
-"""Seconds of waiting for a slot to be made of which nothing is said."""
+"""Seconds to wait for the creation of a slot before a warning says what the server waits for."""
 
 _WAITS = (
     "the server makes a slot when all transactions have ended that ran before and write; to see them:"
@@ -47,10 +47,10 @@ _STANDBY_WAITS = (
 )
 
 _DROP = {"55000": ErrorKind.USAGE}
-"""A standby keeps it in step with the primary's."""
+"""Errors of dropping or altering a slot: a standby synchronizes it from the primary."""
 
 _START = {"XX000": ErrorKind.USAGE}
-"""So it is that pgoutput refuses an option it doesn't know."""
+"""pgoutput refuses an unknown option with an internal error."""
 
 _STREAM = {
     **dict.fromkeys(session.INVALID_TEXT, ErrorKind.PROTOCOL),
@@ -59,13 +59,13 @@ _STREAM = {
     "22": ErrorKind.PUBLICATION,
     session.NOT_IN_PREREQUISITE_STATE: ErrorKind.CONNECTION,
 }
-"""Text can't be converted; the publication doesn't exist, its column lists contradict each other, or a row
-filter can't be computed. That the slot can't be read by now needn't mean that it is lost: where the next
-connection is made, the slot is looked at.
+"""Errors while streaming: text can't be converted; the publication doesn't exist, its column lists contradict
+each other, or a row filter fails. NOT_IN_PREREQUISITE_STATE needn't mean that the slot is lost: the next
+connection checks the slot.
 """
 
 _POSITION = re.compile(r"\b[0-9A-F]{1,8}/[0-9A-F]{1,8}$", re.MULTILINE)
-"""Where in the log the server was, at the end of an error's context, in whatever language."""
+"""The WAL position at the end of a line of an error's context, in any language."""
 
 _SLOT_FACTS = """
 SELECT slot_type, database, current_database(),
@@ -99,7 +99,7 @@ _UNFIT_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class SystemIdentity:
-    """What IDENTIFY_SYSTEM answers; `wal_position` is up to where the server's WAL is flushed."""
+    """The result of IDENTIFY_SYSTEM; `wal_position` is the server's current WAL flush location."""
 
     system_id: str
     timeline: int
@@ -108,12 +108,11 @@ class SystemIdentity:
 
 
 class ReplicationConnection:
-    """One connection with `replication=database`, unless it is for a physical session (`SessionKind`).
+    """A connection with `replication=database`, or `replication=true` for a physical session (`SessionKind`).
 
-    `status_interval` is in seconds, 0 for none.
-
-    While updates are sent, a server that stays silent for `wal_receiver_timeout` seconds is given up, as
-    PostgreSQL's own subscriber does; 0 waits for ever. Every method raises PgcdcError.
+    `status_interval` is the seconds between status updates, 0 for none but those that `wal_sender_timeout`
+    requires. A server that is silent for `wal_receiver_timeout` seconds while updates are sent is given up,
+    as PostgreSQL's own subscriber does; 0 waits forever. Every method raises PgcdcError.
     """
 
     def __init__(
@@ -137,21 +136,24 @@ class ReplicationConnection:
 
     @property
     def server_version(self) -> int:
-        """180004 for 18.4."""
+        """The server's version as a number: 180004 for 18.4."""
         return self._connection.info.server_version
 
     @property
     def in_recovery(self) -> bool:
-        """Was this a standby when the last command ended? Since PostgreSQL 14; before 16 none can decode."""
+        """Whether the server was a standby when the last command ended.
+
+        Servers report it since PostgreSQL 14; before 16 a standby can't decode.
+        """
         return self._connection.info.parameter_status("in_hot_standby") == "on"
 
     @property
     def here(self) -> str:
-        """How to connect to this very server: `conninfo` may name several."""
+        """A connection string for this very server: `conninfo` may name several."""
         return session.this_server(self._conninfo, self._connection)
 
     def beside(self) -> Self:
-        """Connect once more, to this very server."""
+        """Open another connection to this very server."""
         return type(self)(self.here)
 
     def identify_system(self) -> SystemIdentity:
@@ -159,12 +161,12 @@ class ReplicationConnection:
         return SystemIdentity(system_id, int(timeline), Lsn.parse(position), database)
 
     def log_end(self) -> Lsn:
-        """Ask how far the log is written, if not yet on disk; not of a standby."""
+        """Return the WAL insert location, which may not be flushed yet; fails on a standby."""
         row = self._row("SELECT pg_catalog.pg_current_wal_insert_lsn()", "read the end of the server's WAL")
         return Lsn.parse(str(row[0]))
 
     def show(self, name: str) -> str:
-        """Read a setting as SHOW prints it, with its unit."""
+        """Return a setting as SHOW prints it, with its unit."""
         quoted = ".".join(commands.quote_identifier(part) for part in name.split("."))
         return str(self._row(f"SHOW {quoted}", f'show "{name}"', {"42": ErrorKind.USAGE})[0])
 
@@ -187,7 +189,7 @@ class ReplicationConnection:
         two_phase: bool = False,
         failover: bool = False,
     ) -> tuple[str, Lsn]:
-        """Create a logical slot; give its name and consistent point, from which on it has every change."""
+        """Create a logical slot; return its name and its consistent point, from which it has every change."""
         if failover and self.server_version < 170000:
             raise PgcdcError(
                 ErrorKind.USAGE,
@@ -207,10 +209,10 @@ class ReplicationConnection:
         return row[0], Lsn.parse(row[1])
 
     def export_snapshot(self, name: str, *, lock_timeout: str = "0") -> tuple[Lsn, str]:
-        """Make a temporary slot and a snapshot as of its consistent point; give that and the snapshot's name.
+        """Create a temporary slot, and export a snapshot as of its consistent point; return both.
 
-        The snapshot can be imported until this connection does something else. `lock_timeout` is the server's
-        setting, for each transaction that it waits for.
+        The snapshot can be imported until this connection runs another command. `lock_timeout` is the
+        server's setting; it limits the wait for each transaction that must end before the slot is consistent.
         """
         self._execute(f"SET lock_timeout = '{lock_timeout}'", "export a snapshot")
         command = commands.create_slot(name, "pgoutput", [], temporary=True, export=True)
@@ -220,7 +222,7 @@ class ReplicationConnection:
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        """Say after a while what the server waits for with a slot."""
+        """Warn after `QUIET` seconds what the creation of a slot waits for."""
         said = threading.Timer(QUIET, log.warning, [_STANDBY_WAITS if self.in_recovery else _WAITS])
         said.daemon = True
         said.start()
@@ -230,11 +232,11 @@ class ReplicationConnection:
             said.cancel()
 
     def copy_slot(self, old: str, new: str) -> None:
-        """Make a permanent logical slot from where one is, which may be temporary."""
+        """Create a permanent logical slot as a copy of one that may be temporary."""
         self._row(self._slot_copy(old, new, temporary=False), f'create slot "{new}"', _CREATE)
 
     def drop_slot(self, name: str, *, wait: bool = False) -> None:
-        """Drop a slot; with `wait`, first let go whoever reads it."""
+        """Drop a slot; with `wait`, wait until it is no longer active."""
         command = commands.drop_slot(name, wait=wait)
         try:
             self._connection.execute(command.encode())
@@ -245,7 +247,7 @@ class ReplicationConnection:
             raise failure from error
 
     def alter_slot(self, name: str, *, failover: bool | None = None, two_phase: bool | None = None) -> None:
-        """Change what a slot was created with; None leaves it as it is. USAGE where the server is too old."""
+        """Change a slot's properties; None leaves one as it is. Raises USAGE if the server is too old."""
         wanted = (("FAILOVER", failover, 17), ("TWO_PHASE", two_phase, 18))
         flags = {flag: on for flag, on, _ in wanted if on is not None}
         for flag, _, since in wanted:
@@ -262,7 +264,10 @@ class ReplicationConnection:
             raise session.server_failure(f'alter slot "{name}"', error, _DROP) from error
 
     def temporary_copy(self, slot: str) -> str:
-        """Copy a logical slot, from its position on; give the name of the copy, gone with this connection."""
+        """Copy a logical slot at its position into a temporary one; return the copy's name.
+
+        The server drops it with this connection.
+        """
         name = f"pgcdc_peek_{self._connection.info.backend_pid}"
         self._row(self._slot_copy(slot, name, temporary=True), f'copy slot "{slot}"')
         self._copied_slot = slot
@@ -274,16 +279,16 @@ class ReplicationConnection:
 
     @property
     def database_encoding(self) -> str:
-        """The encoding of the database, by PostgreSQL's name."""
+        """PostgreSQL's name for the encoding of the database."""
         return session.database_encoding(self._connection)
 
     def start(
         self, slot: str, lsn: Lsn, options: commands.PluginOptions, *, client_encoding: str = "UTF8"
     ) -> ReplicationStream:
-        """Begin streaming at `lsn`, or where the slot is if that is later. `options` go to the plugin.
+        """Start streaming at `lsn`, or at the slot's position if that is later. `options` go to the plugin.
 
-        Text comes in `client_encoding`, as the server's SET knows it. This connection does nothing else from
-        then on; closing it ends the stream.
+        The server sends text in `client_encoding`. From then on the connection takes no other command;
+        closing it ends the stream.
         """
         self._slot = slot
         self._publications = commands.split_names(options.get("publication_names") or "")
@@ -312,7 +317,7 @@ class ReplicationConnection:
             return
         self._connection.execute(f"SET client_encoding = '{encoding}'".encode())
         try:
-            # Of SQL_ASCII nobody knows what the bytes are.
+            # SQL_ASCII names no encoding that Python could use.
             codec = "utf-8" if encoding == "SQL_ASCII" else self._connection.info.encoding
             self._connection.execute(command.encode(codec))
         except psycopg.Error:
@@ -320,7 +325,7 @@ class ReplicationConnection:
             raise
 
     def close(self) -> None:
-        """Close the connection, at once; what was confirmed since the last status update is not sent."""
+        """Close the connection at once, without a last status update."""
         if self._stream is not None:
             self._stream.stop()
         self._connection.close()
@@ -334,7 +339,7 @@ class ReplicationConnection:
         self.close()
 
     def _on_notice(self, diagnostic: Diagnostic) -> None:
-        """Take a notice; libpq calls this between the frames before it and those after it."""
+        """Handle a notice. libpq calls this in order: after the frames before it, before those after it."""
         message = diagnostic.message_primary or ""
         name = next((name for name in self._publications if _names(message, name)), None)
         unknown = diagnostic.sqlstate == session.NOT_IN_PREREQUISITE_STATE and name is not None
@@ -347,7 +352,7 @@ class ReplicationConnection:
 
     @property
     def _known_slot(self) -> str:
-        """The slot as the user named it, where a copy is read, too."""
+        """The slot as the user named it, even while a temporary copy is read."""
         return self._copied_slot or self._slot
 
     def _stream_failure(self, error: psycopg.Error) -> PgcdcError:
@@ -385,7 +390,7 @@ class ReplicationConnection:
             raise session.server_failure(f'look at slot "{self._known_slot}"', error) from error
 
     def _confirmed_flush(self) -> Lsn:
-        """Ask for the slot's own position, so that no update says less, or says 0."""
+        """Read the slot's confirmed position, so that no status update reports less, or 0."""
         query = sql.SQL("SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = {}")
         try:
             row = self._connection.execute(query.format(sql.Literal(self._slot))).fetchone()
@@ -408,7 +413,7 @@ class ReplicationConnection:
 
 
 def _start_problem(facts: tuple[Any, ...], sqlstate: str | None) -> tuple[ErrorKind, str | None]:
-    """Say why a slot can't be streamed: kind, and a hint where the kind's own is not it."""
+    """Tell why a slot can't be streamed: the kind of error, and a hint if the kind's default doesn't fit."""
     slot_type, database, ours, lost, synced = facts
     if slot_type != "logical":
         return ErrorKind.USAGE, "pgcdc reads logical slots"
@@ -420,5 +425,5 @@ def _start_problem(facts: tuple[Any, ...], sqlstate: str | None) -> tuple[ErrorK
 
 
 def _names(message: str, name: str) -> bool:
-    """Whether a message, in any language, quotes this name."""
+    """Whether a message, in any language, mentions this name as a whole word."""
     return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message) is not None

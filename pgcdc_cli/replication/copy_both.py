@@ -1,9 +1,9 @@
-"""A stream in COPY BOTH mode: frames are received, and what is written and durable is acknowledged.
+"""A stream in copy-both mode: receives frames, and confirms what is written and durable.
 
-PostgreSQL manual, "Streaming Replication Protocol"; libpq documentation, "Functions Associated with the COPY
-Command". While frames are taken nothing blocks but `wait`. On a Unix socket, whose buffer is small, a thread
-reads ahead into libpq's while the data thread is busy: a server that can't send waits for us. The status
-updates that acknowledge are sent by `feedback.py`.
+PostgreSQL manual, "Streaming Replication Protocol"; libpq manual, "Functions Associated with the COPY
+Command". Nothing here blocks but `wait`. The buffer of a Unix socket is small, and a walsender that can't
+send waits: so a thread reads ahead into libpq's buffer while the data thread is busy. `feedback.py` sends the
+status updates.
 """
 
 import select
@@ -27,37 +27,37 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.feedback import NEVER, Feedback
 
 _READ_BYTES = 2 << 20
-"""Bytes of frames that end one read, even if they are fewer than asked for: wide rows need no more memory."""
+"""Bytes of frames that end one read, however few they are: so wide rows take no more memory."""
 
 _TRICKLE = 64
-"""Frames of one read below which the next one can wait: a server that flushes each message wakes us often."""
+"""Frames of one read below which the next can wait: a server that flushes each message wakes us often."""
 
 _WAITING = 8 << 10
-"""Bytes that are there to be read and are worth it, however few frames the last read brought: wide rows."""
+"""Bytes waiting in the socket that are worth another read even after few frames: rows are wide."""
 
 _LONGEST_READ = 0.1
-"""Seconds of one read of a message that isn't whole yet: whoever else needs the connection waits for that."""
+"""Seconds of one read, at most, while a large message is incomplete: the feedback thread waits meanwhile."""
 
 _CHUNK = 256
-"""Frames between looks at how many bytes they have."""
+"""Frames taken before their bytes are counted."""
 
 _FIRST_BUFFER, _LARGEST_BUFFER = 16 << 10, 4 << 20
-"""libpq's input buffer at first (`pqMakeEmptyPGconn`), and as far as reading ahead may grow it."""
+"""Bytes of libpq's input buffer at first (`pqMakeEmptyPGconn`), and how far reading ahead may grow it."""
 
 _PAUSE = 0.01
-"""Seconds without reading: a walsender in mid-transaction then blocks, and only then reads our messages."""
+"""Seconds without reading: in mid-transaction a walsender reads our CopyDone only once its sending blocks."""
 
 _LONGEST_PAUSE = 0.25
 
 _READ_AHEAD_PAUSE = 0.0001
-"""Seconds between two reads ahead: less than it takes a server to fill the buffer."""
+"""Seconds between two reads ahead: less than a server needs to fill the socket's buffer."""
 
 
 class ReplicationStream:
-    """What START_REPLICATION begins: frames come from `slot`, and positions go to the server.
+    """The stream that START_REPLICATION begins: receives frames from `slot`, and confirms positions.
 
-    Updates are sent each `interval` seconds, the first with the position `start`. A server that stays silent
-    for `patience` seconds is given up. `failure` says what an error of the server or of libpq means. Every
+    Status updates are sent every `interval` seconds, the first with the position `start`. A server that is
+    silent for `patience` seconds is given up. `failure` translates an error of the server or of libpq. Every
     method raises PgcdcError.
     """
 
@@ -82,7 +82,7 @@ class ReplicationStream:
         self._read_ahead = ReadAhead(self._frames, self._lock) if on_unix_socket else None
 
     def receive(self, limit: int, timeout: float) -> Received:
-        """Take up to `limit` frames of what has arrived; if nothing has, wait up to `timeout` seconds."""
+        """Take up to `limit` frames that have arrived; if there are none, wait up to `timeout` seconds."""
         self._feedback.check()
         try:
             heard = self._frames.wait(0)
@@ -96,7 +96,7 @@ class ReplicationStream:
         return received
 
     def reading_ahead(self) -> AbstractContextManager[None]:
-        """Let the server go on sending while the caller handles what `receive` gave."""
+        """Keep reading from the server while the caller handles what `receive` returned."""
         return nullcontext() if self._read_ahead is None else self._read_ahead.running()
 
     def _take(self, limit: int) -> Received:
@@ -119,18 +119,18 @@ class ReplicationStream:
             )
 
     def confirm(self, written: Lsn, flushed: Lsn) -> None:
-        """Say that everything below `flushed` is durable; the next status update says it to the server."""
+        """Confirm that everything below `flushed` is durable; the next status update reports it."""
         self._feedback.confirm(written, flushed)
 
     def end(self, error: PgcdcError) -> None:
-        """Let nothing be received of what comes after this moment: then `error` is raised."""
+        """Stop here: once the frames taken so far are returned, raise `error` instead of receiving more."""
         self._frames.end(error)
 
     def finish(self, timeout: float = 10.0, *, patience: float = NEVER) -> bool:
-        """End the stream: last status update, CopyDone, read until the server's, within `timeout` seconds.
+        """End the stream: send a last status update and CopyDone, and read until the server's CopyDone.
 
-        One that says nothing for `patience` seconds is given up before. True if it ended the stream, too:
-        it has then taken the last confirmed position.
+        Gives up after `timeout` seconds, or earlier if the server is silent for `patience` seconds. True if
+        its CopyDone came: then it has the last confirmed position.
         """
         try:
             self._stop_reading_ahead()
@@ -140,7 +140,7 @@ class ReplicationStream:
             raise self._failure(error) from error
 
     def stop(self) -> None:
-        """End the threads; what was confirmed since the last status update is not sent."""
+        """End the threads, without a last status update."""
         self._stop_reading_ahead()
         self._feedback.stop()
 
@@ -150,9 +150,9 @@ class ReplicationStream:
 
 
 class CopyBothFrames:
-    """The frames of one connection. Callers let one thread at a time in here, `wait` excepted.
+    """The frames of one connection. Only one thread at a time may use it, `wait` excepted.
 
-    Errors are psycopg's, but for one that `end` was told of.
+    Raises psycopg.Error, or the error that was given to `end`.
     """
 
     def __init__(self, pgconn: PGconn) -> None:
@@ -169,13 +169,14 @@ class CopyBothFrames:
         self._readable.register(pgconn.socket, select.POLLIN)
 
     def wait(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for something to arrive; True if it may have."""
+        """Wait up to `timeout` seconds for something to arrive; true if it may have."""
         return bool(self._readable.poll(max(0.0, timeout) * 1000))
 
     def take(self, limit: int) -> Received:
-        """Take up to `limit` XLogData frames of what has arrived, and the last keepalive among them.
+        """Take up to `limit` XLogData frames that have arrived, and the last keepalive among them.
 
-        An error waits until what came before it is taken: if it comes at each start, that never comes again.
+        An error is raised only after the frames before it were returned: if it recurs at every start, they
+        would never get through otherwise.
         """
         if self._ended is not None:
             raise self._ended
@@ -191,7 +192,7 @@ class CopyBothFrames:
         return Received(self._frames[: self._left], None)
 
     def end(self, error: psycopg.Error | PgcdcError) -> None:
-        """Let nothing be taken of what comes after this moment: then `error` is raised."""
+        """Stop here: return the frames taken so far, then raise `error`."""
         if self._ended is None:
             self._ended, self._left = error, len(self._frames)
 
@@ -216,14 +217,14 @@ class CopyBothFrames:
         return Received(frames, keepalive)
 
     def _is_enough(self, found: int, until: float) -> bool:
-        """Say whether what comes next can wait, of which the last look found so many frames."""
+        """Whether the rest can wait, after a look that found so many frames."""
         trickles = found < _TRICKLE and self._arrived() < _WAITING
         return trickles or time.monotonic() > until
 
     def _take_some(
         self, frames: list[bytes], count: int, keepalive: Keepalive | None
     ) -> tuple[int, Keepalive | None]:
-        """Append up to `count` frames. Gives libpq's last size (0: nothing is there, -1: the copy ended)."""
+        """Append up to `count` frames. Returns libpq's last size (0: nothing to take, -1: the copy ended)."""
         append, get = frames.append, self._pgconn.get_copy_data
         size = 1
         for _ in range(count):
@@ -237,11 +238,11 @@ class CopyBothFrames:
         return size, keepalive
 
     def read_ahead(self) -> bool:
-        """Read what has arrived into libpq's buffer; False if no more can be. A failure waits for `take`.
+        """Read what has arrived into libpq's buffer; false if it has no room for more. `take` raises errors.
 
-        libpq reads until nothing is there or its buffer is full, and doubles a full one (`pqReadData` in
-        fe-misc.c). As it doesn't tell, one after which more is waiting counts as full; and where each read
-        takes all that is there, what was there is counted.
+        libpq reads until nothing has arrived or its buffer is full, and doubles a full one (`pqReadData` in
+        fe-misc.c). Its size can't be asked for. So the buffer counts as full if more is waiting after a read;
+        and the bytes that were waiting before each read are added up.
         """
         if self._ahead >= _LARGEST_BUFFER or (self._may_be_full and self._buffer >= _LARGEST_BUFFER):
             return False
@@ -268,7 +269,7 @@ class CopyBothFrames:
             raise self._last_words() or error from None
 
     def _last_words(self) -> psycopg.Error | None:
-        """Why the server closed the connection, if it said so before."""
+        """Return the error with which the server closed the connection, if it sent one."""
         try:
             while self._pgconn.get_copy_data(1)[0] > 0:
                 pass
@@ -280,7 +281,7 @@ class CopyBothFrames:
         return _error(result)
 
     def _end(self) -> None:
-        """Return if the copy was ended by CopyDone; raise if by an error, or by a server that shuts down."""
+        """Return if CopyDone ended the copy; raise if an error did, or the server's shutdown."""
         if self._pgconn.is_busy():
             return
         result = self._pgconn.get_result()
@@ -292,9 +293,9 @@ class CopyBothFrames:
             raise psycopg.OperationalError("the server is shutting down")
 
     def finish(self, timeout: float, patience: float) -> bool:
-        """Send CopyDone and read until the server's, for up to `timeout` seconds. False if none came.
+        """Send CopyDone and read until the server's, for up to `timeout` seconds; false if none came.
 
-        `patience` is for how long nothing at all may come.
+        Gives up earlier if nothing at all comes for `patience` seconds.
         """
         deadline, silent_at, pause = time.monotonic() + timeout, time.monotonic() + patience, _PAUSE
         self._finishing = True
@@ -315,20 +316,20 @@ class CopyBothFrames:
         return False
 
     def _await_command_end(self, deadline: float) -> None:
-        """Let the server release the slot; in mid-transaction it does so only when we disconnect."""
+        """Wait until the server releases the slot; in mid-transaction it does so only when we disconnect."""
         while self._pgconn.is_busy() and self.wait(deadline - time.monotonic()):
             self._consume()
 
 
 def _error(result: PGresult) -> psycopg.Error:
-    """Make an error of a result; one without an SQLSTATE is libpq's own: the connection was lost."""
+    """Make an error from a result; without an SQLSTATE it is libpq's own: the connection was lost."""
     if result.error_field(DiagnosticField.SQLSTATE) is None:
         return psycopg.OperationalError(result.get_error_message())
     return error_from_result(result)
 
 
 class ReadAhead:
-    """A thread that reads ahead while `running`, under the lock of the connection."""
+    """A thread that reads ahead within `running`, under the connection's lock."""
 
     def __init__(self, frames: CopyBothFrames, lock: threading.Lock) -> None:
         self._frames = frames

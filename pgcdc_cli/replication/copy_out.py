@@ -1,12 +1,12 @@
-"""What COPY ... TO STDOUT sends: rows as they come, many at a time, and as columns; nothing is done per row.
+"""Read the rows of COPY ... TO STDOUT, many at a time, and divide them into columns.
 
-libpq gives rows one by one, and that alone takes longer than the server needs to send them. Here they are
-found all at once in what has come to the connection's socket. libpq is idle meanwhile, and finds the
-connection as it left it. Where that is encrypted, libpq does give them one by one, and nothing but taking
-them is done per row. PostgreSQL manual, "Message Formats" and "COPY Operations"; libpq documentation,
-"Functions Associated with the COPY Command".
+libpq returns rows one by one, which alone takes longer than the server needs to send them. So this module
+reads the connection's socket itself, and finds all rows in what has arrived at once. libpq is idle meanwhile,
+and its state stays valid. Over an encrypted connection only libpq can read; then taking the rows is the one
+thing done per row. PostgreSQL manual, "Message Formats" and "COPY Operations"; libpq manual, "Functions
+Associated with the COPY Command".
 
-A tab or newline in the bytes always ends a value: those inside of values are escaped (COPY, "Text Format").
+A tab or newline in the bytes always ends a value: those within values are escaped (COPY, "Text Format").
 """
 
 import os
@@ -30,20 +30,20 @@ from pgcdc_cli.types.kernels import Booleans, Int64s
 Read = TypeVar("Read")
 
 ROWS, BYTES = 16384, 4 << 20
-"""What ends a chunk; one row alone may be larger."""
+"""The size of a chunk, at most; a single row may be larger."""
 
 TICK = 0.25
-"""Seconds without anything, after which rows that came are given out, and it is asked whether to go on."""
+"""Seconds of silence after which the rows received so far are yielded, and `stopped` is asked."""
 
 HEAD = 5
-"""Bytes before a message's content: its tag, and its length with that of the length itself."""
+"""Bytes before a message's content: its tag, and an Int32 length, which includes itself."""
 
 GAP = b"d\0\0\0\0"
-"""What is left of each row's head, so that none has a tab, newline or backslash in its length."""
+"""The head of each row with its length zeroed, so that no length holds a tab, newline or backslash."""
 
 _COPY_DATA, _ERROR, _READY, _QUERY, _NEWLINE = b"dEZQ\n"
 _LAST_MESSAGE = b"Z\0\0\0\5"
-"""ReadyForQuery, but for the byte that ends it."""
+"""ReadyForQuery without its last byte, the transaction status."""
 
 _ENCRYPTED_BY_GSSAPI = (
     b"SELECT encrypted FROM pg_catalog.pg_stat_gssapi WHERE pid = pg_catalog.pg_backend_pid()"
@@ -53,10 +53,10 @@ _ENCRYPTED_BY_GSSAPI = (
 def copy_out(
     pgconn: PGconn, statement: bytes, read: Callable[[memoryview], Read], stopped: Callable[[], bool]
 ) -> Iterator[Read]:
-    """Yield what `read` makes of chunks of whole rows, at least one in each, every row behind a `GAP`.
+    """Yield `read(chunk)` for chunks of one or more whole rows, each row preceded by a `GAP`.
 
-    A chunk is gone when the next one is asked for. Once `stopped` they end early. Raises psycopg.Error, and
-    what `read` does. After that, or a stop, the connection is of no more use.
+    The next chunk overwrites the last one's memory. Ends early once `stopped`. Raises psycopg.Error, and what
+    `read` raises. After an error or a stop the connection can't be used any more.
     """
     take = _rows_from_libpq if _encrypted(pgconn) else rows_from_socket
     yield from map(read, take(pgconn, statement, stopped))
@@ -67,10 +67,10 @@ def _encrypted(pgconn: PGconn) -> bool:
 
 
 def rows_from_socket(pgconn: PGconn, statement: bytes, stopped: Callable[[], bool]) -> Iterator[memoryview]:
-    """Yield what `copy_out` does, of a connection that is idle and not encrypted; raises psycopg.Error."""
+    """Yield chunks as `copy_out` does, from an idle connection without encryption. Raises psycopg.Error."""
     try:
         with socket.socket(fileno=os.dup(pgconn.socket)) as wire:
-            # It is non-blocking for libpq, too.
+            # The copy shares its flags with libpq's socket, which is non-blocking, too.
             wire.settimeout(TICK)
             content = statement + b"\0"
             wire.sendall(bytes([_QUERY]) + (len(content) + 4).to_bytes(4) + content)
@@ -80,7 +80,7 @@ def rows_from_socket(pgconn: PGconn, statement: bytes, stopped: Callable[[], boo
 
 
 class _Incoming:
-    """What came over a socket. The buffer has room for a chunk, or for the largest message so far."""
+    """What was received from a socket. The buffer has room for a chunk, or for the largest message so far."""
 
     def __init__(self, wire: socket.socket, stopped: Callable[[], bool]) -> None:
         self._wire = wire
@@ -89,7 +89,7 @@ class _Incoming:
         self._kept = 0
 
     def receive(self) -> NDArray[np.uint8]:
-        """Add to what was kept until there is a chunk or nothing else comes; gives no more if stopped."""
+        """Receive, after what was kept, until the buffer is full or nothing else comes; empty if stopped."""
         filled, view = self._kept, memoryview(self._buffer.data)
         while filled < len(view):
             size = self._receive_into(view[filled:], wait=filled == self._kept)
@@ -112,7 +112,7 @@ class _Incoming:
         return 0
 
     def keep(self, begun: NDArray[np.uint8]) -> None:
-        """Put the beginning of a message in front of what comes next."""
+        """Keep the beginning of a message, in front of what is received next."""
         needed = _size(begun) if len(begun) >= HEAD else HEAD
         begun = begun.copy()
         if needed > len(self._buffer):
@@ -141,11 +141,11 @@ def _rows(incoming: _Incoming) -> Iterator[memoryview]:
 
 
 def find_rows(data: NDArray[np.uint8]) -> Int64s:
-    """Find the rows that `data` begins with, up to one that isn't whole or a message of another kind.
+    """Find the rows at the beginning of `data`, up to an incomplete one or a message of another kind.
 
-    Gives 0 and where each of their messages ends. A row ends with its only newline: those within values are
-    escaped. Another one may only stand in the head of the next message, right behind, where no row can end.
-    What was found is held against the lengths.
+    Returns 0, and the end of each row's message. A row ends with its only newline, since those within values
+    are escaped. Another newline can only be in the next message's head, so close that no row can end there.
+    The result is checked against the messages' lengths.
     """
     newlines = np.flatnonzero(data == _NEWLINE)
     edges = np.append(0, newlines[np.diff(newlines, prepend=-1) > HEAD] + 1)
@@ -157,7 +157,7 @@ def find_rows(data: NDArray[np.uint8]) -> Int64s:
 
 
 def _lengths(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """Show what would be the length if a message began, byte by byte."""
+    """View `data` as the lengths of messages, one that would begin at each byte."""
     return np.ndarray((len(data) - 4,), ">u4", data.data, 1, strides=(1,))
 
 
@@ -169,12 +169,12 @@ def _chunks(data: NDArray[np.uint8], edges: Int64s) -> Iterator[memoryview]:
 
 
 def _size(message: NDArray[np.uint8]) -> int:
-    """Give the size of a whole message, of which the head is there."""
+    """Return the size in bytes of a message, given its head."""
     return 1 + int.from_bytes(message[1:HEAD].tobytes())
 
 
 def _error(content: bytes) -> psycopg.Error:
-    """Make what libpq would of an ErrorResponse: fields with a tag each."""
+    """Make an error from the content of an ErrorResponse: fields, each with a tag."""
     fields: dict[int, bytes | None] = {field[0]: field[1:] for field in content.split(b"\0") if field}
     return psycopg.DatabaseError((fields.get(ord("M")) or b"").decode(errors="replace"), info=fields)
 
@@ -193,7 +193,7 @@ def _rows_from_libpq(pgconn: PGconn, statement: bytes, stopped: Callable[[], boo
 
 
 class _Wait:
-    """Waits a while for something to arrive; false if stopped. `in_vain` says that nothing did."""
+    """Waits up to `TICK` seconds for something to arrive; false if stopped. `in_vain`: nothing arrived."""
 
     def __init__(self, pgconn: PGconn, stopped: Callable[[], bool]) -> None:
         self._pgconn = pgconn
@@ -243,7 +243,7 @@ _UNESCAPED[list(b"bfnrtv")] = list(b"\b\f\n\r\t\v")
 
 
 class _Values(NamedTuple):
-    """Values of n rows and m columns: that of (i, j) is `data[starts[i, j]:ends[i, j]]`."""
+    """The values of n rows and m columns: value (i, j) is `data[starts[i, j]:ends[i, j]]`."""
 
     data: NDArray[np.uint8]
     starts: Int64s
@@ -252,7 +252,7 @@ class _Values(NamedTuple):
 
 
 def copy_columns(data: bytes | memoryview, width: int) -> tuple[pa.BinaryArray, ...]:
-    """Divide rows of `width` columns as `copy_out` gives them; a PROTOCOL error where they have others."""
+    """Divide a chunk of `copy_out` into `width` columns. Raises PROTOCOL if rows have another number."""
     values = _values(np.frombuffer(data, np.uint8), width)
     buffer = kernels.buffer(values.data)
     return tuple(
@@ -265,7 +265,7 @@ def copy_columns(data: bytes | memoryview, width: int) -> tuple[pa.BinaryArray, 
 
 
 def _values(data: NDArray[np.uint8], width: int) -> _Values:
-    # Nothing stands between a tab and a newline, and what is below a tab wraps around.
+    # Tab (9) and newline (10) are neighbours, and bytes below a tab wrap around to large numbers.
     ends = np.flatnonzero(data - np.uint8(_TAB) <= _NEWLINE - _TAB)
     ends_row = data[ends] == _NEWLINE
     if len(ends) % width or not ends_row[width - 1 :: width].all() or ends_row.sum() * width != len(ends):
@@ -279,7 +279,7 @@ def _values(data: NDArray[np.uint8], width: int) -> _Values:
 
 
 def _escapes(backslashes: Int64s) -> Int64s:
-    """Leave out the backslashes that are escaped themselves: in a run, every second one."""
+    """Return the backslashes that begin an escape: of a run of them, every other one is escaped itself."""
     numbers = np.arange(len(backslashes))
     begins = np.ones(len(backslashes), np.bool_)
     begins[1:] = np.diff(backslashes) != 1
@@ -289,7 +289,7 @@ def _escapes(backslashes: Int64s) -> Int64s:
 
 
 def _read(values: _Values, escapes: Int64s) -> _Values:
-    """Find the nulls, and take the rest of the backslashes out."""
+    """Find the nulls, and resolve the other escapes."""
     data, starts, ends, _ = values
     null = (ends - starts == len(b"\\N")) & (data[starts] == _BACKSLASH) & (data[ends - 1] == _NULL)
     if null.sum() < len(escapes):

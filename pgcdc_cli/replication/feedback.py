@@ -1,11 +1,12 @@
-"""Standby status updates: when they are due, what they say, and the thread that sends those that can't wait.
+"""Standby status updates: when they are due, what they report, and the thread that sends them in time.
 
-The connection is used under one lock. The data thread holds it only while it takes what has arrived, and
-sends what is due then; however long it decodes or waits for a disk, the feedback thread keeps the server from
-giving up on us. It needs only to send: a walsender reads updates even while its own sending is blocked.
+One lock guards the connection. The data thread holds it only while it takes what has arrived, and then sends
+an update if one is due. However long it decodes or waits for a disk, the feedback thread sends updates before
+`wal_sender_timeout` expires. It only needs to send: a walsender reads updates even while its own sending is
+blocked.
 
-Rules: positions never go down; the flushed one is what `confirm` says is durable, never more; every
-update asks for a keepalive, so that a silent server is a lost one.
+Rules: positions never decrease; the flushed position is what `confirm` declared durable, never more; every
+update requests a keepalive, so that a silent server is known to be lost.
 """
 
 import select
@@ -22,16 +23,19 @@ from pgcdc_cli.replication.session import server_failure
 NEVER = float("inf")
 
 _UNSENT_WAIT = 0.1
-"""Seconds until another look at a wire that takes nothing."""
+"""Seconds until another attempt to send on a socket that takes nothing."""
 
 
 def update_interval(status_interval: float, wal_sender_timeout: float) -> float:
-    """Seconds between updates, of which 0 means none: a third of the timeout, so that one may be late."""
+    """Return the seconds between updates: `status_interval`, but at most a third of the sender's timeout.
+
+    0 means no limit for either. A third, so that one update may be late.
+    """
     return min(status_interval or NEVER, wal_sender_timeout / 3 or NEVER)
 
 
 class Feedback:
-    """The positions for the server, and the thread that sends them."""
+    """The positions to report to the server, and the thread that sends them."""
 
     def __init__(self, pgconn: PGconn, lock: threading.Lock, start: Lsn, interval: float) -> None:
         self._pgconn = pgconn
@@ -49,17 +53,17 @@ class Feedback:
 
     @property
     def flush_lsn(self) -> Lsn:
-        """The position below which everything is durable: the only one that is ever sent as flushed."""
+        """The position below which everything is durable: the only one ever reported as flushed."""
         return self._flushed
 
     def confirm(self, written: Lsn, flushed: Lsn) -> None:
-        """Take over positions for the next update; lower ones than before change nothing."""
+        """Set the positions for the next update; positions never decrease."""
         with self._lock:
             self._flushed = max(self._flushed, flushed)
             self._written = max(self._written, written, self._flushed)
 
     def check(self) -> None:
-        """Raise in the data thread what ended the feedback thread."""
+        """Raise, in the data thread, the error that ended the feedback thread."""
         if isinstance(self._failure, psycopg.Error):
             raise server_failure("send a status update", self._failure) from self._failure
         if self._failure is not None:
@@ -76,7 +80,7 @@ class Feedback:
             self._due = time.monotonic() + self._interval
             self._put()
         if self._unsent and self._writable.poll(0):
-            # Only then: where PQflush can't write it reads, into a buffer that nobody may be taking from.
+            # Only if writable: otherwise PQflush reads into libpq's buffer, which nobody may be emptying.
             self._unsent = self._pgconn.flush() == 1
 
     def finish(self) -> None:

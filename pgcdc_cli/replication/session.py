@@ -1,8 +1,8 @@
-"""A session with the server: how it is opened, and what its errors mean, whatever language they come in.
+"""Sessions with the server: how they are opened, and what their errors mean, in any language.
 
-SQLSTATEs are those of the PostgreSQL manual, "PostgreSQL Error Codes". libpq gives none for a connection that
-was refused: there its text is looked at, which is English unless the server's `lc_messages` is another
-language, and then `PQping` tells a server that refuses us from one that isn't there or isn't ready.
+SQLSTATEs are those of the PostgreSQL manual, "PostgreSQL Error Codes". libpq has none for a refused
+connection. There its English text is matched; if the server's `lc_messages` is another language, `PQping`
+tells a server that refuses us from one that isn't there or isn't ready.
 """
 
 import json
@@ -24,11 +24,11 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError, mask
 from pgcdc_cli.types.database_text import DatabaseText
 
 SessionKind = Literal["fixed", "default", "physical"]
-"""What a session is for.
+"""The purpose of a session.
 
-`fixed` is for what is decoded: it has `SESSION_SETTINGS`. `default` writes values as server, database and
-role have it, and names with their schemas, as pg_recvlogical's sessions do. `physical` is a walsender without
-a database: it takes replication commands only.
+`fixed` is for output that is decoded: it has `SESSION_SETTINGS`. `default` formats values by the settings of
+server, database and role, and qualifies names with their schemas, as pg_recvlogical's sessions do. `physical`
+is a walsender without a database, which takes replication commands only.
 """
 
 SessionConnection = psycopg.Connection[tuple[object, ...]]
@@ -48,10 +48,10 @@ SESSION_SETTINGS = {
     "client_min_messages": "warning",
     "jit": "off",
 }
-"""Set by statement rather than by the connection option `options`, which is the user's to give.
+"""Set by statement, and not by the connection parameter `options`, which is left to the user.
 
-A role's or a database's timeouts are for shorter work: pg_dump, too, goes without. To compile what asks the
-catalog (`jit`) takes far longer than to answer it.
+Timeouts of a role or a database are meant for shorter work; pg_dump disables them, too. Compiling queries of
+the catalog (`jit`) takes far longer than running them.
 """
 
 _NETWORK = {
@@ -61,23 +61,23 @@ _NETWORK = {
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
 }
-"""What libpq leaves to the system: hours until a dead network is noticed, minutes where it is for a new one.
+"""Connection parameters that libpq leaves to the system: it notices a dead network only after hours.
 
-A minute is how long walsender and standby wait for each other, too (`wal_sender_timeout`,
-`wal_receiver_timeout`). Ten seconds, for each host, are plenty for a handshake, and there is another try.
+A minute is also how long walsender and standby wait for each other (`wal_sender_timeout`,
+`wal_receiver_timeout`). Ten seconds for each host are plenty to connect, and failures are retried.
 """
 
 _NAME: dict[str, str | int | None] = {"fallback_application_name": "pgcdc"}
 
 _LOOK = 0.1
-"""Seconds after which a wait for the server has Python handle signals."""
+"""Seconds between chances for Python to handle signals while it waits for the server."""
 
 _PATIENCE = 0.8
-"""Seconds, once for the request to cancel and once for the answer, that a signal waits for the server."""
+"""Seconds that an interrupt waits for the server, once for the cancel request and once for its answer."""
 
 _TOO_MANY_PORTS = "," * 999
 
-# Which came with 17.
+# transaction_timeout is new in PostgreSQL 17.
 _NO_TRANSACTION_TIMEOUT = (
     "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'"
 )
@@ -204,7 +204,7 @@ _PINGS = {
 
 
 class _SignalledConnection(psycopg.Connection[Row]):
-    """One whose wait a signal ends: cancelled and closed, also where a frozen server says nothing."""
+    """A connection whose wait a signal ends: it cancels the query, and closes even if the server hangs."""
 
     def wait(self, gen: PQGen[RV], interval: float = _LOOK, timeout: float | None = None) -> RV:
         limit = {} if timeout is None else {"timeout": timeout}
@@ -214,7 +214,7 @@ class _SignalledConnection(psycopg.Connection[Row]):
             if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
                 with suppress(psycopg.Error):
                     self.cancel_safe(timeout=_PATIENCE)
-                    # What it began, such as a slot, is gone once it answers.
+                    # Once the server answers, what the command began, such as a slot, is gone.
                     answer = select.poll()
                     answer.register(self.pgconn.socket, select.POLLIN)
                     answer.poll(_PATIENCE * 1000)
@@ -223,17 +223,18 @@ class _SignalledConnection(psycopg.Connection[Row]):
 
 
 def connect(conninfo: str, *, replication: bool = False, kind: SessionKind = "fixed") -> SessionConnection:
-    """Connect, with everything libpq knows (several hosts, service and password files, PG* variables).
+    """Connect as libpq does (several hosts, service and password files, PG* variables).
 
-    Statements go by the simple protocol, the only one that a walsender speaks. Raises PgcdcError: CONNECTION
-    when another try may help, AUTHENTICATION, RIGHTS, or USAGE for a `conninfo` that names no database.
+    Statements use the simple query protocol, the only one that a walsender speaks. Raises CONNECTION or
+    NOT_READY if a retry may help, AUTHENTICATION, RIGHTS, or USAGE for wrong parameters, such as a database
+    that doesn't exist.
     """
     parameters = {"client_encoding": "UTF8"}
     if replication:
         parameters["replication"] = "true" if kind == "physical" else "database"
     try:
         given = conninfo_to_dict(conninfo)
-        # What the string says of it would make a walsender of an ordinary session.
+        # The user's `replication` would turn an ordinary session into a walsender.
         given.pop("replication", None)
         conninfo = _with_timeouts(make_conninfo("", **_NAME | given))
         whole = make_conninfo(conninfo, **parameters)
@@ -250,12 +251,12 @@ def connect(conninfo: str, *, replication: bool = False, kind: SessionKind = "fi
 
 
 def database_encoding(connection: SessionConnection) -> str:
-    """Name the encoding of the database as PostgreSQL does."""
+    """Return PostgreSQL's name for the encoding of the database."""
     return connection.info.parameter_status("server_encoding") or "UTF8"
 
 
 _TEXT_TYPES = (0, "text", "name", "varchar", "bpchar", '"char"')
-"""Those that psycopg takes for text; 0 stands for all that it doesn't know."""
+"""Types that psycopg loads as text; 0 stands for every type that it doesn't know."""
 
 
 def ask(
@@ -264,17 +265,17 @@ def ask(
     parameters: Mapping[str, Any] | None = None,
     text: DatabaseText | None = None,
 ) -> list[tuple[Any, ...]]:
-    """Read rows, with what is no text in them as `text` has it, by default escaped.
+    """Run a query and return its rows. `text` decodes strings; by default invalid bytes are escaped.
 
-    Names may be any bytes: where the database checks none, and those of databases and roles, which all
-    databases of a server share, whatever the encoding they were given in. Raises psycopg.Error.
+    Names can be any bytes: in a database with encoding SQL_ASCII, and those of databases and roles, which all
+    databases of a server share, whatever their encodings. Raises psycopg.Error.
     """
     encoding = database_encoding(connection)
     shown = DatabaseText.shown(encoding)
     try:
         return _rows(connection, query, parameters, text or shown)
     except psycopg.Error as error:
-        # Of encodings of several bytes Python knows fewer characters than the server, but takes all bytes.
+        # Python knows fewer characters of multibyte encodings than the server, but can escape any bytes.
         by_python = DatabaseText.of(encoding, "escape", "escape")
         refused = text is None and error.sqlstate in INVALID_TEXT and by_python != shown
         if refused and connection.info.transaction_status == TransactionStatus.IDLE:
@@ -290,12 +291,12 @@ def _rows(
         try:
             if text.client_encoding == "UTF8":
                 return cursor.execute(query.encode(), parameters).fetchall()
-            # It takes the query in UTF-8, and sends the rows as they are.
+            # The server takes the query in UTF-8, and sends the rows unconverted.
             unconverted = f"SET client_encoding = SQL_ASCII; {query}; SET client_encoding = UTF8"
             cursor.execute(unconverted.encode(), parameters).nextset()
             return cursor.fetchall()
         except UnicodeDecodeError as error:
-            # As the server says it where it is the one to look.
+            # The server's own words, for when it is the one that checks.
             message = f'invalid byte sequence for encoding "UTF8": {error.object[error.start]:#04x}'
             raise errors.CharacterNotInRepertoire(message) from error
 
@@ -316,15 +317,16 @@ def _read_as(text: DatabaseText, adapters: AdaptersMap) -> None:
 
 
 def this_server(conninfo: str, connection: SessionConnection) -> str:
-    """Say how to connect once more to the very server of a connection: `conninfo` may name several."""
+    """Return a connection string for the very server of a connection: `conninfo` may name several."""
     info = connection.info
     return make_conninfo(conninfo, host=info.host, hostaddr=info.hostaddr, port=info.port)
 
 
 def _with_timeouts(conninfo: str) -> str:
-    """Say how long to wait on the network, unless the string, the service file or the environment does.
+    """Add network timeouts that connection string, service file and environment leave out.
 
-    Only a connection knows all three. With so many ports it isn't tried, nor a password looked for.
+    Only a PGconn knows all three. Too many ports make it invalid, so that it neither connects nor looks for a
+    password.
     """
     attempt = PGconn.connect_start(make_conninfo(conninfo, port=_TOO_MANY_PORTS).encode())
     known = {option.keyword.decode(): option.val for option in attempt.info}
@@ -334,9 +336,9 @@ def _with_timeouts(conninfo: str) -> str:
 
 
 def connect_failure(conninfo: str, error: psycopg.Error) -> PgcdcError:
-    """Why no connection could be made."""
+    """Make the error for a connection that failed."""
     if isinstance(error, psycopg.ProgrammingError):
-        # libpq quotes the piece it stumbled over, and that may be half of a password.
+        # libpq quotes the part that it could not parse, which may be half of a password.
         text = re.sub(r'"[^"]*"', '"..."', _one_line(str(error)))
         return PgcdcError(ErrorKind.USAGE, f"could not read the connection string: {text}", hint="check -d")
     text = _one_line(_FAILED.sub("", str(error), count=1))
@@ -349,7 +351,7 @@ def connect_failure(conninfo: str, error: psycopg.Error) -> PgcdcError:
 
 
 def _connect_grant(text: str, error: psycopg.Error) -> str | None:
-    """Write the statement that lets the role into a database that it may not connect to."""
+    """Return the GRANT for a role that lacks the CONNECT privilege; None for other errors."""
     refused = re.search(r'permission denied for database "(.+?)"', text)
     if refused is None or error.pgconn is None:
         return None
@@ -358,7 +360,7 @@ def _connect_grant(text: str, error: psycopg.Error) -> str | None:
 
 
 def _of_several_hosts(text: str) -> str | None:
-    """Shorten what psycopg says of several attempts, the last of them twice; None where there was one."""
+    """Shorten psycopg's message about several attempts, which repeats the last; None for a single one."""
     _, *parts = _ATTEMPT.split(text)
     attempts = zip(parts[::4], parts[1::4], parts[2::4], parts[3::4], strict=True)
     said = (f"{_address(host or address, port)}: {_brief(why)}" for host, port, address, why in attempts)
@@ -370,7 +372,7 @@ def _address(host: str | None, port: str | None) -> str:
 
 
 def _brief(failure: str) -> str:
-    """Give the reason alone."""
+    """Return only the reason of a failed attempt."""
     reason = _FAILED.sub("", failure, count=1).partition("\n\tIs the server running")[0]
     return _one_line(_WHERE.sub("", reason, count=1))
 
@@ -384,7 +386,7 @@ def _refusal(conninfo: str, text: str) -> tuple[ErrorKind, str | None]:
 
 
 def server_failure(doing: str, error: psycopg.Error, kinds: Kinds | None = None) -> PgcdcError:
-    """`could not {doing}: reason`, for a command that the server refused or a connection that was lost."""
+    """Make `could not {doing}: reason`, for a command that the server refused or a lost connection."""
     kind = kind_of(error.sqlstate, kinds)
     if error.sqlstate is None and not isinstance(error, psycopg.OperationalError):
         kind = ErrorKind.UNEXPECTED
@@ -397,7 +399,7 @@ def server_failure(doing: str, error: psycopg.Error, kinds: Kinds | None = None)
 
 
 def kind_of(sqlstate: str | None, kinds: Kinds | None = None) -> ErrorKind:
-    """Look up a SQLSTATE, None being a lost connection; `kinds` are a caller's own, by code or class."""
+    """Look up an SQLSTATE; None is a lost connection. `kinds` has the caller's own, by code or class."""
     if sqlstate is None:
         return ErrorKind.CONNECTION
     for table in (kinds or {}, _KINDS, _CLASSES):
@@ -408,7 +410,7 @@ def kind_of(sqlstate: str | None, kinds: Kinds | None = None) -> ErrorKind:
 
 
 def reason(error: psycopg.Error) -> str:
-    """Join the server's message and detail (or take libpq's text) to one line without passwords."""
+    """Format the server's message and detail (or libpq's text) as one line without passwords."""
     primary = error.diag.message_primary
     if primary is None:
         return _one_line(str(error))

@@ -1,11 +1,11 @@
-"""The sink that loses nothing and doubles nothing: edges, flushes, checkpoints, positions.
+"""The sink with exactly-once delivery: transaction edges, flushes, checkpoints and positions.
 
-Rules, all kept here:
+Its rules:
 - the checkpoint is written at transaction edges only, after everything it names is fsynced;
-- `durable_lsn` moves only after the checkpoint is durable;
-- after a failure nothing is tried again on the same files: what is on disk by then, only recovery may judge.
+- `durable_lsn` advances only after the checkpoint is durable;
+- after a failure nothing is retried on the same files: only recovery knows what is on disk by then.
 
-Where the files are is the destination's concern: a directory of segments (`directory_sink.py`), or one file
+A destination decides where the files are: a directory of segments (`directory_sink.py`), or one file
 (`file_sink.py`).
 """
 
@@ -34,18 +34,18 @@ from pgcdc_cli.sinks.sink import EAGER_PACE, LAZY_PACE, LastEdge, SinkSettings, 
 from pgcdc_cli.sinks.spool_file import SpoolFolder
 
 HELD_AT_MOST = 16 << 20
-"""Bytes of rows in memory, over all files, at which all of them are written."""
+"""Bytes of rows held in memory, over all files, at which they are written."""
 
 _WITHOUT_INTERVALS = 10.0
-"""Seconds between checkpoints where no rows come: without any, the server would keep its log for ever."""
+"""Seconds between checkpoints if both intervals are 0, and no rows come: the server must not keep its WAL."""
 
 
 class Destination(Protocol):
     """Where the rows go: a directory of segments, or one file.
 
-    `control` are the files beside the data. `in_segments`: rows are seen once their segment is finished;
-    elsewhere somebody may look on, and sees whole transactions as they come. `save` makes a checkpoint
-    durable.
+    `control` are the files beside the data. `in_segments`: readers see rows once their segment is finished;
+    otherwise they may follow the file, and whole transactions are written as they come. The parameter `save`
+    of methods makes a checkpoint durable.
     """
 
     in_segments: ClassVar[bool]
@@ -54,35 +54,35 @@ class Destination(Protocol):
     def control(self) -> ControlFiles: ...
 
     def lock(self) -> HeldLock:
-        """Keep others from writing here. Raises LOCKED."""
+        """Lock the output against other processes. Raises LOCKED."""
         ...
 
     def discard(self) -> None:
-        """Remove the folder that was made for it, where nothing was written."""
+        """Remove the folder if this run created it and wrote nothing."""
 
     def check_unwritten(self) -> None:
-        """Raise CHECKPOINT if there is data, which must not be started over."""
+        """Raise CHECKPOINT if there is data already, since there is no checkpoint for it."""
 
     def recover(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Bring the files to the state that the checkpoint names; gives the checkpoint to go on with."""
+        """Bring the files to the state that the checkpoint names; return the checkpoint to go on with."""
         ...
 
     def start(self, checkpoint: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
-        """Open the files that the checkpoint names, and make one where it must name one first."""
+        """Open the files that the checkpoint names; a single file is created and saved in it if it is new."""
 
     def route(self, encoded: EncodedSlice) -> Iterator[tuple[Piece, OutputFile]]:
-        """Find or make the file for each piece of a slice."""
+        """Find or create the file for each piece of a slice."""
         ...
 
     def fsync(self, changed: list[OutputFile]) -> None:
-        """Fsync the files written to, and what describes their content; folders are the caller's."""
+        """Fsync the files written to, and their schema files; the caller fsyncs folders."""
 
     def rotate(self, edge: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
-        """Save the checkpoint of an edge, and go over to new files: all are finished and fsynced."""
+        """Save the checkpoint of an edge, and switch to new files; the old ones are finished and fsynced."""
 
 
 class CheckpointedSink:
-    """A sink with a checkpoint. Life: `open`, `start`, any number of writes, `close`."""
+    """A sink with a checkpoint. Call `open`, `start`, any number of writes, then `close`."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class CheckpointedSink:
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """The checkpoint as it is on disk; None before the first."""
+        """The checkpoint on disk; None before the first."""
         return self._checkpoint
 
     @property
@@ -132,7 +132,7 @@ class CheckpointedSink:
         return self._checkpoint
 
     def open(self) -> Checkpoint | None:
-        """Lock, read the checkpoint and recover what it names; None where nothing was ever written.
+        """Lock the output, recover the state of its checkpoint, and return that; None if there is none.
 
         Raises LOCKED, CHECKPOINT, OUTPUT, or USAGE for a checkpoint of another format or other options.
         """
@@ -170,7 +170,7 @@ class CheckpointedSink:
     def start(self, source: StreamSource, start_lsn: Lsn, checkpoint: Checkpoint | None = None) -> None:
         """Begin a new stream at `start_lsn`, or go on with `checkpoint` as `check_source` returned it.
 
-        Comes again, with a checkpoint, after every new connection; nothing may be unsynced then.
+        Called again, with a checkpoint, for every new connection; everything must be durable by then.
         """
         with self._guard:
             assert (checkpoint is None) == (self._checkpoint is None), "the checkpoint, wherever there is one"
@@ -184,9 +184,9 @@ class CheckpointedSink:
             self._go_on(checkpoint)
 
     def _go_on(self, checkpoint: Checkpoint) -> None:
-        """Take over where the stream comes from; what was written under another identity is finished."""
+        """Take over the stream's source and position; files of another stream identity are finished first."""
         if checkpoint.stream_id != self._saved.stream_id:
-            # What would make the tables alike is lost.
+            # The changes that would bring the tables to one position are lost.
             self._edge.read = self._edge.resnapshots = ()
             self._finish()
         source, stream_id, end_lsn = checkpoint.source, checkpoint.stream_id, checkpoint.end_lsn
@@ -194,12 +194,12 @@ class CheckpointedSink:
         self._edge.lsn = end_lsn
 
     def creating(self, position: Lsn) -> None:
-        """Note, durably, that the stream's slot is about to be made, at this position."""
+        """Record durably that the stream's slot is about to be created at this position."""
         with self._guard:
             self._save(replace(self._saved, creating=position))
 
     def write(self, encoded: EncodedSlice) -> None:
-        """Append a slice. Flushes, rotates or reopens at its edge when that is due."""
+        """Append a slice. Flushes, rotates or reopens at its edge if that is due."""
         with self._guard:
             self._in_transaction = True
             if not self.outputs:
@@ -217,7 +217,7 @@ class CheckpointedSink:
         before = self._edge.prepared
         self._edge.reach(edge)
         for one in before:
-            # One that no checkpoint ever named is sent again after a crash.
+            # No checkpoint names it, so after a crash the server sends it again; `_save` drops the others.
             if one not in self._edge.prepared and one not in self._saved.prepared:
                 self._spools.discard(one)
         if not self._destination.in_segments:
@@ -232,7 +232,7 @@ class CheckpointedSink:
             self._flush_if_due()
 
     def tick(self) -> None:
-        """Flush or rotate if the clock says so; called at least once a second."""
+        """Flush or rotate if an interval has passed; called at least once a second."""
         with self._guard:
             if self._in_transaction:
                 self._flush_if_due()
@@ -247,7 +247,7 @@ class CheckpointedSink:
             self._flush_if_due()
 
     def _is_full(self) -> bool:
-        """Is it time for a new segment?"""
+        """Whether it is time for a new segment."""
         if not (self._destination.in_segments and self.outputs):
             return False
         size, interval = self._settings.rotate_size, self._settings.rotate_interval
@@ -256,7 +256,7 @@ class CheckpointedSink:
         return interval is not None and self._clock() - self._first_row_at >= interval
 
     def _has(self, size: int) -> bool:
-        """Are the files so large, with what is held? What compression leaves of that, nobody knows before."""
+        """Whether the files have this size; rows in memory must be written to know their compressed size."""
         if self.outputs.size + self.outputs.held < size:
             return False
         self.outputs.write_whole()
@@ -264,14 +264,14 @@ class CheckpointedSink:
 
     def _flush_if_due(self) -> None:
         fsync_interval = self._settings.fsync_interval
-        # Where there is nothing to fsync, each checkpoint costs as much as one with rows.
+        # With nothing to fsync, a checkpoint costs as much as one with rows.
         interval = self._settings.status_interval or fsync_interval or _WITHOUT_INTERVALS
         if self.outputs.unsynced and fsync_interval:
             interval = fsync_interval
         if self._clock() - self._flushed_at < interval:
             return
         if self.outputs.unsynced and not fsync_interval:
-            # Rows that would stay in memory until the rotation hold up whoever waits for `remote_write`.
+            # A client that waits for `synchronous_commit = remote_write` must not wait until the rotation.
             self._flushed_at = self._clock()
             self.outputs.write_whole()
         else:
@@ -298,7 +298,7 @@ class CheckpointedSink:
             self._make_durable(edge, lambda edge: self._destination.rotate(edge, self._save))
 
     def _make_durable(self, edge: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
-        """Fsync, then the checkpoint: only then what was written counts as durable."""
+        """Fsync, then save the checkpoint; only then what was written counts as durable."""
         changed = self.outputs.changed()
         self._fsync(changed)
         save(edge)
@@ -323,12 +323,12 @@ class CheckpointedSink:
         self._files.fsync_folders()
 
     def _save(self, checkpoint: Checkpoint) -> None:
-        """Make a checkpoint durable, unless it is on disk already; then drop the spools it needs no more."""
+        """Make a checkpoint durable, unless it is on disk already; then drop spools that it doesn't name."""
         before = self._checkpoint
         if checkpoint == before:
             return
         assert self._lock is not None, "the sink is not open"
-        # Where others write, or the folder is another, what was fsynced is not what this would name.
+        # If others write here, or the folder was replaced, the checkpoint would name other files.
         self._lock.check()
         write_checkpoint(self._files.disk, self._checkpoint_path, checkpoint)
         self._checkpoint = checkpoint
@@ -342,13 +342,13 @@ class CheckpointedSink:
         return self._spools.size
 
     def new_spools(self) -> SpoolFolder:
-        """Drop the last connection's spools, but for those of prepared transactions."""
+        """Drop the spools of the last connection, except those of prepared transactions."""
         with self._guard:
             self._spools.clear(self._edge.prepared)
         return self._spools
 
     def rollback(self) -> None:
-        """Forget what was written after the last edge (the connection was lost)."""
+        """Take back what was written after the last edge (the connection was lost)."""
         with self._guard:
             self._rollback()
 
@@ -361,10 +361,10 @@ class CheckpointedSink:
         self._reopening = True
 
     def close(self) -> None:
-        """Drop what is after the last edge, finish the files, make all durable, unlock.
+        """Take back what is after the last edge, finish the files, make everything durable, and unlock.
 
-        After a failure, or before `start`, it only closes what is open: what is on disk is left to
-        recovery. A second call does nothing.
+        After a failure, or before `start`, only close what is open, and leave the rest to recovery. A second
+        call does nothing.
         """
         try:
             started, self._started = self._started, False
@@ -377,7 +377,7 @@ class CheckpointedSink:
             self._release()
 
     def _finish(self) -> None:
-        """Make all durable, and end the segment if there are any and it has what all tables were at once."""
+        """Make everything durable; finish the segment if all tables are at one position."""
         if self._destination.in_segments and not self._edge.tables_differ:
             self._rotate()
         else:
@@ -397,7 +397,7 @@ class CheckpointedSink:
 
 
 class _Guard:
-    """After a failure, whatever it was, nothing else is done: the same error is raised again."""
+    """Remembers a failure, whatever it was: from then on it is raised again instead of doing anything."""
 
     def __init__(self) -> None:
         self.failure: PgcdcError | None = None

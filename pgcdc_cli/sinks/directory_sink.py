@@ -1,11 +1,11 @@
 """A directory of segments, with one folder per table (docs/delivery.md, "A directory").
 
-How a segment is published, and the way back to the state that the checkpoint names: a rotation's second half
-is the same in a run and after a crash, as each of its steps may have happened already. A finished file is
-never replaced, and the manifest grows by whole lines only.
+This module publishes segments, and recovers the state that the checkpoint names. Once the checkpoint has a
+pending rotation, the same steps finish it in a run and after a crash: each of them may have been done
+already. A finished file is never replaced, and the manifest grows by whole lines only.
 
-Recovery raises CHECKPOINT where the files aren't what the checkpoint says; then nothing was changed, but for
-steps of a rotation that had been decided on.
+Recovery raises CHECKPOINT if the files don't match the checkpoint; then it has changed nothing, except for
+steps of a pending rotation.
 """
 
 from collections.abc import Callable, Iterator
@@ -43,13 +43,13 @@ def directory_sink(
     disk: Disk | None = None,
     clock: Callable[[], float] | None = None,
 ) -> CheckpointedSink:
-    """Make the sink for a directory, which need not be there."""
+    """Make the sink for a directory, which need not exist."""
     outputs = OutputFiles(OpenFiles(disk or Disk(), str(PurePath(path))), encoding)
     return CheckpointedSink(SegmentDirectory(outputs, settings), outputs, settings, clock)
 
 
 class SegmentDirectory:
-    """Segments of files in a directory; a file that is as large as a segment goes on in another part."""
+    """Segments of files in a directory; a file that reaches the rotation size goes on in another part."""
 
     in_segments: ClassVar[bool] = True
     control: ControlFiles = IN_DIRECTORY
@@ -68,7 +68,7 @@ class SegmentDirectory:
         self._made = False
 
     def lock(self) -> HeldLock:
-        """Lock the directory, which is made if it is missing."""
+        """Lock the directory, which is created if it is missing."""
         found = self._files.stat("")
         if found is None:
             self._files.disk.mkdir(self._files.root)
@@ -79,25 +79,25 @@ class SegmentDirectory:
         return self._files.disk.lock(self._files.full(self.control.lock))
 
     def discard(self) -> None:
-        """Remove the folder if it was made here, and is empty."""
+        """Remove the directory if this run created it, and it is empty."""
         if self._made:
             with suppress(PgcdcError):
                 self._files.disk.rmdir(self._files.root)
 
     def check_unwritten(self) -> None:
-        """Raise CHECKPOINT for data of a stream; then make durable that there is such a directory."""
+        """Raise CHECKPOINT for data of a stream; otherwise make the directory's own entry durable."""
         data = _find_data(self._files)
         if data is not None:
             raise damaged(self._files.full(self.control.checkpoint), f'it is missing, but there is "{data}"')
         self._files.disk.fsync_folder(str(PurePath(self._files.root).parent))
 
     def recover(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Finish a rotation that was decided on, and cut the open files to their durable size."""
+        """Finish a pending rotation, and truncate the open files to their durable size."""
         recovered, self._manifest_size = _recover(self._files, checkpoint)
         return recovered
 
     def start(self, checkpoint: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
-        """Go on with the open files of the checkpoint's segment."""
+        """Continue the open files of the checkpoint's segment."""
         del save
         self._segment = checkpoint.segment
         self._names = TableFolders(self._files.disk.names(self._files.root))
@@ -108,7 +108,7 @@ class SegmentDirectory:
             self._command.catch_up()
 
     def route(self, encoded: EncodedSlice) -> Iterator[tuple[Piece, OutputFile]]:
-        """Give each piece its table's last part, or another where that is full, or of another schema."""
+        """Assign each piece to its table's last part, or a new one if that is full or of another schema."""
         for table in encoded.tables:
             self._schemas.note(table)
         for piece in encoded.pieces:
@@ -147,12 +147,12 @@ class SegmentDirectory:
         return self._outputs.open(entry, piece.head, exists=False)
 
     def fsync(self, changed: list[OutputFile]) -> None:
-        """Fsync the files written to; new schema files are made, and durable."""
+        """Fsync the files written to, and write new schema files durably."""
         self._files.fsync_all([output.path for output in changed])
         self._schemas.write()
 
     def rotate(self, edge: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
-        """Publish the open files as one finished segment; without any, only the position is made durable."""
+        """Publish the open files as one finished segment; without any, only save the checkpoint."""
         if not edge.files:
             save(edge)
             return
@@ -168,7 +168,7 @@ class SegmentDirectory:
 
 
 def _plan_rotation(edge: Checkpoint, kind: str, manifest_size: int) -> PendingRotation:
-    """Say how the open segment, whose files (at least one) are complete, is to be published.
+    """Plan how to publish the open segment, which has at least one file; all are complete.
 
     `kind` is the format's name.
     """
@@ -204,7 +204,7 @@ def _finished_path(file: PartialFile) -> str:
 
 
 def _finish_segment(files: OpenFiles, pending: PendingRotation) -> int:
-    """Rename the files, make that durable, append the manifest's line; returns the manifest's new size."""
+    """Rename the files durably, append the manifest's line; return the manifest's new size in bytes."""
     for old, new in pending.renames:
         _rename(files, old, new)
     files.fsync_folders()
@@ -242,7 +242,7 @@ def _append_line(files: OpenFiles, line: bytes, size: int) -> None:
 
 
 def _torn(files: OpenFiles, found: int, line: bytes, size: int) -> bytes:
-    """Read what stands after the recorded length: nothing, the line, or what a crash left of it."""
+    """Read what follows the recorded size: nothing, the line, or what a crash left of it."""
     if found < size:
         raise damaged(files.full(MANIFEST), "it is shorter than it was")
     if found > size + len(line):
@@ -251,10 +251,9 @@ def _torn(files: OpenFiles, found: int, line: bytes, size: int) -> bytes:
 
 
 def _recover(files: OpenFiles, checkpoint: Checkpoint) -> tuple[Checkpoint, int]:
-    """Finish a pending rotation, cut the open files to their durable size, delete unnamed `.partial` files.
+    """Finish a pending rotation, truncate open files to their durable size, delete unnamed `.partial` files.
 
-    Returns the checkpoint as it is to be saved (the same object if it is on disk as it should be), and the
-    manifest's size.
+    Returns the checkpoint to save (the same object if nothing changed), and the manifest's size in bytes.
     """
     for file in checkpoint.files:
         _check_partial(files, file)
@@ -282,7 +281,7 @@ def _check_partial(files: OpenFiles, file: PartialFile) -> None:
 
 
 def _check_pending(files: OpenFiles, pending: PendingRotation) -> None:
-    """Verify that every file of a pending rotation is there and as it was; CHECKPOINT if not."""
+    """Raise CHECKPOINT unless every file of a pending rotation is there and unchanged."""
     for file in manifest.decode_segment(pending.line.encode()).files:
         path = file.path if files.stat(file.path) is not None else file.path + PARTIAL
         found = files.stat(path)
@@ -310,16 +309,16 @@ def _remove_unnamed(files: OpenFiles, checkpoint: Checkpoint) -> None:
 
 
 def _find_data(files: OpenFiles) -> str | None:
-    """Find something in a directory that a stream wrote; its path, or None."""
+    """Return the path of something that a stream wrote in a directory; None if there is nothing."""
     if files.stat(MANIFEST) is not None:
         return MANIFEST
     return next((path for path, _ in _data_files(files)), None)
 
 
 def _data_files(files: OpenFiles) -> Iterator[tuple[str, int]]:
-    """All data files of a directory, finished or not: relative path and segment number.
+    """Yield all data files of a directory, finished or not: relative path and segment number.
 
-    Others' folders are passed over: only root may look into a file system's `lost+found`.
+    Folders that can't be pgcdc's are skipped: only root may look into a file system's `lost+found`.
     """
     for name in files.disk.names(files.root):
         found = files.stat(name)

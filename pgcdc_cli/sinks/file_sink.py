@@ -1,7 +1,8 @@
-"""One file with a checkpoint beside it (`-f FILE`): the promises of a directory, without segments.
+"""One file with a checkpoint beside it (`-f FILE`): the guarantees of a directory, without segments.
 
-The checkpoint knows the file by device and inode, and names it before the first byte is written to it. So a
-file that was moved without HUP, replaced or shortened is found, and nothing of anybody else's is ever cut.
+The checkpoint identifies the file by device and inode, and names it before the first byte is written to it.
+So a file that was moved without SIGHUP, replaced or shortened is noticed, and no other file is ever
+truncated.
 """
 
 import os
@@ -23,7 +24,7 @@ _NOT_OURS = "move it away, or write to another file; if pgcdc wrote it, put {} b
 
 
 def takes_checkpoint(path: str, disk: Disk | None = None) -> bool:
-    """Can output to this path be taken back? True for a regular file, and where there is nothing yet."""
+    """Whether output to this path can be taken back: a regular file, or nothing there yet."""
     found = (disk or Disk()).stat(path)
     return found is None or found.regular
 
@@ -35,7 +36,7 @@ def file_sink(
     disk: Disk | None = None,
     clock: Callable[[], float] | None = None,
 ) -> CheckpointedSink:
-    """Make the sink for a file that takes a checkpoint. USAGE for a format with one table a file."""
+    """Make the sink for a file that takes a checkpoint. Raises USAGE for a format with one table per file."""
     if "stream" not in encoding.capabilities.layouts:
         message = f'could not write "{path}": format {encoding.name} has one table a file'
         raise PgcdcError(ErrorKind.USAGE, message, hint="write it into a directory: -D DIR")
@@ -45,7 +46,7 @@ def file_sink(
 
 
 class SingleFile:
-    """One file. Whole transactions are written as they come, for `tail -f`."""
+    """One file. Whole transactions are written as they come, so that `tail -f` shows them."""
 
     in_segments: ClassVar[bool] = False
 
@@ -60,14 +61,14 @@ class SingleFile:
         return self._files.full(self._name)
 
     def lock(self) -> HeldLock:
-        """Lock a file of its own beside it."""
+        """Lock the lock file beside it."""
         return self._files.disk.lock(self._files.full(self.control.lock))
 
     def discard(self) -> None:
-        """Leave the folder, which was there."""
+        """Do nothing: the folder existed before."""
 
     def check_unwritten(self) -> None:
-        """Raise CHECKPOINT for a file with content, OUTPUT for what is no file."""
+        """Raise CHECKPOINT for a file with content, OUTPUT for anything but a regular file."""
         hint = _NOT_OURS.format(self.control.checkpoint)
         self._check_empty("there is no checkpoint for it", hint)
 
@@ -80,7 +81,7 @@ class SingleFile:
             raise damaged(self._full, f"it has {found.size} bytes, and {reason}", hint=hint)
 
     def recover(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Cut the file to its durable size, if it is the one that the checkpoint knows."""
+        """Truncate the file to its durable size. Raises CHECKPOINT if it isn't the checkpoint's file."""
         if checkpoint.inode is None:
             self._check_empty("the checkpoint knows of none")
             return checkpoint
@@ -97,7 +98,7 @@ class SingleFile:
         return checkpoint
 
     def start(self, checkpoint: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
-        """Go on with the file that the checkpoint names, or take one."""
+        """Continue the file that the checkpoint names, or begin one."""
         if checkpoint.inode is None:
             self._take(checkpoint, save)
         else:
@@ -105,7 +106,7 @@ class SingleFile:
             self._outputs.open(entry, b"", exists=True)
 
     def _take(self, checkpoint: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
-        """Make the file, or take an empty one, and let the checkpoint know of it."""
+        """Create the file, or take an empty one, and save its inode in the checkpoint."""
         if self._files.stat(self._name) is None:
             self._make()
         self._files.descriptor(self._name)
@@ -116,7 +117,7 @@ class SingleFile:
         self._outputs.open(entry, b"", exists=True)
 
     def _make(self) -> None:
-        """Make the file; where a symbolic link has its name, what that points to, as a shell's `>` does."""
+        """Create the file, or the target of a symbolic link of this name, as a shell's `>` does."""
         target = PurePath(os.path.realpath(self._full))
         made = OpenFiles(self._files.disk, str(target.parent))
         made.create(target.name)
@@ -130,7 +131,7 @@ class SingleFile:
         return found
 
     def route(self, encoded: EncodedSlice) -> Iterator[tuple[Piece, OutputFile]]:
-        """All rows go into the one file."""
+        """Assign every piece to the one file."""
         (output,) = self._outputs
         for piece in encoded.pieces:
             assert not piece.head, "a file for one table only"
@@ -142,12 +143,12 @@ class SingleFile:
             self._files.fsync(output.path)
 
     def rotate(self, edge: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
-        """Go on in a new file if the old one was moved."""
+        """Save the checkpoint, and switch to a new file if the old one was moved."""
         save(edge)
         found = self._files.stat(self._name)
         if found is not None and (found.device, found.inode) == edge.inode:
             return
-        # Else a power cut could undo the move, and the old file stand where the checkpoint expects none.
+        # Otherwise a power failure could undo the move, and leave the old file where none is expected.
         self._files.disk.fsync_folder(self._files.root)
         empty = replace(edge, files=(), inode=None)
         save(empty)

@@ -1,8 +1,8 @@
-"""Growing files, and how much of each is whole.
+"""Growing files, and how much of each belongs to whole transactions.
 
-What a format gives is held back until a frame is worth writing, in two parts: rows of whole transactions,
-and rows of the one that is still open. So an edge always falls between two frames, and the rows of an open
-transaction can be taken back: from memory, or by cutting the file where the last edge was.
+Encoded rows are held in memory until a frame is worth writing, in two parts: rows of whole transactions, and
+rows of the one that is still open. So an edge always falls between two frames, and the rows of an open
+transaction can be taken back: from memory, or by truncating the file at the last edge.
 """
 
 import zlib
@@ -20,14 +20,14 @@ FRAME_SIZE = 1 << 20
 """Bytes (before compression) at which held rows become a frame and are written."""
 
 COLUMN_OVERHEAD = 1 << 10
-"""Bytes that a column of a record batch takes beside its values: all there is of one with few rows."""
+"""Bytes that a column of a record batch takes beside its values: most of its size if rows are few."""
 
 WRITE_BACK = 32 << 20
-"""Bytes of a file after which the disk is to begin with them: a snapshot is many, and fsynced at its end."""
+"""Bytes of a file after which write-back begins: a snapshot has many, and is fsynced only at its end."""
 
 
 class OutputFiles:
-    """All files that are being written. `held` is bytes in memory, `size` bytes in the files."""
+    """All files that are being written. `held` counts bytes in memory, `size` bytes in the files."""
 
     def __init__(self, files: OpenFiles, encoding: FileFormat) -> None:
         self.files = files
@@ -44,11 +44,11 @@ class OutputFiles:
         return iter(self._outputs)
 
     def newest(self, folder: str) -> "OutputFile | None":
-        """Give a folder's last part; None if there is no file for it."""
+        """Return the file with a folder's last part; None if it has no file."""
         return self._newest.get(folder)
 
     def open(self, entry: PartialFile, head: bytes, *, exists: bool) -> "OutputFile":
-        """Go on with a file, or begin one, which is made when there is something to write."""
+        """Continue an existing file, or begin one, which is created on the first write."""
         output = OutputFile(self.files, self.encoding, entry, head, exists=exists)
         self.size += output.now.size
         self._add(output)
@@ -61,7 +61,7 @@ class OutputFiles:
             self._newest[output.folder] = output
 
     def append(self, output: "OutputFile", piece: Piece, *, whole: bool) -> None:
-        """Take rows for one of them; `whole` if their transactions end in the same slice."""
+        """Take rows for one of the files; `whole` if their transactions end in the same slice."""
         held, size = output.held, output.now.size
         output.append(piece, whole=whole)
         self.held += output.held - held
@@ -70,29 +70,29 @@ class OutputFiles:
 
     @property
     def unsynced(self) -> bool:
-        """Whether there are whole rows that are not durable."""
+        """Whether rows of whole transactions are not durable yet."""
         return any(output.unsynced for output in self._unsaved)
 
     def settle(self) -> None:
-        """Count all rows taken so far as whole: this is a transaction edge."""
+        """Mark a transaction edge: all rows taken so far are of whole transactions."""
         for output in self._unsaved:
             if output.begun:
                 output.settle()
 
     def write_all(self) -> None:
-        """Write all that is held."""
+        """Write all rows held in memory."""
         for output in self._unsaved:
             output.write_all()
         self._count()
 
     def write_whole(self) -> None:
-        """Write what is whole."""
+        """Write the rows of whole transactions."""
         for output in self._unsaved:
             output.write_whole()
         self._count()
 
     def finish(self) -> None:
-        """Write all that is held, and the end of each file."""
+        """Write all rows held in memory, and the tail of each file."""
         for output in self._outputs:
             output.finish()
         self._count()
@@ -102,21 +102,21 @@ class OutputFiles:
         self.size = sum(output.now.size for output in self._outputs)
 
     def changed(self) -> list["OutputFile"]:
-        """Give those with something written and whole that isn't durable."""
+        """Return the files with written rows of whole transactions that aren't durable."""
         return [output for output in self._outputs if output.edge != output.durable]
 
     def entries(self) -> tuple[PartialFile, ...]:
-        """Give what a checkpoint at the last edge says of them."""
+        """Return the files' entries for a checkpoint at the last edge."""
         return tuple(output.entry for output in self._outputs if output.lasting)
 
     def now_durable(self, changed: list["OutputFile"]) -> None:
-        """Count what is whole in these as durable, which all others are."""
+        """Mark the whole transactions in these files as durable; in the others they are."""
         for output in changed:
             output.durable = output.edge
         self._unsaved = {output: None for output in self._unsaved if output.begun}
 
     def rollback(self) -> None:
-        """Take back the rows of the open transaction; files that have no others are gone."""
+        """Take back the rows of the open transaction, and forget files that have no others."""
         for output in self._unsaved:
             output.rollback()
         kept = [output for output in self._outputs if not output.empty]
@@ -127,7 +127,7 @@ class OutputFiles:
         self._count()
 
     def clear(self) -> None:
-        """Forget them all: they are finished."""
+        """Forget all files: they are finished."""
         self._outputs, self._newest, self._unsaved = [], {}, {}
         self.held = self.size = 0
 
@@ -135,8 +135,8 @@ class OutputFiles:
 class OutputFile:
     """A file that is being written.
 
-    `now` is what is in it, `edge` what of that is whole once `write_whole` was called, `durable` what is
-    fsynced and in the checkpoint.
+    `now` is the state of the file as written, `edge` its state at the last edge once `write_whole` was
+    called, `durable` the state that is fsynced and in the checkpoint.
     """
 
     def __init__(
@@ -158,12 +158,12 @@ class OutputFile:
 
     @property
     def entry(self) -> PartialFile:
-        """What the checkpoint says of it."""
+        """The file's entry for the checkpoint."""
         return replace(self._entry, state=self.edge)
 
     @property
     def held(self) -> int:
-        """Bytes in memory."""
+        """Bytes of rows in memory."""
         return self._whole.state.size + self._begun.state.size
 
     @property
@@ -173,17 +173,17 @@ class OutputFile:
 
     @property
     def unsynced(self) -> bool:
-        """Whether it has whole rows that are not durable."""
+        """Whether it has rows of whole transactions that aren't durable yet."""
         return bool(self._whole.data) or (self.edge if self._spilled else self.now) != self.durable
 
     @property
     def empty(self) -> bool:
-        """Whether it is nothing but a name, of which no checkpoint need speak."""
+        """Whether it has no content, and isn't in a checkpoint either."""
         return not (self._found or self.now.size or self.held)
 
     @property
     def lasting(self) -> bool:
-        """Whether a checkpoint at the last edge speaks of it."""
+        """Whether a checkpoint at the last edge names it."""
         return self._found or self.edge.size > 0
 
     def append(self, piece: Piece, *, whole: bool) -> None:
@@ -205,12 +205,12 @@ class OutputFile:
         self._begun.clear()
 
     def settle(self) -> None:
-        """Count all rows taken so far as whole: this is a transaction edge."""
+        """Mark a transaction edge: all rows taken so far are of whole transactions."""
         self._complete()
         self._spilled = False
 
     def write_all(self) -> None:
-        """Write what is held, as one frame up to the edge and one beyond it."""
+        """Write all rows held in memory, as one frame up to the edge and one after it."""
         self._write(self._whole)
         if self._begun.data and not self._spilled:
             self.edge = self.now
@@ -218,13 +218,13 @@ class OutputFile:
         self._write(self._begun)
 
     def write_whole(self) -> None:
-        """Write what is whole, so that `edge` says how far that reaches."""
+        """Write the rows of whole transactions, so that `edge` is the state at the last edge."""
         if not self._spilled:
             self._write(self._whole)
             self.edge = self.now
 
     def finish(self) -> None:
-        """Write all that is held, and the end of the file."""
+        """Write all rows held in memory, and the file's tail."""
         self.write_all()
         if self._encoding.tail is not None and self._exists:
             read = partial(self._files.disk.read, self._files.full(self.path))
@@ -292,7 +292,7 @@ def _extended(before: FileState, rows: FileState, size: int, crc32: int) -> File
 def _size(data: Data) -> int:
     match data:
         case pa.RecordBatch():
-            # `nbytes` looks into every column, which takes as long as to make it.
+            # `nbytes` inspects every column, which takes as long as making it.
             return data.get_total_buffer_size() + data.num_columns * COLUMN_OVERHEAD
         case pa.Buffer():
             return data.size
@@ -302,5 +302,5 @@ def _size(data: Data) -> int:
 
 
 def _own(data: Data) -> Data:
-    """Copy what may be a view into a buffer that is much larger, and would live as long as the view."""
+    """Copy what may be a view into a much larger buffer, which the view would keep in memory."""
     return bytes(data) if isinstance(data, memoryview | pa.Buffer) else data

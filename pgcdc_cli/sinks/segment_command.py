@@ -1,7 +1,7 @@
-"""The command that each finished segment is handed to (`--on-segment`): at least once, in order.
+"""The command that is run for each finished segment (`--on-segment`): at least once, in order.
 
-A file beside the manifest says up to which segment it succeeded. It is written after the command has ended,
-so that a run which is killed meanwhile hands the segment over again.
+A file beside the manifest records the last segment for which it succeeded. It is written after the command
+has ended, so that a run that is killed meanwhile hands the segment over again.
 """
 
 import logging
@@ -22,14 +22,14 @@ log = logging.getLogger("pgcdc")
 _FORMAT_VERSION = 1
 
 _LOOK = 1.0
-"""Seconds between looks whether the run is to end: a command that ends sooner needs no word."""
+"""Seconds between checks whether the run must end; a command that ends sooner causes no warning."""
 
 
 class SegmentCommand:
     """A command for `/bin/sh`, run with the manifest's line of a segment on standard input.
 
-    Its environment has `PGCDC_DIRECTORY`, to which the paths in that line are relative. `ends`: the run was
-    asked to end. Then the command is waited for all the same, and a warning says so.
+    The paths in that line are relative to `PGCDC_DIRECTORY` in its environment. `ends` tells whether the run
+    was asked to end: even then it waits for the command, and a warning says so.
     """
 
     def __init__(self, files: OpenFiles, command: str, ends: Callable[[], bool]) -> None:
@@ -40,9 +40,9 @@ class SegmentCommand:
         self._path = files.full(HANDED_OVER)
 
     def catch_up(self) -> None:
-        """Hand over what earlier runs left; in a directory that never had a command, begin with what comes.
+        """Hand over the segments that earlier runs left; none in a directory that never had a command.
 
-        Raises OUTPUT where the command doesn't succeed, CHECKPOINT where the record isn't as it was written.
+        Raises OUTPUT if the command fails, CHECKPOINT if the record is damaged.
         """
         segments = manifest.read_manifest(self._files.full(MANIFEST), self._files.disk)
         last = segments[-1].segment if segments else 0
@@ -55,7 +55,7 @@ class SegmentCommand:
             self.hand_over(segment for segment in segments if segment.segment > done)
 
     def hand_over(self, segments: Iterable[Segment]) -> None:
-        """Run the command for each, and wait for it. Raises OUTPUT where it doesn't succeed."""
+        """Run the command for each segment, and wait for it. Raises OUTPUT if it fails."""
         for segment in segments:
             self._run(segment)
             self._write(segment.segment)
@@ -66,7 +66,7 @@ class SegmentCommand:
             shell=True,
             stdin=subprocess.PIPE,
             env={**os.environ, "PGCDC_DIRECTORY": os.path.abspath(self._files.root)},  # noqa: PTH100 - a text
-            # A signal from the terminal is for us, who wait for the command and then end.
+            # Signals from the terminal go to pgcdc only, which waits for the command and then ends.
             process_group=0,
         ) as process:
             ended = self._wait(process, segment)

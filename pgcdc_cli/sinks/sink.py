@@ -1,4 +1,4 @@
-"""What the stream loop asks of every sink, and how sinks are set up."""
+"""The interface of sinks to the stream loop, and their settings."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,17 +13,17 @@ from pgcdc_cli.lsn import Lsn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSettings:
-    """Intervals in seconds, sizes in bytes.
+    """Settings of a sink: intervals in seconds, sizes in bytes.
 
-    `fsync_interval` 0 makes rows durable at rotation and exit only. `spool_limit` is how much the spools of
-    transactions that aren't committed may take, None for any size.
+    With `fsync_interval` 0, rows become durable at rotation and exit only. `spool_limit` limits the spools of
+    uncommitted transactions, None for any size.
 
     `rotate_size` (over all files) and `rotate_interval` (since the first row) say when a directory begins a
-    new segment, None for no such limit. `on_segment` is the command that each finished segment is handed to;
-    `ends` says whether the run was asked to end meanwhile.
+    new segment, None for no such limit. `on_segment` is the command to run for each finished segment; `ends`
+    tells whether the run was asked to end meanwhile.
 
-    `options` says what else decides over the content of lines (filters, how numeric is written): a checkpoint
-    that was made with others is refused.
+    `options` are the other options that determine the content of files (filters, the form of numeric): a
+    checkpoint with different ones is refused.
     """
 
     fsync_interval: float = 10.0
@@ -37,35 +37,34 @@ class SinkSettings:
 
 
 EAGER_PACE = 0.002
-"""Where each row is to be seen soon. Small batches come no faster, and each takes half a millisecond."""
+"""Seconds between small batches if rows should be visible soon: each batch takes half a millisecond."""
 
 LAZY_PACE = 0.02
-"""Where rows are seen at the next flush only."""
+"""Seconds between small batches if rows become visible only at the next flush."""
 
 
 _PORTIONS, _LARGEST_PORTION = 64, 1 << 20
-"""Slices of which a segment is made, at least: what is written of a row may be some times what was sent.
+"""A segment has at least so many slices, since rows may be several times larger as written than as received.
 
-Of a busy stream a megabyte comes at once, and little more: larger portions need nobody to count.
+Even a busy stream rarely delivers more than a megabyte at once, so larger portions need no counting.
 """
 
 
 def portion_of(settings: SinkSettings) -> int | None:
-    """Bytes of messages for one slice of a segment; None where what comes at once is less."""
+    """Return the bytes of messages for one slice of a segment; None if a batch is smaller anyway."""
     portion = None if settings.rotate_size is None else settings.rotate_size // _PORTIONS
     return None if portion is None or portion >= _LARGEST_PORTION else portion
 
 
 class Sink(Protocol):
-    """Where encoded slices go.
+    """The destination of encoded slices.
 
-    `edge` is up to where everything is taken: what is delivered again below it is skipped.
-    `written_lsn` is the position up to which all of that is in the files, no longer in memory.
-    `durable_lsn` is the position that is fsynced and in the checkpoint: the only one reported as
-    flushed.
-    `pace` is how many seconds a few rows may wait for others, so that they are handled together.
-    `portion` is at how many bytes of messages a slice is to end with the next transaction, so that there are
-    edges in time; None for any number.
+    - `edge`: the last transaction edge taken; what the server sends again from before it is skipped.
+    - `written_lsn`: everything up to it is in the files, no longer in memory.
+    - `durable_lsn`: the position that is fsynced and in the checkpoint, the only one reported as flushed.
+    - `pace`: seconds that a few rows may wait for others, so that they are handled together.
+    - `portion`: bytes of messages after which a slice ends with the next commit, None for no limit; so there
+      are enough edges.
     """
 
     @property
@@ -85,63 +84,63 @@ class Sink(Protocol):
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """The checkpoint as it is on disk."""
+        """The checkpoint on disk."""
 
     def open(self) -> Checkpoint | None:
-        """Lock and recover; the checkpoint to be checked against the source, None where there is none."""
+        """Lock and recover; return the checkpoint, which must be checked against the source, or None."""
 
     def start(self, source: StreamSource, start_lsn: Lsn, checkpoint: Checkpoint | None = None) -> None:
         """Begin at `start_lsn`, or go on with the checkpoint that `check_source` returned.
 
-        Comes again, with a checkpoint, after every new connection.
+        Called again, with a checkpoint, for every new connection.
         """
 
     def creating(self, position: Lsn) -> None:
-        """Note, durably, that the stream's slot is about to be made, at this position.
+        """Record durably that the stream's slot is about to be created at this position.
 
-        The checkpoint says so until it has the edge after the snapshot's rows.
+        The record stays in the checkpoint until the edge after the snapshot's rows.
         """
 
     def write(self, encoded: EncodedSlice) -> None:
-        """Append a slice. Flushes or rotates at its edge when that is due."""
+        """Append a slice. Flushes or rotates at its edge if that is due."""
 
     def advance(self, lsn: Lsn) -> None:
         """Take over the position of a keepalive that came at a transaction edge."""
 
     def tick(self) -> None:
-        """Flush or rotate if the clock says so; called at least once a second."""
+        """Flush or rotate if an interval has passed; called at least once a second."""
 
     def flush(self) -> None:
         """Make everything up to the last edge durable, now."""
 
     @property
     def spooled(self) -> int:
-        """Bytes in spools, of transactions that aren't committed yet."""
+        """Bytes in the spools of uncommitted transactions."""
         ...
 
     def new_spools(self) -> Spools:
-        """Say where the spools of a new connection go; those of the last one are dropped."""
+        """Return the spools for a new connection; those of the last one are dropped."""
         ...
 
     def rollback(self) -> None:
-        """Forget what was written after the last edge (the connection was lost)."""
+        """Take back what was written after the last edge (the connection was lost)."""
 
     def reopen(self) -> None:
         """HUP: reopen the file, or rotate, at the next edge."""
 
     def close(self) -> None:
-        """Drop what is after the last edge, finish the files, make all durable."""
+        """Take back what is after the last edge, finish the files, and make everything durable."""
 
 
 @dataclass(slots=True)
 class LastEdge:
-    """The last transaction edge that was taken.
+    """The last transaction edge that the sink took.
 
-    `lsn` is the last commit's end, or a later keepalive's position.
-    `last_commit` is the last transaction taken, None before the first.
-    `prepared` are the transactions that are prepared and not ended there.
-    `read` are the tables whose rows are there, as of a later position.
-    `resnapshots` are the tables that are read while they are streamed.
+    - `lsn`: the end of the last commit, or a later keepalive's position.
+    - `last_commit`: the last transaction taken, None before the first.
+    - `prepared`: the transactions that are prepared, but not ended, at the edge.
+    - `read`: the tables whose snapshot rows are written, as of positions beyond `lsn`.
+    - `resnapshots`: the progress of tables that are read while they are streamed.
     """
 
     lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
@@ -152,17 +151,17 @@ class LastEdge:
 
     @property
     def tables_differ(self) -> bool:
-        """Are there rows as of a later position? They aren't what the database was at any one moment."""
+        """Whether some tables are as of a later position: then the files match no state of the database."""
         return bool(self.read) or any(one.position > self.lsn for one in self.resnapshots)
 
     def advance(self, lsn: Lsn) -> None:
-        """Go on to a position; never back."""
+        """Advance to a position, never back."""
         self.lsn = max(self.lsn, lsn)
         if self.lsn and self.read:
             self.read = tuple(one for one in self.read if one.position > self.lsn)
 
     def reach(self, edge: Edge) -> None:
-        """Go on to the end of a slice."""
+        """Advance to the edge of a slice."""
         if edge.read is not None:
             self.read += (edge.read,)
         self.advance(edge.end_lsn)

@@ -1,8 +1,8 @@
-"""Spool files: what was received of transactions that are not committed yet, one file each.
+"""Spool files: the messages of uncommitted transactions, one file for each transaction.
 
-A file is a row of chunks: 20 bytes with the number of messages, the size of the content and the size of that
-as it is stored (compressed with LZ4 where that makes it smaller), then the content: lengths, differences of
-LSNs, and the messages.
+A file is a sequence of chunks. Each has a header of 20 bytes (number of messages, size of the content, size
+of the content as stored) and the content: lengths, differences of LSNs, and the messages. The content is
+compressed with LZ4 if that makes it smaller.
 """
 
 import struct
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 SUFFIX = ".spool"
 
 CHUNK_BYTES = 1 << 19
-"""Bytes of one transaction's messages in memory at which they are written."""
+"""Bytes of one transaction's messages held in memory at which they are written."""
 
 HELD_AT_MOST = 32 << 20
-"""The same over all transactions."""
+"""Bytes of all transactions' messages held in memory at which they are written."""
 
 _HEADER = struct.Struct("<IQQ")
 _PER_MESSAGE = 12
@@ -37,7 +37,7 @@ _LARGEST_COMPRESSED = 1 << 30
 
 
 class SpoolFolder:
-    """All spools of one output, in a folder of its own; `limit` is in bytes, None for none."""
+    """All spools of one output, in a folder of their own; `limit` is in bytes, None for no limit."""
 
     def __init__(self, files: OpenFiles, folder: str, limit: int | None = None) -> None:
         self._files = files
@@ -52,24 +52,24 @@ class SpoolFolder:
         return self._written + self._held
 
     def create(self, xid: int, first_lsn: Lsn) -> "SpoolFile":
-        """Begin the spool of a transaction; its file is made when there is something to write."""
+        """Begin the spool of a transaction; its file is created on the first write."""
         path = f"{self._folder}/{xid}-{first_lsn:016X}{SUFFIX}"
         self._live[path] = SpoolFile(self, path)
         return self._live[path]
 
     def reopen(self, prepared: Prepared) -> "SpoolFile":
-        """Find the spool of a prepared transaction again, as `clear` left it."""
+        """Open the spool of a prepared transaction, which `clear` has kept."""
         assert prepared.path is not None
         return SpoolFile(self, prepared.path, prepared.size)
 
     def check(self, prepared: Iterable[Prepared]) -> None:
-        """Check the spools that a checkpoint names: CHECKPOINT where one isn't as it says."""
+        """Raise CHECKPOINT if a spool that the checkpoint names is missing or damaged."""
         for one in prepared:
             if one.path is not None:
                 self._check(one)
 
     def clear(self, keep: Iterable[Prepared]) -> None:
-        """Remove what an earlier connection or run left, but for the spools of prepared transactions."""
+        """Remove the spools of an earlier connection or run, except those of prepared transactions."""
         kept = {one.path: one.size for one in keep if one.path is not None}
         folder = self._files.stat(self._folder)
         names = self._files.disk.names(self._files.full(self._folder)) if folder is not None else []
@@ -81,14 +81,14 @@ class SpoolFolder:
         self._written = sum(kept.values())
 
     def close(self, keep: Sequence[Prepared]) -> None:
-        """As `clear`; and the folder goes, too, if it is empty."""
+        """Do as `clear` does, and remove the folder if it is empty."""
         self.clear(keep)
         full = self._files.full(self._folder)
         if self._files.stat(self._folder) is not None and not self._files.disk.names(full):
             self._files.disk.rmdir(full)
 
     def discard(self, prepared: Prepared) -> None:
-        """Delete the spool of a transaction that is prepared no more."""
+        """Delete the spool of a transaction that is no longer prepared."""
         if prepared.path is not None:
             self.remove(prepared.path, prepared.size, exists=True)
 
@@ -103,18 +103,18 @@ class SpoolFolder:
             raise damaged(path, "it was changed")
 
     def hold(self, size: int) -> None:
-        """Count bytes in memory; write all of them if that is too much."""
+        """Add to the bytes in memory; write all spools if that is too much."""
         self._held += size
         if self._held >= HELD_AT_MOST:
             for spool in self._live.values():
                 spool.write()
 
     def release(self, size: int) -> None:
-        """Count bytes that are in memory no more."""
+        """Subtract from the bytes in memory."""
         self._held -= size
 
     def append(self, path: str, data: list[bytes], *, exists: bool) -> None:
-        """Append to a file; OUTPUT beyond the limit, with nothing written."""
+        """Append to a file. Raises OUTPUT, and writes nothing, beyond the limit."""
         size = sum(map(len, data))
         if self._limit is not None and self._written + size > self._limit:
             raise PgcdcError(
@@ -130,7 +130,7 @@ class SpoolFolder:
         self._written += size
 
     def read(self, path: str, offset: int) -> tuple[SpoolChunk, int]:
-        """Read a chunk, and say where the next one is."""
+        """Read a chunk; return it and the offset of the next one."""
         full = self._files.full(path)
         count, size, stored = _HEADER.unpack(self._files.disk.read(full, offset, _HEADER.size))
         offset += _HEADER.size
@@ -138,7 +138,7 @@ class SpoolFolder:
         return _decode(count, size, content), offset + stored
 
     def truncate(self, path: str, size: int, before: int) -> None:
-        """Cut a file that had `before` bytes."""
+        """Truncate a file that had `before` bytes."""
         self._files.truncate(path, size)
         self._written -= before - size
 
@@ -151,7 +151,7 @@ class SpoolFolder:
 
 
 class _ChunkStart(NamedTuple):
-    """A chunk in the file: where it is, and the CRC-32 of what is before it."""
+    """The place of a chunk in the file, and the CRC-32 of the bytes before it."""
 
     offset: int
     crc32: int
@@ -188,7 +188,7 @@ class SpoolFile:
                 self.append(last.first(count - self._count))
 
     def _pop(self) -> SpoolChunk:
-        """Take the last chunk out of memory, or else off the file."""
+        """Remove and return the last chunk, from memory or else from the file."""
         if self._pending:
             last = self._pending.pop()
             self._release(_size(last))
@@ -218,7 +218,7 @@ class SpoolFile:
             self._crc32 = zlib.crc32(block, self._crc32)
 
     def finish(self) -> FinishedSpool:
-        """Write all of it, for the checkpoint to name; nothing is appended any more."""
+        """Write what is still in memory, so that the checkpoint can name the spool; appending ends here."""
         self.write()
         if not self._exists:
             self._folder.append(self._path, [], exists=False)
@@ -226,7 +226,7 @@ class SpoolFile:
         return FinishedSpool(self._path, self._size, self._crc32)
 
     def chunks(self) -> Iterator[SpoolChunk]:
-        """Read what is left, from the beginning."""
+        """Read all messages, from the beginning."""
         offset = 0
         while offset < self._size:
             chunk, offset = self._folder.read(self._path, offset)

@@ -1,7 +1,7 @@
 """Output that can't be taken back: standard output, pipes, devices, and raw files.
 
-At least once: a transaction counts as durable when all of it was written, and where the target is a regular
-file, fsynced. A reader that went away is a BrokenPipeError, which ends a command quietly, as SIGPIPE would.
+Delivery is at least once: a transaction counts as durable once all of it is written and, to a regular file,
+fsynced. When the reader of a pipe goes away, BrokenPipeError ends the command quietly, as SIGPIPE would.
 """
 
 import os
@@ -22,9 +22,9 @@ STDOUT = 1
 
 
 class StreamSink:
-    """Writes every slice as it comes to a path, or to a descriptor that stays open.
+    """Writes every slice as it comes, to a path or to a descriptor, which is not closed.
 
-    With `fsyncs` false what is written counts as durable, in a regular file, too.
+    With `fsyncs` false, what is written to a regular file counts as durable at once, too.
     """
 
     pace = EAGER_PACE
@@ -79,7 +79,7 @@ class StreamSink:
         return None
 
     def open(self) -> Checkpoint | None:
-        """Open the target; there never is a checkpoint."""
+        """Open the target; there is never a checkpoint."""
         if isinstance(self._target, int):
             self._fd = self._target
         else:
@@ -91,17 +91,17 @@ class StreamSink:
         return None
 
     def start(self, source: StreamSource, start_lsn: Lsn, checkpoint: Checkpoint | None = None) -> None:
-        """Begin at `start_lsn`; the source is of no concern here."""
+        """Begin at `start_lsn`; source and checkpoint are ignored."""
         del source, checkpoint
         self._started = True
         self._edge.lsn = self._durable_lsn = start_lsn
         self._synced_at = self._clock()
 
     def creating(self, position: Lsn) -> None:
-        """Note nothing: there is no checkpoint."""
+        """Do nothing: there is no checkpoint."""
 
     def write(self, encoded: EncodedSlice) -> None:
-        """Write a slice; raises BrokenPipeError when the reader went away."""
+        """Write a slice. Raises BrokenPipeError if the reader has gone away."""
         self._in_transaction = encoded.edge is None
         data = [piece.data for piece in encoded.pieces]
         if data:
@@ -138,11 +138,11 @@ class StreamSink:
         self._do_what_is_due()
 
     def tick(self) -> None:
-        """Flush if the clock says so."""
+        """Flush if the interval has passed."""
         self._do_what_is_due()
 
     def flush(self) -> None:
-        """Make everything up to the last edge durable; only regular files need it."""
+        """Make everything up to the last edge durable; only regular files need an fsync."""
         if self._unsynced and self._fd is not None:
             self._failed = True
             self._disk.fsync(self._fd, self._name)
@@ -151,7 +151,7 @@ class StreamSink:
         self._durable_lsn = self._edge.lsn
 
     def new_spools(self) -> SpoolFolder:
-        """Make a temporary folder for them, anew for each connection."""
+        """Create a new temporary folder for the spools of a connection."""
         self._drop_spools()
         try:
             self._folder = tempfile.TemporaryDirectory(prefix="pgcdc-")
@@ -177,17 +177,17 @@ class StreamSink:
             folder.cleanup()
 
     def rollback(self) -> None:
-        """Forget that a transaction is open; what was written of it can't be taken back, and comes again."""
+        """Forget the open transaction: what was written of it stays, and the server sends it again."""
         self._in_transaction = False
 
     def reopen(self) -> None:
-        """HUP: open the path anew at the next edge."""
+        """HUP: reopen the path at the next edge."""
         self._reopening = True
 
     def close(self) -> None:
-        """Make durable what can be and close; after a failure only close.
+        """Flush and close; after a failure only close.
 
-        A file that was made for a stream which never started is gone again.
+        A file that was created for a stream that never started is removed.
         """
         try:
             if self._fd is not None and not self._failed:
