@@ -1,4 +1,4 @@
-"""What the server's catalogs say: tables, slots, publications, and what a stream depends on."""
+"""Query the server's catalogs: tables, slots, publications, and what a stream depends on."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -36,17 +36,17 @@ __all__ = ["OPERATIONS", "Alteration", "Catalog", "Publication", "PublishedTable
 
 
 class Catalog:
-    """The catalogs of one database, asked over one ordinary connection.
+    """The catalogs of one database, queried over an ordinary connection.
 
-    It is opened when first needed, and again when it was lost. Every method raises PgcdcError. All waits for
-    the server are `waiting()`.
+    The connection is opened on first use, and again after it was lost. Every method raises PgcdcError. Each
+    wait for the server is inside `waiting()`.
     """
 
     def __init__(self, conninfo: str, waiting: Waiting = nullcontext) -> None:
         self._session = Session(conninfo, waiting)
 
     def turn_to(self, conninfo: str) -> None:
-        """Ask there from now on, such as at the very server that streams: `conninfo` may name several."""
+        """Query this server from now on: the one that streams, since `conninfo` may have named several."""
         self._session.turn_to(conninfo)
 
     def close(self) -> None:
@@ -59,24 +59,24 @@ class Catalog:
         self.close()
 
     def describe(self, relations: Sequence[Relation], text: DatabaseText = STRICT) -> list[TableSchema]:
-        """Complete relation messages with what they don't say: types behind domains, keys, nullability.
+        """Complete Relation messages with what they lack: base types of domains, keys, nullability.
 
-        Their names came as `text` has it.
+        `text` says how their names were decoded.
         """
         return describe(self._session, relations, text)
 
     def origin_number(self, name: str) -> int | None:
-        """Ask for `roident` of the replication origin with this name; None where there is none."""
+        """Look up `roident` of the replication origin with this name; None if there is none."""
         query = "SELECT roident::int FROM pg_replication_origin WHERE roname = %(name)s"
         found = self._session.ask(query, {"name": name}, f'look for replication origin "{name}"')
         return found[0][0] if found else None
 
     def facts(self) -> ServerFacts:
-        """Say what a stream depends on."""
+        """Read the facts that a stream depends on."""
         return read_facts(self._session)
 
     def check_wal_level(self) -> None:
-        """Raise USAGE unless the server's wal_level allows logical decoding."""
+        """Raise PgcdcError (USAGE) unless the server's wal_level allows logical decoding."""
         level = self.facts().wal_level
         if level != "logical":
             raise PgcdcError(
@@ -86,36 +86,36 @@ class Catalog:
             )
 
     def diagnose(self, slot: str | None, publications: Sequence[str]) -> list[Finding]:
-        """Look for what would stop a stream of these or lose changes; None and [] stand for all there are."""
+        """Look for what would stop such a stream or lose changes; None and [] mean all that exist."""
         return diagnose(self._session, slot, publications)
 
     def streaming_grants(self, role: str, publications: Sequence[str]) -> list[str]:
-        """Write the statements that give a role the rights to stream, and no more."""
+        """Write the statements that grant a role the rights to stream, and no others."""
         return grants(self._session, role, publications)
 
     def slots(self) -> list[Slot]:
-        """List the server's slots by name, physical ones and other databases' included."""
+        """List the server's slots by name, including physical ones and those of other databases."""
         return read_slots(self._session, None)
 
     def slot(self, name: str) -> Slot | None:
-        """Find a slot."""
+        """Find a slot; None if it doesn't exist."""
         found = read_slots(self._session, name)
         return found[0] if found else None
 
     def log_end(self) -> Lsn:
-        """Ask how far the log is written, if not yet on disk; on a standby, how far it is replayed."""
+        """Read the end of the WAL inserted so far, even if not on disk; on a standby, of the WAL replayed."""
         return log_end(self._session)
 
     def advance_slot(self, name: str, position: Lsn | None) -> Lsn:
-        """Move a slot forward, None for the end of the log; give where it is now: not beyond that end."""
+        """Advance a slot (None: to the end of the WAL, never beyond it); return its new position."""
         return advance_slot(self._session, name, position)
 
     def copy_slot(self, old: str, new: str) -> Lsn:
-        """Make a second logical slot from where one is; give that position."""
+        """Copy a logical slot; return the copy's position."""
         return copy_slot(self._session, old, new)
 
     def other_slots(self, missing: str, remedy: str) -> str:
-        """Say which slots may have been meant by one that doesn't exist, and what else mends it."""
+        """Make the hint for a slot that doesn't exist: similar names, and another remedy."""
         near = nearest(missing, [slot.name for slot in self.slots()])
         return f"did you mean {quoted_list(near)}; or {remedy}" if near else remedy
 
@@ -124,17 +124,17 @@ class Catalog:
         return read_publications(self._session, None)
 
     def publication(self, name: str) -> Publication | None:
-        """Find a publication by its name, or by what `publications` shows of one that is no text."""
+        """Find a publication by its name or, if that is no valid text, by what `publications` shows of it."""
         found = read_publications(self._session, name)
         found = found or [one for one in self.publications() if one.name == name]
         return found[0] if found else None
 
     def missing_publications(self, names: Sequence[str]) -> list[str]:
-        """List those of these that don't exist, or are only what is shown of a name that is no text."""
+        """List the names that don't exist, or are only what is shown for a name that is not valid text."""
         return missing_publications(self._session, names)
 
     def check_publications(self, names: Sequence[str]) -> None:
-        """Raise PUBLICATION if one of these doesn't exist."""
+        """Raise PgcdcError (PUBLICATION) if one of these doesn't exist."""
         missing = self.missing_publications(names)
         if missing:
             raise PgcdcError(
@@ -144,7 +144,7 @@ class Catalog:
             )
 
     def other_publications(self, missing: str) -> str:
-        """Say what may have been meant by a publication that doesn't exist, or what to do if nothing was."""
+        """Make the hint for a publication that doesn't exist: similar names, or what to do without any."""
         names = [one.name for one in self.publications()]
         if missing in names:
             return _NO_TEXT
@@ -158,9 +158,10 @@ class Catalog:
         return f"{first}; or create it with: pgcdc publication create {missing}, then make the slot anew"
 
     def published(self, names: Sequence[str]) -> list[tuple[str, str, list[str]]]:
-        """List the tables of publications, by schema and name, and their columns.
+        """List the tables of publications, by schema and name, with their columns.
 
-        The server locks each of them to tell: an error whose cause is LockNotAvailable if one can't be.
+        The server locks each table for that; the error's cause is LockNotAvailable if it can't within a
+        second.
         """
         with self._session.impatient():
             return read_published(self._session, names)
@@ -176,9 +177,9 @@ class Catalog:
             raise
 
     def refused_changes(self, publication: str) -> list[Finding]:
-        """Say which tables' updates and deletes the server refuses since it publishes them.
+        """List the published tables whose updates and deletes the server refuses.
 
-        Says nothing where a table is locked, and it can't be told.
+        The list is empty if a table is locked, since then it can't be known.
         """
         try:
             with self._session.impatient():
@@ -189,16 +190,16 @@ class Catalog:
             return []
 
     def tables(self) -> list[tuple[str, str]]:
-        """List the tables that can be published, by schema and name; partitions go with their root."""
+        """List the tables that can be published, by schema and name; partitions belong to their root."""
         return read_tables(self._session)
 
     def set_publication_tables(self, publication: Publication) -> None:
-        """Let an existing publication have these tables, and no others."""
+        """Set an existing publication's tables, replacing its current ones."""
         doing = f'change publication "{publication.name}"'
         self._session.run(set_statement(publication), doing, {"42704": ErrorKind.PUBLICATION})
 
     def alter_publication(self, name: str, change: Alteration) -> None:
-        """Change a publication, all of it or nothing."""
+        """Alter a publication in one transaction."""
         unfit = dict.fromkeys(("42704", "42710", "55000"), ErrorKind.PUBLICATION)
         self._session.run(alter_statements(name, change), f'alter publication "{name}"', unfit)
 

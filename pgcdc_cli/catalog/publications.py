@@ -1,4 +1,4 @@
-"""Publications: what they publish, and the statements that make and drop them."""
+"""Publications: what they publish, and the statements that create, alter and drop them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from psycopg import sql
 from pgcdc_cli.catalog.server import Session
 
 GeneratedColumns: TypeAlias = Literal["none", "stored"]
-"""Those that are published of tables without a column list; stored ones can be from PostgreSQL 18 on."""
+"""`publish_generated_columns`: those published without a column list; stored ones from PostgreSQL 18 on."""
 
 OPERATIONS = ("insert", "update", "delete", "truncate")
 
@@ -53,7 +53,7 @@ WHERE NOT EXISTS (SELECT FROM pg_publication p WHERE p.pubname = n) ORDER BY i
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """A table of a publication; `columns` None is all of them, `row_filter` what follows WHERE."""
+    """A table of a publication; `columns` is None for all, `row_filter` the expression after WHERE."""
 
     schema: str
     name: str
@@ -63,7 +63,7 @@ class PublishedTable:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A publication; `owner` is "" in one that is yet to be made."""
+    """A publication; `owner` is "" for one that doesn't exist yet."""
 
     name: str
     all_tables: bool = False
@@ -81,7 +81,7 @@ def read_publications(session: Session, name: str | None) -> list[Publication]:
 
 
 def read_tables(session: Session) -> list[tuple[str, str]]:
-    """List the tables that can be published, by schema and name; partitions go with their root."""
+    """List the tables that can be published, by schema and name; partitions belong to their root."""
     return [(schema, table) for schema, table in session.ask(_TABLES, {}, "list the tables")]
 
 
@@ -109,17 +109,17 @@ def read_published(session: Session, names: Sequence[str]) -> list[tuple[str, st
 
 
 def missing_publications(session: Session, names: Sequence[str]) -> list[str]:
-    """Those of `names` that don't exist, in their order."""
+    """List those of `names` that don't exist, in their order."""
     rows = session.ask(_MISSING, {"names": list(names)}, "look for the publications")
     return [name for (name,) in rows]
 
 
 def create_statement(publication: Publication) -> sql.Composed:
-    """CREATE PUBLICATION; without tables and schemas, one that publishes nothing yet."""
+    """Write CREATE PUBLICATION; without tables and schemas it publishes nothing yet."""
     settings = _settings(
         publication.operations,
         via_root=publication.via_root,
-        # Servers before PostgreSQL 18 know no such parameter.
+        # Servers before PostgreSQL 18 don't have this parameter.
         generated_columns=None if publication.generated_columns == "none" else publication.generated_columns,
     )
     return sql.SQL("CREATE PUBLICATION {}{} WITH ({})").format(
@@ -130,7 +130,7 @@ def create_statement(publication: Publication) -> sql.Composed:
 def _settings(
     operations: tuple[str, ...] | None, *, via_root: bool | None, generated_columns: GeneratedColumns | None
 ) -> sql.Composed:
-    """Write the parameters of a publication that are given."""
+    """Write the parameters of a publication; None leaves one out."""
     given: list[sql.Composable] = []
     if operations is not None:
         given.append(sql.SQL("publish = {}").format(sql.Literal(", ".join(operations))))
@@ -142,16 +142,16 @@ def _settings(
 
 
 def set_statement(publication: Publication) -> sql.Composed:
-    """ALTER PUBLICATION ... SET TABLE: these tables, and no others."""
+    """Write ALTER PUBLICATION ... SET with these tables and schemas."""
     name = sql.Identifier(publication.name)
     return sql.SQL("ALTER PUBLICATION {} SET{}").format(name, sql.SQL(_objects(publication).as_string()[4:]))
 
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """What to change of a publication: `put` are its tables and schemas from now on; None leaves as it is.
+    """Changes to a publication; None leaves something as it is. `put` replaces its tables and schemas.
 
-    Of each publication here only tables and schemas count.
+    Only the tables and schemas of `add`, `drop` and `put` are used.
     """
 
     add: Publication | None = None
@@ -163,9 +163,9 @@ class Alteration:
 
 
 def alter_statements(name: str, change: Alteration) -> sql.Composed:
-    """All in one string, which the server runs as one transaction."""
+    """Write all statements into one string, which the server runs as one transaction."""
     alter = sql.SQL("ALTER PUBLICATION {}").format(sql.Identifier(name))
-    # A table can so be dropped and added again, with other columns.
+    # DROP comes first, so that a table can be dropped and added again with other columns.
     acts = {"DROP": change.drop, "ADD": change.add, "SET": change.put}
     parts: list[sql.Composable] = [
         sql.SQL(f"{{}} {act}{{}}").format(alter, sql.SQL(_objects(which).as_string()[4:]))
@@ -193,7 +193,7 @@ def _table(table: PublishedTable) -> sql.Composable:
     if table.columns is not None:
         text += sql.SQL(" ({})").format(_identifiers(table.columns))
     if table.row_filter is not None:
-        # An SQL expression by its nature, run with the rights of whoever gave it.
+        # A row filter is an SQL expression; it runs with the rights of whoever gave it.
         text += sql.SQL(" WHERE ({})").format(sql.SQL(table.row_filter))
     return text
 

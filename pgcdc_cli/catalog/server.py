@@ -1,4 +1,4 @@
-"""The connection that the catalog asks over, and what a stream depends on: version, settings and rights."""
+"""The catalog's connection, and what a stream depends on: server version, settings and rights."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -12,13 +12,13 @@ from pgcdc_cli.replication.session import Kinds, SessionConnection, ask, connect
 from pgcdc_cli.types.database_text import DatabaseText
 
 Waiting = Callable[[], AbstractContextManager[None]]
-"""What is around a wait for a server, such as what lets a signal end it."""
+"""Makes a context for a wait for a server, such as one in which a signal ends the wait."""
 
 
 class Session:
-    """An autocommit connection that is opened when first used, and again when it was lost.
+    """An autocommit connection that is opened on first use, and again after it was lost.
 
-    All waits for the server are `waiting()`.
+    Each wait for the server is inside `waiting()`.
     """
 
     def __init__(self, conninfo: str, waiting: Waiting = nullcontext) -> None:
@@ -27,7 +27,7 @@ class Session:
         self._connection: SessionConnection | None = None
 
     def turn_to(self, conninfo: str) -> None:
-        """Ask there from now on."""
+        """Query this server from now on."""
         if conninfo != self._conninfo:
             self.close()
             self._conninfo = conninfo
@@ -40,9 +40,9 @@ class Session:
     def ask(
         self, query: str, parameters: dict[str, Any], doing: str, text: DatabaseText | None = None
     ) -> list[tuple[Any, ...]]:
-        """Read rows, with what is no text in them as `text` has it, by default escaped.
+        """Read rows; `text` says how to decode them, by default with invalid bytes escaped.
 
-        A connection that was lost since it was last used is opened anew, once.
+        A connection that was lost since its last use is opened again, once. Raises PgcdcError.
         """
         reused = self._connection is not None and not self._connection.closed
         try:
@@ -55,18 +55,18 @@ class Session:
 
     @contextmanager
     def impatient(self) -> Iterator[None]:
-        """Wait no longer than a second for a lock; the error's cause is LockNotAvailable."""
+        """Wait at most a second for a lock; after that, the error's cause is LockNotAvailable."""
         self.ask("SELECT set_config('lock_timeout', '1s', false)", {}, "limit how long a lock is waited for")
         try:
             yield
         finally:
-            # Of a connection that is lost nothing is left.
+            # The setting is gone with a lost connection.
             if self._connection is not None and not self._connection.closed:
                 with suppress(psycopg.Error):
                     self._connection.execute("RESET lock_timeout")
 
     def run(self, statement: sql.Composable, doing: str, kinds: Kinds) -> None:
-        """Execute a statement without a result; `kinds` are the kinds of error that it alone has."""
+        """Execute a statement without a result; `kinds` are error kinds by SQLSTATE that only it has."""
         try:
             with self._waiting():
                 self._open().execute(statement.as_string().encode())
@@ -88,7 +88,7 @@ SELECT current_setting('server_version_num')::int, current_database(), current_s
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """`version` as 180004 for 18.4; `wal_sender_timeout` in seconds, 0 for none, as it is for this role."""
+    """`version` is 180004 for 18.4; `wal_sender_timeout` is this role's, in seconds, 0 for none."""
 
     version: int
     database: str
@@ -112,7 +112,7 @@ _ROLE = "SELECT current_database(), EXISTS (SELECT FROM pg_roles WHERE rolname =
 
 
 def create_grant(session: Session) -> str:
-    """Say what the role needs to create a publication."""
+    """Make the hint that says what the role needs to create a publication."""
     [(database, role)] = session.ask(
         "SELECT current_database(), current_user", {}, "look at the role's rights"
     )
@@ -125,9 +125,9 @@ def create_grant(session: Session) -> str:
 
 
 def grants(session: Session, role: str, publications: Sequence[str]) -> list[str]:
-    """Write the statements for a role that streams these publications, or all that there are.
+    """Write the statements for a role that streams these publications; [] means all that exist.
 
-    SELECT is what a snapshot needs; the stream itself needs no right on tables.
+    A snapshot needs SELECT; streaming needs no right on tables.
     """
     [(database, exists)] = session.ask(_ROLE, {"role": role}, "look for the role")
     tables = session.ask(_PUBLISHED, {"names": list(publications)}, "list the published tables")

@@ -1,11 +1,11 @@
-"""Replication slots: the view pg_replication_slots, whose columns grow with every version."""
+"""Replication slots: the view pg_replication_slots, which gets new columns with every version."""
 
 from dataclasses import dataclass
 
 from pgcdc_cli.catalog.server import Session
 from pgcdc_cli.lsn import Lsn
 
-# In recovery the end of the log is what has been replayed: nothing beyond can be decoded.
+# In recovery, the end of the WAL is the last replayed position: nothing beyond it can be decoded.
 _LOG_END = """
 CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END
 """
@@ -22,12 +22,12 @@ ORDER BY s.slot_name
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A row of pg_replication_slots; None also for what the server's version doesn't have.
+    """A row of pg_replication_slots; None also for a column that the server's version doesn't have.
 
-    `plugin`, `database` and `confirmed_flush_lsn` are None for a physical slot. `retained_bytes` is how much
-    log the slot holds back, `lag_bytes` how much of it is not yet confirmed, `safe_wal_bytes` how much
-    more may be written before the slot is in danger (None: any amount). `synced`: a standby's copy of the
-    primary's slot, which can't be read before the standby is promoted.
+    `plugin`, `database` and `confirmed_flush_lsn` are None for a physical slot. `retained_bytes` is the
+    amount of WAL that the slot retains, `lag_bytes` how much of that is not confirmed yet, `safe_wal_bytes`
+    how much more can be written before the slot may lose WAL (None for any amount). `synced`: a standby's
+    copy of a slot of the primary, which can't be used before the standby is promoted.
     """
 
     name: str
@@ -53,14 +53,14 @@ def read_slots(session: Session, name: str | None) -> list[Slot]:
 
 
 def log_end(session: Session) -> Lsn:
-    """Ask how far the log is written, if not yet on disk; on a standby, how far it is replayed."""
+    """Read the end of the WAL inserted so far, even if not on disk; on a standby, of the WAL replayed."""
     query = _LOG_END.replace("pg_current_wal_lsn", "pg_current_wal_insert_lsn")
     [(end,)] = session.ask(f"SELECT ({query})::text", {}, "read the end of the server's WAL")
     return Lsn.parse(end)
 
 
 def advance_slot(session: Session, name: str, position: Lsn | None) -> Lsn:
-    """Move a slot forward, None for the end of the log; give where it is now: not beyond that end."""
+    """Advance a slot (None: to the end of the WAL, never beyond it); return its new position."""
     target = _LOG_END if position is None else "%(position)s::pg_lsn"
     query = f"SELECT end_lsn::text FROM pg_replication_slot_advance(%(name)s, {target})"  # noqa: S608 - of two
     [(end,)] = session.ask(query, {"name": name, "position": str(position)}, f'advance slot "{name}"')
@@ -68,7 +68,7 @@ def advance_slot(session: Session, name: str, position: Lsn | None) -> Lsn:
 
 
 def copy_slot(session: Session, old: str, new: str) -> Lsn:
-    """Make a second logical slot from where one is; give that position."""
+    """Copy a logical slot; return the copy's position."""
     query = "SELECT lsn::text FROM pg_copy_logical_replication_slot(%(old)s, %(new)s)"
     [(position,)] = session.ask(query, {"old": old, "new": new}, f'copy slot "{old}"')
     return Lsn.parse(position)
@@ -83,7 +83,7 @@ def _slot(view: dict[str, object], retained: int | None, lag: int | None, in_rec
         active_pid=_number(view, "active_pid"),
         two_phase=_flag(view, "two_phase"),
         failover=_flag(view, "failover"),
-        # A promoted standby leaves the column as it was, and it means nothing there.
+        # Promotion leaves the column as it was, but it means nothing on a primary.
         synced=_flag(view, "synced") and in_recovery,
         restart_lsn=_lsn(view, "restart_lsn"),
         confirmed_flush_lsn=_lsn(view, "confirmed_flush_lsn"),

@@ -1,6 +1,6 @@
-"""Relation messages completed from the catalog, which may already be newer than the message.
+"""Complete Relation messages from the catalog, which may already be newer than the message.
 
-Where the table, a column or a type is gone, what the message says is all there is.
+If the table, a column or a type no longer exists, only the message's content is known.
 """
 
 import json
@@ -25,10 +25,11 @@ from pgcdc_cli.pgoutput.messages import Relation, RelationColumn
 from pgcdc_cli.types.database_text import DatabaseText
 from pgcdc_cli.types.pg_type import PgType, builtin
 
-# One round trip for all messages, a row for each: its types as declared; the columns as they are now; the
-# columns of the primary key (unless deferrable) and of the replica identity, each with "may be kept from the
-# publication"; all types behind those that are not built in, with an enum's labels and what they send in
-# binary; the primary key and all unique indexes; and whether a publication names the table.
+# One round trip for all messages, with a row for each: its types as declared; the table's current columns;
+# the columns of the primary key (unless deferrable) and of the replica identity, each with whether it may be
+# left out of the publication; all types behind those that are not built in, with an enum's labels and what
+# their send function sends; the primary key and all unique indexes; and whether a publication lists the
+# table.
 _FACTS = """
 SELECT ARRAY(SELECT format_type(t, m) FROM unnest(sent.types, sent.typmods)
                     WITH ORDINALITY AS c (t, m, n) ORDER BY n),
@@ -81,19 +82,19 @@ FROM json_to_recordset(%(relations)s::json)
 ORDER BY sent.number
 """
 
-# With the table's OID, which expressions of columns need, pg_get_expr locks it as any SELECT does.
+# pg_get_expr needs the table's OID for expressions with columns, and then locks the table as a SELECT does.
 _EXPRESSIONS = """
 SELECT a.attrelid::bigint, a.attname, pg_get_expr(adbin, adrelid)
 FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 WHERE a.attrelid = ANY (%(tables)s::oid[]) AND a.attgenerated <> ''
 """
 _GENERATED = ""
-"""The default of a column that is generated, as long as it is not known of what."""
+"""The default of a generated column until its expression is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class _TypeFacts:
-    """A row of pg_type; `element` is 0 for what is no array."""
+    """A row of pg_type; `element` is 0 if it is no array."""
 
     name: str
     kind: str
@@ -108,9 +109,9 @@ _Types = dict[int, _TypeFacts]
 
 
 def describe(session: Session, relations: Sequence[Relation], text: DatabaseText) -> list[TableSchema]:
-    """Give the tables of relation messages; PgcdcError, which names one, if the catalog can't be asked.
+    """Complete Relation messages. Raises PgcdcError, which names one of them, if the query fails.
 
-    No lock on a table is waited for: who holds it may wait for the stream, as for a synchronous standby.
+    It never waits for a table's lock: its holder may be waiting for the stream, as a synchronous standby.
     """
     if not relations:
         return []
@@ -130,7 +131,7 @@ def describe(session: Session, relations: Sequence[Relation], text: DatabaseText
 def _with_expressions(
     session: Session, tables: list[TableSchema], doing: str, text: DatabaseText
 ) -> list[TableSchema]:
-    """Add of what columns are generated, unless a table is locked."""
+    """Add the expressions of generated columns, unless a table is locked."""
     generated = [table.oid for table in tables if any(_generated(table))]
     if not generated:
         return tables
@@ -184,9 +185,10 @@ def _complete(relation: Relation, row: tuple[Any, ...]) -> TableSchema:
 
 
 def _placed(columns: tuple[TableColumn, ...], facts: TableFacts) -> tuple[TableColumn, ...]:
-    """Number columns that have other numbers than their places.
+    """Set the positions of columns whose attnum differs from their place in the message.
 
-    They are sent in this order: in another one, names are others' by now, and what they were is not known.
+    Columns are sent in the order of attnum. If the current ones aren't in that order, names were exchanged
+    since, and the positions are unknown.
     """
     numbers = [facts.columns[column.name].position or 0 for column in columns]
     if 0 in numbers or numbers != sorted(numbers):
@@ -198,7 +200,7 @@ def _placed(columns: tuple[TableColumn, ...], facts: TableFacts) -> tuple[TableC
 
 
 def describe_alone(relations: Sequence[Relation]) -> list[TableSchema]:
-    """Give the tables of relation messages without asking anybody."""
+    """Make tables of Relation messages without the catalog."""
     return list(map(_alone, relations))
 
 
@@ -257,7 +259,7 @@ def _facts(
 
 
 def _labels(types: _Types, oid: int) -> tuple[str, ...] | None:
-    """List the labels of an enum, of a domain over one or of an array of them."""
+    """Return the labels of an enum, of a domain over one, or of an array's elements; None for others."""
     facts = types.get(oid)
     if facts is None:
         return None
@@ -276,7 +278,7 @@ def _column(
 
 
 def resolve(types: _Types, oid: int, typmod: int) -> PgType:
-    """Find the type behind domains; `types` are the facts about those that are not built in."""
+    """Find the type behind domains; `types` has the types that are not built in."""
     known = builtin(oid, typmod)
     if known is not None:
         return known
@@ -293,7 +295,7 @@ def resolve(types: _Types, oid: int, typmod: int) -> PgType:
 
 
 def _key(relation: Relation, keys: list[list[Any]]) -> tuple[str, ...] | None:
-    """Name the columns that identify a row on the wire, if all of them are published."""
+    """Name the columns that identify a row in the stream; None unless all of them are published."""
     published = {column.name for column in relation.columns}
     identity = relation.replica_identity
     if identity is ReplicaIdentity.FULL:

@@ -1,23 +1,25 @@
-"""Arrow IPC files, one schema a file: typed columns, a record batch message a frame.
+"""Arrow IPC files: one schema per file, typed columns, one record batch message per frame.
 
-A file is a stream between two magic strings, with a footer that says where its batches are. The stream comes
-first, so that a file grows by appending; until it is finished it lacks its end and footer, which are made
-from the messages' own metadata. See "IPC File Format" in Arrow's "Columnar Format", File.fbs and Message.fbs;
-the metadata are FlatBuffers (https://flatbuffers.dev, "FlatBuffer Binary Format").
+A file is a stream between two magic strings, followed by a footer with the positions of its record batches.
+Since the stream comes first, a file grows by appending. The end of the stream and the footer are added when
+the file is finished; they are made from the messages' own metadata. See "IPC File Format" in Arrow's
+"Columnar Format", File.fbs and Message.fbs; the metadata are FlatBuffers (https://flatbuffers.dev,
+"FlatBuffer Binary Format").
 
-`_op`, `_lsn`, `_commit_lsn`, `_commit_ts`, `_xid`, `_seq`, `_unchanged`, `_truncate`, then the table's
-columns, then `_old` and `_unfit`:
+A file has `_op`, `_lsn`, `_commit_lsn`, `_commit_ts`, `_xid`, `_seq`, `_unchanged`, `_truncate`, then the
+table's columns, then `_old` and `_unfit`:
 
 - `_op` is I, U, D, R or T. LSNs are integers. `_xid` is null outside of transactions.
-- `_unchanged` names the columns that the server didn't send; null where it sent all.
-- `_truncate` lists the options of a T ("cascade", "restart_identity"; empty for none), whose row is null
-  otherwise; it is null for every other operation.
-- `_old` is the old image as a struct of the table's columns, null unless sent. Of a key-only image the
-  columns outside the replica identity are null.
-- `_unfit` maps a column (`_old.NAME` for one of the old image) to PostgreSQL's text of a value that the
-  column's Arrow type can't hold and that is therefore null there; null where there is none.
+- `_unchanged` names the columns whose values the server didn't send (unchanged TOAST); null if there are
+  none.
+- `_truncate` lists the options of a T ("cascade", "restart_identity"; empty for none), and all the table's
+  columns are null then; it is null for every other operation.
+- `_old` is the old row as a struct of the table's columns, null if the server sent none. If it sent only the
+  replica identity, the other columns are null.
+- `_unfit` maps the name of a column (`_old.NAME` for one of the old row) to PostgreSQL's text of a value that
+  its Arrow type can't hold, and that is therefore null there; null if there is no such value.
 
-A file of logical messages has `_op` (M) to `_seq`, then `transactional`, `prefix` and `content`.
+A file of logical messages has the columns `_op` (M) to `_seq`, then `transactional`, `prefix` and `content`.
 """
 
 import struct
@@ -49,30 +51,30 @@ from pgcdc_cli.types.kernels import ArrowArray, Booleans, Int64s
 from pgcdc_cli.types.to_arrow import arrow_type, to_arrow
 
 LARGEST_MESSAGE = 64 * 1024 * 1024
-"""Bytes up to which small record batches become one."""
+"""Small record batches are combined up to this many bytes."""
 
 ArrowCompression = Literal["none", "zstd"]
 
 MAGIC = b"ARROW1\0\0"
-"""Begins a file, padded to 8 bytes; ends it without the padding."""
+"""Begins a file, padded to 8 bytes; ends it without padding."""
 
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 """Continuation marker and a metadata length of 0 (Arrow columnar format, "IPC Streaming Format")."""
 
 _PREFIX = struct.Struct("<4xi")
-"""Of a message: continuation marker, length of its metadata."""
+"""A message's prefix: continuation marker, length of its metadata."""
 
 _FOOTER = struct.Struct("<I6HihxxIII")
-"""Root offset; vtable with sizes and four fields; table: offset to the vtable, and these fields."""
+"""Offset of the root table; vtable: two sizes, four fields; table: offset of its vtable, these fields."""
 
 _BLOCK = struct.Struct("<qi4xq")
-"""Offset of a message, length of its prefix and metadata, length of its body."""
+"""A Block of the footer: a message's offset, length of its prefix and metadata, length of its body."""
 
 _WINDOW = 1 << 16
-"""Bytes of a file that are read at once: all of a small one."""
+"""Bytes of a file that are read at once; a small file is read whole."""
 
 _VERSION, _HEADER, _BODY_LENGTH = 0, 2, 3
-"""The fields of a Message that a footer tells of."""
+"""Field numbers of a Message (Message.fbs) that the footer needs."""
 
 
 def _concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -88,7 +90,7 @@ _BATCHES: Arrange[pa.RecordBatch] = Arrange(_concat, _take)
 
 @dataclass(frozen=True, slots=True)
 class ArrowFormat:
-    """One target a table, and one for logical messages. `compression` is that of record batch bodies."""
+    """Writes a target per table, and one for logical messages; `compression` is for record batch bodies."""
 
     name: ClassVar[str] = "arrow"
     suffix: ClassVar[str] = ".arrow"
@@ -106,8 +108,7 @@ class ArrowFormat:
     def encode(self, slice_: Slice) -> EncodedSlice:
         """Encode the rows of a slice.
 
-        A value that is no valid UTF-8 is a PROTOCOL error, a column called as one of pgcdc's own a USAGE
-        error.
+        Raises PgcdcError: PROTOCOL for invalid UTF-8, USAGE for a column with one of pgcdc's own names.
         """
         encoded = [_changes(batch) for batch in slice_.changes if len(batch)]
         encoded += [_truncate(event) for event in slice_.truncates]
@@ -116,12 +117,12 @@ class ArrowFormat:
         return EncodedSlice(pieces, slice_.edge, tables_of(slice_))
 
     def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
-        """Write record batch messages, small batches together. All must have one schema."""
+        """Write record batch messages; small batches are combined. All must have one schema."""
         batches = [batch for batch in data if isinstance(batch, pa.RecordBatch)]
         if not batches:
             return b""
         if len(batches) == 1 and self.compression == "none":
-            # The same message, into memory of the right size.
+            # The message is the same, and is written into memory of the right size.
             return batches[0].serialize()
         schema = batches[0].schema
         sink = pa.BufferOutputStream()
@@ -139,7 +140,7 @@ def _groups(batches: Sequence[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]
     group: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        # `nbytes` looks into every column, which takes longer than to write a few rows.
+        # `nbytes` looks into every column; that takes longer than writing a few rows.
         added = batch.get_total_buffer_size()
         if group and size + added > LARGEST_MESSAGE:
             yield group
@@ -188,7 +189,7 @@ MESSAGE_SCHEMA = pa.schema(_MESSAGE_FIELDS, {"format_version": str(FORMAT_VERSIO
 
 @lru_cache(4096)
 def _table_schema(table: TableSchema) -> pa.Schema:
-    """Build the schema; its metadata say which version of which table it is."""
+    """Build the schema; its metadata name the table and the version of its definition."""
     row = _row_fields(table)
     metadata: dict[str | bytes, str | bytes] = {
         "table": table.display,
@@ -207,7 +208,7 @@ def _table_schema(table: TableSchema) -> pa.Schema:
 
 
 def _row_fields(table: TableSchema) -> list[ArrowField]:
-    """Give the table's columns their types; a USAGE error where one is called as one of pgcdc's own."""
+    """Type the table's columns. Raises PgcdcError (USAGE) for a column with one of pgcdc's own names."""
     for column in table.columns:
         if column.name in OWN_NAMES:
             raise PgcdcError(
@@ -219,11 +220,11 @@ def _row_fields(table: TableSchema) -> list[ArrowField]:
 
 
 Columns: TypeAlias = dict[str, ArrowArray]
-"""Columns by their names; those that are null altogether may be left out."""
+"""Columns by name; one that is null in all rows may be left out."""
 
 
 def _changes(batch: ChangeBatch) -> Encoded[pa.RecordBatch]:
-    """Convert n changes; a PROTOCOL error where a value is no valid UTF-8."""
+    """Convert n changes. Raises PgcdcError (PROTOCOL) for invalid UTF-8."""
     table, stamps, rows = batch.table, batch.stamps, len(batch)
     schema = _table_schema(table)
     new, unfit = _image(table, batch.new, "")
@@ -237,7 +238,7 @@ def _changes(batch: ChangeBatch) -> Encoded[pa.RecordBatch]:
 
 
 def _truncate(event: TruncateChange) -> Encoded[pa.RecordBatch]:
-    """Make the one row of a T: `_truncate` and nothing else."""
+    """Make the row of a T: only its stamp and `_truncate` are set."""
     table, stamps, schema = event.table, Stamps.of([event.stamp]), _table_schema(event.table)
     options = {"cascade": event.cascade, "restart_identity": event.restart_identity}
     nothing: Columns = {field.name: pa.array([None], field.type) for field in schema}
@@ -250,7 +251,7 @@ def _messages(events: Sequence[MessageChange]) -> Encoded[pa.RecordBatch]:
     stamps = Stamps.of([event.stamp for event in events])
     columns = {
         **_stamps("M", stamps),
-        # A message outside of transactions has none.
+        # A message outside of transactions has no commit timestamp.
         _COMMIT_TS.name: pa.array([event.stamp.commit_ts for event in events], _COMMIT_TS.type),
         "transactional": pa.array([event.transactional for event in events], pa.bool_()),
         "prefix": pa.array([event.prefix for event in events], pa.string()),
@@ -271,7 +272,7 @@ def _struct(kind: pa.DataType, columns: Mapping[str, ArrowArray], rows: int) -> 
 
 
 def _filled(fields: Iterable[ArrowField], columns: Mapping[str, ArrowArray], rows: int) -> list[ArrowArray]:
-    """Put columns in the order of the fields, with nulls for those that there are none of."""
+    """Order columns by the fields; a missing column is null in all rows."""
     return [
         columns[field.name] if field.name in columns else kernels.nulls(rows, field.type) for field in fields
     ]
@@ -291,7 +292,7 @@ def _stamps(operation: str, stamps: Stamps) -> Columns:
 
 
 class _Unfit(NamedTuple):
-    """Values of one column that its Arrow type can't hold: `texts[rows]`."""
+    """The values of one column that its Arrow type can't hold: `texts[rows]`."""
 
     name: str
     rows: Booleans
@@ -301,7 +302,7 @@ class _Unfit(NamedTuple):
 def _image(
     table: TableSchema, image: FullImage | KeyImage | None, label: str
 ) -> tuple[Columns, list[_Unfit]]:
-    """Convert an image's columns; `label` precedes the names of what doesn't fit."""
+    """Convert an image's columns; `label` is put before the names of values that don't fit."""
     columns: Columns = {}
     unfit: list[_Unfit] = []
     for index, column in enumerate(table.columns):
@@ -345,13 +346,13 @@ def _offsets(counts: Int64s) -> NDArray[np.int32]:
 
 
 class _Message(NamedTuple):
-    """A message's metadata, a FlatBuffer, and where in the file the message is."""
+    """A message's metadata (a FlatBuffer), and the message's offset in the file."""
 
     offset: int
     metadata: bytes
 
     def field(self, number: int) -> int | None:
-        """Find a field; None where it isn't there, for it has its default value."""
+        """Find a field's offset; None if it is absent, which means its default value."""
         (table,) = struct.unpack_from("<I", self.metadata)
         vtable = table - struct.unpack_from("<i", self.metadata, table)[0]
         at = vtable + 4 + 2 * number
@@ -366,7 +367,7 @@ class _Message(NamedTuple):
 
     @property
     def body(self) -> int:
-        """Bytes behind the metadata."""
+        """Bytes after the metadata."""
         return self.integer(_BODY_LENGTH, "<q")
 
     @property
@@ -375,9 +376,10 @@ class _Message(NamedTuple):
 
 
 def file_end(read: ReadAt) -> bytes:
-    """Make what ends a file: the stream's end and the footer.
+    """Make the end of a file: the end of the stream, and the footer.
 
-    What doesn't begin as a file is a stream, as earlier versions wrote it, and gets a stream's end.
+    Data that doesn't begin with the magic string is a stream, written by an earlier version, and gets only
+    the end of a stream.
     """
     read = _ahead(read)
     if read(0, len(MAGIC)) != MAGIC:
@@ -388,7 +390,7 @@ def file_end(read: ReadAt) -> bytes:
 
 
 def _ahead(read: ReadAt) -> ReadAt:
-    """Read more at once than is asked for, as each time the file is opened anew."""
+    """Read more than is asked for, since each read opens the file again."""
     start, window = 0, b""
 
     def from_window(offset: int, size: int) -> bytes:
@@ -409,7 +411,7 @@ def _messages_in(read: ReadAt) -> Iterator[_Message]:
 
 
 def _footer(schema: _Message, batches: list[_Message]) -> bytes:
-    """Make a Footer, which has the whole Message of the schema in it, to refer to the schema in there."""
+    """Make a Footer; it contains the schema's whole Message, and refers to the schema inside that."""
     header = schema.field(_HEADER)
     assert header is not None
     in_message = header + struct.unpack_from("<I", schema.metadata, header)[0]
@@ -417,7 +419,8 @@ def _footer(schema: _Message, batches: list[_Message]) -> bytes:
     blocks = dictionaries + 8
     message = blocks + 4 + _BLOCK.size * len(batches)
     version = schema.integer(_VERSION, "<h")
-    # The table's fields are 4, 8, 12 and 16 bytes behind its begin at 16; offsets count from themselves.
+    # The table begins at 16; its fields are 4, 8, 12 and 16 bytes after that. Offsets count from their own
+    # place.
     table = (16 - 4, version, message + in_message - 24, dictionaries - 28, blocks - 32)
     return b"".join(
         [

@@ -1,6 +1,6 @@
-"""A slice's encoded rows: back in stream order, which batches divide by table and shape; and rows of lines.
+"""Encoded rows of a slice: put into stream order again after batches split them by table and shape.
 
-Lines are held until they are written, then put together and compressed.
+Rows of text are lines. They are kept as lines until they are written; then they are joined and compressed.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,9 +34,9 @@ MESSAGES = "_messages"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded(Generic[RowsT]):
-    """Rows for one target, of one table or (None) of none; `index` is where they stood in the stream.
+    """Rows for one target; `table` is None for rows of no table; `index` are their places in the stream.
 
-    `unchanged` says that there are rows with values that were not sent (unchanged TOAST).
+    `unchanged`: some rows have values that the server didn't send (unchanged TOAST).
     """
 
     target: str
@@ -54,15 +54,15 @@ class Encoded(Generic[RowsT]):
 
 @dataclass(frozen=True, slots=True)
 class Arrange(Generic[RowsT]):
-    """How a format's rows are put together: `concat` several, `take` some in a given order."""
+    """A format's ways to arrange its rows: `concat` several groups, `take` some rows in a given order."""
 
     concat: Callable[[Sequence[RowsT]], RowsT]
     take: Callable[[RowsT, Int64s], RowsT]
 
     def in_order(self, encoded: Sequence[Encoded[RowsT]]) -> list[Encoded[RowsT]]:
-        """Join what goes to one target and table; each target's results are in stream order.
+        """Merge rows of the same target and table version; each target's results are in stream order.
 
-        There is more than one for a target where its table changed in between.
+        A target has several results if its table changed within the slice.
         """
         groups: dict[tuple[str, str], list[Encoded[RowsT]]] = {}
         for one in encoded:
@@ -91,7 +91,7 @@ class Arrange(Generic[RowsT]):
         return replace(encoded, index=encoded.index[chosen], commit_lsn=encoded.commit_lsn[chosen], rows=rows)
 
     def _cut(self, versions: Sequence[Encoded[RowsT]]) -> list[Encoded[RowsT]]:
-        """Interleave a table's versions (each sorted) in stream order, in as few runs as that allows."""
+        """Interleave a table's versions (each sorted) in stream order, in as few runs as possible."""
         if len(versions) == 1:
             return list(versions)
         index = np.concatenate([version.index for version in versions])
@@ -106,7 +106,7 @@ class Arrange(Generic[RowsT]):
 
 
 def tables_of(slice_: Slice) -> tuple[TableSchema, ...]:
-    """All tables that a slice speaks of, each version once."""
+    """List the tables of a slice, each version once."""
     tables = [*(batch.table for batch in slice_.changes), *(event.table for event in slice_.truncates)]
     return tuple({table.fingerprint: table for table in tables}.values())
 
@@ -116,12 +116,12 @@ EncodedLines: TypeAlias = "Encoded[Lines]"
 
 
 def are_few(batch: ChangeBatch, weight: int = 1) -> bool:
-    """Say whether rows of a table and shape are quicker written one by one; each counts as `weight`."""
+    """Whether writing a batch's rows one by one is faster than by column; each row counts as `weight`."""
     return len(batch) * weight <= FEW_ROWS and _bytes_of(batch.old) + _bytes_of(batch.new) <= FEW_BYTES
 
 
 def _bytes_of(image: FullImage | KeyImage | None) -> int:
-    """Count what an image's arrays refer to; those of few columns are few bytes."""
+    """Count the bytes of an image's arrays; FewColumns are always few bytes."""
     if image is None or isinstance(image.columns, FewColumns):
         return 0
     return sum(column.get_total_buffer_size() for column in image.columns if column is not None)
@@ -141,7 +141,7 @@ LINES: Arrange[Lines] = Arrange(_concat, _take)
 
 
 def not_empty(lines: Lines) -> Booleans | None:
-    """Say which rows have a text at all; None if all have."""
+    """Mark the rows that have text; None if all have."""
     if isinstance(lines, list):
         return None if all(lines) else np.array([len(line) > 0 for line in lines])
     mask: Booleans = np.diff(kernels.value_bytes(lines)[0]) > 0
@@ -149,19 +149,19 @@ def not_empty(lines: Lines) -> Booleans | None:
 
 
 def joined_lines(lines: Lines) -> bytes | pa.Buffer:
-    """Give lines as one piece of data."""
+    """Join lines into one buffer."""
     return b"".join(lines) if isinstance(lines, list) else kernels.contiguous(lines)
 
 
 def target_of(layout: Layout, table: TableSchema | None) -> tuple[str, TableSchema | None]:
-    """Say into which file lines of a table go, or of none, and whose alone that file is."""
+    """Return the target of a table's lines (None: of no table), and the table, if the file is its alone."""
     if layout == "stream":
         return "", None
     return (MESSAGES, None) if table is None else (table.display, table)
 
 
 def piece_of(lines: EncodedLines) -> Piece:
-    """Give a file's lines to the sink."""
+    """Make the sink's piece of one target's lines."""
     data, rows = joined_lines(lines.rows), len(lines.rows)
     return Piece(lines.target, rows, *lines.commit_range, data, table=lines.table, unchanged=lines.unchanged)
 
@@ -178,7 +178,7 @@ def join_bytes(data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
 
 
 def compress(data: Sequence[Data], compression: Compression) -> bytes | memoryview | pa.Buffer:
-    """Make one frame (a gzip member, a zstd frame) that holds all of `data`."""
+    """Compress `data` into one frame: a gzip member or a zstd frame."""
     joined = join_bytes(data)
     if compression == "none":
         return joined

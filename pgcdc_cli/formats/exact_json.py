@@ -1,4 +1,4 @@
-"""JSON lines as they are read back, their numbers digit for digit, and written again."""
+"""Read JSON lines with the digits of their numbers kept, and write them again."""
 
 import json
 from collections.abc import Mapping
@@ -9,22 +9,22 @@ Change: TypeAlias = dict[str, Any]
 
 
 class Number(str):
-    """A number as it was written: a float would round it, and an int refuses thousands of digits."""
+    """A number's text: a float would round it, and int() refuses more than some thousand digits."""
 
     __slots__ = ()
 
 
 def parse_line(line: str | bytes) -> Change:
-    """Read a JSON line, its numbers digit for digit.
+    """Parse a JSON line, keeping the digits of its numbers.
 
-    Raises ValueError, or RecursionError where JSON is nested too deeply.
+    Raises ValueError for invalid JSON, and RecursionError for JSON that is nested too deeply.
     """
     change: Change = json.loads(line, parse_int=Number, parse_float=Number)
     return change
 
 
 def compact_json(value: object, blank: str = "") -> str:
-    """Write what `parse_line` reads; `blank` stands behind commas and colons."""
+    """Write a value that `parse_line` read; `blank` follows commas and colons."""
     if isinstance(value, Number):
         return str(value)
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What every format gives to the sinks, and declares to a run of the stream and to the command line."""
+"""The interface of formats: for the sinks, for a run of the stream, and for the command line."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,8 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.types.database_text import InvalidText
 
 if TYPE_CHECKING:
-    # The command line's help asks what formats can do, and must be quick: these load numpy and pyarrow.
+    # The command line's help, which must be quick, asks for capabilities; these imports load numpy and
+    # pyarrow.
     import pyarrow as pa
 
     from pgcdc_cli.changes.slice import Edge, LastCommit, Slice
@@ -20,17 +21,17 @@ Compression = Literal["none", "gzip", "zstd"]
 Numeric = Literal["string", "number"]
 
 ReadAt: TypeAlias = Callable[[int, int], bytes]
-"""Reads at an offset so many bytes of a file, or as many as there are."""
+"""Reads a file: from an offset, a number of bytes, or as many as there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """The options that a format takes.
+    """The options that a format supports.
 
-    `layouts`: "table" for a file a table, which needs a directory; "stream" for everything in one file.
-    `numeric`: is the way in which numeric is written a choice? `transactions`: can begins, commits and
-    the ends of prepared transactions be written? `snapshot`: has it a name for rows that were there before?
-    `invalid_text`: what becomes of text that is none where nobody chose.
+    `layouts`: "table" for one file per table, which needs a directory; "stream" for all tables in one file.
+    `numeric`: numeric can be written as strings or numbers. `transactions`: begins, commits and the ends of
+    prepared transactions can be written. `snapshot`: it can mark the rows of a snapshot. `invalid_text`: the
+    default for what to do with invalid text.
     """
 
     layouts: tuple[Layout, ...]
@@ -42,9 +43,9 @@ class Capabilities:
 
 
 class FileFormat(Protocol):
-    """What it can, and how files are named and put together: all that sinks ask.
+    """The part of a format that sinks use: its capabilities, and how its files are named and written.
 
-    `name` is what the manifest calls it.
+    `name` is the format's name in the manifest.
     """
 
     name: ClassVar[str]
@@ -52,47 +53,47 @@ class FileFormat(Protocol):
 
     @property
     def suffix(self) -> str:
-        """What ends a file's name."""
+        """End of a file's name."""
 
     @property
     def tail(self) -> Callable[[ReadAt], bytes] | None:
-        """Makes what ends a file from what is in it; None where nothing does."""
+        """Function that makes the end of a file from its content; None if files need none."""
 
     def frame(self, data: Sequence[Data]) -> "bytes | memoryview | pa.Buffer":
-        """Join what was encoded for one file into bytes that can be appended to it, and cut off again.
+        """Combine what was encoded for one file into bytes that can be appended to it, and truncated again.
 
-        That is a compressed frame, an Arrow record batch message, or the bytes themselves.
+        That is a compressed frame, Arrow record batch messages, or just the bytes.
         """
         ...
 
 
 class Format(FileFormat, Protocol):
-    """Slices to bytes. `decodes` says so, where `RawFormat` takes the plugin's messages as they are."""
+    """Encodes slices. `decodes` tells it from `RawFormat`, which takes the plugin's messages as they are."""
 
     decodes: ClassVar[Literal[True]]
 
     @property
     def wants_boundaries(self) -> bool:
-        """Are begins and commits to be in its slices?"""
+        """Whether its slices must contain begins and commits."""
 
     @property
     def restartable(self) -> "Restartable | None":
-        """The format itself, where its lines tell of what came before them."""
+        """The format itself if its lines depend on earlier ones, else None."""
 
     def encode(self, slice_: "Slice") -> "EncodedSlice":
-        """Encode the rows of a slice, each file's in stream order."""
+        """Encode the rows of a slice, in stream order for each file."""
         ...
 
 
 class Restartable(Protocol):
-    """A format whose lines tell of what came before them, and of an idle stream."""
+    """A format whose lines depend on earlier ones, and which writes heartbeats while the stream is idle."""
 
     def restart(self, database: str, last_commit: "LastCommit | None") -> None:
-        """Forget what came after the last edge; `last_commit` is the transaction before it, if any."""
+        """Go back to the last edge; `last_commit` is the last transaction before it, or None."""
         ...
 
     def heartbeat(self, commit_lsn: Lsn) -> "EncodedSlice":
-        """Say, at a transaction edge, that the stream lives."""
+        """Write a heartbeat, at a transaction edge."""
         ...
 
 
@@ -100,11 +101,11 @@ class Restartable(Protocol):
 class Piece:
     """Rows for one output file, in stream order.
 
-    `target` is what the manifest calls the table: `schema.table`, `_messages`, or "" where everything goes
-    into one file. It names the folder, too, where `table` is None, as a file then holds several tables, or
-    none. `head` begins every file of this kind (the Arrow schema): with another head, another file begins.
-    `unchanged` says that there are rows with values that were not sent (unchanged TOAST), `invalid_text` how
-    many values were no valid text.
+    `target` is the table's name in the manifest: `schema.table`, `_messages`, or "" if everything goes into
+    one file. It is also the folder's name if `table` is None: the file then holds several tables, or none.
+    `head` is the start of every file of this kind (the Arrow schema); another head begins another file.
+    `unchanged`: some rows have values that the server didn't send (unchanged TOAST). `invalid_text` counts
+    the values that were not valid text.
     """
 
     target: str
@@ -120,7 +121,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedSlice:
-    """A slice, encoded. `tables` are all tables it speaks of, for the schema files."""
+    """An encoded slice; `tables` are all its tables, for the schema files."""
 
     pieces: tuple[Piece, ...]
     edge: "Edge | None"

@@ -1,11 +1,11 @@
-"""Values, objects and stamps in JSON: column by column for n rows at once, or one after the other for a few.
+"""Values, objects and stamps in JSON: by column for n rows at once, or one by one for a few rows.
 
-An object's members, as `"id":1,"name":"x"`, are joined from constants, which all rows share, and columns;
-where rows differ in more than the value (a NULL without quotes, a value that the server didn't send) there is
-a fragment per row.
+An object's members, such as `"id":1,"name":"x"`, are joined from constants, which all rows share, and
+columns. Where rows differ in more than the value (a NULL has no quotes, an unchanged TOAST value no member),
+each row has a fragment of its own.
 
-A stamp says where a change stands. Its keys are, in this order, lsn, commit_lsn, seq, xid, ts, gid, origin
-and origin_lsn; the last three only where they have something to say.
+A stamp is a change's position. Its keys are, in this order, lsn, commit_lsn, seq, xid, ts, gid, origin and
+origin_lsn; the last three only where they apply.
 """
 
 import json
@@ -29,17 +29,17 @@ from pgcdc_cli.types.to_arrow import JsonKind
 
 @lru_cache(4096)
 def quote(text: str) -> bytes:
-    """Quote a name; UTF-8 stays as it is."""
+    """Quote a name; it stays UTF-8."""
     return json.dumps(text, ensure_ascii=False).encode()
 
 
 def named_list(label: str, names: Sequence[str]) -> bytes:
-    """Write `,"label":["a","b"]`; nothing where there are no names."""
+    """Write `,"label":["a","b"]`; nothing if there are no names."""
     return b"," + quote(label) + b":[" + b",".join(map(quote, names)) + b"]" if names else b""
 
 
 def named_lists(label: str, marked: Sequence[tuple[str, Booleans]]) -> Fragment:
-    """Write `named_list` for n rows, each with the names whose mask is set there."""
+    """Write `named_list` for n rows, each with the names whose mask is set for it."""
     if not marked:
         return b""
     patterns, choice = np.unique(np.stack([mask for _, mask in marked], axis=1), axis=0, return_inverse=True)
@@ -48,14 +48,14 @@ def named_lists(label: str, marked: Sequence[tuple[str, Booleans]]) -> Fragment:
 
 
 class JsonValue(NamedTuple):
-    """`text` is null for SQL NULL; `bare` says whose values stand without quotes: all, none, or these."""
+    """`text` is null for SQL NULL; `bare` marks the values without quotes: all, none, or those of a mask."""
 
     text: pa.BinaryArray
     bare: Booleans | bool
 
 
 class Member(NamedTuple):
-    """One column's values, and what stands before and after each; `absent` rows don't have it at all."""
+    """One column's values, with the text before and after each; `absent` marks rows without the member."""
 
     head: bytes
     value: JsonValue
@@ -64,19 +64,19 @@ class Member(NamedTuple):
 
     @classmethod
     def of(cls, name: str, value: JsonValue, absent: Booleans | None) -> "Member":
-        """Make a member of an object."""
+        """Make a member with this name."""
         return cls(quote(name) + b":", value, absent)
 
 
 def objects_of(members: Iterable[Member]) -> Iterator[Fragment]:
-    """Yield what, joined row by row, are n rows' objects."""
+    """Yield fragments that, joined row by row, make n rows' objects."""
     yield b"{"
     yield from separated(members)
     yield b"}"
 
 
 def separated(members: Iterable[Member], comma: bytes = b",") -> Iterator[Fragment]:
-    """Yield what, joined row by row, are n rows' members with commas between them."""
+    """Yield fragments that, joined row by row, make n rows' members with commas between them."""
     preceded: Booleans | bool = False
     for member in members:
         yield from _member(member, preceded, comma)
@@ -101,7 +101,7 @@ def _member(member: Member, preceded: Booleans | bool, comma: bytes) -> Iterator
 
 
 def _state(member: Member, bare: Booleans | bool, preceded: Booleans | bool) -> Int64s:
-    """Per row: 0 quoted, 1 bare, 2 absent; and 3 more where a comma comes before."""
+    """Number each row's case: 0 quoted, 1 bare, 2 absent; plus 3 if a comma precedes it."""
     state = np.zeros(len(member.value.text), np.int64)
     state[...] = bare
     if member.absent is not None:
@@ -114,7 +114,7 @@ def _pick(options: Sequence[bytes], choice: Int64s) -> Fragment:
 
 
 def joined(fragments: Iterable[Fragment]) -> ArrowArray:
-    """Concatenate row by row; neighbouring constants become one."""
+    """Concatenate row by row; adjacent constants are merged first."""
     merged: list[Fragment] = []
     for fragment in fragments:
         if isinstance(fragment, bytes) and merged and isinstance(merged[-1], bytes):
@@ -130,13 +130,13 @@ _DECIMAL = np.zeros(256, np.bool_)
 _DECIMAL[np.frombuffer(b"0123456789-.", np.uint8)] = True
 _BEFORE_NULL = np.zeros(256, np.bool_)
 _BEFORE_NULL[np.frombuffer(b" \t\n\rn", np.uint8)] = True
-"""What a value may begin with that is JSON's null."""
+"""Bytes that can begin a value that is JSON null."""
 _BLANKS = bytes.maketrans(b"\n\r", b"  ")
 _BLANKED = np.frombuffer(_BLANKS, np.uint8)
 
 
 def json_value(kind: JsonKind, column: pa.BinaryArray) -> JsonValue:
-    """Prepare n wire texts of a column for their lines."""
+    """Convert n wire texts of a column to JSON."""
     if kind == "json":
         return JsonValue(_one_line(column), True)
     if kind == "bool":
@@ -147,7 +147,7 @@ def json_value(kind: JsonKind, column: pa.BinaryArray) -> JsonValue:
 
 
 def json_null(column: pa.BinaryArray) -> Booleans | None:
-    """Mark the JSON values that are JSON's own null; None where there is none."""
+    """Mark the values that are JSON null, not SQL NULL; None if there are none."""
     offsets, data = kernels.value_bytes(column)
     if not _BEFORE_NULL[data[offsets[:-1][np.diff(offsets) > 0]]].any():
         return None
@@ -156,7 +156,7 @@ def json_null(column: pa.BinaryArray) -> Booleans | None:
 
 
 def _one_line(column: pa.BinaryArray) -> pa.BinaryArray:
-    """Blank the line breaks, which in JSON stand between tokens only."""
+    """Replace line breaks by blanks: in JSON they occur only between tokens."""
     offsets, data = kernels.value_bytes(column)
     if not len(data):
         return column
@@ -176,7 +176,7 @@ def _boolean(column: pa.BinaryArray) -> JsonValue:
 
 
 def _number(column: pa.BinaryArray) -> JsonValue:
-    """Quote NaN and the infinities. Only values with other bytes than a decimal's are looked at closely."""
+    """Quote NaN and the infinities; the pattern is matched only if there are other bytes than a decimal's."""
     _, data = kernels.value_bytes(column)
     if _DECIMAL[data].all():
         return JsonValue(column, True)
@@ -185,7 +185,7 @@ def _number(column: pa.BinaryArray) -> JsonValue:
 
 
 class UnusualError(Exception):
-    """Something that is left to the columns."""
+    """A row that only the column path handles."""
 
 
 _ONE_NUMBER = re.compile(_NUMBER.encode())
@@ -194,20 +194,20 @@ _SPECIAL = re.compile(rb'[\x00-\x1f"\\\x80-\xff]')
 
 
 def json_writer(kind: JsonKind) -> Callable[[bytes], bytes]:
-    """Choose what writes one wire text as `json_value` and `objects_of` do.
+    """Choose the function that writes one wire text as `json_value` and `objects_of` do.
 
-    It raises UnicodeDecodeError where that is no valid UTF-8, and UnusualError for a boolean that is none.
+    It raises UnicodeDecodeError for invalid UTF-8, and UnusualError for a boolean other than t and f.
     """
     return _WRITERS[kind]
 
 
 def is_json_null(value: bytes) -> bool:
-    """Say of one value what `json_null` does of a column."""
+    """Whether a value is JSON null, as in `json_null`."""
     return _ONE_NULL.fullmatch(value) is not None
 
 
 def one_string(value: bytes) -> bytes:
-    """Quote one text of UTF-8."""
+    """Quote one UTF-8 text. Raises UnicodeDecodeError for an invalid one."""
     if _SPECIAL.search(value) is None:
         return b'"' + value + b'"'
     return json.dumps(value.decode(), ensure_ascii=False).encode()
@@ -237,21 +237,21 @@ _WRITERS: dict[JsonKind, Callable[[bytes], bytes]] = {
 }
 
 LONGEST_ESCAPE = len("\\u0000") + 1
-"""Bytes that one byte of a value may need while it is rewritten: its own and its escape."""
+"""Bytes that one byte of a value may take while it is escaped: itself and its escape."""
 
 _BACKSLASH, _QUOTE, _BLANK = b'\\" '
 _ESCAPES = {byte: json.dumps(chr(byte))[1:-1].encode() for byte in (_BACKSLASH, _QUOTE, *range(0x20))}
-# What stands after the backslash where that is one byte, else 0.
+# The letter after the backslash for bytes with a two-character escape, else 0.
 _LETTERS = np.zeros(256, np.uint8)
 for _byte, _escape in _ESCAPES.items():
     _LETTERS[_byte] = _escape[1] if len(_escape) == len("\\n") else 0
 
 BLOCK = 1 << 20
-"""Bytes of values that are escaped at a time: they, and what is made of them, stay in a processor's cache."""
+"""Bytes of values that are escaped at a time: so few that they and the result stay in a processor's cache."""
 
 
 def escape(column: pa.BinaryArray) -> pa.BinaryArray:
-    """Escape quotes, backslashes and control characters; a PROTOCOL error where a value is no valid UTF-8."""
+    """Escape quotes, backslashes and control characters. Raises PgcdcError (PROTOCOL) for invalid UTF-8."""
     offsets, data = kernels.value_bytes(column)
     if not len(data):
         return column
@@ -279,7 +279,7 @@ def _special(data: NDArray[np.uint8]) -> Booleans:
 
 
 def _escape_block(block: NDArray[np.uint8]) -> tuple[Int64s, NDArray[np.uint8]]:
-    """Find what takes a backslash and a letter, and write them."""
+    """Write the two-character escapes; also return their positions."""
     at = np.flatnonzero(_special(block))
     letters = _LETTERS.take(block[at])
     if not letters.all():
@@ -292,7 +292,7 @@ def _escape_block(block: NDArray[np.uint8]) -> tuple[Int64s, NDArray[np.uint8]]:
 
 
 def _escape_rare(column: pa.BinaryArray) -> pa.BinaryArray:
-    """Escape the control characters that have no letter."""
+    """Escape the control characters that have no two-character escape."""
     _, data = kernels.value_bytes(column)
     if len(data) > kernels.INT32_MAX // LONGEST_ESCAPE:
         column = kernels.widened(column)
@@ -302,7 +302,7 @@ def _escape_rare(column: pa.BinaryArray) -> pa.BinaryArray:
 
 
 INVALID_XID = 0
-"""`InvalidTransactionId` in access/transam.h: what snapshot rows have."""
+"""`InvalidTransactionId` in access/transam.h: the xid of snapshot rows."""
 
 _POSITION = b'"lsn":"%b","commit_lsn":"%b","seq":%b'
 _ROW_POSITION = _POSITION % (b"%X/%X", b"%b", b"%d")
@@ -311,9 +311,9 @@ _NO_TRANSACTION = b',"xid":null,"ts":null'
 
 
 def stamp_columns(stamps: Stamps, gid: str | None) -> Iterator[Fragment]:
-    """Yield what, joined row by row, are n stamps; `gid` is what their transaction was prepared as.
+    """Yield fragments that, joined row by row, make n stamps; `gid` is that of their prepared transaction.
 
-    What a transaction's rows share is written once for each run of them.
+    What all rows of a transaction share is written once for each run of such rows.
     """
     starts = transaction_starts(stamps)
     commit_lsn = lsn_text(stamps.commit_lsn[starts])
@@ -327,7 +327,7 @@ def stamp_columns(stamps: Stamps, gid: str | None) -> Iterator[Fragment]:
 
 
 def each_row(starts: Int64s, rows: int, *columns: ArrowArray) -> list[Fragment]:
-    """Give every row what is there once for each run of them; `starts` says where the runs begin."""
+    """Repeat for every row the value of its run; `starts` are the first rows of the runs."""
     if len(starts) == 1:
         return [column[0].as_py() for column in columns]
     run = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, rows)))
@@ -335,12 +335,12 @@ def each_row(starts: Int64s, rows: int, *columns: ArrowArray) -> list[Fragment]:
 
 
 def _lsn_column(values: Int64s) -> Sequence[Fragment]:
-    """Give LSNs; of a snapshot's rows all are the same."""
+    """Write LSNs; all rows of a snapshot have the same one."""
     return [one_lsn(int(values[0]))] if (values == values[0]).all() else lsn_fragments(values)
 
 
 def transaction_starts(stamps: Stamps) -> Int64s:
-    """Find where another transaction begins."""
+    """Find the rows at which another transaction begins."""
     changed = (
         (np.diff(stamps.commit_lsn) != 0) | (np.diff(stamps.xid) != 0) | (np.diff(stamps.commit_ts) != 0)
     )
@@ -355,7 +355,7 @@ def _source_column(stamps: Stamps, starts: Int64s, gid: str | None) -> Fragment:
 
 
 def _filled(template: bytes, *columns: Sequence[Fragment]) -> Iterator[Fragment]:
-    """Put each column, given in fragments, where a `%b` stands."""
+    """Put each column, given in fragments, in place of a `%b`."""
     begin, *constants = template.split(b"%b")
     yield begin
     for fragments, constant in zip(columns, constants, strict=True):
@@ -364,7 +364,7 @@ def _filled(template: bytes, *columns: Sequence[Fragment]) -> Iterator[Fragment]
 
 
 def stamp_rows(stamps: Stamps, gid: str | None) -> Iterator[bytes]:
-    """Yield the stamps of a few rows of this server, one by one."""
+    """Yield the stamps of a few rows, one by one; none may have an origin."""
     source = _source(gid, None)
     columns = (stamps.lsn, stamps.commit_lsn, stamps.seq, stamps.xid, stamps.commit_ts)
     for lsn, commit_lsn, seq, xid, commit_ts in zip(*(column.tolist() for column in columns), strict=True):
@@ -380,20 +380,20 @@ def one_stamp(stamp: Stamp, gid: str | None) -> bytes:
 
 
 def one_transaction(stamp: Stamp, gid: str | None) -> bytes:
-    """Write a single stamp from the comma before `xid` on."""
+    """Write a single stamp's end, from the comma before `xid` on."""
     return _commit(stamp.commit_lsn, stamp.xid, stamp.commit_ts)[1] + _source(gid, stamp.origin)
 
 
 @lru_cache(4096)
 def _commit(commit_lsn: int, xid: int | None, commit_ts: int | None) -> tuple[bytes, bytes]:
-    """Write what a transaction's rows share: the commit LSN, and what stands after `seq`."""
+    """Write what a transaction's rows share: the commit LSN, and the members after `seq`."""
     if commit_ts is None:
         return one_lsn(commit_lsn), _NO_TRANSACTION
     return one_lsn(commit_lsn), _TRANSACTION % (b"%d" % xid if xid else b"null", one_timestamp(commit_ts))
 
 
 def _source(gid: str | None, origin: Origin | None) -> bytes:
-    """Write gid and origin; a server that streams doesn't tell the LSN there."""
+    """Write gid and origin; for a streamed transaction the server sends no `origin_lsn`."""
     prepared = b"" if gid is None else b',"gid":' + quote(gid)
     if origin is None:
         return prepared
@@ -410,22 +410,22 @@ _ISO_LENGTH = len("2026-01-02 03:04:05.678901")
 
 
 def integer_text(values: Int64s) -> pa.BinaryArray:
-    """Decimal digits."""
+    """Print decimal digits."""
     return kernels.as_binary(pa.array(values).cast(pa.string()))
 
 
 def one_lsn(value: int) -> bytes:
-    """As PostgreSQL prints `pg_lsn`: `0/1A2B3C8`."""
+    """Print as PostgreSQL prints `pg_lsn`: `0/1A2B3C8`."""
     return b"%X/%X" % (value >> 32, value & 0xFFFFFFFF)
 
 
 def lsn_text(values: Int64s) -> pa.BinaryArray:
-    """As `one_lsn`."""
+    """Print as `one_lsn` does."""
     return kernels.as_binary(kernels.join(lsn_fragments(values)))
 
 
 def lsn_fragments(values: Int64s) -> list[Fragment]:
-    """Give what joined is `lsn_text`; in most batches the upper half is a constant."""
+    """Yield fragments that, joined, are `lsn_text`; in most batches the upper half is a constant."""
     high = values >> 32
     low = _hex(values & 0xFFFFFFFF)
     if (high == high[0]).all():
@@ -434,7 +434,7 @@ def lsn_fragments(values: Int64s) -> list[Fragment]:
 
 
 def _hex(values: Int64s) -> pa.BinaryArray:
-    """Upper-case digits of numbers below 2**32, without leading zeros."""
+    """Print numbers below 2**32 as upper-case hex digits without leading zeroes."""
     digits = _DIGITS[values[:, None] >> _SHIFTS & 15]
     lengths = np.searchsorted(_POWERS, values, side="right") + 1
     if (lengths == lengths[0]).all():
@@ -447,7 +447,7 @@ def _hex(values: Int64s) -> pa.BinaryArray:
 def one_timestamp(micros: int) -> bytes:
     """Print microseconds since 1970-01-01 UTC as `2026-01-02T03:04:05.678901Z`.
 
-    A year without four digits is a PROTOCOL error.
+    Raises PgcdcError (PROTOCOL) for a year without four digits.
     """
     try:
         moment = _EPOCH + timedelta(microseconds=micros)
@@ -457,7 +457,7 @@ def one_timestamp(micros: int) -> bytes:
 
 
 def timestamp_text(micros: Int64s) -> pa.BinaryArray:
-    """As `one_timestamp`."""
+    """Print as `one_timestamp` does."""
     text = pa.array(micros).cast(pa.timestamp("us")).cast(pa.string())
     offsets, data = kernels.value_bytes(text)
     if len(data) != _ISO_LENGTH * len(micros):

@@ -1,16 +1,16 @@
-"""JSON lines: one object a line for every change, truncate and logical message, and for B and C if asked.
+"""JSON lines: one object per line for each change, truncate and logical message; B and C lines on request.
 
 Keys, in this order: op, lsn, commit_lsn, seq, xid, ts, gid, origin, origin_lsn, schema, table, key, old, new,
-unchanged, json_null. Those that have nothing to say are left out. `gid` is there in a transaction that was
-prepared, `origin` in one that came here from another server. A column that the server didn't send is not in
-`new`, and `unchanged` names it. `json_null` names the columns, as "new.doc" or "old.doc", whose null is
-JSON's own and not SQL NULL. `xid` is null outside of transactions. What each type looks like is in
+unchanged, json_null. Those that don't apply are left out. `gid` is in changes of a prepared transaction,
+`origin` in changes that were replicated from another server. A column that the server didn't send (unchanged
+TOAST) is not in `new`; `unchanged` names it. `json_null` names the columns, as "new.doc" or "old.doc", whose
+null is JSON null, not SQL NULL. `xid` is null outside of transactions. For the form of each type see
 `types/to_arrow.py`.
 
-Rows are written as columns, which takes as long as some hundred rows one by one, however few they are; a few
-rows are written one by one (`few_lines`), with the same bytes: all that rows of a table and shape share is in
-a template that is made once; a row is filled in with its stamp and its values. What is not usual (changes
-from another server, text that isn't UTF-8, a boolean that is none) is left to the columns.
+Rows are written as columns. That takes as long as writing about a hundred rows one by one, even for a single
+row, so few rows are written one by one (`few_lines`), with the same result: a template, made once, holds what
+all rows of one table and shape share; each row adds its stamp and values. Rare cases (changes with an origin,
+text that isn't UTF-8, a boolean other than t and f) are left to the columns.
 """
 
 import base64
@@ -76,7 +76,7 @@ from pgcdc_cli.types.to_arrow import JsonKind, json_kind
 
 @dataclass(frozen=True, slots=True)
 class JsonlFormat:
-    """The default format. `layout` "table" gives one target a table, "stream" everything in one file.
+    """The default format. With `layout` "table" each table is a target, with "stream" all go into one file.
 
     `transactions` adds a line for each begin and commit; it needs the stream layout.
     """
@@ -103,12 +103,12 @@ class JsonlFormat:
         return self.transactions
 
     def encode(self, slice_: Slice) -> EncodedSlice:
-        """Encode the rows of a slice; a PROTOCOL error where a value is no valid UTF-8."""
+        """Encode the rows of a slice. Raises PgcdcError (PROTOCOL) for invalid UTF-8."""
         pieces = tuple(piece_of(lines) for lines in LINES.in_order(list(self._lines(slice_))))
         return EncodedSlice(pieces, slice_.edge, tables_of(slice_))
 
     def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
-        """Join lines; with a compression, into one frame."""
+        """Join lines; with a compression, compress them into one frame."""
         return compress(data, self.compression)
 
     def _lines(self, slice_: Slice) -> Iterator[EncodedLines]:
@@ -178,9 +178,9 @@ Image: TypeAlias = FullImage | KeyImage
 
 
 def _columns(batch: ChangeBatch, numeric: JsonKind, gid: str | None) -> Iterator[Fragment]:
-    """Yield what, joined row by row, are a batch's lines.
+    """Yield fragments that, joined row by row, make a batch's lines.
 
-    `numeric` is the kind that numeric columns get, `gid` the name under which the transaction was prepared.
+    `numeric` is the JSON kind of numeric columns, `gid` that of the prepared transaction.
     """
     table = batch.table
     old = _members(table, batch.old, numeric)
@@ -219,9 +219,9 @@ def _absent(image: Image, index: int) -> Booleans | None:
 def _key(
     names: tuple[str, ...], old: dict[str, Member] | None, new: dict[str, Member] | None
 ) -> Iterator[Member]:
-    """Yield the new row's key, or the deleted one's.
+    """Yield the key of the new row, or of the deleted one.
 
-    A key's value that the server didn't send again stands in the old image.
+    If the server didn't send a key's value again (unchanged TOAST), it is in the old image.
     """
     for name in names:
         member = (new or old or {})[name]
@@ -257,13 +257,13 @@ def _nulls(label: str, table: TableSchema, image: Image | None) -> Iterator[tupl
 
 
 Tokens = Sequence[bytes | None]
-"""Values as they stand in JSON; None where there is none in the line."""
+"""A column's values as JSON tokens; None for a value that its line doesn't contain."""
 
 
 def few_lines(batch: ChangeBatch, numeric: JsonKind, gid: str | None) -> list[bytes] | None:
-    """Write a batch's lines; None for what is left to the columns.
+    """Write a batch's lines one by one; None if it is left to the columns.
 
-    `numeric` is the kind that numeric columns get, `gid` the name under which the transaction was prepared.
+    `numeric` is the JSON kind of numeric columns, `gid` that of the prepared transaction.
     """
     if not are_few(batch) or batch.stamps.origin is not None:
         return None
@@ -285,7 +285,7 @@ def _lines(batch: ChangeBatch, numeric: JsonKind, gid: str | None) -> Iterator[b
 
 
 def _shapes(batch: ChangeBatch, tokens: Sequence[Tokens]) -> "Iterable[_LineShape]":
-    """Give each row's shape; in most batches all have one."""
+    """Determine each row's shape; in most batches it is the same for all."""
     nulls = _json_nulls(batch)
     shape = partial(_LineShape, batch.operation, batch.old is not None, batch.new is not None)
     if not nulls and not batch.lacks_any:
@@ -296,7 +296,7 @@ def _shapes(batch: ChangeBatch, tokens: Sequence[Tokens]) -> "Iterable[_LineShap
 
 
 def _tokens(batch: ChangeBatch, image: FullImage | KeyImage | None, numeric: JsonKind) -> list[Tokens]:
-    """Give the tokens of each column, of all columns; none at all without an image."""
+    """Write all columns of an image as tokens; an empty list without an image."""
     if image is None:
         return []
     found: list[Tokens] = []
@@ -321,7 +321,7 @@ def _writers(table: TableSchema, numeric: JsonKind) -> tuple[Callable[[bytes], b
 
 
 def _json_nulls(batch: ChangeBatch) -> list[tuple[str, list[bool]]]:
-    """Say of each column of JSON, as "new.doc", which rows have JSON's own null there, if any have."""
+    """List the json columns, as "new.doc", that have a JSON null, with a flag per row."""
     found = []
     for label, image in (("old", batch.old), ("new", batch.new)):
         if image is not None:
@@ -344,7 +344,7 @@ def _json_columns(table: TableSchema) -> tuple[int, ...]:
 
 
 class _LineShape(NamedTuple):
-    """What lines of one template share: `present` by column, those of the old image first."""
+    """What the lines of one template share; `present` has a flag per column, the old image's first."""
 
     operation: Operation
     has_old: bool
@@ -354,14 +354,14 @@ class _LineShape(NamedTuple):
 
 
 class _LineTemplate(NamedTuple):
-    """A line, in the form that `%` takes, and what chooses its values from a row: shape, stamp, old, new."""
+    """A line as a format for `%`, and a function that picks its values from a row: shape, stamp, old, new."""
 
     form: bytes
     choose: Callable[[tuple[Any, ...]], tuple[bytes, ...]]
 
 
 _Members = dict[str, tuple[bytes, int]]
-"""By column: the member in the form that `%` takes, and where its value stands in the row."""
+"""By column: the member as a format for `%`, and the place of its value in the row."""
 
 
 @lru_cache(4096)
@@ -391,7 +391,7 @@ def _members_of_template(table: TableSchema, present: Sequence[bool], start: int
 
 
 def _key_of_template(table: TableSchema, old: _Members | None, new: _Members | None) -> _Members | None:
-    """Give the new row's key, or the deleted one's; what was not sent again stands in the old image."""
+    """Make the key of the new row, or of the deleted one; a value not sent again is in the old row."""
     if table.key is None:
         return None
     members = {**(old or {}), **(new or {})}

@@ -1,6 +1,6 @@
 """Changes for a person at a terminal, made from the objects of JSON lines or from pgoutput's messages.
 
-What an update replaced that brings no old row, is told by the row as earlier changes of the same run left it.
+If an update comes without the old row, its old values are those that earlier changes of the same run left.
 """
 
 import json
@@ -27,13 +27,13 @@ Row: TypeAlias = dict[str, Any]
 
 _MOST_ROWS = 10_000
 _LONGEST_KEPT = 1_000
-"""Characters; a longer value is not remembered."""
+"""Characters; longer values are not remembered."""
 
 
 class EarlierChanges:
-    """Completes changes, objects of JSON lines, from those before: old images, and how much a commit ends.
+    """Completes changes (objects of JSON lines) from earlier ones: old values, and the size of a transaction.
 
-    Remembers some rows.
+    It remembers a limited number of rows.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class EarlierChanges:
         self._changes = self._bytes = 0
 
     def complete(self, change: Change, size: int) -> Change:
-        """Give a change, of `size` bytes, with all old values that are known; remember what it leaves."""
+        """Add the old values that are known to a change of `size` bytes; remember the row that it leaves."""
         if change["op"] == "B":
             self._changes = self._bytes = 0
         elif change["op"] in "CP":
@@ -62,7 +62,7 @@ class EarlierChanges:
         return {**change, "old": earlier | change.get("old", {})} if change["op"] in "UD" else change
 
     def _take(self, change: Change) -> Row:
-        """Remove the row that a change finds. One that was left later is no earlier row: it is read again."""
+        """Remove and return the row that a change replaces; empty if its LSN is later (a repeated change)."""
         old = change.get("old", {})
         key = {name: old.get(name, value) for name, value in change["key"].items()}
         lsn, row = self._rows.pop(_row_name(change, key), (Lsn(0), {}))
@@ -87,7 +87,7 @@ class EarlierChanges:
 
 
 def _lsn(change: Change) -> Lsn:
-    """Give the change's position; where its file doesn't tell it, nothing is earlier."""
+    """Return the change's LSN; 0 if its line has none, so that no change counts as earlier."""
     return Lsn.parse(change["lsn"]) if "lsn" in change else Lsn(0)
 
 
@@ -104,9 +104,9 @@ _JSONL = JsonlFormat(layout="stream", transactions=True)
 
 @dataclass(frozen=True, slots=True)
 class PrettyFormat:
-    """Everything into one stream, with transaction brackets; values are cut so that lines fit `width`.
+    """Writes everything into one stream, with BEGIN and COMMIT; values are cut so that lines fit `width`.
 
-    Updates show what they replaced as far as they, or changes before them, tell.
+    Updates show old values as far as they, or earlier changes, contain them.
     """
 
     name: ClassVar[str] = "pretty"
@@ -122,7 +122,7 @@ class PrettyFormat:
     _earlier: EarlierChanges = field(default_factory=EarlierChanges, init=False, compare=False)
 
     def encode(self, slice_: Slice) -> EncodedSlice:
-        """Encode the rows of a slice; a PROTOCOL error where a value is no valid UTF-8."""
+        """Encode the rows of a slice. Raises PgcdcError (PROTOCOL) for invalid UTF-8."""
         encoded = _JSONL.encode(slice_)
         return EncodedSlice(tuple(map(self._rendered, encoded.pieces)), encoded.edge, encoded.tables)
 
@@ -145,9 +145,9 @@ Paint = Callable[[str], str]
 
 
 def render_line(line: str | bytes, style: Style, earlier: EarlierChanges | None = None) -> str:
-    """Render a JSON line; one that is nested too deeply to be read is shown as it is, in part.
+    """Render a JSON line; one that is nested too deeply to be parsed is shown as it is, shortened.
 
-    `earlier` has the changes before it, and takes this one.
+    `earlier` has the changes before this one, and remembers this one, too.
     """
     try:
         change = parse_line(line)
@@ -160,7 +160,7 @@ def render_line(line: str | bytes, style: Style, earlier: EarlierChanges | None 
 
 
 def render_change(change: Change, style: Style) -> str:
-    """Render the object of a JSON line: one terminal line or several, each of them ended."""
+    """Render the object of a JSON line as one or several lines, each with a line feed."""
     return "".join(f"{line}\n" for line in _RENDERERS[change["op"]](change, style))
 
 
@@ -182,7 +182,7 @@ def _boundary(verb: str, change: Change, style: Style) -> str:
 
 
 def _extent(change: Change, style: Style) -> str:
-    """Say how much a transaction holds, where that was counted."""
+    """Describe a transaction's size, if it was counted."""
     if "changes" not in change:
         return ""
     changes = "1 change" if change["changes"] == 1 else f"{change['changes']:,} changes"
@@ -191,7 +191,7 @@ def _extent(change: Change, style: Style) -> str:
 
 
 def _source(change: Change, style: Style) -> str:
-    """Say where a transaction came from, if not from this server."""
+    """Name the transaction's origin, if it has one."""
     if "origin" not in change:
         return ""
     name = style.special(shorten(change["origin"], style.room(60)))
@@ -236,7 +236,7 @@ def _update(change: Change, style: Style) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """A column's value, and the one that it replaced, if it did; "" names no column."""
+    """A column's value, and the old value if it replaced one; an empty name is no column."""
 
     name: str
     value: str
@@ -249,7 +249,7 @@ class _Cell:
         return len(self.name) + len(self.value) + len(self.old or "")
 
     def brief(self, style: Style) -> str:
-        """Write it as a word of a line."""
+        """Write it as one word in a line."""
         name = f"{safe(identifier(self.name))}=" if self.name else ""
         before = "" if self.old is None else style.removed(_word(self.old)) + style.dim(_ARROW)
         return name + before + self.paint(_word(self.value))
@@ -260,15 +260,15 @@ _NOT_KNOWN = "?"
 
 
 def _word(text: str) -> str:
-    """Quote as SQL does what would not be seen as one word."""
+    """Quote, as SQL does, text that would not read as one word."""
     plain = text in _SAID or not (set(text) & set(" '=")) or text[:1] in {'"', "{", "["}
     return safe(text if plain else "'" + text.replace("'", "''") + "'")
 
 
 def _changed(verb: str, change: Change, cells: Sequence[_Cell], style: Style) -> Iterator[str]:
-    """Write a change in one line if it fits the terminal, else as a block."""
+    """Write a change on one line if it fits the terminal, else as a block."""
     key = _key(change, style)
-    # Large values are not looked through for a line that they can't be in.
+    # Values that are too large for one line anyway are not rendered for it.
     if sum(cell.size for cell in cells) <= style.width:
         words = " ".join(cell.brief(style) for cell in cells)
         line = _head(verb, change, style, f"{key if change['op'] == 'U' else ''}  {words}")
@@ -293,7 +293,7 @@ def _difference(cell: _Cell, room: int, style: Style) -> str:
     if old is None:
         return cell.paint(shorten(new, room))
     half = max((room - len(_ARROW)) // 2, 1)
-    # What one side leaves over is the other's.
+    # Each side may use the room that the other one doesn't need.
     old_room = max(half, room - len(_ARROW) - width_of(new))
     before = shorten(old, old_room)
     after = shorten(new, max(half, room - len(_ARROW) - width_of(before)))
@@ -335,7 +335,7 @@ def _unchanged(change: Change, style: Style) -> list[_Cell]:
 
 
 class _Names:
-    """Columns' names, aligned; `room` is what is left of a line."""
+    """Aligned column names; `room` is the rest of the line's width."""
 
     def __init__(self, names: Sequence[str], style: Style) -> None:
         self._width = min(max(map(width_of, map(safe, names)), default=0), _WIDEST_NAME)
@@ -353,9 +353,9 @@ _COLOURS = re.compile(r"\x1b\[\d*m")
 
 
 def image(change: Change, label: str) -> dict[str, str]:
-    """Say what the values of the `old` or `new` image look like, by column.
+    """Show the values of the `old` or `new` image, by column.
 
-    NULL is SQL's, null is JSON's; a text that could be taken for something else is quoted.
+    NULL is SQL's, null is JSON's; a text that could be taken for another value is quoted.
     """
     json_null = change.get("json_null", [])
     values = change.get(label, {})
@@ -366,7 +366,7 @@ def image(change: Change, label: str) -> dict[str, str]:
 
 
 def shown(value: object) -> str:
-    """Write one value."""
+    """Show one value."""
     if value is None:
         return NULL
     if isinstance(value, str) and not isinstance(value, Number):
@@ -382,13 +382,13 @@ Relations = Mapping[int, m.Relation]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST = 60
-"""Bytes of a value that are shown."""
+"""Most bytes of a value that are shown."""
 
 _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def render_message(message: m.Message, relations: Relations, style: Style) -> str:
-    """Render a message as one line, without its end. `relations`, by OID, are those seen before it."""
+    """Render a message as one line, without a line feed; `relations` are those before it, by OID."""
     name = "Message" if isinstance(message, m.LogicalMessage) else _WORDS.sub(" ", type(message).__name__)
     text = " ".join(_details(message, relations))
     return f"{style.bold(name)} {shorten(text, style.room(len(name) + 1))}" if text else style.bold(name)
@@ -458,7 +458,7 @@ def _row(message: m.Insert | m.Update | m.Delete, relations: Relations) -> Itera
 def _tuple_values(image: m.FullTuple | m.KeyTuple, relation: m.Relation | None) -> Iterator[str]:
     names = [identifier(column.name) for column in relation.columns] if relation else []
     for number, value in enumerate(image.values):
-        # In a key image the columns outside of the key are null, which says nothing of them.
+        # In a key image, null in a column outside the key means that the value wasn't sent.
         if not (isinstance(image, m.KeyTuple) and isinstance(value, m.Null)):
             name = names[number] if number < len(names) else f"#{number + 1}"
             yield f"{name}={_value(value)}"

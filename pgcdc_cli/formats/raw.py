@@ -1,4 +1,4 @@
-"""What `pg_recvlogical` writes: every message of the plugin, whichever it is, followed by a line break."""
+"""The format of `pg_recvlogical`: every message of the output plugin, followed by a line feed."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Literal
@@ -12,7 +12,7 @@ from pgcdc_cli.frames import XLOGDATA_HEADER, largest_start, xlogdata_start
 
 
 class RawFormat:
-    """Frames instead of slices: what is decoded has lost its bytes."""
+    """Takes frames instead of slices, since decoding doesn't keep the original bytes."""
 
     name: ClassVar[str] = "raw"
     suffix: ClassVar[str] = ".raw"
@@ -22,10 +22,10 @@ class RawFormat:
     restartable: ClassVar[None] = None
 
     def encode_frames(self, frames: Sequence[bytes]) -> EncodedSlice:
-        """Unwrap XLogData frames, at least one.
+        """Strip the XLogData headers of frames; there must be at least one.
 
-        A plugin's message doesn't say where a transaction ends, so the edge is the largest start LSN: that
-        of a transaction's last message is its end, and the next one may begin before it.
+        A plugin's message doesn't say where a transaction ends, so the edge is the largest start LSN: a
+        transaction's last message starts at its end LSN, and the next transaction's first may start before.
         """
         messages = [frame[XLOGDATA_HEADER:] for frame in frames]
         lines = b"\n".join([*messages, b""])

@@ -1,4 +1,4 @@
-"""From names and options to a format."""
+"""Choose a format by its name and options."""
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.arrow import ArrowFormat
@@ -24,9 +24,9 @@ def select_format(
     transactions: bool = False,
     colour: bool = False,
 ) -> Format | RawFormat:
-    """Make the format called `name`; `layout` is "stream" wherever there is one file.
+    """Make the format with this name; `layout` is "stream" for output to a single file.
 
-    Raises a USAGE error for an unknown name and for options that exclude each other.
+    Raises PgcdcError (USAGE) for an unknown name and for options that the format doesn't support.
     """
     _check_options(name, layout, compression, numeric, transactions=transactions)
     if name == "jsonl":

@@ -1,4 +1,4 @@
-"""How text gets to a person's terminal: shortened, coloured, and with nothing in it that a terminal obeys."""
+"""Text for a terminal: shortened, coloured, and without control characters."""
 
 import re
 import sys
@@ -11,12 +11,12 @@ _PLAIN = re.compile(r"[a-z_][a-z0-9_$]*")
 
 
 def identifier(name: str) -> str:
-    """Quote a name where SQL needs it; keywords are left."""
+    """Quote a name as SQL requires it; keywords are not quoted."""
     return name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '""') + '"'
 
 
 def safe(text: str) -> str:
-    r"""Write what isn't printable (controls, escapes, direction marks) as `\u001b`."""
+    r"""Escape characters that aren't printable (control, escape, direction marks), as in `\u001b`."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else _escaped(char) for char in text)
@@ -29,37 +29,37 @@ def _escaped(char: str) -> str:
 
 
 def width_of(text: str) -> int:
-    """Columns of a terminal that text takes: two for a Chinese character, none for an accent of its own."""
+    """Columns that text takes on a terminal: two for a Chinese character, none for a combining accent."""
     if text.isascii():
         return len(text)
-    # It takes a while, and most text doesn't need it.
+    # The import takes a while, and most text doesn't need it.
     from rich.cells import cell_len  # noqa: PLC0415
 
     return cell_len(text)
 
 
 def pad(text: str, width: int) -> str:
-    """Fill text up with blanks."""
+    """Pad text with blanks."""
     return text + " " * (width - width_of(text))
 
 
 def shorten(text: str, width: int) -> str:
-    """Make text safe and cut it to `width` columns of a terminal."""
+    """Make text safe, and cut it to `width` columns of a terminal."""
     shown = safe(text[: width + 1])
     if width_of(shown) <= width and len(text) <= width:
         return shown
     shown = shown[: width - 1]
     while (excess := width_of(shown) - (width - 1)) > 0:
-        # No character takes more than two.
+        # No character takes more than two columns.
         shown = shown[: -((excess + 1) // 2)]
     return shown + ELLIPSIS
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """`width` is the terminal's, in characters; without `colour` no escape sequence is written.
+    """`width` is the terminal's, in characters; without `colour` no escape sequences are written.
 
-    With `full` values are not shortened to fit it.
+    With `full`, values are not shortened to the width.
     """
 
     colour: bool = False
@@ -67,7 +67,7 @@ class Style:
     full: bool = False
 
     def room(self, used: int) -> int:
-        """Say how many characters are left of a line, and at least a few."""
+        """Characters that are left on a line, but never fewer than a minimum."""
         return sys.maxsize if self.full else max(self.width - used, _SHORTEST)
 
     def _painter(self, code: str) -> Callable[[str], str]:

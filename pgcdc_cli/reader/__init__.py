@@ -1,1 +1,1 @@
-"""Reads back what pgcdc wrote, one JSON line for each change, whatever the files hold."""
+"""Read stored changes of any format back as JSON lines."""

@@ -1,4 +1,4 @@
-"""Arrow files: their rows as changes, and each column as PostgreSQL's text of its values."""
+"""Read Arrow files: rows become changes, and columns PostgreSQL's text of their values."""
 
 import io
 from collections.abc import Callable, Iterator
@@ -36,10 +36,10 @@ from pgcdc_cli.types.pg_type import TYPES, PgType, builtin
 from pgcdc_cli.types.to_arrow import arrow_type
 
 _ROWS = 1024
-"""Rows that become changes at once."""
+"""Rows that are converted to changes at once."""
 
 _REST = 1 << 16
-"""Bytes of what comes after the stream, read at once: a footer."""
+"""Bytes read at once after the end of the stream: the footer."""
 
 _JSONL = JsonlFormat()
 _ROW_OPERATIONS: tuple[Operation, ...] = ("I", "U", "D", "R")
@@ -49,7 +49,7 @@ _TEXT = 25
 
 
 class ArrowRow(NamedTuple):
-    """One change, which is the row `number` of `rows`; `table` is `schema.table` or `_messages`."""
+    """One change: row `number` of `rows`; `table` is `schema.table` or `_messages`."""
 
     order: Order
     table: str
@@ -58,16 +58,15 @@ class ArrowRow(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The change as a JSON line, without its line break."""
+        """The change as a JSON line, without a line feed."""
         return self.rows.lines[self.number]
 
 
 def read_arrow(file: StoredFile, content: io.BufferedReader) -> Iterator[ArrowRow]:
-    """Give every row; PROTOCOL error for a damaged file, or one that isn't pgcdc's.
+    """Yield every row. Raises PgcdcError (PROTOCOL) for a damaged file, or one that isn't pgcdc's.
 
-    It is read in order, as the stream that a file has inside: an unfinished one has no footer.
-
-    The table is that of the directory's schema file, else what the stream itself says of it.
+    The file is read in order, as a stream: an unfinished one has no footer. The table comes from the
+    directory's schema file or, without one, from the stream's own schema.
     """
     with _refusing_damage(file.path):
         if content.peek(len(MAGIC))[: len(MAGIC)] == MAGIC:
@@ -78,7 +77,7 @@ def read_arrow(file: StoredFile, content: io.BufferedReader) -> Iterator[ArrowRo
                 for start in range(0, batch.num_rows, _ROWS):
                     yield from ArrowRows(file.path, table, batch.slice(start, _ROWS))
         while content.read(_REST):
-            pass  # what was promised of the file is checked at its end
+            pass  # the promised size and checksum are compared at the end of the file
 
 
 @contextmanager
@@ -90,7 +89,7 @@ def _refusing_damage(path: str) -> Iterator[None]:
 
 
 def _table(path: str, arrow: pa.Schema) -> TableSchema | None:
-    """Find the table; None for a file of logical messages."""
+    """Find the file's table; None for a file of logical messages."""
     if arrow.equals(MESSAGE_SCHEMA):
         return None
     fingerprint = (arrow.metadata or {})[b"schema_fingerprint"].decode()
@@ -98,7 +97,7 @@ def _table(path: str, arrow: pa.Schema) -> TableSchema | None:
 
 
 class ArrowRows:
-    """Rows of one table, or logical messages, whose `table` is None."""
+    """Rows of one table; `table` is None for logical messages."""
 
     def __init__(self, path: str, table: TableSchema | None, batch: pa.RecordBatch) -> None:
         self.table = table
@@ -106,7 +105,7 @@ class ArrowRows:
         self._batch = batch
 
     def __iter__(self) -> Iterator[ArrowRow]:
-        """Give them one by one, in the order of the file."""
+        """Yield the rows one by one, in the order of the file."""
         name = MESSAGES if self.table is None else self.table.display
         commit_lsn, seq = (_integers(self._batch.column(column)) for column in ("_commit_lsn", "_seq"))
         streamed = (_operations(self._batch) != "R").astype(np.int64)
@@ -116,7 +115,7 @@ class ArrowRows:
 
     @cached_property
     def lines(self) -> list[str]:
-        """All of them as JSON lines, without their line breaks."""
+        """All rows as JSON lines, without line feeds."""
         every = np.arange(self._batch.num_rows)
         with _refusing_damage(self._path):
             encoded = _JSONL.encode(self.slice(every, every))
@@ -127,7 +126,7 @@ class ArrowRows:
         return lines
 
     def slice(self, numbers: Int64s, index: Int64s) -> Slice:
-        """Give some of them as changes; `index` says where each stands among those of other tables."""
+        """Convert some rows to changes; `index` are their places among the changes of all tables."""
         with _refusing_damage(self._path):
             batch = self._batch.take(numbers)
             if self.table is None:
@@ -150,7 +149,7 @@ def _truncates(table: TableSchema, batch: pa.RecordBatch, index: Int64s) -> Iter
 
 
 def _changes(table: TableSchema, batch: pa.RecordBatch, index: Int64s) -> Iterator[ChangeBatch]:
-    """Put the rows of each shape together."""
+    """Group rows by shape."""
     operations, olds = _operations(batch), _old_kinds(table, batch)
     for operation in _ROW_OPERATIONS:
         for old in (_NO_OLD, _KEY, _WHOLE):
@@ -164,7 +163,7 @@ def _changes(table: TableSchema, batch: pa.RecordBatch, index: Int64s) -> Iterat
 
 
 def _old_kinds(table: TableSchema, batch: pa.RecordBatch) -> Int64s:
-    """Say what each row has of the old one: nothing, its key, or all, even outside of the identity."""
+    """Determine what each row has of its old row: nothing, the key, or more than the replica identity."""
     whole = np.full(batch.num_rows, table.replica_identity is ReplicaIdentity.FULL)
     for column in table.columns:
         if not column.replica_identity:
@@ -210,7 +209,7 @@ def _operations(batch: pa.RecordBatch) -> NDArray[np.str_]:
 
 
 def _old(batch: pa.RecordBatch, name: str) -> ArrowArray:
-    """Give a column of the old image."""
+    """Take a column of the old image."""
     return cast("pa.StructArray", batch.column("_old")).field(name)
 
 
@@ -235,9 +234,9 @@ def _integers(column: ArrowArray) -> Int64s:
 
 
 def _inferred_schema(arrow: pa.Schema) -> TableSchema:
-    """Make a table without a key, whose columns have the first type that has the column's Arrow type.
+    """Infer a table without a key; a column gets the first type that is converted to its Arrow type.
 
-    KeyError or ValueError if the stream isn't pgcdc's.
+    Raises KeyError or ValueError if the stream isn't pgcdc's.
     """
     if not OWN_NAMES.issubset(arrow.names):
         raise ValueError("it has other columns")
@@ -245,7 +244,7 @@ def _inferred_schema(arrow: pa.Schema) -> TableSchema:
     types = [_pg_type(arrow.field(name).type) for name in names]
     columns = tuple(TableColumn.of(n, t, replica_identity=False) for n, t in zip(names, types, strict=True))
     namespace, _, table = (arrow.metadata or {})[b"table"].decode().partition(".")
-    # FULL, since nothing tells which columns an old row of the key alone has.
+    # FULL, since the stream doesn't say which columns an old row with only the key has.
     return TableSchema(0, namespace, table, ReplicaIdentity.FULL, columns, None)
 
 
@@ -264,9 +263,9 @@ def _is_local(arrow: pa.DataType) -> bool:
 
 
 class _Sent(NamedTuple):
-    """How PostgreSQL sends the values of an Arrow type in binary: as the bytes that numpy calls `code`.
+    """How to convert an Arrow type to a type's send format: bytes of the numpy type `code`.
 
-    `epoch` is 2000-01-01, from where PostgreSQL counts, as Arrow counts it.
+    `epoch` is 2000-01-01, PostgreSQL's day 0, in Arrow's units.
     """
 
     fits: Callable[[pa.DataType], bool]
@@ -295,7 +294,7 @@ _SENT = (
 
 
 def pg_texts(column: ArrowArray, pg_type: PgType | None) -> pa.BinaryArray:
-    """Print each value as PostgreSQL does, null for null; `pg_type` tells how array elements are parted."""
+    """Print each value as PostgreSQL does; null stays null. `pg_type` determines an array's delimiter."""
     if isinstance(column, pa.ListArray):
         return _array_literals(column, pg_type)
     sent = next((sent for sent in _SENT if sent.fits(column.type)), None)
@@ -303,7 +302,7 @@ def pg_texts(column: ArrowArray, pg_type: PgType | None) -> pa.BinaryArray:
         return sent.texts(column)
     if pa.types.is_binary(column.type):
         return text_of(_BY_NAME["bytea"], kernels.as_binary(column))
-    # A decimal's own text has an exponent where it is small.
+    # str() prints small decimals with an exponent.
     text = "{:f}".format if pa.types.is_decimal(column.type) else str
     return kernels.binary([None if value is None else text(value) for value in column.to_pylist()])
 
@@ -327,7 +326,7 @@ def _array_literals(column: "pa.ListArray[Any]", pg_type: PgType | None) -> pa.B
 
 
 def array_element(text: str | None, delimiter: str) -> str:
-    """Quote where `array_out` in arrayfuncs.c does."""
+    """Quote an array element if `array_out` in arrayfuncs.c would."""
     if text is None:
         return "NULL"
     if text and text.upper() != "NULL" and delimiter not in text and _NEEDS_QUOTES.isdisjoint(text):

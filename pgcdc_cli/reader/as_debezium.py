@@ -1,4 +1,4 @@
-"""A directory's changes as Debezium's events, as far as its files tell what these need."""
+"""A directory's changes as Debezium's events, if its files hold what events need."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -23,13 +23,13 @@ from pgcdc_cli.reader.jsonl_reader import JsonLine, LinesAsChanges, split_object
 from pgcdc_cli.reader.stored_file import read_schema, undecodable, unreadable
 
 _CHANGES = 1024
-"""Changes that are turned into events at once."""
+"""Changes that are converted to events at once."""
 
 
 def read_events(directory: Path, encoding: DebeziumFormat, *, partial: bool) -> Iterator[str]:
-    """Give each event without its line break; the format's layout must be "stream".
+    """Yield each event without its line feed; the format's layout must be "stream".
 
-    Raises USAGE where the directory doesn't hold enough, and what `read_directory` raises.
+    Raises PgcdcError: USAGE if the directory doesn't hold enough, and what `read_directory` raises.
     """
     config = encoding.config
     if config.provide_transaction_metadata:
@@ -63,7 +63,7 @@ def _refused(reason: str, *, hint: str) -> PgcdcError:
 
 
 class _Slices:
-    """Makes slices of what was stored; `has_commits` says whether transactions' ends were, too."""
+    """Makes slices of stored changes; `has_commits`: commits are stored, too."""
 
     def __init__(self, directory: Path, config: ConnectorConfig, *, has_commits: bool) -> None:
         self._directory = directory
@@ -139,7 +139,7 @@ class _Slices:
                 hint="stream with --layout stream --transactions, or leave messages out with "
                 "-c message.prefix.exclude.list=...",
             )
-        # Not even its LSN: without the commits, that would be taken for the last of them.
+        # Its LSN would be taken for the last commit's, since commits are not stored.
         return False
 
 
@@ -160,7 +160,7 @@ def _check_facts(table: TableSchema) -> None:
 
 @cache
 def _only_version(directory: Path, display: str) -> TableSchema:
-    """Find the table of a line in a file of all tables: no line says which version it is of."""
+    """Find the table of a line in a file of all tables; its lines don't name a version of their table."""
     tables = [read_schema(path) for path in sorted((directory / SCHEMAS).glob("*.json"))]
     versions = [table for table in tables if table.display == display]
     if not versions:

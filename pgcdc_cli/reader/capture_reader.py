@@ -1,7 +1,7 @@
-"""What pg_recvlogical captured of pgoutput: messages, each followed by a line feed.
+"""Read what pg_recvlogical captured of pgoutput: messages, each followed by a line feed.
 
-The capture holds no positions of its own, so that changes have no `lsn`; and no types but the built-in ones,
-so that values of others are strings. Messages that are no changes stand as `{"message":"Relation",...}`.
+A capture has no positions of its own, so its changes have no `lsn`. Only built-in types are known; values of
+others are strings. Messages other than changes are shown as `{"message":"Relation",...}`.
 """
 
 import io
@@ -28,7 +28,7 @@ from pgcdc_cli.types.to_arrow import json_kind
 
 _CHUNK = 1 << 20
 _LARGEST = 1 << 30
-"""Bytes of a message at most: `MaxAllocSize` in memutils.h."""
+"""Largest size of a message in bytes: `MaxAllocSize` in memutils.h."""
 
 TAGS = frozenset(m.Tag)
 
@@ -40,9 +40,9 @@ _ImageT = TypeVar("_ImageT", m.FullTuple, m.KeyTuple, m.FullTuple | m.KeyTuple)
 
 
 class CapturedMessage(NamedTuple):
-    """A message, with the relations known before it; of a truncate, one for each table.
+    """A message, with the relations known before it; a truncate is one message per table.
 
-    `table` is `schema.table`, `_messages`, or empty for what has none; `line` is JSON.
+    `table` is `schema.table`, `_messages`, or "" for a message of no table; `line` is JSON.
     """
 
     table: str
@@ -50,13 +50,13 @@ class CapturedMessage(NamedTuple):
     message: m.Message
     relations: Mapping[int, m.Relation]
     order: Order = (0, 0, 0)
-    """A capture is read alone, in its own order."""
+    """Constant: a capture is read by itself, in its own order."""
 
 
 def read_capture(file: StoredFile, content: io.BufferedReader) -> Iterator[CapturedMessage]:
-    """Give every message, in the capture's order; PROTOCOL error for what is no message.
+    """Yield every message, in the capture's order. Raises PgcdcError (PROTOCOL) for anything else.
 
-    Memory holds the longest message, and a chunk.
+    Memory use is bounded by the longest message and a chunk.
     """
     window = _Window(content)
     transaction = _Transaction()
@@ -69,7 +69,7 @@ def read_capture(file: StoredFile, content: io.BufferedReader) -> Iterator[Captu
 
 
 class _Window:
-    """The bytes of the capture that are in memory; the next message is at byte `position` of the capture."""
+    """The part of the capture that is in memory; the next message is at byte `position` of the capture."""
 
     def __init__(self, content: io.BufferedReader) -> None:
         self._content = content
@@ -81,7 +81,7 @@ class _Window:
         return self._offset < len(self._data) or self._extend()
 
     def next_message(self, in_stream: bool) -> m.Message:
-        """Decode a message and its line feed, with more of the file where it goes on there."""
+        """Decode a message and its line feed; read more of the file if the message is incomplete."""
         while True:
             try:
                 message, end = self._decode(in_stream)
@@ -96,7 +96,7 @@ class _Window:
     def _decode(self, in_stream: bool) -> tuple[m.Message, int]:
         message, end = decode_next(self._data, self._offset, in_stream=in_stream)
         if isinstance(message, m.StreamAbort) and self._data[end : end + 1] != b"\n":
-            # Only the capture's reader knows whether streaming was parallel: the message is longer then.
+            # A capture doesn't say whether streaming was parallel; if it was, this message is longer.
             message, end = decode_next(self._data, self._offset, in_stream=in_stream, streaming_parallel=True)
         if self._data[end : end + 1] != b"\n":
             start = self._data[self._offset : end]
@@ -114,7 +114,7 @@ class _Window:
 
 
 class _Transaction:
-    """What the messages so far say about the next: relations, and the open transaction."""
+    """State from earlier messages: relations, and the open transaction."""
 
     def __init__(self) -> None:
         self._relations: dict[int, m.Relation] = {}
@@ -133,7 +133,7 @@ class _Transaction:
         yield CapturedMessage(*self._line(message), message, self._relations)
 
     def _line(self, message: m.Message) -> tuple[str, str]:
-        """Give table and JSON."""
+        """Return the table and the JSON line."""
         match message:
             case m.Begin():
                 return "", compact_json({"op": "B", **self._begin(message)})
@@ -164,7 +164,7 @@ class _Transaction:
         return {"commit_lsn": str(message.commit_lsn), "end_lsn": str(message.end_lsn), **stamp}
 
     def _change(self, operation: str, xid: int | None) -> dict[str, Any]:
-        """Stamp a change; before its commit, a streamed or prepared one has no place in history."""
+        """Stamp a change; before its commit, a streamed or prepared one has no commit LSN."""
         stamp = self._stamp or {"commit_lsn": None, "xid": xid, "ts": None}
         self._seq += 1
         return {"op": operation, "commit_lsn": stamp["commit_lsn"], "seq": self._seq - 1, **stamp}
@@ -199,14 +199,14 @@ def _name(relation: m.Relation) -> str:
 
 
 def _other(message: Any) -> dict[str, Any]:  # noqa: ANN401 - any message type
-    """Name a message, and give its fields."""
+    """Return a message's name and fields."""
     title = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(message).__name__)
     content = {field.name: _plain(field.name, getattr(message, field.name)) for field in fields(message)}
     return {"message": title, **content}
 
 
 def _plain(name: str, value: Any) -> Any:  # noqa: ANN401 - any field
-    """Turn a field's value into what JSON knows."""
+    """Convert a field's value to one that JSON has."""
     if isinstance(value, Lsn):
         return str(value)
     if isinstance(value, ReplicaIdentity):
@@ -219,7 +219,7 @@ def _plain(name: str, value: Any) -> Any:  # noqa: ANN401 - any field
 
 
 def _moment(micros: int) -> str:
-    """Print a time, of any year: unlike a live stream, a capture is shown whatever is in it."""
+    """Print a time of any year; unlike a stream, which refuses some, a capture is shown in any case."""
     fraction = micros % 1_000_000
     sent = max(micros - fraction - POSTGRES_EPOCH, -(2**63)).to_bytes(8, "big", signed=True)
     text = str(text_of(_TIMESTAMP, pa.array([sent], pa.binary()))[0].as_py(), "ascii")
@@ -227,7 +227,7 @@ def _moment(micros: int) -> str:
 
 
 def _key(relation: m.Relation, values: Values | None) -> Values | None:
-    """Under REPLICA IDENTITY FULL every column is flagged, and the capture doesn't tell the key."""
+    """Return the key's values; None for REPLICA IDENTITY FULL, where every column is flagged as key."""
     names = {column.name for column in relation.columns if column.key}
     if not names or values is None or relation.replica_identity is ReplicaIdentity.FULL:
         return None
@@ -235,7 +235,7 @@ def _key(relation: m.Relation, values: Values | None) -> Values | None:
 
 
 def _values(relation: m.Relation, image: _Image | None) -> Values | None:
-    """Give the values that were sent; those of types that aren't built in are strings."""
+    """Return the values that were sent; those of types that aren't built in are strings."""
     if image is None:
         return None
     values = {}
@@ -258,9 +258,9 @@ def _unchanged(relation: m.Relation, image: _Image | None) -> list[str]:
 
 
 def _in_text(message: _RowChange, relation: m.Relation) -> _RowChange:
-    """Replace the binary values whose types can be read.
+    """Convert binary values of types that have a reader to text.
 
-    UndecodableError for a value that is not its type's send format.
+    Raises UndecodableError for a value that is not in its type's send format.
     """
     match message:
         case m.Insert(new=new):

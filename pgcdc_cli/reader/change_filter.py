@@ -1,4 +1,4 @@
-"""Which of the stored changes are wanted, by what is in them."""
+"""Choose stored changes by their content."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,16 +11,17 @@ from pgcdc_cli.formats.pretty import image
 from pgcdc_cli.lsn import Lsn
 
 Moment: TypeAlias = Lsn | datetime
-"""A position in the log, or a time of commit with its zone."""
+"""A position in the log, or a commit time with time zone."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeFilter:
-    """A change is wanted if it fits everything given; nothing given is anything.
+    """Conditions on a change; all that are given must hold.
 
-    `operations` are the letters of `op`. `key` are columns and their texts: of the new row or, where that has
-    them not, of the old one. `columns`: at least one of them has a value that isn't known to be the old one.
-    `since` and `until` are commits, both included; `at` is a change's own position, or its commit's.
+    `operations` are the letters of `op`. `key` are columns and their texts, in the new row or in the old one,
+    whose missing columns are taken from the new one. `columns`: at least one of them has a value that isn't
+    known to equal its old one. `since` and `until` are commits, inclusive. `at` is the LSN of a change or of
+    its commit.
     """
 
     operations: frozenset[str] = frozenset()
@@ -31,9 +32,10 @@ class ChangeFilter:
     at: Lsn | None = None
 
     def wants(self, line: str) -> bool:
-        """Say so of a change as its JSON line; ValueError for what isn't one.
+        """Whether a change, given as its JSON line, is wanted.
 
-        USAGE error where the change doesn't tell, since its format has no such thing.
+        Raises ValueError for an invalid line, and PgcdcError (USAGE) if the change's format has no such
+        value.
         """
         if self == _EVERYTHING:
             return True
@@ -48,7 +50,7 @@ class ChangeFilter:
         )
 
     def _has_key(self, change: Change) -> bool:
-        """Look into either row: the old one is known by the old key, and has it where the key was changed."""
+        """Look for the key in the new row, and in the old one, which has it if the key was changed."""
         return any(
             all(values.get(name) == text for name, text in self.key)
             for values in (_texts(change, "new"), {**_texts(change, "new"), **_texts(change, "old")})
@@ -65,7 +67,7 @@ _EVERYTHING = ChangeFilter()
 
 
 def _texts(change: Change, label: str) -> dict[str, str]:
-    """Give the values of an image as text: a string itself, anything else as JSON has it; none for NULL."""
+    """Return an image's values as text, other than strings in JSON's form; NULLs are left out."""
     values, look = change.get(label) or {}, image(change, label)
     return {
         name: str(value) if isinstance(value, str) else look[name]
@@ -93,7 +95,7 @@ def _is_up_to(change: Change, until: Moment) -> bool:
 
 
 def _commit(change: Change, like: Moment) -> Any:  # noqa: ANN401 - what can be compared to `like`
-    """Give a change's commit as the same kind of moment; None where the change doesn't tell."""
+    """Return a change's commit LSN or commit time, whichever `like` is; None if the change has none."""
     by_position = isinstance(like, Lsn)
     name = "commit_lsn" if by_position else "ts"
     text = change.get(name)

@@ -1,8 +1,8 @@
-"""Debezium's events as changes: whole records or values alone, with and without schemas.
+"""Debezium's events as changes: whole records or just values, with or without schemas.
 
-An event tells its position, its transaction's number and time, and the end of the commit before it, but not
-its own commit's LSN nor its number in the transaction; of a truncate neither option. In `before`, null stands
-for what was not sent, too. A tombstone and a heartbeat are no changes.
+An event has its LSN, its transaction's xid and commit time, and the end LSN of the previous commit; but not
+its own commit's LSN, its number in the transaction, or a truncate's options. In `before`, null also stands
+for values that were not sent. Tombstones and heartbeats are not changes.
 """
 
 import base64
@@ -33,7 +33,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class _Payload(NamedTuple):
-    """A value or a key, and its Connect schema, if that was written."""
+    """A value or a key, and its Connect schema, if written."""
 
     content: Any
     schema: ConnectSchema | None
@@ -53,7 +53,7 @@ def _field(schema: ConnectSchema, name: str) -> ConnectSchema | None:
 
 
 class _Event(NamedTuple):
-    """A row's event, read."""
+    """A parsed event."""
 
     order: Order
     head: dict[str, object]
@@ -63,7 +63,7 @@ class _Event(NamedTuple):
     unchanged: tuple[str, ...] = ()
 
     def is_moved_to(self, other: "_Event") -> bool:
-        """Whether the other one creates, at the same place in the log, the row that this one deletes."""
+        """Whether this event deletes, and the other creates, a row at the same LSN: a changed key."""
         operations = self.head["op"], other.head["op"]
         place = ("lsn", "schema", "table")
         return operations == ("D", "I") and all(self.head.get(at) == other.head.get(at) for at in place)
@@ -72,7 +72,7 @@ class _Event(NamedTuple):
         return other._replace(head={**other.head, "op": "U"}, old=self.old)
 
     def change(self) -> RestoredChange:
-        """Give the change."""
+        """Convert it to a JSON line."""
         images = {"key": self.key, "old": self.old, "new": self.new}
         if self.head["op"] == "M":
             table = MESSAGES
@@ -82,7 +82,7 @@ class _Event(NamedTuple):
 
 
 def read_debezium(file: StoredFile, content: io.BufferedReader) -> Iterator[RestoredChange]:
-    """Give every change; PROTOCOL error for a line that is no event, or only what a transform left of one."""
+    """Yield every change. Raises PgcdcError (PROTOCOL) for a line that is no event, or a transformed one."""
     table = None if file.schema is None else read_schema(file.schema)
     reader = _EventReader(file.path, table)
     events = each_line(file.path, content, reader.read, "event of Debezium")
@@ -90,7 +90,7 @@ def read_debezium(file: StoredFile, content: io.BufferedReader) -> Iterator[Rest
 
 
 def _with_moved(events: Iterator[_Event]) -> Iterator[_Event]:
-    """Make one update of a changed key's two events, which stand together."""
+    """Combine the two events of a changed key, which are adjacent, into one update."""
     deleted = None
     try:
         for event in events:
@@ -104,7 +104,7 @@ def _with_moved(events: Iterator[_Event]) -> Iterator[_Event]:
             if deleted is None:
                 yield event
     except PgcdcError:
-        # What follows is damaged: this is not.
+        # The damage is in the next event, not in this one.
         if deleted is not None:
             yield deleted
         raise
@@ -113,7 +113,7 @@ def _with_moved(events: Iterator[_Event]) -> Iterator[_Event]:
 
 
 class _EventReader:
-    """Reads lines. The table is what a schema file says of the events, None where there is none."""
+    """Reads lines; `table` is the table's schema file, or None."""
 
     def __init__(self, path: str, table: TableSchema | None) -> None:
         self._path = path
@@ -121,7 +121,7 @@ class _EventReader:
         self._known = {} if self._table is None else described_columns(self._table)
 
     def read(self, line: str) -> Iterator[_Event]:
-        """Give the line's event, if it is one."""
+        """Yield the line's event, if it is one."""
         record = parse_line(line)
         if not isinstance(record, dict):
             raise TypeError
@@ -137,7 +137,7 @@ class _EventReader:
             yield self._row(value, key)
 
     def _boundary(self, content: object) -> _Event:
-        """Read a transaction's begin or end; anything else is what a transform left."""
+        """Read a transaction's BEGIN or END; anything else must be what a transform left of an event."""
         if not isinstance(content, dict) or content.get("status") not in _BOUNDS or "id" not in content:
             raise _transformed(self._path)
         xid, ts = int(content["id"].partition(":")[0]), _moment(int(content["ts_ms"]), 1000)
@@ -146,7 +146,7 @@ class _EventReader:
     def _row(self, event: _Payload, key: _Payload) -> _Event:
         source, operation = event.content["source"], _OPERATIONS[event.content["op"]]
         names = {"schema": source["schema"], "table": source["table"]}
-        # Of a snapshot's row the event tells which transaction read it, none made it.
+        # A snapshot row's txId is the transaction that read it, not one that changed it.
         alone = {"xid": None} if operation == "R" else {}
         head = {"op": operation, **_stamp(source), **alone, **names}
         if operation == "T":
@@ -159,7 +159,7 @@ class _EventReader:
         return _Event(_order(source, operation), head, found, old, new, tuple(unchanged.values()))
 
     def _column(self, row: _Payload, name: str) -> StoredField:
-        """Find out how a field is written; a schema file knows best, where it does."""
+        """Find how a field is written: by the schema file if it has a rule, else by the Connect schema."""
         known = self._known.get(name)
         if known is not None and known.form is not None:
             return known
@@ -171,12 +171,12 @@ class _EventReader:
         return {column.name: column.value(row.content[name]) for name, column in columns.items()}
 
     def _unchanged(self, row: _Payload) -> dict[str, str]:
-        """Find the fields, and their columns, whose values were not sent."""
+        """Return the fields whose values were not sent, with their columns' names."""
         columns = {name: self._column(row, name) for name in row.content}
         return {n: column.name for n, column in columns.items() if column.is_unavailable(row.content[n])}
 
     def _old(self, row: _Payload) -> Values:
-        """Leave out what was not sent, and where nothing tells that of a column, null."""
+        """Leave out values that were not sent, and nulls if that is unknown of their column."""
         columns = {name: self._column(row, name) for name in row.content}
         unsent = {
             name
@@ -186,7 +186,7 @@ class _EventReader:
         return self._values(row, leave_out=unsent)
 
     def _key(self, key: _Payload, row: Values) -> Values | None:
-        """Give the key as JSON lines have it; without a schema file that is the record's."""
+        """Return the key as in JSON lines; without a schema file, the record's key."""
         if self._table is None:
             return None if key.content is None else self._values(key)
         names = self._table.key or ()
@@ -225,17 +225,17 @@ def _stamp(source: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _moment(count: int, per_second: int) -> str:
-    """Print a time since 1970, with as many digits as are known."""
+    """Print a time since 1970, with as many digits as its unit has."""
     at = _EPOCH + timedelta(microseconds=count * 1_000_000 // per_second)
     shown = at.isoformat(timespec="microseconds" if per_second > 1000 else "milliseconds")
     return shown.removesuffix("+00:00") + "Z"
 
 
 def _order(source: Mapping[str, Any], operation: str) -> Order:
-    """Give the place among the events of other tables.
+    """Return the event's place among those of other tables.
 
-    The end of the commit before is in the order of commits, and the first has none; rows of a snapshot, and
-    messages outside of transactions, came before the transaction that follows the same commit.
+    The previous commit's end LSN orders transactions; it is missing before the first one. Snapshot rows, and
+    messages outside of transactions, precede the transaction that follows the same commit.
     """
     sequence = source.get("sequence")
     previous = None if sequence is None else json.loads(sequence)[0]

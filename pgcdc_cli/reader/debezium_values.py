@@ -1,7 +1,7 @@
-"""Values of Debezium's events back to PostgreSQL's text, as far as something tells how they are written.
+"""Convert values of Debezium's events back to PostgreSQL's text, as far as their form is known.
 
-That is the schema file, in a directory with a folder a table, else the Connect schema beside the payload.
-Where neither does, or the configuration lost something of the values, they are given as they stand.
+The form comes from the schema file in a directory with one folder per table, else from the Connect schema
+beside the payload. Values whose form is unknown, or whose configuration lost information, stay as they are.
 """
 
 import base64
@@ -22,22 +22,22 @@ from pgcdc_cli.types.pg_type import PgType
 from pgcdc_cli.types.to_arrow import JsonKind, json_kind, numeric_precision
 
 Form: TypeAlias = dict[str, Any]
-"""How tokens are read back: `form` names the rule, with what else it needs; None where there is no rule."""
+"""How tokens are read back: `form` names the rule (None for none), the rest are its parameters."""
 
 ConnectSchema: TypeAlias = Mapping[str, Any]
 
 _SECOND = 1_000_000
 _FIRST_SECOND, _END_SECOND = -210_866_803_200, 9_223_372_036_854
-"""4714-11-24 BC, PostgreSQL's first day; and where Debezium's count of microseconds ends."""
+"""4714-11-24 BC, PostgreSQL's first day; and the end of Debezium's range of microseconds."""
 _DAYS_OF_INFINITY = {
     -2147472692: "infinity",
     -2147472691: "-infinity",
     -622191234: "infinity",
     -625821272: "-infinity",
 }
-"""What Debezium makes of it; the latter two in snapshots."""
+"""Debezium's constants for infinite dates; the last two are for snapshots."""
 _TENTHS_OF_INFINITY = {92_233_720_368_252: "infinity", -92_233_720_368_324: "-infinity"}
-"""The same in tenths of a second since 1970."""
+"""Debezium's constants for infinite timestamps, in tenths of a second since 1970."""
 _NUMBERS = {"NAN": "NaN", "POSITIVE_INFINITY": "Infinity", "NEGATIVE_INFINITY": "-Infinity"}
 _ZONED = re.compile(r"([+-]?)(\d+)(-\d\d-\d\d)T([\d:]+)(\.\d+)?Z")
 _INTERVAL = re.compile(r"P(-?\d+)Y(-?\d+)M(-?\d+)DT(-?\d+)H(-?\d+)M(-?)(\d+)(\.\d+)?S")
@@ -48,14 +48,14 @@ _UNAVAILABLE = frozenset(
     for text in (_PLACEHOLDER, base64.b64encode(_PLACEHOLDER.encode()).decode())
     for token in (text, [text], {text: text}, compact_json({text: text}))
 ) | {compact_json(list(_PLACEHOLDER.encode()))}
-"""What stands for an unchanged TOAST value where nothing says what does: the default placeholder's tokens."""
+"""Tokens of the default placeholder for unchanged TOAST values; used if the placeholder isn't known."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredField:
-    """A column, as the events of its table have it; `unavailable` are tokens of values that were not sent.
+    """A column as written in its table's events; `unavailable` are tokens for unchanged TOAST values.
 
-    `in_old` says whether the server sends its old value; None where nothing tells.
+    `in_old` is whether the server sends its old value; None if unknown.
     """
 
     name: str
@@ -65,11 +65,11 @@ class StoredField:
     in_old: bool | None = None
 
     def read_as(self, other: "StoredField") -> "StoredField":
-        """Give the same column whose tokens are written as another's."""
+        """Return the same column with another's form."""
         return replace(self, form=other.form, kind=other.kind)
 
     def value(self, token: object) -> Value:
-        """Read a token; one that its rule doesn't fit is given as it stands."""
+        """Read a token; without a rule, or if its rule fails, it stays as it is."""
         if token is None or self.form is None:
             return Value.as_it_stands(token)
         try:
@@ -82,7 +82,7 @@ class StoredField:
 
 
 def described_columns(table: TableSchema) -> dict[str, StoredField]:
-    """Give the columns that a schema file describes, by the names of their fields."""
+    """Return the columns that a schema file describes, by field name."""
     assert table.events is not None
     full = table.replica_identity is ReplicaIdentity.FULL
     found = {}
@@ -113,12 +113,12 @@ def _described_form(pg_type: PgType, said: Form) -> Form | None:
 
 
 def _stand_ins(unavailable: str | None) -> frozenset[str]:
-    """Of what is no string, the schema file has the text."""
+    """Return the tokens of a placeholder; for one that is no string, the schema file has its text."""
     return frozenset() if unavailable is None else frozenset([unavailable, compact_json(unavailable)])
 
 
 def schema_column(name: str, schema: ConnectSchema | None) -> StoredField:
-    """Give a column that its Connect schema describes, or that nothing does."""
+    """Make a column from its Connect schema, or without one."""
     form = None if schema is None else _connect_form(schema)
     return StoredField(name, form, "string" if schema is None else _kind(schema))
 
@@ -158,7 +158,7 @@ _KINDS: dict[str, JsonKind] = {
 
 
 def _connect_form(schema: ConnectSchema) -> Form | None:
-    """Choose the rule by the semantic name, else by the type."""
+    """Choose the rule by the semantic type name, else by the type."""
     name, type_, parameters = schema.get("name"), schema["type"], schema.get("parameters", {})
     if name in _NAMED:
         return _NAMED[name]
@@ -167,7 +167,7 @@ def _connect_form(schema: ConnectSchema) -> Form | None:
     if type_ == "array" and name is None:
         items = _connect_form(schema["items"])
         return items and {"form": "array", "items": items}
-    # Bit strings of no fixed length lose the zeros at their front; vectors and points have no rule.
+    # Bit strings without a fixed length have lost their leading zeroes; vectors and points have no rule.
     return None if name is not None and type_ not in _KINDS and type_ != "string" else _BY_TYPE.get(type_)
 
 
@@ -192,7 +192,7 @@ def _number(token: str, _: Form) -> str:
 
 
 def _float(token: str, form: Form) -> str:
-    """Print it as PostgreSQL does, not as Java."""
+    """Print a float as PostgreSQL does, not as Java."""
     return _printed(float(token), pa.float32() if form["bits"] == 32 else pa.float64())
 
 
@@ -206,7 +206,7 @@ def _double(token: str, form: Form) -> str:
 
 
 def _unscaled(token: str, form: Form) -> str:
-    # A number is what decimal.format=numeric makes of it.
+    # With decimal.format=numeric it is a number.
     return str(token) if isinstance(token, Number) else _decimal(token, form["scale"])
 
 
@@ -215,7 +215,7 @@ def _variable(token: Mapping[str, Any], _: Form) -> str:
 
 
 def _decimal(unscaled: str, scale: int) -> str:
-    """Read two's complement in base64; Decimal takes integers of any length."""
+    """Decode a base64 two's complement; Decimal takes integers of any length."""
     value = int.from_bytes(base64.b64decode(unscaled, validate=True), "big", signed=True)
     return f"{Decimal((int(value < 0), Decimal(value).as_tuple().digits, -scale)):f}"
 
@@ -265,7 +265,7 @@ def _timestamp(token: str, form: Form) -> str:
 
 
 def _zoned(token: str, _: Form) -> str:
-    """PostgreSQL has eras where ISO 8601 has a sign, and no zeros at the end of a fraction."""
+    """Print as PostgreSQL does: an era for ISO 8601's sign, and a fraction without zeroes at the end."""
     found = _ZONED.fullmatch(token)
     if found is None:
         return str(token)
@@ -276,7 +276,7 @@ def _zoned(token: str, _: Form) -> str:
 
 
 def _interval(token: str, _: Form) -> str:
-    """Print an interval as `EncodeInterval` does for the style postgres (datetime.c)."""
+    """Print an interval as `EncodeInterval` in datetime.c does with IntervalStyle postgres."""
     found = _INTERVAL.fullmatch(token)
     if found is None:
         raise ValueError("no interval")
@@ -287,7 +287,7 @@ def _interval(token: str, _: Form) -> str:
         if count:
             shown.append(f"{'+' if before and count > 0 else ''}{count} {unit}{'' if count == 1 else 's'}")
             before = count < 0
-    # Floating point may have left nine digits of a second, of which the value has six.
+    # Floating-point arithmetic may have left nine digits; an interval has six.
     rest = f"{Decimal(fraction or 0):.6f}".removeprefix("0").rstrip("0").rstrip(".")
     negative = "-" in (hours[0], minutes[0], minus)
     clock = f"{abs(int(hours)):02}:{abs(int(minutes)):02}:{int(seconds):02}{rest}"

@@ -1,4 +1,4 @@
-"""What pgcdc wrote, change by change: a directory of `pgcdc stream -D` in order, or one file of any kind."""
+"""Read stored changes: those of a `pgcdc stream -D` directory in order, or one file of any kind."""
 
 import heapq
 import io
@@ -29,18 +29,18 @@ from pgcdc_cli.reader.stored_file import Promise, StoredFile, open_stored, undec
 from pgcdc_cli.reader.wal2json_reader import read_changes, read_transactions
 
 StoredChange: TypeAlias = JsonLine | ArrowRow | RestoredChange | CapturedMessage
-"""One change, or another message of a capture: each has `order`, `table` and `line`."""
+"""A change, or another message of a capture; each has `order`, `table` and `line`."""
 
 _ARROW = (MAGIC, b"\xff\xff\xff\xff")
-"""Begin an IPC file, and a stream ("Encapsulated message format" in Arrow's "Columnar Format")."""
+"""First bytes of an IPC file, and of a stream ("Encapsulated message format", Arrow's "Columnar Format")."""
 
 _FAILURES = 10
-"""Looks at a directory that may not be as its checkpoint says, while a rotation is on its way."""
+"""Failed attempts to read a directory, during a rotation, before its state counts as an error."""
 
 _Reader: TypeAlias = Callable[[StoredFile, io.BufferedReader], Iterator[StoredChange]]
 
 _FIRST = re.compile(rb'\{\s*"(op":"m|\w+)"')
-"""Begins an object of any format; a lower-case m is of Debezium's."""
+"""The first member of an object of any format; `"op":"m"` is Debezium's."""
 
 _READERS: dict[bytes, _Reader] = {
     b"op": read_json_lines,
@@ -49,17 +49,17 @@ _READERS: dict[bytes, _Reader] = {
     **dict.fromkeys((b"topic", b"schema", b"payload", b"before", b'op":"m'), read_debezium),
     **dict.fromkeys((b"status", b"ts_ms"), read_debezium),
 }
-"""By the first member of the first object."""
+"""Readers by the first member of the first object."""
 
 _START = 64
-"""Bytes that have that member."""
+"""Bytes that are certain to contain that member."""
 
 _ASIDE = frozenset([LOSSES, HEARTBEATS, TRANSACTIONS])
-"""Folders beside the tables' of Debezium's events, in which no changes are."""
+"""Folders beside those of tables that hold no changes (Debezium's events)."""
 
 
 def read_path(path: Path, tables: Sequence[str], *, partial: bool) -> Iterator[StoredChange]:
-    """Read a directory or a file; `tables` are patterns such as `public.*`, and none means all tables.
+    """Read a directory or a file; `tables` are patterns such as `public.*`; none means all tables.
 
     The wildcards are *, ? and [...].
     """
@@ -73,10 +73,10 @@ def _matches(tables: Sequence[str], table: str) -> bool:
 
 
 def _read_file(file: StoredFile) -> Iterator[StoredChange]:
-    """Read a file of any format (compressed or not), or raw pgoutput; nothing from an empty file.
+    """Read a file of any format, compressed or not, or raw pgoutput; an empty file has no changes.
 
-    Raises PgcdcError: PROTOCOL for a file of another kind or with damaged content, CHECKPOINT where it isn't
-    as promised, USAGE where it isn't there.
+    Raises PgcdcError: PROTOCOL for a file of another kind or with damaged content, CHECKPOINT for one that
+    differs from what its manifest line or checkpoint promises, USAGE for one that doesn't exist.
     """
     with open_stored(file) as content:
         start = content.peek(_START)[:_START]
@@ -97,7 +97,7 @@ def _reader(path: str, start: bytes) -> _Reader:
 
 @dataclass
 class _Progress:
-    """How much of a directory was read: up to which segment all, and of the files behind how many changes."""
+    """How far a directory was read: the last whole segment, and the changes read of each file after it."""
 
     segment: int = 0
     changes: Counter[str] = field(default_factory=Counter)
@@ -110,10 +110,10 @@ def read_directory(
     partial: bool,
     progress: _Progress | None = None,
 ) -> Iterator[StoredChange]:
-    """Every change of the finished segments; with `partial`, then what the checkpoint covers of the open one.
+    """Yield every change of the finished segments; with `partial`, then the open one's up to the checkpoint.
 
-    What `progress` has was read before, is not given again, and grows. Memory holds a line, or a batch of
-    Arrow rows, per file of a segment. Raises CHECKPOINT for anything that isn't as it was written.
+    Changes that `progress` counts are skipped; those yielded are added to it. Memory holds a line, or a batch
+    of Arrow rows, per file of a segment. Raises PgcdcError (CHECKPOINT) for anything that isn't as written.
     """
     progress = progress or _Progress()
     if not (directory / MANIFEST).exists() and not (directory / CHECKPOINT).exists():
@@ -122,7 +122,8 @@ def read_directory(
             f'could not read "{directory}": it has neither {MANIFEST} nor {CHECKPOINT}',
             hint="give the directory that pgcdc stream -D wrote, or single files",
         )
-    # First: a segment that is finished meanwhile is then in the manifest, and nothing lies between them.
+    # The checkpoint first: if its segment is finished meanwhile, that is in the manifest, and none is
+    # skipped.
     checkpoint = read_checkpoint(Disk(), str(directory / CHECKPOINT)) if partial else None
     segments = manifest.read_manifest(str(directory / MANIFEST))
     for segment in segments:
@@ -133,9 +134,9 @@ def read_directory(
 
 
 def follow_directory(directory: Path, tables: Sequence[str] = ()) -> Iterator[StoredChange | None]:
-    """Every change that is durable, then those that become so, for ever; None when there is no more yet.
+    """Yield every durable change, then further ones for ever; None whenever there are no more yet.
 
-    Raises as `read_directory`.
+    Raises what `read_directory` raises.
     """
     progress = _Progress()
     read, failures = None, 0
@@ -146,7 +147,7 @@ def follow_directory(directory: Path, tables: Sequence[str] = ()) -> Iterator[St
                 yield from read_directory(directory, tables, partial=True, progress=progress)
             read, failures = state, 0
         except PgcdcError as error:
-            # A rotation may be on its way: files have got other names, and ends, than the checkpoint says.
+            # During a rotation, files have other names, and ends, than those in the checkpoint.
             failures += 1
             if error.kind is not ErrorKind.CHECKPOINT or failures == _FAILURES:
                 raise
@@ -154,7 +155,7 @@ def follow_directory(directory: Path, tables: Sequence[str] = ()) -> Iterator[St
 
 
 def _checkpoint_bytes(directory: Path) -> bytes:
-    """Read what changes whenever more is durable."""
+    """Read the checkpoint, which changes whenever more is durable."""
     path = str(directory / CHECKPOINT)
     disk = Disk()
     return b"" if disk.stat(path) is None else disk.read(path)
@@ -182,7 +183,7 @@ def _unfinished(
 
 
 def _renamed(file: StoredFile) -> StoredFile:
-    """Between two steps of a rotation an unfinished file may have its final name already."""
+    """Use the final name if a rotation has already renamed the unfinished file."""
     final = file.path.removesuffix(PARTIAL)
     if not Path(file.path).exists() and Path(final).exists():
         return file._replace(path=final)
@@ -190,9 +191,10 @@ def _renamed(file: StoredFile) -> StoredFile:
 
 
 def _merge(files: Iterable[StoredFile], tables: Sequence[str], given: Counter[str]) -> Iterator[StoredChange]:
-    """One segment's changes in order; a table's files follow one another, and so do tables without an order.
+    """Merge one segment's changes in order; a table's files follow one another.
 
-    As many of a file's changes as were `given` are left out, and those that are given now are counted.
+    Changes that cannot be ordered follow table by table. The first `given` changes of each file are skipped;
+    those yielded are added to `given`.
     """
     wanted = [
         file
@@ -235,12 +237,12 @@ def _size(path: Path) -> int:
 
 
 def _final(file: StoredFile) -> str:
-    """Give the path that a file has once it is finished."""
+    """Return the path of a file once it is finished."""
     return file.path.removesuffix(PARTIAL)
 
 
 def _read(file: StoredFile, tables: Sequence[str], given: int) -> Iterator[tuple[str, StoredChange]]:
-    """Give a file's changes but those given before, each beside the file's final path."""
+    """Yield a file's changes after the first `given`, each with the file's final path."""
     changes = _read_file(file)
     if file.table is None:
         changes = (change for change in changes if _matches(tables, change.table))
@@ -248,7 +250,7 @@ def _read(file: StoredFile, tables: Sequence[str], given: int) -> Iterator[tuple
 
 
 def _allow_open_files(count: int) -> None:
-    """Raise the limit: a segment of many tables needs many files at once."""
+    """Raise the soft limit: all files of a segment are open at the same time."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + 64
     if soft != resource.RLIM_INFINITY and soft < wanted:

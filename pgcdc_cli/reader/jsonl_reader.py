@@ -1,4 +1,4 @@
-"""JSON lines, as they stand; and as changes, for a format that makes something else of them."""
+"""Read JSON lines, as they are, or as changes for conversion to another format."""
 
 import base64
 import io
@@ -37,13 +37,13 @@ from pgcdc_cli.types.to_arrow import json_kind
 _OPERATIONS = frozenset("BCIUDTMRPKr")
 _BOUNDS = frozenset("BCPKr")
 _END = 2**63
-"""Orders a transaction's end behind its changes."""
+"""Sorts a transaction's end after its changes."""
 
 
 class JsonLine(NamedTuple):
-    """One change: its line without the line break, and the file that it is of.
+    """One change: its line without the line feed, and its file.
 
-    `table` is `schema.table`, `_messages`, or empty for where a transaction begins or ends.
+    `table` is `schema.table`, `_messages`, or "" for the begin or end of a transaction.
     """
 
     order: Order
@@ -53,7 +53,7 @@ class JsonLine(NamedTuple):
 
 
 def read_json_lines(file: StoredFile, content: io.BufferedReader) -> Iterator[JsonLine]:
-    """Give every line; PROTOCOL error for one that is no change."""
+    """Yield every line. Raises PgcdcError (PROTOCOL) for a line that is no change."""
     return each_line(
         file.path,
         content,
@@ -74,16 +74,16 @@ def _order_and_table(line: str) -> tuple[Order, str]:
     return (commit_lsn, int(operation != "R"), int(change["seq"])), table
 
 
-# An int refuses thousands of digits.
+# int() refuses more than some thousand digits.
 _DECODER = json.JSONDecoder(parse_int=float)
 _BLANKS = re.compile(r"[ \t\n\r]*")
 
 
 def split_object(text: str) -> dict[str, str]:
-    """Split a JSON object into names and the text of their values, blanks around a value included.
+    """Split a JSON object into names and their values' texts, including blanks around a value.
 
-    Around names there are none, as pgcdc writes it. Raises ValueError if it is something else, RecursionError
-    where it is nested too deeply.
+    Names have no blanks around them, as pgcdc writes them. Raises ValueError for anything else,
+    RecursionError for an object that is nested too deeply.
     """
     return dict(_split(text))
 
@@ -116,10 +116,10 @@ def _after_blanks(text: str, start: int) -> int:
 
 
 Texts: TypeAlias = dict[str, str | None]
-"""PostgreSQL's text of each column that was sent, None for SQL NULL."""
+"""PostgreSQL's text of each column that was sent; None for SQL NULL."""
 
 IncludesColumn: TypeAlias = Callable[[str, str, str], bool]
-"""Says of schema, table and column whether its values matter."""
+"""Whether the values of a column (schema, table, column) are used."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -137,7 +137,7 @@ class _Row(NamedTuple):
 
 
 class LinesAsChanges:
-    """Collects lines that become one slice."""
+    """Collects lines, and makes a slice of them."""
 
     def __init__(self, includes_column: IncludesColumn) -> None:
         self._includes_column = includes_column
@@ -148,10 +148,10 @@ class LinesAsChanges:
         self._commits: list[TransactionBoundary] = []
 
     def add(self, line: dict[str, str], table: TableSchema | None, index: int) -> None:
-        """Add a split line; `table` is None for what has none. A begin is left out: it has no LSN.
+        """Add a split line; `table` is None for a line of no table. Begins are ignored: they have no LSN.
 
-        Raises USAGE where PostgreSQL's text can't be known, and KeyError, TypeError or ValueError where the
-        line isn't one of pgcdc, or not one of this table.
+        Raises PgcdcError (USAGE) if PostgreSQL's text can't be restored, and KeyError, TypeError or
+        ValueError for a line that isn't pgcdc's, or not of this table.
         """
         operation = json.loads(line["op"])
         if operation == "C":
@@ -167,7 +167,7 @@ class LinesAsChanges:
             raise ValueError(f"a table is missing for op {operation!r}")
 
     def slice(self) -> Slice:
-        """Give what was added."""
+        """Make the slice of all lines added."""
         changes = tuple(
             _batch(self._tables[table], operation, rows) for (table, operation, _), rows in self._rows.items()
         )
@@ -236,7 +236,7 @@ def _text(column: TableColumn, value: str, *, json_null: bool) -> str | None:
 def _check_blanks(
     table: TableSchema, column: TableColumn, text: str | None, includes_column: IncludesColumn
 ) -> None:
-    """Refuse a json value with a blank that may have been a line break before it became a JSON line."""
+    """Refuse a json value with a blank that may have been a line break before it was written as JSON line."""
     if text is None or column.type.oid != _JSON or " " not in _STRING.sub("", text):
         return
     if includes_column(table.schema, table.name, column.name):

@@ -1,4 +1,4 @@
-"""What other formats and captures hold, as the JSON line of the same change, without what they don't tell."""
+"""Write changes of other formats and captures as JSON lines, without members that they don't contain."""
 
 import base64
 import io
@@ -17,11 +17,11 @@ _BOOLEANS = {"t": "true", "f": "false"}
 _T = TypeVar("_T")
 
 MISREAD = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""What reading JSON of another shape, or with numbers beyond all bounds, ends with."""
+"""Errors raised by reading JSON of another shape, or with numbers beyond all bounds."""
 
 
 class RestoredChange(NamedTuple):
-    """A change as JSON lines have it; `table` is `schema.table`, `_messages`, or empty for what has none."""
+    """A change as a JSON line; `table` is `schema.table`, `_messages`, or "" for a change of no table."""
 
     order: Order
     table: str
@@ -29,14 +29,14 @@ class RestoredChange(NamedTuple):
 
 
 class Value(NamedTuple):
-    """A column's value: PostgreSQL's text, None for NULL, and how that stands in JSON."""
+    """A column's value: PostgreSQL's text, None for NULL, and how it is written in JSON."""
 
     kind: JsonKind
     text: str | None
 
     @classmethod
     def as_it_stands(cls, token: object) -> "Value":
-        """Take a value of JSON for what it is, where nothing tells the column's type."""
+        """Keep a JSON value as it is, if the column's type is unknown."""
         if token is None or (isinstance(token, str) and not isinstance(token, Number)):
             return cls("string", token)
         return cls("json", compact_json(token))
@@ -65,7 +65,7 @@ Values: TypeAlias = Mapping[str, Value]
 def change_line(
     head: Mapping[str, object], images: Mapping[str, Values | None], unchanged: Iterable[str] = ()
 ) -> str:
-    """Write a row's change; `images` are key, old and new, None for what isn't there."""
+    """Write a row's change; `images` are key, old and new, None for one that it doesn't have."""
     given = {label: values for label, values in images.items() if values is not None}
     written = "".join(f',"{label}":{_object(values)}' for label, values in given.items())
     nulls = [
@@ -84,7 +84,7 @@ def _object(values: Values) -> str:
 
 
 def message_content(content: bytes) -> dict[str, str]:
-    """Give the members that hold a logical message's content."""
+    """Make the member that holds a logical message's content."""
     try:
         return {"content": content.decode()}
     except UnicodeDecodeError:
@@ -94,7 +94,7 @@ def message_content(content: bytes) -> dict[str, str]:
 def each_line(
     path: str, content: io.BufferedReader, read: Callable[[str], Iterable[_T]], what: str
 ) -> Iterator[_T]:
-    """Read line by line; PROTOCOL error for a line that is no `what`."""
+    """Read line by line. Raises PgcdcError (PROTOCOL) for a line that is no `what`."""
     for number, line in enumerate(content, 1):
         try:
             yield from read(line.removesuffix(b"\n").decode())
@@ -103,7 +103,7 @@ def each_line(
 
 
 def complaint(error: Exception) -> str:
-    """Say what is wrong with a line that could not be read."""
+    """Describe what is wrong with a line that could not be read."""
     if isinstance(error, KeyError):
         return f'it has no "{error.args[0]}"'
     if isinstance(error, json.JSONDecodeError):

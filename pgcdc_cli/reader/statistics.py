@@ -1,4 +1,4 @@
-"""What stored changes amount to: how many of which table, in which transactions, from when to when."""
+"""Statistics of stored changes: numbers by table and operation, transactions, first and last commit."""
 
 import heapq
 from collections import Counter
@@ -9,13 +9,13 @@ from typing import NamedTuple
 from pgcdc_cli.formats.exact_json import Change, parse_line
 
 _LARGEST = 5
-"""Transactions that are listed."""
+"""Number of transactions that are listed."""
 
 _CHANGES = frozenset("IUDTMR")
 
 
 class Transaction(NamedTuple):
-    """A transaction's changes; the others are None where nothing tells (of a snapshot, say)."""
+    """A transaction's number of changes; the rest is None if unknown (as for a snapshot)."""
 
     changes: int
     commit_lsn: str | None
@@ -24,7 +24,7 @@ class Transaction(NamedTuple):
 
 
 class StoredCommit(NamedTuple):
-    """Where and when a transaction ended, as far as the files tell."""
+    """Commit LSN and time of a transaction, as far as known."""
 
     lsn: str | None
     ts: str | None
@@ -32,9 +32,9 @@ class StoredCommit(NamedTuple):
 
 @dataclass
 class Statistics:
-    """`operations` counts by table and letter of `op`; `largest` are transactions, the largest first.
+    """`operations` counts changes by table and letter of `op`; `largest` are transactions, the largest first.
 
-    `transactions` is None where the files don't tell to which a change belongs; then none are listed.
+    `transactions` is None if the files don't say to which one a change belongs; then `largest` is empty.
     """
 
     operations: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -44,7 +44,7 @@ class Statistics:
     last: StoredCommit | None = None
 
     def end_of(self, transaction: Transaction) -> None:
-        """Count a transaction whose changes have all come."""
+        """Count a transaction whose changes are complete."""
         commit = StoredCommit(transaction.commit_lsn, transaction.ts)
         if commit != (None, None):
             self.first = self.first or commit
@@ -56,9 +56,9 @@ class Statistics:
 
 
 def count(lines: Iterable[tuple[str, str]]) -> Statistics:
-    """Count changes, each a table and its JSON line, in the order in which they happened.
+    """Count changes, each given as its table and JSON line, in the order in which they happened.
 
-    Beginnings and ends of transactions are none, but part them. Memory holds the tables and the largest
+    Begins and ends of transactions aren't counted, but separate them. Memory holds the tables and the largest
     transactions.
     """
     statistics = Statistics()
@@ -93,9 +93,9 @@ def _ended(statistics: Statistics, transaction: Transaction | None) -> None:
 
 
 def _identity(change: Change) -> object:
-    """Give what all changes of a transaction share; None where a change doesn't tell.
+    """Return a value that all changes of a transaction share; None if unknown.
 
-    Outside of transactions, as in a snapshot, that is the position.
+    For changes outside of transactions, as in a snapshot, it is the LSN.
     """
     if change.get("commit_lsn") is not None:
         return change["commit_lsn"]

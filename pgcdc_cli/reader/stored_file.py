@@ -1,4 +1,4 @@
-"""A stored file: its bytes, checked and decompressed while they are read, and the schema of its table."""
+"""A stored file: its bytes, verified and decompressed while they are read, and its table's schema file."""
 
 import glob
 import io
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 Order: TypeAlias = tuple[int, int, int]
-"""Order in history: commit LSN, 0 for rows of a snapshot else 1, number in the transaction."""
+"""Place in the order of changes: commit LSN; 0 for snapshot rows, else 1; number in the transaction."""
 
 
 class Promise(NamedTuple):
-    """What manifest or checkpoint says of a file's first `size` bytes."""
+    """Size and checksum of a file's first `size` bytes, from the manifest or the checkpoint."""
 
     size: int
     crc32: int
@@ -31,8 +31,8 @@ class Promise(NamedTuple):
 class StoredFile(NamedTuple):
     """A file to read.
 
-    What manifest or checkpoint says of it is None for a file that stands alone: `table` (None, too, where it
-    holds several), `promise`, and the path of the table's schema file.
+    The rest comes from the manifest or checkpoint, and is None for a single file: `table` (also None if the
+    file holds several tables), `promise`, and the path of the table's schema file.
     """
 
     path: str
@@ -47,7 +47,7 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 def open_stored(file: StoredFile) -> io.BufferedReader:
-    """Open a file's content, decompressed where it begins as gzip or Zstandard frames do."""
+    """Open a file's content; gzip and Zstandard, recognised by their first bytes, are decompressed."""
     opened = _open(file.path) if file.promise is None else _open_promised(file.path)
     raw: io.BufferedReader = io.BufferedReader(_CheckedFile(file.path, opened, file.promise), _CHUNK)
     start = raw.peek(4)[:4]
@@ -59,7 +59,7 @@ def open_stored(file: StoredFile) -> io.BufferedReader:
 
 
 class _CheckedFile(io.RawIOBase):
-    """A file up to its promised size, whose checksum is held against the promise when its end is read."""
+    """A file up to its promised size; size and checksum are verified when its end is read."""
 
     def __init__(self, path: str, file: io.FileIO, promise: Promise | None) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ def _open(path: str) -> io.FileIO:
 
 
 def _open_promised(path: str) -> io.FileIO:
-    """Open it, if need be by the final name that a rotation has given it since it was looked for."""
+    """Open a file, under its final name if a rotation has renamed it meanwhile."""
     try:
         return io.FileIO(path)
     except FileNotFoundError as error:
@@ -127,7 +127,7 @@ def _unreadable(path: str, error: OSError) -> PgcdcError:
 
 
 class _Decompressed(io.RawIOBase):
-    """Several compressed frames as one content; PROTOCOL where they are damaged."""
+    """Concatenated compressed frames as one content. Raises PgcdcError (PROTOCOL) for damaged ones."""
 
     def __init__(self, path: str, raw: io.BufferedReader, codec: Literal["gzip", "zstd"]) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class _Decompressed(io.RawIOBase):
 
 
 def unreadable(path: str, reason: str) -> PgcdcError:
-    """Refuse a file that isn't what it was when it was finished."""
+    """Make the error for a file that isn't as it was when it was finished."""
     return PgcdcError(
         ErrorKind.CHECKPOINT,
         f'could not read "{path}": {reason}',
@@ -163,7 +163,7 @@ def unreadable(path: str, reason: str) -> PgcdcError:
 
 
 def undecodable(path: str, reason: str) -> PgcdcError:
-    """Refuse a file that holds something else than pgcdc or pg_recvlogical writes."""
+    """Make the error for a file that neither pgcdc nor pg_recvlogical wrote."""
     return PgcdcError(
         ErrorKind.PROTOCOL,
         f'could not read "{path}": {reason}',
@@ -173,7 +173,7 @@ def undecodable(path: str, reason: str) -> PgcdcError:
 
 @cache
 def find_schema(directory: Path, fingerprint: str) -> TableSchema | None:
-    """Read `schemas/OID-FINGERPRINT.json`, if it is there; CHECKPOINT error if it isn't as written."""
+    """Read `schemas/OID-FINGERPRINT.json`, if there is one. Raises PgcdcError (CHECKPOINT) if damaged."""
     path = next((directory / SCHEMAS).glob(f"*-{glob.escape(fingerprint)}.json"), None)
     if path is None:
         return None
@@ -185,7 +185,7 @@ def find_schema(directory: Path, fingerprint: str) -> TableSchema | None:
 
 @cache
 def read_schema(path: Path) -> TableSchema:
-    """Read a schema file; CHECKPOINT error if it isn't as written."""
+    """Read a schema file. Raises PgcdcError (CHECKPOINT) if it isn't as it was written."""
     try:
         return TableSchema.from_json(json.loads(path.read_bytes()))
     except OSError as error:

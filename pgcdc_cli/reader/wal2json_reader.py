@@ -1,9 +1,9 @@
-"""What wal2json prints, by pgcdc or by the plugin: an object a change (version 2) or a transaction (1).
+"""Read wal2json's output, pgcdc's or the plugin's: an object per change (version 2) or transaction (1).
 
-Positions, transactions' numbers, times and types are there as far as the options asked for them; what B says
-holds for the changes up to C. `identity`, or `oldkeys`, is the old row, as much of it as the table's replica
-identity has. The key is the primary key where that is named (`include-pk`), else of an update in version 2
-what identifies the row, unless that is the whole of it.
+LSNs, xids, times and types are known as far as the options asked for them; what B contains holds for the
+changes up to C. `identity`, or `oldkeys`, is the old row, as far as it is part of the replica identity. The
+key is the primary key if that is written (`include-pk`); else, for an update in version 2, it is the
+identity, unless that is the whole row.
 """
 
 import codecs
@@ -31,30 +31,30 @@ from pgcdc_cli.types.to_arrow import JsonKind
 
 _ROWS = {"I", "U", "D"}
 _ACTIONS = {"insert": "I", "update": "U", "delete": "D", "message": "M"}
-"""Version 1's names."""
+"""Version 1's names of operations."""
 _KINDS: dict[str, JsonKind] = {
     **dict.fromkeys(("smallint", "integer", "bigint", "int2", "int4", "int8"), "number"),
     **dict.fromkeys(("real", "double precision", "float4", "float8"), "float"),
     **dict.fromkeys(("boolean", "bool"), "bool"),
     **dict.fromkeys(("json", "jsonb"), "json"),
 }
-"""What stands otherwise than as a string in JSON lines."""
+"""Types that JSON lines don't write as strings."""
 _UNORDERED: Order = (0, 0, 0)
-"""Nothing tells where a line belongs among those of other files."""
+"""The order of all lines: they don't say where they belong among those of other files."""
 _CHUNK = 1 << 16
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder(parse_int=Number, parse_float=Number)
 
 
 def read_changes(file: StoredFile, content: io.BufferedReader) -> Iterator[RestoredChange]:
-    """Give every change of version 2's lines; PROTOCOL error for one that is none."""
+    """Yield every change of version 2's lines. Raises PgcdcError (PROTOCOL) for a line that is no change."""
     return each_line(file.path, content, _Lines().read, "change of wal2json")
 
 
 def read_transactions(file: StoredFile, content: io.BufferedReader) -> Iterator[RestoredChange]:
-    """Give every change of version 1's objects, however they are laid out; PROTOCOL error as above.
+    """Yield every change of version 1's objects, in any layout. Raises PgcdcError (PROTOCOL) for others.
 
-    Memory holds the longest change, and a chunk.
+    Memory use is bounded by the longest change and a chunk.
     """
     objects = _Objects(content)
     try:
@@ -71,13 +71,13 @@ def _restored(
 
 
 class _Lines:
-    """Version 2; `_begun` is what the transaction's beginning said."""
+    """Reads version 2; `_begun` is the stamp of the transaction's B."""
 
     def __init__(self) -> None:
         self._begun: dict[str, object] = {}
 
     def read(self, line: str) -> Iterator[RestoredChange]:
-        """Give the line's change."""
+        """Yield the line's change."""
         change = parse_line(line)
         action = change["action"]
         if action in ("B", "C"):
@@ -120,7 +120,7 @@ def _columns(columns: Iterable[Mapping[str, Any]]) -> Values:
 
 
 def _value(type_: str | None, token: object) -> Value:
-    """Read a value; without its type it is given as it stands."""
+    """Read a value; without its type it stays as it is."""
     if type_ is None or token is None:
         return Value.as_it_stands(token)
     name = type_.partition("(")[0]
@@ -146,13 +146,13 @@ def _message(head: dict[str, object], change: Mapping[str, Any]) -> RestoredChan
 
 
 def _stamp(change: Mapping[str, Any], begun: Mapping[str, object]) -> dict[str, object]:
-    """Say where a change stands, in the order of JSON lines."""
+    """Make a change's stamp, in the order of JSON lines."""
     told = {**begun, **_transaction(change), **({"lsn": change["lsn"]} if "lsn" in change else {})}
     return {name: told[name] for name in ("lsn", "commit_lsn", "xid", "ts") if name in told}
 
 
 def _transaction(content: Mapping[str, Any]) -> dict[str, object]:
-    """Give number and time."""
+    """Read the transaction's xid and time."""
     told: dict[str, object] = {}
     if "xid" in content:
         told["xid"] = None if content["xid"] is None else int(content["xid"])
@@ -167,7 +167,7 @@ def _moment(text: str) -> str:
 
 
 class _Objects:
-    """Version 1: objects behind one another, in one line each, in chunks, or with blanks everywhere."""
+    """Reads version 1: objects one after the other, on one line each, in chunks, or pretty-printed."""
 
     def __init__(self, content: io.BufferedReader) -> None:
         self._text = _Text(content)
@@ -177,12 +177,12 @@ class _Objects:
         return self._text.position
 
     def changes(self) -> Iterator[RestoredChange]:
-        """Give the changes, and each transaction's begin and end."""
+        """Yield the changes, and each transaction's begin and end."""
         while self._text.next():
             yield from self._object()
 
     def _object(self) -> Iterator[RestoredChange]:
-        """Read a transaction, or a message outside of any, whose object says nothing else."""
+        """Read a transaction, or a message outside of transactions, whose object has no other members."""
         text, said, alone = self._text, dict[str, Any](), False
         text.take("{")
         while not text.took("}"):
@@ -204,7 +204,7 @@ class _Objects:
             yield _restored({"op": "C", **_transaction(said), **end})
 
     def _elements(self) -> Iterator[dict[str, Any]]:
-        """Give the elements of an array; the plugin may write a comma before the first."""
+        """Yield an array's elements; the plugin may write a comma before the first."""
         self._text.take("[")
         while not self._text.took("]"):
             self._text.took(",")
@@ -231,7 +231,7 @@ def _listed(image: Mapping[str, Any], label: str) -> Values:
 
 
 class _Text:
-    """JSON that is read value by value; the next character is at `position` of the file's text."""
+    """JSON that is read value by value; `position` is the next character's in the file's text."""
 
     def __init__(self, content: io.BufferedReader) -> None:
         self._content = content
@@ -244,7 +244,7 @@ class _Text:
         return self._before + self._at
 
     def next(self) -> str:
-        """Give the next character that is no blank; an empty text at the end."""
+        """Return the next character that is not blank; an empty text at the end."""
         while True:
             blanks = _BLANKS.match(self._text, self._at)
             self._at = self._at if blanks is None else blanks.end()
@@ -253,18 +253,18 @@ class _Text:
             self._extend()
 
     def took(self, character: str) -> bool:
-        """Go on behind this character, if it is the next."""
+        """Skip this character if it is the next one; return whether it was."""
         there = self.next() == character
         self._at += there
         return there
 
     def take(self, character: str) -> None:
-        """Go on behind this character, or raise ValueError."""
+        """Skip this character. Raises ValueError if it is not the next one."""
         if not self.took(character):
             raise ValueError(f"there is no {character}")
 
     def value(self) -> Any:  # noqa: ANN401 - any value of JSON
-        """Read a value, with more of the file where it goes on there."""
+        """Read a value; read more of the file if the value is incomplete."""
         self.next()
         while True:
             try:

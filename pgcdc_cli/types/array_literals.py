@@ -1,7 +1,7 @@
-"""The text of arrays, divided into that of their elements.
+"""Split array literals into the texts of their elements.
 
-PostgreSQL manual, "Array Input and Output Syntax". Literals of one dimension are divided all at once; those
-with escapes, and whatever is unusual, one by one.
+See the PostgreSQL manual, "Array Input and Output Syntax". One-dimensional literals are split all at once;
+literals with escapes, and any other, one by one.
 """
 
 import re
@@ -26,13 +26,14 @@ _NULL = np.frombuffer(b"NULL", np.uint8)
 _NOTHING = kernels.binary([])
 
 FEW = 16
-"""Literals up to which one by one is quicker."""
+"""Up to this many literals, parsing one by one is faster."""
 
 
 class Elements(NamedTuple):
-    """The elements of n arrays: those of array i are `texts[offsets[i]:offsets[i + 1]]`, null for NULL.
+    """The elements of n arrays: those of array i are `texts[offsets[i]:offsets[i + 1]]`, with null for NULL.
 
-    An array that is null has none, and so has one that is `irregular`: not of one dimension from 1.
+    A null array has no elements. Neither has an `irregular` one: with several dimensions, or a lower bound
+    other than 1.
     """
 
     texts: pa.BinaryArray
@@ -40,14 +41,14 @@ class Elements(NamedTuple):
     irregular: Booleans
 
     def rows_with(self, marked: Booleans) -> Booleans:
-        """Say which arrays have a marked element."""
+        """Mark the arrays that have a marked element."""
         found = np.zeros(len(self.irregular), np.bool_)
         found[np.searchsorted(self.offsets, np.flatnonzero(marked), side="right") - 1] = True
         return found
 
 
 def parse_array(text: str, delimiter: str = ",") -> list[str | None] | None:
-    """Divide one array literal into its elements' texts; None if it isn't of one dimension from 1.
+    """Split one array literal into its elements' texts; None unless it has one dimension from 1.
 
     `delimiter` is the element type's `pg_type.typdelim`.
     """
@@ -73,7 +74,7 @@ def _unquoted(quoted: str | None, bare: str | None) -> str | None:
 
 
 def split_arrays(column: pa.BinaryArray, delimiter: str = ",") -> Elements:
-    """Divide n literals as `parse_array` does; a PROTOCOL error if one is no valid UTF-8."""
+    """Split n literals as `parse_array` does. Raises PgcdcError (PROTOCOL) for invalid UTF-8."""
     kernels.as_text(column)
     usual = _usual(*kernels.value_bytes(column)) if len(column) > FEW else np.zeros(len(column), np.bool_)
     divided = _divide(column if usual.all() else column.filter(pa.array(usual)), ord(delimiter))
@@ -96,7 +97,7 @@ def split_arrays(column: pa.BinaryArray, delimiter: str = ",") -> Elements:
 
 
 def _usual(offsets: Int64s, data: NDArray[np.uint8]) -> Booleans:
-    """Say which literals have braces around them only, no backslash, and every quote its other one."""
+    """Mark the literals with just the outer braces, no backslash, and an even number of quotes."""
     marks = np.flatnonzero((data == _OPEN) | (data == _CLOSE) | (data == _BACKSLASH))
     usual: Booleans = np.diff(np.searchsorted(marks, offsets)) == len("{}")
     for brace, place in ((_OPEN, offsets[:-1]), (_CLOSE, offsets[1:] - 1)):
@@ -106,14 +107,14 @@ def _usual(offsets: Int64s, data: NDArray[np.uint8]) -> Booleans:
 
 
 class _Divided(NamedTuple):
-    """Elements' texts, and how many each literal has."""
+    """The elements' texts, and how many each literal has."""
 
     texts: pa.BinaryArray
     counts: Int64s
 
 
 def _divide(column: pa.BinaryArray, delimiter: int) -> _Divided | None:
-    """Divide usual literals; None where what stands between two delimiters isn't one element."""
+    """Split usual literals; None if the text between two delimiters is not one element."""
     offsets, data = kernels.value_bytes(column)
     at, quotes = _find_separators(offsets, data, delimiter)
     starts, ends = at[data[at] != _CLOSE] + 1, at[data[at] != _OPEN]
@@ -137,7 +138,7 @@ def _divide(column: pa.BinaryArray, delimiter: int) -> _Divided | None:
 
 
 def _find_separators(offsets: Int64s, data: NDArray[np.uint8], delimiter: int) -> tuple[Int64s, Int64s]:
-    """Find braces and delimiters outside of quotes, and the quotes."""
+    """Find the positions of braces and delimiters outside quotes, and of the quotes."""
     is_mark = (data == delimiter) | (data == _QUOTE)
     is_mark[offsets[:-1]] = is_mark[offsets[1:] - 1] = True
     at = np.flatnonzero(is_mark)

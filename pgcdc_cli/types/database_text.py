@@ -1,8 +1,9 @@
-"""Text as a database holds it to UTF-8, and what becomes of bytes that aren't text.
+"""Decode text in a database's encoding, and handle bytes that are not valid in it.
 
-The server converts to UTF-8 by itself, but then it ends the stream at bytes that have no equivalent, at every
-start again. So it is told to convert nothing where the database checks nothing (SQL_ASCII), and where
-somebody wants to go on. Its encodings are those of the PostgreSQL manual, "Character Set Support".
+The server can convert to UTF-8 itself, but where bytes have no equivalent it raises an error, which ends the
+stream, and ends it again after each restart. So pgcdc asks for no conversion where the server validates no
+text (SQL_ASCII), and where the user chose to go on after invalid text. For the encodings, see the PostgreSQL
+manual, "Character Set Support".
 """
 
 import re
@@ -40,10 +41,10 @@ _BAD_BYTES = re.compile("[\udc80-\udcff]")
 
 @dataclass(frozen=True, slots=True)
 class DatabaseText:
-    """How text comes from the wire. `codec` is Python's name of its encoding.
+    """How to decode text from the wire; `codec` is Python's name of its encoding.
 
-    `client_encoding` is what the server is asked to send. "keep" has bytes that aren't text as surrogates, as
-    Python has them in names of files (`surrogateescape`): for names that go back to the server.
+    `client_encoding` is the setting to ask the server for. With `invalid="keep"`, invalid bytes become
+    surrogates, as in Python's file names (`surrogateescape`): for names that are sent back to the server.
     """
 
     client_encoding: str = "UTF8"
@@ -52,9 +53,9 @@ class DatabaseText:
 
     @classmethod
     def of(cls, encoding: str, given: InvalidText | None, default: InvalidText) -> "DatabaseText":
-        """Choose for a database of this encoding; `given` is None where nobody chose what to do.
+        """Choose for a database with this encoding; `given` is None if the user chose no handling.
 
-        Then encodings of several bytes are left to the server: Python's codecs know fewer characters.
+        Then the server converts multibyte encodings: Python's codecs know fewer of their characters.
         """
         invalid = given or default
         if encoding in {"UTF8", UNCHECKED}:
@@ -66,22 +67,23 @@ class DatabaseText:
 
     @classmethod
     def shown(cls, encoding: str) -> "DatabaseText":
-        """Choose for names that somebody looks at: they are escaped where they aren't text."""
+        """Choose for names that are shown to a person: their invalid bytes are escaped."""
         return cls.of(encoding, None, "escape")
 
     def keeping(self) -> "DatabaseText":
-        """Give the same with all bytes kept; `mended` gives what would have come without."""
+        """Make a copy that keeps all bytes; `mended` turns its texts into those of the original."""
         return replace(self, invalid="keep")
 
     @property
     def passes(self) -> bool:
-        """Is text to be taken as it comes, to fail where it is written?"""
+        """Whether to pass text on unchecked: it fails where it is written."""
         return self.invalid == "stop"
 
     def decode(self, data: bytes, backslashes: int = 1) -> tuple[str, bool]:
-        """Decode one text, and say whether all of it was valid; UnicodeDecodeError with `stop` if not.
+        """Decode one text; also return whether all of it was valid.
 
-        An escape begins with so many backslashes: where they are escaped themselves it takes more.
+        `backslashes` is how many begin an escape: more than one where backslashes are escaped themselves.
+        Raises UnicodeDecodeError for invalid text with `stop`.
         """
         try:
             return data.decode(self.codec), True
@@ -97,15 +99,15 @@ class DatabaseText:
         return _BAD_BYTES.sub(lambda found: f"{start}{ord(found[0]) - 0xDC00:02x}", text), False
 
     def name(self, data: bytes) -> str:
-        """Decode a name; UnicodeDecodeError with `stop`."""
+        """Decode a name. Raises UnicodeDecodeError for an invalid one with `stop`."""
         return self.decode(data)[0]
 
     def mended(self, kept: str) -> str:
-        """Decode a name whose bytes were kept; UnicodeDecodeError with `stop`."""
+        """Decode a name whose bytes were kept. Raises UnicodeDecodeError for an invalid one with `stop`."""
         return self.name(kept.encode(self.codec, "surrogateescape"))
 
     def values(self, values: list[bytes | None], backslashes: int) -> tuple[list[bytes | None], int]:
-        """Make values UTF-8, and count those that were no valid text."""
+        """Convert n values to UTF-8; also return how many were invalid."""
         mended: list[bytes | None] = []
         invalid = 0
         for value in values:
@@ -122,4 +124,4 @@ INVALID_NAME_HINT = "nothing of it was confirmed: go on with --invalid-text repl
 
 
 STRICT = DatabaseText()
-"""UTF-8, and an error where it isn't."""
+"""UTF-8; invalid text is an error."""

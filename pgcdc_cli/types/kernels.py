@@ -1,6 +1,6 @@
-"""The Arrow compute functions that columns are made with, each with the one signature that is used here.
+"""Arrow's compute functions for columns, each with the one signature that is used here.
 
-`pyarrow.compute` has them with many overloads, which the type checker can't tell apart for arrays of bytes.
+`pyarrow.compute` overloads them, and the type checker can't tell the overloads for binary arrays apart.
 """
 
 from collections.abc import Sequence
@@ -17,22 +17,23 @@ Int64s = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 ArrowArray: TypeAlias = "pa.Array[Any]"
 Fragment: TypeAlias = "bytes | pa.Array[Any]"
-"""What `join` takes: a constant, or a value per row."""
+"""An argument of `join`: a constant, or a column with one value per row."""
 
 ArrayT = TypeVar("ArrayT", bound=ArrowArray)
 
-# Made once: without a type, pyarrow looks for pandas each time, which takes longer than most batches.
+# Made once: if no type is given, pyarrow tries to import pandas each time; that takes longer than most
+# batches.
 _FALSE = pa.scalar(False)
 _INT64 = pa.int64()
 
 INT32_MAX = 2**31 - 1
 
 DAY = 86_400_000_000
-"""Microseconds."""
+"""A day in microseconds."""
 
 
 def as_text(column: ArrowArray) -> pa.StringArray:
-    """Take bytes for UTF-8; a PROTOCOL error if they aren't."""
+    """Cast bytes to UTF-8 strings. Raises PgcdcError (PROTOCOL) for invalid UTF-8."""
     try:
         return cast("pa.StringArray", column.cast(pa.string()))
     except pa.ArrowInvalid as error:
@@ -40,13 +41,13 @@ def as_text(column: ArrowArray) -> pa.StringArray:
 
 
 def as_mask(array: ArrowArray) -> Booleans:
-    """Turn a boolean array into a mask; null is false."""
+    """Turn a boolean array into a mask; null becomes false."""
     filled = pc.call_function("coalesce", [array, _FALSE]).cast(pa.uint8())
     return np.frombuffer(filled.buffers()[1], np.bool_, len(filled), filled.offset)
 
 
 def value_bytes(column: ArrowArray) -> tuple[Int64s, NDArray[np.uint8]]:
-    """Show the memory of an array of bytes: n + 1 offsets from 0, and the bytes that they divide."""
+    """View the memory of a binary array: n + 1 offsets from 0, and the bytes that they delimit."""
     if len(column) == 0:
         return np.zeros(1, np.int64), np.empty(0, np.uint8)
     _, offset_buffer, data_buffer = column.buffers()
@@ -59,11 +60,11 @@ def value_bytes(column: ArrowArray) -> tuple[Int64s, NDArray[np.uint8]]:
 
 
 def pack(data: pa.Buffer, starts: Int64s, ends: Int64s) -> pa.BinaryArray:
-    """Copy n values (one at least) out of a buffer, to stand one after the other.
+    """Copy n values (at least one) from a buffer into a new array, one after the other.
 
-    The offsets describe values and what is between them in turn, over the shared buffer, and only the values
-    are taken. The gaps may be of negative length, as groups follow one another; nobody looks at them. `take`
-    reserves the mean length of all elements for each it takes; the outer offsets are set to make that right.
+    The offsets delimit values and gaps in turn over the shared buffer; `take` copies only the values. A gap's
+    length may be negative, since the values needn't be in the buffer's order; gaps are never read. `take`
+    reserves, per element taken, the mean length of all elements: the outer offsets make that mean right.
     """
     count = len(starts)
     elements = 2 * count + 1
@@ -78,7 +79,7 @@ def pack(data: pa.Buffer, starts: Int64s, ends: Int64s) -> pa.BinaryArray:
 
 
 def nulled(values: pa.BinaryArray, null: Booleans | None) -> pa.BinaryArray:
-    """Give an array without nulls, and with offset 0, those of a mask; None for no mask."""
+    """Set the masked values of an array to null; it must have no nulls yet, and offset 0."""
     if null is None or not null.any():
         return values
     buffers = [bitmap(~null), *values.buffers()[1:]]
@@ -86,7 +87,7 @@ def nulled(values: pa.BinaryArray, null: Booleans | None) -> pa.BinaryArray:
 
 
 def from_bytes(offsets: Int64s, data: NDArray[np.uint8], validity: pa.Buffer | None = None) -> pa.BinaryArray:
-    """Make an array of bytes; `offsets` are n + 1, from 0. The array is wide for 2**31 bytes or more."""
+    """Make a binary array from n + 1 offsets from 0; a large_binary one from 2**31 bytes on."""
     wide = len(data) > INT32_MAX
     kind, ends = (pa.large_binary(), offsets) if wide else (pa.binary(), offsets.astype(np.int32))
     buffers = [validity, buffer(ends), buffer(data)]
@@ -94,8 +95,8 @@ def from_bytes(offsets: Int64s, data: NDArray[np.uint8], validity: pa.Buffer | N
 
 
 def insert_before(data: NDArray[np.uint8], at: Int64s, text: bytes) -> NDArray[np.uint8]:
-    """Insert a text before each of these bytes."""
-    # The bytes between two of them are an element of the one list whose elements the text separates.
+    """Insert a text before each of the bytes at these positions."""
+    # The bytes between two positions become an element of one list, joined with the text as separator.
     offsets = np.concatenate([np.zeros(1, np.int64), at, np.full(1, len(data), np.int64)])
     kind = pa.large_binary()
     pieces = pa.Array.from_buffers(kind, len(at) + 1, [None, buffer(offsets), buffer(data)])
@@ -104,12 +105,12 @@ def insert_before(data: NDArray[np.uint8], at: Int64s, text: bytes) -> NDArray[n
 
 
 def widened(column: ArrowArray) -> pa.BinaryArray:
-    """Give an array of bytes wide offsets, so that more than 2**31 bytes are no harm."""
+    """Cast to large_binary, whose 64-bit offsets hold more than 2**31 bytes."""
     return cast("pa.BinaryArray", column.cast(pa.large_binary()))
 
 
 def as_binary(column: ArrowArray) -> pa.BinaryArray:
-    """Take strings, or bytes with wide offsets, for bytes; there must be less than 2**31."""
+    """Cast strings or large_binary to binary; they must have less than 2**31 bytes."""
     return cast("pa.BinaryArray", column.cast(pa.binary()))
 
 
@@ -118,7 +119,7 @@ def buffer(array: NDArray[np.generic]) -> pa.Buffer:
 
 
 def bitmap(valid: Booleans) -> pa.Buffer:
-    """Say which values are not null, as an array's first buffer does."""
+    """Make a validity bitmap, an array's first buffer."""
     return buffer(np.packbits(valid, bitorder="little"))
 
 
@@ -127,27 +128,27 @@ def binary(values: Sequence[str | bytes | None]) -> pa.BinaryArray:
 
 
 def numbers(values: Int64s, arrow: pa.DataType = _INT64, null: Booleans | None = None) -> ArrowArray:
-    """Take values for an array, of a type that has 64 bits; `null` says which are."""
-    # `pa.array` looks for pandas each time, which takes longer than most batches.
+    """Make an array of a 64-bit type from its values; `null` marks the nulls."""
+    # `pa.array` tries to import pandas each time; that takes longer than most batches.
     validity = None if null is None or not null.any() else bitmap(~null)
     return pa.Array.from_buffers(arrow, len(values), [validity, buffer(values)])
 
 
 def lists(offsets: NDArray[np.int32], values: ArrowArray, absent: Booleans) -> ArrowArray:
-    """Divide values into n lists by n + 1 offsets; null where `absent`."""
+    """Split values into n lists at n + 1 offsets; null where `absent`."""
     make = cast("Any", pa.ListArray.from_arrays)
     return cast("ArrowArray", make(pa.array(offsets), values, mask=pa.array(absent)))
 
 
 def join_lists(offsets: Int64s, values: ArrowArray, separator: bytes) -> ArrowArray:
-    """Join each of n lists of texts, which n + 1 offsets divide, with a separator."""
+    """Join the texts of each of n lists, given by n + 1 offsets, with a separator."""
     parts = lists(offsets.astype(np.int32), values, np.zeros(len(offsets) - 1, np.bool_))
     return cast("ArrowArray", pc.call_function("binary_join", [parts, pa.scalar(separator, values.type)]))
 
 
 def maps(offsets: NDArray[np.int32], keys: ArrowArray, items: ArrowArray, absent: Booleans) -> ArrowArray:
-    """Divide keys and items into n maps by n + 1 offsets; null where `absent`."""
-    # A null offset is a null map; the last one only ends the values.
+    """Split keys and items into n maps at n + 1 offsets; null where `absent`."""
+    # A null offset makes its map null; the last offset only ends the values.
     marked: ArrowArray = pa.array(offsets, mask=np.append(absent, [False]))
     return cast(
         "ArrowArray", pa.MapArray.from_arrays(cast("Any", marked), cast("Any", keys), cast("Any", items))
@@ -163,7 +164,7 @@ def concat(arrays: Sequence[ArrayT]) -> ArrayT:
 
 
 def concat_bytes(arrays: Sequence[ArrowArray]) -> ArrowArray:
-    """Concatenate arrays of bytes; with wide offsets if there are 2**31 of them or more."""
+    """Concatenate binary arrays, as large_binary if one is that or they have 2**31 bytes or more."""
     wide = any(array.type == pa.large_binary() for array in arrays)
     if wide or sum(array.nbytes for array in arrays) > INT32_MAX:
         arrays = [widened(array) for array in arrays]
@@ -171,7 +172,7 @@ def concat_bytes(arrays: Sequence[ArrowArray]) -> ArrowArray:
 
 
 def contiguous(array: ArrowArray) -> pa.Buffer:
-    """Show the bytes of an array as the one buffer that they are."""
+    """View the bytes of all values as one buffer."""
     _, data = value_bytes(array)
     return pa.py_buffer(data.data)
 
@@ -190,21 +191,21 @@ def same(one: ArrowArray, other: ArrowArray) -> ArrowArray:
 
 
 def matches(column: ArrowArray, pattern: str) -> ArrowArray:
-    """Say which texts, or bytes, contain a match of the RE2 pattern."""
+    """Mark the texts, or bytes, that contain a match of the RE2 pattern."""
     options = pc.MatchSubstringOptions(pattern)
     return cast("ArrowArray", pc.call_function("match_substring_regex", [column], options))
 
 
 def contains(column: ArrowArray, text: bytes) -> ArrowArray:
-    """Say which values contain this text."""
+    """Mark the values that contain this text."""
     options = pc.MatchSubstringOptions(text)  # type: ignore[arg-type]
     return cast("ArrowArray", pc.call_function("match_substring", [column], options))
 
 
 def groups(column: pa.StringArray, pattern: str) -> list[ArrowArray]:
-    """Give what each group of the RE2 pattern, which have names, matched.
+    """Return one array per group of the RE2 pattern, whose groups must be named, with what it matched.
 
-    That is empty where a group took no part, and null where nothing matches.
+    A value is empty where its group took no part in the match, and null where the pattern doesn't match.
     """
     options = pc.ExtractRegexOptions(pattern)
     found = cast("pa.StructArray", pc.call_function("extract_regex", [column], options))
@@ -216,7 +217,7 @@ def replace_with_mask(values: ArrayT, mask: Booleans, replacements: ArrowArray) 
 
 
 def if_else(condition: ArrowArray, true: bytes, false: bytes) -> pa.BinaryArray:
-    """Choose a constant per row; null stays null."""
+    """Choose one of two constants per row; null stays null."""
     arguments = [condition, pa.scalar(true, pa.binary()), pa.scalar(false, pa.binary())]
     return cast("pa.BinaryArray", pc.call_function("if_else", arguments))
 
@@ -240,12 +241,12 @@ def null_where(values: ArrayT, mask: Booleans) -> ArrayT:
 
 
 def nulled_like(values: ArrayT, column: ArrowArray) -> ArrayT:
-    """Give null where a column has it."""
+    """Set values to null where the column is null."""
     return null_where(values, as_mask(column.is_null())) if column.null_count else values
 
 
 def replace_substring(column: pa.BinaryArray, old: bytes, new: bytes) -> pa.BinaryArray:
-    # Bytes are what a column of bytes needs, though the stub wants str.
+    # The stub wants str, but a binary column needs bytes.
     options = pc.ReplaceSubstringOptions(old, new)  # type: ignore[arg-type]
     return cast("pa.BinaryArray", pc.call_function("replace_substring", [column], options))
 
@@ -257,34 +258,34 @@ def replace_pattern(column: pa.BinaryArray, pattern: str, new: str) -> pa.Binary
 
 
 def find(column: ArrowArray, text: bytes) -> Int64s:
-    """Say at which byte each value has this text first; -1 where it has none. None may be null."""
+    """Find the byte offset of a text's first occurrence in each value, or -1; no value may be null."""
     options = pc.MatchSubstringOptions(text)  # type: ignore[arg-type]
     found = cast("ArrowArray", pc.call_function("find_substring", [column], options))
     return found.cast(pa.int64()).to_numpy()
 
 
 def without_end(column: pa.StringArray, characters: str) -> pa.StringArray:
-    """Leave out these characters at the end of each value."""
+    """Strip these characters from the end of each value."""
     options = pc.TrimOptions(characters)
     return cast("pa.StringArray", pc.call_function("ascii_rtrim", [column], options))
 
 
 def without_start(column: pa.BinaryArray, count: int) -> pa.BinaryArray:
-    """Leave out the first bytes of each value."""
-    # Without an end, PyArrow 26 fails for every even number of values but 0.
+    """Cut off the first bytes of each value."""
+    # Without a stop, PyArrow 26 fails for every even number of values but 0.
     options = pc.SliceOptions(count, INT32_MAX)
     return cast("pa.BinaryArray", pc.call_function("binary_slice", [column], options))
 
 
 def without_last(column: pa.BinaryArray, count: int) -> pa.BinaryArray:
-    """Leave out the last bytes of each value."""
+    """Cut off the last bytes of each value."""
     return cast("pa.BinaryArray", pc.call_function("binary_slice", [column], pc.SliceOptions(0, -count)))
 
 
 def join(fragments: Sequence[Fragment]) -> ArrowArray:
-    """Concatenate per row: constants and columns (one of them at least); a null reads as `null`.
+    """Concatenate constants and columns (at least one) per row; null becomes `null`.
 
-    The result has wide offsets if it may have 2**31 bytes or more.
+    The result is large_binary if it may have 2**31 bytes or more.
     """
     arrays = [fragment for fragment in fragments if isinstance(fragment, pa.Array)]
     wide = sum(_size(fragment, len(arrays[0])) for fragment in fragments) > INT32_MAX
@@ -301,5 +302,5 @@ def _argument(fragment: Fragment, target: pa.DataType) -> Any:  # noqa: ANN401 -
 
 
 def _size(fragment: Fragment, rows: int) -> int:
-    """Bytes that a fragment may add; a null adds four."""
+    """Estimate the bytes that a fragment adds; a null adds four."""
     return len(fragment) * rows if isinstance(fragment, bytes) else fragment.nbytes

@@ -1,7 +1,7 @@
-r"""Wire text to Arrow: what becomes of each PostgreSQL type in Arrow and in JSON.
+r"""Convert wire text to Arrow: the Arrow and JSON type of each PostgreSQL type.
 
-What the Arrow type can't hold is null in the typed column and marked in `unfit`, so that a format can give
-PostgreSQL's text instead: nothing is rounded, clamped or dropped.
+A value that the Arrow type can't hold is null in the typed column and marked in `unfit`, so that a format can
+write PostgreSQL's text instead: no value is rounded, clamped or dropped.
 
 An array of several dimensions or with another lower bound (`[0:1]={...}`) doesn't fit a list; neither does
 one with an element that doesn't fit the element's type.
@@ -26,10 +26,10 @@ January 294247 and the time 24:00:00 don't fit.
 | timestamptz | timestamp(us, UTC) | string |
 | json, jsonb | utf8 | embedded |
 | arrays of built-in types and of enums | list | string |
-| anything else (xid8, an unsigned number of 64 bits, too) | utf8 | string |
+| anything else (also xid8, an unsigned 64-bit number) | utf8 | string |
 
 Strings are PostgreSQL's text output. Arrays of types that are not built in stay text, since their delimiter
-(`pg_type.typdelim`) isn't known here.
+(`pg_type.typdelim`) isn't known here; enums' is always the comma.
 """
 
 import re
@@ -50,14 +50,14 @@ from pgcdc_cli.types.pg_type import TYPES, PgType
 
 
 class Typed(NamedTuple):
-    """`values` is null where the text was null or unfit; `unfit` is None where every value fits."""
+    """A converted column: null where the text was null or unfit; `unfit` is None if every value fits."""
 
     values: ArrowArray
     unfit: Booleans | None
 
 
 class Conversion(Protocol):
-    """A type's Arrow type, and the way to it."""
+    """Converts wire text to a type's Arrow type."""
 
     @property
     def arrow(self) -> pa.DataType: ...
@@ -70,23 +70,23 @@ MAX_DECIMAL_PRECISION = 38
 
 
 def to_arrow(pg_type: PgType, column: pa.BinaryArray) -> Typed:
-    """Convert n wire texts; a PROTOCOL error if one is no valid UTF-8."""
+    """Convert n wire texts. Raises PgcdcError (PROTOCOL) for invalid UTF-8."""
     return conversion(pg_type)(column)
 
 
 def arrow_type(pg_type: PgType) -> pa.DataType:
-    """Name the Arrow type of a column."""
+    """Look up a column's Arrow type."""
     return conversion(pg_type).arrow
 
 
 def json_kind(pg_type: PgType) -> JsonKind:
-    """Say how a value stands in JSON; only a `string` may need escapes."""
+    """Look up how a type's values are written in JSON; only a `string` may need escapes."""
     return _JSON_KINDS.get(pg_type.oid, "string")
 
 
 @cache
 def conversion(pg_type: PgType) -> Conversion:
-    """Find the way from a type's wire text to Arrow."""
+    """Find the conversion of a type's wire text to Arrow."""
     element = pg_type.element
     if element is not None and _is_splittable(element):
         return ArrayOf(conversion(element), ";" if element.oid == _BOX else ",")
@@ -99,7 +99,7 @@ def _is_splittable(element: PgType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Text as it is."""
+    """Keeps the text as it is."""
 
     arrow: pa.DataType
 
@@ -109,10 +109,10 @@ class Plain:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A vectorised cast, and one by one what it can't take.
+    """A vectorised cast, with a fallback value by value.
 
-    `cast` takes what the RE2 pattern `usual` matches. `rare` reads any other text into the Arrow type's
-    storage (days, microseconds); None says that it doesn't fit.
+    `cast` converts texts that match the RE2 pattern `usual`. `rare` parses any other text into the Arrow
+    type's storage (days, microseconds); None means that it doesn't fit.
     """
 
     arrow: pa.DataType
@@ -157,7 +157,7 @@ class Parsed:
 
 @dataclass(frozen=True, slots=True)
 class Boolean:
-    """`t` and `f`."""
+    """Converts `t` and `f`."""
 
     arrow: pa.DataType
 
@@ -177,14 +177,14 @@ def floating(arrow: pa.DataType) -> Conversion:
 
 
 class NumericPrecision(NamedTuple):
-    """`numeric(precision, scale)`; the scale may be negative or above the precision (PostgreSQL 15)."""
+    """`numeric(precision, scale)`; since PostgreSQL 15 the scale may be negative or above the precision."""
 
     precision: int
     scale: int
 
 
 def numeric_precision(typmod: int) -> NumericPrecision | None:
-    """Decode numeric's typmod (`make_numeric_typmod` in numeric.c); None where no precision was declared."""
+    """Decode numeric's typmod (`make_numeric_typmod` in numeric.c); None if no precision was declared."""
     if typmod < 4:
         return None
     packed = typmod - 4
@@ -192,7 +192,7 @@ def numeric_precision(typmod: int) -> NumericPrecision | None:
 
 
 def numeric(typmod: int) -> Conversion:
-    """Decimal where it holds every finite value of the declared type, else text."""
+    """Convert to decimal128 if that holds every finite value of the declared type, else to text."""
     declared = numeric_precision(typmod)
     if declared is None or declared.precision > MAX_DECIMAL_PRECISION:
         return Plain(pa.string())
@@ -208,7 +208,7 @@ _EMPTY = pa.scalar(b"\\x", pa.binary())
 
 @dataclass(frozen=True, slots=True)
 class Bytea:
-    """All digits of a column at once; what is no hex form (never sent to pgcdc's sessions) doesn't fit."""
+    """Decodes a column's hex digits at once; other forms, which pgcdc's sessions never get, don't fit."""
 
     arrow: pa.DataType
 
@@ -220,7 +220,7 @@ class Bytea:
 
 
 def decode_hex(column: pa.BinaryArray) -> pa.BinaryArray:
-    r"""Decode; ValueError if any value isn't `\x` and pairs of hexadecimal digits."""
+    r"""Decode bytea's hex format. Raises ValueError for a value that isn't `\x` and pairs of hex digits."""
     given = kernels.coalesce(column, _EMPTY)
     offsets, data = kernels.value_bytes(given)
     lengths, starts = np.diff(offsets), offsets[:-1]
@@ -261,7 +261,7 @@ def date() -> Conversion:
 
 
 def timestamp(zone: str | None) -> Conversion:
-    """Microseconds; `zone` is "UTC" for timestamptz."""
+    """Convert to microseconds; `zone` is "UTC" for timestamptz."""
     arrow = pa.timestamp("us", zone)
     suffix = r"[+-]\d\d(:\d\d)?" if zone else ""
     usual = rf"^\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?{suffix}$"
@@ -280,7 +280,7 @@ def _time(text: pa.StringArray) -> ArrowArray:
 
 
 def parse_days(text: str) -> int | None:
-    """Days since 1970-01-01 of any date but infinity."""
+    """Parse any date but infinity into days since 1970-01-01."""
     match = _MOMENT.fullmatch(text)
     if match is None:
         return None
@@ -290,7 +290,7 @@ def parse_days(text: str) -> int | None:
 
 
 def parse_micros(text: str) -> int | None:
-    """Microseconds since 1970-01-01 00:00 (UTC where the text has a zone) of any timestamp that fits."""
+    """Parse a timestamp into microseconds since 1970-01-01 00:00 (UTC); None if it doesn't fit."""
     match = _MOMENT.fullmatch(text)
     days = parse_days(text)
     if match is None or days is None or match["hour"] is None:
@@ -303,7 +303,7 @@ def parse_micros(text: str) -> int | None:
 
 
 def days_from_civil(year: int, month: int, day: int) -> int:
-    """Count the days since 1970-01-01 of a date in the proleptic Gregorian calendar; 1 BC is year 0."""
+    """Count the days from 1970-01-01 to a date in the proleptic Gregorian calendar; 1 BC is year 0."""
     # Years begin in March, so that the leap day comes last: 153 days in every five months.
     shifted = year - (month <= 2)
     days = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
@@ -318,7 +318,7 @@ def _zone_seconds(zone: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ArrayOf:
-    """Lists of what `element` gives."""
+    """Converts array literals to lists of what `element` converts."""
 
     element: Conversion
     delimiter: str = ","
@@ -347,7 +347,7 @@ def _by_oid(conversions: dict[str, Callable[[int], Conversion]]) -> dict[int, Ca
     return {_OIDS[name]: conversion for name, conversion in conversions.items()}
 
 
-# By OID: a user's own type may well be called "date". The argument is the typmod.
+# By OID, since a user-defined type may be called "date", too. The argument is the typmod.
 _CONVERSIONS = _by_oid(
     {
         "bool": lambda _: Boolean(pa.bool_()),

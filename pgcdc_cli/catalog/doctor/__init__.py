@@ -1,4 +1,4 @@
-"""Preflight: what would keep a stream from running, or lose changes, each with what mends it. Only reads."""
+"""Check what would keep a stream from running, or lose changes, and how to fix it. Checks only read."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -39,13 +39,13 @@ CHECKS: tuple[Callable[[Setup], Iterator[Finding]], ...] = (
 
 
 def diagnose(session: Session, slot: str | None, publications: Sequence[str]) -> list[Finding]:
-    """Make every check; what the role may not look at is a finding, too. Raises PgcdcError for the rest."""
+    """Run every check; what the role may not read is a finding, too. Raises PgcdcError for other errors."""
     setup = Setup(session, slot, publications)
     return [finding for check in CHECKS for finding in _findings(check, setup)]
 
 
 def refused_changes(session: Session, publication: str) -> list[Finding]:
-    """Look only for what lets the server refuse updates and deletes of its tables."""
+    """Find just the tables whose updates and deletes the server refuses."""
     return _findings(publication_checks.replica_identity, Setup(session, None, [publication]))
 
 

@@ -1,4 +1,4 @@
-"""What the doctor finds, and what it looks at."""
+"""Findings of `pgcdc doctor`, and the facts that its checks use."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,10 +38,10 @@ _ROLE_AND_SENDERS = "SELECT current_user, (SELECT count(*) FROM pg_stat_replicat
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is right or wrong.
+    """The result of a check.
 
-    `check` names the kind of finding, for scripts; `subject` the slot, publication or table it is about.
-    `statements` mend it, in this order; `advice` says what no statement does, such as a restart.
+    `check` names the kind of finding, for scripts; `subject` is its slot, publication or table. `statements`
+    fix the problem, in this order; `advice` is what no statement can do, such as a restart.
     """
 
     check: str
@@ -54,7 +54,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting as a new session of this role has it: `value` in units of `unit`, "" for none."""
+    """A setting's value in a new session of this role, in units of `unit`, "" for none."""
 
     value: str
     unit: str
@@ -65,16 +65,16 @@ class Setting:
 
     @property
     def text(self) -> str:
-        """As SHOW has it: 65536 kB are 64MB."""
+        """The value as SHOW prints it: 65536 kB are 64MB."""
         if self.unit == "kB" and self.number and self.number % 1024 == 0:
             return f"{self.number // 1024}MB"
         return f"{self.value} {self.unit}".rstrip()
 
 
 class Setup:
-    """What a stream would depend on, each part asked for once. Properties raise PgcdcError.
+    """What a stream would depend on; each part is read once. Properties raise PgcdcError.
 
-    Without a slot's name all of the database's are looked at, without publications' names all of them.
+    Without a slot's name, all slots of the database are checked; without publications' names, all of them.
     """
 
     def __init__(self, session: Session, slot: str | None, publications: Sequence[str]) -> None:
@@ -88,7 +88,7 @@ class Setup:
 
     @cached_property
     def settings(self) -> dict[str, Setting]:
-        """Settings by name; those that the server's version doesn't have are left out."""
+        """Settings by name, without those that the server's version doesn't have."""
         rows = self.session.ask(_SETTINGS, {"names": list(_NAMES)}, "read the server's settings")
         return {name: Setting(value, unit) for name, value, unit in rows}
 
@@ -98,7 +98,7 @@ class Setup:
 
     @property
     def wal_senders(self) -> int:
-        """How many there are now."""
+        """Number of walsenders running now."""
         return int(str(self._role_and_senders[1]))
 
     @cached_property
@@ -117,12 +117,12 @@ class Setup:
 
     @property
     def publications(self) -> list[Publication]:
-        """Those that were named, as far as they exist, or all."""
+        """The named publications that exist, or all."""
         return [one for one in self.all_publications if self._looks_at(one.name)]
 
     @cached_property
     def publication_oids(self) -> list[int]:
-        """Theirs: a name that is no text is not known by what is shown of it."""
+        """OIDs of these publications; names are compared as stored, even if they are not valid text."""
         rows = self.session.ask(_PUBLICATIONS, {}, "read the publications")
         return [oid for oid, name in rows if self._looks_at(name)]
 
@@ -131,7 +131,7 @@ class Setup:
 
 
 def quoted(*name: str) -> str:
-    """Quote a name, maybe with its schema, for SQL."""
+    """Quote a name for SQL, optionally with its schema."""
     return sql.Identifier(*name).as_string()
 
 
@@ -141,7 +141,7 @@ def literal(value: object) -> str:
 
 
 def set_system(name: str, value: object) -> str:
-    """Write the statement that changes a setting of the server."""
+    """Write the statement that changes a server setting."""
     return f"ALTER SYSTEM SET {name} = {literal(str(value))};"
 
 

@@ -1,6 +1,6 @@
-"""Checks of publications: would they lose changes, or let the source's own updates fail?
+"""Checks of publications: would they lose changes, or make updates fail on the source?
 
-They look at the tables behind publications, each partition for itself: their keys, and what is published.
+They look at the tables of publications, at each partition by itself: their keys, and what is published.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,8 +11,9 @@ from pgcdc_cli.catalog.publications import OPERATIONS
 from pgcdc_cli.catalog.server import Session
 from pgcdc_cli.errors import nearest, quoted_list
 
-# A partitioned table has rows only in its leaves, and each of these has a replica identity of its own. The
-# columns of a row filter are in its tree only: pg_depend doesn't tell them from those of a column list.
+# A partitioned table has rows only in its leaf partitions, each with a replica identity of its own. The
+# columns of a row filter are taken from its expression tree: pg_depend has them together with those of a
+# column list.
 _PUBLISHED = r"""
 WITH published AS (
     SELECT t.pubname, c.oid AS root, t.attnames, t.rowfilter, r.prattrs IS NOT NULL AS has_list,
@@ -79,12 +80,12 @@ TableName = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class PublishedRelation:
-    """A table whose rows a publication sends; for a partition, `published_as` is what the publication names.
+    """A table whose rows a publication sends; for a partition, `published_as` is the published ancestor.
 
-    `identity` are the columns of the replica identity's index, none where there is no such index; with
-    `identity_full` all columns are the identity. `usable_index` could be one: unique, over columns that are
-    NOT NULL. `columns` are those that are published, `has_list` whether a list chooses them, `filtered_by`
-    those that the row filter looks at.
+    `identity` are the columns of the replica identity's index, empty without such an index; with
+    `identity_full` all columns are the identity. `usable_index` is a unique index over NOT NULL columns,
+    which could be one. `columns` are the published columns; `has_list`: a column list chooses them.
+    `filtered_by` are the columns of the row filter.
     """
 
     publication: str
@@ -103,7 +104,7 @@ class PublishedRelation:
 
 
 def read_relations(session: Session, publications: Sequence[int]) -> list[PublishedRelation]:
-    """List what these publications have, by their OIDs."""
+    """List the tables of publications, given by OID, with each partition by itself."""
     rows = session.ask(_PUBLISHED, {"publications": list(publications)}, "look at the published tables")
     return [_relation(*row[:5], facts=row[5:]) for row in rows]
 
@@ -117,7 +118,7 @@ def _relation(
 
 
 def read_unlogged(session: Session, publications: Sequence[int]) -> list[tuple[str, TableName]]:
-    """List unlogged tables that a publication of all tables or of a schema passes over."""
+    """List unlogged tables, which a publication of all tables or of a schema skips."""
     return _by_publication(session, _UNLOGGED, publications)
 
 
@@ -135,7 +136,7 @@ _MAY_CREATE = "SELECT has_database_privilege(current_database(), 'CREATE')"
 
 
 def publication_missing(setup: Setup) -> Iterator[Finding]:
-    """Are the publications there that were named, or any?"""
+    """Do the named publications exist, or any at all?"""
     existing = [one.name for one in setup.all_publications]
     missing = [name for name in setup.publication_names if name not in existing]
     for name in missing:
@@ -163,7 +164,7 @@ def _create_right(setup: Setup) -> Iterator[str]:
 
 
 def publication_empty(setup: Setup) -> Iterator[Finding]:
-    """Do publications publish anything?"""
+    """Do publications have any tables?"""
     counts = dict.fromkeys((one.name for one in setup.publications), 0)
     for relation in _relations(setup):
         counts[relation.publication] += 1
@@ -179,7 +180,7 @@ def publication_empty(setup: Setup) -> Iterator[Finding]:
 
 
 def operations(setup: Setup) -> Iterator[Finding]:
-    """Are there kinds of changes that are not published?"""
+    """Are some operations not published?"""
     for one in setup.publications:
         left_out = [operation for operation in OPERATIONS if operation not in one.operations]
         if left_out:
@@ -192,7 +193,7 @@ def operations(setup: Setup) -> Iterator[Finding]:
 
 
 def replica_identity(setup: Setup) -> Iterator[Finding]:
-    """Would the server refuse updates and deletes of published tables? It does so at their source."""
+    """Does the server refuse updates and deletes of published tables? They fail on the source then."""
     changing = {one.name for one in setup.publications if {"update", "delete"} & set(one.operations)}
     for relation in _relations(setup):
         if relation.publication in changing:
@@ -200,7 +201,7 @@ def replica_identity(setup: Setup) -> Iterator[Finding]:
 
 
 def _refused(relation: PublishedRelation) -> Iterator[Finding]:
-    """What `CheckCmdReplicaIdentity` (src/backend/executor/execReplication.c) looks at, in its words."""
+    """Check what `CheckCmdReplicaIdentity` in src/backend/executor/execReplication.c checks, in its words."""
     if not relation.identity_full and not relation.identity:
         yield _finding("replica-identity", relation, "it has no replica identity", (_identity(relation),))
         return
@@ -225,7 +226,7 @@ def _finding(check: str, relation: PublishedRelation, problem: str, statements: 
 
 
 def _identity(relation: PublishedRelation) -> str:
-    """Write the statement that gives a replica identity: of a key if there is one, or of all columns."""
+    """Write the statement that sets a replica identity: the key if there is one, else all columns."""
     if relation.has_primary_key and relation.identity_nothing:
         kind = "DEFAULT"
     elif relation.usable_index is not None:
@@ -236,7 +237,7 @@ def _identity(relation: PublishedRelation) -> str:
 
 
 def _publish_again(relation: PublishedRelation, more: list[str]) -> tuple[str, ...]:
-    """Write the statements that publish a table with more columns; with all, if its identity is FULL."""
+    """Write the statements that publish a table with more columns, or with all if its identity is FULL."""
     columns = "" if relation.identity_full else f" ({', '.join(map(quoted, (*more, *relation.columns)))})"
     where = "" if relation.row_filter is None else f" WHERE ({relation.row_filter})"
     return _in_place(relation, columns + where)
@@ -245,18 +246,18 @@ def _publish_again(relation: PublishedRelation, more: list[str]) -> tuple[str, .
 def _without_filter(relation: PublishedRelation) -> tuple[str, ...]:
     if not relation.has_list:
         return (f"ALTER TABLE {quoted(*relation.table)} REPLICA IDENTITY FULL;",)
-    # FULL would let the column list be refused.
+    # With FULL, the column list would be refused.
     return _in_place(relation, f" ({', '.join(map(quoted, relation.columns))})")
 
 
 def _in_place(relation: PublishedRelation, definition: str) -> tuple[str, ...]:
-    """Write what replaces a table of a publication, in one transaction: no change falls in between."""
+    """Write statements that replace a publication's table in one transaction, so that no change is lost."""
     alter, table = f"ALTER PUBLICATION {quoted(relation.publication)}", quoted(*relation.published_as)
     return ("BEGIN;", f"{alter} DROP TABLE {table};", f"{alter} ADD TABLE {table}{definition};", "COMMIT;")
 
 
 def keyless_tables(setup: Setup) -> Iterator[Finding]:
-    """Have published tables no key? Their changes can be streamed, but not merged into a table."""
+    """Do published tables lack a key? Their changes can be streamed, but not merged into a table."""
     seen = set()
     for relation in _relations(setup):
         if relation.has_primary_key or relation.identity or relation.table in seen:
@@ -268,7 +269,7 @@ def keyless_tables(setup: Setup) -> Iterator[Finding]:
 
 
 def _key(relation: PublishedRelation) -> str:
-    """Write the statement that lets a unique index be the key, or makes a key of its own."""
+    """Write the statement that makes a unique index the replica identity, or adds a primary key."""
     if relation.usable_index is not None:
         return _identity(relation)
     key = "pgcdc_key bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
@@ -276,7 +277,7 @@ def _key(relation: PublishedRelation) -> str:
 
 
 def select_right(setup: Setup) -> Iterator[Finding]:
-    """May the role read the tables, for a snapshot of what is there before?"""
+    """May the role read the tables, as a snapshot requires?"""
     tables = dict.fromkeys(one.published_as for one in _relations(setup) if not one.may_select)
     for schema, table in tables:
         name, role = f"{schema}.{table}", quoted(setup.role)
@@ -289,7 +290,7 @@ def select_right(setup: Setup) -> Iterator[Finding]:
 
 
 def partition_roots(setup: Setup) -> Iterator[Finding]:
-    """Are partitions' changes sent under the partitions' names?"""
+    """Are changes of partitions sent under the partitions' names?"""
     for publication, table in read_split_roots(setup.session, setup.publication_oids):
         message = (
             f'publication "{publication}" sends changes of "{_text(table)}" under its partitions\' names:'
@@ -300,7 +301,7 @@ def partition_roots(setup: Setup) -> Iterator[Finding]:
 
 
 def unlogged_tables(setup: Setup) -> Iterator[Finding]:
-    """Are there tables that are not in the log at all?"""
+    """Are there tables that don't write WAL at all?"""
     for publication, table in read_unlogged(setup.session, setup.publication_oids):
         message = f'publication "{publication}" sends nothing of "{_text(table)}": it is unlogged'
         statement = f"ALTER TABLE {quoted(*table)} SET LOGGED;"

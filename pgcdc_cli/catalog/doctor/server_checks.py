@@ -1,4 +1,4 @@
-"""Checks of the server and of the role: may this role decode this server's WAL, and is there room for it?"""
+"""Checks of the server and the role: may this role decode this server's WAL, and are there free resources?"""
 
 from collections.abc import Iterator
 
@@ -8,10 +8,10 @@ _OLDEST = 15
 _STANDBY_DECODES_SINCE = 16
 
 _LEAST_SENDER_TIMEOUT = 10.0
-"""Seconds. Below it a busy disk or network ends connections that are well."""
+"""Seconds; with less, connections that are fine end when disk or network are busy."""
 
 _LEAST_WORK_MEM = 1024
-"""kB. Below it nearly every transaction is streamed or spilled."""
+"""kB; with less, nearly every transaction is streamed or spilled."""
 
 _OVERRIDDEN = (
     "statement_timeout",
@@ -36,7 +36,7 @@ def server_version(setup: Setup) -> Iterator[Finding]:
 
 
 def wal_level(setup: Setup) -> Iterator[Finding]:
-    """Does the log hold what decoding needs?"""
+    """Does wal_level allow logical decoding?"""
     level = setup.facts.wal_level
     if level == "logical":
         more = "; the primary's must be, too: it can't be seen from here" if setup.facts.in_recovery else ""
@@ -47,7 +47,7 @@ def wal_level(setup: Setup) -> Iterator[Finding]:
 
 
 def replication_right(setup: Setup) -> Iterator[Finding]:
-    """May the role stream?"""
+    """Does the role have the REPLICATION attribute?"""
     role = setup.role
     if setup.facts.may_replicate:
         yield Finding("replication-right", "ok", f'role "{role}" may replicate', role)
@@ -58,7 +58,7 @@ def replication_right(setup: Setup) -> Iterator[Finding]:
 
 
 def free_wal_senders(setup: Setup) -> Iterator[Finding]:
-    """Is there a walsender left? A stream takes one; from a standby, and for a moment, a second."""
+    """Is a walsender free? A stream takes one, and from a standby for a moment a second one."""
     most, used = setup.settings["max_wal_senders"].number, setup.wal_senders
     if used < most:
         yield Finding("free-wal-senders", "ok", f"{most - used} of {most} walsenders are free")
@@ -69,7 +69,7 @@ def free_wal_senders(setup: Setup) -> Iterator[Finding]:
 
 
 def free_slots(setup: Setup) -> Iterator[Finding]:
-    """Is there room for the slot, or another?"""
+    """Is a replication slot free, if one must be created?"""
     most, used = setup.settings["max_replication_slots"].number, len(setup.slots)
     if used < most:
         yield Finding("free-slots", "ok", f"{most - used} of {most} replication slots are free")
@@ -82,7 +82,7 @@ def free_slots(setup: Setup) -> Iterator[Finding]:
 
 
 def standby(setup: Setup) -> Iterator[Finding]:
-    """Can a standby decode, and will its slots live?"""
+    """Can this standby decode, and will its slots stay valid?"""
     if not setup.facts.in_recovery:
         return
     if setup.facts.version // 10000 < _STANDBY_DECODES_SINCE:
@@ -114,7 +114,7 @@ def _feedback(setup: Setup) -> Iterator[Finding]:
 
 
 def sender_timeout(setup: Setup) -> Iterator[Finding]:
-    """Does the server give up a connection too early, or never?"""
+    """Does the server end a connection too early, or never?"""
     seconds = setup.facts.wal_sender_timeout
     if seconds >= _LEAST_SENDER_TIMEOUT:
         yield Finding("wal-sender-timeout", "ok", f"wal_sender_timeout is {seconds:g} s")
@@ -124,7 +124,7 @@ def sender_timeout(setup: Setup) -> Iterator[Finding]:
         if seconds
         else "the server never notices that a reader is gone, and keeps the slot for it"
     )
-    # The most specific place there is: it wins over the server's, the database's and the role's own.
+    # The most specific level: it overrides the server's, the database's and the role's settings.
     target = f"ALTER ROLE {quoted(setup.role)} IN DATABASE {quoted(setup.facts.database)}"
     statement = f"{target} SET wal_sender_timeout = '1min';"
     message = f"wal_sender_timeout is {seconds:g} s: {why}"
@@ -132,7 +132,7 @@ def sender_timeout(setup: Setup) -> Iterator[Finding]:
 
 
 def session_timeouts(setup: Setup) -> Iterator[Finding]:
-    """Tell of timeouts that look like trouble, and are none."""
+    """Are timeouts set that could look like trouble, but don't apply to pgcdc?"""
     found = {name: setup.settings[name] for name in _OVERRIDDEN if name in setup.settings}
     low = [f"{name} ({setting.text})" for name, setting in found.items() if setting.number]
     if low:
@@ -141,7 +141,7 @@ def session_timeouts(setup: Setup) -> Iterator[Finding]:
 
 
 def decoding_memory(setup: Setup) -> Iterator[Finding]:
-    """How large may a transaction be before it is streamed, or with protocol 1 spilled to the disk?"""
+    """How large may a transaction get before it is streamed, or with protocol 1 spilled to disk?"""
     setting = setup.settings["logical_decoding_work_mem"]
     if setting.number >= _LEAST_WORK_MEM:
         message = (
@@ -160,7 +160,7 @@ def decoding_memory(setup: Setup) -> Iterator[Finding]:
 
 
 def idle_slot_timeout(setup: Setup) -> Iterator[Finding]:
-    """Are slots invalidated that are not read for a while (PostgreSQL 18)?"""
+    """Are slots invalidated when they are idle for a while (PostgreSQL 18)?"""
     setting = setup.settings.get("idle_replication_slot_timeout")
     if setting is None or not setting.number:
         return

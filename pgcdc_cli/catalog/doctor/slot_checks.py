@@ -1,4 +1,4 @@
-"""Checks of slots: do they still have their changes, and does somebody read them?"""
+"""Checks of slots: do they still have their changes, and does a client read them?"""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ _SPILLED = "SELECT slot_name, spill_bytes, total_bytes FROM pg_stat_replication_
 
 
 def slot_missing(setup: Setup) -> Iterator[Finding]:
-    """Is the slot there that was named?"""
+    """Does the named slot exist?"""
     name = setup.slot_name
     if name is None or _named(setup) is not None:
         return
@@ -31,7 +31,7 @@ def slot_missing(setup: Setup) -> Iterator[Finding]:
 
 
 def slot_kind(setup: Setup) -> Iterator[Finding]:
-    """Is the named slot one that can be streamed, from this database?"""
+    """Can the named slot be streamed from this database?"""
     slot = _named(setup)
     if slot is None:
         return
@@ -57,7 +57,7 @@ def slot_kind(setup: Setup) -> Iterator[Finding]:
 
 
 def slot_lost(setup: Setup) -> Iterator[Finding]:
-    """Have slots lost their changes, or will they at the next checkpoint?"""
+    """Have slots lost changes, or will they at the next checkpoint?"""
     for slot in _looked_at(setup):
         name = slot.name
         drop = f"SELECT pg_drop_replication_slot({literal(name)});"
@@ -85,7 +85,7 @@ def slot_lost(setup: Setup) -> Iterator[Finding]:
 
 
 def slot_retained(setup: Setup) -> Iterator[Finding]:
-    """Is much log held back, against the limit or on the disk?"""
+    """Do slots retain much WAL, compared with max_slot_wal_keep_size, or on the server's disk?"""
     limit = setup.settings["max_slot_wal_keep_size"].number
     usual = setup.settings["max_wal_size"].number
     for slot in _all_alive(setup):
@@ -115,9 +115,9 @@ def _reader(slot: Slot) -> str:
 
 
 def slot_idle(setup: Setup) -> Iterator[Finding]:
-    """Will slots be invalidated because nobody reads them (PostgreSQL 18)? At a checkpoint, if they hold log.
+    """Will idle slots that retain WAL be invalidated at the next checkpoint (PostgreSQL 18)?
 
-    A standby's copies of the primary's slots are left alone.
+    A standby's copies of the primary's slots are not.
     """
     timeout = setup.settings.get("idle_replication_slot_timeout")
     if timeout is None or not timeout.number:
@@ -137,9 +137,10 @@ def slot_idle(setup: Setup) -> Iterator[Finding]:
 
 
 def slot_spilled(setup: Setup) -> Iterator[Finding]:
-    """Tell how much was spilled: a matter of speed.
+    """How much was spilled to disk? That affects only speed.
 
-    The server counts again what a start of a stream decodes again, and spills that even where it streams.
+    After each start of a stream, the server counts again what it decodes again, and spills it even with
+    streaming.
     """
     names = {slot.name for slot in _looked_at(setup)}
     for name, spilled, sent in setup.session.ask(_SPILLED, {}, "read the slots' statistics"):
@@ -152,7 +153,7 @@ def slot_spilled(setup: Setup) -> Iterator[Finding]:
 
 
 def slot_failover(setup: Setup) -> Iterator[Finding]:
-    """Does the named slot survive a failover to a standby that there is?"""
+    """Does the named slot survive a failover to one of the existing standbys?"""
     slot = _named(setup)
     standbys = [one.name for one in setup.slots if one.plugin is None]
     if slot is None or not standbys or setup.facts.in_recovery or setup.facts.version < _FAILOVER_SINCE:
@@ -175,14 +176,14 @@ def _named(setup: Setup) -> Slot | None:
 
 
 def _looked_at(setup: Setup) -> list[Slot]:
-    """The named slot, or all logical ones of this database."""
+    """The named slot, or all logical slots of this database."""
     if setup.slot_name is not None:
         return [slot for slot in setup.slots if slot.name == setup.slot_name]
     return [slot for slot in setup.slots if slot.database == setup.facts.database]
 
 
 def _all_alive(setup: Setup) -> list[Slot]:
-    """All slots of the server that still hold log back: they share its disk."""
+    """All slots of the server that still retain WAL: they share its disk."""
     return [slot for slot in setup.slots if slot.wal_status != "lost" and not slot.invalidation_reason]
 
 

@@ -1,4 +1,4 @@
-"""What a Debezium connector configuration says: message transforms, all else, and what a value may be."""
+"""A Debezium connector's configuration, including message transforms; how properties' values are parsed."""
 
 import hashlib
 import re
@@ -11,12 +11,12 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 Deletes: TypeAlias = Literal["drop", "none", "rewrite"]
 Replacement: TypeAlias = tuple[str | tuple[str | int], ...]
-"""Texts, and in tuples the groups whose text goes between them."""
+"""Texts, and between them, each in a tuple, groups whose text is inserted."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPredicate:
-    """Which topics' records a transform is for: those that match as a whole, or the others."""
+    """Which topics' records a transform applies to: those that match as a whole, or (`negate`) the others."""
 
     topics: re.Pattern[str]
     negate: bool
@@ -28,9 +28,9 @@ class TopicPredicate:
 
 @dataclass(frozen=True, slots=True)
 class AddedMember:
-    """A member of an event that becomes a field of the row or a header, which is called `added`.
+    """A member of an event that is added to the row as a field, or to the headers, with the name `added`.
 
-    `block` is what it stands in: `source`, `transaction`, or "" for the event itself.
+    `block` is the member's place: `source`, `transaction`, or "" for the event itself.
     """
 
     block: str
@@ -40,10 +40,10 @@ class AddedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractNewRecordState:
-    """A record's value is the row alone.
+    """The transform that reduces a record's value to the row.
 
-    `deletes` says what a delete's value is: the old row, null (none), or whether there is none at all (drop);
-    `tombstones` whether those stay. With `fill`, rewritten rows have defaults for nulls.
+    `deletes` is what a delete becomes: the old row (rewrite), a null value (none) or no record (drop).
+    `tombstones`: they are kept. `fill`: rewritten rows have a column's default in place of null.
     """
 
     deletes: Deletes
@@ -56,13 +56,13 @@ class ExtractNewRecordState:
 
     @property
     def rewrites(self) -> bool:
-        """Whether rows say if they are deleted."""
+        """Whether rows have a field that marks deleted ones."""
         return self.deletes == "rewrite"
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedColumn:
-    """A column of the outbox that goes into a header or beside the payload, by another name."""
+    """A further column of the outbox, put under another name into a header or beside the payload."""
 
     column: str
     placement: Literal["header", "envelope"]
@@ -71,12 +71,12 @@ class PlacedColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRouter:
-    """A row that is inserted into an outbox is an event of its own.
+    """The outbox transform: each row inserted into the outbox table becomes an event of its own.
 
-    `event_id` to `schema_version` are columns, the latter two "" for none. The topic is what
-    `topic_replacement` makes of the column `route_by_field`, where `topic_regex` matches it. With
-    `tombstones` an event with a blank payload has no value; with `expand` a payload is JSON of its own, and
-    keeps its nulls with `nulls`.
+    `event_id` to `schema_version` name columns; the last two are "" for none. The topic is the value of the
+    column `route_by_field`; if `topic_regex` matches it, with the match replaced by `topic_replacement`. With
+    `tombstones` a blank payload becomes a null value. With `expand` a payload that is a JSON object is
+    written as an object, which keeps its nulls if `nulls`.
     """
 
     event_id: str
@@ -96,7 +96,7 @@ class EventRouter:
     predicate: TopicPredicate | None = None
 
     def topic(self, route: str) -> str:
-        """Name the topic of what is routed like this."""
+        """Name the topic for a value of `route_by_field`."""
         found = self.topic_regex.search(route)
         if found is None or self.topic_regex.fullmatch(route) is None:
             return route
@@ -109,16 +109,16 @@ Transform: TypeAlias = ExtractNewRecordState | EventRouter
 
 Patterns = tuple[re.Pattern[str], ...]
 _BY_COLUMN, _BY_TYPE = 2, 3
-"""Where these rules stand in Debezium's order of looking for the one rule that a column follows."""
+"""Ranks of these rules in Debezium's order of looking for the one rule that applies to a column."""
 
 
 _LATER: dict[str, object] = {"transforms": (), "extended_headers_enabled": True}
-"""What was added when there were directories, and what stands for its absence."""
+"""Attributes that were added when directories existed already, with the value that means their absence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorConfig:
-    """Attributes are Debezium's property names with underscores for dots; defaults are those of 2.5."""
+    """A connector's configuration: Debezium's property names, underscores for dots, with 2.5's defaults."""
 
     topic_prefix: str
     topic_delimiter: str = "."
@@ -176,24 +176,24 @@ class ConnectorConfig:
     transforms: tuple[Transform, ...] = ()
 
     def __hash__(self) -> int:
-        """Hash quickly: a run has one or two of them, which are looked up for every batch."""
+        """Hash just the prefix, fast: a run has one or two configurations, looked up for each batch."""
         return hash(self.topic_prefix)
 
     @property
     def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits that differ when anything does that events depend on."""
+        """Sixteen hexadecimal digits that change with any property that events depend on."""
         texts = [
             f"{name}={getattr(self, name)!r}"
             for name in self.__dataclass_fields__
             if not name.startswith(("database_", "slot_", "publication_", "publish_"))
-            # As without them, so that a directory of an older version goes on.
+            # Left out if they have no effect, so that directories of older versions still match.
             and _LATER.get(name) != getattr(self, name)
         ]
         return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
     @property
     def placeholder_octets(self) -> bytes:
-        """What stands for unchanged TOAST values, which may be given in hexadecimal digits."""
+        """The placeholder for unchanged TOAST values; the property may give it in hexadecimal digits."""
         text = self.unavailable_value_placeholder
         return bytes.fromhex(text[4:]) if text.startswith("hex:") else text.encode()
 
@@ -202,7 +202,7 @@ class ConnectorConfig:
         return self.placeholder_octets.decode("utf-8", "replace")
 
     def transform(self, topic: str) -> Transform | None:
-        """Find what transforms the records of a topic; a USAGE error if that is several."""
+        """Find the transform of a topic's records. Raises PgcdcError (USAGE) if there are several."""
         found = [one for one in self.transforms if one.predicate is None or one.predicate.holds(topic)]
         if len(found) > 1:
             raise PgcdcError(
@@ -213,34 +213,34 @@ class ConnectorConfig:
         return found[0] if found else None
 
     def includes_table(self, schema: str, table: str) -> bool:
-        """Whether the filters let a table through."""
+        """Whether the include and exclude lists let a table through."""
         if not _included(schema, self.schema_include_list, self.schema_exclude_list):
             return False
         return _included(f"{schema}.{table}", self.table_include_list, self.table_exclude_list)
 
     def includes_column(self, schema: str, table: str, column: str) -> bool:
-        """Whether the filters let a column through."""
+        """Whether the include and exclude lists let a column through."""
         name = f"{schema}.{table}.{column}"
         return _included(name, self.column_include_list, self.column_exclude_list)
 
     def includes_message(self, prefix: str) -> bool:
-        """Whether the filters let a message through."""
+        """Whether the include and exclude lists let a message through."""
         return _included(prefix, self.message_prefix_include_list, self.message_prefix_exclude_list)
 
     def key_columns(self, schema: str, table: str, columns: Sequence[str]) -> tuple[str, ...]:
-        """Those columns of a table that the configuration wants in the key; none if it is the primary key."""
+        """List the columns that `message.key.columns` puts into a table's key; empty for its primary key."""
         rules = self.message_key_columns
         found = [c for rule in rules for c in columns if rule.fullmatch(f"{schema}.{table}.{c}")]
         return tuple(dict.fromkeys(found))
 
     def source_type_rank(self, schema: str, table: str, column: str, kind: str) -> int | None:
-        """Rank the rule that propagates a column's source type; None without one."""
+        """Rank the rule that propagates a column's source type; None if there is none."""
         if _any(self.column_propagate_source_type, f"{schema}.{table}.{column}"):
             return _BY_COLUMN
         return _BY_TYPE if _any(self.datatype_propagate_source_type, f"{schema}.{table}.{kind}") else None
 
     def mask_rule(self, schema: str, table: str, column: str) -> str | None:
-        """Name the property that masks a column."""
+        """Find the property that masks a column, by name."""
         name = f"{schema}.{table}.{column}"
         return next((rule for rule, patterns in self.masks if _any(patterns, name)), None)
 
@@ -258,9 +258,9 @@ PropertyKind = Literal["text", "verbatim", "topic", "flag", "number", "choice", 
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """One property. `choices` are the values that a choice (or a list of choices) may have.
+    """A property of the connector; `choices` are the valid values of a choice, or of a list of them.
 
-    Blanks around a value are left out, but for `verbatim` ones.
+    Blanks around a value are stripped, unless its kind is `verbatim`.
     """
 
     name: str
@@ -271,7 +271,7 @@ class Property:
 
     @property
     def attribute(self) -> str:
-        """What the configuration calls it."""
+        """Name of the property's attribute in the configuration."""
         return self.name.replace(".", "_").replace("-", "_")
 
 
@@ -281,13 +281,13 @@ _NOT_IN_COMMAS = re.compile(r"(?<!\\),")
 
 
 def wrong(name: str, text: str, reason: str) -> PgcdcError:
-    """Make a USAGE error that names the property and, but for passwords, its value."""
+    """Make a USAGE error that names the property and its value; a password is not shown."""
     shown = "..." if "password" in name else text
     return PgcdcError(ErrorKind.USAGE, f'could not use property "{name}": "{shown}" {reason}')
 
 
 def value_of(known: Property, text: str) -> object:
-    """Turn a property's text into its value; a USAGE error where it can't have that."""
+    """Parse a property's value. Raises PgcdcError (USAGE) for an invalid one."""
     if known.kind == "flag":
         if text.lower() not in _FLAGS:
             raise wrong(known.name, text, "is neither true nor false")
@@ -314,24 +314,24 @@ def _choice(known: Property, text: str) -> object:
         return chosen[0]
     if "none" in chosen and len(chosen) > 1:
         raise wrong(known.name, text, "has something beside none")
-    # The connector takes an r, and leaves nothing out for it.
+    # The connector accepts r, but skips nothing for it.
     return tuple(one for one in chosen if one not in {"none", "r"})
 
 
 def patterns(name: str, text: str) -> Patterns:
-    """Compile a list of regular expressions, each of which must match a whole name.
+    """Compile a comma-separated list of regular expressions; each must match a whole name.
 
-    As in Java, the case of ASCII letters alone makes no difference, and classes of characters are ASCII's.
+    As in Java, only ASCII letters match without regard to case, and character classes are ASCII's.
     """
     parts = [part.strip().replace(r"\,", ",") for part in _NOT_IN_COMMAS.split(text)]
     return tuple(pattern(name, part) for part in parts if part)
 
 
 def pattern(name: str, text: str, *, ignore_case: bool = True) -> re.Pattern[str]:
-    """Compile one regular expression of Java's."""
+    """Compile a Java regular expression."""
     flags = re.ASCII | (re.IGNORECASE if ignore_case else re.NOFLAG)
     try:
-        # Java knows sets within sets; Python warns of what looks like one.
+        # Java has nested character sets; Python's warning about them is an error here.
         with warnings.catch_warnings(action="error", category=FutureWarning):
             return re.compile(_from_java_regex(text), flags)
     except (re.error, FutureWarning) as error:
@@ -339,7 +339,7 @@ def pattern(name: str, text: str, *, ignore_case: bool = True) -> re.Pattern[str
 
 
 def _from_java_regex(text: str) -> str:
-    """Write what Java spells otherwise: quoted text, the end, named groups and POSIX classes."""
+    """Translate Java's quoted text, end of input, named groups and POSIX classes to Python's spelling."""
     text = re.sub(r"\\Q(.*?)(?:\\E|\Z)", lambda match: re.escape(match[1]), text, flags=re.DOTALL)
     text = re.sub(r"\(\?<(?=[A-Za-z])", "(?P<", text).replace(r"\z", r"\Z")
     classes = {"Alpha": "a-zA-Z", "Digit": "0-9", "Alnum": "a-zA-Z0-9", "Lower": "a-z", "Upper": "A-Z"}
@@ -349,7 +349,7 @@ def _from_java_regex(text: str) -> str:
 
 
 def _keys(name: str, text: str) -> Patterns:
-    """Compile patterns of whole columns, `schema.table.column`, from those of tables and of their columns."""
+    """Compile patterns of `schema.table.column` from rules `TABLE:COLUMN,...`, separated by semicolons."""
     rules = []
     for rule in filter(None, (part.strip() for part in text.split(";"))):
         table, colon, columns = rule.rpartition(":")

@@ -1,7 +1,7 @@
-"""Debezium's events, one record a line: `{"topic","key","value","headers"}`, or the value alone.
+"""Debezium's events, one record per line: `{"topic","key","value","headers"}`, or just the value.
 
 The reference is Debezium 2.5.4's PostgreSQL connector with pgoutput and Kafka's JsonConverter; with
-`debezium.version=3.4` the envelope is that of 3.4.3.
+`debezium.version=3.4`, the envelope is that of 3.4.3.
 """
 
 import time
@@ -58,13 +58,13 @@ from pgcdc_cli.types.kernels import Fragment, Int64s
 TRANSACTIONS = "_transaction"
 HEARTBEATS = "_heartbeat"
 _CODES = {"I": "c", "U": "udc", "D": "d", "R": "r"}
-"""Operations that a change can be; an update of the key is a delete and a create."""
+"""Debezium's operations for a change; an update of the key is a delete and a create."""
 _NEWLINE = 0x0A
 
 
 @dataclass(slots=True)
 class DebeziumFormat:
-    """Needs begins and commits in its slices, and to know where it starts (`restart`)."""
+    """Writes Debezium's events; needs begins and commits in its slices, and a `restart` before the first."""
 
     name: ClassVar[str] = "debezium"
     tail: ClassVar[None] = None
@@ -94,19 +94,19 @@ class DebeziumFormat:
         return self
 
     def restart(self, database: str, last_commit: LastCommit | None) -> None:
-        """Forget what came after the last edge; `last_commit` is the transaction before it, if any.
+        """Go back to the last edge; `last_commit` is the last transaction before it, or None.
 
-        `database` is what `source.db` says.
+        `database` is the value of `source.db`.
         """
         self._context = replace(self._context, database=database)
-        # Each connection describes tables anew. They would be found here, but by comparing every column.
+        # Each connection makes new table objects; to find them in these caches would compare every column.
         event_table.cache_clear()
         row_template.cache_clear()
         self._reported = set()
         self._state = EventSequenceState() if last_commit is None else EventSequenceState(*last_commit)
 
     def encode(self, slice_: Slice) -> EncodedSlice:
-        """Encode a slice's events; a PROTOCOL error where a value is no valid UTF-8."""
+        """Encode a slice's events. Raises PgcdcError (PROTOCOL) for invalid UTF-8."""
         now = time.time_ns()
         sequence = EventSequence(slice_, self._state)
         changes = list(self._wanted(slice_))
@@ -128,7 +128,7 @@ class DebeziumFormat:
         return EncodedSlice(pieces, slice_.edge, tuple(map(self._described, tables_of(slice_))))
 
     def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
-        """Join lines; with a compression, into one frame."""
+        """Join lines; with a compression, compress them into one frame."""
         return compress(data, self.compression)
 
     def heartbeat(self, commit_lsn: Lsn) -> EncodedSlice:
@@ -142,9 +142,9 @@ class DebeziumFormat:
         messages: Sequence[MessageChange],
         sequence: EventSequence,
     ) -> tuple[Sequence[EventOrders | None], TransactionCounts | None]:
-        """Number the events of each change, then of each message, where that is asked for.
+        """Number the events of each change, then of each message, if `provide.transaction.metadata` is set.
 
-        Messages outside of transactions have no number; 2.5 counts none.
+        Messages outside of transactions have no number; Debezium 2.5 counts no messages at all.
         """
         counted = [m for m in messages if m.transactional] if self._context.newer else []
         if not self.config.provide_transaction_metadata:
@@ -168,7 +168,7 @@ class DebeziumFormat:
         self, batch: ChangeBatch, sequence: EventSequence, orders: EventOrders | None, at: Handled
     ) -> Iterator[EncodedLines]:
         losses = self._losses(batch.table, batch.stamps.lsn)
-        # Rows of a snapshot are in no transaction.
+        # Rows of a snapshot belong to no transaction.
         orders = None if batch.operation == "R" else orders
         positions = sequence.positions(batch.stamps, orders, _snapshot_marker(batch))
         layout = self._event_table(batch.table, snapshot=batch.operation == "R")
@@ -188,12 +188,12 @@ class DebeziumFormat:
         yield from _lost(losses, stamps)
 
     def _losses(self, table: TableSchema, lsn: Int64s) -> Losses | None:
-        """Look for losses in directories only, which tables are made of, but not of what is transformed."""
+        """Report losses only in directories, from which tables are made, and without message transforms."""
         looked_for = self.layout == "table" and not self.config.transforms
         return Losses(table, lsn, self._reported) if looked_for else None
 
     def _skipped(self, slice_: Slice) -> Iterator[EncodedLines]:
-        """Report operations that are left out, in directories only."""
+        """Report skipped operations, only in directories."""
         if self.layout == "stream" or self.config.transforms:
             return
         skipped = self.config.skipped_operations
@@ -208,7 +208,7 @@ class DebeziumFormat:
             yield from _lost(losses, stamps)
 
     def _wanted(self, slice_: Slice) -> Iterator[ChangeBatch | TruncateChange]:
-        """Give what makes events; rows of a table without columns make none."""
+        """Yield the changes that make events; rows of a table without columns make none."""
         for batch in slice_.changes:
             some = len(batch) and batch.table.columns
             if some and _includes(self.config, batch.table.schema, batch.table.name, _CODES[batch.operation]):
@@ -257,7 +257,7 @@ class DebeziumFormat:
 
 
 def _numbers(messages: Sequence[MessageChange], totals: Sequence[int]) -> Iterator[EventOrders | None]:
-    """Number messages; each is the first and only event of its collection."""
+    """Number messages; each is the only event of its collection."""
     left = iter(totals)
     for message in messages:
         number = next(left, None) if message.transactional else None
@@ -266,14 +266,14 @@ def _numbers(messages: Sequence[MessageChange], totals: Sequence[int]) -> Iterat
 
 @lru_cache(4096)
 def _includes(config: ConnectorConfig, schema: str, table: str, codes: str) -> bool:
-    """Say whether any of these operations on a table makes an event."""
+    """Whether any of these operations on a table makes an event."""
     return not set(codes) <= set(config.skipped_operations) and config.includes_table(schema, table)
 
 
 def _snapshot_marker(batch: ChangeBatch) -> Fragment:
-    """Give `false` for a streamed batch.
+    """Make the values of `source.snapshot`; `false` for a streamed batch.
 
-    A row that is several of these is, in this order: the last of all, the first of all, its table's last.
+    If several apply to a row, they count in this order: last, first, last_in_data_collection.
     """
     snapshot = batch.snapshot
     if snapshot is None:

@@ -1,4 +1,4 @@
-"""What a record says of the stream before it: the commit, and the events of its transaction so far."""
+"""A record's place in the stream: the previous commit, and the events of its transaction so far."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,13 +13,13 @@ _NO_COMMIT = -1
 MESSAGE_COLLECTION = (
     "io.debezium.connector.postgresql.LogicalDecodingMessageMonitor$LogicalDecodingMessageId@0"
 )
-"""What 3.4 calls the collection of a logical decoding message, each of which is another by its address."""
+"""3.4's name of a logical decoding message's collection: each message is one, told apart by its address."""
 _STAMPS = ("index", "lsn", "commit_lsn", "commit_ts", "xid", "seq")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventCounts:
-    """n changes of one table, by its name: where they stand in the stream, and how many events each is."""
+    """n changes of one table, given by name: their places in the stream, and how many events each makes."""
 
     table: str
     index: Int64s
@@ -28,10 +28,10 @@ class EventCounts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TransactionCounts:
-    """How many events of which table each transaction has, in the order of the tables' first events there.
+    """Each transaction's number of events per table, ordered by the table's first event in it.
 
-    The arrays have an element for each transaction and table with an event: the transaction's number (a
-    transaction is what stands between one begin or end and the next), the table's in `names`, the events.
+    The arrays have an element for each transaction and table with events: the transaction's number in the
+    slice (a begin or an end starts the next one), the table's index in `names`, and the number of events.
     """
 
     names: Sequence[str]
@@ -40,7 +40,7 @@ class TransactionCounts:
     events: Int64s
 
     def of(self, transaction: int) -> dict[str, int]:
-        """Give one transaction's by the tables' names."""
+        """Return one transaction's numbers of events by table name."""
         chosen = self.transaction == transaction
         tables = [self.names[table] for table in self.table[chosen].tolist()]
         return dict(zip(tables, self.events[chosen].tolist(), strict=True))
@@ -48,10 +48,10 @@ class TransactionCounts:
 
 @dataclass(frozen=True, slots=True)
 class EventSequenceState:
-    """What is known at the end of a slice.
+    """The state at the end of a slice.
 
-    `last_commit` is the end LSN of the last commit (or -1), `last_time` the last transaction's commit time in
-    microseconds; `events` are the open transaction's so far, by table.
+    `last_commit` is the end LSN of the last commit (-1 for none), `last_time` the last transaction's commit
+    time in microseconds; `events` are the open transaction's so far, by table.
     """
 
     last_commit: int = _NO_COMMIT
@@ -60,7 +60,7 @@ class EventSequenceState:
 
 
 class EventSequence:
-    """The order of commits in one slice, and of events in its transactions."""
+    """The order of the commits in one slice, and of the events in its transactions."""
 
     def __init__(self, slice_: Slice, before: EventSequenceState) -> None:
         self.boundaries = _boundaries(slice_)
@@ -72,18 +72,18 @@ class EventSequence:
         self.after = EventSequenceState(int(self._ends[-1]), last_time, before.events)
 
     def count(self, changes: Sequence[EventCounts]) -> tuple[list[EventOrders], TransactionCounts]:
-        """Number the events of changes in their transactions, for each in turn, and sum them up."""
+        """Number each change's events within their transactions, and sum them up by table."""
         orders, counts = _number(changes, self.boundaries.stamps.index, self._before.events)
         self.after = replace(self.after, events=counts.of(len(self.boundaries)))
         return orders, counts
 
     def positions(self, stamps: Stamps, orders: EventOrders | None, snapshot: Fragment) -> Positions:
-        """Say where rows stand."""
+        """Determine the positions of rows."""
         ends = self._ends[np.searchsorted(self._commits, stamps.index, side="left")]
         return Positions(stamps, ends, orders, snapshot)
 
     def position(self, stamp: Stamp, orders: EventOrders | None = None) -> Positions:
-        """Say where a message or truncate stands; a message outside of transactions is a commit itself."""
+        """Determine a message's or truncate's position; a message outside of transactions is a commit."""
         if stamp.commit_ts is None:
             stamp = replace(stamp, commit_ts=self._time_before(stamp))
         stamps = Stamps.of([stamp])
@@ -97,7 +97,7 @@ class EventSequence:
 
 
 def _with_messages(commits: Int64s, ends: Int64s, slice_: Slice) -> tuple[Int64s, Int64s]:
-    """Add the messages outside of transactions, which are commits themselves, to those of a slice."""
+    """Add to a slice's commits the messages outside of transactions, which count as commits."""
     stamps = [message.stamp for message in slice_.messages if not message.transactional]
     if not stamps:
         return commits, ends
@@ -108,7 +108,7 @@ def _with_messages(commits: Int64s, ends: Int64s, slice_: Slice) -> tuple[Int64s
 
 
 def _boundaries(slice_: Slice) -> Boundaries:
-    """Put a slice's begins and commits together; which servers they came from, events don't say."""
+    """Concatenate a slice's begins and commits, without their origins, which events don't contain."""
     if len(slice_.boundaries) == 1:
         return slice_.boundaries[0]
     stamps = [some.stamps for some in slice_.boundaries]
@@ -124,10 +124,10 @@ def _boundaries(slice_: Slice) -> Boundaries:
 def _number(
     changes: Sequence[EventCounts], boundaries: Int64s, before: Mapping[str, int]
 ) -> tuple[list[EventOrders], TransactionCounts]:
-    """Number the events of changes, for each in turn, and sum them up.
+    """Number each change's events within their transactions, and sum them up by table.
 
-    `boundaries` are where transactions begin and end, ascending, and `before` are the events by table that
-    the first one had before the slice.
+    `boundaries` are the places of begins and ends, ascending; `before` are the events by table that the
+    first transaction had before this slice.
     """
     counted = [_before(table, events) for table, events in before.items()] + list(changes)
     names = list(dict.fromkeys(one.table for one in counted))
@@ -156,7 +156,7 @@ def _joined(columns: Sequence[Int64s]) -> Int64s:
 
 
 def _numbers(counts: Int64s, groups: Int64s) -> Int64s:
-    """Number each row's first event in its group, where the rows of a group stand together."""
+    """Number each row's first event within its group; a group's rows must be adjacent."""
     before = np.cumsum(counts) - counts
     first = _firsts(groups)
     numbers: Int64s = before - np.repeat(before[first], np.diff(first, append=len(groups))) + 1
@@ -168,7 +168,7 @@ def _firsts(groups: Int64s) -> Int64s:
 
 
 def _sums(names: Sequence[str], groups: Int64s, counts: Int64s, index: Int64s) -> TransactionCounts:
-    """Sum up the rows of each group, which stand together; `index` is theirs in the stream."""
+    """Sum up the counts of each group, whose rows must be adjacent; `index` are their places."""
     some = counts > 0
     groups, counts, index = groups[some], counts[some], index[some]
     first = _firsts(groups)

@@ -1,7 +1,7 @@
-"""One version of one table as its events show it.
+"""One version of a table, as its events show it.
 
-Schema files say how each column is written, so that a reader needs no connector configuration to make rows of
-the events again.
+Schema files describe how each column is written, so that a reader can restore rows from events without the
+connector configuration.
 """
 
 import json
@@ -28,12 +28,14 @@ from pgcdc_cli.formats.debezium.unwrapped import route_columns, unwrapped_schema
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventTable:
-    """The fields of a row, and further ones that only the key has: masks and filters leave keys alone.
+    """A table's fields and the constant parts of its records.
 
-    `key` counts into both; it is None without a key, and empty where all of its types are left out.
-    `key_head` and `value_head` begin the record's key and value, schema included, and `_tail` ends them.
-    `unwrap` says what becomes of the events, and `routed` which of all columns tell the topic instead, of
-    deleted rows and of others; or `outbox` what is made of an outbox's.
+    `columns` are the row's fields. `key_only` are fields that only the key has, since masks and filters don't
+    apply to keys. `key` indexes both; it is None without a key, and empty if all its types are left out.
+    `key_head` and `value_head` begin the record's key and value, including the schema, and the tails end
+    them. With a transform, `further` are the columns that it makes of others. `unwrap` is the transform to
+    rows; `routed` are then the indexes, among all columns, of the topics of deleted rows and of others.
+    `outbox` is the layout of an outbox's events.
     """
 
     topic: bytes
@@ -51,7 +53,7 @@ class EventTable:
 
     @property
     def all_columns(self) -> tuple[EventColumn, ...]:
-        """Those of rows, then those of keys alone, then what a transform makes of some."""
+        """The row's columns, then the key's own, then those that a transform makes."""
         return self.columns + self.key_only + self.further
 
 
@@ -59,9 +61,9 @@ class EventTable:
 def event_table(
     table: TableSchema, facts: TableFacts | None, config: ConnectorConfig, *, snapshot: bool
 ) -> EventTable:
-    """Lay a table out. `facts` are the table's, which make no difference between versions otherwise.
+    """Lay out a table; `facts` are its facts, which don't make another version of it.
 
-    Raises a USAGE error where a message transform doesn't fit the table.
+    Raises PgcdcError (USAGE) if a message transform doesn't fit the table.
     """
     full_name = connect_schemas.topic(config, table.schema, table.name)
     transform = config.transform(full_name)
@@ -112,7 +114,7 @@ def _outbox(table: EventTable, row: Schema, router: EventRouter, config: Connect
 
 
 def _of_rows(config: ConnectorConfig, transform: Transform | None) -> ConnectorConfig:
-    """Give the configuration of rows: some transforms put defaults for nulls, whatever converters do."""
+    """Return the configuration for rows: some transforms replace nulls by defaults in any case."""
     if isinstance(transform, ExtractNewRecordState):
         filled = transform.rewrites and transform.fill
     else:
@@ -121,7 +123,7 @@ def _of_rows(config: ConnectorConfig, transform: Transform | None) -> ConnectorC
 
 
 def _of_key(config: ConnectorConfig) -> ConnectorConfig:
-    """Give the configuration whose value converter is the key's."""
+    """Return the configuration for keys, with the key converter's settings as the value converter's."""
     return replace(
         config,
         value_converter_replace_null_with_default=config.key_converter_replace_null_with_default,
@@ -138,7 +140,7 @@ def _key(table: TableSchema, facts: TableFacts | None) -> tuple[str, ...]:
 def _key_columns(
     columns: tuple[EventColumn, ...], keys: list[EventColumn]
 ) -> tuple[tuple[EventColumn, ...], tuple[int, ...]]:
-    """Find the key's values among the row's; those that are not there as they are stand behind them."""
+    """Find the key's values among the row's; those that differ there are put after the row's columns."""
     found = {
         column.index: number
         for number, column in enumerate(columns)
@@ -161,7 +163,7 @@ def _fields(columns: Iterable[EventColumn]) -> list[Schema]:
 
 
 def _plain(table: TableSchema, config: ConnectorConfig, *, snapshot: bool) -> dict[str, EventColumn]:
-    """Find every column's field, by name, before any mask; left-out ones may be part of the key."""
+    """Make every column's field before masks, by name; a left-out column may still be part of the key."""
     adjust = connect_schemas.field_adjuster(config)
     columns = {}
     for index, column in enumerate(table.columns):
@@ -176,7 +178,7 @@ def _plain(table: TableSchema, config: ConnectorConfig, *, snapshot: bool) -> di
 
 
 def _included(table: TableSchema, index: int, config: ConnectorConfig, *, snapshot: bool) -> Field | None:
-    """Find a column's field. What stands for an unchanged array goes by the name of its type."""
+    """Find a column's field; an unchanged value of a domain over an array is null, as in Debezium."""
     column = table.columns[index]
     field = field_for(column, _column_facts(table, index), config, snapshot=snapshot)
     unknown = column.type.element is not None and _is_domain(table, index)
@@ -191,8 +193,8 @@ def _is_domain(table: TableSchema, index: int) -> bool:
 def _left_out(table: TableSchema, index: int, config: ConnectorConfig, *, snapshot: bool) -> Field | None:
     """Find the field of a column that is left out, but may be part of the key.
 
-    Debezium does not look it up for the stream, and takes it for optional; in snapshots it doesn't read it,
-    unless all columns are left out: where it selects none, it selects all.
+    While streaming, Debezium doesn't look such a column up, and takes it for optional. In snapshots it
+    doesn't read it, unless all columns are left out: a select list without columns selects all.
     """
     column, facts = table.columns[index], _column_facts(table, index)
     if snapshot:
@@ -203,7 +205,7 @@ def _left_out(table: TableSchema, index: int, config: ConnectorConfig, *, snapsh
 
 
 def _column_facts(table: TableSchema, index: int) -> ColumnFacts:
-    """Find a column's facts; defaults are not read where the type is a domain."""
+    """Find a column's facts; the default of a column whose type is a domain is ignored."""
     column = table.columns[index]
     facts = None if table.facts is None else table.facts.columns.get(column.name)
     facts = facts or ColumnFacts()
@@ -211,7 +213,7 @@ def _column_facts(table: TableSchema, index: int) -> ColumnFacts:
 
 
 def _mapped(table: TableSchema, column: EventColumn, config: ConnectorConfig, *, snapshot: bool) -> Field:
-    """Follow the one rule that masks the column or tells its type."""
+    """Apply the one rule that masks the column or propagates its source type."""
     described = table.columns[column.index]
     default = _column_facts(table, column.index).default
     source = source_type(described, described.type_oid, default, snapshot=snapshot)
@@ -229,7 +231,7 @@ def _mapped(table: TableSchema, column: EventColumn, config: ConnectorConfig, *,
 def described(
     table: TableSchema, facts: TableFacts | None, config: ConnectorConfig, *, values_only: bool
 ) -> TableSchema:
-    """Add to a table how its events are to be read; `facts` are its own."""
+    """Add to a table's schema how its events are read back; `facts` are the table's own."""
     layout = event_table(table, facts, config, snapshot=False)
     events = {
         "record": "value" if values_only else "full",
@@ -240,7 +242,7 @@ def described(
 
 
 def _columns(table: TableSchema, layout: EventTable, config: ConnectorConfig) -> dict[str, Any]:
-    """Describe each column by name; null for one that the configuration leaves out."""
+    """Describe each column by name; None for one that the configuration leaves out."""
     if layout.unwrap is not None or layout.outbox is not None:
         return {column.name: inexact("transforms leave only a part of them") for column in table.columns}
     fields = {table.columns[column.index].name: column.field for column in layout.columns}
@@ -263,6 +265,6 @@ def _columns(table: TableSchema, layout: EventTable, config: ConnectorConfig) ->
 def _column(field: Field) -> dict[str, Any]:
     unavailable = json.loads(field.unavailable)
     if unavailable is not None and not isinstance(unavailable, str):
-        # A reader gets the text of what is no string as it stands in the line.
+        # A reader gets the text of a token that is no string as it is in the line.
         unavailable = field.unavailable.decode()
     return {"field": field.name, **field.form, "unavailable": unavailable}

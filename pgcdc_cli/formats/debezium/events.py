@@ -1,8 +1,8 @@
 """Debezium's events: rows, truncates, logical decoding messages, transactions and heartbeats.
 
-A delete is two lines (the event and its tombstone), a changed key three; they stay together as one text. Rows
-are written as columns, or, where they are few, one by one with the same bytes (`few_lines`): then all that
-rows of a table share, but the time of handling, is in a template that is made once.
+A delete makes two lines (the event and its tombstone), an update of the key three; they are kept together as
+one text. Rows are written as columns; few rows are written one by one with the same result (`few_lines`): a
+template, made once, holds all that a table's rows share, except the time of processing.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -67,7 +67,7 @@ _NULL = b"null"
 def row_lines(
     batch: ChangeBatch, table: EventTable, records: RowRecords, config: ConnectorConfig, losses: Losses | None
 ) -> Lines:
-    """Build the lines of a batch, one text a change; reports what they lose."""
+    """Write a batch's lines, one text per change; report what they lose."""
     rows = len(batch)
     old, new = _image(table, batch.old), _image(table, batch.new, batch.old, losses)
     plain = row_event(batch.operation, table, records, config, (old, new))
@@ -90,7 +90,7 @@ def row_event(
     config: ConnectorConfig,
     images: Rows,
 ) -> Fragments:
-    """Give what, joined row by row, are changes that leave the key alone; `images` are old and new."""
+    """Make fragments that, joined row by row, are changes without a new key; `images` are old and new."""
     old, new = images
     if new is None:
         assert old is not None
@@ -102,7 +102,7 @@ def row_event(
 
 
 def event_counts(batch: ChangeBatch, table: EventTable, config: ConnectorConfig) -> Int64s:
-    """Count each change's events: two where the key changes, none that is skipped, and no tombstones."""
+    """Count each change's events: two for a changed key, none if skipped; tombstones don't count."""
     if batch.operation != "U":
         return np.ones(len(batch), np.int64)
     skipped = config.skipped_operations
@@ -111,7 +111,7 @@ def event_counts(batch: ChangeBatch, table: EventTable, config: ConnectorConfig)
 
 
 def _keys(batch: ChangeBatch, table: EventTable) -> Iterator[tuple[Fragment, Fragment]]:
-    """Give the tokens of each of the key's columns in the old and the new rows, where there are both."""
+    """Yield the key columns' tokens in the old and the new rows, if the batch has both."""
     for index in table.key or ():
         if batch.old is not None and batch.new is not None:
             column = table.all_columns[index]
@@ -125,7 +125,7 @@ def _nothing(rows: int) -> Lines:
 def _moved(
     table: EventTable, records: RowRecords, old: Tokens, new: Tokens, config: ConnectorConfig
 ) -> Fragments:
-    """A changed key: the old row is deleted, the new one created, and each says where the other is."""
+    """Make the records of a changed key: a delete and a create, each with the other's key in a header."""
     old_key, new_key = _key(table, old), _key(table, new)
     to, away = key_header("__debezium.newkey", new_key), key_header("__debezium.oldkey", old_key)
     skipped, two = config.skipped_operations, list[Fragment]()
@@ -144,9 +144,9 @@ def _image(
     old: FullImage | KeyImage | None = None,
     losses: Losses | None = None,
 ) -> Tokens | None:
-    """Every column's tokens, those that only the key or a transform has behind them.
+    """Make every column's tokens: the row's, then those for the key or a transform alone.
 
-    An unchanged TOAST value is the old row's, where the server sent that.
+    An unchanged TOAST value is taken from the old row if the server sent that.
     """
     if image is None:
         return None
@@ -188,7 +188,7 @@ def _key(table: EventTable, tokens: Tokens) -> Fragments:
 
 
 def _changed(keys: Iterable[tuple[Fragment, Fragment]], rows: int) -> Booleans:
-    """Tell where the key changes, by its columns' old and new tokens."""
+    """Mark the rows whose key changes, by the old and new tokens of its columns."""
     changed = np.zeros(rows, np.bool_)
     for old, new in keys:
         changed |= ~_equal(old, new, rows)
@@ -213,13 +213,13 @@ _BEGIN: Fragments = (b'"BEGIN"', b"null", b',"data_collections":null')
 def truncate(
     context: RunContext, change: TruncateChange, table: EventTable, positions: Positions, handled: Handled
 ) -> bytes:
-    """Build the event of one table of a TRUNCATE; the arguments are those of `RowRecords`."""
+    """Write the event of one table of a TRUNCATE; for the arguments see `RowRecords`."""
     names = (change.table.schema, change.table.name)
     return _line(row_records(context, table, names, positions, handled).event("t", NONE, (None, None)))
 
 
 def message(context: RunContext, change: MessageChange, positions: Positions, now: int) -> bytes:
-    """Build a logical decoding message's event."""
+    """Write a logical decoding message's event."""
     config = context.config
     prefix, content = token(change.prefix), encoded(config)(change.content)
     source = source_members(context, ("", ""), positions)
@@ -244,7 +244,7 @@ def message(context: RunContext, change: MessageChange, positions: Positions, no
 def transactions(
     context: RunContext, boundaries: Boundaries, totals: TransactionCounts
 ) -> Iterator[tuple[Int64s, Lines]]:
-    """Build the BEGIN and END records of a slice: which of the boundaries they are, and their lines."""
+    """Write the BEGIN and END records of a slice: for each kind, the boundaries' indexes and their lines."""
     begins, ends = np.flatnonzero(boundaries.kinds == "B"), np.flatnonzero(boundaries.kinds != "B")
     if len(begins):
         yield begins, _transactions(context, boundaries.stamps, begins, _BEGIN)
@@ -255,7 +255,7 @@ def transactions(
 
 
 def _totals(totals: TransactionCounts, transactions: int) -> tuple[ArrowArray, ArrowArray]:
-    """Write how many events each transaction has, and the elements of the list that says of which tables."""
+    """Write each transaction's number of events, and the elements of its list of data collections."""
     hashes = np.array([java_hash(name) for name in totals.names], np.int64)
     heads = kernels.binary([b'{"data_collection":%s,"event_count":' % token(name) for name in totals.names])
     ended = totals.transaction < transactions
@@ -274,7 +274,7 @@ def _totals(totals: TransactionCounts, transactions: int) -> tuple[ArrowArray, A
 
 
 def _transactions(context: RunContext, stamps: Stamps, rows: Int64s, members: Fragments) -> Lines:
-    """Write records; of `members`, the status comes first and the tables last."""
+    """Write transaction records; `members` are the status, the event count and the data collections."""
     identity = (b'"', integer_text(stamps.xid[rows]), b":", integer_text(stamps.lsn[rows]), b'"')
     status, *counts = members
     value = (b'{"status":', status, b',"id":', *identity, b',"event_count":', *counts)
@@ -293,7 +293,7 @@ def _transactions(context: RunContext, stamps: Stamps, rows: Int64s, members: Fr
 
 
 def heartbeat(context: RunContext, millis: int) -> bytes:
-    """Build a heartbeat record."""
+    """Write a heartbeat record."""
     config = context.config
     topic = config.topic_delimiter.join((config.topic_heartbeat_prefix, config.topic_prefix))
     key = b'{"serverName":%s}' % token(config.topic_prefix)
@@ -329,7 +329,7 @@ def _line(record: Fragments) -> bytes:
 
 
 def is_few(batch: ChangeBatch) -> bool:
-    """Say whether a batch's rows are written one by one: a few streamed ones, not compared with old ones."""
+    """Whether a batch's rows are written one by one: few, streamed, and without old rows to compare with."""
     compared = batch.operation == "U" and batch.old is not None
     return are_few(batch) and batch.operation != "R" and not compared
 
@@ -342,9 +342,9 @@ def few_lines(
     handled: Handled,
     losses: Losses | None,
 ) -> list[bytes]:
-    """Write a batch's lines, of what `is_few` takes; reports what they lose.
+    """Write the lines of a batch that `is_few`; report what they lose.
 
-    The other arguments are those of `RowRecords`.
+    For the other arguments see `RowRecords`.
     """
     names, image = (batch.table.schema, batch.table.name), batch.old if batch.new is None else batch.new
     assert image is not None
@@ -358,20 +358,20 @@ def few_lines(
 
 
 class _EventTemplate(NamedTuple):
-    """A line, in the form that `%` takes, and the variables in it in their order."""
+    """A line as a format for `%`, and its variables in order."""
 
     form: bytes
     variables: tuple[bytes, ...]
 
     @classmethod
     def of(cls, fragments: Fragments) -> Self:
-        """Put constants and variables together."""
+        """Make the template from constants and variables."""
         texts = cast("Sequence[bytes]", fragments)
         forms = [b"%b" if isinstance(text, Variable) else text.replace(b"%", b"%%") for text in texts]
         return cls(b"".join(forms), tuple(text for text in texts if isinstance(text, Variable)))
 
     def lines(self, texts: Mapping[bytes, Iterable[bytes]], rows: int) -> list[bytes]:
-        """Fill in each variable's texts, of which there is one a row, or any number that all are alike."""
+        """Fill in each variable's texts, one per row (an endless iterable if all are the same)."""
         columns = [texts[variable] for variable in self.variables]
         if not columns:
             return [self.form % ()] * rows
@@ -389,7 +389,7 @@ def row_template(
 
 
 def _texts(positions: Positions, wanted: Sequence[bytes]) -> dict[bytes, Iterable[bytes]]:
-    """Write what goes into those of `Variables` that are wanted."""
+    """Write the texts of those `Variables` that are wanted."""
     stamps, orders = positions.stamps, positions.orders
     numbers = {
         b"lsn": stamps.lsn,
@@ -413,7 +413,7 @@ def _digits(values: Int64s) -> list[bytes]:
 def _tokens_of_few(
     column: EventColumn, image: FullImage | KeyImage, losses: Losses | None
 ) -> Iterable[bytes]:
-    """Give the tokens that the columns give, one by one."""
+    """Write the same tokens as the column path does, one by one."""
     values, field = texts_of(image.columns, column.index), column.field
     if values is None:
         return repeat(field.absent)

@@ -1,7 +1,7 @@
-"""Where an event says less than the change, and a line in a file of its own says so.
+"""Report where an event holds less than the change, as a line in a file of its own.
 
-Whoever reads the events as Debezium's misses nothing, and whoever makes tables of them knows where they would
-be wrong.
+A consumer of Debezium's events misses nothing that Debezium itself would write; the report is for those who
+make tables of the events, and shows where these would be wrong.
 """
 
 import json
@@ -21,12 +21,12 @@ from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Booleans, Int64s
 
 LOSSES = "_losses"
-"""The target of the lines that say what events don't."""
+"""The target of the reports."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
-    """A column's wire texts and tokens; `unchanged` are those that the server did not send."""
+    """A column's wire texts and tokens; `unchanged` marks values that the server did not send."""
 
     values: pa.BinaryArray
     tokens: pa.BinaryArray
@@ -35,7 +35,7 @@ class Cells:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FewCells:
-    """The same of a few rows."""
+    """`Cells` of a few rows."""
 
     values: Sequence[bytes | None]
     tokens: Sequence[bytes]
@@ -44,9 +44,9 @@ class FewCells:
 
 @dataclass(slots=True)
 class Losses:
-    """Finds what events of one table lose; `lines` reports each kind of loss once.
+    """Finds what one table's events lose; `lines` has one report for each kind of loss.
 
-    `lsn` are the changes' own; `reported` are the losses that were reported before, and is added to.
+    `lsn` are the LSNs of the changes. `reported` are the losses reported so far; new ones are added to it.
     """
 
     table: TableSchema
@@ -55,7 +55,7 @@ class Losses:
     lines: list[bytes] = field(default_factory=list)
 
     def report(self, row: int, why: str, column: str | None = None) -> None:
-        """Say that a change is not, or not all, in its event."""
+        """Report that an event lacks its change, or a part of it."""
         loss = (self.table.schema, self.table.name, column or "", why)
         if loss in self.reported:
             return
@@ -65,7 +65,7 @@ class Losses:
         self.lines.append(json.dumps(report, ensure_ascii=False).encode() + b"\n")
 
     def look(self, index: int, field: Field, cells: Cells | FewCells) -> None:
-        """Look at the table's column at this index."""
+        """Look for losses in the table's column with this index."""
         found = _losses(field, cells) if isinstance(cells, Cells) else _few_losses(field, cells)
         for why, lost in found:
             row = int(np.argmax(lost))
@@ -93,7 +93,7 @@ def _losses(field: Field, cells: Cells) -> Iterator[tuple[str, Booleans]]:
 
 
 def _few_losses(field: Field, cells: FewCells) -> Iterator[tuple[str, Sequence[bool]]]:
-    """Do what `_losses` does, one by one."""
+    """Find losses as `_losses` does, one by one."""
     values, lacking = cells.values, cells.unchanged or repeat(False)
     if field.null != b"null":
         yield _NULL_REPLACED, [one is None and not lacks for one, lacks in zip(values, lacking, strict=False)]

@@ -1,8 +1,8 @@
-"""Masks, hashes and truncation: what `column.mask.*` and `column.truncate.*` make of converted values.
+"""Masks, hashes and truncation: `column.mask.*` and `column.truncate.*`.
 
-They look at the value that the connector would write, not at the server's text, and at a missing one, too;
-keys are left alone. Only text is masked or hashed (by its JDBC type), but every column that a mask names is
-marked as masked in its schema.
+They apply to the value that the connector would write, not to the server's text, also to a missing one; never
+to keys. Only text is masked or hashed (judged by its JDBC type), but the schema of every column that a mask
+lists is marked as masked.
 """
 
 import base64
@@ -35,7 +35,7 @@ _SHORT_STRING, _LONG_STRING = b"\x74", b"\x7c"
 
 
 class ColumnMask(NamedTuple):
-    """`action` is truncate, mask or hash; `rank` is Debezium's order of looking for a column's rule."""
+    """`action` is truncate, mask or hash; `rank` is its place in Debezium's order of looking for rules."""
 
     action: str
     chars: int
@@ -44,7 +44,7 @@ class ColumnMask(NamedTuple):
 
 
 def parse_mask(rule: str) -> ColumnMask:
-    """Read a property such as `column.mask.with.5.chars`; ValueError if it is none."""
+    """Parse a property name such as `column.mask.with.5.chars`. Raises ValueError for any other."""
     match = _RULE.fullmatch(rule)
     if match is None:
         raise ValueError("it names no mask")
@@ -65,7 +65,7 @@ def _hash(algorithm: str, salt: bytes, *, newer: bool) -> Rewrite:
 
 
 def _serialised(text: str) -> bytes:
-    """A string as Java's object serialisation has it: in its own UTF-8, which knows no zero byte."""
+    """Serialise a string as Java does: length and modified UTF-8, which has no zero byte."""
     units = "".join(map(_surrogates, text))
     octets = units.encode("utf-8", "surrogatepass").replace(b"\0", b"\xc0\x80")
     short = len(octets) < 1 << 16
@@ -81,10 +81,10 @@ def _surrogates(character: str) -> str:
 
 
 def masked(field: Field, mask: ColumnMask, type_: PgType, length: int, *, newer: bool) -> Field:
-    """Put a column's field behind a mask; `length` is the column's as the driver tells it.
+    """Apply a mask to a column's field; `length` is the column's length as the JDBC driver reports it.
 
-    `newer` is Debezium 3.4, which truncates bytes, too, but for bit strings and what stands for unchanged
-    TOAST values.
+    `newer` is Debezium 3.4, which truncates bytes, too, but neither bit strings nor the placeholder for
+    unchanged TOAST values.
     """
     if mask.action == "truncate":
         return field if length <= mask.chars else _truncated(field, mask.chars, newer=newer)
@@ -118,9 +118,9 @@ def with_parameters(field: Field, more: Mapping[str, str]) -> Field:
 
 
 def _changed(field: Field, change: Rewrite, why: str) -> Field:
-    """Rewrite texts, which can't be read back.
+    """Rewrite a field's texts; they can't be read back then.
 
-    What stands for a null of an optional field comes from the converter, behind the mask.
+    An optional field's default in place of null isn't rewritten: the converter adds it after the mask.
     """
 
     def changed(found: bytes) -> bytes:
@@ -147,11 +147,11 @@ def _each(change: Callable[[bytes], bytes]) -> Callable[[pa.BinaryArray], pa.Bin
 
 
 def _cut(text: str, length: int) -> str:
-    """Cut as Java counts, in units of UTF-16, through the middle of a character if need be."""
+    """Cut to a number of UTF-16 units, as Java counts, even in the middle of a character."""
     units = text.encode("utf-16-be", "surrogatepass")[: 2 * length]
     return units.decode("utf-16-be", "surrogatepass")
 
 
 def _cut_bytes(text: str, length: int) -> str:
-    """Cut what is written in base64."""
+    """Cut bytes that are given in base64."""
     return base64.b64encode(base64.b64decode(text)[:length]).decode()

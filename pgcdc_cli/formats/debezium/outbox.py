@@ -1,7 +1,7 @@
-"""How an outbox's rows become events of their own by `EventRouter`: columns, and what is in payloads.
+"""Lay out an outbox table's rows as events of their own, for `EventRouter`; expand their payloads.
 
-Where payloads are expanded, they are JSON of their own, each with a schema that is read off it. They are
-looked at one by one; but most of those that are jsonb, and whose schema nobody asks for, as columns.
+An expanded payload is a JSON object, with a schema that is inferred from it. Payloads are expanded one by
+one, except for most jsonb without schemas, which is converted by column.
 """
 
 import json
@@ -30,14 +30,14 @@ Json: TypeAlias = "dict[str, Json] | list[Json] | str | bool | int | float | Non
 
 
 class _UnfitError(ValueError):
-    """JSON that no Connect schema describes."""
+    """JSON for which there is no Connect schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """How payloads are expanded: `nulls` says if members that are null stay, `name` is the payload's column.
+    """How payloads are expanded: `nulls` keeps members that are null; `name` is the payload's column.
 
-    `unnamed` is what names begin with where they have nothing to begin with.
+    `unnamed` begins the names inside a struct that has no name (in nested arrays).
     """
 
     name: str
@@ -45,7 +45,7 @@ class Expansion:
     unnamed: str
 
     def expand(self, text: str) -> tuple[Schema, bytes] | None:
-        """Give a payload's schema and its token; None where it is no object that a schema describes."""
+        """Return a payload's schema and token; None unless it is an object that a schema describes."""
         if not text.startswith("{"):
             return None
         try:
@@ -56,7 +56,7 @@ class Expansion:
             return None
 
     def _schema(self, name: str | None, value: Json) -> Schema | None:
-        """Describe a value; None where it is left out."""
+        """Infer a value's schema; None if the value is left out."""
         if isinstance(value, dict):
             begin = self.unnamed if name is None else f"{name}."
             described = {key: self._schema(begin + key, member) for key, member in value.items()}
@@ -69,7 +69,7 @@ class Expansion:
         return {"type": _plain_type(value), "optional": True}
 
     def _items(self, name: str | None, values: list[Json]) -> Schema:
-        """Describe the elements of an array, which are alike."""
+        """Infer the schema of an array's elements, which must be of one kind."""
         some = [value for value in values if value is not None]
         if len({_kind(value) for value in some}) > 1:
             raise _UnfitError
@@ -84,7 +84,7 @@ class Expansion:
 
 
 def _merged(schemas: list[Schema]) -> Schema:
-    """Put the fields of several structs together; what is null in one may be something else in another."""
+    """Merge the fields of several structs; a type other than null's takes precedence."""
     fields: dict[str, Schema] = {}
     for field in (field for schema in schemas for field in schema["fields"]):
         known = fields.get(field["field"])
@@ -94,7 +94,7 @@ def _merged(schemas: list[Schema]) -> Schema:
 
 
 def _kind(value: Json) -> str:
-    """Say what elements of an array have in common."""
+    """Determine what the elements of an array must have in common."""
     if isinstance(value, (dict, list)):
         return type(value).__name__
     return _plain_type(value)
@@ -111,7 +111,7 @@ def _plain_type(value: Json) -> str:
 
 
 def _token(value: Json, schema: Schema) -> bytes:
-    """Write a value by its schema."""
+    """Write a value according to its schema."""
     if value is None:
         if not schema["optional"]:
             raise _UnfitError
@@ -147,18 +147,18 @@ def _refuse(_name: str) -> NoReturn:
 _AWKWARD = (
     # Escapes, arrays, and characters that Jackson escapes.
     r"[\\\[\xF0-\xF4]"
-    # Numbers that Java prints otherwise.
+    # Numbers that Java prints differently.
     r"|: -?(?:\d{19}|\d{8,}\.|0\.000)|\.\d{8}|\.\d+0[,}]"
 )
-"""Found in every jsonb that isn't written like its token, blanks apart; and in some whose texts look so."""
+"""Matches each jsonb whose token differs in more than blanks, and some whose strings look like it."""
 _MANY_OBJECTS = r"(?:\{[^{]*){100}"
-"""Fewer are never nested too deeply to be looked at."""
+"""Matches values with many objects; only these may be nested too deeply to be parsed."""
 
 
 def columnar(one_by_one: ToJson, *, nulls: bool) -> Converter:
-    """Convert what PostgreSQL printed of jsonb objects, most of them at once, and the rest one by one.
+    """Convert jsonb objects as PostgreSQL prints them: most of them by column, the rest one by one.
 
-    `nulls` says if members that are null stay.
+    `nulls` keeps members that are null.
     """
     awkward = _AWKWARD if nulls else f"null|{_AWKWARD}"
 
@@ -176,13 +176,13 @@ def columnar(one_by_one: ToJson, *, nulls: bool) -> Converter:
 
 
 def _are_objects(values: pa.BinaryArray) -> Booleans:
-    """Say which are objects that have no more than some others in them; null is none."""
+    """Mark the values that are objects with fewer objects inside than `_MANY_OBJECTS`; null isn't one."""
     few = ~kernels.as_mask(kernels.matches(values, _MANY_OBJECTS))
     return few & kernels.as_mask(kernels.matches(values, r"^\{"))
 
 
 def _without_blanks(values: pa.BinaryArray) -> pa.BinaryArray:
-    """Leave out the blanks between tokens. No text has a quotation mark in it, and no value is empty."""
+    """Remove the blanks between tokens; no string may contain a quotation mark, and no value be empty."""
     offsets, data = kernels.value_bytes(values)
     in_text = np.bitwise_xor.accumulate((data == ord('"')).view(np.uint8)).view(np.bool_)
     keep = in_text | (data != ord(" "))
@@ -191,23 +191,23 @@ def _without_blanks(values: pa.BinaryArray) -> pa.BinaryArray:
 
 
 PAYLOAD = "payload"
-"""What the payload is called beside columns that are placed in the envelope."""
+"""The payload's name if further columns are placed in the envelope beside it."""
 _ROUTE, _VERSION, _SCHEMA = "<route>", b"<version>", b"<schema>"
-"""What stands in a schema for what differs from row to row."""
+"""Marks in a schema for the parts that differ from row to row."""
 _MARKS = re.compile(b"(%s|%s|%s)" % (_ROUTE.encode(), _VERSION, _SCHEMA))
 _BLANK = r'^"(?: |\\[tnrfb]|\\u00[01][0-9A-F])*"$'
-"""A JSON string that Java's `trim` leaves nothing of."""
+"""A JSON string that Java's `trim` would empty."""
 _ONE_BLANK = re.compile(_BLANK.encode())
 
 Expanded: TypeAlias = tuple[Schema, bytes]
 Expand: TypeAlias = Callable[[bytes], Expanded | None]
 Part: TypeAlias = bytes | int
-"""A constant, or which of an outbox's further columns stands there."""
+"""A constant, or the index of one of the outbox's further columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxLayout:
-    """What a record is put together of: constants, and the tokens of `columns`."""
+    """The parts of a record: constants, and tokens of `columns`, by index."""
 
     router: EventRouter
     columns: tuple[EventColumn, ...]
@@ -220,7 +220,7 @@ class OutboxLayout:
 def outbox_layout(
     columns: Sequence[EventColumn], row: Schema, router: EventRouter, config: ConnectorConfig
 ) -> OutboxLayout:
-    """Lay an outbox out, whose row `row` describes; a USAGE error where it lacks a column."""
+    """Lay out an outbox whose rows have the schema `row`. Raises PgcdcError (USAGE) if it lacks a column."""
     builder = _Builder(columns, row, router, config)
     if router.timestamp:
         builder.find(router.timestamp)
@@ -244,7 +244,7 @@ def outbox_layout(
 
 
 class _Builder:
-    """Collects the columns that are asked for."""
+    """Collects the columns that the layout needs."""
 
     def __init__(
         self, columns: Sequence[EventColumn], row: Schema, router: EventRouter, config: ConnectorConfig
@@ -264,7 +264,7 @@ class _Builder:
         return len(self.added) - 1
 
     def placed(self, placement: str) -> list[tuple[str, str]]:
-        """Give what goes there: the name that it gets, and the column."""
+        """List the new names and the columns that are placed there."""
         names = {column.field.name for column in self._columns}
         return [
             (one.alias, one.column)
@@ -273,7 +273,7 @@ class _Builder:
         ]
 
     def converted(self, column: EventColumn) -> tuple[Part, ...]:
-        """Write a key or a header as its converter does."""
+        """Write a key or a header, with its schema if the key converter adds schemas."""
         enabled = self._config.key_converter_schemas_enable
         head, tail = connect_schemas.wrapping(column.field.schema, enabled=enabled)
         return (head, self.add(column), tail)
@@ -297,7 +297,7 @@ class _Builder:
         return (self.add(self._columnar(payload, _converted(column, expanded))),)
 
     def _columnar(self, payload: EventColumn, expanded: EventColumn) -> EventColumn:
-        """Expand most payloads as a column, where nobody asks for their schemas."""
+        """Expand most payloads by column if their schemas aren't needed."""
         field = expanded.field
         if self._expand is None or self._schemas or payload.field.to_json is not texts.JSONB:
             return expanded
@@ -305,7 +305,7 @@ class _Builder:
         return replace(expanded, field=replace(field, to_json=to_json))
 
     def _envelope(self, payload: EventColumn, members: list[tuple[str, str]]) -> tuple[Part, ...]:
-        """Write the payload and what stands beside it."""
+        """Write the payload and the columns beside it."""
         others = [(name, self.find(column)) for name, column in members]
         expanded = self._columnar(payload, self._expanded(payload, lambda parts: parts[1]))
         inner: list[Part] = [b'{"payload":', self.add(expanded)]
@@ -317,7 +317,7 @@ class _Builder:
         return (b'{"schema":', *self._schema(payload, others), b',"payload":', *inner, b"}")
 
     def _schema(self, payload: EventColumn, others: list[tuple[str, EventColumn]]) -> Iterator[Part]:
-        """Describe the value: its name tells the route, and its version may be a column's."""
+        """Write the value's schema: its name contains the route, its version may come from a column."""
         begin, _, last = self._row["name"].rpartition(".")
         fields = [connect_schemas.field(column.field.schema, name) for name, column in others]
         of_all: list[Any] = [_SCHEMA, *fields]
@@ -343,7 +343,7 @@ class _Builder:
 
     @property
     def _expand(self) -> Expand | None:
-        """Give what expands payloads; None where they stay as they are."""
+        """Return the function that expands a payload; None if payloads stay as they are."""
         router = self._router
         if not router.expand or self.find(router.payload).field.schema["type"] != "string":
             return None
@@ -354,7 +354,7 @@ class _Builder:
     def _expanded(
         self, payload: EventColumn, part: Callable[[Expanded], bytes], plain: bytes | None = None
     ) -> EventColumn:
-        """Give a part of each expanded payload; of others `plain`, or the payload itself."""
+        """Convert each expanded payload with `part`; any other to `plain`, or not at all."""
         expand = self._expand
 
         def convert(found: bytes) -> bytes:
@@ -371,7 +371,7 @@ def _always(column: EventColumn, null: bytes) -> EventColumn:
 
 
 def _between(column: EventColumn, head: bytes, tail: bytes) -> EventColumn:
-    """Put texts around every token but null."""
+    """Put texts before and after every token, except null."""
     if not head:
         return column
     to_json = column.field.to_json
@@ -389,7 +389,7 @@ def _between(column: EventColumn, head: bytes, tail: bytes) -> EventColumn:
 
 
 def _unless_blank(column: EventColumn) -> EventColumn:
-    """Give null for a blank text."""
+    """Turn blank text into null."""
     to_json = column.field.to_json
     if column.field.schema["type"] != "string":
         return column
@@ -409,12 +409,12 @@ def _unless_blank(column: EventColumn) -> EventColumn:
 
 
 def _converted(column: EventColumn, convert: Callable[[bytes], bytes]) -> EventColumn:
-    """Convert tokens further, each that occurs once."""
+    """Convert tokens further, each distinct one once."""
     return _with(column, by_distinct(column.field.to_json, convert), convert)
 
 
 def _with(column: EventColumn, to_json: ToJson, convert: Callable[[bytes], bytes]) -> EventColumn:
-    """Let a column's stand-ins become what its values do, but null."""
+    """Replace a column's conversion, and convert its constants, except null, as well."""
     field = column.field
     null, absent, unavailable = (
         one if one == NULL else convert(one) for one in (field.null, field.absent, field.unavailable)
@@ -424,5 +424,5 @@ def _with(column: EventColumn, to_json: ToJson, convert: Callable[[bytes], bytes
 
 
 def _with_schema(schema: Schema, payload: bytes) -> bytes:
-    """Write a payload behind its schema."""
+    """Write a payload with its schema."""
     return b'{"schema":' + render(schema) + b',"payload":' + payload + b"}"

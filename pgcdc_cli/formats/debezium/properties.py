@@ -1,4 +1,4 @@
-"""The properties of Debezium's PostgreSQL connector, from a file or `-c name=value`, checked."""
+"""Read and check the properties of Debezium's PostgreSQL connector, from a file or `-c name=value`."""
 
 import difflib
 import json
@@ -162,10 +162,10 @@ MASKS = {
     "column.mask.hash.v2.ALGORITHM.with.salt.SALT": "The same.",
     "column.truncate.to.N.chars": "Columns whose text is cut off behind N characters.",
 }
-"""Properties whose name says what to do with the columns that they list: what the manual calls them."""
+"""Properties that list columns and say by their name what to do with them; keys are the manual's names."""
 
 MASK_PREFIXES = ("column.mask.with.", "column.mask.hash.", "column.truncate.to.")
-"""How their names begin."""
+"""Prefixes of these properties' names."""
 
 WITHOUT_MEANING = frozenset(
     [
@@ -220,7 +220,7 @@ WITHOUT_MEANING = frozenset(
         "streaming.delay.ms",
     ]
 )
-"""Properties that say nothing about events, or what happens here anyway."""
+"""Properties that don't affect events, or ask for what pgcdc does anyway."""
 
 NOT_DONE = frozenset(
     [
@@ -270,7 +270,7 @@ NOT_DONE = frozenset(
         "snapshot.query.mode.custom.name",
     ]
 )
-"""Properties that change events, or make them, in ways that pgcdc does not follow."""
+"""Properties that change or make events in ways that pgcdc does not support."""
 
 
 log = logging.getLogger("pgcdc")
@@ -290,9 +290,9 @@ _ENTRY = re.compile(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTA
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Read a configuration file: JSON, bare or as Kafka Connect takes it, or Java's .properties.
+    """Read a configuration file: JSON, plain or as Kafka Connect's REST API takes it, or Java's .properties.
 
-    Raises a USAGE error for a file that is neither.
+    Raises PgcdcError (USAGE) for a file that can't be read.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -326,7 +326,7 @@ def _from_json(path: Path, text: str) -> dict[str, str]:
 
 
 def _from_java(text: str) -> dict[str, str]:
-    """Read `java.util.Properties`: comments, continued lines, escapes, and `=`, `:` or a blank between."""
+    """Parse the format of `java.util.Properties`: comments, continued lines, escapes, `=`, `:` or a blank."""
     found = {}
     lines = (line.lstrip(_BLANKS) for line in re.split(r"\r\n|\n|\r", text))
     for line in lines:
@@ -338,7 +338,7 @@ def _from_java(text: str) -> dict[str, str]:
 
 
 def _continued(line: str, following: Iterator[str]) -> str:
-    """Join what follows a line whose last backslash escapes its end."""
+    """Append the following lines while the line ends in a backslash that isn't escaped."""
     while (len(line) - len(line.rstrip("\\"))) % 2:
         line = line[:-1] + next(following, "")
     return line
@@ -354,7 +354,7 @@ def _unescaped(text: str) -> str:
 
 
 def connector_config(properties: Mapping[str, str]) -> ConnectorConfig:
-    """Check properties; warns of what is not followed. Raises a USAGE error for a wrong value."""
+    """Check properties; warn about unsupported ones. Raises PgcdcError (USAGE) for an invalid value."""
     values: dict[str, Any] = {}
     masks = []
     for name, text in properties.items():
@@ -383,7 +383,7 @@ def connector_config(properties: Mapping[str, str]) -> ConnectorConfig:
 
 
 def _check_lists(values: Mapping[str, Any], properties: Mapping[str, str]) -> None:
-    """Raise where something is both included and excluded: the connector takes one of the two."""
+    """Refuse an include list together with an exclude list; the connector accepts only one of them."""
     for kind in ("schema", "table", "column", "message.prefix"):
         include, exclude = (f"{kind}.{which}.list" for which in ("include", "exclude"))
         if values.get(_BY_NAME[include].attribute) and values.get(_BY_NAME[exclude].attribute):
@@ -391,7 +391,7 @@ def _check_lists(values: Mapping[str, Any], properties: Mapping[str, str]) -> No
 
 
 def _check_version(values: Mapping[str, Any], masks: Sequence[tuple[str, object]]) -> None:
-    """Raise where 2.5 is given what came with 3.4."""
+    """Refuse with 2.5 what came with 3.4."""
     if values.get("debezium_version", "2.5") != "2.5":
         return
     mode = values.get("time_precision_mode")

@@ -1,4 +1,4 @@
-"""One record: topic, key, value, headers; its source block and, on request, its transaction block."""
+"""One record: topic, key, value and headers, with its source block and, on request, its transaction block."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,20 +15,20 @@ from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Fragment, Int64s
 
 Fragments: TypeAlias = Sequence[Fragment]
-"""What, joined row by row, are lines, or a part of them."""
+"""Fragments that, joined row by row, are lines, or a part of them."""
 
 _name = lru_cache(1024)(token)
 VERSIONS = {"2.5": b"2.5.4.Final", "3.4": b"3.4.3.Final"}
 NONE: Fragments = (b"null",)
 Tokens: TypeAlias = tuple[Fragment, ...]
-"""One JSON token a column: a constant or one per row."""
+"""One JSON token per column: a constant, or one per row."""
 Rows: TypeAlias = "tuple[Tokens | None, Tokens | None]"
-"""The old and the new row of a change."""
+"""The old and the new row of a change; None for a row that it doesn't have."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunContext:
-    """What all records of a run share."""
+    """What all records of a run have in common."""
 
     config: ConnectorConfig
     database: str
@@ -37,18 +37,18 @@ class RunContext:
 
     @property
     def newer(self) -> bool:
-        """The envelope of Debezium 3.4."""
+        """Whether the envelope is Debezium 3.4's."""
         return self.config.debezium_version != "2.5"
 
     def source(self) -> dict[str, Fragments]:
-        """Begin the source block, up to the commit's time."""
+        """Make the first members of the source block, before `ts_ms`."""
         version, name = VERSIONS[self.config.debezium_version], _name(self.config.topic_prefix)
         return {"version": (b'"%s"' % version,), "connector": (b'"postgresql"',), "name": (name,)}
 
     def headers(self, more: Fragments = (), added: Fragments = ()) -> Fragments:
-        """Build the headers' object.
+        """Write the headers' object.
 
-        `more` are further ones, `added` those of a message transform; each is followed by a comma.
+        `more` are further headers, `added` those of a message transform; each ends with a comma.
         """
         named = self.newer and self.config.extended_headers_enabled
         members = [*more, *([self._context_headers()] if named else ()), *added]
@@ -70,7 +70,7 @@ class RunContext:
 
 
 class EventOrders(NamedTuple):
-    """A change's first event, counted from 1: in its transaction, and among its table's there."""
+    """A change's first event, counted from 1: in its transaction, and among its table's events there."""
 
     total: Int64s
     table: Int64s
@@ -78,9 +78,9 @@ class EventOrders(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Positions:
-    """Where n changes stand; `orders` are there if they are written.
+    """Positions of n changes in the stream; `orders` is None if they are not written.
 
-    `ends` are where the commits before them end, -1 for none.
+    `ends` are the end LSNs of the commits before them, -1 for none.
     """
 
     stamps: Stamps
@@ -110,7 +110,7 @@ class Positions:
 
     @property
     def previous(self) -> Fragment:
-        """What `sequence` begins with."""
+        """First element of `sequence`: the end LSN of the previous commit."""
         ends = self.ends
         if (ends == ends[0]).all():
             return previous_commit(int(ends[0]))
@@ -118,9 +118,9 @@ class Positions:
         return kernels.replace_where(texts, ends < 0, b"null") if (ends < 0).any() else texts
 
     def numbers(self, second: bool) -> tuple[Fragment, Fragment] | None:
-        """Give the events' numbers in the transaction, and among their table's there.
+        """Write the events' numbers in the transaction, and among their table's events there.
 
-        `second` ones are those of a changed key, which is two events.
+        A changed key is two events; `second` is for the second one.
         """
         if self.orders is None:
             return None
@@ -128,11 +128,11 @@ class Positions:
 
 
 class Variable(bytes):
-    """The name of what differs among rows, where it goes in a template."""
+    """The name of a value that differs from row to row, in its place in a template."""
 
 
 class Variables:
-    """`Positions` for a template, as variables; `numbered` if their orders are written."""
+    """`Positions` as variables of a template; `numbered` if the events' numbers are written."""
 
     lsn = Variable(b"lsn")
     millis = Variable(b"millis")
@@ -150,7 +150,7 @@ class Variables:
 
 
 class Handled(NamedTuple):
-    """When a change was handled, since 1970 in each unit."""
+    """The time at which a change was processed, since 1970, in three units."""
 
     ts_ms: bytes
     ts_us: bytes
@@ -158,16 +158,16 @@ class Handled(NamedTuple):
 
 
 HANDLED = Handled(Variable(b"ts_ms"), Variable(b"ts_us"), Variable(b"ts_ns"))
-"""For a template."""
+"""`Handled` as variables of a template."""
 
 
 def handled(now: int) -> Handled:
-    """Say when a change was handled, from nanoseconds."""
+    """Convert a time in nanoseconds since 1970."""
     return Handled(b"%d" % (now // 1_000_000), b"%d" % (now // 1000), b"%d" % now)
 
 
 class RowRecords:
-    """The records of one batch's rows."""
+    """Writes the records of one batch's rows."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class RowRecords:
         positions: Positions | Variables,
         handled: Handled,
     ) -> None:
-        """`names` are schema and table; `handled` is what the function of that name gives."""
+        """`names` are schema and table; `handled` is the result of the function with that name."""
         self.context = context
         self.table = table
         self.source = source_members(context, names, positions)
@@ -187,7 +187,7 @@ class RowRecords:
     def event(
         self, operation: str, key: Fragments, rows: Rows, *, headers: Fragments = (), second: bool = False
     ) -> Fragments:
-        """Give the record of a change."""
+        """Write the record of a change."""
         table = self.table
         before, after = (NONE if row is None else row_object(table, row) for row in rows)
         transaction = transaction_block(self.positions, second=second)
@@ -198,28 +198,28 @@ class RowRecords:
         return self.line(table.topic, key, value, self.context.headers(headers))
 
     def tombstone(self, key: Fragments, *, headers: Fragments = ()) -> Fragments:
-        """Give a record without a value; nothing where only values are written."""
+        """Write a record without a value; nothing if only values are written."""
         if self.context.values_only:
             return ()
         return self.line(self.table.topic, key, NONE, self.context.headers(headers))
 
     def line(self, topic: Fragment, key: Fragments, value: Fragments, headers: Fragments) -> Fragments:
-        """Give a record's line."""
+        """Write a record's line."""
         return record_line(self.context, topic, key, value, headers)
 
 
 def key_header(name: str, key: Fragments) -> Fragments:
-    """Give a header that holds another record's key."""
+    """Write a header that holds another record's key."""
     return (token(name) + b":", *key, b",")
 
 
 def row_object(table: EventTable, tokens: Tokens) -> Fragments:
-    """Give a row as an object."""
+    """Write a row as an object."""
     return json_object([(column.label, value) for column, value in zip(table.columns, tokens, strict=False)])
 
 
 def json_object(members: Sequence[tuple[bytes, Fragment]]) -> Fragments:
-    """Give an object; each member's label ends with its colon."""
+    """Write an object; each member's label includes the colon."""
     fragments: list[Fragment] = [b"{"]
     for number, (label, value) in enumerate(members):
         fragments += [b"," + label if number else label, value]
@@ -233,7 +233,7 @@ def record_line(
     value: Fragments,
     headers: Fragments = (b"{}",),
 ) -> Fragments:
-    """Give a record's line."""
+    """Write a record's line."""
     if context.values_only:
         return (*value, b"\n")
     begin = (b'{"topic":', topic, b',"key":')
@@ -241,7 +241,7 @@ def record_line(
 
 
 def _envelope_end(context: RunContext, operation: str, transaction: Fragments, handled: Handled) -> Fragments:
-    """Give the members of a row's value behind `source`."""
+    """Write the members after `source` of a row's value."""
     op = b'"op":"%s",' % operation.encode()
     millis = (b'"ts_ms":', handled.ts_ms)
     if context.newer:
@@ -251,13 +251,13 @@ def _envelope_end(context: RunContext, operation: str, transaction: Fragments, h
 
 
 def transaction_block(positions: Positions | Variables, *, second: bool = False) -> Fragments:
-    """Give the transaction block."""
+    """Write the transaction block; null if events are not numbered."""
     members = transaction_members(positions, second=second)
     return NONE if members is None else _block(members)
 
 
 def transaction_members(positions: Positions | Variables, *, second: bool) -> dict[str, Fragments] | None:
-    """Give the members of the transaction block; None where there is none."""
+    """Make the members of the transaction block; None if events are not numbered."""
     numbers = positions.numbers(second)
     if numbers is None:
         return None
@@ -267,7 +267,7 @@ def transaction_members(positions: Positions | Variables, *, second: bool) -> di
 
 
 def source_block(context: RunContext, members: Mapping[str, Fragments]) -> Fragments:
-    """Give the source block of n changes of its members."""
+    """Write the source block of n changes from its members."""
     if context.config.value_converter_replace_null_with_default and members["snapshot"] == NONE:
         members = {**members, "snapshot": (b'"false"',)}
     return _block(members)
@@ -276,12 +276,12 @@ def source_block(context: RunContext, members: Mapping[str, Fragments]) -> Fragm
 def source_members(
     context: RunContext, names: tuple[str, str], positions: Positions | Variables
 ) -> dict[str, Fragments]:
-    """Give the members of the source block of n changes."""
+    """Make the members of the source block of n changes."""
     lsn, snapshot = positions.lsn, positions.snapshot
     schema, table = map(_name, names)
     members = context.source() | {
         "ts_ms": (positions.millis,),
-        # "false" is the field's default: the connector leaves it null.
+        # "false" is the field's default: the connector leaves the field null.
         "snapshot": NONE if snapshot == b"false" else (b'"', snapshot, b'"'),
         "db": (_name(context.database),),
         "sequence": (b'"[', positions.previous, b',\\"', lsn, b'\\"]"'),
@@ -306,7 +306,7 @@ def _block(members: Mapping[str, Fragments]) -> Fragments:
 
 
 def _digits(values: Int64s, *, zero: bytes = b"0") -> Fragment:
-    """Write decimal numbers: once where all rows share one."""
+    """Write decimal numbers; a single constant if all are equal."""
     if (values == values[0]).all():
         return b"%d" % values[0] if values[0] else zero
     texts = integer_text(values)
@@ -314,12 +314,12 @@ def _digits(values: Int64s, *, zero: bytes = b"0") -> Fragment:
 
 
 def previous_commit(end: int) -> bytes:
-    """Write what `sequence` begins with: the previous commit's end LSN in quotes, null where that is -1."""
+    """Write the first element of `sequence`: the previous commit's end LSN in quotes, or null for -1."""
     return b"null" if end < 0 else b'\\"%d\\"' % end
 
 
 def lines_of(fragments: Fragments, rows: int) -> Lines:
-    """Put lines together, row by row."""
+    """Join lines row by row."""
     if all(isinstance(fragment, bytes) for fragment in fragments):
         return [b"".join(cast("Sequence[bytes]", fragments))] * rows
     return kernels.as_binary(joined(fragments))

@@ -56,7 +56,7 @@ UNWRAP_PROPERTIES = (
         "replace.null.with.default", "flag", "Of 3.4: write a rewritten row's null as the default.", "true"
     ),
 )
-"""What `ExtractNewRecordState` takes."""
+"""Properties of `ExtractNewRecordState`."""
 
 ROUTER_PROPERTIES = (
     Property("table.field.event.id", "text", "The column of the event's id, which is a header.", "id"),
@@ -95,19 +95,19 @@ ROUTER_PROPERTIES = (
         ("warn", "error", "fatal"),
     ),
 )
-"""What `EventRouter` takes."""
+"""Properties of `EventRouter`."""
 
 _ELSEWHERE = {
     "2.5": {"replace.null.with.default"},
     "3.4": {"delete.handling.mode", "drop.tombstones"},
 }
-"""What a version doesn't know."""
+"""Properties that a version doesn't have."""
 _WITHOUT_MEANING = {
     "drop.fields.header.name",
     "drop.fields.from.key",
     "drop.fields.keep.schema.compatible",
 }
-"""They tell of headers that only other transforms make."""
+"""Ignored: they concern headers that only other transforms add."""
 _TOMBSTONE_MODES: dict[str, tuple[Deletes, bool]] = {
     "drop": ("drop", False),
     "tombstone": ("none", False),
@@ -115,13 +115,13 @@ _TOMBSTONE_MODES: dict[str, tuple[Deletes, bool]] = {
     "rewrite-with-tombstone": ("rewrite", True),
     "delete-to-tombstone": ("none", False),
 }
-"""`deletes` and `tombstones` of `ExtractNewRecordState`."""
+"""The attributes `deletes` and `tombstones` of `ExtractNewRecordState`, by mode."""
 
 log = logging.getLogger("pgcdc")
 
 
 def documented() -> Iterator[Property]:
-    """Give what the manual says of transforms, for each by a name of its own."""
+    """Yield the properties of transforms for the manual, under example names."""
     yield Property("transforms", "text", "Names of the message transforms, each with a type and properties.")
     for kind, (name, known, _) in _READERS.items():
         prefix = f"{_PREFIX}{name}."
@@ -134,14 +134,14 @@ def documented() -> Iterator[Property]:
 
 
 def is_transform_property(name: str) -> bool:
-    """Whether `read_transforms` takes a property."""
+    """Whether a property is one that `read_transforms` reads."""
     return name in {"transforms", "predicates"} or name.startswith((_PREFIX, _PREDICATES))
 
 
 def read_transforms(properties: Mapping[str, str], version: str) -> tuple[Transform, ...]:
-    """Read the transforms of a connector of one version of Debezium.
+    """Read the transforms of a connector of one version of Debezium; warn about unknown properties.
 
-    Warns of what is unknown. Raises a USAGE error for a transform or a value that is not supported.
+    Raises PgcdcError (USAGE) for a transform or a value that is not supported.
     """
     names = _list(properties.get("transforms", ""))
     _warn_of_unused(properties, names)
@@ -175,7 +175,7 @@ def _transform(name: str, properties: Mapping[str, str], version: str) -> Transf
 
 
 def _values(prefix: str, own: Mapping[str, str], known: tuple[Property, ...], version: str) -> dict[str, Any]:
-    """Check a transform's own properties; gives a value for each that its version knows."""
+    """Check a transform's own properties; return a value for each that this version has."""
     by_name = {one.name: one for one in known if one.name not in _ELSEWHERE[version]}
     for name in own.keys() - by_name.keys() - _WITHOUT_MEANING - {*_COMMON}:
         near = difflib.get_close_matches(name, by_name, n=1)
@@ -232,7 +232,7 @@ def _unwrap(
 
 
 def _added(name: str, text: str, prefix: str, version: str) -> tuple[AddedMember, ...]:
-    """Read what is to be added; members that no event has are left out."""
+    """Parse a list of members to add; a member that no event has is left out."""
     members = []
     for part in _list(text):
         member, _, added = part.partition(":")
@@ -251,7 +251,7 @@ def _added(name: str, text: str, prefix: str, version: str) -> tuple[AddedMember
 def _member(name: str, member: str, added: str, version: str) -> AddedMember | None:
     """Find a member of an event.
 
-    What names no block is the transaction's or the event's own, or else the source's.
+    Without a block, a name is the transaction's or the event's own, else the source's.
     """
     block, dot, field = member.rpartition(".")
     own = connect_schemas.event_members(version)
@@ -294,7 +294,7 @@ def _route(
 
 
 def _placed(name: str, values: Mapping[str, Any]) -> Iterator[PlacedColumn]:
-    """Read where further columns go; a record's partition is not written."""
+    """Parse where further columns are placed; a record's partition is not written."""
     for part in _list(values["table_fields_additional_placement"]):
         column, placement, *alias = (word.strip() for word in (*part.split(":"), ""))
         if placement not in {"header", "envelope", "partition"} or len(alias) > 2:
@@ -307,7 +307,7 @@ _GROUP = re.compile(r"\\(.)|\$\{(\w+)\}|\$([0-9]+)|(\$|\\)")
 
 
 def _replacement(prefix: str, text: str, regex: re.Pattern[str]) -> Replacement:
-    """Divide what Java's `replaceFirst` takes: `${name}` and `$1` are groups, a backslash quotes."""
+    """Split a replacement of Java's `replaceFirst`: `${name}` and `$1` are groups, a backslash escapes."""
     parts: list[str | tuple[str | int]] = []
     end = 0
     for found in _GROUP.finditer(text):
@@ -331,4 +331,4 @@ _READERS: dict[str, tuple[str, tuple[Property, ...], _Reader]] = {
     UNWRAP: ("unwrap", UNWRAP_PROPERTIES, _unwrap),
     ROUTER: ("outbox", ROUTER_PROPERTIES, _route),
 }
-"""For each type the name that the manual gives it, its properties, and what reads them."""
+"""For each type: its name in the manual, its properties, and the function that reads them."""

@@ -1,4 +1,4 @@
-"""The records that message transforms make of events."""
+"""Records as message transforms change them."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ def row_records(
     positions: Positions | Variables,
     handled: Handled,
 ) -> RowRecords:
-    """Give what makes the records of one batch's rows; the arguments are those of `RowRecords`."""
+    """Make the writer of one batch's records; for the arguments see `RowRecords`."""
     if table.outbox is not None:
         return OutboxRecords(context, table, names, positions, handled)
     kind = RowRecords if table.unwrap is None else UnwrappedRecords
@@ -46,7 +46,7 @@ def row_records(
 
 
 class UnwrappedRecords(RowRecords):
-    """Rows alone, as a table's `unwrap` wants them."""
+    """Writes just the rows, as the table's `unwrap` configures."""
 
     @property
     def _unwrap(self) -> ExtractNewRecordState:
@@ -56,7 +56,7 @@ class UnwrappedRecords(RowRecords):
     def event(
         self, operation: str, key: Fragments, rows: Rows, *, headers: Fragments = (), second: bool = False
     ) -> Fragments:
-        """Give a row's record; nothing for a truncate, and where deletes are left out."""
+        """Write a row's record; nothing for a truncate, or for a delete that is dropped."""
         old, new = rows
         row, deletes = old if new is None else new, self._unwrap.deletes
         empty = new is None and deletes == "none"
@@ -69,9 +69,9 @@ class UnwrappedRecords(RowRecords):
         return self.line(topic, key, value, self.context.headers(headers, added))
 
     def tombstone(self, key: Fragments, *, headers: Fragments = ()) -> Fragments:
-        """Give a record without a value, where tombstones stay.
+        """Write a record without a value; nothing if tombstones are dropped.
 
-        Its topic is the table's, its headers are those of the delete before it.
+        Its topic is the table's; its headers are those of the delete before it.
         """
         if self.context.values_only or not self._unwrap.tombstones:
             return ()
@@ -100,7 +100,7 @@ class UnwrappedRecords(RowRecords):
 
 
 def control_headers(context: RunContext, topic: str, members: Members) -> Fragments:
-    """Give the headers that 2.5 adds to what is no row's event; 3.4 adds none."""
+    """Write the headers that 2.5 adds to records other than rows'; 3.4 adds none."""
     transform = None if context.newer else context.config.transform(topic)
     if not isinstance(transform, ExtractNewRecordState):
         return (b"{}",)
@@ -110,7 +110,7 @@ def control_headers(context: RunContext, topic: str, members: Members) -> Fragme
 def added_headers(
     context: RunContext, wanted: Sequence[AddedMember], members: Members, *, tombstone: bool = False
 ) -> Fragments:
-    """Give those headers that there are members for, each followed by a comma."""
+    """Write those of the wanted headers whose members exist, each followed by a comma."""
     config, headers = context.config, list[Fragment]()
     for one in wanted:
         value = members.get(one.block, {}).get(one.name)
@@ -127,12 +127,12 @@ log = logging.getLogger("pgcdc")
 
 
 class OutboxRecords(RowRecords):
-    """Inserted rows as events of their own, as a table's `outbox` lays them out."""
+    """Writes inserted rows as events of their own, as the table's `outbox` lays them out."""
 
     def event(
         self, operation: str, _key: Fragments, rows: Rows, *, headers: Fragments = (), second: bool = False
     ) -> Fragments:
-        """Give an inserted row's record; nothing for other changes. An update may be a USAGE error."""
+        """Write an inserted row's record; nothing for other changes. Raises PgcdcError for a fatal update."""
         del second
         row, layout = rows[1], self.table.outbox
         assert layout is not None
@@ -150,14 +150,14 @@ class OutboxRecords(RowRecords):
         return self.line(columns[layout.topic], put(layout.key), put(layout.value), all_headers)
 
     def tombstone(self, _key: Fragments, *, headers: Fragments = ()) -> Fragments:
-        """Give nothing: the events that were inserted are there."""
+        """Write nothing: deletes of an outbox's rows make no records."""
         del headers
         return ()
 
 
 @lru_cache(1024)
 def _refuse(topic: str, layout: OutboxLayout) -> None:
-    """Say once a table that its rows are not to be updated."""
+    """Log once per table that an outbox's rows must not be updated. Raises PgcdcError (USAGE) if fatal."""
     reason = f"could not make an event of an update of {topic}: an outbox's rows are inserted and deleted"
     if layout.router.on_update == "fatal":
         raise PgcdcError(

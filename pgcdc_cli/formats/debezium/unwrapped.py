@@ -1,4 +1,4 @@
-"""How a table's rows look once `ExtractNewRecordState` took them out of their events."""
+"""A table's rows as `ExtractNewRecordState` takes them out of their events: schema and topic."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -16,12 +16,12 @@ from pgcdc_cli.formats.debezium.types.kind import NULL, Converter, EventColumn, 
 from pgcdc_cli.types import kernels
 
 DELETED = "__deleted"
-"""The field that says whether a rewritten row was deleted."""
+"""The field that marks deleted rows in rewrite mode."""
 _TRIMMED = "".join(map(chr, range(0x21)))
 
 
 def unwrapped_schema(row: Schema, unwrap: ExtractNewRecordState, version: str) -> Schema:
-    """Describe a row with what is added to it; a USAGE error where it has a field of that name itself."""
+    """Add the transform's fields to a row's schema. Raises PgcdcError (USAGE) if it has such a field."""
     deleted = [connect_schemas.plain("string", DELETED, optional=True)] if unwrap.rewrites else []
     added = [
         connect_schemas.event_members(version, one.block)[one.name] | {"field": one.added}
@@ -44,8 +44,8 @@ def route_columns(
 ) -> tuple[EventColumn, ...]:
     """Make the columns whose tokens are the records' topics; none without `route.by.field`.
 
-    The first is for deleted rows, the last for others. Raises a USAGE error where the table has no such
-    column of text.
+    The first is for deleted rows, the last for others. Raises PgcdcError (USAGE) if the table has no text
+    column of that name.
     """
     if not unwrap.route_by_field:
         return ()
@@ -64,19 +64,19 @@ def route_columns(
         absent=table_topic if field.schema["optional"] else routed(field.absent),
         unavailable=routed(field.unavailable),
     )
-    # Rewriting fills rows, but for deleted ones the event's own row is looked at.
+    # A rewritten row has defaults for nulls; a deleted one's topic is taken from the event, which has nulls.
     filled = replace(deleted, null=routed(field.null)) if unwrap.rewrites and unwrap.fill else deleted
     found = (deleted,) if filled.null == deleted.null else (deleted, filled)
     return tuple(replace(column, field=one) for one in found)
 
 
 def is_blank(text: str) -> bool:
-    """Whether Java's `trim` leaves nothing."""
+    """Whether Java's `trim` would leave nothing."""
     return not text.strip(_TRIMMED)
 
 
 def text_column(columns: Sequence[EventColumn], name: str, row: str) -> EventColumn:
-    """Find a field of text by its name; a USAGE error if there is none."""
+    """Find a text field by its name. Raises PgcdcError (USAGE) if there is none."""
     found = find_column(columns, name, row)
     if found.field.schema["type"] != "string":
         raise _unfit(row, f'its column "{name}" is no text')
@@ -84,7 +84,7 @@ def text_column(columns: Sequence[EventColumn], name: str, row: str) -> EventCol
 
 
 def find_column(columns: Sequence[EventColumn], name: str, row: str) -> EventColumn:
-    """Find a field by its name; a USAGE error if there is none. `row` is what the row's schema is called."""
+    """Find a field by its name; `row` names the row's schema. Raises PgcdcError (USAGE) without one."""
     for column in columns:
         if column.field.name == name:
             return column
@@ -101,7 +101,7 @@ def _unfit(row: str, reason: str) -> PgcdcError:
 
 
 def by_distinct(to_json: ToJson, convert: Callable[[bytes], bytes]) -> Converter:
-    """Convert tokens further, each that occurs once."""
+    """Convert tokens further, each distinct one once."""
 
     def column(values: pa.BinaryArray) -> pa.BinaryArray:
         tokens = to_json(values).dictionary_encode()

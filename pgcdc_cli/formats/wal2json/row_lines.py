@@ -1,9 +1,9 @@
-"""Rows of a batch to lines: as columns, or, for a few rows, one by one with the same bytes.
+"""Write a batch's rows as lines: by column, or, for a few rows, one by one with the same result.
 
-Where a change stands are the members `xid`, `timestamp` and `lsn`, each with its comma, as far as asked for.
-All lines of a table share its name, what stands around each column's value, and how that is printed. Numbers
-and booleans are bare, all else are strings. The plugin looks at the type that the table declares: a domain
-over a number is a string. NaN and the infinities are null, and bytea is hexadecimal digits alone.
+A change's stamp is its members `xid`, `timestamp`, `origin` and `lsn`, as far as the options ask for them;
+each begins with a comma. All lines of a table share its name, the text around each column's value, and the
+form of each value. Numbers and booleans are bare; everything else is a string. The plugin goes by a column's
+declared type, so a domain over a number is a string. NaN and the infinities are null; bytea is hex digits.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -44,7 +44,7 @@ _BOOLEANS = {False: b"false", True: b"true", None: b"null"}
 
 
 class ColumnParts(NamedTuple):
-    """A column: `head` before a value, `tail` behind it among `columns`; an identity's ends with `}`."""
+    """A column: `head` precedes its value, `tail` follows it in `columns`; in `identity` only `}` does."""
 
     head: bytes
     tail: bytes
@@ -52,7 +52,7 @@ class ColumnParts(NamedTuple):
 
 
 class TableParts(NamedTuple):
-    """`name` begins with a comma, and so does `pk`, which is empty where nobody asks for it."""
+    """`name` and `pk` begin with a comma; `pk` is empty unless an option asks for it."""
 
     name: bytes
     columns: tuple[ColumnParts, ...]
@@ -60,7 +60,7 @@ class TableParts(NamedTuple):
 
 
 def parts_of(table: TableSchema, options: Wal2jsonOptions) -> TableParts:
-    """Make them once for each version; facts are no part of a version, so they are asked for as well."""
+    """Make a table's parts, cached by its version and, since that doesn't include them, its facts."""
     return _parts(table, table.facts, options)
 
 
@@ -74,7 +74,7 @@ def _parts(table: TableSchema, facts: TableFacts | None, options: Wal2jsonOption
 
 
 def name_of(table: TableSchema, options: Wal2jsonOptions) -> bytes:
-    """Write schema and table."""
+    """Write the members `schema` and `table`."""
     schema = b',"schema":' + quote(table.schema) if options.include_schemas else b""
     return schema + b',"table":' + quote(table.name)
 
@@ -93,7 +93,7 @@ def _column(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -
 
 
 def _described(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -> bytes:
-    """Begin a column's object."""
+    """Begin a column's object: the members before its value."""
     base = base_of(facts, options)
     name = type_name(column.declared if base is None else base.declared)
     type_ = b',"type":' + quote(name) if options.include_types else b""
@@ -102,12 +102,12 @@ def _described(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions
 
 
 def base_of(facts: ColumnFacts, options: Wal2jsonOptions) -> BaseType | None:
-    """Give the type that stands for a column's domain, where that is asked for."""
+    """Return the base type of a column's domain, if the options ask for it."""
     return facts.base if options.include_domain_data_type else None
 
 
 def type_name(declared: str) -> str:
-    """Take the quotes from around a type's name."""
+    """Remove the quotes around a type's name."""
     if len(declared) > 1 and declared[0] == declared[-1] == '"' and '"."' not in declared:
         return declared[1:-1].replace('""', '"')
     return declared
@@ -130,13 +130,13 @@ _HEX_PREFIX = len("\\x")
 
 
 def kind_of(type_oid: int, *, numbers_as_strings: bool) -> Kind:
-    """Say how values of a type are printed."""
+    """Look up the form of a type's values."""
     kind = _KINDS.get(type_oid, "string")
     return "string" if numbers_as_strings and kind == "number" else kind
 
 
 def value_of(kind: Kind, column: pa.BinaryArray) -> JsonValue:
-    """Prepare n wire texts of a column."""
+    """Convert n wire texts of a column to JSON."""
     if kind == "number":
         return JsonValue(_finite(column), True)
     if kind == "bool":
@@ -147,7 +147,7 @@ def value_of(kind: Kind, column: pa.BinaryArray) -> JsonValue:
 
 
 def _finite(column: pa.BinaryArray) -> pa.BinaryArray:
-    """Drop what is no number in JSON; NaN and the infinities alone hold an N or an n."""
+    """Make NaN and the infinities null; only they contain an N or n."""
     _, data = kernels.value_bytes(column)
     if not ((data == ord("N")) | (data == ord("n"))).any():
         return column
@@ -155,7 +155,7 @@ def _finite(column: pa.BinaryArray) -> pa.BinaryArray:
 
 
 def writer_of(kind: Kind) -> Callable[[bytes], bytes]:
-    """Choose what writes one wire text as `value_of` does; UnicodeDecodeError where it is no UTF-8."""
+    """Choose the function that writes one wire text as `value_of` does, or raises UnicodeDecodeError."""
     return _WRITERS[kind]
 
 
@@ -182,29 +182,29 @@ _WRITERS: dict[Kind, Callable[[bytes], bytes]] = {
 Image = FullImage | KeyImage
 
 _WEIGHT = 3
-"""Columns without positions cost a third of others, so that a third as many rows are few."""
+"""By column, lines without positions cost a third of those with them: a third as many rows are few."""
 
 
 def row_lines(batch: ChangeBatch, options: Wal2jsonOptions) -> Lines:
-    """Write a batch's lines; a PROTOCOL error where a value is no valid UTF-8."""
+    """Write a batch's lines. Raises PgcdcError (PROTOCOL) for invalid UTF-8."""
     if are_few(batch, _WEIGHT):
         try:
             return list(_few(batch, options))
         except UnicodeDecodeError:
-            # The columns say so.
+            # The column path raises the error.
             pass
     return joined_rows(_columns(batch, options), len(batch))
 
 
 def joined_rows(fragments: Iterable[Fragment], rows: int) -> Lines:
-    """Concatenate row by row; all may be constant, as where a table has no columns."""
+    """Concatenate row by row; all fragments may be constants, as for a table without columns."""
     some = list(fragments)
     constants = [fragment for fragment in some if isinstance(fragment, bytes)]
     return [b"".join(constants)] * rows if len(constants) == len(some) else joined(some)
 
 
 def _columns(batch: ChangeBatch, options: Wal2jsonOptions) -> Iterator[Fragment]:
-    """Yield what, joined row by row, are a batch's lines."""
+    """Yield fragments that, joined row by row, make a batch's lines."""
     parts = parts_of(batch.table, options)
     yield b'{"action":"%b"' % batch.operation.encode()
     yield from _stamp_columns(batch.stamps, options)
@@ -219,7 +219,7 @@ def _columns(batch: ChangeBatch, options: Wal2jsonOptions) -> Iterator[Fragment]
 def _images(
     batch: ChangeBatch, columns: tuple[ColumnParts, ...]
 ) -> Iterator[tuple[bytes, Image, tuple[ColumnParts, ...]]]:
-    """Yield the new row's image and the identity's, each with what stands around its values."""
+    """Yield the images of the new row and of the identity, each with the parts of its columns."""
     if batch.new is not None:
         yield b"columns", batch.new, columns
     identity = identity_of(batch)
@@ -228,14 +228,14 @@ def _images(
 
 
 def identity_of(batch: ChangeBatch) -> Image | None:
-    """Take the old row's; an update without one left the identity as it is in the new row."""
+    """Return the old row's image; for an update without one, the identity is unchanged, as in the new row."""
     if batch.old is not None or batch.new is None or batch.operation != "U":
         return batch.old
     return _identity_in(batch.table, batch.new, len(batch))
 
 
 def _identity_in(table: TableSchema, new: FullImage, count: int) -> FullImage:
-    """Mark what isn't in the identity of `count` rows as absent."""
+    """Mark columns outside the replica identity as absent in `count` rows."""
     absent = np.ones(count, np.bool_)
     masks = zip(table.columns, new.unchanged, strict=True)
     unchanged = tuple(mask if column.replica_identity else absent for column, mask in masks)
@@ -266,7 +266,7 @@ def _few(batch: ChangeBatch, options: Wal2jsonOptions) -> Iterator[bytes]:
 
 
 def _rows(image: Image, columns: tuple[ColumnParts, ...], count: int) -> list[list[bytes]]:
-    """Give each row's members."""
+    """Write each row's members."""
     rows: list[list[bytes]] = [[] for _ in range(count)]
     for index, (head, tail, kind) in enumerate(columns):
         values, absent = texts_of(image.columns, index), _absent(image, index)
@@ -279,7 +279,7 @@ def _rows(image: Image, columns: tuple[ColumnParts, ...], count: int) -> list[li
 
 
 def _stamp_columns(stamps: Stamps, options: Wal2jsonOptions) -> Iterator[Fragment]:
-    """Yield what, joined row by row, are n changes' stamps."""
+    """Yield fragments that, joined row by row, make n changes' stamps."""
     if options.include_xids or options.include_timestamp or options.include_origin:
         starts = transaction_starts(stamps)
         shared = joined(_transactions(stamps, starts, options))
@@ -289,7 +289,7 @@ def _stamp_columns(stamps: Stamps, options: Wal2jsonOptions) -> Iterator[Fragmen
 
 
 def _transactions(stamps: Stamps, starts: Int64s, options: Wal2jsonOptions) -> Iterator[Fragment]:
-    """Yield what, joined row by row, is what lines of one transaction share."""
+    """Yield fragments that, joined row by row, make the members that a transaction's lines share."""
     if options.include_xids:
         yield from (b',"xid":', integer_text(stamps.xid[starts]))
     if options.include_timestamp:
@@ -317,7 +317,7 @@ def one_stamp(stamp: Stamp, options: Wal2jsonOptions) -> bytes:
 
 
 def one_transaction(stamp: Stamp, options: Wal2jsonOptions) -> bytes:
-    """Write what all lines of a transaction share."""
+    """Write the members that all lines of a transaction share."""
     return _transaction(stamp.xid, stamp.commit_ts, stamp.origin, options)
 
 
@@ -332,7 +332,7 @@ def _transaction(
 def transaction_members(
     xid: int | None, commit_ts: int | None, origin: Origin | None, options: Wal2jsonOptions
 ) -> dict[bytes, bytes]:
-    """Give what is said of a transaction, by name."""
+    """Make a transaction's members, by name."""
     members = {}
     if options.include_xids:
         members[b"xid"] = b"%d" % xid if xid else b"null"
@@ -344,7 +344,7 @@ def transaction_members(
 
 
 def _number(origin: Origin | None) -> bytes:
-    """Write an origin's number, 0 for this server; null where the catalog doesn't have it any more."""
+    """Write an origin's number: 0 for this server, null if the catalog has no such origin any more."""
     if origin is None:
         return b"0"
     return b"null" if origin.number is None else b"%d" % origin.number

@@ -1,10 +1,10 @@
-"""Lines as the plugin's, one object each: B and C, I, U, D, T and M; or, in version 1, a transaction's.
+"""Write wal2json's lines: one object per change (B, C, I, U, D, T, M) or, in version 1, one per transaction.
 
-Version 1's object may be as large as its transaction, so it is written as it comes: `Commas` knows whether a
-change is the first of its transaction.
+Version 1's object may be as large as its transaction, so it is written in pieces; `Commas` finds the changes
+that are the first of their transaction.
 
-The reference is wal2json 2.5 in a session of the same role, with UTC. What differs, and
-why, is in `docs/coming-from-wal2json.md`.
+The reference is wal2json 2.5, in a session with the same role and time zone UTC. For the differences and
+their reasons see `docs/coming-from-wal2json.md`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,21 +64,21 @@ _BOOLEANS = {False: b"false", True: b"true", None: b"null"}
 
 @dataclass(slots=True)
 class Commas:
-    """Which changes have others of their transaction before them; `_first` says it of the next one."""
+    """Finds each transaction's first change; `_first` is whether the next slice's first change is one."""
 
     _first: bool = True
 
     def firsts(self, slice_: Slice) -> Int64s:
-        """Give the places in the stream of changes that are the first of their transaction, ascending.
+        """Return the indexes, ascending, of the changes that are the first of their transaction.
 
-        The slice has what is written alone; it is the one behind that of the last call.
+        The slice must hold only what is written, and follow the one of the previous call.
         """
         changes = [batch.stamps.index for batch in slice_.changes]
         changes.append(np.array([m.stamp.index for m in slice_.messages if m.transactional], np.int64))
         begins = [some.stamps.index[some.kinds == "B"] for some in slice_.boundaries]
         index = np.sort(np.concatenate(changes))
         begin = np.sort(np.concatenate([np.empty(0, np.int64), *begins]))
-        # One begin that is before all others stands for what was open before.
+        # A begin before all others stands for a transaction that was open before this slice.
         opened = np.concatenate([[-1], begin]) if self._first else begin
         self._first = bool(len(opened)) and (not len(index) or int(opened[-1]) > int(index[-1]))
         found = np.searchsorted(index, opened)
@@ -86,7 +86,7 @@ class Commas:
 
 
 def comma_before(index: Int64s, firsts: Int64s) -> Fragment:
-    """Write what stands before changes."""
+    """Write the comma before each change, unless it is the first of its transaction."""
     first = np.isin(index, firsts)
     if first.any():
         return kernels.take(kernels.binary([b",", b""]), first.astype(np.int64))
@@ -94,12 +94,12 @@ def comma_before(index: Int64s, firsts: Int64s) -> Fragment:
 
 
 def change_objects(batch: ChangeBatch, options: Wal2jsonOptions, firsts: Int64s) -> Lines:
-    """Write the objects of a batch's changes; a PROTOCOL error where a value is no valid UTF-8."""
+    """Write the objects of a batch's changes. Raises PgcdcError (PROTOCOL) for invalid UTF-8."""
     return joined_rows(_objects(batch, options, firsts), len(batch))
 
 
 class Blanks(NamedTuple):
-    """What stands around tokens: nothing, or with pretty-print a tab a level, line feeds and blanks."""
+    """White space around tokens: none, or with pretty-print a tab per level, line feeds and blanks."""
 
     tab: bytes = b""
     line: bytes = b""
@@ -110,11 +110,11 @@ class Blanks(NamedTuple):
         return cls(b"\t", b"\n", b" ") if options.pretty_print else cls()
 
     def key(self, level: int, name: bytes) -> bytes:
-        """Write a member's name, and what stands around it."""
+        """Write a member's name, with the white space around it."""
         return self.tab * level + b'"' + name + b'":' + self.space
 
     def members(self, level: int, members: Mapping[bytes, bytes]) -> bytes:
-        """Write an object's members, each in a line."""
+        """Write an object's members; with pretty-print, each on its own line."""
         lines = (self.key(level, name) + value for name, value in members.items())
         return (b"," + self.line).join(lines)
 
@@ -143,12 +143,12 @@ def _objects(batch: ChangeBatch, options: Wal2jsonOptions, firsts: Int64s) -> It
 
 
 def line_before(options: Wal2jsonOptions) -> bytes:
-    """Give what begins a change, and the end of an object: in chunks a line begins there as it is."""
+    """Text before a change, and before an object's end; none in chunks, which begin on a new line anyway."""
     return b"" if options.write_in_chunks else Blanks.of(options).line
 
 
 def line_end(options: Wal2jsonOptions) -> bytes:
-    """Give what ends a part of an object: in chunks each has a line, or several."""
+    """Text after a part of an object; in chunks, each part ends its line."""
     return b"\n" if options.write_in_chunks else b""
 
 
@@ -164,7 +164,7 @@ def _primary_key(columns: Sequence["_Column"], options: Wal2jsonOptions) -> byte
 
 
 class _Column(NamedTuple):
-    """What is said of a column, by the end of the array's name."""
+    """A column's description: `said` has its element of each array, by the end of the array's name."""
 
     said: dict[bytes, bytes]
     kind: Kind
@@ -180,7 +180,8 @@ def _columns(table: TableSchema, facts: TableFacts | None, options: Wal2jsonOpti
 def _column(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -> _Column:
     optional = None if facts.not_null is None else not facts.not_null
     base = base_of(facts, options)
-    # The plugin looks for a domain's base where it names types; from there on it is the column's type.
+    # The plugin looks up a domain's base type only if it writes types; from then on that is the column's
+    # type.
     type_oid = base.oid if base is not None and options.include_types else column.type_oid
     said = {
         b"names": quote(column.name),
@@ -195,7 +196,7 @@ def _column(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -
 
 
 def _asked(options: Wal2jsonOptions, *, keys: bool) -> list[bytes]:
-    """List what is said of columns; of old keys it is less."""
+    """List the arrays that the options ask for; old keys have fewer."""
     asked = {
         b"names": True,
         b"types": options.include_types,
@@ -208,7 +209,7 @@ def _asked(options: Wal2jsonOptions, *, keys: bool) -> list[bytes]:
 
 
 def _type(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -> str:
-    """Name a type; without its modifiers by the catalog's name, as long as the column is there."""
+    """Name a column's type; without type modifier by the catalog's name, if the column still exists."""
     base = base_of(facts, options)
     declared, plain = (column.declared, facts.type_name) if base is None else (base.declared, base.name)
     return (None if options.include_typmod else plain) or type_name(declared)
@@ -222,7 +223,7 @@ def _arrays(
     *,
     keys: bool = False,
 ) -> Iterator[Fragment]:
-    """Yield what, joined row by row, are an image's arrays, which lack what isn't there."""
+    """Yield fragments that, joined row by row, make an image's arrays, without absent columns."""
     blanks, label, level = Blanks.of(options), b"key" if keys else b"column", 4 if keys else 3
     comma = b"," + blanks.space
     some: list[tuple[_Column, JsonValue, Booleans | None]] = []
@@ -240,7 +241,7 @@ def _arrays(
 
 
 def _absent(image: FullImage | KeyImage, index: int, *, keys: bool) -> Booleans | None:
-    """Mark what the server did not send, and in old keys what is null."""
+    """Mark values that the server did not send and, in old keys, nulls."""
     absent = image.unchanged[index] if isinstance(image, FullImage) else None
     values = image.columns[index]
     if not keys or values is None or not values.null_count:
@@ -250,7 +251,7 @@ def _absent(image: FullImage | KeyImage, index: int, *, keys: bool) -> Booleans 
 
 
 def _lists(texts: Sequence[tuple[bytes, Booleans | None]], rows: int, comma: bytes) -> Fragment:
-    """Join texts with commas, for each row without those that are absent there."""
+    """Join texts with commas; each row leaves out those that are absent in it."""
     if all(absent is None for _, absent in texts):
         return comma.join(text for text, _ in texts)
     present = [np.ones(rows, np.bool_) if absent is None else ~absent for _, absent in texts]
@@ -263,7 +264,7 @@ def _lists(texts: Sequence[tuple[bytes, Booleans | None]], rows: int, comma: byt
 
 @dataclass(frozen=True, slots=True)
 class Wal2jsonFormat:
-    """`layout` "table" gives one target a table; it has no place for begins and commits."""
+    """With `layout` "table" each table is a target; begins and commits need "stream"."""
 
     name: ClassVar[str] = "wal2json"
     tail: ClassVar[None] = None
@@ -287,14 +288,14 @@ class Wal2jsonFormat:
         return self.options.has_boundaries
 
     def encode(self, slice_: Slice) -> EncodedSlice:
-        """Encode the wanted rows of a slice; a PROTOCOL error where a value is no valid UTF-8."""
+        """Encode the wanted rows of a slice. Raises PgcdcError (PROTOCOL) for invalid UTF-8."""
         wanted = _wanted(slice_, self.options)
         lines = self._lines if self.options.format_version == 2 else self._objects
         pieces = tuple(piece_of(some) for some in LINES.in_order(list(lines(wanted))))
         return EncodedSlice(pieces, wanted.edge, tables_of(wanted))
 
     def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
-        """Join lines; with a compression, into one frame."""
+        """Join lines; with a compression, compress them into one frame."""
         return compress(data, self.compression)
 
     def _lines(self, slice_: Slice) -> Iterator[EncodedLines]:
@@ -313,7 +314,7 @@ class Wal2jsonFormat:
             yield self._events(None, boundaries.stamps, lines)
 
     def _objects(self, slice_: Slice) -> Iterator[EncodedLines]:
-        """Give the parts of version 1's objects, which have no truncates."""
+        """Write the parts of version 1's objects; they contain no truncates."""
         options, firsts = self.options, self._commas.firsts(slice_)
         for batch in slice_.changes:
             objects = change_objects(batch, options, firsts)
@@ -343,10 +344,10 @@ def _wanted(slice_: Slice, options: Wal2jsonOptions) -> Slice:
 
 
 def _without_origins(slice_: Slice, numbers: frozenset[int]) -> Slice:
-    """Leave out transactions of these origins, with their begins and commits."""
+    """Leave out transactions with these origins, including their begins and commits."""
 
     def kept(stamps: Stamps) -> Booleans:
-        # The last one is this server.
+        # Place -1 is this server.
         ours = [origin.number not in numbers for origin in stamps.origins] + [True]
         return np.array(ours, np.bool_)[stamps.origin_places]
 
@@ -377,7 +378,7 @@ def _message(event: MessageChange, options: Wal2jsonOptions) -> bytes:
 
 
 def _message_object(event: MessageChange, options: Wal2jsonOptions, firsts: Int64s) -> bytes:
-    """Write a message among a transaction's changes; one outside of any is an object of its own."""
+    """Write a message as one of a transaction's changes, or as an object of its own outside a transaction."""
     blanks = Blanks.of(options)
     members = {
         b"kind": b'"message"',
@@ -394,7 +395,7 @@ def _message_object(event: MessageChange, options: Wal2jsonOptions, firsts: Int6
 
 
 def _object_edge(event: TransactionBoundary, options: Wal2jsonOptions) -> bytes:
-    """Begin or end a transaction's object; where it ends is known at its end."""
+    """Write the beginning or end of a transaction's object; only the end knows `nextlsn`."""
     blanks, stamp = Blanks.of(options), event.stamp
     if event.kind == "B":
         members = transaction_members(stamp.xid, stamp.commit_ts, stamp.origin, options)
@@ -407,7 +408,7 @@ def _object_edge(event: TransactionBoundary, options: Wal2jsonOptions) -> bytes:
 
 
 def _content(content: bytes) -> bytes:
-    """Give the text before a zero byte, as the plugin does; what is no UTF-8 is replaced."""
+    """Quote the text before a zero byte, as the plugin does; invalid UTF-8 is replaced."""
     return one_string(content.split(b"\0", 1)[0].decode(errors="replace").encode())
 
 
@@ -415,6 +416,6 @@ def _boundary(event: TransactionBoundary, options: Wal2jsonOptions) -> bytes:
     stamp, positions = event.stamp, b""
     if options.include_lsn:
         positions = b',"lsn":"%b"' % one_lsn(stamp.commit_lsn)
-        # Where a transaction ends is known when it does.
+        # Only the commit knows where the transaction ends.
         positions += b"" if event.kind == "B" else b',"nextlsn":"%b"' % one_lsn(stamp.lsn)
     return b'{"action":"%b"%b%b}\n' % (event.kind.encode(), one_transaction(stamp, options), positions)

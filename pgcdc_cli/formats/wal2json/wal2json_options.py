@@ -1,4 +1,4 @@
-"""The plugin's options, by their own names and with its defaults; `format-version` alone is 2 here."""
+"""The plugin's options, with its names and defaults; only the default of `format-version` is 2 here."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -13,11 +13,11 @@ ACTIONS = {"insert": "I", "update": "U", "delete": "D", "truncate": "T"}
 
 _EVERY_ACTION = frozenset(ACTIONS.values())
 _OF_VERSION_1 = ("include_typmod", "write_in_chunks", "pretty_print")
-"""Options at which format version 2 doesn't look, neither here nor there."""
+"""Options that format version 2 ignores, in the plugin and here."""
 
 
 class TablePattern(NamedTuple):
-    """A table in a list of them; None stands for any."""
+    """A table in a list of tables; None matches any."""
 
     schema: str | None
     name: str | None
@@ -28,7 +28,7 @@ class TablePattern(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wal2jsonOptions:
-    """What lines hold, and which there are; `add_tables` and `add_msg_prefixes` are None for all."""
+    """Values of the options; `add_tables` and `add_msg_prefixes` are None for all."""
 
     format_version: int = 2
     include_transaction: bool = True
@@ -57,7 +57,7 @@ class Wal2jsonOptions:
 
     @property
     def has_boundaries(self) -> bool:
-        """Whether there is something that begins and ends a transaction: version 1's objects do."""
+        """Whether begins and commits are written; version 1's objects begin and end with a transaction."""
         return self.include_transaction or self.format_version == 1
 
     @property
@@ -66,7 +66,7 @@ class Wal2jsonOptions:
 
     @property
     def from_catalog(self) -> str | None:
-        """Name an option that holds what only the catalog knows; None for none of them."""
+        """An option that is set and needs the catalog; None if there is none."""
         asked = {
             "include-types": self.include_types,
             "include-pk": self.include_pk,
@@ -80,7 +80,7 @@ class Wal2jsonOptions:
 
     @property
     def changed(self) -> dict[str, str]:
-        """Name what isn't as by default, for the checkpoint: a file goes on as it began."""
+        """Options other than the defaults, for the checkpoint: a file must not change its options."""
         values = {one.name: (getattr(self, one.name), one.default) for one in fields(self)}
         return {
             f"wal2json.{name}": str(sorted(value) if isinstance(value, frozenset) else value)
@@ -89,7 +89,7 @@ class Wal2jsonOptions:
         }
 
     def wants_table(self, table: TableSchema) -> bool:
-        """What is filtered out isn't added again."""
+        """Whether a table is written; `filter_tables` overrides `add_tables`."""
         added = self.add_tables is None or any(pattern.fits(table) for pattern in self.add_tables)
         return added and not any(pattern.fits(table) for pattern in self.filter_tables)
 
@@ -99,7 +99,7 @@ class Wal2jsonOptions:
 
 
 def read_options(given: Mapping[str, str]) -> Wal2jsonOptions:
-    """Read options by the plugin's names; a USAGE error for an unknown name or a wrong value."""
+    """Read options by the plugin's names. Raises PgcdcError (USAGE) for an unknown name or a wrong value."""
     values = {}
     for name, text in given.items():
         option = _OPTIONS.get(name)
@@ -112,9 +112,9 @@ def read_options(given: Mapping[str, str]) -> Wal2jsonOptions:
 
 
 def _check_version(options: Wal2jsonOptions, *, said: bool) -> None:
-    """Raise where an option is not for the version of the format; `said` is whether that was given.
+    """Refuse options of version 1 with version 2, unless that was chosen explicitly (`said`).
 
-    The plugin's own default is 1: who leaves it out may expect of an option what it does there.
+    The plugin's own default is 1, so a user who doesn't choose a version may expect these options to work.
     """
     unseen = [name.replace("_", "-") for name in _OF_VERSION_1 if f"wal2json.{name}" in options.changed]
     if unseen and not said:
@@ -144,7 +144,7 @@ _BOOLEANS |= {"0": False}
 
 
 def _boolean(text: str) -> bool:
-    """As the server reads one: any beginning of a word that can be no other's."""
+    """Read a boolean as the server does: any unique prefix of a word will do."""
     found = {value for word, value in _BOOLEANS.items() if word.startswith(text.lower())}
     if len(found) != 1:
         raise ValueError(text)
@@ -162,7 +162,7 @@ _LIST = re.compile(rf"\s*(?:{_ITEM}\s*(?:,\s*{_ITEM}\s*)*)?", re.DOTALL)
 
 
 def _list(text: str) -> tuple[str, ...]:
-    """Divide at commas; a backslash keeps the next character from being one, or a blank."""
+    """Split at commas; a backslash escapes a comma or a blank."""
     if _LIST.fullmatch(text) is None:
         raise ValueError(text)
     return tuple(re.findall(_ITEM, text, re.DOTALL))
@@ -184,7 +184,7 @@ def _table(text: str) -> TablePattern:
 
 
 def _some(text: str) -> tuple[str, ...] | None:
-    """Without any there is no such list."""
+    """Read a list; an empty one is None."""
     return _list(text) or None
 
 
@@ -200,7 +200,7 @@ def _actions(text: str) -> frozenset[str]:
 
 
 class _PluginOption(NamedTuple):
-    """`what` is what a value is."""
+    """`what` describes a valid value."""
 
     doc: str
     read: Callable[[str], Any]

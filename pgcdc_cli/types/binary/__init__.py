@@ -1,11 +1,12 @@
-"""Binary values (a type's send format) to the text that the server would have printed.
+"""Convert binary values (a type's send format) to the text that the server would have sent.
 
-The text is that of pgcdc's sessions (`replication/session.py`), so that nothing behind this can tell how a
-value came. What each type's send format is stands in PostgreSQL's source, in the function that
-`pg_type.typsend` names.
+The text is that of pgcdc's sessions (`replication/session.py`), so that no later step can tell in which
+format a value came. The function named by a type's `pg_type.typsend`, in PostgreSQL's source, defines its
+send format.
 
-No reader have: money, whose text depends on the server's locale; the reg types, which print names; row types
-and ranges that users make; types of extensions, but for those that are printed and sent as text is (citext).
+These types have no reader: money, whose text depends on the server's locale; the reg* types, whose text is a
+name; composite types and user-defined ranges; types of extensions, except those that send their text
+(citext).
 """
 
 from bisect import bisect_left
@@ -24,10 +25,10 @@ __all__ = ["MalformedError", "has_reader", "sends_binary", "text_of"]
 
 
 def text_of(pg_type: PgType, column: pa.BinaryArray) -> pa.BinaryArray:
-    """Read n values of a type that has a reader; NULL stays NULL.
+    """Convert n values of a type that has a reader; NULL stays NULL.
 
-    MalformedError, with the first row that it is about, for a value that is not the type's send format, or
-    where all values together have 2**31 characters or more.
+    Raises MalformedError, with the first row that it concerns, for a value that is not in the type's send
+    format, or if all values together have 2**31 characters or more.
     """
     read = _reader(pg_type)
     assert read is not None, pg_type
@@ -47,7 +48,7 @@ def text_of(pg_type: PgType, column: pa.BinaryArray) -> pa.BinaryArray:
 
 
 def _first_bad(read: Reader, values: Packed) -> int:
-    """Find the first value without which those before it can be read."""
+    """Find the first row at which reading fails."""
 
     def fails(row: int) -> bool:
         try:
@@ -60,12 +61,12 @@ def _first_bad(read: Reader, values: Packed) -> int:
 
 
 def has_reader(pg_type: PgType) -> bool:
-    """Say whether `text_of` knows the type."""
+    """Whether `text_of` can read the type."""
     return _reader(pg_type) is not None
 
 
 def sends_binary(pg_type: PgType) -> bool:
-    """Say whether a server may send values of this type in binary: whether it has a send function."""
+    """Whether a server can send values of this type in binary: whether it has a send function."""
     return pg_type.sends != "nothing" and pg_type.oid not in _WITHOUT_SEND
 
 

@@ -1,8 +1,9 @@
-r"""Arrays, vectors, ranges and multiranges: values that hold values of another type.
+r"""Arrays, vectors, ranges and multiranges: values that contain values of another type.
 
 An array is its number of dimensions, flags and element type; for each dimension its size and lower bound;
-then the elements, each behind its length, -1 for NULL. A range is its flags, then each bound that it has
-behind its length. Elements of all arrays of a column are read together, and so are bounds.
+then the elements, each preceded by its length, -1 for NULL (`array_send`). A range is its flags, then each
+bound that it has, preceded by its length (`range_send`). The elements of all arrays of a column are read
+together, and so are the bounds of all ranges.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,7 +40,7 @@ _SPECIAL_IN_RANGE = r'^$|["\\()\[\],\s\x0b]'
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """`delimiter` is the element type's `typdelim`."""
+    """Reads arrays; `delimiter` is the element type's `typdelim`."""
 
     element: Reader
     delimiter: bytes = b","
@@ -63,7 +64,7 @@ class Array:
     def _nested(
         self, values: Packed, plain: Packed, quoted: pa.BinaryArray, offsets: Int64s, odd: Booleans
     ) -> Packed:
-        """Print the arrays of several dimensions, or with another lower bound than 1, one at a time."""
+        """Print the arrays with several dimensions, or a lower bound other than 1, one at a time."""
         texts = np.array(plain.each(), np.object_)
         for row in np.flatnonzero(odd):
             elements = cast("list[bytes]", quoted[offsets[row] : offsets[row + 1]].to_pylist())
@@ -78,7 +79,7 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """int2vector and oidvector: numbers with blanks between them."""
+    """Reads int2vector and oidvector: numbers separated by spaces."""
 
     element: Reader
 
@@ -92,7 +93,7 @@ class Vector:
 
 
 class _ArrayShapes(NamedTuple):
-    """Where each array's elements begin, and how many there are."""
+    """Each array's number of dimensions, the position of its first element, and how many it has."""
 
     dimensions: Int64s
     first: Int64s
@@ -111,7 +112,7 @@ def _array_shapes(values: Packed) -> _ArrayShapes:
         size = numbers_at(values.data, position, values.ends[there], "i4")
         require(size >= 0, "it has a dimension of negative size")
         count[there] *= size
-        # Each element has its length at least.
+        # Each element takes 4 bytes or more: its length.
         require(4 * count <= values.ends - first, "it has less bytes than elements")
     return _ArrayShapes(dimensions, first, count)
 
@@ -125,14 +126,14 @@ def _counts_from_one(values: Packed, shapes: _ArrayShapes) -> Booleans:
 
 
 def _array_bounds(dimensions: Sequence[tuple[int, int]]) -> bytes:
-    """Name the bounds of all dimensions, unless all begin at 1."""
+    """Print the bounds of all dimensions, unless all lower bounds are 1."""
     if all(low == 1 for _, low in dimensions):
         return b""
     return "".join(f"[{low}:{low + size - 1}]" for size, low in dimensions).encode() + b"="
 
 
 def _braces(sizes: Sequence[int], elements: Sequence[bytes], delimiter: bytes) -> bytes:
-    """Put braces around the innermost dimension's elements, then around the next one's."""
+    """Put braces around the elements of the innermost dimension, then of the next one, and so on."""
     level = list(elements) or [b""]
     for size in reversed(sizes):
         level = [b"{" + delimiter.join(group) + b"}" for group in _groups(level, size)]
@@ -145,7 +146,7 @@ def _groups(elements: list[bytes], size: int) -> Iterator[list[bytes]]:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """`bound` reads the subtype."""
+    """Reads ranges; `bound` reads the subtype."""
 
     bound: Reader
 
@@ -176,14 +177,14 @@ class Range:
 
 
 def _bound(bounds: pa.BinaryArray, rows: Int64s, there: Booleans) -> ArrowArray:
-    """Take a bound for each range that has it; nothing for the others."""
+    """Take the bound of each range that has it; empty text for the others."""
     taken = Packed.of(kernels.take(bounds, rows[there]))
     return kernels.coalesce(spread(taken, there), pa.scalar(b"", pa.binary()))
 
 
 @dataclass(frozen=True, slots=True)
 class Multirange:
-    """A number of ranges, each behind its length."""
+    """Reads multiranges: the number of ranges, then each one, preceded by its length."""
 
     range: Range
 
@@ -197,7 +198,7 @@ class Multirange:
 
 
 def _quoted(texts: pa.BinaryArray, special: str, escapes: Mapping[bytes, bytes]) -> pa.BinaryArray:
-    """Put in quotes what would be read as something else (`array_out`, `range_bound_escape`)."""
+    """Quote texts that would be ambiguous without quotes (`array_out`, `range_bound_escape`)."""
     needed = as_mask(kernels.matches(texts, special))
     if not needed.any():
         return texts

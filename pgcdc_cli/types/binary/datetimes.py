@@ -1,6 +1,6 @@
-"""Dates, times and intervals, in ISO style, time zone UTC and interval style postgres.
+"""Dates, times and intervals, printed with DateStyle ISO, TimeZone UTC and IntervalStyle postgres.
 
-`EncodeDateTime`, `EncodeTimeOnly` and `EncodeInterval` in datetime.c.
+See `EncodeDateTime`, `EncodeTimeOnly` and `EncodeInterval` in datetime.c.
 """
 
 import numpy as np
@@ -25,7 +25,7 @@ from pgcdc_cli.types.kernels import ArrowArray, Booleans, Int64s
 _SECOND = 1_000_000
 _DAY = 86_400 * _SECOND
 _EPOCH_DAY = POSTGRES_EPOCH // _DAY
-"""2000-01-01 in days since 1970-01-01."""
+"""Days from 1970-01-01 to 2000-01-01."""
 
 _ZONE_END = 16 * 3600
 _YEAR_DIGITS = 7
@@ -35,7 +35,7 @@ _MINUS_INFINITE = (np.iinfo(np.int64).min, np.iinfo(np.int32).min, np.iinfo(np.i
 
 
 class _Characters:
-    """Rows of characters, some of which are kept, grown part by part."""
+    """A matrix of characters, one row a value, built from left to right; a mask says which are kept."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -43,12 +43,12 @@ class _Characters:
         self._kept: list[Booleans | None] = []
 
     def add(self, characters: Bytes, kept: Booleans | None = None) -> None:
-        """Append a matrix of n rows; `kept` is one too, or a column for all of it, or None: all are."""
+        """Append a matrix of n rows; `kept` is a mask of its shape or of one column; None keeps all."""
         self._parts.append(characters)
         self._kept.append(kept)
 
     def constant(self, text: bytes, kept: Booleans | None = None) -> None:
-        """Append the same in each row, or in some."""
+        """Append the same text to each row; keep it in all rows, or in those marked."""
         characters = np.broadcast_to(np.frombuffer(text, np.uint8), (self._rows, len(text)))
         if kept is None or kept.any():
             self.add(characters, None if kept is None else kept[:, None])
@@ -60,12 +60,12 @@ class _Characters:
         self.add(characters[:, None], (minus | plus)[:, None])
 
     def two(self, values: Integers, kept: Booleans | None = None) -> None:
-        """Append two digits in each row, or in some."""
+        """Append two digits to each row; keep them in all rows, or in those marked."""
         if kept is None or kept.any():
             self.add(pairs(values), None if kept is None else kept[:, None])
 
     def packed(self, infinite: Booleans | None = None, minus: Booleans | None = None) -> Packed:
-        """Pack the rows; some are `infinity`, or `-infinity`, instead."""
+        """Pack the rows; `infinite` ones become `infinity`, or `-infinity` where `minus`."""
         characters = np.concatenate(self._parts, axis=1)
         has_infinite = infinite is not None and bool(infinite.any())
         if not has_infinite and all(kept is None for kept in self._kept):
@@ -91,7 +91,7 @@ class _Characters:
 
 
 def _add_date(text: _Characters, days: Int64s) -> Booleans:
-    """Append year, month and day; gives the rows that are before Christ."""
+    """Append year, month and day; return a mask of the years BC."""
     date = days.astype("datetime64[D]")
     month = date.astype("datetime64[M]")
     day = (date - month.astype("datetime64[D]")).astype(np.int64)
@@ -110,7 +110,7 @@ def _add_date(text: _Characters, days: Int64s) -> Booleans:
 
 
 def _add_time(text: _Characters, micros: Int64s) -> None:
-    """Append the time of day, or what is left of an interval's once its hours are there."""
+    """Append hours, minutes and seconds."""
     seconds, fraction = np.divmod(micros, _SECOND)
     minutes, second = np.divmod(seconds, 60)
     hours, minute = np.divmod(minutes, 60)
@@ -130,7 +130,7 @@ def _add_minutes(text: _Characters, minute: Int64s, second: Int64s, fraction: In
 
 
 def date(values: Packed) -> Packed:
-    """Read days since 2000-01-01; the largest and the smallest integer are the infinities."""
+    """Read days since 2000-01-01; the largest and the smallest int4 are infinity and -infinity."""
     days = big_endian(values.fixed(4), "i4").astype(np.int64)
     infinite, minus = _infinities(days, np.int32)
     text = _Characters(len(days))
@@ -145,7 +145,7 @@ def _infinities(values: Int64s, type_: type[np.int32] | type[np.int64]) -> tuple
 
 
 def timestamp(zone: bytes) -> Reader:
-    """Read microseconds since 2000-01-01; the largest and the smallest integer are the infinities."""
+    """Read microseconds since 2000-01-01; the largest and the smallest int8 are infinity and -infinity."""
 
     def read(values: Packed) -> Packed:
         micros = big_endian(values.fixed(8), "i8").astype(np.int64)
@@ -176,7 +176,7 @@ def _time_of_day(values: Bytes) -> Int64s:
 
 
 def timetz(values: Packed) -> Packed:
-    """Read microseconds since midnight, and the zone in seconds west of Greenwich."""
+    """Read microseconds since midnight, then the time zone in seconds west of Greenwich."""
     wire = values.fixed(12)
     text = _Characters(values.rows)
     _add_time(text, _time_of_day(wire[:, :8]))
@@ -194,7 +194,7 @@ def timetz(values: Packed) -> Packed:
 
 
 def interval(values: Packed) -> Packed:
-    """Read microseconds, days and months; since 17 all three at their limits are an infinity."""
+    """Read microseconds, days and months; since PostgreSQL 17, all three at their limits are an infinity."""
     wire = values.fixed(16)
     micros = big_endian(wire[:, :8], "i8").astype(np.int64)
     days = big_endian(wire[:, 8:12], "i4").astype(np.int64)
@@ -213,7 +213,7 @@ def interval(values: Packed) -> Packed:
 
 
 class _IntervalText:
-    """An interval's parts; a plus sign stands before what follows a negative one."""
+    """The parts of interval texts; a plus sign precedes a positive part after a negative one."""
 
     def __init__(self, rows: int) -> None:
         self.parts: list[ArrowArray] = []
@@ -238,7 +238,7 @@ class _IntervalText:
         minus = micros < 0
         text.constant(b" ", ~self._empty)
         text.sign(minus, self._negative & ~minus)
-        # The smallest integer has no positive one.
+        # The smallest int64 can't be negated: its negation wraps around, and is right as uint64.
         size = np.where(minus, -micros, micros).view(np.uint64)
         seconds, fraction = np.divmod(size, np.uint64(_SECOND))
         minutes, second = np.divmod(seconds, np.uint64(60))

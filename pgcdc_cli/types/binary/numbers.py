@@ -1,11 +1,10 @@
-"""Numbers as text: the ASCII digits that all are printed with, then float4 and float8, then numeric.
+"""Numbers as text: integers as ASCII digits, then float4 and float8, then numeric.
 
-Arrow finds the digits of floats. PostgreSQL writes an exponent below 1e-4 and from 1e15 (float4: 1e6), with
-two digits at least; Arrow has other limits. PostgreSQL's digits (`d2s.c`, where `STRICTLY_SHORTEST` is off)
-are never those of a decimal half-way between two numbers, since it depends on the reader which one it reads
-back as.
+Arrow prints the digits of floats. PostgreSQL writes an exponent below 1e-4 and from 1e15 on (float4: 1e6),
+with at least two digits; Arrow's limits differ. PostgreSQL never prints a decimal half-way between two floats
+(`d2s.c`, with `STRICTLY_SHORTEST` off): which of the two it is read back as would depend on the reader.
 
-Numerics of usual size are printed all at once, one digit after the other for all rows; others one by one.
+Numerics of usual size are printed together, digit by digit for all rows; others one by one.
 """
 
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ ZERO = ord("0")
 
 
 def _digit_table(count: int, form: str) -> Integers:
-    """All numbers below a count; the characters of each as one number, so that it is copied at once."""
+    """Print all numbers below a count; each one's characters are one integer, to copy them in one step."""
     text = "".join(format(number, form) for number in range(count)).encode()
     return np.frombuffer(text, f"u{len(text) // count}")
 
@@ -62,7 +61,7 @@ def quads(values: Integers) -> Bytes:
 
 
 def hex_pairs(values: Bytes) -> Bytes:
-    """Print bytes with two hexadecimal digits, in one dimension more."""
+    """Print bytes with two hexadecimal digits; the result has one more dimension."""
     return _characters(_HEX, values)
 
 
@@ -78,13 +77,13 @@ def sixes(values: Integers) -> Bytes:
 
 
 def octals(values: Integers, width: int) -> Bytes:
-    """Print numbers in octal, with so many digits."""
+    """Print numbers in octal with `width` digits."""
     powers = 8 ** np.arange(width)[::-1]
     return (values[:, None] // powers % 8 + ZERO).astype(np.uint8)
 
 
 def wide(values: Integers, width: int) -> Bytes:
-    """Print numbers that have at most so many digits, with leading zeroes: n rows."""
+    """Print numbers of at most `width` digits with leading zeroes: n rows."""
     found = np.empty((len(values), width), np.uint8)
     rest = values
     for column in range(width - 1, -1, -1):
@@ -94,14 +93,14 @@ def wide(values: Integers, width: int) -> Bytes:
 
 
 def leading_dropped(characters: Bytes, least: int) -> Booleans:
-    """Keep the digits from the first on that is not 0, and the last `least` in any case."""
+    """Mark all but leading zeroes; the last `least` digits are always marked."""
     kept: Booleans = np.logical_or.accumulate(characters != ZERO, axis=1)
     kept[:, characters.shape[1] - least :] = True
     return kept
 
 
 def trailing_dropped(characters: Bytes) -> Booleans:
-    """Keep the digits up to the last that is not 0."""
+    """Mark all but trailing zeroes."""
     kept: Booleans = np.logical_or.accumulate(characters[:, ::-1] != ZERO, axis=1)[:, ::-1]
     return kept
 
@@ -110,7 +109,7 @@ Floats = NDArray[np.float64] | NDArray[np.float32]
 
 
 class _Spelling(NamedTuple):
-    """How numbers of some size (NaN is infinite here) stand in Arrow's text (RE2), and in PostgreSQL's."""
+    """An RE2 pattern of Arrow's text and PostgreSQL's spelling, for sizes from low to high; NaN is inf."""
 
     low: float
     high: float
@@ -142,10 +141,11 @@ _INTEGER_SPELLINGS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Floating:
-    """One of the two types; `code` is numpy's. Numbers from `plain_below` have an exponent.
+    """Reads float4 or float8; `code` is numpy's. From `plain_below` on, numbers have an exponent.
 
-    Only between `ties_from`, from where on neighbours are 2 or more apart, and `ties_below`, where the power
-    of 5 is more than the bits of a number can hold, a decimal of up to `digits` digits may be a tie.
+    A decimal of up to `digits` digits can be half-way between two floats (a tie) only between `ties_from`,
+    from where on neighbouring floats are 2 or more apart, and `ties_below`, where a float's bits no longer
+    hold the power of 5 that it would take.
     """
 
     code: str
@@ -188,7 +188,7 @@ class Floating:
         return text
 
     def _untied(self, number: float, text: str) -> str:
-        """Find the shortest decimal that is nearer to this number than to any other."""
+        """Find the shortest decimal that is closer to this number than to any other float."""
         exact, shortest = int(abs(number)), abs(int(Decimal(text)))
         below, above = self._halves(number)
         if exact - below < shortest < exact + above:
@@ -204,7 +204,7 @@ class Floating:
         return text
 
     def _halves(self, number: float) -> tuple[Fraction, Fraction]:
-        """Half of the way to the next number towards zero, and of that to the next away from it."""
+        """Half the distances to the next float towards zero, and away from it."""
         size = np.dtype(self.code).newbyteorder("=").type(abs(number))
         exact = Fraction(float(size))
         smaller, larger = (Fraction(float(np.nextafter(size, size.dtype.type(to)))) for to in (0, np.inf))
@@ -235,7 +235,7 @@ class _NumericHeader(NamedTuple):
 
 
 def numeric(values: Packed) -> Packed:
-    """Read digits of base 10,000, behind their number, weight, sign and scale (`numeric_send`)."""
+    """Read digits of base 10,000, preceded by their number, weight, sign and scale (`numeric_send`)."""
     values.at_least(_NUMERIC_HEADER)
     header = _NumericHeader(
         *(
@@ -296,7 +296,7 @@ def _check_digits(digits: Int64s) -> None:
 
 
 def _one_numeric(wire: Bytes) -> bytes:
-    """Print one value of any size, as `get_str_from_var` in numeric.c."""
+    """Print one value of any size, as `get_str_from_var` in numeric.c does."""
     count, weight, sign, scale = np.ndarray(4, ">u2", wire.tobytes()).tolist()
     if sign in _SPECIAL:
         return _SPECIAL[sign]

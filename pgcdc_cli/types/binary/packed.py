@@ -1,7 +1,7 @@
-"""What readers take and give: n byte strings that stand one after the other, none of them NULL.
+"""Arguments and results of readers: n byte strings one after the other, none of them NULL.
 
-Numbers on the wire are big-endian. Text is built as a matrix of characters with one row a value, in which a
-second matrix says which characters the value really has.
+Numbers on the wire are big-endian. Text is built as a matrix of characters, one row a value; a second matrix
+says which characters are part of the value.
 """
 
 import struct
@@ -37,7 +37,7 @@ class Packed(NamedTuple):
 
     @classmethod
     def of(cls, column: ArrowArray) -> "Packed":
-        """Show the memory of an array of bytes or text without nulls."""
+        """View the memory of a binary or string array without nulls."""
         return cls(*kernels.value_bytes(column))
 
     @property
@@ -62,7 +62,7 @@ class Packed(NamedTuple):
         return kernels.from_bytes(self.offsets, self.data, validity)
 
     def fixed(self, size: int) -> Bytes:
-        """Give the bytes as n rows of one size; MalformedError if a string has another."""
+        """View the bytes as n rows of one size. Raises MalformedError if a string has another size."""
         require(self.lengths == size, f"it has not {size} bytes")
         return self.data.reshape(-1, size)
 
@@ -70,14 +70,14 @@ class Packed(NamedTuple):
         require(self.lengths >= size, f"it has less than {size} bytes")
 
     def each(self) -> list[bytes]:
-        """Give the strings one by one, for types whose values nest."""
+        """Split into single strings, for types whose values nest."""
         data = self.data.tobytes()
         bounds = self.offsets.tolist()
         return [data[start:end] for start, end in pairwise(bounds)]
 
 
 Reader = Callable[[Packed], Packed]
-"""From send format to text; MalformedError for what is no send format."""
+"""Converts a type's send format to text. Raises MalformedError for anything else."""
 
 
 def require(good: Booleans, reason: str) -> None:
@@ -86,13 +86,13 @@ def require(good: Booleans, reason: str) -> None:
 
 
 def from_rows(values: Bytes) -> Packed:
-    """Pack strings of one size, a matrix of n rows."""
+    """Pack strings of one size, given as a matrix of n rows."""
     rows, size = values.shape
     return Packed(np.arange(rows + 1, dtype=np.int64) * size, values.reshape(-1))
 
 
 def from_kept(values: Bytes, kept: Booleans) -> Packed:
-    """Pack the characters of each row that are to be kept."""
+    """Pack each row's characters, leaving out those not marked in `kept`."""
     return Packed(edges(np.count_nonzero(kept, axis=1)), values[kept])
 
 
@@ -108,14 +108,14 @@ def edges(lengths: Integers) -> Int64s:
 
 
 def big_endian(values: Bytes, code: str) -> NDArray[Any]:
-    """Read numbers (`i4`, `u2`, ...) from rows of their size, in this machine's byte order."""
+    """Read big-endian numbers (`i4`, `u2`, ...) of rows of that size into native byte order."""
     dtype = np.dtype(f">{code}")
     wire = np.ascontiguousarray(values).view(dtype).reshape(-1)
     return wire.astype(dtype.newbyteorder("="))
 
 
 def numbers_at(data: Bytes, positions: Int64s, ends: Int64s, code: str) -> Int64s:
-    """Gather numbers at any positions; MalformedError if one is not before the end that goes with it."""
+    """Gather numbers at any positions. Raises MalformedError if one goes beyond its end."""
     size = np.dtype(code).itemsize
     require(positions + size <= ends, "it is cut short")
     if not len(positions):
@@ -125,7 +125,7 @@ def numbers_at(data: Bytes, positions: Int64s, ends: Int64s, code: str) -> Int64
 
 
 def slices(values: Packed, starts: Int64s, lengths: Int64s) -> Packed:
-    """Cut strings out of the data of others; they must not overlap, and stand in order."""
+    """Cut strings out of the data; they must be in order and not overlap."""
     count = len(starts)
     offsets = np.zeros(2 * count + 2, np.int32)
     offsets[1:-1:2] = starts
@@ -148,21 +148,22 @@ def decimal(values: Integers) -> pa.BinaryArray:
 
 
 def choose(constants: Sequence[bytes], which: Integers) -> pa.BinaryArray:
-    """Take a constant for each row, by its number."""
+    """Choose a constant for each row, by its index."""
     return kernels.take(kernels.binary(constants), which.astype(np.int64))
 
 
 _LENGTH = struct.Struct(">i")
 _FEW = 8
-"""So few values are walked one at a time rather than all together, one item of each after the other."""
+"""Below this many values, each is walked by itself; from it on all together, one item of each at a time."""
 
 _CUT = "it is cut short"
 
 
 def walk(values: Packed, first: Int64s, count: Int64s) -> tuple[Int64s, Int64s]:
-    """Find the items, which must fill each value from `first` to its end: their starts and lengths.
+    """Find the starts and lengths of the items that fill each value from `first` to its end.
 
-    `count` of each must not be more than a quarter of the bytes that there are.
+    `count` is the number of each value's items: at most a quarter of its bytes, so that memory is bounded.
+    Raises MalformedError if the items don't fill the value.
     """
     offsets = edges(count)
     starts = np.zeros(int(offsets[-1]), np.int64)
@@ -204,14 +205,14 @@ def _walk_one(data: memoryview, bounds: tuple[int, int], count: int) -> tuple[li
 
 
 def read_items(values: Packed, starts: Int64s, lengths: Int64s, read: Reader) -> pa.BinaryArray:
-    """Read the items that `walk` found; null where they are."""
+    """Read the items that `walk` found; null for those with a negative length."""
     there = lengths >= 0
     items = slices(values, starts[there], lengths[there])
     return spread(read(items) if items.rows else items, there)
 
 
 def spread(values: Packed, there: Booleans) -> pa.BinaryArray:
-    """Put strings where they belong, with nulls between them."""
+    """Put strings into the rows that are there, with null in the others."""
     if there.all():
         return values.arrow()
     lengths = np.zeros(len(there), np.int64)

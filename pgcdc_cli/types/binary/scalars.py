@@ -1,9 +1,9 @@
-"""Values that hold no others, but numbers and moments: from booleans to addresses, figures and text search.
+"""Scalar types other than numeric, floats, dates and times.
 
-Booleans, whole numbers, text, bytes and bits, uuid, and the system's own: pg_lsn, tid, pg_snapshot.
-Addresses: inet and cidr (`network_send`), macaddr and macaddr8; an IPv4 address is printed by column, an IPv6
-address (`inet_net_ntop.c`) one at a time. Points and what is made of them: float8 numbers in brackets
-(geo_ops.c). Text search: tsvector (`tsvectorsend`, `tsvectorout`) and tsquery (`tsquerysend`, `tsqueryout`).
+Booleans, integers, text, bytea, bit strings, uuid, and the system's types: pg_lsn, tid, pg_snapshot. Network
+addresses: inet and cidr (`network_send`), macaddr and macaddr8; IPv4 addresses are printed by column, IPv6
+addresses (`inet_net_ntop.c`) one at a time. Geometric types: float8 numbers in brackets (geo_ops.c). Text
+search: tsvector (`tsvectorsend`, `tsvectorout`) and tsquery (`tsquerysend`, `tsqueryout`).
 """
 
 import struct
@@ -41,12 +41,12 @@ _LARGE = 4096
 
 
 def text(values: Packed) -> Packed:
-    """What is sent as it is printed."""
+    """Read a type whose send format is its text."""
     return values
 
 
 def versioned(values: Packed) -> Packed:
-    """Read text behind the number 1, its format's version (`jsonb_send`, `jsonpath_send`)."""
+    """Read text after the format's version, a byte 1 (`jsonb_send`, `jsonpath_send`)."""
     values.at_least(1)
     require(values.data[values.starts] == 1, "its version is not 1")
     return without_head(values, 1)
@@ -59,7 +59,7 @@ def boolean(values: Packed) -> Packed:
 
 
 def integer(code: str) -> Reader:
-    """Read whole numbers of one numpy type: `i4`, `u8`, ..."""
+    """Read integers of a numpy type: `i4`, `u8`, ..."""
     size = np.dtype(code).itemsize
 
     def read(values: Packed) -> Packed:
@@ -69,7 +69,7 @@ def integer(code: str) -> Reader:
 
 
 def char(values: Packed) -> Packed:
-    """Read `"char"`: nothing for 0, a backslash and octal digits above 127 (`charout`, since 16)."""
+    """Read `"char"`: empty for 0, a backslash and octal digits above 127 (`charout`, since PostgreSQL 16)."""
     byte = values.fixed(1)[:, 0]
     high = byte > 127
     characters = np.full((len(byte), 4), _BACKSLASH, np.uint8)
@@ -81,7 +81,7 @@ def char(values: Packed) -> Packed:
 
 
 def bytea(values: Packed) -> Packed:
-    r"""Print as `\x` and two digits a byte."""
+    r"""Print as `\x` and two hex digits per byte."""
     rows = values.rows
     offsets = values.offsets + np.arange(rows + 1)
     characters = np.empty(int(offsets[-1]), np.uint16)
@@ -110,7 +110,7 @@ def uuid(values: Packed) -> Packed:
 
 
 def bits(values: Packed) -> Packed:
-    """Read bit and varbit: a number of bits, then as many bytes as hold them (`varbit_send`)."""
+    """Read bit and varbit: the number of bits, then the bytes that hold them (`varbit_send`)."""
     counts = numbers_at(values.data, values.starts, values.ends, "i4")
     require((counts >= 0) & ((counts + 7) // 8 == values.lengths - 4), "its bits don't fit its bytes")
     firsts = (values.starts + 4) * 8
@@ -137,14 +137,14 @@ def pg_lsn(values: Packed) -> Packed:
 
 
 def tid(values: Packed) -> Packed:
-    """Print a row version's block number, and its index there."""
+    """Print a row version's block number and its index within the block."""
     wire = values.fixed(6)
     block, index = big_endian(wire[:, :4], "u4"), big_endian(wire[:, 4:], "u2")
     return Packed.of(kernels.join([b"(", decimal(block), b",", decimal(index), b")"]))
 
 
 def snapshot(values: Packed) -> Packed:
-    """Print xmin, xmax and what was in progress (`pg_snapshot_send`)."""
+    """Print xmin, xmax and the transactions in progress (`pg_snapshot_send`)."""
     return from_list([_snapshot(wire) for wire in values.each()])
 
 
@@ -163,7 +163,7 @@ _HEADER = 4
 
 
 def mac(size: int) -> Reader:
-    """Read a hardware address of so many bytes."""
+    """Read MAC addresses of `size` bytes."""
 
     def read(values: Packed) -> Packed:
         digits = hex_pairs(values.fixed(size))
@@ -174,7 +174,7 @@ def mac(size: int) -> Reader:
 
 
 def address(*, network: bool) -> Reader:
-    """Read inet, or cidr, where `network`: that always has its number of bits."""
+    """Read inet, or cidr where `network`: that is always printed with its netmask's bits."""
 
     def read(values: Packed) -> Packed:
         values.at_least(_HEADER)
@@ -234,7 +234,7 @@ def _ipv6(wire: bytes, *, network: bool) -> bytes:
 
 
 def _longest_zeroes(words: tuple[int, ...]) -> tuple[int, int]:
-    """Find the first of the longest runs of zeroes; 0 words if it is shorter than two."""
+    """Find the first of the longest runs of zeroes: its start and length; length 0 if none has two words."""
     best, start = (0, 0), 0
     for is_zero, run in groupby(words, key=lambda word: word == 0):
         count = len(list(run))
@@ -248,7 +248,7 @@ _POINT = 16
 
 
 def figure(*parts: bytes | int) -> Reader:
-    """Read a figure; `parts` are what is printed: constants, and its numbers by their index."""
+    """Read a geometric type; `parts` are what to print: constants, and its numbers by their index."""
     size = 8 * (1 + max(part for part in parts if isinstance(part, int)))
 
     def read(values: Packed) -> Packed:
@@ -267,7 +267,7 @@ _point = figure(b"(", 0, b",", 1, b")")
 
 
 def _points(values: Packed, head: int) -> ArrowArray:
-    """Join the points behind a head whose last four bytes are their number."""
+    """Join the points that follow a head of `head` bytes; its last four are their number."""
     count = numbers_at(values.data, values.starts + head - 4, values.ends, "i4")
     require((count >= 0) & (values.lengths == head + count * _POINT), "its length is not that of its points")
     flat = slices(values, values.starts + head, values.lengths - head).data
@@ -291,7 +291,7 @@ def path(values: Packed) -> Packed:
 _INT32 = struct.Struct(">i")
 _UINT16 = struct.Struct(">H")
 _WEIGHTS = (b"", b"C", b"B", b"A")
-"""By the two highest bits of a position; D is not written."""
+"""Indexed by the two highest bits of a position; the weight D is not printed."""
 
 _OPERAND, _OPERATOR = 1, 2
 _NOT, _AND, _OR, _PHRASE = 1, 2, 3, 4
@@ -301,7 +301,7 @@ _SIGNS = {_OR: b" | ", _AND: b" & "}
 
 @dataclass(slots=True)
 class _TextSearchReader:
-    """Reads one value front to back."""
+    """Reads one value from front to back."""
 
     wire: bytes
     at: int = 0
@@ -320,7 +320,7 @@ class _TextSearchReader:
         return self.wire[self.at - 1]
 
     def word(self) -> bytes:
-        """Read a lexeme, which ends with a zero byte; gives it in quotes."""
+        """Read a lexeme, which ends with a zero byte, and quote it."""
         end = self.wire.find(0, self.at)
         if end < 0:
             raise MalformedError("it has a lexeme without an end")
@@ -329,7 +329,7 @@ class _TextSearchReader:
         return b"'" + word.replace(b"\\", b"\\\\").replace(b"'", b"''") + b"'"
 
     def count(self) -> int:
-        """Read how many items follow; each has two bytes at least."""
+        """Read the number of items that follow; each has at least two bytes."""
         number = self.number(_INT32)
         if not 0 <= 2 * number <= len(self.wire) - self.at:
             raise MalformedError("it has less bytes than items")
@@ -359,7 +359,7 @@ def _lexeme(reader: _TextSearchReader) -> bytes:
 
 
 class _QueryPart(NamedTuple):
-    """A part of a query as printed; an operand has the highest priority."""
+    """A printed part of a query; an operand has the highest priority."""
 
     text: bytes
     priority: int
@@ -372,7 +372,8 @@ def tsquery(values: Packed) -> Packed:
 def _tsquery(reader: _TextSearchReader) -> bytes:
     items = [_item(reader) for _ in range(reader.count())]
     reader.end()
-    # An operator stands before its operands, the right one first: so backwards that one is on top.
+    # An operator precedes its operands, the right one first; read backwards, its left operand is on the stack
+    # when it comes, and the right one on top of it.
     stack: list[_QueryPart] = []
     for item in reversed(items):
         stack.append(item if isinstance(item, _QueryPart) else _apply(*item, stack))
@@ -382,7 +383,7 @@ def _tsquery(reader: _TextSearchReader) -> bytes:
 
 
 def _item(reader: _TextSearchReader) -> _QueryPart | tuple[int, int]:
-    """Read an operand, or an operator and its distance."""
+    """Read an operand, or an operator with its distance."""
     kind = reader.byte()
     if kind == _OPERAND:
         return _operand(reader)

@@ -1,7 +1,7 @@
-"""Arrays: each element as its type says; and the vectors of pgvector, which Debezium knows since 3.4.
+"""Arrays, whose elements are converted by their type; and pgvector's vectors, known since Debezium 3.4.
 
-What the connector does with arrays of several dimensions is kept: as many elements as the outer dimension
-has, all null (text prints a Java object's address there, which no two runs share).
+For an array of several dimensions the connector writes as many elements as the outermost dimension has, all
+null (for text, a Java object's address, which differs in each run); so it is here.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ _JAVA_ARRAY = '"[Ljava.lang.String;@0"'
 
 
 def array(element: PgType, kind: Kind, config: ConnectorConfig, *, optional: bool = True) -> Kind:
-    """Lists of what `kind` is; `optional` says whether an element may be null, which ltree's can't anyway."""
+    """Lists of elements of `kind`; `optional`: an element may be null, which is never so for ltree."""
     no_nulls = not optional or element.name == "ltree"
     schema = {"type": "array", "items": in_order({**kind.schema, "optional": optional})}
     delimiter = ";" if element.name == "box" else ","
@@ -77,7 +77,7 @@ def array(element: PgType, kind: Kind, config: ConnectorConfig, *, optional: boo
 
 
 def vector(type_: str) -> Kind:
-    """int2vector and oidvector: arrays whose elements the connector doesn't find in their text."""
+    """int2vector and oidvector: always empty arrays, since the connector finds no elements in them."""
     schema = {"type": "array", "items": {"type": type_, "optional": False}}
     form = inexact("Debezium writes no elements")
     return Kind(schema, per_value(lambda _: b"[]"), b"[]", form=form)
@@ -91,7 +91,7 @@ _LOST = {
     "timestamp": _OLD_YEAR,
     "timestamptz": f"{_OLD_YEAR}|-infinity",
 }
-"""What the driver does not read as it is in an array, or counts in another calendar."""
+"""Texts in arrays, by element type, that the driver doesn't read exactly, or counts in another calendar."""
 
 
 def _form(items: Form) -> Form:
@@ -99,7 +99,7 @@ def _form(items: Form) -> Form:
 
 
 def _loss(element: PgType, kind: Kind, *, no_nulls: bool) -> Loss:
-    """Patterns may match more than what is lost: text of an element that looks like it."""
+    """Describe what arrays lose; the patterns also match text elements that look like it."""
     patterns = [r"^(\{\{|\[)"]
     patterns += ["[{,]NULL[,}]"] if no_nulls else []
     patterns += [_LOST[element.name]] if element.name in _LOST else []
@@ -109,7 +109,7 @@ def _loss(element: PgType, kind: Kind, *, no_nulls: bool) -> Loss:
 
 
 def _split(column: pa.BinaryArray, delimiter: str) -> Elements:
-    """Divide arrays, wherever their indexes begin."""
+    """Split arrays, whatever their lower bounds."""
     found = split_arrays(column, delimiter)
     if not found.irregular.any():
         return found
@@ -127,7 +127,7 @@ def _with_several_dimensions(
 
 
 def _several_dimensions(text: str, element: PgType) -> bytes:
-    """Count the outer dimension's elements."""
+    """Write as many elements as the outermost dimension has."""
     body = text.partition("=")[2] if text.startswith("[") else text
     depth = outer = 0
     quoted = escaped = False
@@ -144,7 +144,7 @@ def _several_dimensions(text: str, element: PgType) -> bytes:
 
 
 def _unavailable(element: PgType, config: ConnectorConfig) -> bytes:
-    """Stand in for an unchanged TOAST value of this element type; null where the connector finds none."""
+    """Make the placeholder for an unchanged TOAST array of this type; null if the connector has none."""
     placeholder = config.placeholder
     octets = config.placeholder_octets
     texts = {"text", "varchar", "json", "jsonb"}
@@ -155,7 +155,7 @@ def _unavailable(element: PgType, config: ConnectorConfig) -> bytes:
     if element.name in {"int4", "int8"} or (
         element.name == "date" and config.time_precision_mode not in {"connect", "isostring"}
     ):
-        # Java's bytes have a sign.
+        # Java's bytes are signed.
         return token([octet - 256 if octet > 127 else octet for octet in octets])
     if element.name == "uuid":
         return token([str(_name_uuid(octets))])
@@ -163,7 +163,7 @@ def _unavailable(element: PgType, config: ConnectorConfig) -> bytes:
 
 
 def _name_uuid(name: bytes) -> uuid.UUID:
-    """`UUID.nameUUIDFromBytes`: the MD5 of the bytes alone, without a name space."""
+    """Make `UUID.nameUUIDFromBytes`: the MD5 of just the bytes, without a namespace."""
     return uuid.UUID(bytes=hashlib.md5(name, usedforsecurity=False).digest(), version=3)
 
 
@@ -171,7 +171,7 @@ _CUT = (r"(\.\d{3})\d+$", r"\1"), (r"(\.\d*?)0+$", r"\1"), (r"\.$", ""), ("^24",
 
 
 def cut_to_millis(kind: Kind, typmod: int) -> Kind:
-    """Times of day in arrays, which lose all below a millisecond, and begin the day anew at 24:00."""
+    """Times of day in arrays: cut to milliseconds, with 24:00 as the start of the day."""
 
     def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
         for pattern, new in _CUT:
@@ -218,10 +218,9 @@ def dense_vector(type_: str, name: str) -> Kind:
 
 
 def sparse_vector() -> Kind:
-    """`sparsevec`: its dimensions, and pairs of index and number; null where Java's short can't count them.
+    """`sparsevec`: dimensions, and pairs of index and number; null for more than a Java short holds.
 
-    The connector gives the pairs in an order that is another in each run; here they are sorted, as the server
-    prints them.
+    The connector's order of the pairs differs in each run; here they are sorted, as the server prints them.
     """
     form = inexact("Debezium prints numbers as Java does")
     return Kind(_SPARSE, per_value(_sparse), form=form)

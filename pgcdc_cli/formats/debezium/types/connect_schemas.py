@@ -14,18 +14,18 @@ _LONGEST_TOPIC = 249
 
 
 def topic(config: ConnectorConfig, *parts: str) -> str:
-    """Join with the delimiter; what Kafka forbids in a topic's name becomes `_`, or is cut off behind it."""
+    """Join a topic's name; characters that Kafka forbids become `_`, and it is cut at Kafka's limit."""
     joined = config.topic_delimiter.join((config.topic_prefix, *parts))
     return re.sub(r"[^A-Za-z0-9._-]", lambda match: _underscores(match[0]), joined)[:_LONGEST_TOPIC]
 
 
 def schema_adjuster(config: ConnectorConfig) -> Adjust:
-    """Follow `schema.name.adjustment.mode`; dots divide a schema's full name."""
+    """Choose by `schema.name.adjustment.mode`; dots are kept, since they separate a full name's parts."""
     return _adjuster(config.schema_name_adjustment_mode, dots=True)
 
 
 def field_adjuster(config: ConnectorConfig) -> Adjust:
-    """Follow `field.name.adjustment.mode`."""
+    """Choose by `field.name.adjustment.mode`."""
     return _adjuster(config.field_name_adjustment_mode, dots=False)
 
 
@@ -37,23 +37,23 @@ def _adjuster(mode: str, *, dots: bool) -> Adjust:
 
 
 def _with_underscores(allowed: str, name: str) -> str:
-    """Put underscores for what Avro forbids, and one before a digit at the beginning."""
+    """Replace characters that Avro forbids by underscores; put one before a digit at the start."""
     adjusted = re.sub(f"[^{allowed}_]", lambda match: _underscores(match[0]), name)
     return re.sub("^([0-9])", r"_\1", adjusted)
 
 
 def _with_codes(allowed: str, name: str) -> str:
-    """Put codes for what Avro forbids, for underscores, and for a digit at the beginning."""
+    """Replace characters that Avro forbids, underscores, and a digit at the start by their codes."""
     return re.sub(f"^[0-9]|[^{allowed}]", lambda match: _unicode(match[0]), name)
 
 
 def _underscores(character: str) -> str:
-    """Give one for each of Java's characters, which are UTF-16 units."""
+    """Write one underscore per Java character (UTF-16 unit)."""
     return "_" * (len(character.encode("utf-16-be")) // 2)
 
 
 def _unicode(character: str) -> str:
-    """Write each UTF-16 unit in hexadecimal, behind two zeros below U+0100, as Debezium does."""
+    """Write each UTF-16 unit in hex, with two zeroes before it below U+0100, as Debezium does."""
     units = iter_unpack(">H", character.encode("utf-16-be"))
     return "".join(f"_u00{unit:x}" if unit < 0x100 else f"_u{unit:x}" for (unit,) in units)
 
@@ -71,7 +71,7 @@ def in_order(schema: Schema) -> Schema:
 
 
 def render(value: object) -> bytes:
-    """Write a schema; bytes in it are JSON tokens already (a default's)."""
+    """Write a schema as JSON; bytes in it are JSON tokens already (a default)."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, dict):
@@ -82,7 +82,7 @@ def render(value: object) -> bytes:
 
 
 def wrapping(schema: Schema, *, enabled: bool) -> tuple[bytes, bytes]:
-    """Give what stands before and behind a payload."""
+    """Return the text before and after a payload."""
     return (b'{"schema":' + render(schema) + b',"payload":', b"}") if enabled else (b"", b"")
 
 
@@ -106,7 +106,7 @@ def struct(
 
 
 def source(version: str) -> Schema:
-    """The source block of every event of a version of Debezium."""
+    """Make the schema of the source block, for a version of Debezium."""
     newer = version != "2.5"
     allowed = "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"
     snapshot: Schema = {
@@ -147,7 +147,7 @@ _OPERATION = plain("string", "op")
 
 
 def envelope(row: Schema, name: str, config: ConnectorConfig) -> Schema:
-    """A row's event; `row` is the optional struct of the table's columns."""
+    """Make the schema of a row's event; `row` is the optional struct of the table's columns."""
     version = config.debezium_version
     images = [field(row, "before"), field(row, "after"), source(version)]
     if version == "2.5":
@@ -156,7 +156,7 @@ def envelope(row: Schema, name: str, config: ConnectorConfig) -> Schema:
 
 
 def event_members(version: str, block: str = "") -> dict[str, Schema]:
-    """Give the plain members of an event, or of its `source` or `transaction`, as what they would add."""
+    """Return the schemas with which a transform adds plain members of an event or a block of it."""
     blocks = {
         "": [_OPERATION, *_handled(version)],
         "source": source(version)["fields"],
@@ -198,7 +198,7 @@ HEARTBEAT_VALUE = struct([plain("int64", "ts_ms")], f"{_PACKAGE}.common.Heartbea
 
 
 def message(config: ConnectorConfig) -> Schema:
-    """A logical decoding message's event."""
+    """Make the schema of a logical decoding message's event."""
     text = config.binary_handling_mode != "bytes"
     content = plain("string" if text else "bytes", "content", optional=True)
     block = struct([plain("string", "prefix", optional=True), content], f"{_PACKAGE}.postgresql.Message", 1)

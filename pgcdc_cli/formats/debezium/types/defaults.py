@@ -1,8 +1,8 @@
-"""Column defaults, as `PostgresDefaultValueConverter` of Debezium 2.5.4 reads them.
+"""Column defaults, as `PostgresDefaultValueConverter` of Debezium 2.5.4 parses them.
 
-Nothing is evaluated: a call of a function has a stand-in, of `'a' || 'b'` the first literal is taken, and
-what is left must be a value as it stands. Each type has a reader, which turns that text into wire text or
-gives None where Java would refuse it; a type without one has no default.
+Expressions are not evaluated: a function call has a constant in its place, `'a' || 'b'` is its first literal,
+and anything else must be a plain value. Each type has a reader, which converts that text to wire text, or
+returns None where Java would refuse it. A type without a reader has no default.
 """
 
 import re
@@ -19,7 +19,7 @@ from pgcdc_cli.types import kernels
 from pgcdc_cli.types.pg_type import PgType
 from pgcdc_cli.types.to_arrow import numeric_precision
 
-# Java's "." ends at any of these.
+# Java's "." matches none of these line terminators.
 _LITERAL = re.compile("'([^\n\r\x85\u2028\u2029]*?)'")
 _FUNCTION = re.compile("[(]?[A-Za-z0-9_.]+\\([^\n\r\x85\u2028\u2029]*\\)")
 _CURRENT = frozenset(["current_timestamp", "current_time", "current_date", "localtime", "localtimestamp"])
@@ -37,7 +37,7 @@ _UUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _RADIX_2 = re.compile(r"[+-]?[01]{1,31}")
 
 Read = Callable[[str, int], str | None]
-"""From the default's text and the column's typmod to wire text."""
+"""Converts the default's text, with the column's typmod, to wire text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class _Reader:
 
 
 def default_token(kind: Kind, type_: PgType, expression: str | None) -> bytes | None:
-    """Write a column's default as a token; None where it has none that Debezium reads."""
+    """Write a column's default as a token; None if it has none that Debezium can read."""
     if expression is None or kind.schema["type"] in {"struct", "array"}:
         return None
     if type_.category == "enum":
@@ -71,7 +71,7 @@ def _text(expression: str, generated: str) -> str | None:
 
 
 def _label(expression: str, type_name: str) -> str | None:
-    """Only a plain literal of the type as it is spelled without a schema; its quotes stay doubled."""
+    """Read a plain literal of the type, written without a schema; its doubled quotes stay doubled."""
     literal = expression.removesuffix(f"::{type_name}")
     quoted = literal != expression and len(literal) > 1 and literal[0] == literal[-1] == "'"
     return literal[1:-1] if quoted else None
@@ -81,7 +81,7 @@ def _read(kind: Kind, type_: PgType, text: str) -> bytes | None:
     found = _READERS[type_.name].read(text, type_.typmod)
     fraction = _FRACTION.search(found or "")
     if fraction and type_.name == "timestamptz" and type_.typmod == 0:
-        # For no digits, Java's formatter prints those that there are.
+        # With a precision of 0, Java's formatter prints all digits that there are.
         kind = timestamptz(len(fraction[1]), snapshot=False)
     return _token(kind, found)
 
@@ -101,7 +101,7 @@ def _odd_moment(kind: Kind, text: str) -> bytes | None:
 
 
 def _bits(kind: Kind, text: str) -> bytes | None:
-    """One digit is a boolean; otherwise the ones in any text count, but for bit(1), which is a number."""
+    """Read a boolean for bit(1); a single digit as a number; in any other text only the ones count."""
     if kind.schema["type"] == "boolean":
         digits = int(text, 2) if _RADIX_2.fullmatch(text) else None
         return None if digits is None else b"true" if digits else b"false"
@@ -130,7 +130,7 @@ _ODD_MOMENTS = {
         "-infinity": b'"-999999999-01-01T00:00:00Z"',
     },
 }
-"""By the schema's name: what Java's greatest and least dates and times become in a default."""
+"""By schema name: tokens of defaults that become Java's greatest or least date or time."""
 
 
 def _as_it_is(text: str, _: int) -> str:
@@ -155,14 +155,14 @@ def _float(text: str, _: int) -> str | None:
 
 
 def _single(text: str, typmod: int) -> str | None:
-    """Round to single precision, as the literal was not."""
+    """Round to single precision, since the literal isn't."""
     found = _float(text, typmod)
     special = found is None or _JAVA_SPECIAL.fullmatch(found)
     return found if special else str(np.float32(found))
 
 
 def _numeric(text: str, typmod: int) -> str | None:
-    """Refuse more digits than the scale has, as Java does unless they are zeros."""
+    """Refuse a fraction longer than the scale, unless the further digits are zeroes, as Java does."""
     if not _JAVA_DECIMAL.fullmatch(text):
         return None
     value, declared = Decimal(text), numeric_precision(typmod)
@@ -184,13 +184,13 @@ def _uuid(text: str, _: int) -> str | None:
 
 
 def _clock(text: str, _: int) -> str | None:
-    """The end of the day is Java's last moment of it."""
+    """Read a time of day; 24:00 becomes the last microsecond before it."""
     text = f"{text}:00" if _HOUR_AND_MINUTE.fullmatch(text) else text
     return "23:59:59.999999" if text == "24:00:00" else text
 
 
 def _moment(text: str, _: int) -> str | None:
-    """A time alone is one of the first day; infinity is beyond what Java's dates with a zone hold."""
+    """Read a timestamp; a time alone is on 1970-01-01; Java's zoned timestamps can't hold infinity."""
     if text in _DAYS:
         return None
     if _CLOCK.fullmatch(text):
@@ -200,7 +200,7 @@ def _moment(text: str, _: int) -> str | None:
 
 
 def _zoned_moment(text: str, typmod: int) -> str | None:
-    """Without a zone, it is one of UTC."""
+    """Read a timestamp with time zone; without one it is in UTC."""
     moment, given = _moment(text, typmod), _MOMENT.fullmatch(text)
     zone = (given and given["zone"]) or "+00"
     return moment and f"{moment.removesuffix(' BC')}{zone}{' BC' if moment.endswith(' BC') else ''}"

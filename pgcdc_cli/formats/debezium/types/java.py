@@ -1,8 +1,8 @@
-"""What Java 17 does with values: `Double.toString`, `Float.toString`, and the order of a HashMap's keys.
+"""Java 17's `Double.toString` and `Float.toString`, and the order of keys in a HashMap.
 
-Up to Java 18 these are not always the shortest digits that tell a number apart: integers beyond the
-precision keep digits by a rule of thumb, a number halfway between two others gets one digit more, and with
-an exponent there are at least two digits.
+Until Java 18, the digits printed are not always the shortest that identify a number: an integer beyond the
+precision gets digits by a rule of thumb, a number halfway between two others gets one digit more, and with an
+exponent there are at least two digits.
 """
 
 import struct
@@ -18,7 +18,7 @@ _LARGEST_LONG_EXPONENT = 62
 
 @dataclass(frozen=True, slots=True)
 class FloatFormat:
-    """Bits of the significand, and the exponent of the least number that has all of them."""
+    """A floating-point format: `bits` of the significand, and the exponent of the least normal number."""
 
     bits: int
     least: int
@@ -29,7 +29,7 @@ FLOAT = FloatFormat(24, -126)
 
 
 def java_digits(value: float, format_: FloatFormat) -> tuple[str, int]:
-    """Give decimal digits d and a point p of a positive number: it is 0.d times 10 to the power of p."""
+    """Compute a positive number's decimal digits d and point p: it is 0.d times 10 to the power of p."""
     numerator, denominator = value.as_integer_ratio()
     fraction_bits = denominator.bit_length() - 1
     exponent = numerator.bit_length() - fraction_bits - 1
@@ -40,7 +40,7 @@ def java_digits(value: float, format_: FloatFormat) -> tuple[str, int]:
 
 
 def _integer(value: int, excess: int) -> tuple[str, int]:
-    """Round away as many digits as fit in the bits that the number's size leaves open."""
+    """Round off as many digits as lie below the precision."""
     dropped = len(str(2 ** (excess - 1))) - 1 if excess > 1 else 0
     unit = 10**dropped
     kept = str((value + unit // 2) // unit)
@@ -48,10 +48,10 @@ def _integer(value: int, excess: int) -> tuple[str, int]:
 
 
 def _general(numerator: int, fraction_bits: int, significant: int) -> tuple[str, int]:
-    """Take digits until what is left is within half a unit in the last place."""
+    """Take digits until the rest is within half a unit in the last place."""
     point = _decimal_exponent(numerator, fraction_bits)
     odd_bits = numerator.bit_length() - _trailing_zeros(numerator)
-    # The unit below a power of two is half as large.
+    # The unit below a power of two is half of the one above.
     margin_shift = numerator.bit_length() - 1 - significant - (odd_bits == 1)
     shift = max(0, -margin_shift)
     rest, unit = numerator << shift, 1 << (fraction_bits + shift)
@@ -93,11 +93,11 @@ def _trailing_zeros(value: int) -> int:
 
 _FEWEST_BUCKETS = 16
 _FULL = _FEWEST_BUCKETS * 3 // 4 << np.arange(32)
-"""A map of more keys than this has twice as many buckets."""
+"""Numbers of keys above which a map doubles its buckets."""
 
 
 def java_map_order(keys: Iterable[str]) -> list[str]:
-    """Put distinct keys in order."""
+    """Sort distinct keys into the order of a HashMap."""
     keys = list(keys)
     hashes = np.array([java_hash(key) for key in keys], np.int64)
     found = buckets(hashes, np.full(len(keys), len(keys)))
@@ -105,13 +105,13 @@ def java_map_order(keys: Iterable[str]) -> list[str]:
 
 
 def buckets(hashes: Int64s, sizes: Int64s) -> Int64s:
-    """Find each key's bucket in a map of so many keys; those of one bucket stand as they were added."""
+    """Find each key's bucket in a map with so many keys; keys of one bucket keep the order of insertion."""
     found: Int64s = hashes & ((_FEWEST_BUCKETS << np.searchsorted(_FULL, sizes)) - 1)
     return found
 
 
 def java_hash(text: str) -> int:
-    """`String.hashCode`, spread as `HashMap` does."""
+    """Compute `String.hashCode`, spread as `HashMap` does."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for (unit,) in struct.iter_unpack(">H", units):

@@ -1,4 +1,4 @@
-"""What becomes of one type, and the small tools that the types' files share."""
+"""How one type's values are written, and helpers that the types' files share."""
 
 import base64
 import json
@@ -15,11 +15,11 @@ from pgcdc_cli.types import kernels
 
 ToJson = Callable[[pa.BinaryArray], pa.BinaryArray]
 Each = Callable[[str], bytes | None]
-"""Wire text to a JSON token; None is null."""
+"""Converts one wire text to a JSON token; None is null."""
 Form = dict[str, Any]
-"""How tokens are read back, as schema files say it: `form` names the rule, with what else it needs.
+"""How tokens are read back, as in schema files: `form` names the rule; other members are its parameters.
 
-It is null where no rule gives every value back; then `why` says what stands in the way.
+If no rule restores every value, `form` is null, and `why` gives the reason.
 """
 NULL = b"null"
 PLAIN: Form = {"form": "plain"}
@@ -31,7 +31,7 @@ def inexact(why: str) -> Form:
 
 
 class Loss(NamedTuple):
-    """Texts that the form can't give back: those with a match of this RE2 pattern; `why` is for people."""
+    """Texts that can't be read back: those that match this RE2 pattern; `why` is for the report."""
 
     pattern: str
     why: str
@@ -41,10 +41,10 @@ class Loss(NamedTuple):
 class Kind:
     """One type under one configuration.
 
-    `schema` is the Connect schema without "optional", "default" and "field"; `to_json` turns wire texts into
-    JSON tokens and leaves null as it is. `zero` is what a field that may not be null gets where there is no
-    value. `unavailable` is the token for an unchanged TOAST value. `form` and `loss` say what can be read
-    back.
+    `schema` is the Connect schema without "optional", "default" and "field". `to_json` converts wire texts to
+    JSON tokens, and leaves null as it is. `zero` is the token for a missing value of a field that must not be
+    null, `unavailable` that for an unchanged TOAST value. `form` and `loss` say how tokens are read back, and
+    which values can't be.
     """
 
     schema: dict[str, Any]
@@ -57,7 +57,7 @@ class Kind:
 
 
 def named(type_: str, name: str, **parameters: str) -> dict[str, Any]:
-    """Build a schema with a semantic name, which has version 1."""
+    """Make a schema with a semantic type name; its version is 1."""
     schema: dict[str, Any] = {"type": type_, "name": name, "version": 1}
     if parameters:
         schema["parameters"] = parameters
@@ -65,13 +65,13 @@ def named(type_: str, name: str, **parameters: str) -> dict[str, Any]:
 
 
 def token(value: object) -> bytes:
-    """Write one value as Jackson does; text beyond the basic plane is escaped as surrogates."""
+    """Write one value as Jackson does; characters above U+FFFF are escaped as surrogates."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return _jackson(text).encode()
 
 
 def json_text(value: object) -> str:
-    """Write one value as Jackson does into text of characters, where only what JSON asks for is escaped."""
+    """Write one value as Jackson does to a character stream, where only what JSON requires is escaped."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return _ESCAPES.sub(lambda match: _escaped(match[0]), text)
 
@@ -82,7 +82,7 @@ def base64_token(data: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Converter:
-    """Converts all values of a column at once, or a single one, which gives the same token."""
+    """Converts a whole column, or a single value; both give the same tokens."""
 
     column: ToJson
     each: Each
@@ -92,13 +92,13 @@ class Converter:
 
 
 def few_tokens(to_json: ToJson, values: Sequence[bytes | None]) -> list[bytes | None]:
-    """Convert a few wire texts, one by one if that gives the same tokens; None is null."""
+    """Convert a few wire texts, one by one if `to_json` is a `Converter`; None is null."""
     if isinstance(to_json, Converter):
         each = to_json.each
         try:
             return [None if value is None else each(value.decode()) for value in values]
         except UnicodeDecodeError:
-            # That is an error of the column's.
+            # The column conversion raises the error.
             pass
     return to_json(kernels.binary(values)).to_pylist()
 
@@ -109,7 +109,7 @@ def single_token(to_json: ToJson, value: bytes) -> bytes | None:
 
 
 def per_value(convert: Each) -> Converter:
-    """Convert one by one; None is null."""
+    """Make a converter that converts one by one; None is null."""
 
     def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
         texts = kernels.as_text(column).to_pylist()
@@ -119,7 +119,7 @@ def per_value(convert: Each) -> Converter:
 
 
 def usually(pattern: str, convert: ToJson, each: Each) -> Converter:
-    """Convert what matches the RE2 pattern at once, and the rest, or a single value, one by one."""
+    """Make a converter: `convert` for texts that match the RE2 pattern, `each` for any other."""
 
     def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
         text = kernels.as_text(column)
@@ -141,7 +141,7 @@ def quoted(column: pa.BinaryArray) -> pa.BinaryArray:
         lines = np.full((len(column), width + 2), ord('"'), np.uint8)
         lines[:, 1:-1] = data.reshape(-1, width)
         return kernels.from_bytes(np.arange(len(offsets)) * (width + 2), lines.reshape(-1))
-    # Two quotes stand between values, and one of two at either end.
+    # Two quotes stand between values; of those at either end, one is left out.
     marked = kernels.insert_before(data, offsets, b'""')[1:-1]
     tokens = kernels.from_bytes(offsets + 2 * np.arange(len(offsets)), marked)
     return kernels.nulled_like(tokens, column)
@@ -163,7 +163,7 @@ string = Converter(_strings, _string)
 
 
 def _jackson(text: str) -> str:
-    """Rewrite what Jackson escapes otherwise: upper-case digits, and surrogates, in pairs or alone."""
+    """Change the escapes that Jackson writes differently: upper-case hex digits, and surrogates."""
     return _OTHERWISE.sub(lambda match: _escaped(match[0]), text)
 
 
@@ -182,18 +182,18 @@ _SPECIAL = re.compile(r"[^ !#-\[\]-~]")
 _FOUR_BYTES = 0xF0
 _SHORT = np.zeros(256, np.bool_)
 _SHORT[np.frombuffer(b"\b\t\n\f\r", np.uint8)] = True
-"""Control characters that have a short escape."""
+"""Control characters with a two-character escape."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Field:
-    """A column in the row struct.
+    """A column as a field of the row struct.
 
-    `schema` is the Connect schema in JsonConverter's order of keys, its "default" a JSON token, without
-    "field". `to_json` turns wire text into JSON tokens, one per value; null stays null. The others are single
-    JSON tokens: `null` for an SQL NULL, `absent` for a value that the server did not send (null, or the
-    default or zero value of a field that is not optional), `unavailable` for an unchanged TOAST value.
-    `form` and `loss` say how tokens are read back, and which values can't be.
+    `schema` is the Connect schema in JsonConverter's order of keys, without "field"; its "default" is a JSON
+    token. `to_json` converts wire texts to JSON tokens, one per value; null stays null. Three tokens are
+    constants: `null` for SQL NULL, `absent` for a value that the server did not send (null, or the default or
+    zero value of a field that is not optional), `unavailable` for an unchanged TOAST value. `form` and `loss`
+    say how tokens are read back, and which values can't be.
     """
 
     name: str
@@ -208,7 +208,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class EventColumn:
-    """A field, and where its values stand in the table's columns."""
+    """A field, the index of its column in the table, and its label: its quoted name and a colon."""
 
     index: int
     field: Field

@@ -1,7 +1,7 @@
 """Integers, floats, numeric and money.
 
-Floats are printed as Java does (`Double.toString`). `numeric` in its precise mode is the unscaled value, big
-endian two's complement in as few bytes as hold it, in base64 (`org.apache.kafka.connect.data.Decimal`).
+Floats are printed as by Java's `Double.toString`. `numeric` in the precise mode is its unscaled value: a
+big-endian two's complement in as few bytes as possible, in base64 (`org.apache.kafka.connect.data.Decimal`).
 """
 
 import base64
@@ -40,9 +40,9 @@ _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _NOT_FINITE = {"NaN": "NaN", "Infinity": "Infinity", "-Infinity": "-Infinity"}
 _NOT_FINITE_NAMES = {"NaN": "NAN", "Infinity": "POSITIVE_INFINITY", "-Infinity": "NEGATIVE_INFINITY"}
 _USUAL_FLOAT = r"^-?(0|[1-9]\d{0,6}(\.\d+)?|0\.0{0,2}[1-9]\d*)$"
-"""Texts that Java prints alike, but for a missing ".0"."""
+"""Texts that Java prints the same way, except for a missing ".0"."""
 _USUAL_DECIMAL = r"^-?(0|[1-9]\d{0,6}(\.\d{1,8})?|0\.0{0,2}[1-9]\d{0,7})$"
-"""Such texts of numbers without zeros at their end: of so few digits that a double has them all."""
+"""Such texts without zeroes at the end, and with so few digits that a double holds them all."""
 _LARGEST_INT64_PRECISION = 18
 _INTEGER = np.zeros(256, np.bool_)
 _INTEGER[np.frombuffer(b"0123456789-", np.uint8)] = True
@@ -50,12 +50,12 @@ _FINITE = _INTEGER.copy()
 _FINITE[ord(".")] = True
 _DIGITS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
 _PAIRS = np.stack([np.repeat(_DIGITS, 64), np.tile(_DIGITS, 64)], axis=1).reshape(-1).view(np.uint16)
-"""Two letters of base64 by their 12 bits."""
+"""Two base64 letters, indexed by their 12 bits."""
 _RIGHT = np.array([52, 40, 28, 16, 4, 0], np.uint64)
 _LEFT = np.array([0, 0, 0, 0, 0, 8], np.uint64)
-"""Shifts that bring each 12 bits of 64, the first ones first, to the lower end; the last 4 get zeros."""
+"""Shifts that move each group of 12 bits out of 64, from the first on, to the lowest bits; 4 are padded."""
 _SIZES = 1 << np.arange(7, 63, 8)
-"""From each of these on, a value (or the complement of a negative one) needs another byte."""
+"""Values (for a negative one, its complement) from each of these on need another byte."""
 
 
 def integer(type_: str) -> Kind:
@@ -63,7 +63,7 @@ def integer(type_: str) -> Kind:
 
 
 def _integers(column: pa.BinaryArray) -> pa.BinaryArray:
-    """Take wire text for the token; ValueError for what is none (a default's expression)."""
+    """Use wire text as the token. Raises ValueError for anything else (a default's expression)."""
     _, data = kernels.value_bytes(column)
     if not _INTEGER[data].all():
         raise ValueError("no integer")
@@ -80,7 +80,7 @@ def boolean() -> Kind:
 def booleans(column: pa.BinaryArray) -> pa.BinaryArray:
     if set(column.unique().to_pylist()) <= {b"t", b"f", None}:
         return kernels.if_else(kernels.equal(column, b"t"), b"true", b"false")
-    # A default's literal may be any word that PostgreSQL takes.
+    # A default's literal may be any spelling of a boolean that PostgreSQL accepts.
     return per_value(lambda text: b"true" if text.lower() in {"t", "true", "1", "on", "yes"} else b"false")(
         column
     )
@@ -101,7 +101,7 @@ def _with_point(column: pa.BinaryArray) -> pa.BinaryArray:
 
 
 def java_float(text: str, kind: type[np.floating[Any]] = np.float64) -> bytes:
-    """Print one float; NaN and the infinities are strings in JSON."""
+    """Print one float; NaN and the infinities become JSON strings."""
     value = kind(text)
     if not np.isfinite(value):
         return b'"NaN"' if np.isnan(value) else b'"Infinity"' if value > 0 else b'"-Infinity"'
@@ -109,7 +109,7 @@ def java_float(text: str, kind: type[np.floating[Any]] = np.float64) -> bytes:
 
 
 def java_number(text: str, kind: type[np.floating[Any]] = np.float64) -> str:
-    """Lay digits out as `Double.toString` does: plain from 1E-3 to 1E7, else with an exponent."""
+    """Print as `Double.toString` does: without an exponent from 1E-3 to 1E7."""
     short = kind(text)
     value = float(short)
     mark = "-" if math.copysign(1, value) < 0 else ""
@@ -122,7 +122,7 @@ def java_number(text: str, kind: type[np.floating[Any]] = np.float64) -> str:
         and abs(value) < 1 << precision.bits
         and math.frexp(value)[0] not in {0.5, -0.5}
     ):
-        # Here, but for powers of two, Java has the fewest digits, too.
+        # In this range Java prints the shortest digits, too, except for powers of two.
         shown, point = "".join(map(str, digits.digits)), len(digits.digits) + int(digits.exponent)
     else:
         shown, point = java_digits(abs(value), precision)
@@ -135,7 +135,7 @@ def java_number(text: str, kind: type[np.floating[Any]] = np.float64) -> str:
 
 def numeric(typmod: int, config: ConnectorConfig) -> Kind:
     declared = numeric_precision(typmod)
-    # Debezium reads the scale without its sign.
+    # Debezium reads the scale as an unsigned number.
     scale = None if declared is None else declared.scale % 2048
     mode = config.decimal_handling_mode
     if mode == "string":
@@ -159,7 +159,7 @@ _NEGATIVE_SCALE = inexact("Debezium takes its negative scale for a large one")
 _LOSES_ZEROS = Loss(r"^(NaN|-?Infinity)$|\.\d*0$", "decimal.handling.mode=precise")
 _LOSES_SPECIAL = Loss(r"^(NaN|-?Infinity)$", "decimal.handling.mode=precise")
 _EXACT_IN_DOUBLE = 15
-"""Decimal digits that every double keeps (`DBL_DIG`)."""
+"""Decimal digits that every double preserves (`DBL_DIG` in float.h)."""
 
 
 def _scale(declared: NumericPrecision | None) -> int | None:
@@ -174,7 +174,7 @@ def _double_form(declared: NumericPrecision | None) -> Form:
 
 
 def _precise_loss(declared: NumericPrecision) -> Loss | None:
-    """NaN becomes null. So it does in a lake table's decimal, but not where the type is text there."""
+    """Describe the loss of NaN: no loss if a lake table has a decimal, which can't hold it either."""
     is_decimal = declared.precision <= MAX_DECIMAL_PRECISION and declared.scale <= declared.precision
     return None if is_decimal else _LOSES_SPECIAL
 
@@ -231,7 +231,7 @@ _short_doubles = usually(_USUAL_DECIMAL, _with_point, _double)
 
 
 def _all_doubles(column: pa.BinaryArray) -> pa.BinaryArray:
-    """Print decimals as doubles, which have no zeros at their end."""
+    """Print decimals as doubles, without zeroes at the end."""
     text = kernels.as_text(column)
     has_point = kernels.as_mask(kernels.contains(text, b"."))
     short = kernels.choose(has_point, kernels.without_end(kernels.without_end(text, "0"), "."), text)
@@ -251,7 +251,7 @@ def _variable_scale(text: str) -> bytes | None:
 
 
 def _variable_scales(column: pa.BinaryArray) -> pa.BinaryArray:
-    """Convert at once what has up to 17 digits without the zeros at its end, and the rest one by one."""
+    """Convert numbers of up to 17 digits (zeroes at the end not counted) at once, others one by one."""
     given = kernels.as_text(column.fill_null(b"0"))
     point = kernels.find(given, b".")
     text = kernels.choose(point < 0, given, kernels.without_end(given, "0"))
@@ -283,17 +283,17 @@ def _unscaled(scale: int) -> Callable[[str], bytes | None]:
 
 
 def _whole(digits: str) -> int:
-    """Read an integer of any length, which Python does not with `int` alone."""
+    """Parse an integer of any length; `int` alone refuses long ones."""
     return int(Decimal(digits))
 
 
 def big_endian(value: int) -> bytes:
-    """Two's complement in as few bytes as hold it (`BigInteger.toByteArray`)."""
+    """Encode as two's complement in as few bytes as possible (`BigInteger.toByteArray`)."""
     return value.to_bytes((value + (value < 0)).bit_length() // 8 + 1, "big", signed=True)
 
 
 def _precise(scale: int) -> Converter:
-    """Convert at once what has up to 18 digits, and the rest one by one; the scale is below that."""
+    """Convert numbers of up to 18 digits at once, others one by one; the scale is below 18."""
     fraction = rf"\.\d{{{scale}}}" if scale else ""
     usual = rf"^-?\d{{1,{_LARGEST_INT64_PRECISION - scale}}}{fraction}$"
 
@@ -307,7 +307,7 @@ def _precise(scale: int) -> Converter:
 
 
 def _base64_of(values: NDArray[np.int64]) -> pa.BinaryArray:
-    """Quote the base64 of each value's shortest big endian two's complement."""
+    """Write each value's shortest big-endian two's complement as quoted base64."""
     size = np.searchsorted(_SIZES, values ^ (values >> 63), side="right") + 1
     length = (size + 2) // 3 * 4
     longest = int(length.max(initial=0))
@@ -322,7 +322,7 @@ def _base64_of(values: NDArray[np.int64]) -> pa.BinaryArray:
 
 
 def money(config: ConnectorConfig, *, snapshot: bool) -> Kind:
-    """Money, as the locale C prints it: `-$1,234.50`. In snapshots the JDBC driver makes a double of it."""
+    """Money, printed as in the locale C: `-$1,234.50`. In snapshots the JDBC driver reads it as a double."""
     amount = _double_amount if snapshot else _amount
     scale, mode = config.money_fraction_digits, config.decimal_handling_mode
     if mode == "string":
@@ -343,7 +343,7 @@ _MONEY = inexact("Debezium leaves out its currency")
 
 
 def in_format(kind: Kind, config: ConnectorConfig) -> Kind:
-    """Follow the converter's `decimal.format`: a decimal may be a number, as `BigDecimal.toString` has it."""
+    """Apply the converter's `decimal.format`: a decimal may be a number, printed by `BigDecimal.toString`."""
     if config.value_converter_decimal_format == "base64" or kind.schema.get("name") != _DECIMAL:
         return kind
     scale = int(kind.schema["parameters"]["scale"])

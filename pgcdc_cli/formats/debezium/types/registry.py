@@ -1,6 +1,6 @@
-"""From a column's type to its `Field`, as `PostgresValueConverter` of Debezium 2.5.4 decides.
+"""Make a column's `Field` from its type, as `PostgresValueConverter` of Debezium 2.5.4 does.
 
-`source_type` is what `column.propagate.source.type` says of a type, as the JDBC driver tells it.
+`source_type` describes a type for `column.propagate.source.type`, as the JDBC driver does.
 """
 
 import re
@@ -20,7 +20,7 @@ from pgcdc_cli.types.to_arrow import numeric_precision
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """`domains` says that a column is an array of a domain."""
+    """What a conversion depends on; `domains`: the column is an array of a domain."""
 
     typmod: int
     config: ConnectorConfig
@@ -80,16 +80,16 @@ _KINDS: dict[str, Callable[[_Context], Kind]] = {
     **{name: _named_text(name, semantic) for name, semantic in _NAMED_TEXT.items()},
 }
 _NO_ARRAYS = frozenset(["money", "interval", "point", "xml", "name", "varbit", "refcursor"])
-"""Types whose arrays are left out, even where unknown types are not."""
+"""Types whose arrays are left out even with `include.unknown.datatypes`."""
 
 _SINCE_3_4 = frozenset(["tsvector", "vector", "halfvec", "sparsevec"])
 """Types that 2.5 doesn't know."""
 
 _LOST_IN_ARRAYS = frozenset(["int2vector", "oidvector", "sparsevec"])
-"""Types that are known, but whose arrays are null if there is anything in them."""
+"""Known types whose arrays are null if they have any element."""
 
 _NEVER_NULL = _LOST_IN_ARRAYS | _SINCE_3_4 | {"isbn"}
-"""Types that are known, but not their arrays."""
+"""Known types whose arrays are unknown."""
 
 _MILLIS = 3
 
@@ -101,10 +101,10 @@ def field_for(
     *,
     snapshot: bool = False,
 ) -> Field | None:
-    """Say how a column is written; None if Debezium leaves it out."""
+    """Find how a column is written; None if Debezium leaves it out."""
     context = _Context(column.type.typmod, config, snapshot, is_array_of_domain(column))
     kind = kind_of(column.type, facts, context)
-    # Defaults are converted alike in snapshots.
+    # Defaults are always converted as while streaming, in snapshots, too.
     streamed = kind_of(column.type, facts, replace(context, snapshot=False))
     if kind is None or streamed is None:
         return None
@@ -124,13 +124,13 @@ def field_for(
 
 
 def _form(column: TableColumn, kind: Kind) -> Form:
-    """Say how values are read back: of arrays, only where the column says that they have one dimension."""
+    """Find how values are read back; arrays can be only if the column is declared with one dimension."""
     several = kind.form["form"] == "array" and column.dimensions > 1
     return inexact("Debezium's arrays have one dimension") if several else kind.form
 
 
 def kind_of(type_: PgType, facts: ColumnFacts | None, context: _Context) -> Kind | None:
-    """Find what becomes of a type; None if it is unknown and unknown types are left out."""
+    """Find how a type is written; None if it is unknown and unknown types are left out."""
     if type_.category == "enum":
         return texts.enum(facts.labels or () if facts else (), context.config)
     if type_.element is not None:
@@ -145,13 +145,13 @@ def _is_known(type_: PgType, context: _Context) -> bool:
 
 def _array(element: PgType, facts: ColumnFacts | None, context: _Context) -> Kind | None:
     if context.domains:
-        # As printed: no driver looks into them.
+        # As the elements' text: the driver doesn't know a domain's elements.
         unknown = _unknown(replace(element, name="text"), context)
         return unknown and arrays.array(element, unknown, context.config, optional=False)
     if element.name in _NO_ARRAYS and element.category == "base":
         return None
     if element.name == "bit":
-        # As one bit string, which no array's text is.
+        # The connector reads the array as one bit string, which never succeeds.
         nothing = texts.nothing()
         return replace(texts.bits(context.typmod), to_json=nothing.to_json, form=nothing.form)
     kind = _element(element, facts, context)
@@ -168,7 +168,7 @@ def _array(element: PgType, facts: ColumnFacts | None, context: _Context) -> Kin
 
 
 def _element(element: PgType, facts: ColumnFacts | None, context: _Context) -> Kind | None:
-    """Dates come as they do in snapshots, from the driver; times in 2.5 always in microseconds."""
+    """Find how an element is written: dates as in snapshots (by the driver), times in 2.5 in microseconds."""
     if element.name in {"date", "timestamp"}:
         return kind_of(element, facts, replace(context, snapshot=True))
     if element.name == "timestamptz":
@@ -189,7 +189,7 @@ _without_values = per_value(lambda token: token.encode() if re.fullmatch(r"\[(nu
 
 
 def _loses_times(context: _Context) -> bool:
-    """Debezium 2.5 can't convert times to milliseconds in an array, and writes null for the array."""
+    """Whether times in arrays are lost: 2.5 can't convert them to milliseconds, and writes a null array."""
     mode = context.config.time_precision_mode
     millis = mode == "connect" or (mode == "adaptive" and 0 <= context.typmod <= _MILLIS)
     return millis and context.config.debezium_version == "2.5"
@@ -206,12 +206,12 @@ _CLOCKS = {"time": 8, "timetz": 14, "timestamp": 22, "timestamptz": 28}
 _SERIALS = {"int2": "smallserial", "int4": "serial", "int8": "bigserial"}
 _VARLENA_HEADER = 4
 _FIRST_NORMAL_OID = 16384
-"""`FirstNormalObjectId` in access/transam.h: a user's types begin here."""
+"""`FirstNormalObjectId` in access/transam.h: OIDs of user-defined types begin here."""
 _NAME = re.compile(r'"((?:[^"]|"")*)"|([^."]+)')
 
 
 class SourceType(NamedTuple):
-    """`kind` is the type's name; `parameters` are what `column.propagate.source.type` adds to a schema."""
+    """`kind` is the type's name; `parameters` are those that `column.propagate.source.type` adds."""
 
     kind: str
     length: int
@@ -219,9 +219,9 @@ class SourceType(NamedTuple):
 
 
 def source_type(column: TableColumn, wire_oid: int, default: str | None, *, snapshot: bool) -> SourceType:
-    """Describe a column's type; `wire_oid` is the type's as declared, a domain's if it is one.
+    """Describe a column's type; `wire_oid` is the declared type's OID (a domain's, not its base type's).
 
-    In snapshots the driver looks the column up itself, and tells some of it differently.
+    In snapshots the driver looks the column up by itself, and reports some of it differently.
     """
     domain = wire_oid != column.type.oid
     type_ = column.type if column.type.element is None else column.type.element
@@ -240,7 +240,7 @@ def source_type(column: TableColumn, wire_oid: int, default: str | None, *, snap
 
 
 def is_array_of_domain(column: TableColumn) -> bool:
-    """Whether the elements of a column's arrays are of a domain."""
+    """Whether a column's type is an array of a domain."""
     type_, element = column.type, column.type.element
     if element is None or type_.oid < _FIRST_NORMAL_OID:
         return False
@@ -259,7 +259,7 @@ def _catalog_name(type_: PgType) -> str:
 
 
 def _declared(column: TableColumn, domain: bool, default: str | None) -> str:
-    """Give the driver's name: of a type out of the search path in quotes, of a sequence's column "serial"."""
+    """Name a type as the driver does: quoted if outside the search path, "serial" for a sequence's column."""
     if default is not None and "nextval(" in default and not domain:
         return _SERIALS.get(column.type.name, _catalog_name(column.type))
     name, names = _type_name(column, domain), _names(column.declared)
@@ -267,7 +267,7 @@ def _declared(column: TableColumn, domain: bool, default: str | None) -> str:
 
 
 def _names(declared: str) -> list[str]:
-    """Split what `format_type` prints of a user's type into its name and, where it is printed, its schema."""
+    """Split `format_type`'s output for a user-defined type into its schema, if printed, and its name."""
     plain = declared.partition("(")[0].removesuffix("[]")
     return [quoted.replace('""', '"') or bare for quoted, bare in _NAME.findall(plain)]
 
@@ -288,7 +288,7 @@ def _length(name: str, typmod: int) -> int:
 
 
 def _seconds_width(typmod: int) -> int:
-    """A point and digits; the driver counts one digit too many for a precision of one."""
+    """Count the point and digits; the driver counts one digit too many for a precision of 1."""
     if typmod < 0:
         return 7
     return 3 if typmod == 1 else typmod + (typmod > 0)

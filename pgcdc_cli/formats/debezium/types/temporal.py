@@ -1,7 +1,7 @@
 """Dates, times and timestamps under `time.precision.mode`, intervals under `interval.handling.mode`.
 
-Texts are PostgreSQL's under ISO dates, time zone UTC and the interval style postgres. Infinity is what the
-JDBC driver and java.time make of it: large constants, not the same in snapshots.
+The server's texts have DateStyle ISO, TimeZone UTC and IntervalStyle postgres. Infinity becomes what the JDBC
+driver and java.time make of it: large constants, which differ in snapshots.
 """
 
 import re
@@ -46,9 +46,9 @@ _ISO_INFINITE_DAYS_IN_SNAPSHOTS = {"infinity": b'"+292278994-08-16Z"', "-infinit
 _INFINITE_MICROS = {"infinity": 9223372036825200000, "-infinity": -9223372036832400000}
 _INFINITE = frozenset(_INFINITE_MICROS)
 _SINCE_1583 = r"^(158[3-9]|159\d|1[6-9]\d\d|[2-9]\d{3})-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d+)?(\+00)?)?$"
-"""Dates and timestamps that Java's calendar, Julian before, has where PostgreSQL's has them."""
+"""Dates and timestamps for which Java's calendar, Julian before 1582, and PostgreSQL's agree."""
 _JULIAN_END, _GREGORIAN_BEGIN = -141_437, -141_427
-"""1582-10-05, the first day that was left out, and 1582-10-15, in days since 1970."""
+"""1582-10-05, the first day that the calendar reform left out, and 1582-10-15, in days since 1970."""
 _USUAL_TIMESTAMP = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?(\+00)?$"
 _TIMESTAMP = re.compile(
     r"(?P<year>\d{4,})-(?P<day>\d\d-\d\d) (?P<clock>\d\d:\d\d:\d\d)(?:\.(?P<fraction>\d+))?"
@@ -58,12 +58,12 @@ _TIME = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:([+-])(\d\d)(?::(\d\d))?
 
 
 def _unusual(convert: ToJson, pattern: str, each: Each) -> Converter:
-    """Convert what matches the RE2 pattern at once, and the rest, or a single value, one by one."""
+    """Make a converter: `convert` for texts that match the RE2 pattern, `each` for any other."""
     tested = usually(pattern, convert, each)
 
     def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
         if pattern == _USUAL_TIMESTAMP and _all_long(column):
-            # The conversion itself is the quicker test of such texts, and most columns pass it.
+            # To try the conversion is faster than to match such texts, and most columns pass.
             with suppress(pa.ArrowInvalid):
                 return convert(column)
         return tested(column)
@@ -72,7 +72,7 @@ def _unusual(convert: ToJson, pattern: str, each: Each) -> Converter:
 
 
 def _all_long(column: pa.BinaryArray) -> bool:
-    """Say whether all texts have room for a day and a time of day with seconds."""
+    """Whether all texts are long enough for a date and a time of day with seconds."""
     offsets, _ = kernels.value_bytes(column)
     return bool((np.diff(offsets) >= len("2026-01-02 03:04:05")).all())
 
@@ -83,7 +83,7 @@ def _integers(values: NDArray[np.int64], column: pa.BinaryArray) -> pa.BinaryArr
 
 
 class _Unit(NamedTuple):
-    """What times are counted in: `times` / `per` of a microsecond; and their schemas' names for it."""
+    """A unit of time, `times` / `per` units to a microsecond, and its schema names."""
 
     times: int
     per: int
@@ -97,11 +97,11 @@ _UNITS = {
     "microseconds": _Unit(1, 1, "io.debezium.time.MicroTime", "io.debezium.time.MicroTimestamp"),
     "nanoseconds": _Unit(1000, 1, "io.debezium.time.NanoTime", "io.debezium.time.NanoTimestamp"),
 }
-"""By `time.precision.mode`, where that says it all."""
+"""By `time.precision.mode`, for modes whose unit doesn't depend on the column."""
 
 
 def _unit(mode: str, typmod: int, adaptive: Collection[str]) -> _Unit:
-    """Find what a mode counts in; those that are adaptive go by the declared digits."""
+    """Choose a mode's unit; the `adaptive` modes go by the declared precision."""
     if mode in adaptive and 0 <= typmod <= 3:
         return _MILLIS
     return _UNITS.get(mode, _UNITS["microseconds"])
@@ -109,7 +109,7 @@ def _unit(mode: str, typmod: int, adaptive: Collection[str]) -> _Unit:
 
 def date(config: ConnectorConfig, *, snapshot: bool) -> Kind:
     def days(text: str) -> int | None:
-        # In snapshots the connector loses the era, and the days that the calendar reform left out are later.
+        # In snapshots the connector drops the era, and days that the calendar reform left out are shifted.
         found = to_arrow.parse_days(text.removesuffix(" BC") if snapshot else text)
         if snapshot and found is not None and _JULIAN_END <= found < _GREGORIAN_BEGIN:
             found += _GREGORIAN_BEGIN - _JULIAN_END
@@ -142,13 +142,13 @@ def _iso_date(usual: str, days: Callable[[str], int | None], infinite: dict[str,
 
 
 def _iso(name: str, to_json: ToJson, zero: bytes) -> Kind:
-    """Text of ISO 8601, which ends in the Z of UTC whether the type has a time zone or not."""
+    """ISO 8601 text; it ends in Z (UTC) even if the type has no time zone."""
     schema = named("string", f"io.debezium.time.{name}")
     return Kind(schema, to_json, zero, form=inexact("time.precision.mode=isostring"))
 
 
 def _in_utc(column: pa.BinaryArray) -> pa.BinaryArray:
-    """Mark usual texts of PostgreSQL's, which write a blank where ISO 8601 has a T."""
+    """Turn usual texts of PostgreSQL's, with a blank, into ISO 8601, with T and Z."""
     dated = kernels.replace_pattern(column, " ", "T")
     return kernels.nulled_like(kernels.as_binary(kernels.join([dated, b"Z"])), column)
 
@@ -162,7 +162,7 @@ _OLD_TIMESTAMPS = Loss(
 
 
 def _clock_form(form: str, typmod: int, unit: _Unit) -> Form:
-    """Say how a count is read; of a declared precision it may have fewer digits."""
+    """Describe how a count is read back, if its unit holds all digits."""
     if unit is _UNITS["nanoseconds"]:
         return inexact("time.precision.mode=nanoseconds")
     if unit is _UNITS["connect"] and not 0 <= typmod <= 3:
@@ -174,7 +174,7 @@ def time(typmod: int, config: ConnectorConfig) -> Kind:
     mode = config.time_precision_mode
     usual = r"^([01]\d|2[0-3]):\d\d:\d\d(\.\d+)?$"
     if mode == "isostring":
-        # A day's end is its beginning.
+        # The connector writes the end of a day as its start.
         iso = _unusual(
             lambda column: quoted(_in_utc(column)),
             usual,
@@ -233,7 +233,7 @@ def _iso_timestamp(*, snapshot: bool) -> Each:
 
 
 def _micros(text: str, *, julian: bool) -> int | None:
-    """Count microseconds since 1970, without a limit; with `julian`, old dates are of that calendar."""
+    """Count microseconds since 1970, of any size; with `julian`, old dates are in that calendar."""
     match = _TIMESTAMP.fullmatch(text)
     if match is None:
         return None
@@ -247,15 +247,15 @@ def _micros(text: str, *, julian: bool) -> int | None:
 
 
 def _julian_lag(year: int) -> int:
-    """Days by which a date of the Julian calendar is later than of the same name in the Gregorian.
+    """Days by which a Julian date is later than the Gregorian date of the same name.
 
-    The years begin in March; in the third century the two agree.
+    `year` begins in March. In the third century the calendars agree.
     """
     return year // 100 - year // 400 - 2
 
 
 def _java_count(micros: int, unit: _Unit) -> int:
-    """Overflow as Debezium does: microseconds clamp the seconds, then add the fraction, and wrap."""
+    """Overflow as Debezium does: with microseconds clamp the seconds, add the fraction, and wrap."""
     if unit.times == unit.per:
         seconds, fraction = divmod(micros, _SECOND)
         micros = max(-(2**63), min(_INT64_MAX, seconds * _SECOND)) + fraction
@@ -296,11 +296,11 @@ _LEFT_OUT = re.compile(r"1582-10-(0[5-9]|1[0-4])")
 
 
 def timestamptz_in_array(typmod: int) -> Kind:
-    """The driver gives these as local time, of whatever calendar and era."""
+    """Elements of timestamptz arrays: the driver reads them as local time, and ignores calendar and era."""
     kind = timestamptz(typmod, snapshot=False)
 
     def relabelled(text: str) -> bytes | None:
-        # The driver's constant, without its era; the other infinity goes by its name.
+        # -infinity is a constant of the driver, whose era is lost; infinity keeps its name.
         text = "292269055-12-02 23:00:00+00" if text == "-infinity" else text
         later = _LEFT_OUT.sub(lambda day: f"1582-10-{int(day[1]) + 10}", text.removesuffix(" BC"))
         return kind.to_json(kernels.binary([later]))[0].as_py()
@@ -309,7 +309,7 @@ def timestamptz_in_array(typmod: int) -> Kind:
 
 
 def _julian_timestamp(text: str, digits: int) -> bytes:
-    """Print the moment of an old timestamp, which is in the Julian calendar, in the Gregorian one."""
+    """Print an old timestamp, given in the Julian calendar, in the Gregorian one."""
     micros = _micros(text, julian=True)
     assert micros is not None
     day, clock, fraction = _iso_parts(micros)
@@ -317,7 +317,7 @@ def _julian_timestamp(text: str, digits: int) -> bytes:
 
 
 def _iso_parts(micros: int) -> tuple[str, str, str]:
-    """Divide a moment into its day, its time of day, and a point with six digits."""
+    """Split a moment into its day, its time of day, and a point with six digits."""
     days, rest = divmod(micros, kernels.DAY)
     seconds, fraction = divmod(rest, _SECOND)
     clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
@@ -334,7 +334,7 @@ _ISO_WIDTH = len("2026-01-02T03:04:05.678901Z")
 
 
 def _with_fraction(text: pa.BinaryArray, digits: int) -> pa.BinaryArray:
-    """Cut the fraction of `2026-01-02T03:04:05.678901Z` to so many digits."""
+    """Cut the fraction of `2026-01-02T03:04:05.678901Z` to `digits` digits."""
     _, data = kernels.value_bytes(text)
     width = len("2026-01-02T03:04:05.") + digits if digits else len("2026-01-02T03:04:05")
     lines = np.full((len(text), width + 1), ord("Z"), np.uint8)
@@ -358,7 +358,7 @@ _WITHOUT_FRACTION = re.compile(r"\.\d+")
 
 
 def timetz_in_array() -> Kind:
-    """The driver gives these as local time in whole seconds."""
+    """Elements of timetz arrays: the driver reads them as local time in whole seconds."""
     kind = timetz()
     whole = per_value(lambda text: _zoned_time(_WITHOUT_FRACTION.sub("", text)))
     return replace(kind, to_json=whole)
@@ -387,9 +387,9 @@ _USUAL_INTERVAL = (
     r"(?:\+?(?P<days>-?\d{1,7}) days? ?)?(?:\+?(?P<sign>-?)(?P<hours>\d{1,8}):(?P<minutes>\d\d)"
     r":(?P<seconds>\d\d)(?:\.(?P<fraction>\d{1,6}))?)?$"
 )
-"""Not infinite, and of far fewer microseconds than 64 bits hold."""
+"""Matches finite intervals whose microseconds stay far below 64 bits."""
 _SIGN = 3
-"""Which group that is."""
+"""The number of the sign's group."""
 _WHOLE_SECONDS = _USUAL_INTERVAL.replace(r"\d{1,6}", r"\d{0}")
 _DIGIT = np.zeros(256, np.bool_)
 _DIGIT[np.frombuffer(b"0123456789", np.uint8)] = True
@@ -410,7 +410,7 @@ def interval(config: ConnectorConfig) -> Kind:
 
 
 def _intervals(pattern: str, convert: Callable[[Parts], pa.BinaryArray], each: Each) -> Converter:
-    """Convert the parts of what the pattern matches at once, and the rest, or a single value, one by one."""
+    """Make a converter: `convert` for the parts of texts that match the pattern, `each` for others."""
     tested = usually(pattern, lambda column: kernels.nulled_like(convert(_parts_of(column)), column), each)
 
     def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
@@ -421,7 +421,7 @@ def _intervals(pattern: str, convert: Callable[[Parts], pa.BinaryArray], each: E
 
 
 def _parts(text: str) -> Parts | None:
-    """Split one; the driver finds nothing in infinity."""
+    """Split one interval; infinity has no parts, since the driver finds none in it."""
     match = _INTERVAL.fullmatch("" if text in _INFINITE else text)
     if match is None:
         return None
@@ -434,7 +434,7 @@ def _parts(text: str) -> Parts | None:
 
 
 def _clock_parts(column: pa.BinaryArray) -> Parts | None:
-    """Split intervals of a clock alone, as `-123:04:05`; None where one has days, a fraction or is long."""
+    """Split intervals without days and fractions, as `-123:04:05`; None if one is different or long."""
     offsets, data = kernels.value_bytes(column)
     starts, lengths = offsets[:-1], np.diff(offsets)
     if not len(column) or lengths.min() < len("00:00:00") or lengths.max() > len("-12345678:00:00"):
@@ -453,7 +453,7 @@ def _clock_parts(column: pa.BinaryArray) -> Parts | None:
 
 
 def _parts_of(column: pa.BinaryArray) -> Parts:
-    """Split usual ones; null has none of anything."""
+    """Split usual intervals; null becomes zeroes."""
     groups = kernels.groups(kernels.as_text(column), _USUAL_INTERVAL)
     years, months, days, hours, minutes, seconds, fraction = map(
         _whole, (group for number, group in enumerate(groups) if number != _SIGN)
@@ -465,13 +465,13 @@ def _parts_of(column: pa.BinaryArray) -> Parts:
 
 
 def _whole(text: ArrowArray) -> Int64s:
-    """Read integers; null and an empty text are none."""
+    """Parse integers; null and an empty text become 0."""
     none = np.diff(kernels.value_bytes(text)[0]) == 0
     return kernels.replace_where(text, none, b"0").cast(pa.int64()).to_numpy()
 
 
 def _interval_micros(parts: Parts) -> NDArray[np.float64]:
-    """Add up in floating point, in this order, as the connector does it."""
+    """Add up the parts in floating point, in the connector's order."""
     years, months, days, hours, minutes, micros = parts
     total: NDArray[np.float64] = (years * 12 + months) * _MONTH_DAYS + days
     total = ((total * 24 + hours) * 60 + minutes) * 60 + _seconds(micros)
@@ -479,7 +479,7 @@ def _interval_micros(parts: Parts) -> NDArray[np.float64]:
 
 
 def _seconds(micros: Int64s) -> NDArray[np.float64]:
-    """Add the whole seconds and the rest as the driver does, in floating point."""
+    """Add whole seconds and their fraction in floating point, as the driver does."""
     return np.trunc(micros / 1e6) + np.fmod(micros, 1e6) / 1e6
 
 
@@ -505,7 +505,7 @@ def _text(text: str) -> bytes | None:
 
 
 def _texts(parts: Parts) -> pa.BinaryArray:
-    """Write those of whole seconds."""
+    """Write intervals of whole seconds."""
     *larger, micros = parts
     years, months, days, hours, minutes, seconds = map(integer_text, (*larger, micros // _SECOND))
     date: list[Fragment] = [b'"P', years, b"Y", months, b"M", days]

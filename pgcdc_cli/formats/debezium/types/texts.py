@@ -1,4 +1,4 @@
-"""Text, JSON, UUIDs, bytes, bit strings, hstore, points, and bytes of types that Debezium doesn't know."""
+"""Text, JSON, UUIDs, bytea, bit strings, hstore, points, and types that Debezium doesn't know, as bytes."""
 
 import base64
 import binascii
@@ -34,7 +34,7 @@ from pgcdc_cli.types import kernels, to_arrow
 
 _UNLIMITED = 2**31 - 1
 _PIECE = 6 << 20
-"""Digits, or bytes, that are encoded at a time: other threads run in between; both are threes of bytes."""
+"""Digits or bytes encoded at a time, so that other threads can run in between; a multiple of three bytes."""
 _EMPTY = pa.scalar(b"", pa.binary())
 _ZEROS = kernels.binary([b"", b"\0", b"\0\0"])
 _BASE64 = np.arange(256, dtype=np.uint8)
@@ -45,11 +45,11 @@ _GEOMETRIC = frozenset(["point", "line", "lseg", "box", "path", "polygon", "circ
 
 
 JSONB = Converter(string.column, string.each)
-"""Text like any other, known to be as PostgreSQL prints jsonb."""
+"""Converts text like `string`; marks a column as jsonb, in PostgreSQL's output format."""
 
 
 def text(config: ConnectorConfig, name: str | None = None, to_json: Converter = string) -> Kind:
-    """Text as it is; `name` is the semantic name."""
+    """Text as it is; `name` is the semantic type name."""
     schema = {"type": "string"} if name is None else named("string", name)
     return Kind(schema, to_json, b'""', token(config.placeholder), form=PLAIN)
 
@@ -65,12 +65,12 @@ def enum(labels: tuple[str, ...], config: ConnectorConfig) -> Kind:
 
 
 def nothing() -> Kind:
-    """`name`, which the connector loses while streaming."""
+    """Always null, as the connector writes `name` while streaming."""
     return Kind({"type": "string"}, per_value(lambda _: None), b'""', form=inexact("Debezium writes null"))
 
 
 def encoded(config: ConnectorConfig) -> Callable[[bytes], bytes]:
-    """Say how bytes become a token under `binary.handling.mode`."""
+    """Choose the function that writes bytes under `binary.handling.mode`."""
     return {
         "bytes": base64_token,
         "base64": base64_token,
@@ -107,9 +107,9 @@ def bytea(config: ConnectorConfig) -> Kind:
 
 
 def _base64_tokens(column: pa.BinaryArray, alphabet: NDArray[np.uint8]) -> pa.BinaryArray:
-    """Quote the base64 of each value; there may be no null."""
+    """Write each value as quoted base64; none may be null."""
     missing = -np.diff(kernels.value_bytes(column)[0]) % 3
-    # With zeros behind it each value begins anew when all are encoded as one.
+    # All values are encoded as one; padded with zeroes, each begins at a multiple of three bytes.
     padded = kernels.join([column, kernels.take(_ZEROS, missing)]) if missing.any() else column
     offsets, data = kernels.value_bytes(padded)
     pieces = (data[at : at + _PIECE].data for at in range(0, len(data), _PIECE))
@@ -143,7 +143,7 @@ def _geometric(text: str) -> str:
 
 
 def bits(typmod: int, *, varying: bool = False) -> Kind:
-    """A length of 1 is a boolean; others are little endian bytes without zero bytes at the end."""
+    """A boolean for a length of 1; else little-endian bytes without zero bytes at the end."""
     if typmod == 1:
         loss = Loss("^$", "Debezium has no boolean for a bit string without bits") if varying else None
         return Kind({"type": "boolean"}, _bit, b"false", form={"form": "bit"}, loss=loss)
@@ -183,7 +183,7 @@ def point() -> Kind:
 
 def _point(text: str) -> bytes:
     x, _, y = text.strip("()").partition(",")
-    # Little endian well-known binary: byte order, type 1 (point), both coordinates.
+    # Little-endian well-known binary: byte order, type 1 (point), both coordinates.
     wkb = struct.pack("<BIdd", 1, 1, float(x), float(y))
     numbers = java_float(x), java_float(y)
     return b'{"x":%s,"y":%s,"wkb":%s,"srid":null}' % (*numbers, base64_token(wkb))
@@ -207,7 +207,7 @@ def hstore(config: ConnectorConfig) -> Kind:
 
 
 def parse_hstore(text: str) -> dict[str, str | None]:
-    """Read `"a"=>"1", "b"=>NULL`; keys come in the order of Java's HashMap, where the driver puts them."""
+    """Parse `"a"=>"1", "b"=>NULL`; keys are in the order of the HashMap that the driver puts them in."""
     pairs = {
         _unescaped(pair[1]): None if pair[2] is None else _unescaped(pair[2])
         for pair in _HSTORE_PAIR.finditer(text)
