@@ -2,8 +2,8 @@
 
     python tests/benchmarks/performance_page.py FILE... > docs/performance.md
 
-They are stream.py, latency.py, growth.py and walsenders.py. Runs compared with the same peer that are named one
-behind the other share a section, and so do those of growth.
+They are stream.py, latency.py, growth.py and walsenders.py. Runs compared with the same peer share a section
+if they are named one after the other, and so do those of growth.
 """
 
 import json
@@ -31,8 +31,8 @@ GROWTH = """Time and processor time are ratios as above, from runs of
 
     python tests/benchmarks/growth.py --json FILE
 
-As tables or columns grow in number, the number of values stays the same. The start costs the same for few rows
-as for many, so it dominates the ratios for few rows.
+As tables or columns grow in number, the number of values stays the same. The start costs the same for few
+rows as for many, so it dominates the ratios for few rows.
 """
 WALSENDERS = """From runs of
 
