@@ -1,4 +1,4 @@
-"""`pgcdc show`: print the changes that pgcdc wrote."""
+"""`pgcdc show`: print what pgcdc wrote."""
 
 import json as json_text
 import sys

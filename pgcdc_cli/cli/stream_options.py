@@ -1,4 +1,4 @@
-"""The options of `pgcdc stream` with their help, and which of them go together."""
+"""The options of `pgcdc stream`, in the order of its help, and which of them go together."""
 
 import os
 from collections.abc import Mapping
