@@ -1,4 +1,4 @@
-"""`pgcdc`: all its commands in one tree, and the one place where errors end a command."""
+"""The command line `pgcdc`: the tree of its commands, and the one place where errors end a command."""
 
 import gc
 import logging
@@ -53,18 +53,18 @@ from pgcdc_cli.cli.printing import (
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 READER_GONE = 141
-"""What a shell reports for a program that SIGPIPE ended: 128 + 13."""
+"""The exit status of a program that SIGPIPE ended, as a shell reports it: 128 + 13."""
 
 INTERRUPTED = 130
-"""The same for SIGINT, 128 + 2."""
+"""The exit status of a program that SIGINT ended, as a shell reports it: 128 + 2."""
 
 GARBAGE = 20_000
-"""Objects, more than before, after which Python looks for cycles among them; by itself after 700."""
+"""New objects after which Python's garbage collector runs; its default is 700."""
 
 _NAMES_HINT = "names are given in UTF-8, whatever the database's encoding; rename what has none there"
 
 LEVELS = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO, 2: logging.DEBUG}
-"""The least level that is shown, by verbosity."""
+"""The lowest log level that is shown, by verbosity."""
 
 _QUOTES = re.compile(r"(?<!\w)'([^']*)'(?!\w)")
 
@@ -81,7 +81,7 @@ _ORDER = (
     "spark-submit",
     "help",
 )
-"""As somebody meets them."""
+"""The order of commands in the help: that in which a new user needs them."""
 
 app = new_app(
     summary="PostgreSQL's changes in files, as JSON lines or Arrow, exactly once.",
@@ -102,7 +102,7 @@ doctor.register(app)
 @app.command(
     "help",
     cls=Command,
-    # The first help shows the commands already.
+    # The top-level help lists the commands already.
     hidden=True,
     epilog=examples("pgcdc help", "pgcdc help stream", "pgcdc help slot create"),
 )
@@ -217,20 +217,20 @@ def root(  # noqa: PLR0913, PLR0917 - a command's options
         typer.Option(callback=_set_log_format, help="Message format; timed adds time and level."),
     ] = None,
 ) -> None:
-    """Take the options of all commands; their callbacks act."""
+    """Declare the options of all commands; their callbacks do the work."""
 
 
 def root_command() -> ClickCommand:
-    """Make the tree of all commands."""
+    """Build the tree of all commands."""
     return build(app, _ORDER)
 
 
 class NoPandas:
-    """Finds no pandas: PyArrow would import it at its first array, and double the time of a start."""
+    """Hides pandas: PyArrow would import it with its first array, which doubles the startup time."""
 
     @staticmethod
     def find_spec(name: str, _path: Sequence[str] | None, _target: ModuleType | None = None) -> None:
-        """Leave all other modules to those who look for them next."""
+        """Raise ModuleNotFoundError for pandas; leave other modules to the next finders."""
         if name == "pandas":
             raise ModuleNotFoundError(name=name)
 
@@ -238,13 +238,13 @@ class NoPandas:
 def main() -> None:
     """Run the command line of this process, and end it with the exit status."""
     _take_names_as_utf8()
-    # Before NumPy is imported: it would start threads for linear algebra, of which there is none here.
+    # Before NumPy is imported: it would start threads for linear algebra, which pgcdc doesn't use.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.meta_path.insert(0, NoPandas())
-    # What is imported stays: to search it for garbage, at first again and again and once more at exit, would
-    # take a quarter of a short run.
+    # Imported modules stay in memory. Collecting garbage among them, repeatedly during imports and once more
+    # at exit, would take a quarter of a short run.
     gc.set_threshold(GARBAGE)
-    # Whoever ignores it hands that down, and then the system keeps no exit status of commands that we start.
+    # If the parent process ignores SIGCHLD, that is inherited, and exit statuses of our commands are lost.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     status = run(sys.argv[1:], Path(sys.argv[0]).name)
     gc.freeze()
@@ -252,7 +252,7 @@ def main() -> None:
 
 
 def _take_names_as_utf8() -> None:
-    """Start over in Python's UTF-8 mode where the locale is another: folders are named as the tables are.
+    """Start over in Python's UTF-8 mode if the locale isn't UTF-8: folders are named like tables.
 
     In Latin-1 some names could not be written, and others not be found again from another locale.
     """
@@ -261,9 +261,9 @@ def _take_names_as_utf8() -> None:
 
 
 def run(arguments: list[str], program: str = PROGRAM) -> int:
-    """Run one command line; gives the exit status, and lets nothing escape but SystemExit.
+    """Run one command line and return the exit status; no exception but SystemExit escapes.
 
-    Under the name pg_recvlogical pgcdc is that program.
+    If `program` is pg_recvlogical, pgcdc behaves as that program.
     """
     _stand_in_for_closed_streams()
     _log_to_stderr()
@@ -291,13 +291,16 @@ def run(arguments: list[str], program: str = PROGRAM) -> int:
 
 
 def _heed_interrupts() -> None:
-    """Let SIGINT be a KeyboardInterrupt again; it stays ignored where whoever started us has it so."""
+    """Let SIGINT raise KeyboardInterrupt again, unless the parent process has it ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _stand_in_for_closed_streams() -> None:
-    """Let no file that is opened later become standard output; writing to a closed one fails."""
+    """Open replacements for closed standard streams, so that no file opened later takes their place.
+
+    Writing to a standard output that was closed still fails.
+    """
     for number, name, access in (
         (0, "stdin", os.O_RDONLY),
         (1, "stdout", os.O_RDONLY),
@@ -325,7 +328,7 @@ def _invoke(command: ClickCommand, name: str, arguments: list[str]) -> int:
 
 
 def _argument_error(error: Exception, arguments: list[str]) -> PgcdcError | None:
-    """Say so of a name that is no UTF-8, which Python keeps as surrogates until it is sent to the server."""
+    """Make an error for an argument that isn't UTF-8, whose bytes Python keeps as surrogates."""
     odd = error.object[error.start] if isinstance(error, UnicodeEncodeError) else ""
     if not odd or not any(odd in argument for argument in arguments):
         return None
@@ -347,7 +350,7 @@ def _usage_error(error: typer.TyperException) -> PgcdcError:
 
 
 def _complaint(error: ClickError) -> str:
-    """Say what is wrong with which option, and where the option came from."""
+    """Tell what is wrong with which option, and where its value comes from."""
     parameter = getattr(error, "param", None)
     if parameter is None:
         reason = _sentence_end(getattr(error, "message", "") or str(error))
@@ -363,7 +366,7 @@ def _complaint(error: ClickError) -> str:
 
 
 def _meant(error: ClickError) -> str:
-    """Name the option that one which doesn't exist resembles most; of commands, Typer does that itself."""
+    """Suggest an option that resembles an unknown one; for commands Typer does that itself."""
     nearest = next(iter(getattr(error, "possibilities", None) or ()), None)
     return "" if nearest is None else f'. Did you mean "{nearest}"?'
 
@@ -375,7 +378,7 @@ def _name(parameter: ClickParameter) -> str:
 
 
 def _sentence_end(message: str) -> str:
-    """Click's sentence as the end of ours."""
+    """Turn Click's sentence into the end of ours."""
     message = message.strip().removeprefix("Value error, ").rstrip(".")
     message = _QUOTES.sub(r'"\1"', message)
     return message[:1].lower() + message[1:]
@@ -387,7 +390,7 @@ def _forget_output_if_gone(error: PgcdcError) -> None:
 
 
 def _forget_output() -> None:
-    """Let Python not try again at exit to write what can't be written; if not even that opens, it may."""
+    """Redirect standard output to nowhere, so that Python doesn't try at exit again to write its buffer."""
     with suppress(OSError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())

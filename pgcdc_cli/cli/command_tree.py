@@ -1,7 +1,7 @@
-"""How commands are laid out: their help, their environment variables, and the options that stand anywhere.
+"""The layout of commands: their help, their environment variables, and the options that any command takes.
 
-Typer 0.29 carries its own copy of Click, in a private package. What is used of it here is what Typer's public
-classes inherit: parameters with `opts`, `help`, `envvar`, `rich_help_panel`, and a context.
+Typer 0.29 contains a private copy of Click. This module uses only what Typer's public classes inherit from
+it: parameters with `opts`, `help`, `envvar`, `rich_help_panel`, and a context.
 """
 
 import copy
@@ -24,21 +24,21 @@ ClickFormatter: TypeAlias = Any
 ClickParameter: TypeAlias = Any
 
 NOT_FROM_ENVIRONMENT = frozenset({"help", "version", "version_json", "password", "no_password"})
-"""Options that no environment variable and no configuration file gives: acts, and what asks for a secret."""
+"""Options without environment variable and configuration: those that are actions, or ask for a password."""
 
 ANYWHERE = frozenset({"config", "debug", "verbose", "quiet", "log_format"})
-"""Options of `pgcdc` itself that may stand behind the command's name, too."""
+"""Options of `pgcdc` itself that may also follow the command's name."""
 
 
 _NAMES = frozenset({"COMMAND", "DIR", "FILE", "NAME", "NEW", "OLD", "PATH", "SCHEMA"})
-"""What help calls the values that name something."""
+"""Placeholders in the help for values that are names."""
 
 HELP_NAMES = {"help_option_names": ["-?", "--help"]}
-"""Settings of a context that has no parent to take them from."""
+"""Settings for a context without a parent to inherit them from."""
 
 
 class Command(TyperCommand):
-    """A command whose help groups options by their panel, and whose usage errors know their command."""
+    """A command whose help groups options by panel, and whose usage errors name their command."""
 
     def parse_args(self, ctx: ClickContext, args: list[str]) -> list[str]:
         try:
@@ -66,16 +66,16 @@ class Command(TyperCommand):
 
 
 class Foreign(Command):
-    """A command that has another program's options: no variable, file or option of pgcdc decides over it.
+    """A command with another program's options: pgcdc's variables, configuration and options don't apply.
 
-    `statuses` are the exit statuses that it has instead of those of `errors.py`.
+    `statuses` are its exit statuses, in place of those in `errors.py`.
     """
 
     statuses: ClassVar[dict[int, str]]
 
 
 class Group(TyperGroup):
-    """A group that shows its help where no command is given."""
+    """A group that shows its help if no command is given."""
 
     def parse_args(self, ctx: ClickContext, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
@@ -94,14 +94,14 @@ class Group(TyperGroup):
         self.format_commands(ctx, formatter)
 
     def format_help_text(self, ctx: ClickContext, formatter: ClickFormatter) -> None:
-        """Save two lines of the first help, which is to fit a screen with the prompt below it."""
+        """Save two lines in the top-level help, which must fit a screen together with the prompt."""
         if ctx.parent is None:
             formatter.write(f"  {self.help}")
         else:
             super().format_help_text(ctx, formatter)
 
     def format_epilog(self, ctx: ClickContext, formatter: ClickFormatter) -> None:
-        """Save two more."""
+        """Save two more lines."""
         if ctx.parent is None:
             formatter.write(f"  Example: {' '.join(example_lines(self))}\n")
         else:
@@ -109,7 +109,7 @@ class Group(TyperGroup):
 
 
 def _printing_help(option: ClickParameter) -> ClickParameter:
-    """Let --help print as all else is printed: what can't be written is an error of kind OUTPUT."""
+    """Let --help print like everything else: a failure to write raises OUTPUT."""
     option.callback = _print_help
     return option
 
@@ -137,7 +137,7 @@ def _format_parameters(
 
 
 def panel(parameter: ClickParameter) -> str:
-    """Name the heading that a parameter stands under in the help."""
+    """Return the heading of a parameter in the help."""
     if parameter.param_type_name == "argument":
         return "Arguments"
     return parameter.rich_help_panel or "Options"
@@ -148,7 +148,7 @@ def _section_order(name: str) -> int:
 
 
 def new_app(*, summary: str | None = None, epilog: str | None = None) -> typer.Typer:
-    """Make a Typer application: without Rich (slow to import), with `-?` for help, since -h is the host."""
+    """Make a Typer application without Rich (slow to import), with `-?` for help, since -h is the host."""
     return typer.Typer(
         cls=Group,
         rich_markup_mode=None,
@@ -161,20 +161,20 @@ def new_app(*, summary: str | None = None, epilog: str | None = None) -> typer.T
 
 
 def examples(*lines: str) -> str:
-    r"""Make a command's epilog; `\b` keeps its lines as they are."""
+    r"""Make a command's epilog; `\b` keeps Click from reflowing its lines."""
     heading = "Example:" if len(lines) == 1 else "Examples:"
     return "\n".join(["\b", heading, *(f"  {line}" for line in lines)])
 
 
 def example_lines(command: ClickCommand) -> list[str]:
-    """Give back the command lines that `examples` was given."""
+    """Return the command lines that were given to `examples`."""
     return [line.strip() for line in (command.epilog or "").splitlines()[2:]]
 
 
 def build(app: typer.Typer, order: Sequence[str] = ()) -> ClickCommand:
-    """Make the command tree: a variable for every option, and the `ANYWHERE` options on every command.
+    """Build the command tree, with a variable for every option, and the `ANYWHERE` options on every command.
 
-    `order` is that of the commands in the help.
+    `order` is the order of commands in the help.
     """
     root: ClickCommand = typer.main.get_command(app)
     root.commands = {name: root.commands[name] for name in order} | root.commands
@@ -191,7 +191,7 @@ def build(app: typer.Typer, order: Sequence[str] = ()) -> ClickCommand:
 
 
 def _quick(parameter: ClickParameter) -> ClickParameter:
-    """Let a parameter ask Typer only where a value has to be converted: for that Typer imports Pydantic."""
+    """Let a parameter use Typer's conversion only if a value needs one: for that Typer imports Pydantic."""
     parameter.process_value = partial(_process_value, parameter)
     return parameter
 
@@ -207,9 +207,9 @@ def _process_value(parameter: ClickParameter, ctx: ClickContext, value: object) 
 
 
 def _is_empty_name(parameter: ClickParameter, value: object) -> bool:
-    """Is it what a script gives whose variable isn't set? As a path it would be the folder that one is in.
+    """Whether a name is empty, as when a script's variable isn't set.
 
-    libpq alone has a meaning for an empty name.
+    As a path it would be the current folder. An empty user name is left to libpq.
     """
     given = value if isinstance(value, list | tuple) else (value,)
     return "" in given and value_name(parameter) in _NAMES and parameter.name != "username"
@@ -221,7 +221,7 @@ def _item_type(parameter: ClickParameter) -> Any:  # noqa: ANN401 - a type or a 
 
 
 def _as_path(value: object) -> object:
-    """Make paths of text and of several texts."""
+    """Convert a text, or several, to paths."""
     if isinstance(value, str):
         return Path(value)
     return tuple(map(_as_path, value)) if isinstance(value, list | tuple) else value
@@ -240,55 +240,55 @@ def _is_converted(parameter: ClickParameter, value: object) -> bool:
 def walk(
     command: ClickCommand, path: tuple[str, ...] = ("pgcdc",)
 ) -> Iterator[tuple[tuple[str, ...], ClickCommand]]:
-    """Every command with its words, a group before its members."""
+    """Yield every command with the words that call it, a group before its members."""
     yield path, command
     for name, member in getattr(command, "commands", {}).items():
         yield from walk(member, (*path, name))
 
 
 def environment_variable(parameter: ClickParameter) -> str | None:
-    """`PGCDC_STATUS_INTERVAL` for --status-interval."""
+    """Return an option's environment variable: `PGCDC_STATUS_INTERVAL` for --status-interval."""
     if parameter.param_type_name != "option" or parameter.name in NOT_FROM_ENVIRONMENT:
         return None
     return "PGCDC_" + long_name(parameter).upper().replace("-", "_")
 
 
 def long_name(parameter: ClickParameter) -> str:
-    """`status-interval`, as it stands in a configuration file."""
+    """Return an option's name as a configuration file has it: `status-interval`."""
     return next(str(option)[2:] for option in parameter.opts if option.startswith("--"))
 
 
 def value_name(parameter: ClickParameter) -> str:
-    """Say what an option takes, such as `FILE` or `jsonl|arrow`; empty for a flag."""
+    """Return the placeholder of an option's value, such as `FILE` or `jsonl|arrow`; empty for a flag."""
     if parameter.param_type_name == "option" and (parameter.is_flag or parameter.count):
         return ""
     return str(parameter.metavar or "|".join(choices(parameter)) or parameter.name.upper())
 
 
 def choices(parameter: ClickParameter) -> list[str]:
-    """List the values that a parameter can have, if there is a list."""
+    """List the values that a parameter can have; empty if it isn't limited to some."""
     return [str(choice) for choice in parameter.type_descriptor.choices or ()]
 
 
 def summary(command: ClickCommand) -> str:
-    """Take the first sentence of a command's help, without its full stop."""
+    """Return the first paragraph of a command's help, without its full stop."""
     return " ".join((command.help or "").partition("\n\n")[0].split()).rstrip(".")
 
 
 def _behind_command(parameter: ClickParameter) -> ClickParameter:
-    """Copy an option to a command: not for its help, and without another reading of its defaults."""
+    """Copy an option to a command: hidden from its help, and without reading the defaults again."""
     twin = copy.copy(parameter)
     twin.hidden, twin.expose_value, twin.envvar, twin.default = True, False, None, None
     return twin
 
 
 def usage_error(reason: str) -> typer.BadParameter:
-    """Refuse a command line: to be raised inside a command, whose help the hint then names."""
+    """Make a usage error to raise inside a command; the hint then names the command's help."""
     return typer.BadParameter(reason)
 
 
 def refuse_unmatched(patterns: Sequence[str]) -> None:
-    """End with an error after the work is done, if there are patterns of --table that fitted nothing."""
+    """Raise USAGE, after the work is done, if patterns of --table matched nothing."""
     named = ", ".join(f'"{pattern}"' for pattern in patterns)
     if named:
         raise PgcdcError(

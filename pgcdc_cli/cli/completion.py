@@ -1,9 +1,9 @@
-"""Completion in bash, zsh and fish: the scripts, from the command tree, and the names that they ask for.
+"""Completion in bash, zsh and fish: scripts made from the command tree, and the names that they ask for.
 
-What pgcdc itself has the scripts know: that costs no start of Python. Each first finds the command among the
-words before the cursor (`pgcdc slot create`), then offers its members, its options, or an option's values.
-For the names of slots, tables and the like they ask `pgcdc __complete KIND LINE`, which is quick or silent:
-whoever presses Tab waits for it, and wants no errors.
+The scripts contain commands and options, so that completing these needs no start of Python. Each script first
+finds the command among the words before the cursor (`pgcdc slot create`), then offers its members, its
+options, or an option's values. For names of slots, tables and so on it calls `pgcdc __complete KIND LINE`,
+which is quick or prints nothing: a user who presses Tab waits for it, and wants no errors.
 """
 
 import os
@@ -41,9 +41,10 @@ _OF_DIRECTORIES = {"pgcdc show", "pgcdc spark-submit"}
 
 
 class Option(NamedTuple):
-    """`values` is None for a flag, else the words offered; `files` is `d` or `f` where names of those are.
+    """An option; `values` are the words to offer, None for a flag.
 
-    `asked` is the kind of names that `pgcdc __complete` gives.
+    `files` is `d` or `f` if names of directories or files are offered, `asked` the kind of names to get from
+    `pgcdc __complete`.
     """
 
     names: tuple[str, ...]
@@ -54,7 +55,7 @@ class Option(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A command as completion sees it; `files` says that its arguments are paths, `asked` which names."""
+    """A command; `files`: its arguments are paths; `asked`: the kind of names that its arguments are."""
 
     words: str
     members: tuple[tuple[str, str], ...]
@@ -64,7 +65,7 @@ class Node(NamedTuple):
 
 
 def scripts(root: ClickCommand) -> dict[str, str]:
-    """Write the scripts: file name -> text."""
+    """Return the scripts: text by file name."""
     nodes = [_node(path, command) for path, command in walk(root)]
     writers: dict[str, Callable[[list[Node]], Iterator[str]]] = {
         "pgcdc.bash": _bash,
@@ -270,7 +271,7 @@ def _fish_text(text: str) -> str:
 
 
 def _actions(nodes: list[Node], action: Callable[[Option], str]) -> dict[str, list[str]]:
-    """Say what completes a value: action -> `"command option"`, for every option that takes one."""
+    """Group options by what completes their value: action -> `"command option"`, for options with a value."""
     patterns: dict[str, list[str]] = {}
     for node in nodes:
         for option in node.options:
@@ -287,7 +288,7 @@ def _option_names(node: Node) -> list[str]:
 COMMAND = "__complete"
 
 _PATIENCE = "PGCDC_COMPLETION_SECONDS"
-"""The variable that says how long the server may take to connect and answer; 0.3 without it."""
+"""The variable with the seconds that the server may take to connect and answer; 0.3 by default."""
 
 _QUERIES = {
     "databases": "SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate",
@@ -300,37 +301,37 @@ _QUERIES = {
     ),
 }
 _STORED = "stored"
-"""Tables of the directory that the line names, rather than of a server."""
+"""The kind of names that are tables in the directory on the command line, not on a server."""
 
 _CONNECTION = ("dbname", "host", "port", "username")
 
 
 def complete(root: ClickCommand, arguments: Sequence[str]) -> int:
-    """Print a candidate a line, or nothing at all; gives the exit status, always 0."""
+    """Print one candidate per line, or nothing at all; return the exit status, always 0."""
     with suppress(Exception):
         kind, line = arguments
         options = _options_of(root, _before_cursor(line))
         names = _stored(options) if kind == _STORED else _asked(_QUERIES[kind], options)
         for name in sorted(names):
-            # A line has room for no other.
+            # A name with control characters doesn't fit a line.
             if name.isprintable():
                 write(name)
     return 0
 
 
 def _before_cursor(line: str) -> list[str]:
-    """Split a line into words, without the one that is to be completed and the option that it belongs to."""
+    """Split a line into words, without the word to complete and the option that it belongs to."""
     words = shlex.split(line) if line[-1:].isspace() else shlex.split(line)[:-1]
     return words[:-1] if words[-1].startswith("-") and "=" not in words[-1] else words
 
 
 def _options_of(root: ClickCommand, words: Sequence[str]) -> dict[str, Any]:
-    """Read the line as far as it goes, with the variables and the file that give defaults."""
+    """Parse the line as far as possible, with defaults from variables and the configuration file."""
     command, context, rest = root, root.make_context(PROGRAM, [], resilient_parsing=True), list(words[1:])
     while members := getattr(command, "commands", None):
         at = next(number for number, word in enumerate(rest) if word in members)
         command = members[rest[at]]
-        # What stands before a command may stand behind it as well.
+        # Options before a command's name are allowed after it, too.
         name, rest = rest[at], rest[:at] + rest[at + 1 :]
         own = [] if hasattr(command, "commands") else rest
         context = command.make_context(name, own, parent=context, resilient_parsing=True)
@@ -346,7 +347,7 @@ def _asked(query: str, options: dict[str, Any]) -> Iterable[str]:
     signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
     signal.setitimer(signal.ITIMER_REAL, float(os.environ.get(_PATIENCE, "0.3")))
     with connect(conninfo) as connection:
-        # What is no text can't be typed, and isn't printable.
+        # Names that aren't valid text can't be typed; kept as surrogates, they aren't printable either.
         text = DatabaseText.shown(database_encoding(connection)).keeping()
         return [str(name) for (name,) in ask(connection, query, text=text)]
 

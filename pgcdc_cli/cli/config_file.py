@@ -21,11 +21,11 @@ from pgcdc_cli.cli.command_tree import (
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 Defaults: TypeAlias = dict[str, Any]
-"""Click's default_map: values by parameter name, a member command's under the command's name."""
+"""Click's default_map: values by parameter name; those of a member command are under its name."""
 
 
 def read_defaults(path: Path, root: ClickCommand) -> Defaults:
-    """Read and check a file against the command tree; raises PgcdcError USAGE that names what is wrong."""
+    """Read a file and check it against the command tree. Raises USAGE, which names what is wrong."""
     try:
         content = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
@@ -49,7 +49,7 @@ def _bad_file(path: Path, reason: str) -> PgcdcError:
 def _defaults(
     command: ClickCommand, content: Mapping[str, Any], prefix: str, inherited: Defaults
 ) -> Defaults:
-    """Lay this section's values over those of the sections around it, for this command and its members."""
+    """Combine a section's values with those of the sections around it, for a command and its members."""
     members = getattr(command, "commands", {})
     sections = {name: value for name, value in content.items() if isinstance(value, dict)}
     given = {name: value for name, value in content.items() if name not in sections}
@@ -61,7 +61,7 @@ def _defaults(
     defaults: Defaults = {
         option.name: values[long_name(option)] for option in _options(command) if long_name(option) in values
     }
-    # Not of a command without options: `help` is the name of an option, too.
+    # Skip commands without options: `help` is both a command and an option.
     for name, member in members.items():
         if not _options_below(member):
             continue
@@ -88,7 +88,7 @@ def _options(command: ClickCommand) -> list[ClickParameter]:
 
 
 def _options_below(command: ClickCommand) -> dict[str, ClickParameter]:
-    """Find the command's options and its members', by name: a group's section is for all of them."""
+    """Return the options of a command and its members by name: a group's section applies to all of them."""
     options: dict[str, ClickParameter] = {}
     for member in getattr(command, "commands", {}).values():
         options |= _options_below(member)
@@ -96,7 +96,7 @@ def _options_below(command: ClickCommand) -> dict[str, ClickParameter]:
 
 
 def _value(option: ClickParameter, value: object, name: str) -> bool | str | list[str]:
-    """Turn a value into what the command line would give: text, or a list of it; a flag's boolean."""
+    """Convert a value to what the command line would give: text, a list of texts, or a flag's boolean."""
     if option.is_flag and not option.count:
         if not isinstance(value, bool):
             raise ValueError(f"{name} must be true or false")

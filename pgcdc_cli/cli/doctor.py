@@ -1,4 +1,4 @@
-"""`pgcdc doctor`: would a stream run, and lose nothing?"""
+"""`pgcdc doctor`: check whether a stream would run, and lose nothing."""
 
 import json as json_text
 import sys
@@ -94,7 +94,7 @@ def _remedy(finding: "Finding") -> Iterator[str]:
 
 
 def _judge(findings: "Sequence[Finding]") -> None:
-    """Raise PgcdcError UNFIT if there is an error."""
+    """Raise UNFIT if any finding is an error."""
     counts = Counter(finding.level for finding in findings)
     if not counts["error"]:
         return

@@ -1,7 +1,7 @@
 """Write `man/` and `completions/` from the commands: `python -m pgcdc_cli.cli.generate [--check] [DIR]`.
 
-DIR is the project's directory, by default the working directory. `--check` writes nothing, names the files
-that differ, and then exits with status 1. Manual pages are in roff (man(7)), one for every command.
+DIR is the project's directory, by default the working directory. `--check` writes nothing; it names the files
+that differ, and then exits with status 1. There is a manual page in roff (man(7)) for every command.
 """
 
 import sys
@@ -52,7 +52,7 @@ _STATUSES = {
 
 
 def pages(root: ClickCommand) -> dict[str, str]:
-    """Write the pages: file name (`pgcdc-slot-create.1`) -> text."""
+    """Return the manual pages: text by file name (`pgcdc-slot-create.1`)."""
     tree = list(walk(root))
     return {f"{'-'.join(path)}.1": _page(path, command, tree) for path, command in tree}
 
@@ -63,7 +63,7 @@ def _page(
     name = "-".join(path)
     sections = [
         f'.TH {_text(name.upper())} 1 "" "pgcdc {__version__}" "pgcdc manual"',
-        # Names of options and variables stay whole, so that they can be searched for.
+        # No hyphenation: names of options and variables must stay searchable.
         ".nh\n.ad l",
         _section("NAME", f"{_text(name)} \\- {_text(_lower(summary(command)))}"),
         _section("SYNOPSIS", _synopsis(path, command)),
@@ -87,7 +87,7 @@ def _page(
 
 
 def _properties() -> str:
-    """Describe what `--connector-config` and `-c` may say."""
+    """Describe the properties that `--connector-config` and `-c` take."""
     from pgcdc_cli.formats.debezium.properties import MASKS, PROPERTIES
     from pgcdc_cli.formats.debezium.transform_properties import documented
 
@@ -100,14 +100,14 @@ def _properties() -> str:
 
 
 def _wal2json_options() -> str:
-    """Describe what `--wal2json-option` may say."""
+    """Describe the options that `--wal2json-option` takes."""
     from pgcdc_cli.formats.wal2json.wal2json_options import OPTION_DOCS
 
     return _items(OPTION_DOCS)
 
 
 def related(path: Sequence[str], other: Sequence[str]) -> bool:
-    """Say whether a command is another's parent, sibling or member."""
+    """Whether a command is another's parent, sibling or member."""
     return path != other and (other[:-1] == path[:-1] or other == path[:-1] or other[:-1] == path)
 
 
@@ -173,7 +173,7 @@ def _is_switch(parameter: ClickParameter) -> bool:
 
 
 def _exit_statuses(command: ClickCommand) -> dict[str, str]:
-    """Say what each status means, several kinds of error joined."""
+    """Describe each exit status; several kinds of error with one status are joined."""
     if isinstance(command, Foreign):
         return {str(status): text for status, text in command.statuses.items()}
     texts: dict[int, list[str]] = {}
@@ -198,7 +198,7 @@ def _item(tag: str, body: str) -> str:
 
 
 def _lower(text: str) -> str:
-    """Make `Make a slot` into `make a slot`, but leave `PostgreSQL`."""
+    """Turn `Make a slot` into `make a slot`, but leave `PostgreSQL`."""
     return text[:1].lower() + text[1:] if text[1:2].islower() and not text.startswith("PostgreSQL") else text
 
 
@@ -210,7 +210,7 @@ def _text(text: str) -> str:
 
 
 def generated() -> dict[str, str]:
-    """Path in the project -> text."""
+    """Return all generated files: text by path in the project."""
     root = root_command()
     return {f"man/{name}": text for name, text in pages(root).items()} | {
         f"completions/{name}": text for name, text in scripts(root).items()
@@ -218,7 +218,7 @@ def generated() -> dict[str, str]:
 
 
 def stale(project: Path) -> list[str]:
-    """Files that are missing, outdated, or no longer generated."""
+    """List files that are missing, outdated, or no longer generated."""
     files = generated()
     present = {str(p.relative_to(project)) for d in ("man", "completions") for p in (project / d).glob("*")}
     outdated = [name for name, text in files.items() if name in present and _read(project / name) != text]
@@ -230,7 +230,7 @@ def _read(path: Path) -> str:
 
 
 def write(project: Path) -> None:
-    """Bring the files up to date."""
+    """Write the generated files, and remove obsolete ones."""
     files = generated()
     for name in stale(project):
         path = project / name
@@ -242,7 +242,7 @@ def write(project: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the generator; gives the exit status."""
+    """Run the generator; return the exit status."""
     check = "--check" in arguments
     directories = [argument for argument in arguments if argument != "--check"]
     project = Path(*directories)

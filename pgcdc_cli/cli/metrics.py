@@ -1,4 +1,4 @@
-"""What a run does, for Prometheus: on a port of this machine, or in a file for node-exporter."""
+"""The metrics of a run for Prometheus: served on a port, or written to a file for node_exporter."""
 
 import time
 from collections.abc import Iterator
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 _LOOPBACK = "127.0.0.1"
 _INTERVAL = 5.0
-"""Seconds between two versions of the file."""
+"""Seconds between two writes of the file."""
 
 
 class Address(NamedTuple):
-    """Where Prometheus asks."""
+    """Where to listen for Prometheus."""
 
     host: str
     port: int
 
 
 def address(text: str) -> Address:
-    """`PORT`, which is on loopback, or `HOST:PORT`."""
+    """Parse `HOST:PORT`, or `PORT`, which is on the loopback address."""
     host, _, port = text.rpartition(":")
     if not (port.isdecimal() and port.isascii() and 0 < int(port) < 1 << 16):
         raise usage_error(f'"{text}" is neither a port nor HOST:PORT')
@@ -37,7 +37,7 @@ def address(text: str) -> Address:
 
 
 class RunMetrics:
-    """The newest totals of a run, as Prometheus' metrics; docs/metrics.md lists them."""
+    """The latest totals of a run as Prometheus metrics; docs/metrics.md lists them."""
 
     def __init__(self, slot: str) -> None:
         self._slot = slot
@@ -48,17 +48,17 @@ class RunMetrics:
         self._exit_status: int | None = None
 
     def take(self, totals: "RunTotals") -> None:
-        """Note how far the run is. What a lost connection took back, and comes again, counts once."""
+        """Take the latest totals; what a lost connection took back, to be sent again, counts once."""
         self._totals, self._seen = totals, time.time()
         self._rows = max(self._rows, totals.rows)
         self._transactions = max(self._transactions, totals.transactions)
 
     def end(self, exit_status: int) -> None:
-        """Note how the run ended."""
+        """Record the run's exit status."""
         self._exit_status = exit_status
 
     def collect(self) -> Iterator["Metric"]:
-        """Give all metrics, as `prometheus_client.registry.Collector` asks for them."""
+        """Yield all metrics: the interface of `prometheus_client.registry.Collector`."""
         from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
         from pgcdc_cli.stream.settings import RunTotals
@@ -96,7 +96,7 @@ _ENDED = "How the run ended; there once it has."
 
 
 class MetricsOutput:
-    """Where a run's metrics go; without port and file, nowhere."""
+    """The output of a run's metrics; without port and file there is none."""
 
     def __init__(self, slot: str, port: Address | None, file: Path | None) -> None:
         self._metrics = RunMetrics(slot)
@@ -106,7 +106,7 @@ class MetricsOutput:
         self._written_at = 0.0
 
     def __call__(self, totals: "RunTotals") -> None:
-        """Take what is new."""
+        """Take the latest totals."""
         if not self._wanted:
             return
         self._metrics.take(totals)
@@ -115,9 +115,9 @@ class MetricsOutput:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Answer while the run goes on, and say at its end how it went.
+        """Serve metrics while the run goes on, and write its exit status at the end.
 
-        Raises USAGE where prometheus_client isn't installed, OUTPUT where the port or the file can't be had.
+        Raises USAGE if prometheus_client isn't installed, OUTPUT if the port or the file can't be used.
         """
         if not self._wanted:
             yield
@@ -156,7 +156,7 @@ class MetricsOutput:
         stack.callback(server.shutdown)
 
     def _write_again(self, file: Path) -> None:
-        """Write, and where that fails say so: no stream ends for want of its metrics."""
+        """Write the file, and only warn if that fails: a stream doesn't end because of its metrics."""
         try:
             self._write(file)
         except PgcdcError as error:
@@ -167,7 +167,7 @@ class MetricsOutput:
         from prometheus_client import write_to_textfile
 
         try:
-            # It is replaced by a rename, which would take away a device, even from root's /dev.
+            # The file is replaced by a rename, which would remove a device, even root's /dev/null.
             if file.exists() and not file.is_file():
                 raise _cannot_write(file, "it is no regular file")
             write_to_textfile(str(file), self._registry())

@@ -1,6 +1,6 @@
-"""What reaches the user: data on standard output, on a terminal by way of the pager; talk on standard error.
+"""Print data on standard output, through a pager on a terminal, and messages on standard error.
 
-Neither ever holds a password, or control characters that a terminal would obey.
+Neither ever has a password, or control characters that a terminal would act on.
 """
 
 import errno
@@ -25,11 +25,11 @@ from pgcdc_cli.formats.terminal import safe
 PROGRAM = "pgcdc"
 
 LogFormat = Literal["text", "timed", "json"]
-"""`pgcdc: warning: ...`; the same behind the time, and the level of remarks, too; an object."""
+"""The form of messages: `pgcdc: warning: ...`; with time and level in front; or a JSON object."""
 
 
 def version_line() -> str:
-    """Tell the versions that matter for a bug report; libpq's where it was used, for it is slow to import."""
+    """Return the versions that matter for a bug report; libpq's only if it was imported: that is slow."""
     libraries = []
     if "psycopg" in sys.modules:
         from psycopg import pq
@@ -41,7 +41,7 @@ def version_line() -> str:
 
 
 def versions_json() -> str:
-    """Tell the versions of all that takes part in a stream, and of the protocols it can speak, as JSON."""
+    """Return as JSON the versions of everything that takes part in a stream, and the protocols it knows."""
     from importlib.metadata import version
 
     from psycopg import pq
@@ -61,10 +61,10 @@ def versions_json() -> str:
 
 @dataclass(slots=True)
 class Talk:
-    """How much to say: `verbosity` is the number of -v, or -1 with -q.
+    """The state of messages: `verbosity` is the number of -v, or -1 with -q.
 
-    `program` is what messages begin with. `form` is that of `--log-format`, None where it wasn't given.
-    `live` while a line that will be rewritten stands on the terminal: what is said next overwrites it.
+    Messages begin with `program`. `form` is `--log-format`, None if it wasn't given. `live`: the terminal
+    shows a progress line, which the next message overwrites.
     """
 
     debug: bool = False
@@ -75,7 +75,7 @@ class Talk:
 
     @property
     def as_json(self) -> bool:
-        """Whether each message is an object on a line of its own."""
+        """Whether each message is a JSON object on a line of its own."""
         return self.form == "json"
 
 
@@ -83,12 +83,12 @@ talk = Talk()
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """Decide on colour: for terminals, unless NO_COLOR (https://no-color.org) or TERM=dumb say otherwise."""
+    """Whether to use colour: on terminals, unless NO_COLOR (https://no-color.org) or TERM=dumb forbids it."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and stream.isatty()
 
 
 def write(line: str) -> None:
-    """Put out one line of data; it is escaped by who knows its format. Raises PgcdcError OUTPUT."""
+    """Print one line of data, which the caller has escaped as its format demands. Raises OUTPUT."""
     try:
         sys.stdout.write(line + "\n")
     except OSError as error:
@@ -96,7 +96,7 @@ def write(line: str) -> None:
 
 
 def flush() -> None:
-    """Hand everything written to the system; raises PgcdcError OUTPUT."""
+    """Flush standard output. Raises OUTPUT."""
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -104,7 +104,7 @@ def flush() -> None:
 
 
 def output_error(error: OSError) -> Exception:
-    """Turn a failed write into PgcdcError OUTPUT; a reader that went away stays a BrokenPipeError."""
+    """Make a PgcdcError OUTPUT of a failed write; BrokenPipeError (the reader is gone) stays as it is."""
     if isinstance(error, BrokenPipeError):
         return error
     reason = error.strerror or str(error)
@@ -114,34 +114,34 @@ def output_error(error: OSError) -> Exception:
 
 
 def log_times() -> None:
-    """Put time and level into what is said from now on, as the log of a run needs them that has no end.
+    """Add time and level to messages from now on, for the log of a run without an end.
 
-    Not on a terminal, not in systemd's journal, which notes the time itself, and not against --log-format.
+    Not on a terminal, in systemd's journal, which records the time itself, or against --log-format.
     """
     if talk.form is None and not sys.stderr.isatty() and not _is_journal(sys.stderr):
         talk.form = "timed"
 
 
 def _is_journal(stream: TextIO) -> bool:
-    """Tell by device and inode, as systemd.exec(5) says under $JOURNAL_STREAM."""
+    """Whether a stream is systemd's journal, by device and inode: systemd.exec(5), $JOURNAL_STREAM."""
     found = os.fstat(stream.fileno())
     return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
 
 
 def say(text: str) -> None:
-    """Put a remark on standard error, unless -q."""
+    """Print a remark on standard error, unless -q."""
     if talk.verbosity >= 0:
         write_message("info", text)
 
 
 def warn(text: str) -> None:
-    """Put a warning on standard error, unless -q."""
+    """Print a warning on standard error, unless -q."""
     if talk.verbosity >= 0:
         write_message("warning", text)
 
 
 def write_message(level: str, text: str) -> None:
-    """Put a message on standard error, one line, without passwords."""
+    """Print a message on standard error, as one line without passwords."""
     if talk.as_json:
         _write_object(level, message=one_line(text))
     else:
@@ -150,7 +150,7 @@ def write_message(level: str, text: str) -> None:
 
 
 def _start() -> str:
-    """What a line of text begins with."""
+    """Return the beginning of a message: the time if wanted, and the program's name."""
     return f"{_now()} {talk.program}: " if talk.form == "timed" else f"{talk.program}: "
 
 
@@ -163,7 +163,7 @@ def _write_object(level: str, **content: object) -> None:
 
 
 def fail(error: PgcdcError) -> int:
-    """Print an error and its hint; gives the exit status."""
+    """Print an error and its hint; return the exit status."""
     status = error.kind.rule.exit_status
     trace = mask("".join(traceback.format_exception(error)).rstrip()) if talk.debug else ""
     if talk.as_json:
@@ -176,7 +176,7 @@ def fail(error: PgcdcError) -> int:
         write_error(trace)
     red, plain = ("\x1b[1;31m", "\x1b[0m") if wants_colour(sys.stderr) else ("", "")
     write_error(_start(), f"{red}error:{plain} ", one_line(error.message))
-    # PostgreSQL's own programs, in whose place one of ours may stand, say who gives the hint; so does a log.
+    # PostgreSQL's programs, which pgcdc may replace, print their name before the hint; a log needs the time.
     named = talk.program != PROGRAM or talk.form == "timed"
     write_error(_start() if named else "", "hint: ", one_line(error.hint))
     return status
@@ -184,7 +184,7 @@ def fail(error: PgcdcError) -> int:
 
 @contextmanager
 def hints(by_kind: Mapping[ErrorKind, str]) -> Iterator[None]:
-    """Give errors of these kinds a hint that fits the command."""
+    """Replace the hints of errors of these kinds by hints that fit the command."""
     try:
         yield
     except PgcdcError as error:
@@ -193,7 +193,7 @@ def hints(by_kind: Mapping[ErrorKind, str]) -> Iterator[None]:
 
 
 def one_line(text: str) -> str:
-    """Make an error's text fit to be shown."""
+    """Make an error's text safe to show on one line."""
     return safe(mask(" ".join(text.split())))
 
 
@@ -203,7 +203,7 @@ def write_error(*parts: str) -> None:
 
 
 def human_bytes(count: int | None) -> str:
-    """Print `1536` as `1.5 kB`, in PostgreSQL's units (1 kB = 1024 bytes); `-` for unknown."""
+    """Format `1536` as `1.5 kB`, in PostgreSQL's units (1 kB = 1024 bytes); `-` if unknown."""
     if count is None:
         return "-"
     size, sign = float(abs(count)), "-" if count < 0 else ""
@@ -215,7 +215,7 @@ def human_bytes(count: int | None) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Container[str] = ()) -> list[str]:
-    """Align lines, headings first, without trailing blanks; `numbers` heads what is set to the right."""
+    """Align rows under headings, without trailing spaces; the columns named in `numbers` to the right."""
     cells = [list(headings), *([safe(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
     justify = [str.rjust if heading in numbers else str.ljust for heading in headings]
@@ -226,7 +226,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Conta
 
 
 def text_of(value: object) -> str | None:
-    """Print what may be unknown."""
+    """Convert to text; None stays None."""
     return None if value is None else str(value)
 
 
@@ -239,10 +239,10 @@ def facts(pairs: Iterable[tuple[str, str]]) -> list[str]:
 
 @contextmanager
 def paged() -> Iterator[None]:
-    """Let standard output go through the pager, if it is a terminal; wait until the reader has done.
+    """Pipe standard output through the pager if it is a terminal; wait until the user leaves the pager.
 
-    Where PAGER is empty or `cat`, or there is no such program, nothing happens. A reader who leaves early
-    ends the `with` block without an error.
+    If PAGER is empty or `cat`, or there is no such program, output isn't paged. A user who leaves early ends
+    the `with` block without an error.
     """
     pager = _start_pager() if sys.stdout.isatty() else None
     if pager is None or pager.stdin is None:
@@ -252,7 +252,7 @@ def paged() -> Iterator[None]:
     terminal = os.dup(1)
     before = signal.signal(signal.SIGINT, _interrupt_once)
     try:
-        # Ctrl-C ends what comes, not the reading.
+        # Ctrl-C ends the output, not the pager.
         with suppress(BrokenPipeError, KeyboardInterrupt):
             os.dup2(pager.stdin.fileno(), 1)
             yield
@@ -267,13 +267,13 @@ def paged() -> Iterator[None]:
 
 
 def _interrupt_once(_number: int, _frame: FrameType | None) -> None:
-    """End what comes; from then on the keys are the pager's alone, which must not be left behind."""
+    """End the output; ignore further interrupts, since we must wait for the pager to end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def _return_to(terminal: int) -> None:
-    """Let standard output be the terminal again, without what the pager did not take."""
+    """Restore the terminal as standard output, and discard what the pager did not read."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
@@ -286,7 +286,7 @@ def _start_pager() -> subprocess.Popen[bytes] | None:
     command = shlex.split(os.environ.get("PAGER", "less"))
     if not command or command == ["cat"]:
         return None
-    # It ends at once where all fits the screen, and lets colours through, as git has it.
+    # As git does: less exits at once if everything fits the screen, and lets colours through.
     settings = {"LESS": "FRX", **os.environ}
     with suppress(OSError):
         return subprocess.Popen(command, stdin=subprocess.PIPE, env=settings)  # noqa: S603 - the user's own

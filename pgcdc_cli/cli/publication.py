@@ -27,7 +27,7 @@ _COLUMNS = re.compile(rf"\s*(?:{_IDENTIFIER})(?:\s*,\s*(?:{_IDENTIFIER}))*\s*")
 
 
 def published_table(text: str) -> "PublishedTable":
-    """Read one table; without a schema it is `public`'s. A usage error for anything else."""
+    """Parse a value of --table; the default schema is `public`. Raises a usage error if it is malformed."""
     from pgcdc_cli.catalog import PublishedTable
 
     match = _TABLE.fullmatch(text)
@@ -39,7 +39,7 @@ def published_table(text: str) -> "PublishedTable":
 
 
 def column_names(option: str, text: str | None) -> tuple[str, ...]:
-    """Read names parted by commas, none where none are given; a usage error for anything else."""
+    """Parse names separated by commas; empty for None. Raises a usage error if they are malformed."""
     if text is not None and _COLUMNS.fullmatch(text) is None:
         raise usage_error(f'{option}: "{text}" is no list of columns, such as id,name')
     return _names(text or "")
@@ -71,7 +71,7 @@ GeneratedColumnsOption = Annotated[
 ]
 
 _SHOWN = 5
-"""So many tables are warned of by name."""
+"""How many tables are warned about by name."""
 
 OPERATIONS = ("insert", "update", "delete", "truncate")
 
@@ -148,7 +148,7 @@ def _check_generated_columns(catalog: "Catalog", wanted: str | None) -> None:
 
 
 def _warn_of_refused(catalog: "Catalog", name: str) -> None:
-    """Warn of tables that can't be updated any more; it is the source's applications that would meet it."""
+    """Warn about published tables whose updates the server now refuses: applications would fail."""
     findings = catalog.refused_changes(name)
     for finding in findings[:_SHOWN]:
         warn(finding.message)
@@ -324,7 +324,7 @@ def _name(entry: "PublishedTable") -> str:
 
 
 def _definition(entry: "PublishedTable") -> str:
-    """Print a table as --table takes it."""
+    """Format a table as --table takes it."""
     columns = "" if entry.columns is None else f" ({', '.join(map(identifier, entry.columns))})"
     row_filter = "" if entry.row_filter is None else f" WHERE {_in_parentheses(entry.row_filter)}"
     return _name(entry) + columns + row_filter

@@ -1,6 +1,6 @@
-"""`pgcdc recvlogical`: pg_recvlogical's command line, for its users' scripts; raw output of any plugin.
+"""`pgcdc recvlogical`: pg_recvlogical's command line, for existing scripts; raw output of any plugin.
 
-PostgreSQL manual, "pg_recvlogical". Called through a link of that name, pgcdc is that program.
+PostgreSQL manual, "pg_recvlogical". Called through a link of that name, pgcdc behaves as that program.
 """
 
 import getopt
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 PROGRAM = "pg_recvlogical"
 
 FAILED = 1
-"""The exit status of whatever goes wrong, as there."""
+"""The exit status of every failure, as in pg_recvlogical."""
 
 _STDOUT = "-"
 _INTERVALS = {"fsync_interval": "-F/--fsync-interval", "status_interval": "-s/--status-interval"}
 _LARGEST_INTERVAL = 2_147_483
-"""Seconds: as many milliseconds fit into an int there."""
+"""The largest interval in seconds: pg_recvlogical keeps milliseconds in an int."""
 
 _WHOLE_NUMBER = re.compile(r"\s*[+-]?[0-9]+\s*")
 _PASSWORD = {"-w", "--no-password", "-W", "--password"}
-"""Of these the last one counts."""
+"""Options of which the last one applies."""
 
 _ALONE = {"-?", "--help", "-V", "--version"}
-"""As the first word, each is the only one that counts."""
+"""Options that apply alone if they are the first word."""
 
 _GROUP_MAY_READ = 0o050
-"""In the mode of a data directory: a cluster that was initialised with --allow-group-access."""
+"""Mode bits of the data directory of a cluster that was initialized with --allow-group-access."""
 
 _ACTION = "Action"
 Slot = Annotated[
@@ -121,7 +121,7 @@ Version = Annotated[
 
 
 class RecvLogical(Foreign):
-    """A command line as getopt_long reads it, under the name as called; whatever fails exits with 1."""
+    """Parses the command line as getopt_long does; messages begin with its name, failures exit with 1."""
 
     statuses: ClassVar = {
         0: "Done: the end was reached, or a signal asked to stop.",
@@ -154,7 +154,7 @@ def _failing() -> Iterator[None]:
 
 
 def canonical(parameters: list[ClickParameter], args: list[str]) -> list[str]:
-    """Write out abbreviated names, each option and value a word of its own; USAGE for what can't be read."""
+    """Expand abbreviated names, and make each option and value a word of its own. Raises USAGE."""
     valued = {name: bool(value_name(parameter)) for parameter in parameters for name in parameter.opts}
     short = "".join(name[1:] + ":" * takes for name, takes in valued.items() if not name.startswith("--"))
     long = [name[2:] + "=" * takes for name, takes in valued.items() if name.startswith("--")]
@@ -172,7 +172,7 @@ def canonical(parameters: list[ClickParameter], args: list[str]) -> list[str]:
 
 
 def _check(given: Mapping[str, object]) -> None:
-    """Refuse what pg_recvlogical refuses, in its words and its order."""
+    """Raise USAGE for what pg_recvlogical refuses, in its words and its order."""
     for name, option in _INTERVALS.items():
         _seconds(option, str(given[name]))
     create, drop, start = (given[name] for name in ("create_slot", "drop_slot", "start"))
@@ -211,7 +211,7 @@ def _seconds(option: str, text: str) -> int:
 
 
 def _position(which: str, text: object) -> Lsn | None:
-    """Read a position; 0/0 is as good as none."""
+    """Parse a position; 0/0 means none."""
     try:
         return (Lsn.parse(str(text)) or None) if text is not None else None
     except ValueError:
@@ -295,10 +295,10 @@ def recvlogical(  # noqa: PLR0913 - a command's options
 
 
 def _conninfo(conninfo: str, given: Mapping[str, Any]) -> str:
-    """Connect as pg_recvlogical does: there -h, -p and -U win over a connection string."""
+    """Make a connection string as pg_recvlogical does: -h, -p and -U take precedence over a given one."""
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-    # The name that synchronous_standby_names would have.
+    # The application name that synchronous_standby_names may have.
     own = {"fallback_application_name": PROGRAM} | {
         name: given[option]
         for name, option in (("host", "host"), ("port", "port"), ("user", "username"))
@@ -309,7 +309,7 @@ def _conninfo(conninfo: str, given: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _ended_by(signals: "Signals", *, streaming: bool) -> Iterator[None]:
-    """Let a signal be a clean end of a stream that hasn't begun, too; of an action alone it is none."""
+    """Let a signal end a stream cleanly even before it begins; without --start it interrupts."""
     try:
         yield
     except KeyboardInterrupt:
@@ -348,7 +348,7 @@ def _create(connection: "ReplicationConnection", new: NewSlot) -> None:
 
 
 def _file_mode(connection: "ReplicationConnection") -> int:
-    """Let the group read the output where it may read the server's own files."""
+    """Return the output's mode: readable by the group if that may read the server's data directory."""
     data_directory = int(connection.show("data_directory_mode"), 8)
     return 0o640 if data_directory & _GROUP_MAY_READ else 0o600
 
@@ -370,7 +370,7 @@ def _sink(file: str, mode: int, fsync_interval: int) -> "StreamSink":
         RawFormat(),
         SinkSettings(fsync_interval=fsync_interval),
         Disk(mode),
-        # Without fsyncs progress is reported all the same, as there.
+        # As in pg_recvlogical, progress is reported even without fsync.
         fsyncs=fsync_interval > 0,
     )
 
@@ -389,7 +389,7 @@ def _stream(settings: "StreamSettings", sink: "StreamSink", signals: "Signals") 
 
 
 class Confirmations:
-    """Tells, if asked to, of each new position that the server is told of."""
+    """Prints, with --verbose, each new position that is confirmed to the server."""
 
     def __init__(self, slot: str) -> None:
         self._slot = slot

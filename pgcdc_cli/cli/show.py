@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _WHICH = "Which changes"
 
 _LOOK = 0.5
-"""Seconds between looks at a directory that is followed."""
+"""Seconds between two reads of a directory that is followed."""
 
 _OPERATIONS = {
     "insert": "I",
@@ -42,11 +42,11 @@ _OPERATIONS = {
     "message": "M",
     "row": "R",
 }
-"""Words for the letters of `op`."""
+"""The letters of `op` by their words."""
 
 
 def operation(text: str) -> str:
-    """A letter of `op`, or its word."""
+    """Parse a letter of `op`, or its word."""
     letter = _OPERATIONS.get(text.lower(), text.upper())
     if letter not in _OPERATIONS.values():
         raise usage_error(f'"{text}" is none of {", ".join(_OPERATIONS.values())}')
@@ -54,7 +54,7 @@ def operation(text: str) -> str:
 
 
 def moment(text: str) -> Lsn | datetime:
-    """A position in the log, a time in ISO form, which is UTC's where it has no zone, or how long ago."""
+    """Parse an LSN, a time in ISO form (UTC without a zone), or how long ago."""
     if "/" in text:
         return lsn(text)
     with suppress(ValueError):
@@ -224,20 +224,20 @@ def show(  # noqa: PLR0913 - a command's options
     lines = (
         _statistics(chosen, json=json)
         if stat
-        # Of a row whose other changes aren't shown, the one shown last needn't be the one before.
+        # If not all changes are shown, the last one shown of a row needn't be the one before.
         else map(_printer("jsonl" if json else form, full=full, remember=not (operations or columns)), chosen)
     )
     whole = False
     with nullcontext() if follow else paged():
         _write(lines)
         whole = True
-    # What --limit left unread, or who left the pager, may hold more tables.
+    # There may be more tables after --limit, or after the user left the pager.
     if whole and not follow and next(changes, None) is None:
         shown.refuse_unmatched()
 
 
 class _Shown:
-    """The changes of some files that are wanted: of `tables`, which are patterns, none meaning all."""
+    """The wanted changes in some files; `tables` are patterns, none for all."""
 
     def __init__(self, paths: Sequence[Path], tables: Sequence[str], wanted: "ChangeFilter") -> None:
         self._paths = paths
@@ -247,14 +247,14 @@ class _Shown:
         self._unseen_columns = {name for name, _ in wanted.key} | wanted.columns
 
     def read(self, *, partial: bool) -> Iterator["StoredChange"]:
-        """Read all there are."""
+        """Read all changes that are there."""
         from pgcdc_cli.reader.directory_reader import read_path
 
         paths = (read_path(path, self._tables, partial=partial) for path in self._paths)
         return filter(self._wants, chain.from_iterable(paths))
 
     def follow(self, tail: int | None) -> Iterator["StoredChange"]:
-        """Read a directory for ever; of what is there already, the last `tail`, or all."""
+        """Read a directory forever, beginning with the last `tail` changes that are there, or all."""
         from pgcdc_cli.reader.directory_reader import follow_directory
 
         newest: deque[StoredChange] | None = None if tail is None else deque(maxlen=tail)
@@ -277,7 +277,7 @@ class _Shown:
         return self._wanted.wants(change.line)
 
     def refuse_unmatched(self) -> None:
-        """Refuse patterns that no table fits and columns that no change has, once all has been read."""
+        """Raise USAGE for patterns that matched no table, and columns that no change had, after reading."""
         refuse_unmatched([p for p in self._tables if not any(fnmatchcase(t, p) for t in self._seen)])
         if self._seen and self._unseen_columns:
             raise PgcdcError(
@@ -294,7 +294,7 @@ def _has(change: "StoredChange", column: str) -> bool:
 def _first_or_last(
     changes: Iterator["StoredChange"], limit: int | None, tail: int | None
 ) -> Iterator["StoredChange"]:
-    """Leave out what --limit and --tail leave out."""
+    """Apply --limit or --tail."""
     return iter(deque(changes, tail)) if tail is not None else islice(changes, limit)
 
 
@@ -405,7 +405,7 @@ def _pretty_printer(*, full: bool, remember: bool) -> Callable[["StoredChange"],
 
 
 def _for_terminals(line: str) -> str:
-    """Escape as JSON what a terminal would obey; below U+0020 JSON itself allows nothing."""
+    """Escape control characters for terminals in a line of JSON, which itself has none below U+0020."""
     if line.isprintable():
         return line
     return "".join(c if c.isprintable() else _escaped(c) for c in line)

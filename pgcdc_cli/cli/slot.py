@@ -70,7 +70,7 @@ def create(  # noqa: PLR0913 - a command's options
 
 
 def _existing(conninfo: str, name: str, plugin: str, *, json: bool) -> None:
-    """Print an existing slot as a new one, from where it will go on; SLOT_EXISTS if it is another kind."""
+    """Print an existing slot like a new one, with its position. Raises SLOT_EXISTS if its plugin differs."""
     slot = _find(conninfo, name)
     if slot.plugin != plugin:
         raise PgcdcError(
@@ -144,7 +144,7 @@ def peek(
         file_format="raw" if raw else file_format,
         peek=True,
         endpos="now",
-        # What isn't decoded has no transactions to count.
+        # Raw output has no transactions to count.
         max_transactions=None if raw else str(limit),
         no_loop=True,
         progress=False,
@@ -153,7 +153,7 @@ def peek(
 
 
 def _publications(catalog: "Catalog") -> list[str]:
-    """Name all that can be named to the server."""
+    """Return all publications whose names can be sent to the server."""
     names = [one.name for one in catalog.publications()]
     unnameable = catalog.missing_publications(names)
     for name in unnameable:
@@ -162,7 +162,7 @@ def _publications(catalog: "Catalog") -> list[str]:
 
 
 def _position(text: str) -> "Lsn | None":
-    """Read an LSN; None is the end of the log."""
+    """Parse an LSN; None is the end of the WAL."""
     return None if text == "now" else units.lsn(text)
 
 
@@ -201,7 +201,7 @@ def advance(
     with hints(in_use), Catalog(conninfo) as catalog:
         end = catalog.log_end()
         if target is not None and target > end:
-            # The server would go to its end without a word, and that for ever.
+            # The server would silently advance to the end of its WAL, for good.
             raise PgcdcError(
                 ErrorKind.USAGE,
                 f'could not advance slot "{name}" to {target}: the server\'s log ends before that, at {end}',
@@ -213,7 +213,7 @@ def advance(
 
 
 def _ask(question: str) -> None:
-    """End the command unless somebody at the terminal agrees; USAGE where there is none."""
+    """End the command unless the user at the terminal agrees. Raises USAGE without a terminal."""
     if not sys.stdin.isatty():
         raise PgcdcError(
             ErrorKind.USAGE, "could not ask: standard input is no terminal", hint="add --yes if you are sure"
@@ -270,7 +270,7 @@ def alter(
         raise usage_error("nothing to change: give --failover or --two-phase, or their --no- forms")
     slot = _find(conninfo, name)
     if slot.active_pid is not None:
-        # The server would wait for the reader to end, however long that takes.
+        # The server would wait until the slot is inactive, however long that takes.
         raise PgcdcError(
             ErrorKind.SLOT_ACTIVE,
             f'could not alter slot "{name}": it is active for PID {slot.active_pid}',
@@ -327,7 +327,7 @@ def _list(slots: Iterable["Slot"]) -> list[str]:
 
 
 def _fitting(headings: list[str], rows: list[list[str]]) -> list[str]:
-    """Leave out, on a terminal that is too narrow for all, what can be done without; `slot show` has it."""
+    """Drop less important columns on a terminal that is too narrow; `slot show` has them."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     lines = table(headings, rows, _SIZES)
     for dispensable in ("RESTART", "PLUGIN", "LOST", "DATABASE"):
@@ -366,13 +366,13 @@ def _find(conninfo: str, name: str) -> "Slot":
 
 
 def slot_content(slot: "Slot") -> dict[str, Any]:
-    """Give all facts, LSNs as text."""
+    """Return all facts, with LSNs as text."""
     positions = {name: text_of(getattr(slot, name)) for name in ("restart_lsn", "confirmed_flush_lsn")}
     return {**asdict(slot), **positions}
 
 
 def reader_of(slot: "Slot") -> str:
-    """Say who reads it."""
+    """Describe the slot's reader."""
     return "nobody" if slot.active_pid is None else f"process {slot.active_pid}"
 
 

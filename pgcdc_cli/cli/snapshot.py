@@ -1,4 +1,4 @@
-"""`pgcdc snapshot`: from options to one run that reads tables as they are now."""
+"""`pgcdc snapshot`: turn options into one run that reads the current rows of tables."""
 
 import json as json_text
 import os

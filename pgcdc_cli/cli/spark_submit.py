@@ -1,4 +1,4 @@
-"""`pgcdc spark-submit`: merges finished segments into tables, by the bundled Spark job."""
+"""`pgcdc spark-submit`: merge finished segments into tables with the bundled Spark job."""
 
 import json as json_text
 import math
@@ -27,7 +27,7 @@ EACH_SECOND = "1s"
 
 
 def digits(text: str) -> None:
-    """Refuse what is no precision and scale."""
+    """Raise a usage error unless this is a precision and a scale."""
     from pgcdc_cli.spark.pgcdc_merge.options import parse_decimal
 
     try:
@@ -37,7 +37,7 @@ def digits(text: str) -> None:
 
 
 class _Following(Command):
-    """The command whose `--follow` may have a time."""
+    """The command, whose `--follow` takes an optional interval."""
 
     def parse_args(self, ctx: "ClickContext", args: list[str]) -> list[str]:
         given = args[: args.index("--")] if "--" in args else args
@@ -249,7 +249,7 @@ def spark_submit(  # noqa: PLR0913 - a command's options
 
 
 def _follow(options: "MergeOptions", spark: "SparkOptions", *, json: bool) -> None:
-    """Merge until INT or TERM, which let the merge end that is under way; the second one doesn't."""
+    """Merge until INT or TERM; the first one lets a running merge finish, the second doesn't."""
     from pgcdc_cli.spark.launch import FollowControl, follow
 
     with closing(FollowControl()) as control:
@@ -266,7 +266,7 @@ def _follow(options: "MergeOptions", spark: "SparkOptions", *, json: bool) -> No
 
 
 class _Merges:
-    """Tells of one merge after another: each in a line, a warning or a table's problem when it is new."""
+    """Reports one merge after another: a line each, and warnings and tables' problems if they are new."""
 
     def __init__(self, *, json: bool) -> None:
         self._json = json
@@ -280,7 +280,7 @@ class _Merges:
             write(_one_line(summary))
         self._segment = summary.segment
         problems = {f"{one.problem}; hint: {one.hint}" for one in summary.tables if one.problem is not None}
-        # Of several problems there is a warning each.
+        # Several problems have a warning each, which would repeat them.
         warnings = {warning for warning in summary.warnings if not warning.startswith("could not merge ")}
         for line in sorted((warnings | problems) - self._said):
             warn(line)
@@ -288,7 +288,7 @@ class _Merges:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    """End as by Ctrl-C, and Spark with it."""
+    """End as on Ctrl-C, and Spark, too."""
     raise KeyboardInterrupt
 
 
@@ -299,7 +299,7 @@ def _pattern(text: str) -> str:
 
 
 def _is_up_to_date(options: "MergeOptions", *, json: bool) -> bool:
-    """Say so if all is merged; where Spark is needed to see that, say so."""
+    """Whether everything is merged, which is then printed; a message says if only Spark can tell."""
     from pgcdc_cli.spark.warehouse import last_merged, local_path
 
     if local_path(options.warehouse) is None or local_path(options.input) is None:
@@ -325,7 +325,7 @@ def _say_progress(done: Mapping[str, Any]) -> None:
 
 
 def _print(summary: "MergeSummary", *, dry_run: bool) -> None:
-    """A table for people; one line where nobody looks."""
+    """Print a table on a terminal, otherwise one line."""
     if dry_run:
         _print_plan(summary)
         return

@@ -1,4 +1,4 @@
-"""`pgcdc status`: how far stream, slot and merge are."""
+"""`pgcdc status`: show the progress of stream, slot and merge."""
 
 import json as json_text
 import os
@@ -81,7 +81,7 @@ def status(
 
 
 def _refuse_nowhere(warehouse: str) -> None:
-    """Refuse a warehouse that isn't there: before its first merge one is, or the name is mistyped."""
+    """Raise USAGE for a local warehouse that doesn't exist: mistyped, or before its first merge."""
     from pgcdc_cli.spark.warehouse import local_path
 
     path = local_path(warehouse)
@@ -94,7 +94,7 @@ def _refuse_nowhere(warehouse: str) -> None:
 
 
 class _Status(NamedTuple):
-    """What there is to show; `failure` is why the slot isn't as it should be."""
+    """What there is to show; `failure` is the slot's problem, if any."""
 
     checkpoint: "Checkpoint | None"
     files: "FinishedSegments"
@@ -120,7 +120,7 @@ def _look(directory: Path, conninfo: str, warehouse: str | None) -> _Status:
 
 
 def _watched(found: _Status, history: History, *, json: bool) -> Iterator[str]:
-    """Show it as it is now, with what it was like in the views before."""
+    """Yield the lines of a view, with rates computed from the views before."""
     slot = found.slot
     if json:
         yield json_text.dumps(_content(found))
@@ -176,7 +176,7 @@ def _checkpoint_content(checkpoint: "Checkpoint") -> dict[str, Any]:
 
 
 def _snapshot_content(checkpoint: "Checkpoint") -> dict[str, Any] | None:
-    """Say of the rows before a stream what is there; None where they are as of one moment, or never were."""
+    """Return the progress of the snapshot before a stream; None if all tables are at one position."""
     if checkpoint.end_lsn and not checkpoint.read:
         return None
     as_of = max((one.position for one in checkpoint.read), default=None)

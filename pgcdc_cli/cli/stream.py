@@ -1,4 +1,4 @@
-"""`pgcdc stream`: from options to one run of the loop, with a line that shows how far it is."""
+"""`pgcdc stream`: turn options into one run of the stream, with a line that shows its progress."""
 
 import os
 import shutil
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pgcdc_cli.stream.snapshot_run import SnapshotRun
 
 _INTERVAL = 0.5
-"""Seconds between two states of the line."""
+"""Seconds between two updates of the line."""
 
 
 def register(app: typer.Typer) -> None:
@@ -218,9 +218,9 @@ def _say_nothing_is_taken(slot: str) -> None:
 
 
 class ProgressLine:
-    """How far a run is: a line on standard error, rewritten; without a terminal, one every ten seconds.
+    """Shows a run's progress on standard error: a line that is rewritten; without a terminal one every 10 s.
 
-    With `shown` false there is none.
+    With `shown` false it shows nothing.
     """
 
     def __init__(self, *, shown: bool) -> None:
@@ -231,20 +231,20 @@ class ProgressLine:
         self._rows = 0
 
     def __call__(self, totals: "RunTotals") -> None:
-        """Show the totals if it is time to."""
+        """Show the totals if the interval has passed."""
         now = time.monotonic()
         if not self._shown or now - self._shown_at < self._interval:
             return
-        # Fewer than before are those that a lost connection took back.
+        # There are fewer rows than before if a lost connection took some back.
         rate = max(totals.rows - self._rows, 0) / (now - self._shown_at)
         self._shown_at, self._rows = now, totals.rows
         self._write(self._text(totals, rate))
 
     def end(self, totals: "RunTotals") -> None:
-        """The whole run in one line, if there was one."""
+        """Sum up the run in one line, if it has durable output."""
         if not self._shown or not totals.durable_lsn:
             return
-        # What waited for its commit comes again.
+        # The server sends uncommitted transactions again.
         totals.spooled = 0
         rate = totals.rows / max(time.monotonic() - self._began, 0.001)
         write_message("info", self._text(totals, rate))
@@ -282,7 +282,7 @@ def _time_left(totals: "RunTotals", rate: float) -> str:
 
 
 def shows_progress(target: StreamTarget) -> bool:
-    """Is there somebody to look at the line, and does nothing else go there?"""
+    """Whether standard error is a terminal that doesn't also show the output."""
     return sys.stderr.isatty() and not (target.stdout and sys.stdout.isatty())
 
 
@@ -293,7 +293,7 @@ def _run(
     from pgcdc_cli.stream.run import StreamRun
     from pgcdc_cli.stream.settings import Signals
 
-    # Neither less nor more than was asked for, whatever the shell's umask is.
+    # Exactly the mode that was asked for, whatever the shell's umask is.
     os.umask(0o777 & ~folder_mode(target.file_mode))
     encoding, signals = encoding_for(target), Signals()
 
@@ -307,7 +307,7 @@ def _run(
 
 
 def carry_out(run: "StreamRun | SnapshotRun", signals: "Signals", progress: ProgressLine) -> None:
-    """Run to the end, or as far as signals let it; the last line says how far that was."""
+    """Run until the end, or until a signal; a last line sums it up."""
     with handled(signals):
         try:
             run.run()
@@ -317,7 +317,7 @@ def carry_out(run: "StreamRun | SnapshotRun", signals: "Signals", progress: Prog
 
 @contextmanager
 def handled(signals: "Signals") -> Iterator[None]:
-    """INT and TERM ask for a clean end, and at the second time end at once; HUP asks for a new file."""
+    """Handle signals: INT and TERM ask for a clean end, and a second one ends at once; HUP reopens files."""
 
     def stop(number: int, _frame: "FrameType | None") -> None:
         signals.stop = True
@@ -334,7 +334,7 @@ def handled(signals: "Signals") -> Iterator[None]:
 
 @contextmanager
 def _timed(signals: "Signals", seconds: float | None) -> Iterator[None]:
-    """End a wait for the server when time is up. Between batches the run looks at the clock itself."""
+    """Interrupt a wait for the server when time is up; between batches the run checks the time itself."""
 
     def time_up(_number: int, _frame: "FrameType | None") -> None:
         signals.time_up = True

@@ -337,13 +337,13 @@ OWN_OPTIONS = {
     "messages": "use --messages",
     "origin": "use --origin",
 }
-"""pgoutput's options that are options of pgcdc."""
+"""pgoutput's options for which pgcdc has options of its own."""
 
 
 def plugin_options(publications: list[str], given: list[str], *, raw: bool) -> Mapping[str, str]:
-    """Options of START_REPLICATION that are the same for every server.
+    """Return the options of START_REPLICATION that are the same for every server.
 
-    Without publications only a raw stream of another plugin can be meant; it takes any option.
+    A raw stream without publications is for another plugin, which may take any option.
     """
     options = dict(units.name_and_value("-o", item) for item in given)
     if raw and not publications:
@@ -364,7 +364,7 @@ def selection(
     excluded_columns: list[str] | None,
     columns: tuple[str, ...] = (),
 ) -> "Selection":
-    """Read the patterns of tables and columns; raises PgcdcError USAGE. `columns` are names."""
+    """Parse the patterns of tables and columns; `columns` are names. Raises a usage error."""
     from pgcdc_cli.changes.selection import Selection
 
     return Selection(
@@ -387,7 +387,7 @@ def _patterns(option: str, given: list[str] | None, parts: int) -> "tuple[NamePa
 def check_two_phase(
     form: "type[Format | RawFormat]", *, at_prepare: bool, two_phase: bool, keeps: bool
 ) -> None:
-    """Refuse what can't be done about prepared transactions; `keeps`: the output has a checkpoint."""
+    """Raise a usage error if the output can't handle prepared transactions; `keeps`: it has a checkpoint."""
     if at_prepare and not form.capabilities.transactions:
         raise usage_error(f"--two-phase-at prepare: --format {form.name} can't tell how a transaction ended")
     if two_phase and not at_prepare and not keeps and form.decodes:
@@ -400,7 +400,7 @@ def check_two_phase(
 def check_snapshot(
     form: "type[Format | RawFormat]", snapshot: str | None, *, peek: bool, startpos: str | None
 ) -> None:
-    """Refuse what a snapshot can't go with."""
+    """Raise a usage error for options that exclude a snapshot."""
     if snapshot in {None, "never"}:
         return
     check_has_snapshots(form, "--snapshot")
@@ -413,7 +413,7 @@ def check_snapshot(
 def resnapshot(
     form: "type[Format | RawFormat]", given: list[str] | None, snapshot: str | None, *, keeps: bool
 ) -> "tuple[NamePattern, ...]":
-    """Read the patterns of tables to be read again; refuse what that can't go with."""
+    """Parse the patterns of --resnapshot. Raises a usage error for options that exclude it."""
     if given:
         check_has_snapshots(form, "--resnapshot")
         if not keeps:
@@ -424,7 +424,7 @@ def resnapshot(
 
 
 def check_has_snapshots(form: "type[Format | RawFormat]", what: str) -> None:
-    """Refuse a format that can't have rows of a snapshot, for `what` is asked."""
+    """Raise a usage error, for option `what`, if the format can't represent snapshot rows."""
     if not form.decodes:
         raise usage_error(f"{what}: raw output is what the plugin sends, which has no rows of tables")
     if not form.capabilities.snapshot:
@@ -434,16 +434,16 @@ def check_has_snapshots(form: "type[Format | RawFormat]", what: str) -> None:
 def check_connector(
     form: FormatName | None, config: Path | None, properties: list[str] | None, record: str
 ) -> None:
-    """Refuse Debezium's options with another format."""
+    """Raise a usage error for Debezium's options with another format."""
     if form != "debezium" and (config or properties or record != "full"):
         raise usage_error("--connector-config, -c and --record go with --format debezium")
 
 
 def workers(given: str | None) -> int:
-    """How many connections read a snapshot."""
+    """Return the number of connections that read a snapshot, by default that of processors."""
     if given is not None:
         return units.whole_number(given)
-    # Not every system tells which processors are ours.
+    # Not every system can tell which processors this process may use.
     affinity = getattr(os, "sched_getaffinity", None)
     processors = (os.cpu_count() or 1) if affinity is None else len(affinity(0))
     return min(processors, _MOST_WORKERS)
@@ -452,7 +452,7 @@ def workers(given: str | None) -> int:
 def limits(
     endpos: str | None, max_time: str | None, max_transactions: str | None, idle_timeout: str | None
 ) -> "RunLimits":
-    """Where the run ends."""
+    """Parse the limits at which the run ends."""
     from pgcdc_cli.stream.settings import RunLimits
 
     return RunLimits(

@@ -1,6 +1,6 @@
-"""What `pgcdc stream` reads and where it writes: from options to a slot, a format and a sink.
+"""Turn the options of `pgcdc stream` into a slot to read, a format and a sink.
 
-With `--format debezium` a connector's configuration fills in what the options leave open.
+With `--format debezium`, a connector's configuration supplies what the options leave open.
 """
 
 import sys
@@ -43,15 +43,15 @@ _CONNECTION = {
     "sslpassword": "database_sslpassword",
     "sslrootcert": "database_sslrootcert",
 }
-"""libpq's parameters, and the connector's properties that stand for them."""
+"""libpq's parameters, and the equivalent properties of a connector."""
 
 
 _CONNECTOR_MODES = {"never": ("never", "no_data"), "initial": ("initial",), "only": ("initial_only",)}
-"""What `--snapshot` is called in a connector's configuration; the first is what it stands for."""
+"""The values of `snapshot.mode` that agree with one of `--snapshot`; the first is used if none is given."""
 
 
 class Subscription(NamedTuple):
-    """Whose changes are read, as a server's own subscription says it."""
+    """The source of changes, as in PostgreSQL's CREATE SUBSCRIPTION."""
 
     conninfo: str
     slot: str
@@ -61,9 +61,9 @@ class Subscription(NamedTuple):
 def read_config(
     path: Path | None, given: list[str], snapshot: SnapshotMode | None = None
 ) -> "ConnectorConfig":
-    """Read the configuration; what `-c` says wins over the file.
+    """Read a connector's configuration; `-c` takes precedence over the file, `snapshot` sets `snapshot.mode`.
 
-    `snapshot` stands for `snapshot.mode`. Raises PgcdcError USAGE, where they contradict each other, too.
+    Raises USAGE, also if `snapshot` contradicts a `snapshot.mode`.
     """
     from pgcdc_cli.formats.debezium.properties import connector_config, read_properties
 
@@ -82,7 +82,7 @@ def read_config(
 def read_wal2json_options(
     form: FormatName | None, given: list[str], *, catalog: bool
 ) -> "Wal2jsonOptions | None":
-    """Read what `--wal2json-option` says; None with another format. Raises PgcdcError USAGE."""
+    """Parse `--wal2json-option`; None with another format. Raises USAGE."""
     if form != "wal2json":
         if given:
             raise usage_error("--wal2json-option goes with --format wal2json")
@@ -98,7 +98,7 @@ def read_wal2json_options(
 def subscription(
     config: "ConnectorConfig | None", conninfo: str, slot: str | None, publications: list[str]
 ) -> Subscription:
-    """Complete the options; raises PgcdcError USAGE where no slot is named."""
+    """Complete the options from the connector's configuration. Raises USAGE if no slot is named."""
     if config is None:
         if slot is None:
             raise usage_error("-S/--slot is missing")
@@ -114,9 +114,9 @@ def subscription(
 
 
 def with_connector(settings: "StreamSettings", config: "ConnectorConfig", workers: int) -> "StreamSettings":
-    """Let a run do what a connector does: make slot and publication, read rows first, send heartbeats.
+    """Let a run do what a connector does: create slot and publication, take a snapshot, send heartbeats.
 
-    One that only looks makes nothing.
+    A run that only peeks creates nothing.
     """
     makes = not settings.peek
     return replace(
@@ -131,7 +131,7 @@ def with_connector(settings: "StreamSettings", config: "ConnectorConfig", worker
 
 
 def snapshot_plan(mode: SnapshotMode | None, workers: int) -> "SnapshotPlan | None":
-    """Give what `--snapshot` asks for, of all published tables."""
+    """Return the snapshot that `--snapshot` asks for, of all published tables."""
     from pgcdc_cli.stream.settings import SnapshotPlan
 
     if mode in {None, "never"}:
@@ -140,7 +140,7 @@ def snapshot_plan(mode: SnapshotMode | None, workers: int) -> "SnapshotPlan | No
 
 
 def _connector_plan(config: "ConnectorConfig", workers: int) -> "SnapshotPlan | None":
-    """Give what `snapshot.mode` asks for."""
+    """Return the snapshot that `snapshot.mode` asks for."""
     from pgcdc_cli.stream.settings import SnapshotPlan
 
     if config.snapshot_mode in {"never", "no_data"}:
@@ -156,7 +156,7 @@ def _connector_plan(config: "ConnectorConfig", workers: int) -> "SnapshotPlan | 
 
 
 def _publication_maker(config: "ConnectorConfig", name: str) -> "Callable[[Catalog], None] | None":
-    """Give what `publication.autocreate.mode` asks for."""
+    """Return a function that creates a publication by `publication.autocreate.mode`; None for none."""
     mode, includes = config.publication_autocreate_mode, config.includes_table
     via_root = config.publish_via_partition_root
     if mode == "disabled":
@@ -180,7 +180,7 @@ def _publication_maker(config: "ConnectorConfig", name: str) -> "Callable[[Catal
 
 @dataclass(frozen=True, slots=True)
 class StreamTarget:
-    """Where output goes and how: what the sink and the format are made of."""
+    """Where the output goes, and how: the options of the sink and the format."""
 
     file: str | None
     directory: Path | None
@@ -205,7 +205,7 @@ class StreamTarget:
 
     @property
     def format_class(self) -> "type[Format | RawFormat]":
-        """The format's class, which declares what can be asked of it."""
+        """The format's class, which declares its capabilities."""
         if self.format == "debezium":
             from pgcdc_cli.formats.debezium.debezium_format import DebeziumFormat
 
@@ -216,7 +216,7 @@ class StreamTarget:
 
     @property
     def begins_and_commits(self) -> bool:
-        """Are begins and commits written? Without them nobody could tell how a prepared one ended."""
+        """Whether begins and commits are written; with `at_prepare` they tell how a transaction ended."""
         return self.transactions or self.at_prepare
 
     @property
@@ -225,13 +225,13 @@ class StreamTarget:
 
 
 def default_format(file: str | None, directory: Path | None) -> FormatName:
-    """Choose for somebody who looks on, or for a program."""
+    """Choose the format: pretty for a terminal, otherwise JSON lines."""
     to_terminal = directory is None and file in {None, STDOUT} and sys.stdout.isatty()
     return "pretty" if to_terminal else "jsonl"
 
 
 def check(target: StreamTarget) -> None:
-    """Refuse what does not go together."""
+    """Raise a usage error for options that don't go together."""
     if target.file is not None and target.directory is not None:
         raise usage_error("-f and -D exclude each other")
     if target.on_segment is not None and target.directory is None:
@@ -250,14 +250,14 @@ def check(target: StreamTarget) -> None:
 
 
 def peeks(target: StreamTarget, *, asked: bool, file_given: bool) -> bool:
-    """Is the slot only looked at? So it is where somebody looks on and hasn't said where it should go."""
+    """Whether to peek only: with --peek, or if the output goes to a terminal by default."""
     if asked and not target.stdout:
         raise usage_error("--peek prints to standard output: it excludes -f FILE and -D")
     return asked or (target.stdout and not file_given and sys.stdout.isatty())
 
 
 def keeps_checkpoint(target: StreamTarget) -> bool:
-    """Say whether the output has a checkpoint."""
+    """Whether the output has a checkpoint."""
     from pgcdc_cli.sinks.file_sink import takes_checkpoint
 
     return target.format_class.decodes and (
@@ -266,7 +266,7 @@ def keeps_checkpoint(target: StreamTarget) -> bool:
 
 
 def folder_of(target: StreamTarget) -> Path:
-    """Name the folder into which other files may be put: the directory, or the file's."""
+    """Return the folder for other files, such as `.bad` files: the output directory, or the file's folder."""
     from pgcdc_cli.sinks.file_sink import takes_checkpoint
 
     if target.directory is not None:
@@ -276,7 +276,7 @@ def folder_of(target: StreamTarget) -> Path:
 
 
 def encoding_for(target: StreamTarget) -> "Format | RawFormat":
-    """Make the format; raises PgcdcError USAGE for options that exclude each other."""
+    """Make the format. Raises USAGE for options that exclude each other."""
     if target.connector is not None:
         return _debezium(target, target.connector)
     from pgcdc_cli.formats.select import select_format
@@ -312,9 +312,9 @@ def sink_for(
     ends: "Callable[[], bool]",
     more: "Mapping[str, str] | None" = None,
 ) -> "Sink":
-    """Make the sink, as yet unopened. `more` are options that the checkpoint has to hold, too.
+    """Make the sink, not opened yet. `more` are further options to record in the checkpoint.
 
-    `ends` says whether the run was asked to end.
+    `ends` tells whether the run was asked to end.
     """
     from pgcdc_cli.directory.disk import Disk
     from pgcdc_cli.sinks.directory_sink import directory_sink

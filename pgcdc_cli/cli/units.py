@@ -1,4 +1,7 @@
-"""Values of options: sizes and times as in PostgreSQL's settings (`128MB`, `5min`, `1.5h`), LSNs, counts."""
+"""Parse values of options: sizes and times as in PostgreSQL's settings (`128MB`, `1.5h`), LSNs, counts.
+
+All functions raise a usage error for anything else.
+"""
 
 import re
 from collections.abc import Callable
@@ -13,7 +16,7 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def checked(read: Callable[[str], object]) -> Callable[[str | None], str | None]:
-    """Make an option's callback, so that what `read` refuses is reported with the option's name."""
+    """Make a callback for an option, so that an error of `read` is reported with the option's name."""
 
     def callback(value: str | None) -> str | None:
         if value is not None:
@@ -24,7 +27,7 @@ def checked(read: Callable[[str], object]) -> Callable[[str | None], str | None]
 
 
 def size(text: str) -> int:
-    """Bytes; a number without a unit is bytes. 0 is no size."""
+    """Parse a size into bytes, 1 or more; a number without a unit is bytes."""
     amount, unit = _split(text, "a size", _BYTES)
     count = round(float(amount) * _BYTES[unit or "B"])
     if count < 1:
@@ -33,13 +36,13 @@ def size(text: str) -> int:
 
 
 def duration(text: str) -> float:
-    """Seconds; a number without a unit is seconds."""
+    """Parse a time into seconds; a number without a unit is seconds."""
     amount, unit = _split(text, "a time", _SECONDS)
     return float(amount) * _SECONDS[unit or "s"]
 
 
 def positive_duration(text: str) -> float:
-    """Seconds, more than none."""
+    """Parse a time into seconds, more than 0."""
     seconds = duration(text)
     if seconds == 0:
         raise usage_error(f'"{text}" is no time at all')
@@ -54,7 +57,7 @@ def _split(text: str, what: str, units: dict[str, int] | dict[str, float]) -> tu
 
 
 def lsn(text: str) -> Lsn:
-    """A position in the log, strictly read."""
+    """Parse an LSN."""
     try:
         return Lsn.parse(text)
     except ValueError as error:
@@ -62,7 +65,7 @@ def lsn(text: str) -> Lsn:
 
 
 def end_position(text: str) -> Lsn | None:
-    """A position, or None for `now`."""
+    """Parse an LSN, or `now`, which is None."""
     try:
         return None if text == "now" else Lsn.parse(text)
     except ValueError as error:
@@ -70,14 +73,14 @@ def end_position(text: str) -> Lsn | None:
 
 
 def whole_number(text: str) -> int:
-    """For options that count something."""
+    """Parse a whole number above 0."""
     if not (text.isdecimal() and text.isascii()) or int(text) == 0:
         raise usage_error(f'"{text}" is no whole number above 0')
     return int(text)
 
 
 def percent(text: str) -> float:
-    """More than 0, and 100 at most."""
+    """Parse a percentage: more than 0, and 100 at most."""
     match = _NUMBER.fullmatch(text.strip())
     if match is None or match[2] or not 0 < float(match[1]) <= 100:
         raise usage_error(f'"{text}" is no percentage: a number above 0, 100 at most')
@@ -85,7 +88,7 @@ def percent(text: str) -> float:
 
 
 def file_mode(text: str) -> int:
-    """Permissions of files, octal as for chmod; the owner, who goes on with them, reads and writes."""
+    """Parse permissions of files, octal as for chmod; the owner must be able to read and write."""
     mode = int(text, 8) if _OCTAL.fullmatch(text) else -1
     if not 0 <= mode <= 0o777:
         raise usage_error(f'"{text}" is no mode from 0600 to 0777, such as 0640')
@@ -95,7 +98,7 @@ def file_mode(text: str) -> int:
 
 
 def name_and_value(option: str, text: str) -> tuple[str, str]:
-    """For options that set one thing by its name."""
+    """Split `NAME=VALUE`, the value of `option`."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise usage_error(f'{option}: "{text}" is not NAME=VALUE')

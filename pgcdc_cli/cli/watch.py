@@ -1,4 +1,4 @@
-"""A view that is drawn again and again until it is stopped (`--watch`)."""
+"""Redraw a view again and again, until it is stopped (`--watch`)."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ from pgcdc_cli.lsn import Lsn
 
 _BARS = "▁▂▃▄▅▆▇█"
 _REMEMBERED = 60
-"""Views whose numbers are kept, for rates and sparklines."""
+"""Views whose numbers are remembered, for rates and sparklines."""
 
 Watch = Annotated[bool, typer.Option("--watch", help="Redraw until interrupted, with rates.")]
 Interval = Annotated[
@@ -32,9 +32,9 @@ Interval = Annotated[
 
 
 def repeat(interval: float, view: Callable[[], Iterable[str]]) -> NoReturn:
-    """Show a view for ever: on a terminal in place, elsewhere and on a dumb one one below the other.
+    """Show a view forever: in place on a terminal, otherwise (and on a dumb terminal) one after the other.
 
-    A server that can't be asked any more is shown as such, and asked again.
+    While the server can't be reached the view is its error; the server is asked again each time.
     """
     lines = list(view())
     in_place = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
@@ -70,7 +70,10 @@ def _or_error(view: Callable[[], Iterable[str]]) -> list[str]:
 
 
 class Sample(NamedTuple):
-    """What a slot was like at a time (of the monotonic clock): where the log ended, and how much is ahead."""
+    """A slot at a time `at` (of the monotonic clock); `lag` and `safe` are in bytes of WAL.
+
+    `log_end` is where the server's WAL ended; after `safe` bytes more the slot is lost, None if never.
+    """
 
     at: float
     log_end: Lsn
@@ -79,7 +82,7 @@ class Sample(NamedTuple):
 
 
 class History:
-    """The last samples, and what they say."""
+    """The last samples, and the rates computed from them."""
 
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque(maxlen=_REMEMBERED)
@@ -88,7 +91,7 @@ class History:
         self._samples.append(sample)
 
     def facts(self) -> list[tuple[str, str]]:
-        """Say how fast log is written, how far the reader is behind, and when the slot would be lost."""
+        """Describe how fast WAL is written, the reader's lag, and when the slot would be lost."""
         if len(self._samples) < 2:
             return []
         first, *_, last = self._samples
@@ -105,12 +108,12 @@ class History:
 
 
 def _rate(sooner: Sample, later: Sample) -> float:
-    """Bytes of log a second."""
+    """Return the bytes of WAL written per second."""
     return max(later.log_end - sooner.log_end, 0) / max(later.at - sooner.at, 0.001)
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Draw numbers from 0 up as bars, the highest as high as it goes."""
+    """Draw numbers as bars, from 0 to the largest."""
     highest = max(values, default=0)
     if highest <= 0:
         return _BARS[0] * len(values)

@@ -1,7 +1,6 @@
-"""Frames of one connection to encoded slices: decode, assemble, format; or the plugin's bytes as they are.
+"""Encode the frames of one connection: decode, assemble and format them, or pass the plugin's bytes on.
 
-Frames are decoded and assembled into slices of changes by `pgoutput/transactions.py`, and formatted by
-`formats/`.
+`pgoutput/transactions.py` decodes frames and assembles them into slices of changes, `formats/` formats these.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -36,26 +35,26 @@ _GOES_ON = frozenset(
         Tag.TRUNCATE,
     )
 )
-"""What is never the last message of a transaction or streamed block."""
+"""Tags of messages that are never the last one of a transaction or streamed block."""
 
 _GATHER = 0.005
-"""Seconds to wait for more of an open transaction before what is there is decoded."""
+"""Seconds to wait for more of an open transaction before decoding what has arrived."""
 
 _MANY_FRAMES = 16
-"""Frames of any plugin that come at once only while there are more."""
+"""Frames of any plugin at once that suggest that more are coming."""
 
 _FEW_ROWS, _MANY_ROWS = 64, 256
-"""Rows of a table and shape, on average: each such group of a batch has its price, whatever is in it."""
+"""Average rows of a table and shape below which batches grow, and above which they shrink."""
 
 _LARGEST_OUTPUT = 24 << 20
-"""Bytes that should come of one full batch, at most."""
+"""Bytes of output that one full batch should make, at most."""
 
 
 def next_batch(size: int, decoded: Slice, encoded: EncodedSlice) -> int:
-    """Say how many messages are best taken at once after such a slice of a batch of this size.
+    """Return the best size in messages for the next batch, given a slice of a batch of this size.
 
-    More where its rows are divided among many tables, which cost more than the rows; fewer where that is
-    over, or what comes of them is large.
+    More if the rows are divided among many tables, which then cost more than the rows; fewer if they no
+    longer are, or if the output is large.
     """
     rows, groups = sum(map(len, decoded.changes)), len(decoded.changes)
     if not rows:
@@ -75,7 +74,7 @@ def _size(piece: Piece) -> int:
 
 
 def portions(frames: Sequence[bytes], size: int | None) -> Iterator[Sequence[bytes]]:
-    """Divide frames where a transaction ends, each time there are `size` bytes of them; None for never."""
+    """Divide frames into portions of at least `size` bytes that end with a commit; None: don't divide."""
     if size is None or sum(map(len, frames)) <= size:
         yield frames
         return
@@ -92,7 +91,7 @@ def portions(frames: Sequence[bytes], size: int | None) -> Iterator[Sequence[byt
 class FrameEncoder(Protocol):
     """Encodes the frames of one connection; `ended` once the end position or count is reached.
 
-    `in_transaction`: this is no edge. `batch` is how many frames are best encoded at once.
+    `in_transaction`: a transaction is open. `batch` is how many frames are best encoded at once.
     """
 
     @property
@@ -105,16 +104,16 @@ class FrameEncoder(Protocol):
     def ended(self) -> bool: ...
 
     def patience(self, last: bytes, came: int) -> float | None:
-        """Say how many seconds to wait for what goes on after the last of `came` frames; None for nothing."""
+        """Return the seconds to wait for more after `came` frames, given the last one; None: don't wait."""
         ...
 
     def encode(self, frames: Sequence[bytes]) -> Iterator[EncodedSlice]: ...
 
 
 class ChangeEncoder:
-    """Decodes, assembles, formats; as much at a time as memory should hold.
+    """Decodes, assembles and formats frames, as much at a time as memory should hold.
 
-    `look_at` takes each slice before it is formatted, and gives what of it is to be.
+    `look_at` is given each slice before it is formatted, and returns the slice to format.
     """
 
     def __init__(
@@ -142,13 +141,14 @@ class ChangeEncoder:
         return self._decoder.ended
 
     def patience(self, last: bytes, came: int) -> float | None:  # noqa: ARG002 - the contract's
-        """Wait after all that begins a transaction or a streamed block, or stands in one."""
+        """Wait after a message that begins a transaction or a streamed block, or is inside of one."""
         return _GATHER if last[MESSAGE_TAG] in _GOES_ON else None
 
     def encode(self, frames: Sequence[bytes]) -> Iterator[EncodedSlice]:
-        """Raise what decoder and format raise; any other exception becomes an UndecodableError.
+        """Encode frames. Raises what decoder and format raise.
 
-        So it can be reported: it would come again at every start.
+        Any other exception becomes an UndecodableError, so that it can be reported: it would recur at every
+        start.
         """
         held = self._decoder.held
         taken = [*held, *frames] if held else frames
@@ -184,7 +184,7 @@ class ChangeEncoder:
         return UndecodableError(reason, b"".join(one + b"\n" for one in messages), ErrorKind.UNEXPECTED)
 
     def _whose(self, decoded: Slice) -> str:
-        """Name the table whose changes can't be encoded by themselves, either."""
+        """Name the table whose changes can't be encoded, by encoding each alone."""
         for batch in decoded.changes:
             try:
                 self._encoding.encode(Slice(None, (batch,)))
@@ -194,10 +194,10 @@ class ChangeEncoder:
 
 
 class RawEncoder:
-    """The plugin's messages as they are; a frame's start LSN tells whether it is at the end, or beyond it.
+    """Passes the plugin's messages on unchanged; a frame's start LSN is compared with the end position.
 
-    The first one at the end is the last one wanted, as pg_recvlogical has it: a transaction that begins where
-    another ended has its first message at the same position.
+    The first frame at the end position is the last one wanted, as in pg_recvlogical: a transaction that
+    begins where another ended has its first message at the same position.
     """
 
     batch = SMALLEST_BATCH
@@ -209,7 +209,7 @@ class RawEncoder:
         self.ended = False
 
     def patience(self, last: bytes, came: int) -> float | None:  # noqa: ARG002 - the contract's
-        """Look once more where many came at once: what they belong to nobody knows, the plugin may be any."""
+        """Look for more, without waiting, after many frames: a plugin's transactions can't be recognized."""
         return 0.0 if came >= _MANY_FRAMES else None
 
     def encode(self, frames: Sequence[bytes]) -> Iterator[EncodedSlice]:

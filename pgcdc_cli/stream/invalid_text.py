@@ -1,4 +1,4 @@
-"""Values that are no valid text: where the first one stands, or what is put in its place."""
+"""Values that aren't valid text: find the first one, or replace them."""
 
 import logging
 from collections import Counter
@@ -24,9 +24,9 @@ _LONGEST_VALUE = 60
 
 
 class TextMender:
-    """Makes the text of slices UTF-8; with "stop" it passes slices on as they are.
+    """Converts the text of slices to UTF-8; with `invalid_text` "stop" slices are passed on unchanged.
 
-    It warns of each table once, and counts for the manifest.
+    Warns about each table once, and counts invalid values for the manifest.
     """
 
     def __init__(self, text: DatabaseText, warned: set[str]) -> None:
@@ -35,7 +35,7 @@ class TextMender:
         self._counts: Counter[TableSchema] = Counter()
 
     def encode(self, encoding: Format, slice_: Slice) -> EncodedSlice:
-        """Encode a slice, mended; a PROTOCOL error names the first value that is no valid UTF-8."""
+        """Convert and encode a slice. Raises PROTOCOL, naming the first value that isn't valid UTF-8."""
         mended = self._mend(slice_)
         try:
             return self._counted(encoding.encode(mended))
@@ -48,14 +48,14 @@ class TextMender:
             raise invalid from error
 
     def _mend(self, slice_: Slice) -> Slice:
-        """Give a slice whose values are UTF-8."""
+        """Return a slice whose values are UTF-8."""
         self._counts.clear()
         if self._text.passes:
             return slice_
         return replace(slice_, changes=tuple(map(self._batch, slice_.changes)))
 
     def _counted(self, encoded: EncodedSlice) -> EncodedSlice:
-        """Say of each file's rows how many values of the last slice were no valid text."""
+        """Add to each piece how many of its values weren't valid text."""
         if not self._counts:
             return encoded
         left = Counter(self._counts)
@@ -96,7 +96,7 @@ class TextMender:
         return mended
 
     def _array(self, values: pa.BinaryArray, backslashes: int) -> tuple[pa.BinaryArray, int]:
-        """Make an array UTF-8, and count values that were no valid text."""
+        """Convert an array to UTF-8, and count the values that weren't valid text."""
         _, data = kernels.value_bytes(values)
         is_utf8 = self._text.codec == "utf-8"
         if not len(data) or data.max() < 0x80 or (is_utf8 and _first_invalid(values) is None):
@@ -116,7 +116,7 @@ class TextMender:
 
 
 def _counted(piece: Piece, left: Counter[TableSchema]) -> Piece:
-    """Take the counts of the tables that a piece is of: of all where it holds several."""
+    """Move the counts of a piece's table, or of all tables if it has several, into the piece."""
     tables = [table for table in left if piece.table in (None, table)]
     if not piece.rows or not tables:
         return piece
@@ -124,7 +124,7 @@ def _counted(piece: Piece, left: Counter[TableSchema]) -> Piece:
 
 
 def _backslashes(column: TableColumn) -> int:
-    """Say how many backslashes stand for one in this column's text."""
+    """Return how many backslashes an escaped backslash takes in this column's text."""
     type_ = column.type
     if type_.element is not None:
         return 4 if type_.element.name in {"json", "jsonb"} else 2
@@ -132,7 +132,7 @@ def _backslashes(column: TableColumn) -> int:
 
 
 def _invalid_value(slice_: Slice) -> PgcdcError | None:
-    """Find the first value that is no valid UTF-8, and name table, column, key and position."""
+    """Make an error for the first value that isn't valid UTF-8: table, column, key and LSN; None without."""
     found = (_invalid(batch) for batch in slice_.changes)
     named = [one for one in found if one is not None]
     if not named:
@@ -159,7 +159,7 @@ def _invalid(batch: ChangeBatch) -> tuple[int, str, str, Lsn] | None:
 
 
 def _first_invalid(values: pa.BinaryArray) -> int | None:
-    """Find the first value that is no valid UTF-8."""
+    """Return the row of the first value that isn't valid UTF-8."""
     try:
         values.cast(pa.string())
     except pa.ArrowInvalid:

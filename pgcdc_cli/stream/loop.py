@@ -1,8 +1,9 @@
-"""The loop of a stream: receive, decode and format, write, checkpoint, acknowledge; batch for batch.
+"""The loop of a stream: receive, decode and format, write, checkpoint and acknowledge, batch by batch.
 
 `receive.py` receives; `encode.py` has frames decoded, assembled and formatted; the sink (`sinks/`) writes,
-fsyncs and writes checkpoints; positions are confirmed to `replication/feedback.py`. One thread does all of
-that in turn. Where that takes long, the feedback thread tells the server what is written and what is durable.
+fsyncs and saves checkpoints; `replication/feedback.py` is given the positions. One thread does all of that in
+turn. If it takes long, the feedback thread reports to the server meanwhile what is written and what is
+durable.
 """
 
 import time
@@ -26,7 +27,7 @@ from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals
 
 
 class Heartbeats:
-    """Those of one run, where the format has any; `interval` is in seconds, 0 for none."""
+    """The heartbeats of one run, if the format has any; `interval` is in seconds, 0 for none."""
 
     def __init__(self, encoding: Restartable | None, interval: float) -> None:
         self._encoding = encoding
@@ -34,7 +35,7 @@ class Heartbeats:
         self._beaten = time.monotonic()
 
     def due(self, edge_lsn: Lsn) -> EncodedSlice | None:
-        """Give one if it is time to, which is to be written at this edge."""
+        """Return a heartbeat to write at this edge, if one is due."""
         now = time.monotonic()
         due = self._interval > 0 and now - self._beaten >= self._interval
         if not due or self._encoding is None:
@@ -44,7 +45,7 @@ class Heartbeats:
 
 
 class SliceWriter:
-    """Writes for one run, and counts. `last_data` is when something last came, by the monotonic clock."""
+    """Writes the slices of one run, and counts. `last_data` is the monotonic time of the last data."""
 
     def __init__(self, sink: Sink, signals: Signals, report: Callable[[RunTotals], None]) -> None:
         self._sink = sink
@@ -55,7 +56,7 @@ class SliceWriter:
         self.last_data = time.monotonic()
 
     def write(self, slices: Iterable[EncodedSlice]) -> None:
-        """Write slices; on a stop signal an open transaction is abandoned, and the server sends it again."""
+        """Write slices. A stop signal ends this within a transaction, which the server sends again later."""
         self.last_data = time.monotonic()
         for encoded in slices:
             self.last_data = time.monotonic()
@@ -68,18 +69,18 @@ class SliceWriter:
                 self.totals.wal_end = max(self.totals.wal_end, encoded.edge.end_lsn)
                 self._rows_at_edge = self.totals.rows
             else:
-                # The rest of it may take long.
+                # The rest of the transaction may take long.
                 self._report(self.totals)
 
     def back_to_edge(self) -> None:
-        """Forget what came after the last edge, and make durable what came before."""
+        """Take back what was written after the last edge, and make durable what was written before."""
         self._sink.rollback()
         self._sink.flush()
         self.totals.rows = self._rows_at_edge
 
 
 class StreamLoop:
-    """Brings what comes over one connection after another into the sink."""
+    """Moves the stream of one connection after another into the sink."""
 
     def __init__(
         self,
@@ -105,10 +106,10 @@ class StreamLoop:
         follow_timeline: Callable[[], None],
         at_edge: Callable[[], None],
     ) -> None:
-        """Go on until the run is to end; raises PgcdcError CONNECTION where the server ends the stream.
+        """Run until the run must end. Raises CONNECTION if the server ends the stream.
 
-        `follow_timeline` is called before anything that came is taken into the sink, `at_edge` at the end of
-        whole transactions.
+        `follow_timeline` is called after each receive, before the sink takes anything of it, `at_edge` after
+        batches that end with a whole transaction.
         """
         self._stream = stream
         receiver = BatchReceiver(stream, encoder, self._end, self._must_end, self._sink.pace)
@@ -129,14 +130,14 @@ class StreamLoop:
             self._report(self._writer.totals)
 
     def acknowledge(self) -> None:
-        """Let the server know of what is written and durable."""
+        """Confirm to the server what is written and durable."""
         assert self._stream is not None, "nothing was received yet"
         totals = self._writer.totals
         totals.written_lsn, totals.durable_lsn = self._sink.written_lsn, self._sink.durable_lsn
         self._stream.confirm(totals.written_lsn, totals.durable_lsn)
 
     def _waits(self, do: Callable[[], None]) -> bool:
-        """Do what may have to wait for the server; false where the run is to end before that is done."""
+        """Call what may wait for the server; false if the run must end before that is done."""
         try:
             do()
         except KeyboardInterrupt:
@@ -152,10 +153,10 @@ class StreamLoop:
         return not encoder.in_transaction and self._end.is_reached(self._sink.edge.lsn)
 
     def _write(self, received: Received, stream: ReplicationStream, encoder: FrameEncoder) -> None:
-        """Decode, format and write a batch, and take over the position of the keepalive after it."""
+        """Decode, format and write a batch, then take over the position of its keepalive."""
         if received.frames:
             with nullcontext() if fits_small_batch(received.frames) else stream.reading_ahead():
-                # One sequence: where a stop leaves a transaction in its midst, nothing may follow.
+                # One sequence: if a stop ends within a transaction, nothing may be written after that.
                 encoded = map(encoder.encode, portions(received.frames, self._sink.portion))
                 self._writer.write(chain.from_iterable(encoded))
         if received.keepalive is not None and not encoder.ended:
@@ -168,11 +169,11 @@ class StreamLoop:
             return
         self._sink.advance(keepalive.wal_end)
         if keepalive.reply_requested:
-            # A server that is shutting down asks, and waits until all is confirmed.
+            # A server that is shutting down requests replies until everything is confirmed.
             self._sink.flush()
 
     def _do_what_is_due(self, encoder: FrameEncoder) -> None:
-        """Do what the clock or a signal asks of the output: a heartbeat, a new file, fsync and checkpoint."""
+        """Do what an interval or a signal demands: a heartbeat, a new file, fsync and checkpoint."""
         if self._signals.hangup:
             self._signals.hangup = False
             self._sink.reopen()

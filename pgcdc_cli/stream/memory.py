@@ -1,20 +1,20 @@
-"""What the C library does with memory that is freed."""
+"""Tell the C library what to do with freed memory."""
 
 import ctypes
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-"""Parameters of `mallopt`, as malloc.h numbers them."""
+"""Parameters of `mallopt`, with their numbers in malloc.h."""
 _SINGLE = 32 << 20
-"""Bytes from which on an allocation is by itself: the most that glibc takes."""
+"""Bytes from which on an allocation is mapped by itself: the largest threshold that glibc takes."""
 _KEPT = 64 << 20
-"""Bytes that are kept free, at most; a run needs no more for that, as every batch takes them again."""
+"""Bytes of freed memory kept at most; this adds nothing to a run's peak, since every batch reuses them."""
 
 
 def keep_freed_memory() -> None:
-    """Keep what a batch frees for the next one; does nothing where the C library isn't glibc.
+    """Keep the memory that a batch frees for the next one; does nothing if the C library isn't glibc.
 
-    Else glibc gives arrays of some hundred kilobytes back to the kernel as soon as they are freed, and the
-    kernel clears each page anew: a fifth of the time where values are large.
+    By default glibc returns arrays of some hundred kilobytes to the kernel as soon as they are freed, and the
+    kernel must clear each page anew: a fifth of the time if values are large.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -1,6 +1,6 @@
-"""What the server sent, in batches of a size that is worth its price.
+"""Receive frames in batches that are large enough to outweigh the fixed cost of a batch.
 
-The frames come from the stream in COPY BOTH mode (`replication/copy_both.py`).
+The frames come from the stream in copy-both mode (`replication/copy_both.py`).
 """
 
 import time
@@ -15,14 +15,14 @@ from pgcdc_cli.stream.encode import FrameEncoder
 from pgcdc_cli.stream.settings import RunEnd
 
 NAP = 0.0002
-"""Seconds left to a server that flushes every message: one wake-up then brings many rows, not a dozen."""
+"""Seconds given to a server that flushes every message, so that one wake-up brings many rows, not a dozen."""
 
 TICK = 0.25
-"""Seconds after which an idle loop looks at signals and clocks."""
+"""Seconds after which an idle loop checks signals and intervals."""
 
 
 class BatchReceiver:
-    """Takes batches from one stream; `pace` is the sink's. `must_end`: is there to be no more waiting?"""
+    """Takes batches from one stream. `pace` is the sink's; `must_end` tells whether to stop waiting."""
 
     def __init__(
         self,
@@ -41,7 +41,10 @@ class BatchReceiver:
         self._failure: PgcdcError | None = None
 
     def receive(self) -> Received:
-        """Take a batch: what is there, but not too little of a busy stream, and no half transaction."""
+        """Take a batch of what has arrived.
+
+        Of a busy stream it is not too small, and if possible it doesn't end within a transaction.
+        """
         if self._failure is not None:
             raise self._failure
         received = self._stream.receive(self._encoder.batch, TICK)
@@ -51,7 +54,7 @@ class BatchReceiver:
         return received
 
     def _paced(self, received: Received) -> Received:
-        """Let a few changes that come right after the last ones wait for more: each batch has its price."""
+        """Let a few changes soon after the last batch wait for more: each batch has a fixed cost."""
         wait = self._taken + self._pace - time.monotonic()
         if (
             wait <= 0
@@ -65,7 +68,7 @@ class BatchReceiver:
         return self._more(received, 0.0) or received
 
     def _completed(self, received: Received) -> Received:
-        """Wait for the rest of a transaction, half of which is of no use, while it comes at once."""
+        """Wait for the rest of an open transaction while it keeps coming: a part of one is of no use."""
         until = time.monotonic() + TICK
         batch = self._encoder.batch
         came, size = received.frames, sum(map(len, received.frames))
@@ -84,7 +87,10 @@ class BatchReceiver:
         return received
 
     def _more(self, received: Received, timeout: float) -> Received | None:
-        """Add what comes by then; None for nothing. An error waits until what came before it is written."""
+        """Add what arrives within `timeout` seconds; None if nothing does.
+
+        An error is raised by the next `receive`, when the frames before it are written.
+        """
         try:
             later = self._stream.receive(self._encoder.batch - len(received.frames), timeout)
         except PgcdcError as error:
@@ -93,6 +99,6 @@ class BatchReceiver:
         return None if later.empty else received.followed_by(later)
 
     def _ends_with(self, received: Received) -> bool:
-        """Say whether nothing after this is wanted: the server has ended, or is beyond the end position."""
+        """Whether nothing more is wanted: the stream was closed, or a keepalive reaches the end position."""
         keepalive = received.keepalive
         return received.closed or (keepalive is not None and self._end.is_reached(keepalive.wal_end))

@@ -1,4 +1,4 @@
-"""Whether a lost connection is tried again, and how soon."""
+"""Whether to retry after a lost connection, and how soon."""
 
 import logging
 import random
@@ -8,31 +8,31 @@ from collections.abc import Iterator
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 FIRST_ATTEMPTS = 4
-"""Attempts to make the first connection where nothing says that a server is there: over half a second."""
+"""Attempts to connect at first, over half a second, if nothing indicates that a server is there."""
 
 GIVE_UP_AFTER = 600.0
-"""Seconds without a working connection after which a run that had one, or knows of a server, gives up."""
+"""Seconds without a working connection after which a run gives up that had one, or knows of a server."""
 
 STEADY = 1.0
-"""Seconds that a connection must last; after shorter ones the waits grow, so that no server is hammered."""
+"""Seconds that a connection must last; after shorter ones the waits grow, to spare the server."""
 
 FIRST_WAIT = 0.1
-"""Seconds: a walsender that was terminated lets go of its slot within that time."""
+"""Seconds of the first wait: a terminated walsender releases its slot within that time."""
 
 LONGEST_WAIT = 1.5
-"""Seconds: a server that comes back, after however long, has its reader within two."""
+"""Seconds of a wait, at most: a server that returns has its reader within two, however long it was away."""
 
 LONGEST_AFTER_LOSS = 30.0
-"""Seconds, where connections were made and did not last: what ends them may be what they read."""
+"""Seconds of a wait, at most, if connections were made but didn't last: what they read may end them."""
 
 REMINDER = 30.0
-"""Seconds between two warnings that say the same."""
+"""Seconds between two warnings with the same text."""
 
 
 class Backoff(Iterator[float]):
     """Seconds to wait, doubling from `FIRST_WAIT` up to `longest`; `reset` after progress.
 
-    Half of each wait is random, so that many streams which lost one server don't come back at one instant.
+    Half of each wait is random, so that many streams that lost one server don't return all at once.
     """
 
     def __init__(self, longest: float) -> None:
@@ -49,9 +49,9 @@ class Backoff(Iterator[float]):
 
 
 class RetryPolicy:
-    """May a failed connection be tried again, and when?
+    """Decides whether and when to retry after a failed connection.
 
-    `for_ever`: no number of attempts and no time is too much.
+    `for_ever`: neither the number of attempts nor the time is limited.
     """
 
     def __init__(self, *, loop: bool, for_ever: bool = False) -> None:
@@ -67,11 +67,11 @@ class RetryPolicy:
 
     @property
     def level(self) -> int:
-        """A lost connection is worth a warning; a server that isn't there will be an error soon enough."""
+        """The log level: WARNING after a lost connection; without a server there is an error soon anyway."""
         return logging.WARNING if self._server_is_there or self._for_ever else logging.INFO
 
     def level_of(self, message: str) -> int:
-        """Of what was said a moment ago the others are of less interest: there is a try every second."""
+        """The log level of a message: INFO if it was logged a moment ago, since retries are frequent."""
         now = time.monotonic()
         if message == self._said and now < self._said_at + REMINDER:
             return logging.INFO
@@ -79,11 +79,11 @@ class RetryPolicy:
         return self.level
 
     def server_answers(self) -> None:
-        """Take note of a server that is there, though nothing is streamed yet."""
+        """Note that a server is there, though nothing is streamed yet."""
         self._server_is_there = True
 
     def connected(self) -> float | None:
-        """Take note of a working connection; gives the seconds that there was none, None at first."""
+        """Note a working connection; return the seconds without one, None for the first."""
         self._connected_at = time.monotonic()
         away = None if self._lost_at is None else self._connected_at - self._lost_at
         self._lost_at = None
@@ -93,10 +93,10 @@ class RetryPolicy:
         return away
 
     def after(self, error: PgcdcError) -> float | None:
-        """Seconds to wait before another try; None if there is none.
+        """Return the seconds to wait before another attempt; None to give up.
 
-        A server that says that it is starting up or shutting down is there: a service that is started with
-        it, at boot or in a failover, waits for it as for one that it had.
+        A server that reports that it is starting up or shutting down is there. A service that is started
+        together with it, at boot or in a failover, waits for it as after a lost connection.
         """
         if error.kind is ErrorKind.NOT_READY:
             self.server_answers()

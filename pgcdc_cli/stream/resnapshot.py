@@ -1,9 +1,9 @@
-"""Tables that are read again while they are streamed, in chunks by key; nothing is written to the server.
+"""Read tables again while they are streamed, in chunks by key; nothing is written to the server.
 
-A chunk is read at an edge of the stream, at which all that is written so far is seen by it: transactions are
-held against the snapshot by their numbers. So its rows come after every change that they have, or before it.
-What more they have, the stream brings up to the position at which the log was then; the next chunk is read
-after that. Why this comes to what the source has is said in `docs/snapshots.md`, "While streaming".
+A chunk is read at an edge of the stream, with a snapshot that sees every transaction written so far (compared
+by transaction IDs). So its rows are at least as new as the output. Whatever newer changes they contain, the
+stream brings, too, up to the WAL position at the time of the read; the next chunk is read after that.
+`docs/snapshots.md`, "While streaming", shows why the result matches the source.
 """
 
 import logging
@@ -42,25 +42,25 @@ from pgcdc_cli.types.database_text import DatabaseText
 log = logging.getLogger("pgcdc")
 
 CHUNK_ROWS, CHUNK_BYTES = 32768, 16 << 20
-"""Rows of a chunk at most, and about how many bytes of them: the stream waits while they are read."""
+"""Rows of a chunk, at most, and roughly their bytes: the stream waits while a chunk is read."""
 
 FIRST_ROWS = 1024
-"""Rows of the first chunk, from which it is known how large they are."""
+"""Rows of the first chunk, which shows how large rows are."""
 
 TURN = 1.0
-"""Seconds after which a stream is looked at that brings nothing; one that does is, after each chunk."""
+"""Seconds of reading while the source writes nothing; otherwise the stream has a turn after each chunk."""
 
 ATTEMPTS, PAUSE = 20, 0.005
-"""How often, and after how many seconds, it is looked whether what the stream brought is seen by now."""
+"""How often, and after how many seconds, to check whether a snapshot sees what the stream brought."""
 
 MOST_MOVED = 10_000
-"""Keys of rows to be read once more, at most: a checkpoint has to hold them. Beyond, all is read anew."""
+"""Keys of rows to read once more, at most: the checkpoint has them. Beyond, the table is read anew."""
 
 RETRY = 0.5
-"""Seconds until what could not be read is tried again."""
+"""Seconds until another attempt to read what could not be read."""
 
 QUIET = 10.0
-"""Seconds of waiting for other transactions of which nothing is said."""
+"""Seconds to wait for older transactions before a warning says so."""
 
 _AT = SnapshotPosition(first_table=False, last_table=False, begins=False, ends=False, incremental=True)
 
@@ -75,8 +75,8 @@ _NO_KEY = (
 class ResnapshotOutput(NamedTuple):
     """Where the rows go.
 
-    `settle` makes all durable that is written, and lets the server know; `abandon` takes back what came after
-    the last edge.
+    `settle` makes everything written durable and confirms it to the server; `abandon` takes back what was
+    written after the last edge.
     """
 
     sink: Sink
@@ -87,7 +87,7 @@ class ResnapshotOutput(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ResnapshotSource:
-    """Which tables are read, those of `wanted` that one of the `patterns` matches; and how."""
+    """Which tables are read (those of `wanted` that match one of the `patterns`), and how."""
 
     wanted: WantedRows
     patterns: Sequence[NamePattern]
@@ -96,14 +96,14 @@ class ResnapshotSource:
     stopped: Callable[[], bool]
 
     def find(self, session: ResnapshotSession) -> list[SnapshotTable]:
-        """Give all of them; USAGE where one has no key, LockedError where one is locked."""
+        """Return all of them. Raises USAGE if one has no key, LockedError if one is locked."""
         wanted = replace(
             self.wanted, includes=lambda *names: any(one.matches(*names) for one in self.patterns)
         )
         return self._find(session, wanted)
 
     def find_again(self, session: ResnapshotSession, known: TableSchema) -> SnapshotTable | None:
-        """Give a table as it is now; None where there is none of this name any more."""
+        """Return the current version of a table; None if there is none of this name any more."""
         wanted = replace(
             self.wanted, includes=lambda *names: names == (known.schema, known.name), only=known.oid
         )
@@ -124,11 +124,11 @@ class ResnapshotSource:
 
 
 class LockedError(Exception):
-    """Somebody keeps others from reading a table, for a while."""
+    """Another session holds a lock on a table, which can't be read for now."""
 
 
 class Resnapshot:
-    """What is read again over one connection of a stream. Methods raise PgcdcError."""
+    """Reads tables again during one connection of a stream. Methods raise PgcdcError."""
 
     def __init__(self, source: ResnapshotSource, output: ResnapshotOutput) -> None:
         self.streamed = StreamedTables(source.text.codec)
@@ -144,19 +144,19 @@ class Resnapshot:
 
     @property
     def finished(self) -> bool:
-        """Is there nothing to be read any more?"""
+        """Whether nothing is left to read."""
         return self._looked and self._next() is None
 
     @property
     def position(self) -> Lsn:
-        """Give the position where the stream has all that the rows have."""
+        """The position at which the stream has caught up with all rows read."""
         return max((one.position for one in self.streamed.state), default=Lsn(0))
 
     def begin(self, conninfo: str) -> None:
-        """See what there is to be read, and how far that is.
+        """Find the tables to read, and how far earlier runs came.
 
-        What nobody asks for any more is forgotten, once the stream has all that its rows have. Raises USAGE
-        where there is nothing of what is asked for, or no key.
+        Tables that are no longer requested are forgotten once the stream has caught up with their rows.
+        Raises USAGE if a pattern matches no table, or a table has no key.
         """
         self.streamed.tables = {one.oid: one for one in self._output.sink.edge.resnapshots}
         if self._source.patterns:
@@ -165,7 +165,7 @@ class Resnapshot:
         self._look_around()
 
     def _look_around(self) -> bool:
-        """Find the tables; false where one of them is locked for now."""
+        """Find the tables; false if one of them is locked for now."""
         if self._source.patterns:
             look, self._barrier = self._session.look(), self._session.barrier()
             self.streamed.forget_seen(look.seen)
@@ -193,11 +193,11 @@ class Resnapshot:
                 raise PgcdcError(ErrorKind.USAGE, message, hint=_NO_TABLE)
 
     def close(self) -> None:
-        """End the connection; what is written stays."""
+        """Close the connection; what is written stays."""
         self._sessions.close()
 
     def step(self) -> None:
-        """Read what can be read at this edge of the stream; soon it is the stream's turn again."""
+        """Read what can be read at this edge of the stream, for about `TURN` seconds."""
         until = time.monotonic() + TURN
         try:
             while self._read_next() and time.monotonic() < until:
@@ -212,7 +212,7 @@ class Resnapshot:
         return next((tables[oid] for oid in self._known if tables[oid].stage != "done"), None)
 
     def _read_next(self) -> bool:
-        """Read a chunk; false where there is none, or not yet."""
+        """Read a chunk; false if there is none, or it can't be read yet."""
         if not self._looked:
             return time.monotonic() >= self._not_before and self._look_around()
         one, edge = self._next(), self._output.sink.edge
@@ -237,7 +237,7 @@ class Resnapshot:
             log.warning('table "%s" is not read again any further: it is not published any more', one.table)
             self._reach(replace(one, stage="done", moved=()))
         elif table.schema != known.schema:
-            # The stream has perhaps not come to this form of it yet.
+            # The stream may not have reached this version of the table yet.
             self._known[one.oid] = _Known(table.schema, look.position)
             self._reach(_begun(table.schema, one))
         else:
@@ -246,7 +246,7 @@ class Resnapshot:
         return True
 
     def _look(self) -> Look | None:
-        """See what is there, if that is all that is written and more; None where it isn't so for a while."""
+        """Take a snapshot that sees all transactions written so far; None if that isn't possible yet."""
         for attempt in range(ATTEMPTS):
             look = self._session.look()
             self.streamed.forget_seen(look.seen)
@@ -259,7 +259,7 @@ class Resnapshot:
                 break
             self._session.end()
             if attempt == 0:
-                # Their commits may wait for us: a slot's reader can be a synchronous standby.
+                # Their commits may wait for our confirmation, if the slot's reader is a synchronous standby.
                 self._output.settle()
             time.sleep(PAUSE)
         return None
@@ -275,7 +275,7 @@ class Resnapshot:
             log.warning("no table is read again as long as transaction %d, which ran before, goes on", xid)
 
     def _copy(self, one: TableResnapshot, table: SnapshotTable, look: Look) -> None:
-        """Write the next rows, and those that moved, all as of one moment."""
+        """Write the rows to read once more and the next chunk, both from one snapshot."""
         limit = self._limits.get(one.oid, FIRST_ROWS)
         stamper = Stamper(self._output.sink.edge.lsn, 0, one.rows)
         moved = self._write(table, self._session.moved(one, table), stamper)
@@ -308,13 +308,13 @@ class Resnapshot:
         return _WrittenRows(rows, size, last)
 
     def _key(self, one: TableResnapshot, table: SnapshotTable, columns: Columns) -> RowKey:
-        """Give the key of the last of these rows."""
+        """Return the key of the last row."""
         where = {column.name: index for index, column in enumerate(table.schema.columns)}
         values = [columns[where[name]][-1].as_py() for name in one.key]
         return tuple(value.decode(self._source.text.codec) for value in values)
 
     def _reach(self, one: TableResnapshot) -> None:
-        """Note how far a table is, with an edge after what is written."""
+        """Record a table's progress, with an edge after the rows written."""
         self.streamed.tables[one.oid] = one
         self._reach_edge()
 
@@ -324,14 +324,14 @@ class Resnapshot:
 
 
 class _Known(NamedTuple):
-    """A table as it was when the log was at a position."""
+    """A table's version as of a WAL position."""
 
     schema: TableSchema
     position: Lsn
 
 
 class _WrittenRows(NamedTuple):
-    """What was written of a query's rows, `size` bytes of them; with the last chunk."""
+    """How many rows of a query were written, their bytes as received, and the last chunk of columns."""
 
     rows: int
     size: int
@@ -342,7 +342,7 @@ _NOTHING = _WrittenRows(0, 0, None)
 
 
 def _begun(table: TableSchema, before: TableResnapshot | None) -> TableResnapshot:
-    """Go on where an earlier run was, if rows have the same key."""
+    """Continue an earlier run's progress if the key is the same, or begin."""
     key = _in_order_of_index(table)
     if before is None:
         return TableResnapshot(table.oid, table.display, key)
@@ -350,20 +350,21 @@ def _begun(table: TableSchema, before: TableResnapshot | None) -> TableResnapsho
 
 
 def _in_order_of_index(table: TableSchema) -> RowKey:
-    """Give the key as its index has it: in the order of columns all rows would be sorted for each chunk."""
+    """Return the key in its index's order; in another order each chunk would sort the whole table."""
     key = table.key or ()
     for index in () if table.facts is None else (table.facts.primary_key, table.facts.unique):
-        # After its key an index may include other columns.
+        # An index may include other columns (INCLUDE) after its key.
         if index is not None and set(index[: len(key)]) == set(key):
             return index[: len(key)]
     return key
 
 
 class StreamedTables:
-    """What one connection brought of the tables that are being read.
+    """Follows what one connection streams of the tables that are being read.
 
-    `tables` by OID; a slice that adds rows that moved says so with its edge. `xids` are those of their
-    transactions that the last look did not see; before the first, nobody asks. `codec` is the text's.
+    `tables` is their progress, by OID; the edge of a slice that adds `moved` rows has the new progress.
+    `xids` are their transactions that the last snapshot did not see; none are noted before the first
+    snapshot. `codec` is Python's name for the encoding of text.
     """
 
     def __init__(self, codec: str) -> None:
@@ -375,11 +376,11 @@ class StreamedTables:
 
     @property
     def state(self) -> tuple[TableResnapshot, ...]:
-        """All of them, for an edge."""
+        """The progress of all tables, for an edge."""
         return tuple(self.tables.values())
 
     def follow(self, slice_: Slice) -> Slice:
-        """Note what a slice has of these tables."""
+        """Note the transactions and moved rows in a slice; return it, with the new progress in its edge."""
         for batch in slice_.changes:
             one = self.tables.get(batch.table.oid)
             if one is not None and one.stage != "done":
@@ -391,7 +392,7 @@ class StreamedTables:
         return replace(slice_, edge=replace(slice_.edge, resnapshots=self.state))
 
     def forget_seen(self, seen: Visibility) -> None:
-        """Keep of the transactions, of those to come, too, the ones that a snapshot doesn't see."""
+        """Keep only transactions, now and later, that this snapshot doesn't see."""
         before, self.xids, self._seen = self.xids, set(), seen
         self._note_xids(before)
 
@@ -402,7 +403,7 @@ class StreamedTables:
 
     def _note(self, one: TableResnapshot, batch: ChangeBatch) -> None:
         if one.after is None or not _came_without_values(batch):
-            # As long as nothing is read, everything is yet to be.
+            # Before the first chunk every row is still to be read.
             return
         found = list(_keys(batch, one.key, self._codec))
         moved = dict.fromkeys([*one.moved, *(key for key in found if key is not None)])
@@ -412,17 +413,17 @@ class StreamedTables:
 
 
 def _came_without_values(batch: ChangeBatch) -> bool:
-    """Are there rows that are new under their key, and lack values?
+    """Whether rows are new under their key, and lack values (unchanged TOAST).
 
-    An update that changes no key is of a row that was, or will be, read. One under replica identity FULL has
-    all values of the old row.
+    An update that keeps the key is of a row that was read, or will be. One under replica identity FULL has
+    all values in its old row.
     """
     comes = batch.operation == "I" or isinstance(batch.old, KeyImage)
     return batch.operation != "R" and comes and batch.lacks_any
 
 
 def _keys(batch: ChangeBatch, names: Sequence[str], codec: str) -> Iterator[RowKey | None]:
-    """Give the keys of a batch's rows that lack values; None where a part of it isn't known."""
+    """Yield the keys of a batch's rows that lack values; None if a part of the key isn't known."""
     assert batch.new is not None
     masks = [mask for mask in batch.new.unchanged if mask is not None]
     where = {column.name: index for index, column in enumerate(batch.table.columns)}
@@ -433,7 +434,7 @@ def _keys(batch: ChangeBatch, names: Sequence[str], codec: str) -> Iterator[RowK
 
 
 def _values(batch: ChangeBatch, index: int) -> list[bytes | None]:
-    """Give a column of the key; what is not sent of it is as it was."""
+    """Return the values of a key column; those that were not sent are taken from the old row."""
     assert batch.new is not None
     new = texts_of(batch.new.columns, index) or []
     old = None if batch.old is None else texts_of(batch.old.columns, index)

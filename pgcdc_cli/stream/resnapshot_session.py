@@ -1,4 +1,4 @@
-"""One connection that looks at tables again and again: each time at what is there at that moment."""
+"""A connection that reads tables again and again, each time with a new snapshot."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from pgcdc_cli.stream.snapshot_tables import SnapshotTable
 from pgcdc_cli.types.database_text import DatabaseText
 
 LOCK_TIMEOUT = "200ms"
-"""How long the stream waits for a table that somebody has locked, before it goes on and tries again later."""
+"""How long the stream waits for a locked table before it goes on, and tries again later."""
 
-# A snapshot is taken before the position is read: all that it sees has committed before that. On a standby it
-# can see a commit a moment before the replayed position says so, but none that was not received.
+# The snapshot is taken before the position is read, so everything that it sees committed before that. On a
+# standby it can see a commit shortly before the replay position covers it, but none that was not received.
 _LOOK = """
 SELECT txid_current_snapshot()::text, position::text, position > flushed
 FROM (SELECT CASE WHEN pg_is_in_recovery() THEN greatest(pg_last_wal_replay_lsn(), pg_last_wal_receive_lsn())
@@ -27,15 +27,15 @@ FROM (SELECT CASE WHEN pg_is_in_recovery() THEN greatest(pg_last_wal_replay_lsn(
      AS log (position, flushed)
 """
 
-# All transactions that run have lower numbers. A standby gives none, but age counts from the next one in what
-# it has replayed; that is without its epoch, which is that of a snapshot's xmax, or the next.
+# A number above those of all running transactions. A standby assigns none, but age() counts from the next
+# transaction ID in its replayed WAL; that lacks the epoch, which is that of a snapshot's xmax, or the next.
 _BARRIER = """
 SELECT CASE WHEN pg_is_in_recovery() THEN seen + mod(mod(age('3'::xid) + 3 - seen, epoch) + epoch, epoch)
        ELSE txid_current() END
 FROM (SELECT txid_snapshot_xmax(txid_current_snapshot()), 4294967296) AS snapshot (seen, epoch)
 """
 
-# Operators of a type that an extension made are where the type is.
+# The operators of an extension's type are in the schema of the type.
 _KEY_SCHEMAS = """
 WITH RECURSIVE types AS (
     SELECT a.atttypid AS oid FROM pg_attribute a WHERE a.attrelid = %(table)s AND a.attname = ANY (%(key)s)
@@ -51,7 +51,7 @@ _XIDS = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """Which transactions a snapshot sees: those before `xmin`, and before `xmax` but for `running`."""
+    """Which transactions a snapshot sees: those before `xmax`, except the `running` ones, from `xmin` on."""
 
     xmin: int
     xmax: int
@@ -59,25 +59,25 @@ class Visibility:
 
     @classmethod
     def parse(cls, text: str) -> "Visibility":
-        """Read a `pg_snapshot`, such as `10:20:10,14`."""
+        """Parse a `pg_snapshot`, such as `10:20:10,14`."""
         xmin, xmax, running = text.split(":")
         return cls(int(xmin), int(xmax), frozenset(int(xid) % _XIDS for xid in running.split(",") if xid))
 
     def sees(self, xid: int) -> bool:
-        """Say whether a transaction, as the stream names it, without its epoch, has ended before."""
+        """Whether the snapshot sees a transaction, given by its 32-bit ID in the stream."""
         beyond = (xid - self.xmax) % _XIDS < _XIDS // 2
         return not beyond and xid not in self.running
 
 
 class Look(NamedTuple):
-    """What is there at one moment: what `seen` sees has committed before `position`."""
+    """A snapshot: every transaction that `seen` sees committed before `position`."""
 
     seen: Visibility
     position: Lsn
 
 
 class ResnapshotSession:
-    """Methods raise PgcdcError; between `look` and `end` there is one transaction, which sees one moment."""
+    """A session with one transaction, and so one snapshot, from `look` to `end`. Methods raise PgcdcError."""
 
     def __init__(self, conninfo: str, text: DatabaseText, stopped: Callable[[], bool]) -> None:
         self.snapshot = SnapshotSession(conninfo)
@@ -86,37 +86,37 @@ class ResnapshotSession:
         self.end()
 
     def barrier(self) -> int:
-        """Give a number beyond those of all transactions that have written so far."""
+        """Return a transaction ID above those of all transactions that have written so far."""
         [(xid,)] = self._ask(_BARRIER)
         return int(xid)
 
     def look(self) -> Look:
-        """Begin, and see what is there; nothing has to be waited for long."""
+        """Begin a transaction and take its snapshot; waits for locks are short in it."""
         self.snapshot.begin()
         self.snapshot.limit_lock_waits(LOCK_TIMEOUT)
         [(seen, position, unflushed)] = self._ask(_LOOK)
         if unflushed:
-            # With a number of its own this transaction's end has the log flushed, and the stream go so far.
+            # With a transaction ID, this transaction's end flushes the WAL, and the stream can get there.
             self._ask("SELECT txid_current()")
         return Look(Visibility.parse(seen), Lsn.parse(position))
 
     def end(self) -> None:
-        """Let go of what is seen, and of all locks."""
+        """End the transaction: release its snapshot and its locks."""
         self.snapshot.end()
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self.snapshot.close()
 
     def chunk(self, one: TableResnapshot, table: SnapshotTable, limit: int) -> Iterator[tuple[int, Columns]]:
-        """Give the next rows by key, `limit` at most, in order: bytes that came, and columns."""
+        """Yield the next rows in the order of the key, at most `limit`: bytes received, and columns."""
         beyond = [] if one.after is None else [sql.SQL("{} > {}").format(_names(one.key), _values(one.after))]
         order = sql.SQL(", ").join(map(sql.Identifier, one.key))
         tail = sql.SQL(" ORDER BY {} LIMIT {}").format(order, sql.Literal(limit))
         return self._copy(one, table, table.query(*beyond) + tail)
 
     def moved(self, one: TableResnapshot, table: SnapshotTable) -> Iterator[tuple[int, Columns]]:
-        """Give the rows that are to be read once more, as far as they are still there."""
+        """Yield the rows to read once more, those that still exist: bytes received, and columns."""
         if not one.moved:
             return iter(())
         keys = sql.SQL(", ").join(map(_values, one.moved))

@@ -38,14 +38,14 @@ from pgcdc_cli.types.database_text import DatabaseText
 log = logging.getLogger("pgcdc")
 
 _SILENCE = 1.5
-"""Seconds: a walsender answers a CopyDone at once, or goes on sending what it was about to.
+"""Seconds of silence after CopyDone: a walsender answers at once, or goes on sending.
 
-One that reads through much of which nothing is published notices later that we are gone, as on a dead wire.
+One that is silent for longer, as it reads WAL without published changes, notices later that we have gone.
 """
 
 
 class StreamRun:
-    """One run from its start to its end, over as many connections as it takes."""
+    """Streams for one run, from its start to its end, over as many connections as it takes."""
 
     def __init__(
         self,
@@ -75,10 +75,10 @@ class StreamRun:
         return self._writer.totals
 
     def run(self) -> None:
-        """Stream until an end is reached or a signal asks for it; then all is durable and acknowledged.
+        """Stream until an end is reached or a signal stops it; then everything is durable and confirmed.
 
-        Raises PgcdcError: TIMEOUT where time is up before the end position, and whatever the rooms raise.
-        What had reached a transaction edge is durable all the same, unless the output itself has failed.
+        Raises TIMEOUT if time is up before the end position, and whatever the packages below raise. Even then
+        everything up to the last transaction edge is durable, unless the output itself has failed.
         """
         keep_freed_memory()
         with closing(self._catalog):
@@ -97,7 +97,7 @@ class StreamRun:
         self._end.check(self._sink.edge.lsn)
 
     def _keep(self, data: bytes) -> str:
-        """Write what could not be decoded beside the output; gives the hint."""
+        """Write what could not be decoded into the `.bad` file; return a hint that names it."""
         path = self._settings.bad_file
         try:
             path.write_bytes(data)
@@ -123,7 +123,7 @@ class StreamRun:
                 log.log(retries.level_of(error.message), "%s; trying again", error.message)
                 self._writer.back_to_edge()
                 self.totals.reconnects += 1
-                # Its connection went the same way, perhaps, and nobody has noticed yet.
+                # The catalog's connection may be lost, too, without having noticed.
                 self._catalog.close()
                 self._pause(wait)
                 if self._end.time_is_up:
@@ -152,7 +152,7 @@ class StreamRun:
                 self._end.resolve_now(identity.wal_position)
             self._start.prepare(connection, identity)
             if not self._encoding.decodes:
-                # Nobody asks for tables: one connection less.
+                # Raw output needs no catalog: one connection less.
                 self._catalog.close()
             text = self._text_of(connection.database_encoding)
             if not self._take_snapshot(connection.here, identity.database, text, retries):
@@ -181,7 +181,7 @@ class StreamRun:
             self._finish(stream)
 
     def _readable_slot(self, connection: ReplicationConnection) -> str:
-        """Give the slot, or what is read in its place where nothing is to be taken, and say so once."""
+        """Return the slot to read; for `peek` a temporary copy, which is announced once."""
         settings = self._settings
         if not settings.peek:
             return settings.slot
@@ -197,9 +197,9 @@ class StreamRun:
         return {**self._settings.protocol.options(server_version), **options}
 
     def _finish(self, stream: ReplicationStream) -> None:
-        """End the stream. All is durable by now: that the server doesn't hear of it is no failure.
+        """End the stream. Everything is durable: it is no failure if the server isn't told.
 
-        With a checkpoint nothing comes twice for that: a dead wire holds up no end that a signal asks for.
+        With a checkpoint that repeats nothing. So a dead connection doesn't delay a stop by signal.
         """
         try:
             patience = _SILENCE if self._signals.stop and self._sink.checkpoint else NEVER
@@ -209,14 +209,14 @@ class StreamRun:
             log.warning("%s; the end was perhaps not confirmed", error.message)
 
     def _take_snapshot(self, conninfo: str, database: str, text: DatabaseText, retries: RetryPolicy) -> bool:
-        """Write the rows that are there before the stream, if any are wanted; false ends the run."""
+        """Write the snapshot before the stream, if one is wanted; false ends the run."""
         plan = self._settings.snapshot
         if plan is None or self._start.snapshot_taken or not (plan.again or self._start.unread):
             return plan is None or self._goes_on(plan)
         self._restart_format(database)
         with self._signals.interruptible():
             exported = SlotSnapshot(conninfo, self._to_lock)
-        # One that comes too late for a table is taken anew, as often as others rewrite it just then.
+        # If a table was rewritten since the snapshot, another one is taken, as often as that happens.
         retries.server_answers()
         with closing(exported):
             if self._start.slot_to_come:
@@ -233,7 +233,7 @@ class StreamRun:
         return self._goes_on(plan)
 
     def _goes_on(self, plan: SnapshotPlan) -> bool:
-        """Is there a stream to come after the rows? At least until all tables are as of one position."""
+        """Whether to stream after the snapshot: at least until all tables are as of one position."""
         later = [one.position for one in self._sink.edge.read]
         if later and (plan.only or self._settings.limits.end_now):
             self._end.lsn = max(self._end.lsn or Lsn(0), *later)
@@ -242,7 +242,7 @@ class StreamRun:
     def _begin_resnapshot(
         self, connection: ReplicationConnection, identity: SystemIdentity, text: DatabaseText
     ) -> Resnapshot:
-        """See which tables are to be read again while they are streamed, before the stream begins."""
+        """Find the tables to read again while they are streamed, before the stream begins."""
         settings, encoding, mender = self._settings, self._encoding, TextMender(text, self._warned)
 
         def write(slice_: Slice) -> None:
@@ -270,23 +270,27 @@ class StreamRun:
         return again
 
     def _read_again(self, again: Resnapshot) -> None:
-        """Read more of the tables; "now", where the run ends, is when all of that is there."""
+        """Read more of the tables; the end position "now" is where the stream has caught up with them."""
         if not again.finished:
             again.step()
             if again.finished:
                 self._end.resolve_now(again.position)
 
     def _begun(self) -> Begun | None:
-        """Say what earlier runs read of the snapshot; None where no later one could go on with it."""
+        """Return what earlier runs read of the snapshot; None if a later run can't go on with this one."""
         checkpoint, read = self._sink.checkpoint, self._sink.edge.read
         ours = self._start.slot_to_come or (read and self._start.unread)
-        # What a transaction changed that was prepared before a table was read is given out before, too.
+        # With `at_prepare`, a transaction prepared before a table was read and committed later would be left
+        # out.
         if checkpoint is None or not ours or self._settings.at_prepare:
             return None
         return Begun(checkpoint.creating if read else None, frozenset(one.oid for one in read))
 
     def _write_snapshot(self, exported: SlotSnapshot, plan: SnapshotPlan, text: DatabaseText) -> None:
-        """Write the rows, and make the slot when some are whole; KeyboardInterrupt where it ends before."""
+        """Write the rows, and create the slot when the first table is complete.
+
+        Raises KeyboardInterrupt if the run ends before.
+        """
         encoding, mender = self._encoding, TextMender(text, self._warned)
         assert encoding.decodes, "what isn't decoded has no rows"
         wanted = WantedRows(self._settings.publications, plan.includes, self._settings.selection)
@@ -301,7 +305,7 @@ class StreamRun:
         )
         begun = self._begun()
         self.totals.snapshot_rows = rows_to_come(tables if begun is None else begun.left(tables))
-        # A standby has no transactions to read in.
+        # A standby can't assign a transaction ID.
         with_xid = plan.with_xid and not exported.in_recovery
         with closing(snapshot.slices(tables, with_xid=with_xid, begun=begun)) as slices:
             for rows in slices:
@@ -323,14 +327,14 @@ class StreamRun:
             self._encoding.restartable.restart(database, self._sink.edge.last_commit)
 
     def _text_of(self, encoding: str) -> DatabaseText:
-        """Say how text comes; as it is in the database where nothing is decoded."""
+        """Return how text is received; for raw output in the database's encoding."""
         if not self._encoding.decodes:
             return DatabaseText(encoding)
         default = self._encoding.capabilities.invalid_text
         return DatabaseText.of(encoding, self._settings.invalid_text, default)
 
     def _encoder(self, database: str, text: DatabaseText, streamed: StreamedTables) -> FrameEncoder:
-        """Make what encodes the frames of a new connection, which come again from the last edge on."""
+        """Make the encoder for a new connection, on which the stream restarts at the last edge."""
         encoding = self._encoding
         if not encoding.decodes:
             return RawEncoder(encoding, self._end.lsn)

@@ -1,4 +1,4 @@
-"""What one run of the stream is to do: settings, limits, signals. And how far it is: end, totals."""
+"""The settings, limits and signals of one run of the stream, its end and its totals."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
-    """Where a run ends by itself; None is never. Times are in seconds.
+    """Limits at which a run ends by itself; None is no limit. Times are in seconds.
 
-    `end_now` stands for the position that the server has when the run begins.
+    `end_now` sets the end position to the server's position when the run begins.
     """
 
     end_lsn: Lsn | None = None
@@ -34,11 +34,11 @@ class RunLimits:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlan:
-    """Which tables' rows come before the stream, by schema and name.
+    """The snapshot before the stream: `includes` chooses tables by schema and name.
 
-    `again` reads them at every start, not only where the stream is new; `only` ends the run with them. A new
-    slot is made with the snapshot; `any_slot` says that one that is there will do. `with_xid` gives rows the
-    transaction that read them. So many `workers` read at once.
+    `again` takes it at every start, not only for a new stream; `only` ends the run after it. The snapshot
+    creates the slot; with `any_slot` an existing one may be used. With `with_xid`, rows have the ID of the
+    transaction that read them. `workers` is the number of connections that read.
     """
 
     includes: Callable[[str, str], bool]
@@ -51,19 +51,21 @@ class SnapshotPlan:
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """What to read, from where, until when.
+    """What to read, from where, and until when.
 
-    `options` go to the server's plugin; `protocol` adds pgoutput's own, where there are publications.
-    `start_lsn` is for a run without a checkpoint; None is the slot's own position. `create_slot` makes the
-    slot first, with `if_not_exists` only where there is none. `bad_file` takes the bytes of a message that
-    can't be decoded. Without `use_catalog` relation messages are all that is known of tables.
-    `make_publication` is called before a new stream begins. `heartbeat_interval` is in seconds, 0 for none.
-    `at_prepare` gives out prepared transactions at their PREPARE; `keeps_prepared` says
-    that they can be dealt with at all. `peek` reads a temporary copy of the slot, so that nothing is taken;
-    `peeking` is called when the copy is there. `invalid_text` says what becomes of bytes that are no text;
-    None leaves it to the format. `origin_numbers` asks the catalog for those of replication origins.
-    `selection` are the tables and columns that are wanted, `resnapshot` the tables that are read again while
-    they are streamed. With `for_ever` a connection that was lost is tried again however long that takes.
+    - `options` go to the server's plugin; `protocol` adds pgoutput's own if there are `publications`.
+    - `bad_file` takes the bytes of a message that can't be decoded.
+    - `start_lsn` is for a run without a checkpoint; None is the slot's position.
+    - `create_slot` creates the slot first; with `if_not_exists` only if there is none.
+    - `loop` retries after a lost connection; with `for_ever` without limits.
+    - `status_interval` and `heartbeat_interval` are in seconds, 0 for none.
+    - `use_catalog`: without it, tables are known by their Relation messages alone.
+    - `make_publication` is called before a new stream begins.
+    - `at_prepare` writes prepared transactions at their PREPARE; `keeps_prepared`: the output can keep them.
+    - `peek` reads a temporary copy of the slot, which stays as it is; `peeking` is called once it exists.
+    - `invalid_text` says what becomes of bytes that aren't valid text; None leaves it to the format.
+    - `origin_numbers` looks up the numbers of replication origins in the catalog.
+    - `selection` chooses tables and columns; `resnapshot` are patterns of tables to read while streaming.
     """
 
     conninfo: str
@@ -98,10 +100,10 @@ class StreamSettings:
 
 @dataclass(slots=True)
 class Signals:
-    """What signals ask for; set by a handler, looked at between batches.
+    """What signals ask for; set by a handler, checked between batches.
 
-    `time_up`: the run has no time left. While `waiting` there is nothing to finish, and a handler that was
-    told of either may raise KeyboardInterrupt.
+    `time_up`: the run has no time left. While `waiting`, nothing is left unfinished by an interrupt, so a
+    handler that sets `stop` or `time_up` may raise KeyboardInterrupt.
     """
 
     stop: bool = False
@@ -111,12 +113,15 @@ class Signals:
 
     @property
     def ends(self) -> bool:
-        """Is there to be no more waiting for the server?"""
+        """Whether the run must not wait for the server any longer."""
         return self.stop or self.time_up
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Wait for a server, which may take for ever. KeyboardInterrupt if there was reason for it before."""
+        """Let signals interrupt a wait for the server, which may take forever.
+
+        Raises KeyboardInterrupt at once if the run must end already.
+        """
         waited, self.waiting = self.waiting, True
         try:
             if self.ends:
@@ -128,11 +133,11 @@ class Signals:
 
 @dataclass(slots=True)
 class RunTotals:
-    """What a run has done so far. `wal_end` is the newest end of the server's WAL that it told.
+    """The progress of a run. `wal_end` is the newest end of WAL that the server reported.
 
-    `snapshot_bytes` is how much of a snapshot came, None where none is being read; `snapshot_rows` about how
-    many rows it will have, None where that isn't known. `spooled` are bytes that came of transactions which
-    aren't committed yet.
+    `snapshot_bytes` is how much of a snapshot was received, None if none is being read. `snapshot_rows`
+    estimates how many rows it will have, None if unknown. `spooled` are the bytes in the spools of
+    uncommitted transactions.
     """
 
     rows: int = 0
@@ -147,7 +152,7 @@ class RunTotals:
 
 
 class RunEnd:
-    """The limits of one run, whose clock runs from here on. `lsn` is the end position, None for none."""
+    """The end of one run, by its limits; time counts from here on. `lsn` is the end position, if any."""
 
     def __init__(self, limits: RunLimits) -> None:
         self._limits = limits
@@ -155,7 +160,7 @@ class RunEnd:
         self.lsn = limits.end_lsn
 
     def resolve_now(self, position: Lsn) -> None:
-        """Let "now" stand for the server's position when it is asked for; the first call counts."""
+        """Resolve the end position "now" to this position; only the first call counts."""
         if self._limits.end_now and self.lsn is None:
             self.lsn = position
 
@@ -165,21 +170,21 @@ class RunEnd:
         return limit is not None and time.monotonic() - self._began >= limit
 
     def is_idle(self, last_data: float) -> bool:
-        """Was there nothing for too long since `last_data`, a time of the monotonic clock?"""
+        """Whether nothing came for too long since `last_data`, a time of the monotonic clock."""
         idle = self._limits.idle_timeout
         return idle is not None and time.monotonic() - last_data >= idle
 
     def is_reached(self, lsn: Lsn) -> bool:
-        """Nothing else can have committed before the end position once an edge is beyond it."""
+        """Whether an edge at `lsn` is at or beyond the end position: no earlier commit is missing then."""
         return self.lsn is not None and lsn >= self.lsn
 
     def transactions_left(self, done: int) -> int | None:
-        """How many are wanted after those that are done; None for any number."""
+        """Return the number of transactions still wanted; None for no limit."""
         count = self._limits.max_transactions
         return None if count is None else count - done
 
     def check(self, edge_lsn: Lsn) -> None:
-        """Raise TIMEOUT where time is up before the end position, or before it is known where "now" is."""
+        """Raise TIMEOUT if time is up before the end position, or before "now" is resolved to one."""
         wanted = self._limits.end_now if self.lsn is None else edge_lsn < self.lsn
         if self.time_is_up and wanted:
             end = "now" if self.lsn is None else self.lsn

@@ -1,13 +1,14 @@
-"""The rows that are there, all as of one moment: a snapshot exported with a slot, or one by itself.
+"""Read the existing rows of tables as of one moment: a snapshot exported with a slot, or one of its own.
 
-A temporary slot exports it: every transaction that commits before the slot's position is in the snapshot,
-every later one in the stream from that position on. The stream's slot may be older; or it is made as a copy
-of the temporary one once a table is read (`keep_slot`). A run that is killed before leaves no slot behind.
-PostgreSQL manual, "Streaming Replication Protocol", CREATE_REPLICATION_SLOT with SNAPSHOT 'export'.
+A temporary slot exports the snapshot: every transaction that commits before the slot's position is in the
+snapshot, every later one in the stream from that position on. The stream's slot may be older; or it is
+created as a copy of the temporary one once a table is read (`keep_slot`), so that a run that is killed before
+leaves no slot. PostgreSQL manual, "Streaming Replication Protocol", CREATE_REPLICATION_SLOT with SNAPSHOT
+'export'.
 
-Parts of tables are read over several connections at once, and given in their order. Each connection has a
-thread, which reads one part after another, some chunks ahead of whoever takes them: so memory is bounded, and
-what comes out is the same however many there are.
+Several connections read parts of tables at once; the parts are yielded in order. Each connection has a
+thread, which reads one part after another, a few chunks ahead of the consumer: so memory is bounded, and the
+output is the same for any number of connections.
 """
 
 import logging
@@ -51,12 +52,12 @@ Item = TypeVar("Item")
 _NO_SLOT_HINT = "raise max_replication_slots, or drop a slot that nobody reads: pgcdc slot list"
 
 _AT_ONCE = "1ms"
-"""The least that the server's lock_timeout can be."""
+"""The smallest `lock_timeout` of the server that isn't 0, which would be no limit."""
 
 _BRIEFLY = "2s"
-"""As long as others may be kept from their tables before there is a snapshot."""
+"""How long tables may be locked, while others wait for them, before there is a snapshot."""
 
-# The snapshot is taken before the position is read: what it sees has committed before that.
+# The snapshot is taken before the position is read, so everything that it sees committed before that.
 _SOURCE = """
 SELECT (SELECT system_identifier FROM pg_control_system())::text,
        (SELECT timeline_id FROM pg_control_checkpoint()), current_database(), pg_is_in_recovery(),
@@ -65,24 +66,24 @@ SELECT (SELECT system_identifier FROM pg_control_system())::text,
 
 
 class Begun(NamedTuple):
-    """What there is of a snapshot that the stream goes on after, at `position`, None where that is new.
+    """The part of a snapshot that earlier runs read; the stream begins at its `position`, None if it is new.
 
-    `read` are the OIDs of the tables that earlier runs read.
+    `read` are the OIDs of the tables that they read.
     """
 
     position: Lsn | None
     read: frozenset[int]
 
     def left(self, tables: Sequence[SnapshotTable]) -> list[SnapshotTable]:
-        """Give the tables that are yet to be read."""
+        """Return the tables that are still to be read."""
         return [table for table in tables if table.schema.oid not in self.read]
 
 
 class Snapshot:
-    """The rows that one session sees, as of `position`.
+    """The rows that one session's snapshot sees, as of `position`.
 
-    `text` says how text comes. `bytes` is how much of the rows did. So many `workers` read at once, over a
-    connection each. Methods raise PgcdcError, and a wait for rows KeyboardInterrupt once `stopped`.
+    `text` is the encoding of text, `bytes` counts the bytes of rows received. Several `workers` read at once,
+    each over a connection of its own. Methods raise PgcdcError, and KeyboardInterrupt once `stopped`.
     """
 
     def __init__(
@@ -103,10 +104,11 @@ class Snapshot:
     def slices(
         self, tables: Sequence[SnapshotTable], *, with_xid: bool = True, begun: Begun | None = None
     ) -> Generator[Slice]:
-        """Read tables, one after the other.
+        """Yield the rows of tables, one table after the other.
 
-        With `with_xid` rows have the transaction that reads them, else none. The last slice, with an edge, is
-        empty. With `begun` there are edges after tables, too, and those that were read before aren't again.
+        With `with_xid`, rows have the ID of the transaction that reads them, else 0. The last slice is empty
+        and has an edge. With `begun` there is an edge after each table, too, and tables read before are
+        skipped.
         """
         stamp = Stamper(self.position, self._transaction() if with_xid else 0)
         left = tables if begun is None else begun.left(tables)
@@ -139,7 +141,7 @@ class Snapshot:
                 yield part.table, columns
 
     def _others(self, count: int, tables: Sequence[SnapshotTable]) -> Iterator[SnapshotSession]:
-        """Open more sessions that see the same; fewer where there is no room, or no lock, for so many."""
+        """Open more sessions with the same snapshot; fewer if connections or locks aren't to be had."""
         name = self.session.export() if count > 0 else ""
         for number in range(count):
             try:
@@ -151,10 +153,10 @@ class Snapshot:
                 return
 
     def _another(self, name: str, tables: Sequence[SnapshotTable]) -> SnapshotSession:
-        """Open a session that has locked all that it will read.
+        """Open a session that has locked all tables that it will read.
 
-        A lock that is not to be had at once never will be: whoever wants to change the table waits for the
-        first session's to go, and is before us in the queue.
+        A lock that isn't granted at once never will be: another session waits for the first session's lock to
+        be released, and is ahead of us in the queue.
         """
         session = SnapshotSession(self.session.here, name)
         try:
@@ -168,9 +170,10 @@ class Snapshot:
 
 
 class SlotSnapshot:
-    """A snapshot as of the position of a temporary slot, where a stream begins that has all after it.
+    """A snapshot as of the position of a temporary slot; a stream from there has everything after it.
 
-    `lock` are tables, by schema and name, that are locked before, since others rewrite them all the time.
+    `lock` are tables, by schema and name, to lock before the snapshot is taken, since others keep rewriting
+    them.
     """
 
     def __init__(self, conninfo: str, lock: Sequence[tuple[str, str]] = ()) -> None:
@@ -186,10 +189,10 @@ class SlotSnapshot:
             raise
 
     def _export(self, lock: Sequence[tuple[str, str]]) -> tuple[Lsn, str]:
-        """Make the slot, if it can be with the tables locked.
+        """Create the temporary slot, with the tables locked if that is possible.
 
-        It waits for all transactions that have written, one of which may wait for our lock: without limits
-        that would never end, and no server sees that it is a deadlock.
+        Slot creation waits for all transactions that have written. One of them may wait for our lock, which
+        is a deadlock that the server can't detect: hence the time limits.
         """
         if lock:
             self.session.limit_lock_waits(_BRIEFLY)
@@ -205,15 +208,15 @@ class SlotSnapshot:
 
     @property
     def in_recovery(self) -> bool:
-        """Are these the rows of a standby?"""
+        """Whether the server is a standby."""
         return self._exporting.in_recovery
 
     def close(self) -> None:
-        """End the transaction that holds the snapshot; the temporary slot is gone, too."""
+        """End the transaction that holds the snapshot, and drop the temporary slot."""
         self._closing.close()
 
     def check_free_slot(self, name: str) -> None:
-        """Raise USAGE where there can be no slot more: better now than when all rows are read."""
+        """Raise USAGE if the server has no free slot: better now than after reading all rows."""
         query = "SELECT count(*) < current_setting('max_replication_slots')::int FROM pg_replication_slots"
         [(free,)] = self.session.ask(query)
         if not free:
@@ -221,19 +224,19 @@ class SlotSnapshot:
             raise PgcdcError(ErrorKind.USAGE, message, hint=_NO_SLOT_HINT)
 
     def keep_slot(self, name: str) -> None:
-        """Make the stream's slot, at `position`."""
+        """Create the stream's slot, at `position`."""
         self._exporting.copy_slot(self._slot, name)
 
 
 def source_of(session: SnapshotSession, publications: Sequence[str]) -> tuple[StreamSource, Lsn, bool]:
-    """Say where a snapshot without a slot comes from, a position after all that it has, and "a standby?"."""
+    """Return the source of a snapshot without a slot, a position after all its rows, and "is a standby"."""
     [(system_id, timeline, database, in_recovery, position)] = session.ask(_SOURCE)
     source = StreamSource(system_id, timeline, database, "", tuple(publications))
     return source, Lsn.parse(position), in_recovery
 
 
 class Stamper:
-    """Stamps of rows that all stand at one position, in one transaction; numbered from `first` on."""
+    """Makes stamps of rows at one position, in one transaction, numbered from `first` on."""
 
     def __init__(self, position: Lsn, xid: int, first: int = 0) -> None:
         self._position = position
@@ -242,7 +245,7 @@ class Stamper:
         self._rows = first
 
     def next(self, rows: int) -> Stamps:
-        """Stamp so many rows more."""
+        """Return stamps for the next rows."""
         numbers = np.arange(self._rows, self._rows + rows, dtype=np.int64)
         self._rows += rows
         at, now, xid = (np.full(rows, value, np.int64) for value in (self._position, self._now, self._xid))
@@ -250,7 +253,7 @@ class Stamper:
 
 
 def _with_next(items: Iterator[Item]) -> Iterator[tuple[Item, Item | None]]:
-    """Give each item with the one after it, the last one with None."""
+    """Yield each item with the one after it, the last one with None."""
     item = next(items, None)
     while item is not None:
         following = next(items, None)
@@ -261,19 +264,19 @@ def _with_next(items: Iterator[Item]) -> Iterator[tuple[Item, Item | None]]:
 def snapshot_batch(
     table: TableSchema, columns: Columns, stamp: Stamper, position: SnapshotPosition
 ) -> ChangeBatch:
-    """Make changes of rows that were read."""
+    """Make a batch of changes from rows that were read."""
     image = FullImage(columns, (None,) * len(columns))
     return ChangeBatch(table, "R", stamp.next(len(columns[0])), image, None, position)
 
 
 class TableStarts:
-    """By OID, the position as of which a table was read: only what commits there or later is news of it."""
+    """The positions, by OID, as of which tables were read: only commits from there on are new for them."""
 
     def __init__(self, starts: Mapping[int, Lsn]) -> None:
         self._starts = starts
 
     def news(self, slice_: Slice) -> Slice:
-        """Leave out the changes that the rows have."""
+        """Leave out changes that the rows read already contain."""
         if not self._starts:
             return slice_
         changes = tuple(news for batch in slice_.changes if len(news := self._of(batch)))
@@ -291,11 +294,11 @@ class TableStarts:
 
 
 _AHEAD = 4
-"""Chunks of a part that wait to be taken, at most."""
+"""Chunks of a part that are read ahead, at most."""
 
 
 class Chunk(NamedTuple):
-    """Some rows, `size` bytes of them on the wire."""
+    """Some rows of a part; `size` is their bytes as received."""
 
     part: TablePart
     size: int
@@ -303,7 +306,7 @@ class Chunk(NamedTuple):
 
 
 class _Reading:
-    """A part on its way: its chunks, then the error that ended it, or None."""
+    """A part that is being read: a queue of its chunks, then the error that ended it, or None."""
 
     def __init__(self, part: TablePart) -> None:
         self.part = part
@@ -335,9 +338,10 @@ def read_parts(
 
 @contextmanager
 def _common_memory() -> Iterator[None]:
-    """Let Arrow take memory from the system's allocator meanwhile.
+    """Let Arrow use the system's allocator for a while.
 
-    Its own keeps what one thread took and another one gave back, as it is with every chunk: 70 MB.
+    Arrow's own keeps memory that one thread allocates and another one frees, as happens with every chunk: 70
+    MB.
     """
     before = pa.default_memory_pool()
     pa.set_memory_pool(pa.system_memory_pool())
@@ -348,7 +352,7 @@ def _common_memory() -> Iterator[None]:
 
 
 class _Readers:
-    """What the threads share."""
+    """The state that the reading threads share."""
 
     def __init__(
         self, parts: Iterable[TablePart], count: int, text: DatabaseText, stopped: Callable[[], bool]
@@ -358,16 +362,16 @@ class _Readers:
         self._stopped = stopped
         self._closed = threading.Event()
         self._lock = threading.Lock()
-        # One more than there are threads, so that none waits while the last chunks of a part are written.
+        # One more part than threads, so that none waits while the last chunks of a part are written.
         self._room = threading.Semaphore(count + 1)
         self._begun: Queue[_Reading | None] = Queue()
 
     def close(self) -> None:
-        """Let the threads end, soon."""
+        """Make the threads end soon."""
         self._closed.set()
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield what the threads read."""
+        """Yield the chunks that the threads read, in the order of parts."""
         while (reading := self._begun.get()) is not None:
             while (chunk := reading.chunks.get()) is not None:
                 if isinstance(chunk, psycopg.Error):
@@ -381,17 +385,17 @@ class _Readers:
             raise KeyboardInterrupt
 
     def run(self, session: SnapshotSession) -> None:
-        """Be a thread."""
+        """Read parts until there are no more; runs in a thread."""
         while (reading := self._next()) is not None:
             try:
                 self._read(session, reading)
-            except BaseException as error:  # noqa: BLE001 - whoever takes the rows is told
+            except BaseException as error:  # noqa: BLE001 - `chunks` raises it
                 self._put(reading, error)
                 return
             self._put(reading, None)
 
     def _next(self) -> _Reading | None:
-        """Begin with another part, when there is room for it; None at the end."""
+        """Begin another part when there is room for it; None at the end."""
         while not (self._ends() or self._room.acquire(timeout=TICK)):
             pass
         with self._lock:

@@ -1,4 +1,4 @@
-"""One run of `pgcdc snapshot`: rows of tables under one snapshot, without a slot, and nothing after."""
+"""One run of `pgcdc snapshot`: the rows of tables in one snapshot, without a slot or a stream."""
 
 import logging
 from collections import Counter
@@ -31,10 +31,10 @@ _NO_TABLE = "a pattern is schema.table; views, foreign and temporary tables are 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSettings:
-    """What to read, and from where. `invalid_text` says what becomes of bytes that are no text.
+    """What to read, and from where. `invalid_text` says what becomes of bytes that aren't valid text.
 
-    With `with_xid` rows have the transaction that reads them; a standby gives them none. So many `workers`
-    read at once.
+    With `with_xid`, rows have the ID of the transaction that reads them, except on a standby, which assigns
+    none. `workers` is the number of connections that read.
     """
 
     conninfo: str
@@ -46,7 +46,7 @@ class SnapshotSettings:
 
 
 class SnapshotRun:
-    """Reads all that is wanted into the sink. `rows` counts them by table."""
+    """Reads the wanted rows into the sink. `rows` counts them by table."""
 
     def __init__(
         self,
@@ -69,9 +69,10 @@ class SnapshotRun:
         return self._writer.totals
 
     def run(self) -> None:
-        """Read and write; then all is durable. Raises PgcdcError, and KeyboardInterrupt for a signal.
+        """Read and write all rows; they are durable on return.
 
-        Then nothing of it is in a file or directory, and another run begins anew.
+        Raises PgcdcError, and KeyboardInterrupt on a signal. Then a file or directory has none of the rows,
+        and another run starts over.
         """
         keep_freed_memory()
         self._sink.open()
@@ -110,7 +111,7 @@ class SnapshotRun:
         self._write(snapshot, tables, with_xid=settings.with_xid and not in_recovery)
 
     def _refuse(self, unmatched: Sequence[str]) -> None:
-        """Raise USAGE for what --table names in vain, before a row is read; warn of other patterns."""
+        """Raise USAGE for a --table pattern that matches nothing; warn about other patterns."""
         tables = {pattern.text for pattern in self._settings.wanted.selection.tables}
         if named := [pattern for pattern in unmatched if pattern in tables]:
             reason = f"nothing matches {quoted_list(named)}"

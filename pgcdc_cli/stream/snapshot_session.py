@@ -1,4 +1,4 @@
-"""One connection in a transaction that sees a snapshot, and the rows that it copies out."""
+"""A connection with a transaction that sees a snapshot, and copies rows out."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ Columns = tuple[pa.BinaryArray, ...]
 
 
 class SnapshotSession:
-    """A transaction that sees `snapshot`, by the name that another one exported; without, one of its own.
+    """A transaction that sees `snapshot`, exported by another one under this name, or a snapshot of its own.
 
     Methods raise PgcdcError.
     """
@@ -33,39 +33,39 @@ class SnapshotSession:
             raise
 
     def begin(self, snapshot: str | None = None) -> None:
-        """Begin a transaction, where the last one has ended; it sees what is there at the first query."""
+        """Begin a transaction after the last one has ended; without `snapshot` its first query takes one."""
         self._run(sql.SQL("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"))
         if snapshot is not None:
             self.see(snapshot)
-        # Rows in the order of the table, wherever another scan of it may be.
+        # Rows come in the table's order, wherever a concurrent scan of it may be.
         self._run(sql.SQL("SET LOCAL synchronize_seqscans = off"))
-        # An error instead of rows that are left out.
+        # The server raises an error instead of leaving out rows.
         self._run(sql.SQL("SET LOCAL row_security = off"))
 
     def see(self, snapshot: str) -> None:
-        """See what another transaction exported; nothing may have been asked before in this one."""
+        """Import a snapshot that another transaction exported; only before the first query of this one."""
         self._run(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
 
     def lock(self, tables: Sequence[tuple[str, str]]) -> bool:
-        """Lock tables against ALTER and TRUNCATE before anything is seen; false where not all can be."""
+        """Lock tables against ALTER and TRUNCATE, before a snapshot is taken; false if that fails."""
         names = sql.SQL(", ").join(sql.Identifier(*name) for name in tables)
         try:
-            # This alone takes no snapshot (`PlannedStmtRequiresSnapshot` in tcop/pquery.c).
+            # LOCK TABLE takes no snapshot (`PlannedStmtRequiresSnapshot` in tcop/pquery.c).
             self._run(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names))
         except PgcdcError:
             return False
         return True
 
     def limit_lock_waits(self, timeout: str) -> None:
-        """Wait no longer for a lock in this transaction, as `lock_timeout` has it."""
+        """Set `lock_timeout` for this transaction."""
         self._run(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(timeout)))
 
     def end(self) -> None:
-        """End the transaction; another may begin."""
+        """End the transaction; `begin` may start another."""
         self._run(sql.SQL("COMMIT"))
 
     def close(self) -> None:
-        """End the transaction, and the connection."""
+        """End the transaction, and close the connection."""
         self._connection.close()
 
     @property
@@ -74,7 +74,7 @@ class SnapshotSession:
 
     @property
     def database_encoding(self) -> str:
-        """The encoding of the database, by PostgreSQL's name."""
+        """PostgreSQL's name for the encoding of the database."""
         return database_encoding(self._connection)
 
     def ask(
@@ -84,41 +84,42 @@ class SnapshotSession:
         doing: str = "read the snapshot",
         text: DatabaseText | None = None,
     ) -> list[tuple[Any, ...]]:
-        """Read rows, with what is no text in them as `text` has it, by default escaped."""
+        """Run a query and return its rows. `text` decodes strings; by default invalid bytes are escaped."""
         try:
             return ask(self._connection, query, parameters, text)
         except psycopg.Error as error:
             raise server_failure(doing, error) from error
 
     def export(self) -> str:
-        """Name the snapshot for others, who can begin with it as long as this transaction lasts."""
+        """Export the snapshot, and return its name; it can be imported as long as this transaction lasts."""
         [(name,)] = self.ask("SELECT pg_export_snapshot()")
         return str(name)
 
     def check(self, query: sql.Composable, doing: str) -> None:
-        """Let the server look at a query, and lock what it reads, without reading any of it."""
+        """Have the server check a query, and lock the tables that it reads, without reading rows."""
         self.ask((query + sql.SQL(" LIMIT 0")).as_string(self._connection), doing=doing)
 
     def copy(
         self, query: sql.Composable, width: int, text: DatabaseText, stopped: Callable[[], bool]
     ) -> Iterator[tuple[int, Columns]]:
-        """Give a query's rows of `width` columns, many at a time: bytes that came, and columns.
+        """Yield a query's rows of `width` columns, many at a time: bytes received, and columns.
 
-        Raises psycopg.Error; KeyboardInterrupt once `stopped`, and the connection is of no more use then.
+        Raises psycopg.Error, and KeyboardInterrupt once `stopped`; then the connection can't be used any
+        more.
         """
         statement = sql.SQL("COPY ({}) TO STDOUT").format(query).as_string(self._connection)
         pgconn = self._connection.pgconn
         with self._unconverted(text):
             yield from copy_out(pgconn, statement.encode(text.codec), partial(_read, width), stopped)
             if stopped():
-                # The connection is in the midst of it, perhaps.
+                # The connection may be in the middle of the COPY.
                 raise KeyboardInterrupt
 
     @contextmanager
     def _unconverted(self, text: DatabaseText) -> Iterator[None]:
-        """Have the server send text as it is in the database, if that is how the stream has it.
+        """Have the server send text in the database's encoding, if the stream's text has that, too.
 
-        With SQL_ASCII it converts and checks nothing, and psycopg gives bytes.
+        With SQL_ASCII the server neither converts nor checks text, and psycopg returns bytes.
         """
         if text.client_encoding != self._connection.info.parameter_status("server_encoding"):
             yield

@@ -1,4 +1,4 @@
-"""Which tables a snapshot reads, which rows and columns of them, and whether the role may."""
+"""Find the tables that a snapshot reads, their rows and columns, and check that the role may read them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from pgcdc_cli.stream.snapshot_session import SnapshotSession
 from pgcdc_cli.types.database_text import DatabaseText
 
 PART = 1024
-"""Pages of a part: few enough that a reader whose turn it isn't yet can have most of its rows."""
+"""Pages of a part: so few that most of its rows fit into what a thread reads ahead."""
 
-# Columns and row filters of a publication came with version 15, scans of a range of pages with 14.
+# Column lists and row filters of publications are new in PostgreSQL 15, scans of a range of pages in 14.
 _PUBLISHED = """
     SELECT c.oid, n.nspname, json_agg(to_jsonb(t) -> 'attnames') -> 0 AS names,
            CASE WHEN bool_and(to_jsonb(t) ->> 'rowfilter' IS NOT NULL)
@@ -37,7 +37,7 @@ _ALL = """
     WHERE c.relkind IN ('r', 'p') AND c.oid >= 16384
           AND (c.relpersistence = 'p' OR c.relpersistence = 'u' AND NOT pg_is_in_recovery()) AND {}"""
 
-# The server makes an array of them first, so that the others' columns and filters aren't looked up.
+# The server computes this array first, so that it doesn't look up columns and filters of other tables.
 _ONLY = """
     (%(only)s IS NULL
      OR c.oid = ANY (%(only)s::oid || ARRAY(SELECT a::oid FROM pg_partition_ancestors(%(only)s::oid) a)))"""
@@ -70,7 +70,7 @@ LEFT JOIN pg_index i ON i.indrelid = c.oid
 ORDER BY 2, 3
 """
 
-# The function knows the file of now, the catalog that of the snapshot.
+# pg_relation_filenode() returns the current file, the catalog that of the snapshot.
 _REWRITTEN = """
 SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE (c.oid = ANY (%(tables)s::oid[])
@@ -90,9 +90,9 @@ _FILTER_HINT = "change it: ALTER PUBLICATION; or leave the table out, with --exc
 
 
 class ChangedTableError(PgcdcError):
-    """Another try is needed, since a table is no more as the snapshot has it.
+    """A table was changed since the snapshot, which must be taken again.
 
-    `tables` are all that were to be read, by schema and name.
+    `tables` are all tables to read, by schema and name.
     """
 
     def __init__(self, name: str, tables: Sequence["SnapshotTable"]) -> None:
@@ -102,17 +102,17 @@ class ChangedTableError(PgcdcError):
 
 
 def every_table(_schema: str, _table: str) -> bool:
-    """Include all."""
+    """Include every table."""
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class WantedRows:
-    """Which rows are wanted: of the tables of these publications, or of all where there are none.
+    """Which rows are wanted: those of the tables in `publications`, or of all tables if that is empty.
 
-    Of those, what `includes` (by schema and name) and the selection let through; of their rows those that
-    `where`, an SQL condition, is true for, and of these about `sample` percent. With `only`, an OID, others
-    than that table and the roots that it may come as aren't even looked for.
+    `includes` (by schema and name) and the selection choose among the tables; `where` is an SQL condition on
+    their rows, and `sample` reads about so many percent of them. With `only`, an OID, just that table and its
+    ancestors are looked up.
     """
 
     publications: Sequence[str]
@@ -124,11 +124,12 @@ class WantedRows:
 
 
 class SnapshotFacts(NamedTuple):
-    """What else the catalog says of a table to be read: the publication's row filter and rights.
+    """More facts about a table to read: the publication's row filter, privileges and size.
 
-    `alone` leaves out the rows of tables that inherit from it. `unreadable` are columns that the role may not
-    read, `hidden` says that policies keep rows from it. `pages` is its size, 0 where it can't be divided,
-    `rows` about how many it has, -1 where nobody counted.
+    `alone` reads ONLY the table, without tables that inherit from it. `enters_schema`: the role has USAGE on
+    its schema. `unreadable` are columns without the SELECT privilege, `hidden` says that row-level security
+    applies to the role. `pages` is the size, 0 if the table can't be divided, `rows` the estimated number, -1
+    if unknown.
     """
 
     row_filter: str | None
@@ -142,7 +143,7 @@ class SnapshotFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTable:
-    """A table as it is read; `where` and `sample` as in `WantedRows`."""
+    """A table to read; `where` and `sample` as in `WantedRows`."""
 
     schema: TableSchema
     facts: SnapshotFacts
@@ -151,36 +152,36 @@ class SnapshotTable:
 
     @property
     def reading(self) -> str:
-        """What is done, for errors."""
+        """The action, for error messages."""
         return f'read the rows of table "{self.schema.display}"'
 
     def unfit(self, error: PgcdcError) -> PgcdcError:
-        """Let the hint name the condition where the server refuses to read with it."""
+        """Let the hint name --where if the server refuses the query with it."""
         if self.where is not None and error.kind is ErrorKind.USAGE:
             error.hint = _WHERE_HINT
         return error
 
     @property
     def counted(self) -> bool:
-        """Is it known about how many rows will come?"""
+        """Whether the number of rows to read can be estimated."""
         chooses = self.facts.row_filter is not None or self.where is not None or self.sample is not None
         return self.facts.rows >= 0 and not chooses
 
     def parts(self) -> "Iterator[TablePart]":
-        """Divide it; all parts together have all rows, however it grew or shrank since it was measured."""
+        """Divide the table; together the parts have all rows, even if its size has changed since."""
         firsts = range(0, self.facts.pages if self.sample is None else 0, PART)
         for first in firsts[:-1]:
             yield TablePart(self, first, first + PART)
         yield TablePart(self, firsts[-1] if firsts else 0, None)
 
     def query(self, *more: sql.Composable) -> sql.Composed:
-        """Write the SELECT of its rows, of those for which `more` conditions are true."""
+        """Return the SELECT of its rows, limited to those that meet `more` conditions."""
         names = sql.SQL(", ").join(sql.Identifier(column.name) for column in self.schema.columns)
         only = sql.SQL("ONLY " if self.facts.alone else "")
         source = only + sql.Identifier(self.schema.schema, self.schema.name)
         if self.sample is not None:
             source += sql.SQL(" TABLESAMPLE BERNOULLI ({})").format(sql.Literal(self.sample))
-        # One is an expression of the server's own making, the other the user's, to be run with their rights.
+        # The server made the row filter; the user gave --where, which runs with the user's own privileges.
         given = [text for text in (self.facts.row_filter, self.where) if text is not None]
         conditions = [*more, *(sql.SQL("({}\n)").format(sql.SQL(cast("Any", text))) for text in given)]
         query = sql.SQL("SELECT {} FROM {}").format(names, source)
@@ -188,19 +189,19 @@ class SnapshotTable:
 
 
 def rows_to_come(tables: Sequence[SnapshotTable]) -> int | None:
-    """About how many rows tables have, as they were last analyzed; None where that isn't known of all."""
+    """Estimate the rows of tables, as of their last ANALYZE; None unless it is known for all of them."""
     return sum(table.facts.rows for table in tables) if all(table.counted for table in tables) else None
 
 
 class TablePart(NamedTuple):
-    """The pages of a table from `first` to before `end`, None for its last."""
+    """The pages of a table from `first` up to, but not including, `end`; None: to the last page."""
 
     table: SnapshotTable
     first: int
     end: int | None
 
     def query(self) -> sql.Composed:
-        """Write the SELECT of its rows."""
+        """Return the SELECT of its rows."""
         bounds = {">=": self.first or None, "<": self.end}
         return self.table.query(
             *(
@@ -213,7 +214,7 @@ class TablePart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A table that is there to be read; of its names, and its row filter, `invalid` are no valid text."""
+    """A table found in the catalog; `invalid` are those of its names and row filter that aren't text."""
 
     relation: Relation
     facts: SnapshotFacts
@@ -225,7 +226,7 @@ class _Found:
         return self.relation.namespace, self.relation.name
 
     def check_text(self, columns: Iterable[TableColumn] = ()) -> None:
-        """Raise PROTOCOL where a statement that reads these columns of the table could not be written."""
+        """Raise PROTOCOL if the table's name, its row filter or one of these columns isn't valid text."""
         what = f'table "{self.relation.namespace}.{self.relation.name}"'
         column = next((one.name for one in columns if one.name in self.invalid), None)
         if self.facts.row_filter in self.invalid:
@@ -246,11 +247,12 @@ def find_tables(
     describe: Describe,
     unmatched: Callable[[list[str]], None] = lambda _: None,
 ) -> list[SnapshotTable]:
-    """Give the tables that are wanted, by schema and name; they are locked against ALTER and TRUNCATE then.
+    """Return the wanted tables, sorted by schema and name, and lock them against ALTER and TRUNCATE.
 
-    A partition goes with its root where that is read, too: in publications that is where one of them has
-    `publish_via_partition_root`, as in the stream. `unmatched` is told the patterns that match nothing.
-    Raises RIGHTS, which names all that may not be read, and USAGE where a table lacks a column.
+    A partition is left out if a partitioned table above it is read: in publications, if one of them has
+    `publish_via_partition_root`, as in the stream. `unmatched` is called with the patterns that match
+    nothing. Raises RIGHTS, which names everything that the role may not read, USAGE if a table lacks a
+    column, and ChangedTableError.
     """
     found = list(_found(session, wanted))
     known = [(*one.names, [column.name for column in one.relation.columns]) for one in found]
@@ -281,7 +283,7 @@ def _lock(session: SnapshotSession, tables: Sequence[SnapshotTable], wanted: Wan
         try:
             session.check(table.query(), table.reading)
         except PgcdcError as error:
-            # What the snapshot's catalog has is gone by now; but --where may name what never was.
+            # A name in the snapshot's catalog no longer exists; but --where may have a name that never did.
             if isinstance(error.__cause__, _GONE) and wanted.where is None:
                 raise ChangedTableError(table.schema.display, tables) from error
             raise table.unfit(error) from error.__cause__
@@ -319,7 +321,7 @@ def _check_columns(tables: Sequence[SnapshotTable], wanted: Sequence[str]) -> No
 
 
 def _check_not_rewritten(session: SnapshotSession, tables: Sequence[SnapshotTable]) -> None:
-    """Raise ChangedTableError where an ALTER or TRUNCATE came first: the snapshot sees no rows then."""
+    """Raise ChangedTableError if ALTER or TRUNCATE rewrote a table first: the snapshot sees no rows then."""
     rewritten = session.ask(_REWRITTEN, {"tables": [table.schema.oid for table in tables]})
     if rewritten:
         raise ChangedTableError(rewritten[0][0], tables)
@@ -338,7 +340,7 @@ def _check_rights(tables: Sequence[SnapshotTable], role: str) -> None:
 
 
 def _missing(table: SnapshotTable, role: str) -> list[str]:
-    """Write the statements that let a role read a table's columns; none where it may."""
+    """Return the GRANTs that a role lacks to read a table's columns."""
     schema, name = sql.Identifier(table.schema.schema), sql.Identifier(table.schema.schema, table.schema.name)
     grants = [] if table.facts.enters_schema else [f"GRANT USAGE ON SCHEMA {schema.as_string()} TO {role}"]
     if any(column.name in table.facts.unreadable for column in table.schema.columns):

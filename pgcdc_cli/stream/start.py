@@ -1,6 +1,7 @@
-"""Where a stream begins, and whether it may: publication, slot, source and position.
+"""Check publications, slot, source and position before a stream begins, and find where it begins.
 
-Looked at before START_REPLICATION, whose refusals say less; the source again where a standby is promoted.
+This happens before START_REPLICATION, whose errors say less; the source is checked again when a standby is
+promoted.
 """
 
 import logging
@@ -33,7 +34,7 @@ _START_AT_SLOT = "leave out -I/--startpos to start where the slot is"
 _STANDBY_BEHIND = "run again when it has caught up with the primary"
 _NO_TABLE = "see what there is with: pgcdc publication show; a table that is to come must be published first"
 _LOST_WITH_SLOT = "what changed since is lost with it: --create-slot --accept-gap goes on without that"
-# Without a checkpoint another run knows of no gap.
+# Without a checkpoint the next run can't notice a gap.
 _LOST_UNCHECKED = "changes in between are lost: start it again to go on without them"
 _LOST_UNCHECKED_WITH_SLOT = "what changed since is lost with it: --create-slot goes on without that"
 _SLOT_IN_USE = "leave out --create-slot: there is a checkpoint, and the slot has what follows it"
@@ -48,10 +49,10 @@ _OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
 
 
 class RunStart:
-    """What is made and checked on every connection of a run before the stream begins on it.
+    """What is created and checked on every connection of a run before the stream begins on it.
 
-    `decodes` is false for raw output. `slot_to_come`: the snapshot makes the slot; `snapshot_taken`: it is
-    whole. `begun`: rows come from the position that the sink has. Methods raise PgcdcError.
+    `decodes` is false for raw output. `slot_to_come`: the snapshot will create the slot; `snapshot_taken`: it
+    is complete. `begun`: the stream goes on from the sink's position. Methods raise PgcdcError.
     """
 
     def __init__(
@@ -67,19 +68,19 @@ class RunStart:
 
     @property
     def unread(self) -> bool:
-        """Is there a snapshot to be read whose end neither a checkpoint nor this run has seen?"""
+        """Whether a snapshot is wanted that neither this run nor an earlier one has completed."""
         checkpoint = self._sink.checkpoint
         wanted = self._settings.snapshot is not None and not self.snapshot_taken
         return wanted and (checkpoint is None or not checkpoint.end_lsn)
 
     @property
     def _done(self) -> Lsn:
-        """Up to where there is output; without a checkpoint only once the stream begins."""
+        """The position up to which there is output; without a checkpoint 0 until the stream begins."""
         known = self.begun or self._sink.checkpoint is not None
         return self._sink.durable_lsn if known else Lsn(0)
 
     def check_position(self) -> None:
-        """Refuse a position for what has a checkpoint, and to stream after half a snapshot: USAGE."""
+        """Raise USAGE for a start position beside a checkpoint, or a stream after an incomplete snapshot."""
         start, checkpoint = self._settings.start_lsn, self._sink.checkpoint
         if checkpoint is not None and not checkpoint.end_lsn and self._settings.snapshot is None:
             message = "could not go on: the snapshot that the stream begins with was not finished"
@@ -92,7 +93,7 @@ class RunStart:
             )
 
     def prepare(self, connection: ReplicationConnection, identity: SystemIdentity) -> None:
-        """Is this still the source that we know? Where the stream is new, here it begins."""
+        """Check that this is the checkpoint's source, create what is missing, and start the sink."""
         settings = self._settings
         if settings.make_publication is not None and self._sink.checkpoint is None:
             settings.make_publication(self._catalog)
@@ -133,9 +134,10 @@ class RunStart:
     def _check_server_without_slot(
         self, error: PgcdcError, source: StreamSource, connection: ReplicationConnection, log_end: Lsn
     ) -> None:
-        """Tell a server that isn't ours, such as one from a backup, which has no slots, from ours without it.
+        """Find out whether the slot is missing because the server is another one, such as one from a backup.
 
-        A slot that is made in an older copy of our server would mix two histories once its log has grown.
+        Then this raises the error that says so; otherwise it sets the hint of `error`. A slot created on an
+        older copy of the server would mix two histories once its WAL has grown.
         """
         self._checked(source, Lsn(0), connection)
         self._check_log_end(log_end, in_recovery=connection.in_recovery)
@@ -144,9 +146,10 @@ class RunStart:
             error.hint = _LOST_WITH_SLOT if known else _LOST_UNCHECKED_WITH_SLOT
 
     def _makes_way(self, connection: ReplicationConnection) -> bool:
-        """Is the slot to be made with a snapshot? One that a run left which ended right then is dropped.
+        """Whether the snapshot will create the slot. Drops one that a run left that ended just then.
 
-        That it is ours tells its position, which the checkpoint had before. Another's is SLOT_EXISTS.
+        Its position, which that run recorded in the checkpoint, shows that it is ours. Raises SLOT_EXISTS for
+        another's.
         """
         settings, checkpoint = self._settings, self._sink.checkpoint
         slot = self._catalog.slot(settings.slot)
@@ -165,7 +168,7 @@ class RunStart:
         raise PgcdcError(ErrorKind.SLOT_EXISTS, message, hint=_NO_SNAPSHOT.format(settings.slot))
 
     def _create_slot(self, connection: ReplicationConnection) -> None:
-        """Make the slot, when the publications are there: it sees none that come after it."""
+        """Create the slot, after checking that the publications exist: it can't see later ones."""
         name = self._settings.slot
         exists = self._catalog.slot(name) is not None
         if exists and self._settings.if_not_exists:
@@ -195,7 +198,7 @@ class RunStart:
             self._check_selection(self._settings.selection)
 
     def _check_selection(self, selection: Selection) -> None:
-        """Warn of patterns that match nothing; a new stream that would leave out all is a mistyped one."""
+        """Warn about patterns that match nothing. Raises USAGE if that leaves a new stream without tables."""
         try:
             published = self._catalog.published(self._settings.publications)
         except PgcdcError as error:
@@ -214,7 +217,7 @@ class RunStart:
     def _checked(
         self, source: StreamSource, position: Lsn, connection: ReplicationConnection
     ) -> Checkpoint | None:
-        """Give the checkpoint to go on with; None where there is none."""
+        """Return the checkpoint to go on with; None if there is none."""
         settings, checkpoint = self._settings, self._sink.checkpoint
         if checkpoint is not None:
             return check_source(
@@ -230,9 +233,9 @@ class RunStart:
         return None
 
     def _check_log_end(self, log_end: Lsn, *, in_recovery: bool) -> None:
-        """Refuse a server whose log doesn't have our position yet; a standby may come to it.
+        """Refuse a server whose WAL ends before our position; a standby may still reach it.
 
-        So no slot is confirmed beyond its server's WAL: `check_source` relies on it.
+        So no slot is ever confirmed beyond its server's WAL, on which `check_source` relies.
         """
         done = self._done
         if done <= max(log_end, self._settings.start_lsn or Lsn(0)):
@@ -244,7 +247,7 @@ class RunStart:
         raise PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=_OLDER_SERVER)
 
     def _check_startpos(self, connection: ReplicationConnection, log_end: Lsn) -> None:
-        """Refuse to begin beyond the server's WAL: the slot would be confirmed up to there."""
+        """Refuse a start position beyond the server's WAL: the slot would be confirmed up to there."""
         wanted = self._settings.start_lsn
         if wanted is None or wanted <= log_end:
             return
@@ -268,14 +271,14 @@ class RunStart:
 
 
 def _check_slot_name(name: str) -> None:
-    """Refuse what the server would: only when it makes the slot, or never, since it cuts a name off."""
+    """Raise USAGE for an invalid slot name: the server would refuse it only later, or truncate it."""
     if not _SLOT_NAME.fullmatch(name):
         message = f'could not create slot "{name}": it can have no such name'
         raise PgcdcError(ErrorKind.USAGE, message, hint=SLOT_NAME_HINT)
 
 
 def check_begun(checkpoint: Checkpoint, slot: Slot | None) -> None:
-    """Refuse to go on with a snapshot whose slot hasn't the changes since any more: SLOT_MISSING, GAP."""
+    """Raise SLOT_MISSING or GAP if the slot no longer has all changes since a snapshot began."""
     begun, name = checkpoint.creating or Lsn(0), checkpoint.source.slot
     if slot is None:
         message = f'could not go on with the snapshot: slot "{name}" is gone'
@@ -288,12 +291,12 @@ def check_begun(checkpoint: Checkpoint, slot: Slot | None) -> None:
 
 
 def check_slot(catalog: Catalog, name: str, database: str, *, decodes: bool, keeps_prepared: bool) -> Lsn:
-    """Give the confirmed position of a slot that can be streamed.
+    """Return the confirmed position of a slot that can be streamed.
 
-    `decodes` is false for raw output; `keeps_prepared`: prepared transactions can be dealt with.
+    `decodes` is false for raw output; `keeps_prepared`: the output can handle prepared transactions.
 
-    Raises PgcdcError: SLOT_MISSING, SLOT_INVALIDATED, SLOT_ACTIVE for a standby's copy, or USAGE for one of
-    another kind.
+    Raises SLOT_MISSING, SLOT_INVALIDATED, SLOT_ACTIVE for a slot that a standby synchronizes, or USAGE for
+    one of another kind.
     """
     slot = catalog.slot(name)
     if slot is None:
@@ -341,11 +344,13 @@ def check_source(
 ) -> Checkpoint:
     """Return the checkpoint to go on with, which names `source` from now on.
 
-    `slot_position` is the slot's confirmed_flush_lsn; `history`, called where the timelines differ, gives the
-    server's TIMELINE_HISTORY: earlier timelines, each with the position at which it was left. Raises
-    SOURCE_CHANGED for another server, database, slot or set of publications, or a timeline that does not
-    descend from ours at our position, unless the slot proves that we wrote from it; GAP if the slot is beyond
-    the checkpoint, unless `accept_gap`: then the stream gets a new identity and begins where the slot is.
+    `slot_position` is the slot's confirmed_flush_lsn. `history`, called if the timelines differ, returns the
+    server's TIMELINE_HISTORY: earlier timelines, each with the position at which it was left.
+
+    Raises SOURCE_CHANGED for another server, database, slot or set of publications, or a timeline that does
+    not descend from ours at our position, unless the slot proves that we streamed from it. Raises GAP if the
+    slot is ahead of the checkpoint, unless `accept_gap`: then the stream gets a new `stream_id` and begins at
+    the slot.
     """
     _check_identity(checkpoint.source, source)
     if source.publications != checkpoint.source.publications and not accept_publications:
@@ -382,10 +387,10 @@ def _check_timeline(
     slot_position: Lsn,
     history: Callable[[], Sequence[tuple[int, Lsn]]],
 ) -> None:
-    """Refuse a timeline that doesn't have what is written.
+    """Raise SOURCE_CHANGED for a timeline that doesn't contain the output.
 
-    One that left ours before our position has it if we wrote from it: from a standby that was promoted
-    meanwhile. Only a slot that was confirmed up to exactly our position proves that.
+    A timeline that left ours before our position contains it only if we streamed from it: from a standby that
+    was promoted meanwhile. Only a slot that was confirmed up to exactly our position proves that.
     """
     ours, theirs = checkpoint.source.timeline, source.timeline
     if ours == theirs:
@@ -405,10 +410,11 @@ def _changed(what: str, old: str, new: str, *, hint: str | None = None) -> Pgcdc
 
 
 class TimelineWatch:
-    """Looks whether the standby that we stream from is promoted: to the stream nobody says so.
+    """Notices when the standby that we stream from is promoted: the stream itself doesn't tell.
 
-    Asked before what came is written, a second connection tells of a new timeline before anything of it is in
-    the output. Any other server would have to restart for a new timeline; it isn't asked.
+    A second connection is asked before received changes are written, so it reports a new timeline before
+    anything of it is in the output. A server that isn't a standby must restart for a new timeline, so it
+    isn't asked.
     """
 
     def __init__(self, start: RunStart, sink: Sink, signals: Signals) -> None:
@@ -427,7 +433,7 @@ class TimelineWatch:
         return self
 
     def follow(self) -> None:
-        """Take a new timeline into the checkpoint, if it has our position: SOURCE_CHANGED."""
+        """Take a new timeline into the checkpoint. Raises SOURCE_CHANGED if it lacks our position."""
         if self._asked is None:
             return
         was_standby = self._asked.in_recovery
@@ -441,7 +447,7 @@ class TimelineWatch:
             self.close()
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         asked, self._asked = self._asked, None
         if asked is not None:
             asked.close()

@@ -1,4 +1,4 @@
-"""Tests that use it run with a few rows' columns as parts of longer arrays, and with arrays of their own."""
+"""A fixture that runs tests twice: with columns of a few rows as slices of arrays, and as own arrays."""
 
 from collections.abc import Iterator
 

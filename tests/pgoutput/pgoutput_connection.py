@@ -1,4 +1,4 @@
-"""What one connection's messages go through."""
+"""The decoder for one connection's messages."""
 
 from pgoutput_reference import describe
 
@@ -9,7 +9,7 @@ from pgcdc_cli.pgoutput.transactions import PgoutputDecoder
 
 
 def connection(spools, *, skip_before=0, known=(), batch=1, **policy):
-    """A decoder that gathers its warnings in `warnings`, and reads a spool chunk for chunk."""
+    """A decoder that collects its warnings in `warnings`, and reads a spool chunk by chunk."""
     warnings = []
     assembler = Assembler(describe, skip_before=Lsn(skip_before), boundaries=True)
     given_policy = PreparedPolicy(known=known, warn=warnings.append, **policy)

@@ -1,6 +1,6 @@
-"""Messages to bytes, for tests only: the other half of the sample table, and what hypothesis speaks through.
+"""Encode messages, for tests only: for the table of samples, and for hypothesis's streams.
 
-`frame` puts a message into the XLogData frame that a server would send it in.
+`frame` wraps a message in an XLogData frame, as a server does.
 """
 
 import struct

@@ -1,4 +1,4 @@
-"""Two small tables and one transaction, for tests that say what they send."""
+"""Two small tables and one transaction, for tests that build their messages by hand."""
 
 from pgoutput_encoder import frame
 

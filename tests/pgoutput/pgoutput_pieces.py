@@ -1,6 +1,6 @@
-"""The same transactions in pieces, as a server with streaming and two phases sends them.
+"""The same transactions in pieces, as a server sends them with streaming and two-phase.
 
-Every transaction tells of the tables that it uses, since where it stands among the others changes.
+Every transaction defines the tables that it uses, since its place among the others changes.
 """
 
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ _CHILD, _LOST_CHILD, _ROLLED_BACK = 1 << 29, 1 << 30, 1 << 31
 
 @dataclass
 class Unit:
-    """A transaction with the relations that it needs, or a message that is none's."""
+    """A transaction with the Relation messages that it needs, or a non-transactional message."""
 
     frames: list
     needs: list
@@ -45,7 +45,7 @@ class Unit:
 
 
 def units(frames):
-    """Divide a stream of whole transactions."""
+    """Divide a stream of whole transactions into units."""
     found, known, open_unit = [], {}, None
     for one in frames:
         message = decode(one[XLOGDATA_HEADER:])
@@ -94,13 +94,13 @@ def in_pieces(draw, frames):
 
 
 def _has_own_xids(unit, taken):
-    """Whether all xids that are made of its own are valid and no other transaction's."""
+    """Whether all xids derived from the unit's own are valid, and aren't another transaction's."""
     return unit.begin.xid not in taken and unit.begin.xid % _CHILD != 0
 
 
 @st.composite
 def _pieces(draw, unit):
-    """What of a transaction comes before it commits, in order, each piece to stand by itself."""
+    """The pieces of a transaction that come before its commit, in order; others may come in between."""
     begin, rows = unit.begin, unit.frames[1:-1]
     if unit.plan == "plain":
         return []
@@ -115,7 +115,7 @@ def _pieces(draw, unit):
 
 
 def _prepared_at(one, lsn):
-    """The frame with this prepare LSN, and this end LSN, if it is of a prepare."""
+    """The frame with this prepare LSN and end LSN, if it belongs to a prepare."""
     if one[XLOGDATA_HEADER] not in b"bPp":
         return one
     prepare = replace(decode(one[XLOGDATA_HEADER:]), prepare_lsn=lsn, end_lsn=lsn)
@@ -124,7 +124,7 @@ def _prepared_at(one, lsn):
 
 @st.composite
 def _blocks(draw, unit, xid):
-    """A transaction's blocks, some changes of them in subtransactions, among others that are rolled back."""
+    """A transaction's blocks, some changes in subtransactions, and some more that are rolled back."""
     pieces = []
     contents = [*unit.needs, *unit.frames[1:-1]]
     while contents or not pieces:
@@ -172,7 +172,7 @@ def _end(unit):
 
 @st.composite
 def rearranged(draw, frames):
-    """Parts of a stream repeated, moved, left out, cut off; other definitions and more aborts."""
+    """A stream with parts repeated, moved, left out or cut off, and with more definitions and aborts."""
     frames = list(frames)
     for _ in range(draw(st.integers(1, 3))):
         start, stop = sorted((draw(st.integers(0, len(frames))), draw(st.integers(0, len(frames)))))
@@ -209,7 +209,7 @@ def _abort(draw, frames):
 
 @st.composite
 def _definition(draw, frames):
-    """A Relation message that stands outside of blocks, of a table that occurs, maybe with fewer columns."""
+    """A Relation message outside of blocks, for a table that occurs, maybe with fewer columns."""
     relations = [_relation(one) for one in frames if one[XLOGDATA_HEADER] == ord("R")]
     if not relations:
         return []

@@ -1,4 +1,4 @@
-"""What a real walsender sends, frame by frame."""
+"""Record what a real walsender sends, frame by frame."""
 
 import select
 import time
@@ -22,7 +22,7 @@ SETTINGS = {
 
 
 def record(database, slot, publication="p", *, settings=None, **options):
-    """All XLogData frames from a slot up to now; its position is not confirmed."""
+    """All XLogData frames of a slot up to now; nothing is confirmed."""
     end = Lsn.parse(database.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()[0])
     database.execute("SELECT pg_log_standby_snapshot()")
     chosen = " ".join(f"-c {name}={value}" for name, value in (SETTINGS | (settings or {})).items())
@@ -56,7 +56,7 @@ def _frames(connection, end):
 
 
 def messages(frames, *, parallel=False):
-    """Decode frames of any protocol, in and outside of streamed blocks."""
+    """Decode frames of any protocol version, inside and outside of streamed blocks."""
     found = []
     in_stream = False
     for frame in frames:

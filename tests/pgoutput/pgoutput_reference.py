@@ -1,7 +1,7 @@
-"""What the assembler must give, computed the plain way: one message after another, one object a row.
+"""A plain reference for the assembler: one message after another, one object per row.
 
-A row is `(operation, table, stamp, new, old)`, a value bytes, None for NULL, or UNCHANGED; a key image
-is a dictionary of its columns by position. `flat` turns slices into the same.
+A row is `(operation, table, stamp, new, old)`; a value is bytes, None for NULL, or UNCHANGED; a key image is
+a dictionary of its columns by position. `flat` turns slices into the same form.
 """
 
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,7 @@ BYTEA, INT4, TEXT = 17, 23, 25
 
 
 def describe(relations):
-    """Catalog facts made up from the relation messages alone."""
+    """Tables made from Relation messages alone, without a catalog."""
     return [described(relation) for relation in relations]
 
 
@@ -55,7 +55,7 @@ class Assembled:
 
 
 def flat(slices):
-    """The changes of slices in the form of `reference`; checks what every slice must be."""
+    """The changes of slices in the form of `reference`; also checks what holds for every slice."""
     found = Assembled()
     for part in slices:
         events = [*_rows(part), *_others(part)]
@@ -249,7 +249,7 @@ class Plain:
         return value.data if isinstance(value, m.Text) else None
 
     def text(self, data, type_oid):
-        """What the server would have printed, of the three types that `streams` sends in binary."""
+        """The text of a binary value, for the three types that `streams` sends in binary."""
         if type_oid == INT4:
             self.require(len(data) == 4)
             return b"%d" % int.from_bytes(data, signed=True)
@@ -257,13 +257,13 @@ class Plain:
 
 
 def is_whole(pairs):
-    """Whether a key tuple has the key, and more."""
+    """Whether a key tuple has the key and more: a whole row."""
     there = [(column.replica_identity, not isinstance(value, m.Null)) for value, column in pairs]
     return (False, True) in there and (True, False) not in there
 
 
 def merged(runs):
-    """What several calls gave, as one."""
+    """The results of several calls, combined."""
     found = Assembled()
     for run in runs:
         found.events += run.events

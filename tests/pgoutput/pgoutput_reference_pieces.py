@@ -1,6 +1,6 @@
-"""What transactions that come in pieces must give, computed the plain way: a list of messages for each.
+"""A plain reference for transactions that come in pieces: a list of messages for each.
 
-Those of `pgoutput_reference` are the rules for whole transactions, which they are when they end.
+When such a transaction ends, it is whole, and `pgoutput_reference` has the rules.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ CONTROL, IN_BLOCK, ROWS, CHANGES = b"SEcAbPKrp", b"ORYIUDTM", b"IUD", b"IUDTM"
 
 @dataclass
 class Definition:
-    """A Relation message without an xid; `order` counts them as they came."""
+    """A Relation message without an xid; `order` is its number among all of them."""
 
     order: int
     oid: int
@@ -28,7 +28,7 @@ class Definition:
 
 @dataclass
 class Item:
-    """A message without its xid, and the definitions from elsewhere that it means."""
+    """A message without its xid, and the definitions from outside of its transaction that it needs."""
 
     data: bytes
     lsn: Lsn
@@ -39,7 +39,7 @@ class Item:
 
 @dataclass
 class Pending:
-    """A transaction that is not committed; `dropped`: it is prepared already."""
+    """A transaction that isn't committed yet; `dropped`: it is prepared, so its messages are dropped."""
 
     xid: int
     streamed: bool
@@ -52,9 +52,10 @@ class Pending:
 
 
 def reference_of_pieces(frames, *, skip_before=0):
-    """The same as `PgoutputDecoder`, one message at a time; a Begin that comes last waits for what follows.
+    """Do what `PgoutputDecoder` does, one message at a time; a Begin at the end waits for what follows.
 
-    Raises PgcdcError. `prepared` are the names of what is at the end; `pending`: something is put aside.
+    Raises PgcdcError. In the result, `prepared` are the names of the transactions prepared at the end,
+    `pending` says whether something is spooled.
     """
     pieces = Pieces(skip_before)
     held = bool(frames) and frames[-1][XLOGDATA_HEADER:].startswith(b"B")
@@ -101,7 +102,7 @@ class Pieces:
         return Definition(self.count, int.from_bytes(data[1:5]), data)
 
     def learn(self, definition):
-        """The newest definition of a table counts outside of what is pending."""
+        """Remember the newest definition of a table, which applies outside of pending transactions."""
         if definition is not None:
             known = self.outside.get(definition.oid)
             if known is None or known.order < definition.order:

@@ -1,4 +1,4 @@
-"""One table of messages for encoder and decoder: every kind, in and outside of a stream."""
+"""A table of sample messages for encoder and decoder: every kind, inside and outside of a stream."""
 
 from dataclasses import dataclass, field, replace
 

@@ -1,4 +1,4 @@
-"""Streams of whole transactions, as hypothesis makes them up: frames with growing LSNs."""
+"""Hypothesis's strategies for streams of whole transactions: frames with growing LSNs."""
 
 import struct
 
@@ -24,7 +24,7 @@ binaries = {
 
 
 def sent(column, *, binary):
-    """A value of one column; with `binary` one in its type's send format, or not."""
+    """A value of one column; with `binary` maybe in its type's send format."""
     usual = binaries[column.type_oid] if binary else texts
     return st.one_of(usual, texts, st.just(m.Null()))
 
@@ -117,7 +117,7 @@ class _Stream:
             self.add(draw(rows(self.relations[oid], binary=self.binary)))
 
     def relation(self, oid, *, again):
-        """Tell of a table where that is needed; `again` also where it is not, changed or as it was."""
+        """Add a Relation message if the table has none yet; with `again` in any case, changed or not."""
         known = self.relations.get(oid)
         if known is None or again:
             changed = known is None or self.draw(st.booleans())
@@ -134,7 +134,7 @@ def cuts(draw, frames):
 
 @st.composite
 def mutations(draw, frames):
-    """The frames with some bytes behind one header replaced, or messages moved, dropped or doubled."""
+    """The frames with some bytes after a header replaced, or messages moved, dropped or doubled."""
     frames = list(frames)
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, len(frames) - 1))

@@ -1,4 +1,4 @@
-"""Values in their types' send format: the columnar decoder gives the text that a plain one would."""
+"""Values in their types' send format: the columnar decoder returns the same text as the reference."""
 
 import contextlib
 import struct
@@ -30,7 +30,7 @@ def test_any_cut_of_a_binary_stream_gives_the_changes_of_the_plain_decoder(data,
 
 
 def knows_all_types(frames):
-    """A mutated relation message may speak of other types than those that the reference reads."""
+    """A mutated Relation message may have types that the reference can't read."""
     for one in frames:
         with contextlib.suppress(UndecodableError):
             message = decode(one[XLOGDATA_HEADER:])

@@ -1,4 +1,4 @@
-"""Rows to columns: every width, every shape, and arrays that stand on their own."""
+"""Rows to columns: every width, every shape, and arrays that share no memory with others."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def value(content):
 
 
 def decode(*groups):
-    """Each group: table, shape, messages. The messages of all groups are interleaved on the wire."""
+    """Decode groups of table, shape and messages, whose messages are interleaved in the stream."""
     placed = [(row, group) for group, (_, _, rows) in enumerate(groups) for row in rows]
     order = sorted(range(len(placed)), key=lambda i: (i * 7919) % len(placed))
     (buffer,) = MessageBuffer.join([frame(placed[i][0]) for i in order])

@@ -1,4 +1,4 @@
-"""One message's bytes give one typed message, or the one error: whole, cut, prolonged, mutated."""
+"""One message's bytes become one typed message or one error: whole, cut off, too long, mutated."""
 
 import pytest
 from hypothesis import given, settings

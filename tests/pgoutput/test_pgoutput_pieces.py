@@ -1,4 +1,4 @@
-"""Made-up streams in pieces are as if they had come whole; mutated ones as the plain reference reads them."""
+"""Generated streams in pieces are read as if they came whole; mutated ones as the reference reads them."""
 
 import pytest
 from hypothesis import given
@@ -19,12 +19,12 @@ from pgcdc_cli.sinks.spool_file import SpoolFolder
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """A new folder for each call."""
+    """A function that makes a new folder."""
     return lambda: tmp_path_factory.mktemp("spools")
 
 
 class Run:
-    """One connection's slices; where a checkpoint would name a prepared one no more, its spool goes."""
+    """One connection's slices; a spool is dropped once a checkpoint would no longer name its transaction."""
 
     def __init__(self, folder, *, skip_before=0, known=()):
         self.parts = []
@@ -35,7 +35,7 @@ class Run:
         self._streams = connection(self._spools, skip_before=skip_before, known=known)
 
     def take(self, batches):
-        """Read on; stop behind each slice with an edge to say where."""
+        """Decode batches; yield the position of each edge."""
         for batch in batches:
             for part in self._streams.slices(batch):
                 self.parts.append(part)
@@ -80,7 +80,7 @@ def test_transactions_in_pieces_are_those_that_come_whole(folders, data, frames)
 @given(st.data(), streams())
 @examples(60)
 def test_any_pieces_are_read_as_the_plain_reference_does(folders, data, frames):
-    """Also from any position on: what ended before it is dropped."""
+    """From any position on, too: what ended before it is dropped."""
     pieces = data.draw(in_pieces(as_sent(frames)))
     lsns = {int.from_bytes(one[1:9]) + near for one in pieces for near in (-1, 0, 1)}
     skip_before = Lsn(data.draw(st.sampled_from(sorted({0} | {lsn for lsn in lsns if lsn >= 0}))))
@@ -90,7 +90,7 @@ def test_any_pieces_are_read_as_the_plain_reference_does(folders, data, frames):
 @given(st.data(), streams())
 @examples(60)
 def test_a_restart_behind_any_edge_gives_the_rest(folders, data, frames):
-    """The server sends all again that the checkpoint has not, and here even what it has."""
+    """The server sends everything again that the checkpoint lacks; here even what it has."""
     frames = as_sent(frames)
     pieces, folder = data.draw(in_pieces(frames)), folders()
     before, edges = Run(folder), data.draw(st.integers(0, 6))
@@ -117,7 +117,7 @@ def test_mutated_pieces_are_refused_or_read_as_the_plain_reference_does(folders,
 
 
 def check(pieces, batches, folders, **options):
-    """One error, or what the reference reads, wherever the stream is cut."""
+    """The stream is an error, or what the reference reads, wherever it is divided into batches."""
     try:
         expected = reference_of_pieces(pieces, **options)
     except PgcdcError:

@@ -1,4 +1,4 @@
-"""What real servers send: both decoders agree on it, and its values are PostgreSQL's own."""
+"""Recordings of real servers: both decoders agree on them, and the values are those of the tables."""
 
 from datetime import UTC, datetime
 
@@ -16,7 +16,7 @@ NOW = datetime(2025, 1, 1, tzinfo=UTC).timestamp() * 1_000_000
 
 
 def assembled(frames, size=None):
-    """The changes of a recording, in batches of some size; the plain decoder's must be the same."""
+    """The changes of a recording, in batches of `size`, which must equal the plain decoder's."""
     assembler = Assembler(describe, skip_before=Lsn(0))
     size = size or len(frames)
     batches = [frames[start : start + size] for start in range(0, len(frames), size)]
@@ -26,7 +26,7 @@ def assembled(frames, size=None):
 
 
 def tables_after(events):
-    """Follow the changes as a reader of the files would: table -> key -> row."""
+    """Apply the changes as a reader of the files would: table -> key -> row."""
     tables = {}
     for event in events:
         if event[0] == "T":

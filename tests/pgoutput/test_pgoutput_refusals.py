@@ -1,4 +1,4 @@
-"""What the assembler refuses: one error that says which message, where in the log, and why."""
+"""What the assembler refuses: one error that names the message, its LSN and the reason."""
 
 import pytest
 from pgoutput_encoder import encode, frame
@@ -119,7 +119,7 @@ HUGE = b"t\x7f\xff\xff\xff"
 @pytest.mark.parametrize("beside", [b"", b"n", b"t"], ids=["alone", "beside-null", "beside-text"])
 @pytest.mark.parametrize("last", [True, False])
 def test_a_broken_row_is_found_whatever_stands_beside_it(broken, reason, beside, last):
-    """Lengths that point beyond the message, and beyond the batch, are seen before they are followed."""
+    """Lengths that point beyond the message or the batch are noticed before they are used."""
     good = {b"": [], b"n": [insert(None, None)], b"t": [insert(b"12345", b"6789")]}[beside]
     rows = [*good, broken] if last else [broken, *good]
     with pytest.raises(UndecodableError, match=reason) as caught:

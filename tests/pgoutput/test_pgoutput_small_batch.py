@@ -1,4 +1,4 @@
-"""Rows that are decoded one by one are those that the columns give; what is not usual is left to these."""
+"""Rows decoded one by one equal those of the columnar decoder, to which unusual batches are left."""
 
 import pytest
 from hypothesis import given, settings
@@ -38,7 +38,7 @@ LEFT = {
 
 
 def knowing(**options):
-    """An assembler that knows both tables."""
+    """An assembler that has the definitions of both tables."""
     assembler = FrameAssembler(describe, skip_before=Lsn(0), **options)
     assembler.assemble(frames_of(ORDERS, PARTS))
     return assembler
@@ -95,7 +95,7 @@ def test_a_transaction_that_is_skipped_is_left_to_the_columns():
 
 @pytest.mark.parametrize("rest", [[insert(b"1", b"a")], [COMMIT]], ids=["row", "commit"])
 def test_the_rest_of_one_that_is_skipped_is_left_to_the_columns(rest):
-    """It was written before: a row of it would be there twice."""
+    """It is in the output already: its rows would be there twice."""
     assembler = FrameAssembler(describe, skip_before=Lsn(1001))
     assembler.assemble(frames_of(BEGIN, ORDERS))
     assert assembler.assemble_small(frames_of(*rest)) is None
@@ -136,7 +136,7 @@ def test_mutated_streams_are_refused_or_read_as_the_columns_do(data, frames):
 
 
 def outcome(batches, *, small):
-    """What comes of batches, or the error that they end with."""
+    """The result of batches, or the error that ends them."""
     assembler = FrameAssembler(describe, skip_before=Lsn(0))
     try:
         return assembled(assembler, batches, small=small)

@@ -1,4 +1,4 @@
-"""Transactions that come in pieces give what the same ones give when they come whole."""
+"""Transactions that come in pieces have the same changes as those that come whole."""
 
 from itertools import chain
 
@@ -35,7 +35,7 @@ def spools(request, tmp_path, monkeypatch):
 
 
 def in_stream(message, xid=XID):
-    """A message inside of a block: behind its tag it has an xid."""
+    """A message inside of a block, with an xid after its tag."""
     data = frame(message)[XLOGDATA_HEADER:]
     return data[:1] + xid.to_bytes(4) + data[1:]
 
@@ -86,7 +86,7 @@ def test_a_transaction_that_is_rolled_back_leaves_nothing(spools, tmp_path):
 
 
 def test_a_rolled_back_subtransaction_is_cut_off_with_the_messages_in_it(spools):
-    """A logical message comes under the top-level xid, even if it was emitted in a subtransaction."""
+    """A logical decoding message has the top-level xid, even if a subtransaction emitted it."""
     streams = connection(spools)
     undone = in_stream(m.LogicalMessage(True, Lsn(501), "undone", b""))
     sub = [in_stream(NARROW, 8), in_stream(insert(b"1"), 8), undone]
@@ -98,7 +98,7 @@ def test_a_rolled_back_subtransaction_is_cut_off_with_the_messages_in_it(spools)
 
 
 def test_a_definition_that_was_rolled_back_is_not_used(spools):
-    """No server leaves it at that: an abort makes it tell all tables again (`cleanup_rel_sync_cache`)."""
+    """A real server would send the definition again after the abort (`cleanup_rel_sync_cache`)."""
     streams = connection(spools)
     first = block(Origin(Lsn(0), "elsewhere"), in_stream(ORDERS, 8))
     rest = block(in_stream(insert(b"1", b"a")), first=False)
@@ -107,7 +107,7 @@ def test_a_definition_that_was_rolled_back_is_not_used(spools):
 
 
 def test_what_a_subtransaction_cuts_off_is_forgotten(spools):
-    """The abort of a child that began later has nothing left to cut off."""
+    """The aborts of subtransactions that began later have nothing left to cut off."""
     streams = connection(spools)
     first = block(in_stream(ORDERS), *(in_stream(insert(b"%d" % xid, b"a"), xid) for xid in (8, 9, 10)))
     rows = [in_stream(insert(b"%d" % number, b"b")) for number in range(5)]
@@ -126,7 +126,7 @@ def test_the_abort_of_a_subtransaction_that_sent_nothing(spools):
 
 @pytest.mark.parametrize("subxid", [XID, 8], ids=["whole", "a subtransaction"])
 def test_the_abort_of_a_transaction_that_never_began(spools, subxid):
-    """PostgreSQL 18 sends it: nothing is there to be undone, and what follows is read as ever."""
+    """PostgreSQL 18 sends it: there is nothing to undo, and what follows is read as usual."""
     streams = connection(spools)
     other = block(in_stream(ORDERS, 9), in_stream(insert(b"1", b"a"), 9), xid=9)
     assert taken(streams, *other, m.StreamAbort(XID, subxid)) == []
@@ -156,7 +156,7 @@ def test_a_committed_transaction_s_definitions_count_for_those_that_follow(spool
 
 
 def test_an_older_definition_doesn_t_replace_a_newer_one(spools):
-    """As after ALTER PUBLICATION SET TABLE t (columns), which needs no lock that the open one keeps off."""
+    """As after ALTER PUBLICATION SET TABLE t (columns), which no lock of the open transaction prevents."""
     streams = connection(spools)
     taken(streams, *block(in_stream(ORDERS), in_stream(insert(b"1", b"a"))))
     taken(streams, m.Begin(Lsn(900), TIME, 8), NARROW, insert(b"2"), m.Commit(Lsn(900), Lsn(910), TIME))
@@ -236,7 +236,7 @@ def test_a_prepared_transaction_is_given_out_at_its_commit(spools):
 
 
 def test_a_prepared_transaction_survives_the_connection(spools):
-    """Definitions that came before it are in its spool: the next connection doesn't bring them."""
+    """Definitions that came before it are in its spool, since they don't come on the next connection."""
     streams = connection(spools)
     taken(streams, BEGIN, ORDERS, COMMIT)
     later = (Lsn(1090), Lsn(1095), TIME, XID, GID)
@@ -281,7 +281,7 @@ TEACHERS = {
 
 @pytest.mark.parametrize("before", TEACHERS.values(), ids=TEACHERS)
 def test_a_definition_that_came_in_another_transaction(spools, before):
-    """PostgreSQL 15.20 takes it as known from a Stream Prepare on, too."""
+    """PostgreSQL 15.20 doesn't send a definition again after a Stream Prepare either."""
     streams = connection(spools)
     taken(streams, *before)
     whole = m.Begin(Lsn(195), TIME, 6), insert(b"1", b"a"), m.Commit(Lsn(195), Lsn(200), TIME)
@@ -344,9 +344,9 @@ def test_a_prepared_transaction_that_comes_again_is_kept_once(spools):
 
 @pytest.mark.parametrize("end", [COMMITTED, ROLLED_BACK], ids=["committed", "rolled back"])
 def test_a_prepared_transaction_that_is_streamed_after_a_restart(spools, tmp_path, end):
-    """The server does so, of what was prepared before, when another one takes too much of its memory.
+    """The server streams a transaction that is prepared already if another one takes too much memory.
 
-    No Stream Prepare follows, and its blocks begin where the whole one did.
+    No Stream Prepare follows, and its blocks begin where the whole transaction did.
     """
     (part,) = taken(connection(spools), *PREPARED)
     spools.clear(part.edge.prepared)
@@ -361,7 +361,7 @@ def test_a_prepared_transaction_that_is_streamed_after_a_restart(spools, tmp_pat
 
 
 def test_a_prepare_without_a_begin_has_no_changes(spools):
-    """PostgreSQL 18.4 sends it for what only locked rows."""
+    """PostgreSQL 18.4 sends it for a transaction that only locked rows."""
     (part,) = taken(connection(spools), m.Prepare(*PREPARE))
     known = part.edge.prepared
     assert (part.edge.end_lsn, len(known)) == (995, 1)
@@ -492,7 +492,7 @@ def test_what_is_put_aside_is_counted_until_its_commit(spools, monkeypatch, held
 
 
 def test_many_transactions_at_once_share_the_memory(spools, monkeypatch):
-    """Also if the first of them has nothing in memory by then."""
+    """Even if the first of them has been written, and has nothing in memory."""
     monkeypatch.setattr(spool_file, "CHUNK_BYTES", 400)
     monkeypatch.setattr(spool_file, "HELD_AT_MOST", 1000)
     streams, xids = connection(spools), range(1, 40)

@@ -1,4 +1,4 @@
-"""Batches of frames become slices: the plain decoder's changes, however the stream is cut."""
+"""Batches of frames become slices with the plain decoder's changes, however the stream is divided."""
 
 from itertools import chain
 
@@ -56,7 +56,7 @@ def test_a_batch_larger_than_a_buffer_gives_the_same_changes(frames, largest):
 
 @st.composite
 def limits(draw, frames):
-    """Positions at and next to those that the stream speaks of."""
+    """Positions at and next to those that occur in the stream."""
     spoken = {lsn + near for one in frames for lsn in positions(one) for near in (-1, 0, 1)} | {0}
     lsns = st.sampled_from(sorted(spoken)).map(Lsn)
     return {

@@ -1,4 +1,4 @@
-"""Disks that fail, and one that loses its power."""
+"""Disks that fail, and one that loses power."""
 
 import errno
 import os
@@ -16,11 +16,11 @@ from pgcdc_cli.directory.disk import Disk, HeldLock
 
 
 class Crash(BaseException):
-    """The process is gone."""
+    """The process has died."""
 
 
 class NoLock(HeldLock):
-    """Held by a process of which there is no other."""
+    """A lock for tests in which no other process writes."""
 
     def __init__(self) -> None:
         pass
@@ -36,9 +36,9 @@ class NoLock(HeldLock):
 
 
 class FailingDisk(Disk):
-    """A disk whose `at`-th call fails in one of several ways. After a crash nothing works any more.
+    """A disk whose `at`-th call fails in one of several ways. After a crash every call fails.
 
-    `fsync` is left out: it makes no difference to a process that dies alone, and tests would take minutes.
+    It doesn't fsync: that makes no difference if only the process dies, and tests would take minutes.
     """
 
     def __init__(self, at: int = -1, how: str = "before") -> None:
@@ -88,7 +88,7 @@ class FailingDisk(Disk):
         raise Crash
 
     def bury(self) -> None:
-        """Close what a dead process would not have open any more."""
+        """Close the descriptors that the system would close when a process dies."""
         for fd in self.descriptors:
             with suppress(OSError):
                 os.close(fd)
@@ -107,10 +107,10 @@ class Inode:
 
 
 class PowerDisk(Disk):
-    """A disk in memory that forgets what was not fsynced: contents by file, names by folder.
+    """A disk in memory that may lose what was not fsynced: contents of files, and entries of folders.
 
-    What was not fsynced may survive a power cut or not, each change of a folder by itself; appended bytes may
-    survive in part, or as zeros.
+    A power cut decides for each change that was not fsynced whether it survives, for folders entry by entry;
+    appended bytes may survive in part, or as zeros.
     """
 
     def __init__(self) -> None:

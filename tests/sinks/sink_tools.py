@@ -25,7 +25,7 @@ from pgcdc_cli.types.pg_type import builtin
 SOURCE = StreamSource("7300000000000000001", 1, "shop", "s1", ("p1",))
 START = Lsn(100)
 LACKING = 1
-"""The number in its transaction of the row that has a value which was not sent."""
+"""The `seq` of the rows that have unchanged TOAST."""
 
 
 class Clock:
@@ -56,7 +56,7 @@ class Lines:
 
 
 class Framed(Lines):
-    """As compressed text or Arrow: a head, frames that are whole or worthless, a tail."""
+    """Like compressed text or Arrow: a head, frames that are readable only if complete, a tail."""
 
     name, suffix = "framed", ".framed"
     capabilities = Capabilities(("table",))
@@ -64,7 +64,7 @@ class Framed(Lines):
 
     @staticmethod
     def tail(read):
-        """The end, which needs what is there: its length."""
+        """The tail depends on the content: it has its length."""
         return b"T%d" % len(read(0, 1 << 30))
 
     def frame(self, data):
@@ -134,14 +134,14 @@ def transactions(*rows: str | tuple[str, ...], start: int = START) -> list[Tx]:
 
 @dataclass
 class Feed:
-    """What a server would send: `pieces` of transactions as slices."""
+    """Makes slices of transactions, as a stream would."""
 
     encoding: Any
     heads: dict[str, bytes] = field(default_factory=dict)
     layout: str = "table"
 
     def slice(self, rows: Sequence[tuple[Tx, int]], edge: Tx | None, count: int = 1) -> EncodedSlice:
-        """Rows (transaction, seq) in order, up to the edge after `edge` or inside of a transaction."""
+        """A slice of rows (transaction, seq), in order; with `edge` it ends at that transaction's edge."""
         groups: dict[str, list[tuple[Tx, int]]] = {}
         for tx, seq in rows:
             groups.setdefault(tx.rows[seq][0] if self.layout == "table" else "", []).append((tx, seq))
@@ -166,7 +166,7 @@ class Feed:
         return self.slice([(tx, seq) for tx in txs for seq in range(len(tx.rows))], txs[-1], len(txs))
 
     def part(self, tx: Tx, start: int, stop: int | None = None, *, edge: bool = False) -> EncodedSlice:
-        """Rows `start` to `stop` of an open transaction; with `edge`, up to its end."""
+        """A slice of rows `start` to `stop` of an open transaction; with `edge` it ends there."""
         seqs = range(start, len(tx.rows) if stop is None else stop)
         return self.slice([(tx, seq) for seq in seqs], tx if edge else None)
 
@@ -178,7 +178,7 @@ def expected(txs: Sequence[Tx], table: str | None = None) -> list[bytes]:
 
 
 def go_on(sink: CheckpointedSink | Any, feed: Feed, txs: Sequence[Tx], confirmed: Lsn, seed: int = 0) -> None:
-    """Start an open sink, deliver what a server that has `confirmed` sends, in random slices; close."""
+    """Start an open sink, write in random slices what a server sends after `confirmed`, and close."""
     sink.start(SOURCE, START, sink.checkpoint)
     assert sink.durable_lsn >= confirmed, "more was confirmed than was durable"
     rng = random.Random(seed)
@@ -212,7 +212,7 @@ class MemoryOrRealReader:
         return found
 
     def finished(self) -> dict[str, bytes]:
-        """Finished data files."""
+        """The finished data files."""
         return {
             path: data
             for path, data in self.files().items()
@@ -223,7 +223,7 @@ class MemoryOrRealReader:
         return read_manifest(f"{self.root}/manifest.jsonl", self.disk)
 
     def lines(self, encoding: Any) -> dict[str, list[bytes]]:
-        """All lines of finished segments by table, in order; what the manifest says is checked on the way."""
+        """All lines of finished segments by table, in order; also checks them against the manifest."""
         files, lines = self.files(), {}
         listed = []
         for segment in self.segments():
@@ -247,7 +247,7 @@ class MemoryOrRealReader:
 
 
 def check_complete(reader: MemoryOrRealReader, encoding: Any, txs: Sequence[Tx]) -> None:
-    """The directory holds exactly these transactions, each once and in order, and nothing unfinished."""
+    """Check that the directory has exactly these transactions, each once and in order, and no open file."""
     lines = reader.lines(encoding)
     tables = sorted({table for tx in txs for table, _ in tx.rows})
     assert sorted(lines) == [f"public.{table}" for table in tables]
@@ -266,7 +266,7 @@ def make_directory(
 def started(
     path: Path, encoding: Any = None, clock: Clock | None = None, **settings: Any
 ) -> CheckpointedSink:
-    """Open a sink for a directory that is new."""
+    """Open a sink for a new directory."""
     sink = make_directory(str(path), encoding or Lines(), None, clock, **settings)
     sink.start(SOURCE, START, sink.open())
     return sink

@@ -63,7 +63,7 @@ def test_nothing_is_durable_before_a_flush_and_all_up_to_the_edge_after(tmp_path
 
 
 def test_nothing_counts_as_written_while_rows_are_in_memory(tmp_path):
-    """`synchronous_commit = remote_write` waits for it."""
+    """`synchronous_commit = remote_write` waits for the written position."""
     sink, feed = started(tmp_path / "d"), Feed(Lines())
     sink.write(feed.whole(TXS[0], TXS[1]))
     assert sink.written_lsn == START
@@ -205,7 +205,7 @@ def test_hup_rotates_at_the_next_edge(tmp_path):
 
 
 class RecordingDisk(Disk):
-    """Notes how large a file was when the system was to begin with it."""
+    """Notes the size of a file each time write-back begins."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -329,7 +329,7 @@ def test_another_process_finds_it_locked_and_a_killed_one_leaves_no_lock(tmp_pat
 
 
 def test_a_lock_that_was_removed_keeps_nobody_away_and_ends_the_run(tmp_path):
-    """What another run made of the directory meanwhile is as it left it, and nothing is lost or double."""
+    """The run leaves alone what another run wrote meanwhile, and nothing is lost or doubled."""
     path = tmp_path / "d"
     sink, feed = started(path), Feed(Lines())
     sink.write(feed.whole(*TXS[:2]))
@@ -348,7 +348,7 @@ def test_a_lock_that_was_removed_keeps_nobody_away_and_ends_the_run(tmp_path):
 
 
 def test_a_folder_that_was_moved_gets_all_that_is_confirmed(tmp_path):
-    """The folder made in its place gets no checkpoint: it would name what lies elsewhere."""
+    """The folder made in its place gets no checkpoint: that would name files elsewhere."""
     path, moved = tmp_path / "d", tmp_path / "moved"
     sink, feed = started(path), Feed(Lines())
     sink.write(feed.whole(*TXS[:2]))
@@ -395,7 +395,7 @@ def append(path: Path, text: str) -> None:
 
 
 def crashed(path) -> Path:
-    """A directory as a crash leaves it, with a checkpoint that names a `.partial` of table a; its path."""
+    """Leave a directory as a crash does; return the path of the `.partial` that its checkpoint names."""
     sink, feed = started(path), Feed(Lines())
     sink.write(feed.whole(TXS[0]))
     sink.reopen()

@@ -1,4 +1,4 @@
-"""Every call of the disk in a scripted run, and every way in which it can be the last or go wrong."""
+"""Let every disk call of a scripted run fail in every way, or be the last."""
 
 import random
 
@@ -38,9 +38,9 @@ def encoding(request):
 
 
 class Script:
-    """A run that meets open transactions, flushes, parts, every cause of a rotation, lost connections.
+    """A run with open transactions, flushes, parts, every cause of a rotation, and lost connections.
 
-    `confirmed` is the highest position that the server could have been told.
+    `confirmed` is the highest position that could have been confirmed to the server.
     """
 
     def __init__(self, path: str, encoding, disk: Disk) -> None:
@@ -133,7 +133,7 @@ def test_the_script_meets_what_it_should(tmp_path, encoding):
 @pytest.mark.parametrize("how", ["before", "after", "short"])
 def test_a_crash_at_any_call_loses_and_doubles_nothing(tmp_path, encoding, how, pytestconfig):
     calls = count_calls(tmp_path, encoding)
-    # Before a call is after the one before it, but for what that one leaves to others.
+    # A crash before a call is nearly one after the call before it.
     step = 1 if how != "before" or pytestconfig.getoption("--long") else 5
     for at in [n for n, call in enumerate(calls) if how != "short" or call == "write"][::step]:
         path = str(tmp_path / f"d{at}")
@@ -235,7 +235,7 @@ def test_an_end_while_many_files_are_fsynced_at_once_loses_and_doubles_nothing(
 
 
 def cut_power(encoding, first: int, step: int) -> None:
-    """At every so many calls."""
+    """Cut the power at every `step`-th call."""
     counting = PowerDisk()
     Script("/data/d", encoding, counting).run()
     for at in range(first, counting.calls, step):

@@ -20,7 +20,7 @@ TXS = transactions("ab", "a", "aacb", "bc", "abcabcabc", "c", "ad")
 
 
 class Plain(Lines):
-    """Lines with frames, but neither head nor tail: what a cut in the wrong place would break."""
+    """Lines in frames without head and tail, which truncating at a wrong place would break."""
 
     name = "plain"
     frame = Framed.frame
@@ -104,7 +104,7 @@ def test_hup_after_a_move_goes_on_in_a_new_file(tmp_path):
 
 
 def test_a_folder_that_was_moved_ends_the_run(tmp_path):
-    """The file is in there, open still; the folder in its place gets no checkpoint of it."""
+    """The open file is in the moved folder; the folder in its place gets no checkpoint of it."""
     folder, moved = tmp_path / "d", tmp_path / "moved"
     folder.mkdir()
     sink = started(folder / "out")
@@ -218,7 +218,7 @@ def test_only_a_regular_file_takes_a_checkpoint(tmp_path):
 
 
 class Script:
-    """A run with flushes, a lost connection, and a file that is moved and made anew."""
+    """A run with flushes, a lost connection, and a file that is moved and created again."""
 
     def __init__(self, path: str, disk: Disk) -> None:
         self.path, self.disk = path, disk
@@ -265,7 +265,7 @@ def recover_and_check(path: str, disk: Disk, confirmed, seed: int) -> None:
         and (checkpoint := read_checkpoint(disk, path + ".checkpoint"))
         and checkpoint.files
     ):
-        # The one thing that a program can't judge: moved, and the HUP was not yet acted upon.
+        # The one case that needs the user: the file was moved, and HUP not handled yet.
         assert error_of(sink.open).kind is ErrorKind.CHECKPOINT
         disk.rename(path + ".1", path)
         sink = make_sink(path, disk)

@@ -1,4 +1,4 @@
-"""What the operating system reports is mended in different ways, and making room is one of them."""
+"""Errors of the operating system have hints of their own; to make room is only one of them."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The sink where descriptors, memory or disk are short."""
+"""The sink when descriptors, memory or disk space are short."""
 
 import resource
 import subprocess
@@ -29,7 +29,7 @@ from pgcdc_cli.sinks import output_file
 def few_descriptors():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = len(list(Path("/proc/self/fd").iterdir()))
-    # Half of them must be free: the sink takes a quarter, and other tests' servers hold some in this process.
+    # Half of them must be free: the sink takes a quarter, and other tests' servers use some in this process.
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(64, 2 * used), hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,4 +1,4 @@
-"""Any order of writes, edges, flushes, rotations, lost connections, crashes and power cuts."""
+"""Writes, edges, flushes, rotations, lost connections, crashes and power cuts in any order."""
 
 import random
 
@@ -28,7 +28,7 @@ TABLES = st.text("abcd", min_size=0, max_size=8)
 
 
 class SinkMachine(RuleBasedStateMachine):
-    """A server with a growing log, and a sink that may die at any call of its disk."""
+    """A server with growing WAL, and a sink that may die at any call of its disk."""
 
     @initialize(framed=st.booleans(), rotate_size=st.sampled_from([200, 1000, None]))
     def begin(self, framed, rotate_size):
@@ -77,7 +77,7 @@ class SinkMachine(RuleBasedStateMachine):
         self.redeliver()
 
     def redeliver(self):
-        """What the server sends after a new connection: all beyond the confirmed position."""
+        """Send, after a new connection, everything beyond the confirmed position."""
         assert self.sink.durable_lsn >= self.confirmed
         self.note()
         self.open = None

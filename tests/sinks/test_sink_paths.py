@@ -42,7 +42,7 @@ def test_a_folder_is_named_after_its_table(schema, table, folder):
 
 
 def folded(name: str) -> str:
-    """What a file system that ignores case and normalises makes of a name."""
+    """A name as a file system sees it that ignores case and normalizes Unicode."""
     return unicodedata.normalize("NFD", unicodedata.normalize("NFKC", name).casefold().upper().casefold())
 
 

@@ -1,4 +1,4 @@
-"""A prepared transaction's changes last from its prepare to its end, whatever happens to us in between."""
+"""A prepared transaction's changes survive from its prepare to its end, whatever happens in between."""
 
 import random
 
@@ -28,7 +28,7 @@ from pgcdc_cli.sinks import spool_file
 TXS = transactions("ab", "a", "bc", "c", "abc", "a")
 SETTINGS = {"rotate_size": 300, "rotate_interval": None, "fsync_interval": 5.0, "status_interval": 5.0}
 PREPARES = {(TXS[0].end_lsn + 1): (7, "first", TXS[2]), (TXS[1].end_lsn + 1): (8, "second", None)}
-"""By end LSN: xid, gid and what commits as it; None for a rollback at ROLLBACK."""
+"""By end LSN: xid, gid, and the transaction that commits it; None if it is rolled back at ROLLBACK."""
 ROLLBACK = Lsn(TXS[3].end_lsn + 1)
 
 
@@ -47,9 +47,9 @@ def content(gid):
 
 
 class Server:
-    """Delivers what is beyond `confirmed`, as a server does: a prepared transaction's changes only once.
+    """Sends what is beyond `confirmed`, as a server does: a prepared transaction's changes only once.
 
-    Behind so many events there is a checkpoint.
+    There is a checkpoint after every `checkpoints` events.
     """
 
     def __init__(self, checkpoints):
@@ -58,7 +58,7 @@ class Server:
         self.feed = Feed(Lines())
 
     def run(self, sink, confirmed):
-        """One run from a started sink to its end; `confirmed` is what the server was told before."""
+        """One run from a started sink to its end; `confirmed` is the position that the server has."""
         self.confirmed = confirmed
         spools = sink.new_spools()
         known = {one.gid: one for one in sink.edge.prepared}
