@@ -1,7 +1,7 @@
-"""The demo's own child processes: pgcdc commands whose output is collected, and which never outlive the demo.
+"""The demo's child processes: pgcdc commands whose output is collected, and which never outlive the demo.
 
-Each runs in a session of its own, so that Ctrl-C reaches the demo alone and the demo ends the whole family
-of each: spark-submit's Java and its Python, too.
+Each runs in a session of its own, so that Ctrl-C reaches only the demo, and the demo can end each one's whole
+process group, such as spark-submit's Java and its Python.
 """
 
 import os
@@ -21,11 +21,11 @@ from pgcdc_cli.ending_signals import handling
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 _PATIENCE = 5.0
-"""Seconds that a child has to end by itself before it is killed."""
+"""Seconds that a child has to end after SIGTERM before it is killed."""
 
 
 class Child:
-    """One running pgcdc command; `said` are the lines that it has printed so far."""
+    """A running pgcdc command; `said` are the lines that it has printed so far."""
 
     def __init__(self, arguments: Sequence[str], lines: "queue.SimpleQueue[str]") -> None:
         self.command = shlex.join(["pgcdc", *arguments])
@@ -36,7 +36,7 @@ class Child:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            # What a child says of its end is read by `_failure`, and shown to people.
+            # `_failure` parses the child's error message, and people read it.
             env={**os.environ, "PGCDC_LOG_FORMAT": "text"},
             encoding="utf-8",
             errors="replace",
@@ -50,17 +50,17 @@ class Child:
         return self._process.poll() is None
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to it and to all that it has started."""
+        """Send a signal to the command and all that it has started."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
 
     def wait(self) -> None:
-        """Wait for its end, whatever that is, and for the last that it says."""
+        """Wait for its end, whatever its exit status, and for its last output."""
         self._process.wait()
         self._reader.join(_PATIENCE)
 
     def end(self) -> None:
-        """End it and its family if it still runs, politely first."""
+        """End it and its process group if it still runs: SIGTERM first, then SIGKILL."""
         if not self.running:
             return
         self.signal(signal.SIGTERM)
@@ -70,7 +70,7 @@ class Child:
         self.wait()
 
     def check(self) -> None:
-        """Raise what a command that has failed said: its own error, hint and kind."""
+        """Raise the error of a failed command: with its own message, hint and kind."""
         status = self._process.returncode
         if status:
             raise _failure(self.command, status, self.said)
@@ -84,10 +84,10 @@ class Child:
 
 
 class Children:
-    """All children; leaving it ends those that still run.
+    """All children; on leaving the context, those that still run are ended.
 
-    `command` is called with each command line as it starts, `output` with each line that one prints, from the
-    thread that waits.
+    `command` is called with each command line as it starts, `output` with each line that a child prints, both
+    in the calling thread.
     """
 
     def __init__(self, command: Callable[[str], None], output: Callable[[str], None]) -> None:
@@ -113,11 +113,11 @@ class Children:
         return child
 
     def run(self, *arguments: str) -> None:
-        """Run a pgcdc command to its end; raises PgcdcError if it fails."""
+        """Run a pgcdc command to its end. Raises PgcdcError if it fails."""
         self.wait(self.start(*arguments))
 
     def wait(self, child: Child) -> None:
-        """Wait for a child's end; raises PgcdcError if it fails."""
+        """Wait for a child's end. Raises PgcdcError if it fails."""
         while child.running:
             self.drain()
             time.sleep(0.02)
@@ -126,7 +126,7 @@ class Children:
         child.check()
 
     def drain(self) -> None:
-        """Pass on what the children have printed."""
+        """Pass on the lines that the children have printed."""
         with suppress(queue.Empty):
             while True:
                 self._output(self._lines.get_nowait())
@@ -146,7 +146,7 @@ def _failure(command: str, status: int, said: Sequence[str]) -> PgcdcError:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the main thread as Ctrl-C does, so that what it started is ended, too."""
+    """Let SIGTERM and SIGHUP interrupt the main thread as Ctrl-C does, so that child processes are ended."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -157,6 +157,6 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def uninterruptible() -> Iterator[None]:
-    """Let nothing come between the demo and its cleaning up."""
+    """Ignore these signals while the demo cleans up."""
     with handling(signal.SIG_IGN):
         yield

@@ -1,10 +1,11 @@
-"""Whether lake tables equal their source, row by row, and what they held when each merge left them.
+"""Compare lake tables with their source, row by row, and read them as each merge left them.
 
-Both sides are read as Python values. PostgreSQL converts its own side to what the merge promises for the
-type: text for whatever has no counterpart in a lake table, NULL for an infinite or far date. Nothing of
-pgcdc's own decoding takes part, so a fault there can't hide itself.
+Both sides are read as Python values. PostgreSQL converts its side to what the merge promises for the type:
+text for types that lake tables don't have, NULL for an infinite or far date. pgcdc's own decoding takes no
+part, so that an error in it can't go unnoticed.
 
-At the versions that a merge left all tables are of one moment, so the shop's foreign keys hold between them.
+In the versions that a merge left, all tables have the same position, so the shop's foreign keys hold between
+them.
 """
 
 import math
@@ -75,7 +76,7 @@ class Comparison:
 def compare(connection: psycopg.Connection[Any], table: str, copy: Path, *, limit: int = 5) -> Comparison:
     """Compare the table named `schema.table` with the Delta table in `copy`.
 
-    Gives `limit` differences at most; each names key, column and both values.
+    `differences` has at most `limit` entries, each with key, column and both values.
     """
     columns = _columns(connection, table)
     source = _by_key(columns, _source_rows(connection, table, columns))
@@ -99,7 +100,7 @@ def _columns(connection: psycopg.Connection[Any], table: str) -> list[ComparedCo
 
 
 def _expression(column: ComparedColumn) -> sql.Composable:
-    """Let PostgreSQL give the value that a lake table should hold."""
+    """Write the expression with which PostgreSQL computes the value that a lake table should have."""
     name = sql.Identifier(column.name)
     if column.type in _RANGES:
         first, last = map(sql.Literal, _RANGES[column.type])
@@ -109,16 +110,16 @@ def _expression(column: ComparedColumn) -> sql.Composable:
     if scalar in _AS_THEY_ARE or scalar in _RANGES or (scalar == "numeric" and _fits_decimal(column.typmod)):
         return name
     if scalar == "float4":
-        # Widened by the server, since psycopg reads the shortest decimal, which is another double.
+        # The server widens it: psycopg reads the shortest decimal, which is another double.
         return sql.SQL("{}::float8" + brackets).format(name)
     if column.element is not None:
         return sql.SQL("{}::text::text[]").format(name)
-    # concat prints a value as a query does; a cast to text adds a netmask to an inet.
+    # concat uses the type's output function; a cast to text adds a netmask to an inet.
     return sql.SQL("CASE WHEN {0} IS NOT NULL THEN concat({0}) END").format(name)
 
 
 def _fits_decimal(typmod: int) -> bool:
-    """Read the precision out of a typmod: 4 + (precision << 16 | scale), or -1 for none (numeric.c)."""
+    """Check the precision in a typmod: 4 + (precision << 16 | scale), or -1 for none (numeric.c)."""
     return 0 <= (typmod - 4) >> 16 <= _WIDEST_DECIMAL
 
 
@@ -159,7 +160,7 @@ def _row_differences(key: str, columns: list[ComparedColumn], source: Row, targe
 
 
 def _same(wanted: object, found: object) -> bool:
-    """Tell whether type and value agree: 1 is neither True nor 1.0, and NaN is NaN."""
+    """Whether type and value are equal: 1 is neither True nor 1.0, and NaN equals NaN."""
     if isinstance(wanted, list) and isinstance(found, list):
         return len(wanted) == len(found) and all(map(_same, wanted, found))
     if isinstance(wanted, float) and isinstance(found, float):
@@ -174,7 +175,7 @@ def _short(value: object) -> str:
 
 
 def read_moment(warehouse: Path) -> Moment:
-    """Read out of the warehouse's record how far it is merged, and the version of each table."""
+    """Read from the warehouse's record how far it is merged, and the version of each table."""
     rows = {row.table: row for row in read_record(str(warehouse)) or ()}
     versions = {name: rows[f"{SCHEMA}.{name}"].version for name in TABLES if f"{SCHEMA}.{name}" in rows}
     known = {name: version for name, version in versions.items() if version is not None}
@@ -185,14 +186,14 @@ def read_moment(warehouse: Path) -> Moment:
 
 
 def read_lake(warehouse: Path, moment: Moment) -> LakeView:
-    """Count a moment's rows, and those that refer to a customer or an order that isn't there."""
+    """Count the rows at a moment, and those that refer to a customer or an order that doesn't exist."""
     tables = {name: _table(warehouse, moment, name) for name in TABLES}
     counts = {name: _number({"t": table}, "SELECT count(*) FROM t") for name, table in tables.items()}
     return LakeView(moment, counts, _number(tables, _ORPHANS))
 
 
 def changed_orders(warehouse: Path, earlier: Moment, later: Moment) -> list[OrderView]:
-    """Pick some orders: three whose status has changed in between, one that is gone and one that is new."""
+    """Pick some orders: three whose status changed between the moments, one deleted, and one new."""
     moments = {"earlier": earlier, "later": later}
     tables = {name: _table(warehouse, moment, "orders") for name, moment in moments.items()}
     _, rows = _query(tables, _CHANGED)
@@ -213,7 +214,7 @@ def _number(tables: Mapping[str, DeltaTable], query: str) -> int:
 
 
 def _query(tables: Mapping[str, DeltaTable], query: str) -> tuple[list[str], list[Row]]:
-    """Give names and rows by the query engine: it knows deletion vectors, the dataset reader does not."""
+    """Return names and rows; the query engine supports deletion vectors, the dataset reader does not."""
     engine = QueryBuilder()
     for name, table in tables.items():
         engine.register(name, table)

@@ -1,4 +1,4 @@
-"""The whole way once: a server, a shop under load, files, Spark tables, and proof that they are equal."""
+"""Run the demo: a server, a shop under load, files, Spark tables, and a proof that they are equal."""
 
 import json
 import shlex
@@ -30,10 +30,10 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 SLOT = "shop"
 PUBLICATION = "shop"
 WITNESS = "witness"
-"""A slot that nobody reads: in the end the server counts by it what has changed behind the snapshot."""
+"""A slot that nobody reads: at the end, the server counts with it the changes after the snapshot."""
 
 _LOOK = 0.25
-"""Seconds between two looks at how things stand."""
+"""Seconds between two progress reports."""
 
 _STANDING = """
 SELECT (SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::int8
@@ -41,9 +41,9 @@ SELECT (SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::int8
     (SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::int8 FROM pg_stat_user_tables)
 """
 
-# pgoutput's messages by their first byte: insert, update and delete carry the relation's OID next; truncate
-# carries a count and an option byte before it ("Logical Replication Message Formats"). The shop truncates one
-# table at a time.
+# The first byte is the type of pgoutput's message: in insert, update and delete the relation's OID follows;
+# in truncate a count and an option byte precede it ("Logical Replication Message Formats"). The shop
+# truncates one table at a time.
 _COUNT = """
 SELECT c.oid::regclass::text, count(*) FROM (
     SELECT ('x' || encode(substr(data, CASE get_byte(data, 0) WHEN ascii('T') THEN 7 ELSE 2 END, 4), 'hex'))
@@ -56,7 +56,7 @@ SELECT c.oid::regclass::text, count(*) FROM (
 
 @dataclass(frozen=True)
 class DemoRun:
-    """One demo under way."""
+    """A running demo."""
 
     settings: DemoSettings
     reporter: Reporter
@@ -78,7 +78,7 @@ class DemoRun:
         return ["spark-submit", "--input", str(self.files), "--warehouse", str(self.warehouse)]
 
     def finish_merge(self, merge: Child) -> None:
-        """Wait for a merge's end, and show the line that sums it up. Raises what it failed of."""
+        """Wait for a merge's end, and show its last line. Raises the merge's error if it failed."""
         began = time.monotonic()
         while merge.running:
             self.children.drain()
@@ -90,7 +90,7 @@ class DemoRun:
                 self.reporter.note(line)
 
     def segments(self) -> list[dict[str, Any]]:
-        """Read the finished segments out of the manifest, as it is while a stream may be writing to it."""
+        """Read the finished segments from the manifest, to which a stream may be writing meanwhile."""
         try:
             text = (self.files / MANIFEST).read_text()
         except FileNotFoundError:
@@ -99,10 +99,10 @@ class DemoRun:
 
 
 def run_demo(settings: DemoSettings, reporter: Reporter) -> DemoResult:
-    """Run the demo and leave its directory; its server and all else that it started are gone at the end.
+    """Run the demo; its directory stays, its server and all other processes are gone at the end.
 
-    Raises USAGE if the directory is there already and not empty, what a failing pgcdc command said, and
-    KeyboardInterrupt also for SIGTERM and SIGHUP. Tables that differ raise nothing: the result says so.
+    Raises PgcdcError (USAGE) if the directory exists and isn't empty, the error of a failing pgcdc command,
+    and KeyboardInterrupt, also for SIGTERM and SIGHUP. Tables that differ are in the result, and no error.
     """
     began = time.monotonic()
     directory = new_directory(settings.keep)
@@ -152,20 +152,20 @@ def _steps(demo: DemoRun, began: float) -> DemoResult:
 
 
 def _publish(demo: DemoRun) -> None:
-    """Fill the shop, and publish: no slot has its first rows, so they come with the stream's snapshot."""
+    """Fill the shop and publish its tables; no slot has the first rows, so they come with the snapshot."""
     shop.fill(demo.uri, demo.settings.seed)
     demo.children.run("publication", "create", PUBLICATION, "-d", demo.uri, "--schema", shop.SCHEMA)
     create_witness(demo.connection, WITNESS)
 
 
 def create_witness(connection: psycopg.Connection[Any], slot: str) -> None:
-    """Make a slot that stays where the log is now."""
+    """Create a slot at the current end of the WAL."""
     connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
 
 
 @dataclass(frozen=True)
 class LoadResult:
-    """What the load did in how many seconds, and the longest lag in bytes."""
+    """What the load did, its duration in seconds, and the largest lag in bytes."""
 
     counts: Counter[str]
     seconds: float
@@ -173,7 +173,7 @@ class LoadResult:
 
 
 class StreamedLoad:
-    """From the load's first transaction to the last change in the files."""
+    """Load, stream and first merge: from the load's first transaction to the last change in the files."""
 
     def __init__(self, demo: DemoRun) -> None:
         self._demo = demo
@@ -182,7 +182,7 @@ class StreamedLoad:
         self._merge: Child | None = None
 
     def run(self) -> LoadResult:
-        """Keep the shop open as long as the settings say, and until the first merge has begun."""
+        """Run the load for the time in the settings, and until the first merge has started."""
         seconds = self._demo.settings.seconds
         plan = deque([(seconds / 3, self._crash), (seconds / 2, self._merge_early)])
         began = time.monotonic()
@@ -198,7 +198,7 @@ class StreamedLoad:
         return LoadResult(counts, time.monotonic() - began, self._lag)
 
     def catch_up(self) -> float:
-        """Stop the stream as a service manager would, then go on as cron would; gives the seconds."""
+        """Stop the stream as a service manager does, then catch up as cron would; return the seconds."""
         began = time.monotonic()
         self._await_start()
         self._demo.reporter.note("asking the stream to stop (SIGTERM)")
@@ -208,14 +208,14 @@ class StreamedLoad:
         return time.monotonic() - began
 
     def _await_start(self) -> None:
-        """Wait until the stream reads the slot: a program that is still starting is ended by any signal."""
+        """Wait until the stream uses the slot, since a program that is starting ends at any signal."""
         active = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
         while self._stream.running and self._demo.connection.execute(active, (SLOT,)).fetchone() != (True,):
             self._children.drain()
             time.sleep(_LOOK)
 
     def finish_merge(self) -> None:
-        """Let the merge that began while the shop was open come to its end."""
+        """Wait for the merge that was started during the load."""
         assert self._merge is not None
         self._demo.finish_merge(self._merge)
 
@@ -226,7 +226,8 @@ class StreamedLoad:
     def _stream_command(self) -> list[str]:
         source = ["-d", self._demo.uri, "-S", SLOT, "--publication", PUBLICATION]
         target = ["-D", str(self._demo.files), "--format", self._demo.settings.format]
-        # So small and so often that some seconds of load make some segments, and lag is shown as it is.
+        # Small and frequent, so that some seconds of load make several segments, and the lag shown is
+        # current.
         rhythm = ["--rotate-size", "4MB", "--rotate-interval", "2s", "-s", "1", "-F", "1"]
         return ["stream", *source, "--snapshot", "initial", *target, *rhythm]
 
@@ -234,7 +235,7 @@ class StreamedLoad:
         return self._children.start(*self._stream_command())
 
     def _crash(self) -> bool:
-        """Kill the stream; not yet, if the snapshot isn't whole: all tables are to be as of one position."""
+        """Kill the stream; return False if the snapshot isn't complete yet: it must have one position."""
         if not self._demo.segments():
             return False
         self._demo.reporter.note("killing the stream (SIGKILL) and starting it again")
@@ -244,7 +245,7 @@ class StreamedLoad:
         return True
 
     def _merge_early(self) -> bool:
-        """Merge the segments that are finished by now; not yet, if there is nothing of some table."""
+        """Merge the finished segments; return False if some table has no rows in them yet."""
         segments = self._demo.segments()
         if len({file["table"] for segment in segments for file in segment["files"]}) < len(shop.TABLES):
             return False
@@ -277,7 +278,7 @@ def _compare(demo: DemoRun) -> list[TableResult]:
 
 
 def _read_first(demo: DemoRun) -> tuple[str, dict[str, int]]:
-    """Ask for the snapshot's position, where the files begin, and its rows by `schema.table`."""
+    """Read the snapshot's position, at which the files begin, and its number of rows by `schema.table`."""
     shown = demo.children.start("show", str(demo.files), "--stat", "--json")
     demo.children.wait(shown)
     found = json.loads(shown.said[-1])
@@ -307,9 +308,9 @@ def _table_result(demo: DemoRun, name: str, read: int, changed: int) -> TableRes
 def count_changes(
     connection: psycopg.Connection[Any], slot: str, publication: str, *, since: str | None = None
 ) -> dict[str, int]:
-    """Count inserted, updated and deleted rows and truncates by `schema.table`.
+    """Count inserted, updated and deleted rows, and truncates, by `schema.table`.
 
-    Those since the slot's position, or, where that is later, since an LSN.
+    They are counted from the slot's position, or from the LSN `since` if that is later.
     """
     if since is not None:
         connection.execute("SELECT pg_replication_slot_advance(%s, %s)", (slot, since))
@@ -317,7 +318,7 @@ def count_changes(
 
 
 def _suggestions(demo: DemoRun) -> Sequence[str]:
-    """Look at changes, at a merged table, and at how far everything is, with the versions of one moment."""
+    """Suggest commands: show changes, query a merged table, and show how far everything is merged."""
     files, warehouse = str(demo.files), str(demo.warehouse)
     path = json.dumps(str(demo.warehouse / shop.SCHEMA / "orders"))
     orders = f'QueryBuilder().register("orders", DeltaTable({path}))'
@@ -332,7 +333,7 @@ def _suggestions(demo: DemoRun) -> Sequence[str]:
 
 
 def _program(name: str) -> str:
-    """Name a program as it can be typed: with its directory if PATH has none or another's."""
+    """Name a program so that it can be typed: with its directory if PATH has none, or another one."""
     ours = Path(sys.executable).with_name(name)
     found = shutil.which(name)
     return name if found is not None and Path(found).parent == ours.parent else str(ours)
@@ -341,7 +342,7 @@ def _program(name: str) -> str:
 def new_directory(keep: Path | None) -> Path:
     """Make the directory that the demo leaves, by default `pgcdc-demo`, or `pgcdc-demo-2` and so on.
 
-    Raises USAGE if there is something in it, OUTPUT if it can't be made.
+    Raises PgcdcError: USAGE if it isn't empty, OUTPUT if it can't be made.
     """
     if keep is None:
         numbered = (Path(f"pgcdc-demo-{number}") for number in count(2))
@@ -360,7 +361,7 @@ def new_directory(keep: Path | None) -> Path:
 
 @contextmanager
 def running_server() -> Iterator[EmbeddedServer]:
-    """Run a server in a temporary directory, which goes with it. Raises UNEXPECTED if it doesn't start."""
+    """Run a server in a temporary directory. Raises PgcdcError (UNEXPECTED) if it doesn't start."""
     home = Path(tempfile.mkdtemp(prefix="pgcdc-demo-"))
     try:
         server = _start(home / "data")
@@ -375,7 +376,7 @@ def running_server() -> Iterator[EmbeddedServer]:
 
 
 def _remove(home: Path) -> None:
-    """Remove a directory into which a server that was interrupted at its start may write for a moment yet."""
+    """Remove a directory; a server that was interrupted while starting may still write to it for a moment."""
     for _ in range(20):
         shutil.rmtree(home, ignore_errors=True)
         if not home.exists():

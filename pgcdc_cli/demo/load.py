@@ -1,10 +1,10 @@
-"""The shop's load: some clients at once, and what they do there, one transaction an action.
+"""The shop's load: several concurrent clients, whose actions are one transaction each.
 
-An action takes its transaction, a `Scene`, and adds what it did to a counter, which counts only if the
-transaction commits. Rows are picked by the next key at or above a random one, so that all clients meet on all
-rows and wait for, deadlock with and overtake one another as they do elsewhere.
+An action gets its transaction, a `Scene`, and adds what it did to a counter, which counts only if the
+transaction commits. Rows are picked by the next key at or above a random one, so that all clients use all
+rows, and wait for, deadlock with and overtake each other, as clients do elsewhere.
 
-What a client does is given by the seed; which of two clients comes first is not.
+The seed determines what each client does, but not the order among clients.
 """
 
 import itertools
@@ -27,7 +27,7 @@ Connection = psycopg.Connection[Any]
 
 
 class LoadKind(StrEnum):
-    """What the load promises to do."""
+    """What the load does, and counts."""
 
     TRANSACTION = "transactions committed"
     ROLLBACK = "transactions rolled back"
@@ -48,7 +48,7 @@ class LoadKind(StrEnum):
 
 
 class RolledBackError(Exception):
-    """Raised by an action that wants its whole transaction undone."""
+    """Raised by an action to roll back its whole transaction."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Scene:
     done: Counter[str]
 
     def run(self, kind: LoadKind, statement: str, *values: object) -> int:
-        """Execute a statement; it counts once as `kind` if it found rows, and as multi-row if several."""
+        """Execute a statement; it counts once as `kind` if it affects rows, and as multi-row if several."""
         rows = self.connection.execute(statement, values).rowcount
         if rows > 0:
             self.done[kind] += 1
@@ -75,7 +75,7 @@ class Scene:
             self.done[LoadKind.MULTI_ROW] += 1
 
     def pick(self, table: str, *, lock: str = "FOR UPDATE") -> Any | None:  # noqa: ANN401  an id of any type
-        """Lock a random row and return its id; None if there happens to be none above the random key."""
+        """Lock a random row and return its id; None if there is none at or above the random key."""
         start = shop.new_uuid(self.rng) if table == "customers" else shop.new_id(self.rng)
         row = self.connection.execute(
             f"SELECT id FROM shop.{table} WHERE id >= %s ORDER BY id LIMIT 1 {lock}",  # noqa: S608  constants
@@ -99,7 +99,7 @@ def edit_customer(scene: Scene) -> None:
 
 
 def leave(scene: Scene) -> None:
-    """Delete a customer, and by cascade the orders and their lines."""
+    """Delete a customer and, by cascade, the orders and their lines."""
     scene.run(LoadKind.DELETE, "DELETE FROM shop.customers WHERE id = %s", scene.pick("customers"))
 
 
@@ -141,7 +141,7 @@ def reprice_lines(scene: Scene) -> None:
 
 
 def shift_lines(scene: Scene) -> None:
-    """Change half of a composite key, for all lines of an order at once."""
+    """Change one column of a composite key, for all lines of an order at once."""
     order = scene.pick("orders")
     shift = "UPDATE shop.order_lines SET line_no = line_no + 10 WHERE order_id = %s"
     scene.run(LoadKind.KEY_CHANGE, shift, order)
@@ -152,7 +152,7 @@ def cancel_order(scene: Scene) -> None:
 
 
 def renumber_order(scene: Scene) -> None:
-    """Change a key, by cascade the first half of its lines' keys, and then the row under its new key."""
+    """Change a key and, by cascade, a part of its lines' keys; then update the row under its new key."""
     number = shop.new_id(scene.rng)
     change = "UPDATE shop.orders SET id = %s WHERE id = %s"
     if scene.run(LoadKind.KEY_CHANGE, change, number, scene.pick("orders")):
@@ -192,7 +192,7 @@ def drop_product(scene: Scene) -> None:
 
 
 def renumber_product(scene: Scene) -> None:
-    """Change a key beside a long text, so that the text has to be found under the old key."""
+    """Change a key beside an unchanged long text, so that the text has to be found under the old key."""
     number = shop.new_id(scene.rng)
     change = "UPDATE shop.products SET id = %s WHERE id = %s"
     if scene.run(LoadKind.KEY_CHANGE, change, number, scene.pick("products")) and scene.rng.random() < 0.5:
@@ -201,7 +201,7 @@ def renumber_product(scene: Scene) -> None:
 
 
 def swap_products(scene: Scene) -> None:
-    """Exchange two keys beside long texts, by way of a third."""
+    """Swap two keys beside long texts, by way of a third key."""
     one, other = scene.pick("products"), scene.pick("products")
     if None in (one, other) or one == other:
         return
@@ -220,7 +220,7 @@ def replace_product(scene: Scene) -> None:
 
 
 def count_stock(scene: Scene) -> None:
-    """Update a handful of rows in no particular order, as serializable clients would: some will lose."""
+    """Update several rows, half of the time under REPEATABLE READ, where some clients fail and retry."""
     if scene.rng.random() < 0.5:
         scene.connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     scene.run(
@@ -234,7 +234,7 @@ def count_stock(scene: Scene) -> None:
 
 
 def move_stock(scene: Scene) -> None:
-    """Change a key under full identity, beside a long text."""
+    """Change a key under REPLICA IDENTITY FULL, beside a long text."""
     moved = scene.run(
         LoadKind.KEY_CHANGE,
         "UPDATE shop.stock SET warehouse = warehouse || %s WHERE warehouse = %s AND product_id = %s",
@@ -246,7 +246,7 @@ def move_stock(scene: Scene) -> None:
 
 
 def think_twice(scene: Scene) -> None:
-    """Do something, do more and take that back, and go on."""
+    """Do something, do more and roll that back to a savepoint, and go on."""
     register(scene)
     _undo(scene, _second_thoughts)
     process_order(scene)
@@ -260,7 +260,7 @@ def _second_thoughts(draft: Scene) -> None:
 
 
 def _undo(scene: Scene, action: Callable[[Scene], None]) -> None:
-    """Run an action between a savepoint and its rollback."""
+    """Run an action after a savepoint, and roll back to that."""
     draft = Scene(scene.connection, scene.rng, Counter())
     with scene.connection.transaction(force_rollback=True):
         action(draft)
@@ -268,7 +268,7 @@ def _undo(scene: Scene, action: Callable[[Scene], None]) -> None:
 
 
 def give_up(scene: Scene) -> None:
-    """Do a good deal and roll all of it back."""
+    """Do several things and roll back all of them."""
     for action in (register, place_order, renumber_product, cancel_order, count_stock_row):
         action(scene)
     raise RolledBackError
@@ -280,7 +280,7 @@ def count_stock_row(scene: Scene) -> None:
 
 
 def end_promotions(scene: Scene) -> None:
-    """Truncate; mostly with new rows in the same transaction, at times the table stays empty for a while."""
+    """Truncate; usually with new rows in the same transaction, else the table stays empty for a while."""
     scene.connection.execute("TRUNCATE shop.promotions")
     scene.done[LoadKind.TRUNCATE] += 1
     if scene.rng.random() < 0.7:
@@ -317,17 +317,17 @@ ACTIONS: dict[Callable[[Scene], None], int] = {
     extend_promotions: 1,
     end_promotions: 1,
 }
-"""Each with its weight."""
+"""Actions with their weights."""
 
 
 _CONFLICTS = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 
 
 class Workload:
-    """Starts with `with` and ends with it; what went wrong in a client is raised by `stop`.
+    """A context in which the clients run; `stop` raises an error of a client.
 
-    `rate` is the transactions a second of all clients together, 0 for as many as go; `limit` the transactions
-    a client, None for as many as there is time for.
+    `rate` is in transactions per second of all clients together, 0 for no limit; `limit` is in transactions
+    per client, None for no limit.
     """
 
     def __init__(
@@ -356,18 +356,18 @@ class Workload:
         return sum((counts.copy() for counts in self._counts), Counter())
 
     def check(self) -> None:
-        """Raise what a client has died of."""
+        """Raise the error of a client that failed."""
         for client in self._clients:
             if client.done():
                 client.result()
 
     def stop(self) -> Counter[str]:
-        """Let every client finish its transaction, and say what was done; raises what a client died of."""
+        """Let every client finish its transaction; return what was done. Raises a client's error."""
         self._stopping.set()
         return self.wait()
 
     def wait(self) -> Counter[str]:
-        """Wait until every client has reached its limit, and say what was done; raises as `stop` does."""
+        """Wait until every client has reached its limit; return what was done. Raises a client's error."""
         for client in self._clients:
             client.result()
         return self.counts
@@ -384,7 +384,7 @@ class Workload:
 
 
 def _transaction(connection: Connection, rng: random.Random, action: Callable[[Scene], None]) -> Counter[str]:
-    """Run an action in a transaction, again and again until no other client is in its way."""
+    """Run an action in a transaction, and repeat it as long as it conflicts with other clients."""
     retries = 0
     while True:
         done = Counter[str]({LoadKind.RETRY: retries})

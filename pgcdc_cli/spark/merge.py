@@ -1,8 +1,8 @@
-"""The merge job, for spark-submit: segments of a pgcdc directory into Delta tables.
+"""The merge job, for spark-submit: merges the segments of a pgcdc directory into lake tables.
 
     spark-submit --packages io.delta:delta-spark_4.1_2.13:4.4.0 merge.py --input DIR --warehouse DIR
 
-It needs nothing of pgcdc but the folder `pgcdc_merge` beside it, which Spark finds there.
+It uses nothing of pgcdc but the folder `pgcdc_merge` beside it, which is on the job's Python path.
 """
 
 import sys

@@ -1,7 +1,7 @@
-"""What Spark says: the job's result, what is passed on while it runs, and why there is no result.
+"""Spark's output: the job's result, what to report while it runs, and the cause if there is no result.
 
-Spark puts the job's standard error into its own standard output, beside the job's result (PythonRunner), so
-that both are read alike.
+Spark writes the job's standard error to its own standard output, together with the job's result
+(PythonRunner), so both streams are read in the same way.
 """
 
 import json
@@ -22,13 +22,13 @@ from pgcdc_cli.spark.packages import JARS
 from pgcdc_cli.spark.pgcdc_merge.options import MERGE, PROGRESS
 
 OnTable: TypeAlias = Callable[[Mapping[str, Any]], None]
-"""Gets what became of each table, once it is done: `table`, `mode`, `done` of `of`, counts and `problem`."""
+"""Called with each table's result: `table`, `mode`, `done` of `of`, counts and `problem`."""
 
 OnWait: TypeAlias = Callable[[str], None]
-"""Gets, in one line, what keeps Spark waiting."""
+"""Called with one line that says what Spark is waiting for."""
 
 OnResult: TypeAlias = Callable[[str], None]
-"""Gets each result, a JSON object in a line."""
+"""Called with each result, a JSON object on one line."""
 
 _RESULT = '{"format_version"'
 _WAITING = {
@@ -49,7 +49,7 @@ _FRAME = re.compile(r"\s*at \S+\(.*\)$")
 
 @dataclass(frozen=True)
 class TablePlan:
-    """What a run would merge into a table: segments, files, rows (changes) and bytes."""
+    """What a dry run would merge into a table: segments, files, rows (changes) and bytes."""
 
     path: str
     first_segment: int
@@ -61,11 +61,11 @@ class TablePlan:
 
 @dataclass(frozen=True)
 class TableMerge:
-    """One table after the run. `segment` and `lsn` say how far it is merged, `version` is the lake table's.
+    """One table after the run: merged up to `segment` and `lsn`; `version` is the lake table's.
 
-    `mode` says whether it is the table or its changelog. The counts are those of this run: rows inserted,
-    updated and deleted, and of values that are NULL: `unfit` that the table's type can't hold, `missing` that
-    were not sent, and nothing has. `problem` says why the table was left where it was. `plan` is a dry run's.
+    `mode` tells the table from its changelog. The counts are this run's: rows inserted, updated and deleted,
+    and values that became NULL: `unfit` ones that the column's type can't hold, `missing` ones that were
+    neither sent nor found. `problem` is why the table was not merged. `plan` is a dry run's.
     """
 
     table: str
@@ -85,7 +85,7 @@ class TableMerge:
 
     @property
     def name(self) -> str:
-        """The table, as it is shown."""
+        """The table's name, as shown."""
         return self.table if self.mode == MERGE else f"{self.table} (changelog)"
 
     @classmethod
@@ -98,12 +98,12 @@ class TableMerge:
 
 @dataclass(frozen=True)
 class MergeSummary:
-    """What a run did.
+    """The result of a run.
 
-    `segment` and `lsn` are the last that is merged; every table without a problem is merged up to it, but for
-    those that the run left out. `warnings` are lines to show, `unmatched` the patterns of --table that fit no
+    `segment` and `lsn` are the last merged ones; every table without a problem is merged up to them, unless
+    the run left it out. `warnings` are lines to show, `unmatched` are patterns of --table that match no
     table. `failure` is set if some tables could not be merged: show the rest, then raise it. `data` is the
-    job's own JSON object, for --json.
+    job's JSON object, for --json.
     """
 
     segment: int
@@ -117,7 +117,7 @@ class MergeSummary:
 
 
 def read_result(line: str) -> MergeSummary | None:
-    """Read the job's result; None if it came to none. Raises the job's error if it merged nothing."""
+    """Parse the job's result; None if there is none. Raises the job's error if nothing was merged."""
     if not line:
         return None
     data = json.loads(line)
@@ -144,7 +144,7 @@ def _failure(error: Mapping[str, Any] | None) -> PgcdcError | None:
 
 
 def lines_of(*pipes: IO[bytes]) -> Iterator[bytes]:
-    """Give the lines of several pipes as they come, until all are closed at their other end."""
+    """Yield the lines of several pipes as they arrive, until all pipes are closed."""
     rest = dict.fromkeys(pipes, b"")
     with selectors.DefaultSelector() as selector:
         for pipe in pipes:
@@ -161,9 +161,9 @@ def lines_of(*pipes: IO[bytes]) -> Iterator[bytes]:
 
 
 class Listener:
-    """Reads what Spark says, line by line; `verbose` copies it to standard error.
+    """Reads Spark's output line by line; `verbose` copies it to standard error.
 
-    `result` is the job's last result, a JSON object in a line, or nothing.
+    `result` is the job's last result, a JSON object on one line; empty if there is none.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class Listener:
         self._said: set[str] = set()
 
     def copy(self, lines: Iterable[bytes], log: Path) -> None:
-        """Put what is Spark's own into the log; say, once each, what keeps it waiting."""
+        """Write Spark's own output to the log; report, once each, what Spark is waiting for."""
         with log.open("wb") as copy:
             for line in lines:
                 text = line.decode(errors="replace")
@@ -203,7 +203,7 @@ class Listener:
 
 
 def failure(status: int, log: Path, kept: Path | None) -> PgcdcError:
-    """Say why there is no result, by the line of the log that names the cause; the log is kept."""
+    """Explain why there is no result, by the log's line that names the cause; the log is kept."""
     where = f"Spark's whole output is in {kept or _temporary_copy(log)}"
     lines = log.read_text(errors="replace").splitlines()
     missing = next(_found(_UNRESOLVED, lines), None)
@@ -226,7 +226,7 @@ def _found(sign: re.Pattern[str], lines: Sequence[str]) -> Iterator[re.Match[str
 
 
 def _missing_package(ivy_name: str, lines: Sequence[str], where: str) -> PgcdcError:
-    """Name it as Maven does; where a repository wasn't reached, that one."""
+    """Name the package as Maven does, and the repository if it could not be reached."""
     package = ivy_name.replace("#", ":").replace(";", ":")
     unreached = next(_found(_UNREACHED, lines), None)
     why = "Spark found it in no repository"
@@ -241,7 +241,7 @@ def _missing_package(ivy_name: str, lines: Sequence[str], where: str) -> PgcdcEr
 
 
 def _killed(why: str, where: str) -> PgcdcError:
-    """Say what the cluster said of it."""
+    """Report the reason that the cluster gave for ending the application."""
     if why.startswith(_NO_MASTER):
         return PgcdcError(
             ErrorKind.SPARK,

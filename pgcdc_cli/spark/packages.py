@@ -1,4 +1,4 @@
-"""The table format's jars: which package to ask spark-submit for, unless someone brings them already."""
+"""The table format's jars: which package to request from spark-submit, unless it is provided already."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,9 +15,9 @@ JARS = {
     DELTA: "delta-spark_4.1_2.13-4.4.0.jar,delta-storage-4.4.0.jar",
     ICEBERG: "iceberg-spark-runtime-4.1_2.13-1.12.0.jar",
 }
-"""The files that a package comes to."""
+"""The jars that each package consists of."""
 
-# Of what Delta's package asks for, Spark has these already, or Delta needs them for other catalogs only.
+# Dependencies of Delta's package that Spark has already, or that Delta needs only for other catalogs.
 NOT_NEEDED = (
     "io.delta:delta-kernel-api",
     "io.delta:delta-kernel-defaults",
@@ -36,9 +36,9 @@ _PROPERTY = re.compile(r"\s*([^#!\s=:][^\s=:]*)\s*[=:\s]\s*(.*?)\s*$")
 
 
 def package_arguments(table_format: str, extra: Sequence[str], settings: Mapping[str, str]) -> list[str]:
-    """Ask for a table format's package, beside those of the user's; `settings` are Spark's own.
+    """Request a table format's package, in addition to the user's packages; `settings` are Spark's.
 
-    Nothing where the user brings the format.
+    Return nothing if the user provides the format.
     """
     package = PACKAGES[table_format]
     if _is_brought(package, extra, settings):
@@ -56,12 +56,12 @@ def _is_brought(package: str, extra: Sequence[str], settings: Mapping[str, str])
 
 
 def artifact(package: str) -> str:
-    """Return what the names of all a package's jars begin with, whatever their versions."""
+    """Return the prefix that the names of a package's jars share, without versions."""
     return package.split(":")[1].partition("-4.1")[0].partition("_")[0]
 
 
 def check_version(home: Path, package: str) -> None:
-    """Raise USAGE for a Spark that our package doesn't fit."""
+    """Raise PgcdcError (USAGE) for a Spark version that the package doesn't fit."""
     core = next(home.glob("jars/spark-core_*.jar"), None)
     version = "" if core is None else core.stem.partition("-core_")[2].partition("-")[2]
     if core is not None and not version.startswith(f"{SPARK_VERSION}."):
@@ -74,7 +74,7 @@ def check_version(home: Path, package: str) -> None:
 
 
 def values_of(option: str, arguments: Sequence[str]) -> Iterator[str]:
-    """Give an option's values, in both ways of writing them."""
+    """Yield an option's values, given as one argument or as two."""
     for argument, following in pairwise([*arguments, ""]):
         if argument == option:
             yield following
@@ -83,7 +83,7 @@ def values_of(option: str, arguments: Sequence[str]) -> Iterator[str]:
 
 
 def spark_settings(extra: Sequence[str], home: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Read what spark-submit is given by `--conf`, and by `--properties-file`, else `spark-defaults.conf`."""
+    """Read the settings given to spark-submit: `--conf`, `--properties-file`, else `spark-defaults.conf`."""
     defaults = Path(environment.get("SPARK_CONF_DIR", home / "conf")) / "spark-defaults.conf"
     files = [Path(name) for name in values_of("--properties-file", extra)]
     found = dict(_properties([defaults, *files][-1]))
@@ -92,7 +92,7 @@ def spark_settings(extra: Sequence[str], home: Path, environment: Mapping[str, s
 
 
 def _properties(file: Path) -> Iterator[tuple[str, str]]:
-    """Read a Java properties file as far as it matters; spark-submit says if there is none."""
+    """Read the pairs of a Java properties file; if it is missing, spark-submit reports that."""
     try:
         lines = file.read_text(errors="replace").splitlines()
     except OSError:

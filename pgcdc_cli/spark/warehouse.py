@@ -1,6 +1,6 @@
-"""What a warehouse on a local file system says without Spark: how far it is merged, and whether a merge runs.
+"""Read a local warehouse without Spark: how far it is merged, and whether a merge is running.
 
-The job writes `_pgcdc.json` last: what it says is merged, is. Where there is none, nothing can be said.
+The job writes `_pgcdc.json` last, so everything is merged that it says is. Without it nothing is known.
 """
 
 import fcntl
@@ -25,7 +25,7 @@ _MANIFEST = "manifest.jsonl"
 
 @dataclass(frozen=True)
 class MergedTable:
-    """A row of the control table: how far a table (or, without a name, all) is merged in a mode."""
+    """A row of the control table: how far a table (without a name: all tables) is merged in a mode."""
 
     stream_id: str
     table: str
@@ -46,14 +46,14 @@ class MergedTable:
 
 
 def local_path(location: str) -> Path | None:
-    """Return a path if it is one of this machine's; None for a URI of another file system."""
+    """Return the local path of a location; None for a URI of another file system."""
     if location.startswith("file:"):
         return Path("/" + location.removeprefix("file:").lstrip("/"))
     return None if _SCHEME.match(location) else Path(location)
 
 
 def read_record(warehouse: str) -> list[MergedTable] | None:
-    """Read how far a warehouse is merged; None where that can't be seen. Raises SPARK if it is damaged."""
+    """Read how far a warehouse is merged; None if unknown. Raises PgcdcError (SPARK) if it is damaged."""
     directory = local_path(warehouse)
     if directory is None:
         return None
@@ -72,9 +72,9 @@ def read_record(warehouse: str) -> list[MergedTable] | None:
 
 
 def last_merged(options: MergeOptions) -> tuple[int, Lsn] | None:
-    """Return segment and position up to which all is merged, if there is nothing else to merge.
+    """Return the segment and LSN up to which everything is merged, if nothing is left to merge.
 
-    None if there is, or where that can't be seen without Spark.
+    None if something is, or if that can't be seen without Spark.
     """
     rows, directory = read_record(options.warehouse), local_path(options.input)
     if rows is None or directory is None:
@@ -96,7 +96,7 @@ def last_merged(options: MergeOptions) -> tuple[int, Lsn] | None:
 
 
 def _segments(manifest: bytes, until: int | None) -> Iterator[tuple[int, str]]:
-    """Give numbers and stream identities; a last line without its line break is being written."""
+    """Yield segment numbers and stream ids; a last line without a line feed is incomplete."""
     for line in manifest.split(b"\n")[:-1]:
         content = json.loads(line)
         if until is None or Lsn.parse(content["end_lsn"]) <= until:
@@ -104,7 +104,7 @@ def _segments(manifest: bytes, until: int | None) -> Iterator[tuple[int, str]]:
 
 
 def refuse_without_manifest(location: str) -> None:
-    """Raise SPARK if an input of this machine has no finished segment, before Spark is started."""
+    """Raise PgcdcError (SPARK) for a local input without a finished segment, before Spark starts."""
     directory = local_path(location)
     if directory is not None and not (directory / _MANIFEST).exists():
         message, hint = NO_MANIFEST
@@ -112,7 +112,7 @@ def refuse_without_manifest(location: str) -> None:
 
 
 def refuse_if_locked(warehouse: str) -> None:
-    """Raise LOCKED if another merge is under way here, before Spark is started for nothing."""
+    """Raise PgcdcError (LOCKED) if another merge into a local warehouse is running, before Spark starts."""
     directory = local_path(warehouse)
     path = None if directory is None else directory / _LOCK
     if path is None or not path.is_file():
@@ -129,7 +129,7 @@ def refuse_if_locked(warehouse: str) -> None:
 
 
 def keep_log(log: Path, warehouse: str) -> Path | None:
-    """Keep Spark's output of a run in a local warehouse; None if there is none, or no room in it."""
+    """Copy Spark's output of a run to a local warehouse; None if that doesn't exist, or has no room."""
     directory = local_path(warehouse)
     if directory is None or not directory.is_dir() or not log.is_file():
         return None

@@ -1,4 +1,4 @@
-"""Servers of the captured workloads' own: their databases and slots have fixed names."""
+"""Servers used only for captured workloads, whose databases and slots have fixed names."""
 
 from collections.abc import Iterator
 

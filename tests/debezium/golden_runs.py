@@ -1,4 +1,4 @@
-"""Running a captured workload through the command line, as it once ran through Debezium."""
+"""Run a captured workload through the command line, as it once ran through Debezium."""
 
 import json
 import re
@@ -21,7 +21,7 @@ _CAUGHT_UP = """
 SELECT 1 FROM pg_replication_slots JOIN pg_stat_replication ON pid = active_pid
 WHERE slot_name = %s AND state = 'streaming' AND confirmed_flush_lsn >= %s::pg_lsn
 """
-"""Not streaming before a snapshot is through."""
+"""A walsender isn't in the state streaming before the snapshot is complete."""
 
 
 def cases(version: str, folder: Path = CASES) -> list[str]:
@@ -35,7 +35,7 @@ def connector(case: Path) -> dict[str, Any]:
 
 
 class _Stream(NamedTuple):
-    """A running `pgcdc stream`, its slot, and where its standard error goes."""
+    """A running `pgcdc stream`, its slot, and the file of its standard error."""
 
     slot: str
     process: subprocess.Popen[bytes]
@@ -48,9 +48,9 @@ class _Stream(NamedTuple):
 
 
 class GoldenRun:
-    """One case on one server, from an empty database to the lines that pgcdc wrote.
+    """One case on one server, from an empty database to the lines that pgcdc writes.
 
-    A stream for each version of Debezium follows it, from a slot of its own.
+    For each version of Debezium a stream follows the workload, from a slot of its own.
     """
 
     def __init__(self, server: Any, case: Path, work: Path) -> None:
@@ -59,7 +59,7 @@ class GoldenRun:
         self._work = work
 
     def run(self, versions: Sequence[str]) -> dict[str, Path]:
-        """Give what was written in the way of each version."""
+        """Run the case; return the output for each version."""
         with psycopg.connect(self._server.uri(), autocommit=True) as admin:
             admin.execute(f"CREATE DATABASE {DATABASE} TEMPLATE template0")
             try:
@@ -119,7 +119,7 @@ class GoldenRun:
         assert process.returncode == 0, path.read_text()
 
     def _caught_up(self, streams: Sequence[_Stream]) -> None:
-        """Wait until all that the server has is confirmed."""
+        """Wait until the streams have confirmed all that the server has."""
         with psycopg.connect(self._server.uri(DATABASE), autocommit=True) as watch:
             (target,) = watch.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
             for stream in streams:

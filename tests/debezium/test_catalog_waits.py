@@ -1,4 +1,4 @@
-"""A question to the catalog may take as long as it likes: the server hears from us meanwhile."""
+"""While a catalog query waits, however long, the server still gets status updates."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ def test_the_server_hears_from_us_while_the_catalog_is_locked(database18, tmp_pa
     def walsender():
         return database18.execute(query, (slot,)).fetchone()
 
-    # Without an answer for a second, the server would end the connection.
+    # Without a status update for a second, the server would end the connection.
     environment = {**os.environ, "PGOPTIONS": "-c wal_sender_timeout=1s"}
     with psycopg.connect(database18.uri) as locker, subprocess.Popen(line, env=environment) as process:
         try:

@@ -1,4 +1,4 @@
-"""A connector's configuration: both file forms, checked values, and warnings for what is not followed."""
+"""A connector's configuration: both file formats, checked values, warnings about unsupported properties."""
 
 import json
 import logging

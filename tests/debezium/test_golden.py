@@ -1,4 +1,4 @@
-"""What a real Debezium wrote for 110 workloads, pgcdc writes too: same records, order, keys and numbers."""
+"""pgcdc writes what Debezium itself wrote for 110 workloads: the same records, order, keys and numbers."""
 
 import importlib.util
 import re
@@ -8,18 +8,18 @@ import pytest
 from golden_runs import CASES, GOLDEN, MORE, GoldenRun, cases
 
 _EXPECTED = {"2.5": "expected.jsonl", "3.4": "expected-3.4.3.jsonl"}
-"""By `debezium.version`."""
+"""Files of expected records, by `debezium.version`."""
 _GARBLED = "names_non_ascii"
-"""Where 2.5.4 garbles names, and we don't."""
+"""A case in which 2.5.4 garbles names, and pgcdc doesn't."""
 _RUN = re.compile(r'(runId":(?:\{.*?"payload":)?")[0-9a-f-]{36}"')
-"""A random number of each run's, which normalise.py leaves alone."""
+"""The run's random id, which normalise.py doesn't replace."""
 _MESSAGE = re.compile(r',?\{"data_collection":"[^"]*LogicalDecodingMessageId@[0-9a-f]+","event_count":1\}')
-"""A collection that stands where the address of a Java object puts it."""
+"""A logical decoding message's collection, whose place in the list depends on a Java object's address."""
 _ADDED = re.compile(
     r'("(?:__|x_|h_)(?:source_|transaction_)?(?:ts_[mun]s|lsn|tx|txId|sequence|id)":(?:\{"schema":\{[^}]*\},"payload":)?)'
     r'(?:[1-9][0-9]*|"[][null,0-9:\\"]+")'
 )
-"""What message transforms add to rows and headers, and differs between runs."""
+"""Members that message transforms add to rows and headers, and that differ between runs."""
 
 
 def differences(expected, output) -> str:
@@ -43,7 +43,7 @@ def check(case, server, tmp_path):
 
 
 def captured(case) -> dict[str, Path]:
-    """Name what each version of Debezium that was asked wrote for a case."""
+    """Find the captured output of each version of Debezium for a case."""
     found = {version: case / name for version, name in _EXPECTED.items() if (case / name).exists()}
     if case.name == _GARBLED:
         del found["2.5"]

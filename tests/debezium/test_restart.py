@@ -30,7 +30,7 @@ CONFIG = {
     "value.converter.schemas.enable": "false",
 }
 HANDLED = re.compile(r'(?<="op":".",)"ts_ms":\d+(?:,"ts_us":\d+,"ts_ns":\d+)?|(?<=runId":)"[^"]*"')
-"""The time of handling, and in 3.4 the run's number, are all that differs between two runs."""
+"""The time of processing and, in 3.4, the run's id are all that differs between two runs."""
 
 
 def stream(database, slot, file, *arguments) -> None:

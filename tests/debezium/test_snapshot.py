@@ -1,4 +1,4 @@
-"""The rows before the stream: each once, however many are written meanwhile and whenever it is killed."""
+"""Each row from before the stream comes once, however many are written meanwhile or when it is killed."""
 
 import json
 import signal
@@ -111,7 +111,7 @@ def test_a_publication_that_is_made_may_publish_partitions_as_their_root(databas
 
 
 def test_a_snapshot_that_cannot_begin_yet_does_not_outlast_a_signal(database18, tmp_path):
-    """The server waits with it for every transaction that is open."""
+    """To create the slot, the server waits for every open transaction."""
     database18.execute("CREATE TABLE t (id int PRIMARY KEY)")
     database18.create_slot(f"s_{database18.name}")
     waiting = "SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'pgcdc_snapshot_%'"

@@ -1,4 +1,4 @@
-"""Change batches by hand: what the decoder would give for these rows."""
+"""Build change batches by hand, as the decoder would make them of these rows."""
 
 from dataclasses import dataclass, field
 
@@ -81,7 +81,7 @@ def key_only(rows: list[list], schema: TableSchema) -> KeyImage:
 
 
 def stamps(index: list[int], commit_lsn: int | list[int] = 0x1A2B400, xid: int = 771, seq: int = 0) -> Stamps:
-    """Changes that stand here in the stream: LSNs go up by 16 from 0/1A2B000."""
+    """Stamps of changes with these places in the stream; LSNs increase by 16 from 0/1A2B000."""
     at = np.array(index, np.int64)
     commits = np.broadcast_to(np.asarray(commit_lsn, np.int64), at.shape).copy()
     same = np.full(len(at), 1, np.int64)
@@ -95,7 +95,7 @@ def stamp(index: int, commit_lsn: int = 0x1A2B400, xid: int | None = 771, lsn: i
 
 @dataclass
 class Stream:
-    """Events in stream order; `slice` is what the decoder makes of them, one batch per run of a shape."""
+    """Events in stream order; `slice` makes of them what the decoder makes, one batch per run of a shape."""
 
     changes: list[ChangeBatch] = field(default_factory=list)
     truncates: list[TruncateChange] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Every test of a format runs with columns, and with a few rows written one by one."""
+"""Run every test of a format with columns, and with few rows written one by one."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What tests of Debezium's events share: types by name, and the records of a stream."""
+"""Helpers for tests of Debezium's events: types by name, and the records of a stream."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""A second, plain way from rows to JSON objects, row by row; and strategies for streams of rows."""
+"""A second, simple conversion of rows to JSON objects, row by row; and strategies for streams of rows."""
 
 import json
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ VALUES = {
 
 @dataclass(frozen=True)
 class Event:
-    """One thing in the stream: `kind` is a row's operation, T, M, B or C; images are wire texts."""
+    """An event of the stream: `kind` is a row's operation, T, M, B or C; images are wire texts."""
 
     kind: str
     schema: object = None
@@ -102,7 +102,7 @@ def _events_of(schema):
 
 
 def to_slice(stream: list[Event], order: list[int]) -> Slice:
-    """Batches by shape, as the decoder makes them; `order` shuffles the rows inside of them."""
+    """Make batches by shape, as the decoder does; `order` shuffles the rows inside them."""
     placed = sorted(((event, index) for index, event in enumerate(stream)), key=lambda pair: order[pair[1]])
     rows = [(event, index) for event, index in placed if event.kind in "IURD"]
 
@@ -139,7 +139,7 @@ def lsn(number: int) -> str:
 
 
 def plain(pg_type, text):
-    """What a value is in JSON."""
+    """Convert a wire text to its JSON value."""
     if text is None:
         return None
     kind = KINDS.get(pg_type.name)
@@ -168,7 +168,7 @@ def json_nulls(label: str, schema, values, *, only: tuple | None = None) -> list
 
 
 def reference(event: Event, index: int) -> dict:
-    """The object of an event's line, by the book."""
+    """Make the object of an event's line, according to the documentation."""
     at = 0x1A2B000 + 16 * index
     if event.kind in "BC":
         end = {"end_lsn": lsn(at)} if event.kind == "C" else {}

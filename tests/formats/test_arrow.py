@@ -33,7 +33,7 @@ def read(stored: bytes) -> pa.Table:
 
 
 def files(form: ArrowFormat, *parts: Slice) -> dict[str, bytes]:
-    """A finished file for each target, one frame a slice."""
+    """Write a finished file for each target, with one frame per slice."""
     stored: dict[str, bytes] = {}
     for part in parts:
         for piece in form.encode(part).pieces:
@@ -155,7 +155,7 @@ def test_rows_of_all_shapes_come_back_in_stream_order(stream, data):
         blank = (None,) * len(ORDERS.columns)
         for number, column in enumerate(ORDERS.columns):
             expected = wire([(event.new or blank)[number] for event in stream], column)
-            # As text: NaN is equal to itself there, and Python has no year before 1.
+            # Compared as text: there NaN equals itself, and Python has no years before 1.
             assert str(found[column.name].combine_chunks()) == str(expected)
         assert found["_old"].is_valid().to_pylist() == [e.old is not None for e in stream]
 

@@ -1,7 +1,7 @@
 """Column defaults as `PostgresDefaultValueConverter` reads them: literals, never evaluated.
 
-The expressions are spelled as `pg_get_expr` prints them; what is expected a real 2.5.4 told, in the cases
-`types_default_*` of tests/golden_more.
+The expressions are as `pg_get_expr` prints them; the expected tokens are from a real Debezium 2.5.4, see the
+cases `types_default_*` of tests/golden_more.
 """
 
 from dataclasses import replace
@@ -28,12 +28,12 @@ def default(type_: PgType, expression: str, *, snapshot: bool = False, **modes: 
 @pytest.mark.parametrize(
     ("kind", "typmod", "expression", "token"),
     [
-        # A function has a stand-in; an expression around one is a function's call, too, where it begins so.
+        # A function call becomes a constant; so does an expression that begins with one in parentheses.
         ("jsonb", -1, "jsonb_build_object('a', 1)", '"{}"'),
         ("timestamp", -1, "(now() - '1 day'::interval)", "0"),
         ("text", -1, "s2.f('a'::text)", '""'),
         ("date", -1, "CURRENT_DATE", "0"),
-        # What else is calculated is refused by the type's parser, or taken for a literal.
+        # Other expressions are refused by the type's parser, or taken for a literal.
         ("date", -1, "(CURRENT_DATE - 1)", None),
         ("timestamp", -1, "(CURRENT_TIMESTAMP + '1 day'::interval)", None),
         ("timestamptz", -1, "(CURRENT_TIMESTAMP - '01:00:00'::interval)", '"1970-01-01T01:00:00.000000Z"'),
@@ -41,11 +41,11 @@ def default(type_: PgType, expression: str, *, snapshot: bool = False, **modes: 
         ("text", -1, "(1 + 1)", '"(1 + 1)"'),
         ("text", -1, "('x'::text || 'y'::text)", '"x"'),
         ("bool", -1, "(5 > 3)", "false"),
-        # A literal ends with its line, as Java's "." does.
+        # A literal must end on its line, since Java's "." matches no line terminator.
         ("text", -1, "'a\nb'::text", None),
         ("text", -1, "'it''s'::text", '"it"'),
         ("text", -1, "NULL::text", None),
-        # No scale but the column's: zeros may go, digits may not.
+        # A numeric must fit the column's scale: zeroes may be dropped, other digits may not.
         ("numeric", numeric(6, 1), "1.50", '"Dw=="'),
         ("numeric", numeric(6, 1), "0.25", None),
         ("numeric", numeric(6, 1), "'NaN'::numeric", None),
@@ -65,7 +65,7 @@ def default(type_: PgType, expression: str, *, snapshot: bool = False, **modes: 
         ("timestamptz", -1, "'infinity'::timestamp with time zone", None),
         ("time", -1, "'24:00:00'::time without time zone", "86399999999"),
         ("time", 0, "'24:00:00'::time without time zone", "86399999"),
-        # One digit is a boolean, of other text the ones count, and bit(1) takes a number to the base of 2.
+        # A single digit is a number, in any other text only the ones count; bit(1) parses it with radix 2.
         ("bit", 4, "(B'0'::\"bit\" || B'111'::\"bit\")", '"AA=="'),
         ("bit", 4, "(1)::bit(4)", '"AAI="'),
         ("bit", 1, "(1)::bit(1)", None),

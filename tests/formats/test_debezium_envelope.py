@@ -206,7 +206,7 @@ def test_a_row_without_columns_is_no_event(items: TableSchema) -> None:
 
 
 def test_a_key_that_was_put_aside_unchanged_is_that_of_the_old_row(items: TableSchema) -> None:
-    """The server sends the old row's key where it is too large to stay in the row, though it is the same."""
+    """The server sends the old row's key if it is stored out of line (TOAST), even if it doesn't change."""
     long = table({"id": "text", "name": "text"}, name="items", key=("id",))
     long = replace(long, facts=items.facts)
     old = key_only([["k" * 3000, None]], long)
@@ -234,7 +234,7 @@ def test_names_and_prefixes_are_escaped_as_values_are() -> None:
 
 @pytest.mark.parametrize("version", ["2.5", "3.4"])
 def test_a_message_before_the_first_transaction_has_no_time(version: str) -> None:
-    """Its nanoseconds are a number, too."""
+    """Nanoseconds are a number, too."""
     lone = replace(stamp(1), xid=None, commit_ts=None)
     stream = Stream(messages=[MessageChange(lone, transactional=False, prefix="p", content=b"x")])
     [found] = records(stream, replace(PLAIN, debezium_version=version))

@@ -1,4 +1,4 @@
-"""What events don't say, and the lines that name the first value of each column that is lost."""
+"""What events lack, and the reports that name the first lost value of each column."""
 
 import json
 from dataclasses import replace
@@ -16,7 +16,7 @@ FIRST, SECOND, THIRD = "0/1A2B010", "0/1A2B020", "0/1A2B030"
 
 
 def losses(kind: str, operation: str, values: list, default: str | None = None) -> list[tuple[str, str]]:
-    """Where values of a column v are lost, and why, by what a directory is told."""
+    """Find where values of a column v are lost, and why, according to the reports in a directory."""
     schema = table({"id": "int8", "v": kind})
     facts = {"id": ColumnFacts(), "v": ColumnFacts(default)}
     schema = replace(schema, facts=TableFacts(("id",), None, facts))

@@ -1,7 +1,7 @@
 """What masks, filters and skipped operations do to events.
 
-What is expected a real 2.5.4 told: see in tests/golden_more `types_mask*`, `structure_skipped*`,
-`structure_key_left_out`, `structure_nothing_included` and `structure_message_topic`.
+The expected events are from a real Debezium 2.5.4, see in tests/golden_more `types_mask*`,
+`structure_skipped*`, `structure_key_left_out`, `structure_nothing_included` and `structure_message_topic`.
 """
 
 import hashlib
@@ -74,7 +74,7 @@ def test_the_key_is_never_masked(people):
 
 
 def test_the_older_hash_is_of_the_serialised_string(people):
-    """`ObjectOutputStream`: a header, the tag of a short string, its length, its bytes."""
+    """`ObjectOutputStream` writes a header, the tag of a short string, its length, its bytes."""
     text = "hellö".encode()
     serialised = b"\xac\xed\x00\x05\x74" + len(text).to_bytes(2, "big") + text
     found = after(people, ROW, **{"column.mask.hash.SHA-256.with.salt.pepper": ".*.name"})

@@ -1,4 +1,4 @@
-"""Events of an outbox, by the transform `EventRouter`: what captured workloads do not hold."""
+"""Events of an outbox, made by the transform `EventRouter`: cases that captured workloads don't contain."""
 
 import json
 import logging
@@ -185,7 +185,7 @@ MEMBERS = st.recursive(
 
 
 def printed(value):
-    """As jsonb_out does it, but for the order of members."""
+    """Print as jsonb_out does, except for the order of members."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name}: {printed(member)}" for name, member in value.items()) + "}"
     return "[" + ", ".join(map(printed, value)) + "]" if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""What rarer types become, as a real 2.5.4 told."""
+"""Rare types, as a real Debezium 2.5.4 writes them."""
 
 import base64
 import json
@@ -44,7 +44,7 @@ def test_arrays_of_domains_are_unknown_whatever_the_domain_is_over(element, decl
     assert of_type(type_, declared) is None
     known = of_type(type_, declared, include_unknown_datatypes=True)
     assert known.schema["items"] == {"type": "bytes", "optional": False}
-    # Not as the driver prints points: (1,2) and not (1.0,2.0).
+    # The element's own text (1,2), not as the driver prints points: (1.0,2.0).
     assert shown(known, '{"(1,2)"}') == ['["KDEsMik="]']
 
 
@@ -68,7 +68,7 @@ def test_arrays_of_an_extensions_type_are_known():
     ],
 )
 def test_vectors_of_pgvector_are_known_in_newer_versions(name, text, written):
-    """In a column and alone: what a real 3.4.3 told."""
+    """By column and one by one, as a real Debezium 3.4.3 writes them."""
     type_ = PgType(20003, -1, name, "other")
     field = of_type(type_, debezium_version="3.4")
     column = field.to_json(kernels.binary([text, None, text])).to_pylist()

@@ -1,4 +1,4 @@
-"""Numbers of events, transaction records and sequences, against a plain loop over the events one by one."""
+"""Event numbers, transaction records and sequences, compared with a simple loop over the events."""
 
 import json
 from collections.abc import Iterator
@@ -19,14 +19,14 @@ from pgcdc_cli.formats.debezium.properties import connector_config
 
 TABLES = [table({"id": "int4", "v": "text"}, name=f"t{number}", oid=number + 1) for number in range(30)]
 TABLES.append(table({"id": "int4", "v": "text", "w": "text"}, name="t0", oid=1))
-"""The last is another version of the first."""
+"""The last table is another version of the first."""
 OPERATIONS = {"I": "c", "U": "u", "K": "dc", "D": "d", "T": "t"}
-"""What events a change is; K is an update of the key."""
+"""Debezium's operations for a change; K is an update of the key."""
 BASE, FIRST_XID = 0x1A2B000, 700
 
 
 class Event(NamedTuple):
-    """A change of a table, a message (M, or L outside of transactions) or a mark, of a transaction."""
+    """A change of a table, a message (M; L outside of transactions) or a boundary, with its transaction."""
 
     kind: str
     transaction: int
@@ -59,9 +59,9 @@ def streams(draw: st.DrawFn) -> list[Event]:
 
 
 def expected(events: list[Event], skipped: str, version: str = "2.5") -> Iterator[tuple[Any, ...]]:
-    """Tell of each event: its operation, sequence, milliseconds and transaction block.
+    """Yield each event's operation, sequence, time in milliseconds and transaction block.
 
-    In 3.4 each message in a transaction is counted, as the only one of a collection of its own.
+    In 3.4 each message in a transaction counts, as the only one of a collection of its own.
     """
     last, time = None, 0
     counts: dict[str, int] = {}
@@ -94,7 +94,7 @@ def expected(events: list[Event], skipped: str, version: str = "2.5") -> Iterato
 
 
 def in_java(names: dict[str, int]) -> list[str]:
-    """As a HashMap has them: by bucket, and twice as many of those whenever three quarters are in use."""
+    """Sort as a HashMap does: by bucket; their number doubles whenever three quarters are in use."""
     size = 16
     for number in range(1, len(names) + 1):
         size *= 2 if number > size * 3 // 4 else 1
@@ -109,7 +109,7 @@ def in_java(names: dict[str, int]) -> list[str]:
 
 
 def shown(lines: Iterator[bytes], version: str = "2.5") -> Iterator[tuple[Any, ...]]:
-    """Tell of each line; in 3.4 collections are in no order, since messages' are in none."""
+    """Yield the same of each line; in 3.4 collections are sorted, since messages have no order."""
     for line in lines:
         value = json.loads(line)
         if value and "op" in value:
@@ -137,7 +137,7 @@ def written(events: list[Event], cuts: list[int], skipped: str, version: str = "
 
 
 def stream(events: list[tuple[int, Event]]) -> Stream:
-    """Put events together as the decoder does, those of one table and shape in a batch."""
+    """Make a slice as the decoder does, with one batch per table and shape."""
 
     def shape(pair: tuple[int, Event]) -> tuple[int, str]:
         return TABLES.index(pair[1].table), pair[1].kind.replace("K", "U")

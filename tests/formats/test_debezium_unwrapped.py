@@ -1,4 +1,4 @@
-"""Rows without their events, by the transform `ExtractNewRecordState`: what captured workloads don't hold."""
+"""Rows as `ExtractNewRecordState` takes them out of events: cases that captured workloads don't contain."""
 
 import logging
 from dataclasses import replace
@@ -77,7 +77,7 @@ def test_a_few_rows_have_the_bytes_of_many(stream, monkeypatch, version, schemas
 
 @pytest.mark.parametrize("rows", [2, 40])
 def test_deletes_without_a_key_and_a_value_are_as_many_lines_as_rows(rows):
-    """Nothing in such a line but the time of handling differs from one to the next."""
+    """These lines differ in nothing but the time of processing."""
     keyless = replace(table({"v": "text"}, key=None), facts=TableFacts((), None, {"v": ColumnFacts()}))
     deletes = change(keyless, "D", list(range(1, rows + 1)), old=full([["x"]] * rows))
     found = records(Stream(changes=[deletes]), config(delete_handling_mode="none", add_headers="ts_ms"))

@@ -1,4 +1,4 @@
-"""Values as Debezium writes them, column by column, beside plain Python that does one at a time."""
+"""Values as Debezium writes them, column by column, compared with simple Python for one value at a time."""
 
 import base64
 import datetime as dt
@@ -311,15 +311,15 @@ def test_unknown_types_are_left_out_unless_they_are_asked_for(kind):
 @pytest.mark.parametrize(
     ("kind", "text", "token"),
     [
-        # java.sql.Date: the days that the calendar reform left out are later, and there is no era.
+        # java.sql.Date: days that the calendar reform left out are shifted, and the era is dropped.
         ("date[]", '{1582-10-10,"0044-03-15 BC"}', "[-141422,-703383]"),
         ("date[]", "{infinity}", "[-622191234]"),
-        # java.sql.Timestamp: of the Julian calendar before 1582.
+        # java.sql.Timestamp: dates before 1582 are in the Julian calendar.
         ("timestamp[]", '{"1500-03-01 01:02:03.5"}', "[-14825804276500000]"),
         ("timestamptz[]", '{"1582-10-10 01:02:03.5+00"}', '["1582-10-20T01:02:03.500000Z"]'),
         ("timestamptz[]", '{"0044-03-15 01:02:03.5+00 BC"}', '["0044-03-15T01:02:03.500000Z"]'),
         ("time[]", "{24:00:00}", "[0]"),
-        # The driver reads no NaN in an array.
+        # The driver can't read NaN in an array.
         ("numeric[]", "{1,NaN}", None),
         ("int8[]", "[0:1]={5,6}", "[5,6]"),
         ("timestamptz[]", "{}", "[]"),

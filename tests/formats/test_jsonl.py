@@ -37,7 +37,7 @@ def objects(form: JsonlFormat, part: Slice) -> list[dict]:
 
 
 def in_order(value):
-    """Objects as pairs, so that the keys' order counts."""
+    """Parse objects as pairs, to compare the order of keys."""
     return json.dumps(value)
 
 
@@ -89,7 +89,7 @@ def test_an_empty_slice_gives_nothing():
 
 
 def test_a_long_value_is_left_to_the_columns(monkeypatch):
-    """Python would write it while no other thread runs, longer than a server waits for a sign of life."""
+    """While Python writes it, no other thread runs: longer than a server waits for a status update."""
     monkeypatch.setattr("pgcdc_cli.formats.encoded_rows.FEW_ROWS", 1)
     short, long = (ChangeBatch(ITEMS, "I", stamps([0]), full([["x" * n]]), None) for n in (9, 100_000))
     assert [are_few(batch) for batch in (short, long)] == [True, False]
@@ -222,7 +222,7 @@ def test_a_commit_beyond_year_9999_is_a_protocol_error():
 
 
 def frames(form: JsonlFormat) -> tuple[bytes, bytes]:
-    """Three appended frames of two slices each, and the lines that are in them."""
+    """Three appended frames of two slices each, and their lines."""
     part = to_slice([Event("I", ITEMS, ("é\n",)), Event("T", ITEMS)], [0, 1])
     data = [bytes(piece.data) for _ in range(2) for piece in form.encode(part).pieces]
     return b"".join(bytes(form.frame(data)) for _ in range(3)), b"".join(data) * 3

@@ -23,7 +23,7 @@ def pretty(part: Slice, *, colour: bool = False, width: int = 60) -> str:
 
 
 def shop() -> Slice:
-    """One transaction of every kind of change."""
+    """A transaction with every kind of change."""
     before = full([["1", "new", "9.50", '{"a": 1.00}']])
     return Slice(
         None,
@@ -82,7 +82,7 @@ def test_what_does_not_fit_a_line_is_a_block():
 
 
 def shown(*changes: dict[str, object]) -> list[str]:
-    """Changes of one table, each at a position of its own unless it says another."""
+    """Render changes of one table, each with its own LSN unless it has one."""
     earlier = EarlierChanges()
     head = [
         {"schema": "s", "table": "t", "lsn": f"0/{number + 1}", **one} for number, one in enumerate(changes)
@@ -130,7 +130,7 @@ def test_what_no_change_told_is_not_known(before, old):
 
 
 def test_what_comes_again_is_no_earlier_change():
-    """A lost connection brings a transaction from its beginning on."""
+    """After a lost connection, a transaction is sent again from its beginning."""
     assert (
         shown(row("I", 1, "a"), row("U", 1, "b"), row("U", 1, "b", lsn="0/2"))[2]
         == "UPDATE s.t id=1  note=? -> b  0/2"

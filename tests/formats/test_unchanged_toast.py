@@ -1,4 +1,4 @@
-"""Each format says which files hold rows with values that were not sent."""
+"""Each format reports which files hold rows with values that were not sent (unchanged TOAST)."""
 
 import pytest
 from batches import UNCHANGED, change, key_only, table

@@ -1,4 +1,4 @@
-"""What the plugin at hand can't show: options of a newer one, and where its lines are no JSON."""
+"""What the installed plugin can't show: options of a newer one, and cases in which its lines are no JSON."""
 
 import json
 from dataclasses import replace
@@ -92,7 +92,7 @@ def test_a_timestamp_is_as_the_server_prints_it():
 
 
 def test_an_origin_has_the_catalog_s_number():
-    """0 is this server, null what the catalog has no more, and a message outside of transactions."""
+    """It is 0 for this server, null for a deleted origin, and null for a message outside of transactions."""
     batch = change(table({"id": "int4"}), "I", [0, 1, 2], [["1"], ["2"], ["3"]])
     origins = (Origin(Lsn(0), "west", 7), Origin(Lsn(0), "gone"))
     xid, places = np.array([771, 772, 773], np.int64), np.array([-1, 0, 1], np.int64)

@@ -1,4 +1,4 @@
-"""The plugin's options by its names: what they are read as, and what is refused."""
+"""The plugin's options, by its names: how they are parsed, and what is refused."""
 
 import pytest
 from batches import table

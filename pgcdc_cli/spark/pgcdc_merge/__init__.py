@@ -1,1 +1,1 @@
-"""The merge job's own package, beside merge.py: it imports nothing else of pgcdc."""
+"""The merge job's package, beside merge.py; it imports nothing else of pgcdc."""

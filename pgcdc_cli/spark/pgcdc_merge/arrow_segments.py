@@ -1,14 +1,14 @@
-"""Arrow segments, read by Python on the executors: from a local file system by a data source that maps files.
+"""Arrow segments, read by Python on the executors: local files by a data source that maps them into memory.
 
-From others, Spark brings each file's bytes, by its own connectors and credentials, and a file has to fit
-into an executor's memory.
+From other file systems, Spark reads each file's bytes with its own connectors and credentials; a file must
+fit into an executor's memory.
 
-Its columns: op, lsn, commit_lsn, seq, xid, commit_ts, unchanged (names), old (true where an old row was sent,
+The columns: op, lsn, commit_lsn, seq, xid, commit_ts, unchanged (names), old (true if an old row was sent,
 else NULL), unfit (values that Arrow could not hold, as PostgreSQL's text), new0, new1, ... (the new row) and
-old0, old3, ... (the old row, of the columns that matter). A value whose Spark type is string comes as
-PostgreSQL prints it.
+old0, old3, ... (the old row's columns that are needed). A value whose Spark type is string is PostgreSQL's
+text.
 
-The classes run in Spark's Python workers, which need pyarrow but nothing of pgcdc.
+The classes run in Spark's Python workers, which need pyarrow, but nothing of pgcdc.
 """
 
 import json
@@ -29,19 +29,19 @@ from pyspark.util import PythonEvalType
 from .column_types import LakeColumn
 from .segments import escaped
 
-# Workers get the classes themselves, not their module's name: they needn't have the module.
+# Pickle the classes themselves, not the name of this module: workers needn't have it.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # it has no annotations
 
 Values: TypeAlias = "pa.Array[Any]"
 
 _LEADING = 8
-"""_op, _lsn, _commit_lsn, _commit_ts, _xid, _seq, _unchanged and _truncate come before the row's columns."""
+"""Columns before the row's: _op, _lsn, _commit_lsn, _commit_ts, _xid, _seq, _unchanged and _truncate."""
 
 _MAGIC = b"ARROW1\0\0"
-"""Begins a file, and after it comes a stream."""
+"""Begins a file; a stream follows."""
 
 _MOST_PARTITIONS = 128
-"""A task costs some milliseconds however little it reads."""
+"""Limits the number of tasks: each costs some milliseconds, however little it reads."""
 
 _META = (
     "op string, lsn bigint, commit_lsn bigint, seq bigint, xid bigint, commit_ts timestamp,"
@@ -58,7 +58,7 @@ _TRAILING = "old boolean, unfit map<string, string>"
 def read_arrow(
     session: SparkSession, paths: Sequence[str], columns: Sequence[LakeColumn], old: Sequence[int]
 ) -> DataFrame:
-    """Read files of one table version; `old` lists which columns of the old row to read."""
+    """Read files of one table version; `old` are the indexes of the old row's columns to read."""
     options = {"paths": list(paths), "types": [column.spark for column in columns], "old": list(old)}
     if all(path.startswith("file:") for path in paths):
         session.dataSource.register(ArrowSegments)
@@ -71,7 +71,7 @@ def read_arrow(
 
 
 def _map_in_arrow(rows: DataFrame, function: Callable[..., Any], schema: StructType) -> DataFrame:
-    """Do as `DataFrame.mapInArrow`, which insists on pandas on the driver, though nothing here needs it."""
+    """Do what `DataFrame.mapInArrow` does; that requires pandas on the driver, which this doesn't need."""
     wrapped: Any = UserDefinedFunction(function, schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
     columns = wrapped(*(rows[name] for name in rows.columns))
     mapped = rows._jdf.mapInArrow(columns._jc, False, None)  # noqa: SLF001 - as mapInArrow itself
@@ -85,7 +85,7 @@ def _fields(options: dict[str, Any]) -> str:
 
 
 def value_column(image: str, index: int) -> str:
-    """Name the column that holds a value of an image: `new` or `old`."""
+    """Name the column for a value of an image, `new` or `old`."""
     return f"{image}{index}"
 
 
@@ -107,7 +107,7 @@ class ArrowSegments(DataSource):
 
 
 class ArrowReader(DataSourceReader):
-    """Reads each file as one partition; where there are many, several."""
+    """Reads each file as one partition; several files if there are many."""
 
     def __init__(self, options: dict[str, Any], schema: StructType) -> None:
         self._options = options
@@ -124,7 +124,7 @@ class ArrowReader(DataSourceReader):
                 yield from self._read_file(file)
 
     def read_contents(self, files: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        """Read files whose bytes are the only column."""
+        """Read files given by their bytes, the only column."""
         for some in files:
             for content in some.column(0):
                 yield from self._read_file(pa.BufferReader(content.as_buffer()))
@@ -149,7 +149,7 @@ class ArrowReader(DataSourceReader):
 
 
 def _convert(array: Values, target: pa.DataType) -> Values:
-    """Cast, so that what becomes text reads as PostgreSQL's."""
+    """Cast a column; values that become text are printed as PostgreSQL prints them."""
     if array.type == target:
         return array
     if isinstance(array, pa.ListArray) and isinstance(target, pa.ListType):
@@ -212,7 +212,7 @@ def _far_text(count: int, per_day: int, zone: str) -> str:
 
 
 def _civil(days: int) -> tuple[int, int, int]:
-    """Year, month and day in the proleptic Gregorian calendar, where 1 BC is year 0."""
+    """Compute year, month and day in the proleptic Gregorian calendar; 1 BC is year 0."""
     # Years begin in March, so that the leap day comes last: 153 days in every five months.
     cycle, day = divmod(days + 719_468, 146_097)
     year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
@@ -223,7 +223,7 @@ def _civil(days: int) -> tuple[int, int, int]:
 
 
 def _array_text(values: Values) -> str:
-    """Print a list as `array_out` does: an array of one dimension in a column declared with more."""
+    """Print a list as `array_out` does: a one-dimensional array in a column declared with more dimensions."""
     return "{" + ",".join(map(_element_text, _text(values).to_pylist())) + "}"
 
 

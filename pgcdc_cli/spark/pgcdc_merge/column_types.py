@@ -1,4 +1,4 @@
-"""PostgreSQL's types in lake tables: the Spark type of a column, and the way to it from PostgreSQL's text.
+"""PostgreSQL's types in lake tables: a column's Spark type, and the conversion from PostgreSQL's text.
 
 A value that the Spark type can't hold becomes NULL, and is counted as unfit: NaN in a decimal, infinity,
 years beyond 0001 to 9999, arrays of several dimensions.
@@ -13,8 +13,8 @@ years beyond 0001 to 9999, arrays of several dimensions.
 | arrays of built-in types and enums, declared with one dimension | array |
 | anything else | string, as PostgreSQL prints it |
 
-What PostgreSQL converts at ALTER TABLE isn't in its log: rows of which nothing came have what they had. So it
-matters which changes of a column's type leave the text of its values as it was.
+Values that ALTER TABLE converts at the source are not in the WAL, so rows without a change keep what they
+had. It therefore matters which changes of a column's type leave the text of its values as it is.
 """
 
 from dataclasses import dataclass, replace
@@ -26,10 +26,10 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from .options import WIDEST_DECIMAL
 
 _LONGER = frozenset({"varchar", "varbit", "time", "timetz", "timestamp", "timestamptz"})
-"""With a larger modifier they hold the same values."""
+"""Types that hold the same values, and more, with a larger modifier."""
 
 _SHOWN_OTHERWISE = frozenset({"bpchar", "inet"})
-"""As text they are otherwise than they are printed: without blanks at the end, with a netmask."""
+"""Types whose cast to text differs from their output: without trailing blanks, or with a netmask."""
 
 
 def source_type(pg_type: dict[str, Any]) -> str:
@@ -39,7 +39,7 @@ def source_type(pg_type: dict[str, Any]) -> str:
 
 
 def keeps_values(old: str, new: str) -> bool:
-    """Say whether no value is another text after a change from one type to another, made without USING."""
+    """Whether the text of every value stays the same when a type is changed to another without USING."""
     (old_name, old_modifier), (new_name, new_modifier) = map(_parts, (old, new))
     if old_name == new_name:
         if new_modifier is None or old_modifier is None:
@@ -74,26 +74,26 @@ _TEMPORAL = frozenset({1082, 1114, 1184})
 _JSON = frozenset({114, 3802})
 _BOX = 603
 _LAST_BUILT_IN = 9999
-"""`src/include/access/transam.h`: higher OIDs are not assigned by hand, so they differ between servers."""
+"""Higher OIDs are not assigned by hand, so they differ between servers (`src/include/access/transam.h`)."""
 
-# Types of fixed length are never stored out of line, so that their values are always sent:
+# Types of fixed length are never stored out of line (TOAST), so their values are always sent:
 # bool, int8, int2, int4, oid, float4, float8, date, time, timestamp, timestamptz, interval, timetz, uuid.
 _FIXED = frozenset({16, 20, 21, 23, 26, 700, 701, 1082, 1083, 1114, 1184, 1186, 1266, 2950})
 
-# Their text can be more than the Spark type holds.
+# Spark types that don't hold all values of the PostgreSQL type.
 _BOUNDED = ("decimal", "date", "timestamp", "array")
 
 INFINITY, DECIMAL, VARIANT = "--infinity", "--decimal", "--variant"
 
 BACKSLASH, QUOTE = "\x00b", "\x00q"
-"""Stand for escapes while a text is split; PostgreSQL's never has the character zero."""
+"""Replace escapes while a text is split; PostgreSQL's text never has the character zero."""
 
 
 @dataclass(frozen=True)
 class Choices:
     """The types that a run chooses: `infinity` makes dates and timestamps strings.
 
-    `decimal` is the type of numerics that are strings otherwise; `variant` is for json and jsonb.
+    `decimal` is the type of numerics that are strings by default; `variant` applies to json and jsonb.
     """
 
     infinity: bool = False
@@ -111,13 +111,13 @@ _OPTIONS = {
 
 @dataclass(frozen=True)
 class LakeColumn:
-    """A table's column. Types are as `DataType.simpleString` writes them.
+    """A table's column; types are written as by `DataType.simpleString`.
 
-    `lake` is its type in the lake table, `spark` that of its values until they are written: text where
-    whether it fits is only asked then (see values.py). `option` is the option that chooses its type.
-    `in_old` says that the server sends it with every old row; `may_be_unsent` that an update may come
-    without its value (unchanged TOAST). `source` is its type at the source (see `source_type`), None where
-    it is gone there.
+    `lake` is its type in the lake table; `spark` is the type of its values until they are written, which is
+    string if only the write finds out whether they fit (see values.py). `option` is the option that chooses
+    its type. `in_old`: the server sends it with every old row. `may_be_unsent`: an update may come without
+    its value (unchanged TOAST). `source` is its type at the source (see `source_type`), None if it no longer
+    exists there.
     """
 
     name: str
@@ -150,17 +150,17 @@ class LakeColumn:
 
     @property
     def bounded(self) -> bool:
-        """Whether there are values that don't fit; dates as strings, where events don't have them."""
+        """Whether some values don't fit; also true of dates as strings, since events don't have all."""
         return self.spark.startswith(_BOUNDED) or self.option == INFINITY
 
     @property
     def late(self) -> bool:
-        """Whether its values get the lake table's type when they are written."""
+        """Whether its values get the lake table's type only when they are written."""
         return self.spark != self.lake
 
 
 def spark_type(pg_type: dict[str, Any], dimensions: int, choices: Choices = DEFAULTS) -> str:
-    """Name the Spark type of a PostgreSQL type, given as in a schema file."""
+    """Choose the Spark type of a PostgreSQL type, given as in a schema file."""
     element = pg_type["element"]
     if element is not None and dimensions <= 1 and _is_splittable(element):
         # Iceberg can't merge into tables that have arrays of variants.
@@ -175,19 +175,19 @@ def spark_type(pg_type: dict[str, Any], dimensions: int, choices: Choices = DEFA
 
 
 def _option(pg_type: dict[str, Any], dimensions: int) -> str | None:
-    """Name the option that makes a difference to a type."""
+    """Find the option that changes a type; None if none does."""
     usual = spark_type(pg_type, dimensions)
     differing = (name for name, one in _OPTIONS.items() if spark_type(pg_type, dimensions, one) != usual)
     return next(differing, None)
 
 
 def _is_splittable(element: dict[str, Any]) -> bool:
-    """Only these are known to have the delimiter that `pg_type.typdelim` says."""
+    """Whether an array's delimiter is known: enums and built-in types have those of `pg_type.typdelim`."""
     return bool(element["category"] == "enum" or element["oid"] <= _LAST_BUILT_IN)
 
 
 def _decimal(typmod: int) -> str | None:
-    """`src/backend/utils/adt/numeric.c`: typmod = (precision << 16 | scale of 11 bits, signed) + 4."""
+    """Decode typmod: (precision << 16 | scale of 11 bits, signed) + 4 (`src/backend/utils/adt/numeric.c`)."""
     if typmod < 0:
         return None
     precision, scale = (typmod - 4) >> 16, (((typmod - 4) & 0x7FF) ^ 1024) - 1024
@@ -195,7 +195,7 @@ def _decimal(typmod: int) -> str | None:
 
 
 def from_text(text: Expression, spark: str, delimiter: str = ",") -> Expression:
-    """Convert PostgreSQL's text output; NULL where the type can't hold it."""
+    """Convert PostgreSQL's text output; NULL if the type can't hold the value."""
     if spark.startswith("array<"):
         return _array(text, spark[6:-1], delimiter)
     if spark == "string":
@@ -205,33 +205,33 @@ def from_text(text: Expression, spark: str, delimiter: str = ",") -> Expression:
     if spark.startswith("decimal"):
         return _from_digits(text, spark)
     if spark.startswith(("date", "timestamp")):
-        # Years of four digits only: Spark would read "0044-03-15 BC" as a date of our era.
+        # Only years of four digits: Spark would read "0044-03-15 BC" as a date AD.
         usual = (F.substr(text, F.lit(5), F.lit(1)) == "-") & ~text.endswith("BC")
-        # The session's time zone is UTC, and a zone that needn't be looked up costs no time.
+        # The session's time zone is UTC; without an explicit zone, parsing is faster.
         short = F.when(text.endswith("+00"), F.left(text, F.length(text) - 3)).otherwise(text)
         return F.when(usual, (short if spark == "timestamp" else text).try_cast(spark))
     return text.cast(spark)
 
 
 def _from_digits(text: Expression, spark: str) -> Expression:
-    """Spark rounds excess digits without a word, so they are counted first."""
+    """Convert a numeric; digits are counted first, since Spark silently rounds excess digits."""
     scale = int(spark[:-1].partition(",")[2])
     point = F.instr(text, ".")
     return F.when((point == 0) | (F.length(text) - point <= scale), text.try_cast(spark))
 
 
 def same_text(value: Expression, column: LakeColumn) -> Expression:
-    """Make equal numerics equal texts, so that they can be keys."""
+    """Make equal numerics equal texts, so that they can be compared as keys."""
     return without_zeros(value) if column.late and column.lake.startswith("decimal") else value
 
 
 def without_zeros(text: Expression) -> Expression:
-    """Leave out a numeric's zeros at the end, so that equal ones are equal texts."""
+    """Strip a numeric's trailing zeroes, so that equal ones are equal texts."""
     return F.when(text.contains("."), F.rtrim(F.rtrim(text, F.lit("0")), F.lit("."))).otherwise(text)
 
 
 def _array(text: Expression, element: str, delimiter: str) -> Expression:
-    """Split an array's text: PostgreSQL manual, "Array Input and Output Syntax"."""
+    """Split an array's text (PostgreSQL manual, "Array Input and Output Syntax")."""
     plain = F.replace(F.replace(text, F.lit("\\\\"), F.lit(BACKSLASH)), F.lit('\\"'), F.lit(QUOTE))
     inside = F.substr(plain, F.lit(2), F.length(plain) - 2)
     items = F.regexp_extract_all(inside, F.lit(f'"[^"]*"|[^{delimiter}"]+'), F.lit(0))
@@ -251,7 +251,7 @@ def _unquoted(item: Expression) -> Expression:
 
 
 def in_range(value: Expression, spark: str) -> Expression:
-    """Make NULL of dates and timestamps that Spark promises nothing about: years before 1, after 9999."""
+    """Make dates and timestamps NULL outside the years 1 to 9999, for which Spark guarantees nothing."""
     if spark.startswith(("date", "timestamp")):
         first, last = F.lit("0001-01-01").cast(spark), F.lit("9999-12-31 23:59:59.999999").cast(spark)
         return F.when(value.between(first, last), value)

@@ -1,10 +1,10 @@
 """The control table, WAREHOUSE/_pgcdc, and the lock of a warehouse.
 
-For each mode there is one row for each table and one for all of them (`table` is empty). The planned range is
-a property of the table, and at first in that row: it is written before the first table and the rows after the
-last, so that a planned segment beyond the merged one is a run that did not come to its end. Readers who want
-tables that agree read the versions it names. What it says is also in WAREHOUSE/_pgcdc.json, written last, for
-who has no Spark at hand.
+For each mode it has one row per table, and one for all tables (its `table` is empty). The planned range is a
+property of the control table; before there is a row for all tables, it is in that row. It is written before
+the first table is merged, and the rows after the last one: so a planned segment beyond the merged one means
+that a run did not finish. Readers who need tables of one state read the versions that it names. Its content
+is also in WAREHOUSE/_pgcdc.json, written last, for readers without Spark.
 """
 
 import datetime as dt
@@ -29,7 +29,7 @@ from .segments import HadoopFiles, join
 ALL = ""
 RECORD = f"{CONTROL}.json"
 _PLANNED = "pgcdc.planned."
-"""Begins the name of the table's property, one for each mode, that has the planned segment."""
+"""Prefix of the table's properties, one per mode, that hold the planned segment."""
 
 _SCHEMA = (
     "stream_id string, `table` string, mode string, path string, planned_segment bigint, segment bigint,"
@@ -43,17 +43,17 @@ _RESTORE = "restore it from a copy, or remove it: the tables know themselves wha
 _CONFIGURED = "see to the catalog's settings (-- --conf spark.sql.catalog.NAME...)"
 
 NOBODY = 0
-"""The OID of a lake table whose table has another name now."""
+"""The OID of a lake table whose source table has another name now."""
 
 TableMode = tuple[str, str]
-"""A table and a mode."""
+"""A table's name and a mode."""
 
 Written = TypeVar("Written")
 
 
 @dataclass(frozen=True)
 class Former:
-    """An OID that had a lake table's name: the last version with its rows, and the segment they were at."""
+    """An OID that had a lake table's name: the last version with its rows, and their segment."""
 
     oid: int
     version: int
@@ -62,7 +62,7 @@ class Former:
 
 @dataclass(frozen=True)
 class KnownColumn:
-    """A lake table's column: its number in the source's table, and its type there; None where unknown."""
+    """A lake table's column: its position in the source table, and its type there; None if unknown."""
 
     name: str
     position: int | None
@@ -73,10 +73,10 @@ class KnownColumn:
 class ControlRow:
     """How far a table (or all tables) is merged, and what the last run that changed it did.
 
-    `keyless` marks the changelog of a table that can't be merged since it has no key. `oid` is the source
-    table's, whose rows it has (None where an earlier pgcdc merged it), `former` are those whose rows it had.
-    `warning` says what its rows may lack. `keyed_by` are the columns of the key that its rows were found by
-    last (None where an earlier pgcdc merged it), `columns` what is known of all its columns.
+    `keyless` marks the changelog of a table that can't be merged since it has no key. `oid` is the OID of the
+    source table whose rows it has (None if an earlier pgcdc merged it); `former` are those whose rows it had.
+    `warning` says what its rows may lack. `keyed_by` is the key by which its rows were matched last (None if
+    an earlier pgcdc merged it), `columns` what is known of its columns.
     """
 
     stream_id: str
@@ -114,19 +114,19 @@ class ControlRow:
         return {**asdict(self), **changed}
 
     def caught_up(self, segment: int, lsn: str) -> "ControlRow":
-        """Move a table that has no changes up to a segment."""
+        """Mark a table that has no changes up to a segment as merged up to it."""
         return self if self.segment >= segment else replace(self, segment=segment, lsn=lsn)
 
 
 @dataclass(frozen=True)
 class ModeProgress:
-    """How far the tables are in one mode."""
+    """How far the tables are merged in one mode."""
 
     rows: Mapping[TableMode, ControlRow]
     mode: str
 
     def of(self, table: str) -> ControlRow | None:
-        """Return a table's row; None if no run has met it."""
+        """Return a table's row; None if no run has seen it."""
         return self.rows.get((table, self.mode))
 
     @property
@@ -135,7 +135,7 @@ class ModeProgress:
 
 
 class ControlTable:
-    """The control table of a warehouse, through a session of its own."""
+    """The control table of a warehouse; it has a Spark session of its own."""
 
     def __init__(self, spark: SparkSession, lake: Lake, warehouse: str) -> None:
         plan_plainly(spark)
@@ -147,7 +147,7 @@ class ControlTable:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the rows, unless the table's version is the one that was read or written here last."""
+        """Read the rows, unless the table still has the version that was last read or written here."""
         try:
             table = self._open()
             if not table.exists or table.version != self._version:
@@ -166,22 +166,22 @@ class ControlTable:
         return ModeProgress(self.rows, mode)
 
     def plan(self, stream_id: str, mode: str, segment: int) -> None:
-        """Say up to which segment this run will merge, before it does."""
+        """Record up to which segment this run will merge, before it does."""
         row = self.progress(mode).all
         if row is None:
             new = ControlRow(stream_id, ALL, mode, planned_segment=segment)
             self._write({**self.rows, new.key: new})
         else:
-            # It takes a fraction of what writing rows does.
+            # Setting a property takes a fraction of the time of writing rows.
             self._commit(lambda table: table.note(_PLANNED + mode, str(segment)))
 
     def finish(self, rows: Mapping[TableMode, ControlRow]) -> None:
-        """Say what the run did."""
+        """Record what the run did."""
         self._write({**self.rows, **rows})
         self.keep_record()
 
     def keep_record(self) -> None:
-        """Write the record, unless it is there and says what the control table says."""
+        """Write the JSON record, unless it already has the control table's content."""
         rows = [row.to_json() for row in self.rows.values()]
         content = json.dumps({"format_version": 1, "rows": rows}).encode() + b"\n"
         files = HadoopFiles(self._spark)
@@ -189,7 +189,7 @@ class ControlTable:
             files.write(self._record, content)
 
     def _frame(self, rows: Mapping[TableMode, ControlRow]) -> DataFrame:
-        """Make a data frame, by JSON: out of Python's own values it would need Python on the executors."""
+        """Make a DataFrame from JSON; from Python values it would need Python on the executors."""
         text = F.lit(json.dumps([row.to_json() for row in rows.values()]))
         one = self._spark.range(0, 1, 1, 1)
         return one.select(F.inline(F.from_json(text, f"array<struct<{_SCHEMA}>>", {"mode": "FAILFAST"})))
@@ -199,7 +199,7 @@ class ControlTable:
         self.rows, self._version = rows, commit.version
 
     def _commit(self, write: Callable[[LakeTable], Written]) -> Written:
-        """Write the table; a MergeError if another merge does, too."""
+        """Write the table. Raises MergeError if another merge writes it at the same time."""
         try:
             return write(self._open())
         except (PySparkException, Py4JJavaError) as error:
@@ -219,7 +219,7 @@ def _rows(table: LakeTable) -> dict[TableMode, ControlRow]:
 
 
 def _planned(row: ControlRow, table: LakeTable) -> ControlRow:
-    """Have a row of all tables say what is planned, where that isn't merged."""
+    """Set the planned segment of a row for all tables, if it isn't merged yet."""
     segment = int(table.noted(_PLANNED + row.mode) or 0)
     return replace(row, planned_segment=segment) if segment > row.segment else row
 
@@ -234,7 +234,7 @@ def _row(
 ) -> ControlRow:
     before = tuple(Former(*one) for one in former or ())
     key = None if keyed_by is None else tuple(keyed_by)
-    # PySpark gives the driver's local time, without a zone.
+    # PySpark returns local time without a time zone.
     merged_at = merged_at and merged_at.astimezone(dt.UTC)
     known = tuple(KnownColumn(*one) for one in columns or ())
     return ControlRow(**values, merged_at=merged_at, former=before, keyed_by=key, columns=known)
@@ -242,7 +242,7 @@ def _row(
 
 @contextmanager
 def locked(warehouse: str) -> Iterator[None]:
-    """Keep a second merge out, on local file systems; elsewhere the table format refuses the later commit."""
+    """Lock out a second merge on local file systems; elsewhere the table format refuses the later commit."""
     if not warehouse.startswith("file:"):
         yield
         return

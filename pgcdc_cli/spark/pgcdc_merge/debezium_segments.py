@@ -1,22 +1,22 @@
-"""Debezium's events as rows: which event is which change, where it stands, and what its values are.
+"""Debezium's events as rows: an event's change, its place in history, and its values.
 
-A changed key is a delete and a create (and a tombstone between) at one place in the WAL: the two halves of
-one change. What a create lacks was the row's that was deleted there, if one was.
+A changed key is a delete and a create (with a tombstone between) at the same LSN: two halves of one change.
+Values that the create lacks (unchanged TOAST) are those of the row that was deleted there, if one was.
 
-An event doesn't say its commit LSN, but the end of the commit before it (`source.sequence`), which is in the
-same order; where there was none, the name of its file has the first one's. Within a transaction
-`source.lsn` goes up from change to change; only rows inserted together share one.
+An event doesn't have its commit LSN, but the end LSN of the previous commit (`source.sequence`), which has
+the same order; without a previous one, the file's name has the first commit LSN. Within a transaction,
+`source.lsn` increases from change to change; only rows of a multi-insert share one.
 
-Values have forms, which the schema file names for each column. Each is a way back from a JSON token's text to
-the value that PostgreSQL has, or to its text.
+Each column's values have a form, which the schema file names. It says how a JSON token's text becomes
+PostgreSQL's value, or its text.
 
 | form | token |
 |---|---|
 | plain | the value itself |
-| number, double | digits; with the names that Debezium has for NaN and infinity |
-| unscaled, variable | the unscaled value's two's complement in base64; or an object of scale and value |
-| bytes, text | octets in base64 or hexadecimal: of a value, or of its text |
-| bit, bits | a boolean; or base64 of octets, the last bits first |
+| number, double | digits, or Debezium's names of NaN and infinity |
+| unscaled, variable | the unscaled value's two's complement in base64; or an object with scale and value |
+| bytes, text | bytes in base64 or hex: of a value, or of its text |
+| bit, bits | a boolean; or bytes in base64, the last bits first |
 | days, time, timestamp | a count since 1970, or since midnight |
 | zoned | ISO 8601 in UTC |
 | interval | ISO 8601 |
@@ -50,13 +50,13 @@ _REMEDIES = {
     "unavailable.value.placeholder": "TEXT, with a text that is nowhere else,",
     "value.converter.replace.null.with.default": "false",
 }
-"""What makes events exact, by what the configuration calls it."""
+"""Settings that make events exact, by the name of the property."""
 
 _NIBBLES = "0123456789ABCDEF"
 _CHUNK = 8
-"""Hexadecimal digits that are converted at once."""
+"""Hexadecimal digits that are converted at a time."""
 _SHORT = 30
-"""So many of them are less than 10**37."""
+"""Hexadecimal digits of a number that is certainly below 10**37."""
 _LIMB = 10**9
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """0001-01-01 and 9999-12-31, in days since 1970."""
@@ -67,17 +67,17 @@ _DAYS_OF_INFINITY = {
     "-622191234": "infinity",
     "-625821272": "-infinity",
 }
-"""What Debezium makes of it; the latter two in snapshots."""
+"""Debezium's constants for infinite dates; the last two are for snapshots."""
 _SECONDS_OF_INFINITY = {"infinity": "9223372036825.2", "-infinity": "-9223372036832.4"}
 _FIRST_SECOND, _END_SECOND = -210_866_803_200, 9_223_372_036_854
-"""4714-11-24 BC, PostgreSQL's first day; and where Debezium's count of microseconds ends."""
+"""4714-11-24 BC, PostgreSQL's first day; and the end of Debezium's range of microseconds."""
 _SHOWN_AS = {"NAN": "NaN", "POSITIVE_INFINITY": "Infinity", "NEGATIVE_INFINITY": "-Infinity"}
 
 
 def read_events(
     session: SparkSession, paths: list[str], version: TableVersion, old: Sequence[int]
 ) -> DataFrame:
-    """Read events with the columns of a row's metadata, and the images `new` and `old` as texts."""
+    """Read events as a row's metadata, and the images `new` and `old` as structs of texts."""
     lines = read_json(session, paths, _schema(version, old))
     value = F.col("value") if _in_record(version) else F.struct("*")
     events = lines.select(_payload(version, value).alias("event"), "_metadata.file_name")
@@ -117,7 +117,7 @@ def _struct(version: TableVersion, indexes: Sequence[int]) -> str:
 
 
 def _previous_commit() -> Expression:
-    """Read the first part of `["123","456"]` or `[null,"456"]`."""
+    """Read the first element of `["123","456"]` or `[null,"456"]`."""
     digits = F.regexp_extract(F.col("source.sequence"), r'^\["([0-9]+)"', 1)
     return F.when(digits != "", digits.cast("bigint"))
 
@@ -127,13 +127,13 @@ def _first_commit() -> Expression:
 
 
 def value(version: TableVersion, image: str, index: int) -> tuple[Expression, Expression]:
-    """Decode a column's text in an image, `new` or `old`; and say whether there was one."""
+    """Decode a column's text in an image, `new` or `old`; also return whether there was one."""
     text = _text_of(version, image, index)
     return decoded(text, version.columns[index].spark, _form(version, index)), text.isNotNull()
 
 
 def is_placeholder(version: TableVersion, index: int) -> Expression:
-    """Whether a column of the new row holds the placeholder of a value that was not sent."""
+    """Whether the new row has the placeholder for an unchanged TOAST value in a column."""
     placeholder = _form(version, index)["unavailable"]
     if placeholder is None:
         return F.lit(False)
@@ -151,7 +151,7 @@ def _form(version: TableVersion, index: int) -> Form:
 
 
 def check_exact(table: str, version: TableVersion) -> None:
-    """Raise a MergeError for a column whose values can't be read back from its events."""
+    """Raise MergeError for a column whose values can't be restored from its events."""
     if version.events is None:
         return
     for column, form in zip(version.columns, version.events.forms, strict=True):
@@ -162,7 +162,7 @@ def check_exact(table: str, version: TableVersion) -> None:
 def check_losses(
     session: SparkSession, directory: str, losses: Sequence[ChangeFile], version: TableVersion
 ) -> None:
-    """Raise a MergeError if a change to the table is not, or not all, in its event."""
+    """Raise MergeError if a change to the table is not, or not completely, in its event."""
     if not losses:
         return
     paths = [f"{directory}/{file.path}" for file in losses]
@@ -184,12 +184,12 @@ def _inexact(table: str, what: str, why: str) -> MergeError:
 
 
 def decoded(text: Expression, spark: str, form: Form) -> Expression:
-    """Convert a token's text to a lake table's type; NULL where the type can't hold the value."""
+    """Convert a token's text to a lake table's type; NULL if the type can't hold the value."""
     return _FORMS[form["form"]](text, spark, form)
 
 
 def one_of(values: Mapping[str, str], key: Expression) -> Expression:
-    """Look a text up; NULL if it isn't there."""
+    """Look up a text; NULL if there is no such key."""
     pairs = (F.lit(text) for pair in values.items() for text in pair)
     return F.element_at(F.create_map(*pairs), key)
 
@@ -218,7 +218,7 @@ def _variable(text: Expression, spark: str, _: Form) -> Expression:
 
 
 def _numeric(digits: Expression, scale: Expression, spark: str) -> Expression:
-    """Convert two's complement: a negative number's digits, inverted, are those of what it lacks to -1."""
+    """Convert two's complement in hex: inverting a negative number's digits gives its distance from -1."""
     negative = F.substr(digits, F.lit(1), F.lit(1)) >= "8"
     positive = F.when(negative, F.translate(digits, _NIBBLES, _NIBBLES[::-1])).otherwise(digits)
     sign = F.when(negative, "-").otherwise("")
@@ -241,7 +241,7 @@ def _short(digits: Expression, one_more: Expression) -> Expression:
 
 
 def _long(digits: Expression, one_more: Expression) -> Expression:
-    """Convert any number of hexadecimal digits, in limbs of nine decimal ones, the last first."""
+    """Convert any number of hexadecimal digits, in limbs of nine decimal digits, the lowest first."""
     width = F.ceil(F.length(digits) / F.lit(4)).cast("int") * 4
     chunks = F.regexp_extract_all(F.lpad(digits, width, "0"), F.lit("(.{4})"), F.lit(1))
     numbers = F.transform(chunks, lambda chunk: F.conv(chunk, 16, 10).cast("bigint"))
@@ -253,7 +253,7 @@ def _long(digits: Expression, one_more: Expression) -> Expression:
 
 
 def _times_plus(limbs: Expression, factor: Expression, number: Expression) -> Expression:
-    """Multiply, then add, and carry from limb to limb."""
+    """Multiply, then add, with a carry from limb to limb."""
     start = F.struct(F.array().cast("array<bigint>").alias("done"), number.cast("bigint").alias("carry"))
 
     def step(state: Expression, limb: Expression) -> Expression:
@@ -272,7 +272,7 @@ def _times_plus(limbs: Expression, factor: Expression, number: Expression) -> Ex
 
 
 def _pointed(digits: Expression, scale: Expression) -> Expression:
-    """Put the point before the last `scale` digits."""
+    """Insert the point before the last `scale` digits."""
     shown = F.lpad(digits, F.greatest(F.length(digits), scale + 1), "0")
     whole = F.substr(shown, F.lit(1), F.length(shown) - scale)
     fraction = F.substr(shown, F.length(shown) - scale + 1)
@@ -324,7 +324,7 @@ def _timestamp(text: Expression, spark: str, form: Form) -> Expression:
 
 
 def _with_era(text: Expression, zone: str = "") -> Expression:
-    """Print a year before 1 or after 9999 as PostgreSQL does, where Spark and ISO 8601 have a sign."""
+    """Print a year before 1 or after 9999 as PostgreSQL does; Spark and ISO 8601 write a sign."""
 
     def part(number: int) -> Expression:
         return F.regexp_extract(text, r"^([+-]?)(\d+)(-.*)$", number)
@@ -364,7 +364,7 @@ _INTERVAL = r"^P(-?\d+)Y(-?\d+)M(-?\d+)DT(-?\d+)H(-?\d+)M(-?)(\d+)(\.\d+)?S$"
 
 
 def _interval(text: Expression, _spark: str, _: Form) -> Expression:
-    """Print an interval as `EncodeInterval` does for the style postgres (datetime.c)."""
+    """Print an interval as `EncodeInterval` in datetime.c does with IntervalStyle postgres."""
 
     def group(number: int) -> Expression:
         return F.regexp_extract(text, _INTERVAL, number)
@@ -376,7 +376,7 @@ def _interval(text: Expression, _spark: str, _: Form) -> Expression:
         blank, plus = F.when(shown != "", " ").otherwise(""), F.when(before & (count > 0), "+").otherwise("")
         shown = F.when(count == 0, shown).otherwise(F.concat(shown, blank, plus, group(number), name))
         before = F.when(count == 0, before).otherwise(count < 0)
-    # Floating point may have left nine digits of a second, of which the value has six.
+    # Floating-point arithmetic may have left nine digits; an interval has six.
     fraction = F.rpad(F.round(F.concat(F.lit("0"), group(8)).cast("decimal(10,9)"), 6).cast("string"), 8, "0")
     fraction = F.regexp_replace(F.substring(fraction, 2, 7), "0+$", "")
     fraction = F.when(F.length(group(8)) > _MICROS_WIDTH, fraction).otherwise(group(8))

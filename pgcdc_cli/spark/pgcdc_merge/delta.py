@@ -1,11 +1,12 @@
-"""Delta tables: what is there, and one commit for each range of segments.
+"""Delta tables: their state, and one commit per range of segments.
 
-A commit carries its mark: the transaction identifier `pgcdc:<stream_id>:<table>:<mode>` with the range's last
-segment as version, which Delta refuses to go back behind, and the position as the commit's user metadata.
+A commit carries its mark: the transaction identifier `pgcdc:<stream_id>:<table>:<mode>` (Delta's `txn`
+action), with the range's last segment as version, so that Delta refuses an earlier one; and the position as
+user metadata.
 
-Tables for any reader use no feature of Delta's that readers must know: no deletion vectors, so that a merge
-copies each file of which it changes a row, no type widening, so that a wider column is written anew, and no
-column mapping, so that some names are refused. Modern ones have deletion vectors, by which they are told.
+Tables for any reader use no table feature that readers must support: no deletion vectors, so a merge copies
+each file in which a row changes; no type widening, so a wider column means a rewrite; no column mapping, so
+some column names are refused. Tables for modern readers are recognised by their deletion vectors.
 """
 
 import json
@@ -29,34 +30,34 @@ _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _COLUMNS_CHANGED = json.dumps({"pgcdc": "columns"})
-"""The user metadata of a commit that leaves all rows as they are."""
+"""User metadata of a commit that changes columns, but no rows."""
 
 _MAPPING = "delta.columnMapping.mode"
 _UNUSUAL = frozenset(" ,;{}()\n\t=")
-"""Delta stores columns with these in their names only under other, physical names (column mapping).
+"""Characters in column names that Delta can only store with column mapping, under physical names.
 
-There are readers that don't know that and find NULL in all columns.
+Readers without support for it find NULL in all columns.
 """
 
 _MERGE = {
     "spark.databricks.delta.merge.materializeSource": "none",
     "spark.databricks.delta.merge.failSourceCachedAfterMaterialization": "false",
 }
-"""Folded rows are persisted, and come out the same should they be computed again: no second copy of them."""
+"""Folded rows are persisted, and deterministic if computed again, so Delta needs no copy of them."""
 
 _DELETION_VECTORS, _TYPE_WIDENING = "delta.enableDeletionVectors", "delta.enableTypeWidening"
 _FEATURES = {_DELETION_VECTORS: "deletionVectors", _TYPE_WIDENING: "typeWidening"}
-"""By the property that turns it on: what only newer readers know."""
+"""Table features that only newer readers support, by the property that enables each."""
 
 _MERGED = {"delta.autoOptimize.optimizeWrite": "true"}
-"""A merge of few rows into many writes few files."""
+"""Makes a merge of few rows into many write few files."""
 
 _MANY = 100_000
 _COPYING = {
     "spark.databricks.delta.merge.deletionVectors.persistent": "false",
     "spark.databricks.delta.optimizeWrite.enabled": "false",
 }
-"""A merge of many rows, and of most that there are, writes the files anew, and at once."""
+"""A merge of many rows, and of most of a table's, rewrites files, without a shuffle to make them larger."""
 
 _RECENT_COMMITS = 20
 
@@ -68,14 +69,14 @@ _HARMLESS = frozenset(
         *("DROP FEATURE", "Deletion Vector Tombstones", "Empty Commit"),
     }
 )
-"""What leaves all rows as they are."""
+"""Operations that leave all rows as they are."""
 
 
 @dataclass(frozen=True)
 class DeltaLake:
     """Tables at WAREHOUSE/schema/table, changelogs at WAREHOUSE/schema/table.changelog.
 
-    With `catalog` they have a name there, too. `readers` says what new ones may ask of who reads them.
+    With `catalog` they also have a name there. `readers` says which features new tables may require.
     """
 
     title: ClassVar[str] = "Delta"
@@ -84,8 +85,8 @@ class DeltaLake:
     extensions: ClassVar[Mapping[str, str]] = {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        # One partition reads the log of a table of any size that such a merge meets; fifty cost seconds. It
-        # has to be every session's: what asks for a log directly does so in another.
+        # One partition is enough for the log of tables of any usual size; the default of fifty takes seconds.
+        # It must be set in every session, since direct access to a log uses another one.
         "spark.databricks.delta.snapshotPartitions": "1",
     }
 
@@ -127,9 +128,9 @@ class DeltaLake:
 
 
 class DeltaTable:
-    """The table at a path, which needn't exist yet; it is written through a session of its own.
+    """The table at a path, which may not exist yet; it is written through a session of its own.
 
-    `readers` are those of a new one.
+    `readers` applies to a new table.
     """
 
     rescales: ClassVar[bool] = True
@@ -139,9 +140,10 @@ class DeltaTable:
         self._path = path
         self._readers = readers
         self.name = f"delta.{quoted(path)}"
-        # SQL has no way to a table's transaction marks.
+        # SQL gives no access to a table's transaction identifiers.
         jvm: Any = session._jvm  # noqa: SLF001
-        # Delta reads a log whose checksum is missing, as a killed run leaves it, with the thread's session.
+        # If a log's checksum is missing (after a killed run), Delta reads the log in the thread's active
+        # session.
         jvm.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001
         self._log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, path)  # noqa: SLF001
         self._nothing = jvm.scala.Option.empty()
@@ -158,7 +160,7 @@ class DeltaTable:
 
     @property
     def size(self) -> int:
-        # Without the checksum, as a killed run leaves it, it takes reading the log.
+        # Without the checksum (after a killed run), Delta has to read the log for it.
         known = self._snapshot.checksumOpt()
         return int(known.get().tableSizeBytes() if known.isDefined() else self._snapshot.sizeInBytes())
 
@@ -172,7 +174,7 @@ class DeltaTable:
         wanted = commits.select("version", "operation", "operationParameters", "userMetadata")
         restored = self.version
         for number, operation, parameters, metadata in wanted.orderBy(F.desc("version")).collect():
-            # What a RESTORE undid doesn't matter, but for a merge: its mark is still there.
+            # Commits undone by RESTORE don't matter, except merges: their marks are still in the table.
             undone = restored is not None and number > restored
             harmless = undone or is_ours(metadata) or operation in _HARMLESS
             if operation == "RESTORE" and not undone and int(parameters.get("version") or -1) >= version:
@@ -210,7 +212,7 @@ class DeltaTable:
         self._overwrite(self.read().withColumns(dict(values)))
 
     def _rewrite(self, widened: NamedTypes, struct: str | None) -> None:
-        """Write all rows anew, with wider columns."""
+        """Rewrite all rows with wider columns."""
         rows = self.read()
         for name, spark in widened:
             rows = rows.withColumn(name, F.col(quoted(name)).cast(spark))
@@ -220,13 +222,13 @@ class DeltaTable:
         self._overwrite(rows)
 
     def _overwrite(self, rows: DataFrame) -> None:
-        """Write all rows anew, in one commit, which leaves them as they are but for their columns."""
+        """Rewrite all rows in one commit that changes nothing but columns."""
         with self._set({_METADATA: _COLUMNS_CHANGED}):
             writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
             writer.save(self._path)
 
     def _mapping(self, names: Sequence[str], *, modern: bool) -> dict[str, str]:
-        """Give the property that columns of these names need; a MergeError where the table can't have it."""
+        """Return the property that these column names need. Raises MergeError if the table can't have it."""
         unusual = [name for name in names if _UNUSUAL & set(name)]
         if unusual and not modern and self._property(_MAPPING) is None:
             raise MergeError(
@@ -304,7 +306,7 @@ class DeltaTable:
         return TableCommit(found, *counts)
 
     def rewrite(self, made: Callable[[DataFrame], DataFrame], mark: CommitMark | None) -> int | None:
-        # Its columns may have changed since it was opened.
+        # Columns may have been changed since the table was opened.
         same = int(self._update().version()) == self.version
         found = rewriting(self._session, self._log, self._snapshot) if same else None
         if found is None:
@@ -335,16 +337,16 @@ class DeltaTable:
         return (self._following(), {}) if mark is None else self._commit(mark)
 
     def _following(self) -> int:
-        """Give the version after this one, if that is the newest; else another's may be among those since."""
+        """Return the newest version if it is the next one; otherwise UNKNOWN: other commits were made."""
         newest, before = int(self._update().version()), UNKNOWN if self.version is None else self.version
         return newest if newest == before + 1 else UNKNOWN
 
     def _differs(self, rows: DataFrame) -> bool:
-        """Say whether rows have other columns."""
+        """Whether rows have other columns than the table."""
         return {(field.name, field.dataType.simpleString()) for field in rows.schema} != set(self.columns())
 
     def _allow_names(self, names: Sequence[str]) -> None:
-        """Turn column mapping on, where names need it that are about to come."""
+        """Enable column mapping if new column names need it."""
         modern = any(map(self._is_on, _FEATURES))
         if self._property(_MAPPING) is None and self._mapping(names, modern=modern):
             self._alter(f"SET TBLPROPERTIES ('{_MAPPING}' = 'name')")
@@ -356,7 +358,7 @@ class DeltaTable:
 
     @contextmanager
     def _set(self, settings: Mapping[str, str]) -> Iterator[None]:
-        """Have these settings in the session."""
+        """Set these settings in the session for a while."""
         for name, value in settings.items():
             self._session.conf.set(name, value)
         try:
@@ -366,7 +368,7 @@ class DeltaTable:
                 self._session.conf.unset(name)
 
     def _commit(self, mark: CommitMark) -> tuple[int, dict[str, int]]:
-        """Find the commit just made; others (OPTIMIZE, ...) may have followed."""
+        """Find the commit just made; others (such as OPTIMIZE) may have followed."""
         for version in self._recent():
             for info in self._actions(version, "commitInfo"):
                 if info.get("userMetadata") == mark.metadata:
@@ -377,12 +379,12 @@ class DeltaTable:
         )
 
     def _recent(self) -> range:
-        """Number the last commits, newest first."""
+        """Versions of the last commits, newest first."""
         newest = int(self._update().version())
         return range(newest, max(newest - _RECENT_COMMITS, -1), -1)
 
     def _actions(self, version: int, kind: str) -> list[dict[str, Any]]:
-        """Read what a commit holds of a kind: in the log, since DESCRIBE HISTORY takes several Spark jobs."""
+        """Read a commit's actions of one kind from the log; DESCRIBE HISTORY takes several Spark jobs."""
         path = join(self._path, "_delta_log", f"{version:020}.json")
         content = HadoopFiles(self._session).read(path) or b""
         start = f'{{"{kind}"'.encode()

@@ -1,8 +1,8 @@
-"""A small Delta table, written anew in one transaction of Delta's own.
+"""Rewrite a small Delta table in one transaction of Delta's own.
 
-MERGE and the other statements ask for the files of a table by Spark: a dozen jobs and plans, however few rows
-there are. Of a table of few files Delta has them all in the checksum of its newest commit, and it needs no
-job to hold a transaction against those that came in between.
+MERGE and other statements find a table's files with Spark: a dozen jobs and plans, however few rows there
+are. For a table of few files, Delta has all of them in the checksum of the newest commit, and checks a
+transaction against concurrent commits without a job.
 """
 
 import time
@@ -16,18 +16,18 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from .lake import CommitMark, quoted
 
 SMALL = 1 << 20
-"""Bytes: so much is written anew as soon as it is merged into."""
+"""Bytes: tables up to this size are rewritten when merged into."""
 
 _LEGACY = 2
-"""The last protocol for writers before features that ask more of a commit: checks, changes kept beside it."""
+"""The last writer protocol without features that demand more of a commit (checks, change data files)."""
 
 _KNOWN = frozenset({"appendOnly", "invariants", "timestampNtz", "variantType"})
-"""Features of which a commit knows nothing but the columns' types."""
+"""Table features that affect only column types, not commits."""
 
 
 @dataclass(frozen=True)
 class Rewriting:
-    """A table's snapshot, and its rows. `operation` is what its history will call what becomes of them."""
+    """A table's snapshot and its rows; `operation` is the operation shown in the table's history."""
 
     session: SparkSession
     log: Any
@@ -37,14 +37,14 @@ class Rewriting:
     rows: DataFrame
 
     def commit(self, rows: DataFrame, mark: CommitMark | None) -> int:
-        """Write rows of the same columns in place of the snapshot's; returns the new version.
+        """Replace the snapshot's rows by rows of the same columns; return the new version.
 
-        Delta refuses it where another commit changed the table since the snapshot.
+        Delta refuses it if another commit has changed the table since the snapshot.
         """
         scala, actions = self._jvm.scala, self._jvm.org.apache.spark.sql.delta.actions
         transaction = self.log.startTransaction(scala.Option.empty(), scala.Option.apply(self.snapshot))
         transaction.readWholeTable()
-        # A transaction takes files as they come, whatever their types.
+        # A transaction doesn't check the column types of the files that it writes.
         fields = self.rows.schema.fields
         typed = rows.select(*(F.col(quoted(one.name)).cast(one.dataType).alias(one.name) for one in fields))
         convert = scala.jdk.javaapi.CollectionConverters
@@ -62,7 +62,7 @@ class Rewriting:
 
 
 def rewriting(session: SparkSession, log: Any, snapshot: Any) -> Rewriting | None:  # noqa: ANN401 - Java's
-    """Prepare to write a table anew; None if it isn't small, or asks more of a commit."""
+    """Prepare to rewrite a table; None if it isn't small, or has features that demand more of a commit."""
     checksum = snapshot.checksumOpt()
     if not checksum.isDefined() or not checksum.get().allFiles().isDefined():
         return None
@@ -77,7 +77,7 @@ def rewriting(session: SparkSession, log: Any, snapshot: Any) -> Rewriting | Non
         operation = write(jvm.org.apache.spark.sql.SaveMode.Overwrite, *[nothing] * 8)
         before = log.createDataFrame(snapshot, files, False, nothing)
     except Py4JError:
-        # The user may bring another Delta.
+        # The user may have another version of Delta.
         return None
     return Rewriting(session, log, snapshot, files, operation, DataFrame(before, session))
 

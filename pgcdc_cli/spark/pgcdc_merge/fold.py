@@ -1,22 +1,22 @@
-"""Many changes of a table into one row for each key that they touch.
+"""Fold a table's changes into one row for each key that they touch.
 
-A change is one event, or two where an update changed the key: the delete of the old key (half 0), then the
-insert of the new one (half 1). The events of a key, in order, form lifetimes of rows: from an insert, a
-snapshot row or the arrival of a row from another key (origin), or from the row that the target had when the
-range began (no origin), to the next of these. The newest event of a key says what becomes of it. A value that
-it lacks (unchanged TOAST) is the newest one in its lifetime; else, where the row came from another key, what
-the row had when it left that key, and so on; else the target's, which has the table's columns as
-`rows.new_value` names them.
+A change is one event, or two if an update changed the key: the delete of the old key (half 0), then the
+insert of the new one (half 1). The events of a key, in order, form lifetimes of rows. A lifetime begins with
+an insert, with a snapshot row, or with a row that arrives from another key (these are its origin); or the
+target already had the row when the range began (no origin). It ends where the next one begins. A key's newest
+event decides what becomes of it. If the newest event lacks a value (unchanged TOAST), it is the newest one in
+the lifetime; else, if the row came from another key, the value that the row had when it left that key, and so
+on; else the target's. The target has the table's columns, named as by `rows.new_value`.
 
 | column | type | meaning |
 |---|---|---|
 | key | as the column's | see `rows.key_value` |
-| dead | boolean | nothing is left under this key |
+| dead | boolean | no row is left under this key |
 | the row | as the column's | see `rows.new_value` |
-| what it lacks | boolean | the value is not among the changes, see `rows.unsent`; only where that may be |
+| what it lacks | boolean | the value is not among the changes, see `rows.unsent` |
 | origin | struct(moved, position) | how the newest lifetime began; NULL: with the target's row of this key |
-| truncate | struct | where the last truncate is, in the one row that is no key's: its key is NULL |
-| unfit | int | values of the row that became NULL since they don't fit |
+| truncate | struct | position of the last truncate, in a row of its own, whose key is NULL |
+| unfit | int | values of the row that became NULL since their types can't hold them |
 | change_lsn, change_ts | bigint, timestamp | commit LSN and time of the newest change, for `--metadata` |
 | deleted | boolean | with `--soft-delete`: the row was deleted |
 """
@@ -37,15 +37,15 @@ PREFIX = "_pgcdc_"
 LSN, COMMIT_TS, DELETED = "_pgcdc_lsn", "_pgcdc_commit_ts", "_pgcdc_deleted"
 
 _OF_EVENTS = ("newest", "position", "half", "moved")
-"""What folded rows don't have of events."""
+"""Columns of events that folded rows don't have."""
 
 
 @dataclass(frozen=True)
 class Extras:
-    """What a merged table has beside the source's columns.
+    """Columns of a merged table in addition to the source's.
 
-    `missing_is_null`: a value that neither the changes nor the table have is written as NULL; else it stops
-    the merge.
+    `missing_is_null`: a value that neither the changes nor the table have is written as NULL; without it, it
+    stops the merge.
     """
 
     metadata: bool = False
@@ -54,28 +54,28 @@ class Extras:
 
     @property
     def columns(self) -> dict[str, str]:
-        """Give their values by name, as SQL over folded rows."""
+        """Their values by name, as SQL over folded rows."""
         metadata = {LSN: "change_lsn", COMMIT_TS: "change_ts"} if self.metadata else {}
         return metadata | ({DELETED: "deleted"} if self.soft_delete else {})
 
     def version(self, version: TableVersion) -> TableVersion:
-        """Describe a table as the fold has to see it."""
+        """Adapt a table's version for the fold: with soft deletes, any value may be missing."""
         return with_all_columns(version, may_be_unsent=True) if self.soft_delete else version
 
     def prepared(self, rows: DataFrame, version: TableVersion) -> DataFrame:
-        """Keep of the rows' metadata what the table gets."""
+        """Keep of the rows' metadata only what the table gets."""
         if self.metadata:
             lsn, commit_ts = F.col("position.commit_lsn"), F.col("commit_ts")
             rows = rows.withColumns({"change_lsn": lsn, "change_ts": commit_ts})
         return rows.drop("lsn", "xid", "commit_ts", "has_old", *map(old_value, old_columns(version)))
 
     def null_is_missing(self, column: LakeColumn) -> bool:
-        """Say whether a table's NULL means that a value is missing, as unchanged TOAST is never NULL."""
+        """Whether NULL in the table means that a value is missing: unchanged TOAST is never NULL."""
         return not (column.bounded or self.soft_delete)
 
 
 def fold(rows: DataFrame, version: TableVersion) -> DataFrame:
-    """Fold rows as `rows.read_rows` gives them."""
+    """Fold rows of `rows.read_rows`."""
     found = _events(rows, version).where("newest") if version.maybe_unsent else _newest(rows, version)
     return found.drop(*_OF_EVENTS)
 
@@ -96,7 +96,7 @@ def fold_softly(
         folded = folded.withColumns(
             {name: F.when(truncated, value).otherwise(F.col(name)) for name, value in when.items()}
         )
-    # What left a key has the new one among its values.
+    # The event that leaves a key has the new key among its values.
     keys = {new: F.when(F.col("dead"), F.col(old)).otherwise(F.col(new)) for old, new in key_pairs(version)}
     folded = folded.withColumns({**keys, "dead": F.lit(False)}).drop(*_OF_EVENTS)
     folded = _without_flags(folded, version, F.col("deleted") & F.col("origin").isNotNull() & ~_arrived())
@@ -105,7 +105,7 @@ def fold_softly(
 
 
 def last_truncate(rows: DataFrame) -> Row | None:
-    """Find the last truncate: `position` and, with metadata, `change_lsn` and `micros`."""
+    """Find the last truncate: its `position` and, with metadata, `change_lsn` and `micros`."""
     wanted: list[Expression] = [F.col("position")]
     if "change_ts" in rows.columns:
         wanted += [F.col("change_lsn"), F.unix_micros("change_ts").alias("micros")]
@@ -114,7 +114,7 @@ def last_truncate(rows: DataFrame) -> Row | None:
 
 
 def after(rows: DataFrame, truncate: Row) -> DataFrame:
-    """Keep what came after a truncate, given as its position."""
+    """Keep the changes after a truncate, given by its position."""
     return rows.where(F.col("position") > _position(truncate))
 
 
@@ -124,7 +124,7 @@ def _position(position: Row) -> Expression:
 
 
 def lacks_value(version: TableVersion) -> Expression:
-    """Whether there is a folded row that lacks a value."""
+    """Whether a folded row lacks a value."""
     flags = [F.col(unsent(index)) for index in version.maybe_unsent]
     return ~F.col("dead") & reduce(Expression.__or__, flags, F.lit(False))
 
@@ -135,7 +135,7 @@ def needs_lineage(version: TableVersion) -> Expression:
 
 
 def is_lost(version: TableVersion, *, has_target: bool) -> Expression:
-    """Whether a folded row lacks a value that nothing has: it was inserted so, or there is no target."""
+    """Whether a folded row lacks a value that can't be found: inserted without it, or without a target."""
     return lacks_value(version) & (F.col("origin").isNotNull() | F.lit(not has_target))
 
 
@@ -145,7 +145,7 @@ def _arrived() -> Expression:
 
 
 def _newest(rows: DataFrame, version: TableVersion) -> DataFrame:
-    """Give each key's last event, where no other matters: Spark drops most early."""
+    """Return each key's last event, if no other matters; Spark drops most of the others early."""
     latest = Window.partitionBy(*key_values(version)).orderBy(F.desc("position"), F.desc("half"))
     halved = _halved(rows, version).withColumn("newest", F.row_number().over(latest)).where("newest = 1")
     position = halved.schema["position"].dataType.simpleString()
@@ -154,12 +154,12 @@ def _newest(rows: DataFrame, version: TableVersion) -> DataFrame:
 
 
 def _outcome() -> dict[str, Expression]:
-    """Say of an event whether it ends a row, or all."""
+    """Compute whether an event ends its row, or all rows."""
     return {"dead": F.col("half") == 0, "truncate": F.when(F.col("op") == "T", F.col("position"))}
 
 
 def _events(rows: DataFrame, version: TableVersion) -> DataFrame:
-    """Give each event what is known of its row by then; `newest` marks a key's last."""
+    """Add to each event what is known of its row by then; `newest` marks a key's last event."""
     by_key = Window.partitionBy(*key_values(version)).orderBy("position", "half")
     so_far = by_key.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     halved = _halved(rows, version)
@@ -179,13 +179,13 @@ def _events(rows: DataFrame, version: TableVersion) -> DataFrame:
         values[new_value(index)] = value
         lacks[flag] = ~F.coalesce(F.col(f"{_known(index)}.sent"), F.lit(False))
         if not version.columns[index].bounded:
-            # What was not sent is never NULL: a NULL before it is of a time when the column wasn't there.
+            # Unchanged TOAST is never NULL; an earlier NULL is from a time when the column didn't exist yet.
             lacks[flag] |= F.col(flag) & value.isNull()
     return seen.withColumns({**values, **lacks, **_outcome()}).drop("op", *known)
 
 
 def _halved(rows: DataFrame, version: TableVersion) -> DataFrame:
-    """Make events of changes; their key becomes the event's."""
+    """Split changes into events; `key` becomes each event's own key."""
     old, new = F.lit(0), F.lit(1)
     halves = (
         F.when(F.col("op") == "D", F.array(old))
@@ -201,12 +201,12 @@ def _halved(rows: DataFrame, version: TableVersion) -> DataFrame:
 
 
 def _known(index: int) -> str:
-    """Name the column that holds what is known of a value."""
+    """Name the column for what is known of a value."""
     return f"known_{index}"
 
 
 def _knowledge(index: int, begins: Expression) -> Expression:
-    """Describe what an event says of a column: a value or, where a lifetime begins, that there is none."""
+    """Compute what an event says of a column: its value or, if a lifetime begins, that there is none."""
     sent = (F.col("half") == 1) & ~F.col(unsent(index))
     return F.when(sent | begins, F.struct(sent.alias("sent"), F.col(new_value(index)).alias("value")))
 
@@ -214,9 +214,9 @@ def _knowledge(index: int, begins: Expression) -> Expression:
 def with_lineage(
     folded: DataFrame, rows: DataFrame, version: TableVersion, target: DataFrame | None, extras: Extras
 ) -> DataFrame:
-    """Fill what rows lack that came from another key: along their keys, then from the target.
+    """Fill in values that rows from other keys lack: along their keys, then from the target.
 
-    The target is None if nothing of it counts. Rows that still lack a value afterwards keep their origin.
+    The target is None if its rows don't count. Rows that lack a value even then keep their origin.
     """
     need = needs_lineage(version)
     departures = _departures(_events(rows, version), version)
@@ -228,12 +228,12 @@ def with_lineage(
 
 
 def _first_key(ordinal: int) -> str:
-    """Name the field that holds a value of the key under which the target has a row that moved."""
+    """Name the field for a value of the key that a moved row has in the target."""
     return f"first_key_{ordinal}"
 
 
 def _departures(events: DataFrame, version: TableVersion) -> DataFrame:
-    """Gather what each row had when it left a key, as `from`: position, origin, values, and its first key.
+    """Collect what each row had when it left a key, as `from`: position, origin, values, and its first key.
 
     Rows that had come from yet another key are followed back, twice as far in each round.
     """
@@ -272,16 +272,16 @@ def _filled(chased: DataFrame, version: TableVersion) -> DataFrame:
     for index in version.maybe_unsent:
         value, flag = new_value(index), unsent(index)
         values[value] = F.when(F.col(flag), F.col(f"from.{value}")).otherwise(F.col(value))
-        # Nothing is known of a row that came from nowhere: of an insert that lacks a value.
+        # A row without departure was inserted: nothing is known of a value that it lacks.
         lacks[flag] = F.col(flag) & F.coalesce(F.col(f"from.{flag}"), F.lit(True))
-    # Spark computes all of these from the values before.
+    # withColumns computes all of these from the previous values.
     return chased.withColumns({**values, **lacks})
 
 
 def _filled_from_target(
     filled: DataFrame, version: TableVersion, target: DataFrame, extras: Extras
 ) -> DataFrame:
-    """Take what is still not known from the target, under the key that the row had when the range began."""
+    """Take values that are still unknown from the target, under the row's key when the range began."""
     keys = [f"from.{_first_key(ordinal)}" for ordinal in range(len(version.key or ()))]
     joined = _beside_target(filled, version, target, keys, F.col("from.origin").isNull())
     values, lacks = {}, {}
@@ -294,14 +294,14 @@ def _filled_from_target(
 
 
 def _target_value(index: int) -> str:
-    """Name the column that holds the target's value."""
+    """Name the column for a value of the target."""
     return f"target_{index}"
 
 
 def _beside_target(
     rows: DataFrame, version: TableVersion, target: DataFrame, keys: Sequence[str], were_there: Expression
 ) -> DataFrame:
-    """Add the target's values, by these names of its key, to rows that were there when the range began."""
+    """Join the target's values, by these columns of its key, to rows that existed when the range began."""
     read = sorted({*(version.key or ()), *version.maybe_unsent})
     values = [F.col(new_value(index)).alias(_target_value(index)) for index in read]
     pairs = zip(keys, version.key or (), strict=True)
@@ -311,7 +311,7 @@ def _beside_target(
 
 
 def _target_lacks(version: TableVersion, index: int, extras: Extras) -> Expression:
-    """Whether the target, beside a row, has no value for it."""
+    """Whether the joined target has no value for a row."""
     missing = F.col("found").isNull()
     if extras.null_is_missing(version.columns[index]):
         missing |= F.col(_target_value(index)).isNull()
@@ -319,7 +319,7 @@ def _target_lacks(version: TableVersion, index: int, extras: Extras) -> Expressi
 
 
 def count_missing(folded: DataFrame, version: TableVersion, target: DataFrame | None, extras: Extras) -> int:
-    """Count the values that nothing has; the target is None if nothing of it counts."""
+    """Count the values that can't be found; the target is None if its rows don't count."""
     if not version.maybe_unsent:
         return 0
     rows = folded.where(lacks_value(version))
@@ -337,15 +337,15 @@ def count_missing(folded: DataFrame, version: TableVersion, target: DataFrame | 
 
 
 def with_missing_as_null(folded: DataFrame, version: TableVersion) -> DataFrame:
-    """Take nothing from the target for rows that were not there when the range began."""
+    """Clear the flags of rows that didn't exist when the range began: the target has none of their values."""
     return _without_flags(folded, version, F.col("origin").isNotNull())
 
 
 def with_deleted_as_they_are(folded: DataFrame, version: TableVersion) -> DataFrame:
-    """Let values of deleted rows be NULL that nothing has."""
+    """Clear the flags of deleted rows that began in the range, so that missing values become NULL."""
     return _without_flags(folded, version, F.col("deleted") & F.col("origin").isNotNull())
 
 
 def _without_flags(folded: DataFrame, version: TableVersion, rows: Expression) -> DataFrame:
-    """Say that these rows lack nothing."""
+    """Clear the flags of missing values for these rows."""
     return folded.withColumns({unsent(index): F.col(unsent(index)) & ~rows for index in version.maybe_unsent})

@@ -1,9 +1,9 @@
-"""Iceberg tables: what is there, and one snapshot for each range of segments.
+"""Iceberg tables: their state, and one snapshot per range of segments.
 
 A snapshot's summary carries its mark: `pgcdc.id`, which is `pgcdc:<stream_id>:<table>:<mode>`, and
-`pgcdc.segment`, the range's last segment. MERGE and DataFrame writes keep these, DELETE and TRUNCATE
-statements don't, so that neither is used. A table is written from the snapshot in which its mark was looked
-for: if another merge came in between, Iceberg refuses the commit.
+`pgcdc.segment`, the range's last segment. MERGE and DataFrame writes keep these properties; DELETE and
+TRUNCATE statements don't, so neither is used. A table is written from the snapshot in which its mark was
+looked for: if another merge commits in between, Iceberg refuses the commit.
 """
 
 import datetime as dt
@@ -28,12 +28,12 @@ _ID, _SEGMENT, _POSITION = "pgcdc.id", "pgcdc.segment", "pgcdc.position"
 _FOLLOWS = "pgcdc.follows"
 _COUNTS = "spark.merge-into.num-target-rows-"
 _ATOMIC = ("file:", "hdfs:")
-"""File systems whose renaming is atomic, as Iceberg's Hadoop catalog needs it."""
+"""File systems with an atomic rename, which Iceberg's Hadoop catalog requires."""
 
 _IDENTIFIER = re.compile("`(?:[^`]|``)*`")
 
 _PROPERTIES = {"format-version": "2", "write.merge.mode": "merge-on-read"}
-"""A merge of few rows into many writes these rows and where the old ones are, not all files anew."""
+"""With merge-on-read, a merge of few rows writes these rows and position deletes, instead of whole files."""
 
 _VARIANTS = {"format-version": "3"}
 
@@ -42,8 +42,8 @@ _VARIANTS = {"format-version": "3"}
 class IcebergLake:
     """Tables at WAREHOUSE/schema/table, changelogs at WAREHOUSE/schema/table.changelog; or in a catalog.
 
-    Without `catalog` it is Iceberg's Hadoop catalog, whose tables are where their names say. `readers` makes
-    no difference to them.
+    Without `catalog` it is Iceberg's Hadoop catalog, whose tables have their names' locations. `readers` has
+    no effect.
     """
 
     title: ClassVar[str] = "Iceberg"
@@ -96,11 +96,11 @@ class IcebergLake:
         return IcebergTable(session, location)
 
     def publish(self, session: SparkSession, path: str, schema: str, table: str, mode: str) -> str | None:
-        """Do nothing: its tables have names from the beginning."""
+        """Do nothing: tables have names from the beginning."""
 
 
 class IcebergTable:
-    """The table of a name, which needn't exist yet; it is written through a session of its own."""
+    """The table of a name, which may not exist yet; it is written through a session of its own."""
 
     rescales: ClassVar[bool] = False
 
@@ -112,7 +112,7 @@ class IcebergTable:
         self.version: int | None = None if newest is None else int(newest.snapshotId())
 
     def _load(self) -> Any:  # noqa: ANN401 - Java's
-        """Load it from the session's catalog, which keeps it: statements see what was loaded."""
+        """Load the table from the session's catalog, which caches it: statements see this state."""
         jvm: Any = self._session._jvm  # noqa: SLF001 - SQL has no quick way to a table's snapshots
         util = jvm.org.apache.iceberg.spark.Spark3Util
         return util.loadIcebergTable(self._session._jsparkSession, self.name)  # noqa: SLF001
@@ -127,7 +127,7 @@ class IcebergTable:
         return 0 if newest is None else int(newest.summary().get("total-files-size") or 0)
 
     def _ancestors(self) -> Iterator[Any]:
-        """Give the current snapshot and those before it, newest first."""
+        """Yield the current snapshot and its ancestors, newest first."""
         snapshot = None if self._table is None else self._table.currentSnapshot()
         while snapshot is not None:
             yield snapshot
@@ -138,7 +138,7 @@ class IcebergTable:
         if self._table is None:
             return True
         if self._table.snapshot(version) is None:
-            # Expired, unless it is another table.
+            # The snapshot has expired, unless this is another table.
             return self._table.properties().get(_ID) is None
         return all(int(snapshot.snapshotId()) != version for snapshot in self._ancestors())
 
@@ -171,7 +171,7 @@ class IcebergTable:
             ):
                 self._session.sql(statement)
             if variants:
-                # Iceberg reads no variant that its newest snapshot doesn't know.
+                # Iceberg can't read variant columns that its newest snapshot's schema doesn't have.
                 nulls = ", ".join(f"CAST(NULL AS variant) AS {name}" for name in variants)
                 self._session.sql(f"INSERT INTO {self.name} BY NAME SELECT {nulls} WHERE false")
 
@@ -208,7 +208,7 @@ class IcebergTable:
     def append(self, rows: DataFrame, mark: CommitMark) -> TableCommit:
         with self._marked(mark):
             if self.exists:
-                # Nothing fits this condition, unless another merge has written this range.
+                # No row matches this condition, unless another merge has written this range.
                 self._checked_writer(rows).overwrite(F.col("_pgcdc_segment") >= mark.segment)
             else:
                 self._create(rows, mark)
@@ -258,17 +258,17 @@ class IcebergTable:
         self._described(rows, mark, _PROPERTIES | (_VARIANTS if _has_variant(rows) else {})).create()
 
     def _replacing(self, rows: DataFrame, mark: CommitMark | None) -> Any:  # noqa: ANN401 - as below
-        """Write with the columns of the rows, and the properties that there are: some may be the user's."""
+        """Make a writer that replaces the columns; the table's properties, maybe the user's, are kept."""
         return self._described(rows, mark, self._variants() if _has_variant(rows) else {})
 
     def _variants(self) -> Mapping[str, str]:
-        """Give the properties that variants need; no table goes back to an older format."""
+        """Return the properties that variants need; the format version must not be lowered."""
         jvm: Any = self._session._jvm  # noqa: SLF001 - no property holds it
         version = int(jvm.org.apache.iceberg.TableUtil.formatVersion(self._table))
         return _VARIANTS if version < int(_VARIANTS["format-version"]) else {}
 
     def _described(self, rows: DataFrame, mark: CommitMark | None, properties: Mapping[str, str]) -> Any:  # noqa: ANN401 - as below
-        """Write with the columns of the rows, and these properties beside the mark's."""
+        """Make a writer with the rows' columns, these properties and the mark's."""
         writer = rows.writeTo(self.name).using("iceberg")
         marked = {} if mark is None else {_ID: mark.app_id}
         for name, value in {**properties, **marked}.items():
@@ -276,12 +276,12 @@ class IcebergTable:
         return writer
 
     def _differs(self, rows: DataFrame) -> bool:
-        """Say whether rows have other columns."""
+        """Whether rows have other columns than the table."""
         new = {(field.name, self.stored_type(field.dataType.simpleString())) for field in rows.schema}
         return new != set(self.columns())
 
     def _following(self) -> AbstractContextManager[None]:
-        """Say which snapshot the next one follows: that of a replaced table has no parent."""
+        """Record which snapshot the next one follows; after replacing a table, it has no parent."""
         return (
             nullcontext()
             if self.version is None
@@ -289,7 +289,7 @@ class IcebergTable:
         )
 
     def _checked_writer(self, rows: DataFrame) -> Any:  # noqa: ANN401 - DataFrameWriterV2 is not exported
-        """Write from the snapshot that was opened, and no other."""
+        """Make a writer that is valid only for the snapshot that was opened."""
         writer = rows.writeTo(self.name).option("isolation-level", "serializable")
         return (
             writer if self.version is None else writer.option("validate-from-snapshot-id", str(self.version))
@@ -303,7 +303,7 @@ class IcebergTable:
 
     @contextmanager
     def _snapshot_properties(self, properties: Mapping[str, str]) -> Iterator[None]:
-        """Give the snapshots that are made these properties."""
+        """Set properties of the snapshots that are made meanwhile."""
         for name, value in properties.items():
             self._session.conf.set(_PROPERTY + name, value)
         try:
@@ -313,7 +313,7 @@ class IcebergTable:
                 self._session.conf.unset(_PROPERTY + name)
 
     def _commit(self, mark: CommitMark | None) -> tuple[int, Mapping[str, str]]:
-        """Find the commit just made; others (compaction, ...) may have followed."""
+        """Find the commit just made; others (such as compaction) may have followed."""
         self._table = self._load()
         self._table.refresh()
         for snapshot in self._ancestors():

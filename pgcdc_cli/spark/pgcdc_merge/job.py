@@ -1,7 +1,7 @@
-"""The run: from the directory's manifest to the control table, then upkeep.
+"""The run: from the directory's manifest to the control table, then maintenance.
 
-Each table is merged from its own mark, in a session and a thread of its own. What can't be done for one holds
-up no other: it becomes the table's problem in the summary.
+Each table is merged from its own mark, in a thread and a session of its own. An error of one table doesn't
+stop the others: it becomes the table's problem in the summary.
 """
 
 import datetime as dt
@@ -49,16 +49,16 @@ from .table_range import TableRange, former_rows, remembered
 from .values import error_of_value
 
 LAKES: Mapping[str, type[DeltaLake | IcebergLake]] = {"delta": DeltaLake, "iceberg": IcebergLake}
-"""The table formats, by their names on the command line."""
+"""The table formats, by name."""
 
 AT_ONCE = 4
-"""Tables merged at the same time."""
+"""Number of tables that are merged at the same time."""
 
 FEW_ROWS, FEW_BYTES = 10_000, 8 << 20
-"""Up to so many changes, into a table of files up to so large, are merged by plain plans."""
+"""With at most so many changes, and table files of at most so many bytes, merges use plain plans."""
 
 _LEFT_OUT = Former(NOBODY, 0, 0)
-"""Of a table that is gone, whose last changes could not be merged."""
+"""For a table that no longer exists, and whose last changes could not be merged."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -66,7 +66,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Task:
-    """A table's files, and what is made of them; `keyless` if it is a changelog for want of a key."""
+    """A table's files, and the mode; `keyless`: a changelog, since the table has no key."""
 
     work: TableRange
     mode: str
@@ -78,15 +78,15 @@ class Task:
 
     @property
     def works(self) -> tuple[TableRange, ...]:
-        """List all that is merged under the table's name, in this order."""
+        """All ranges that are merged under the table's name, in this order."""
         return *self.work.gone, self.work
 
 
 @dataclass(frozen=True)
 class OpenedTable:
-    """A lake table, a range, and what of it is `waiting` to be merged.
+    """A lake table and a range; `waiting` is the part of it that is not merged yet.
 
-    `base` are the rows that it goes on from where these aren't the lake table's.
+    `base` are the rows to start from, if these aren't the lake table's.
     """
 
     work: TableRange
@@ -97,7 +97,7 @@ class OpenedTable:
 
 @dataclass
 class Kept:
-    """What a merge leaves to the next one in the same Spark."""
+    """State that a merge passes to the next one in the same Spark application."""
 
     control: ControlTable | None = None
 
@@ -108,10 +108,10 @@ def merge(
     listener: TableListener = lambda _: None,
     kept: Kept | None = None,
 ) -> dict[str, Any]:
-    """Merge every finished segment that isn't merged; returns the summary.
+    """Merge every finished segment that isn't merged yet; return the summary.
 
-    `kept` is what the merge before it left, into the same warehouse. Raises a MergeError where nothing could
-    be merged at all.
+    `kept` is the state of the previous merge into the same warehouse. Raises MergeError if nothing could be
+    merged at all.
     """
     try:
         return _MergeRun(spark, options, listener).run(kept or Kept())
@@ -158,7 +158,7 @@ class _MergeRun:
     def _merge_range(
         self, segments: Sequence[FinishedSegment], control: ControlTable, stream_id: str, mode: str
     ) -> None:
-        """Merge the tables that have files in segments, each from its own mark."""
+        """Merge the tables that have files in the segments, each from its own mark."""
         first, last = segments[0], segments[-1]
         tasks = self._tasks(segments, control, mode)
         ready = [task for task in tasks if self._is_ready(task, first, control)]
@@ -188,7 +188,7 @@ class _MergeRun:
         control.finish({**moved, **left, **waiting, **merged, done.key: done})
 
     def _tasks(self, segments: Sequence[FinishedSegment], control: ControlTable, mode: str) -> list[Task]:
-        """List the tables that have something to merge, the unselected ones too."""
+        """List the tables with something to merge, including those that aren't selected."""
         schemas = {file.schema for segment in segments for file in segment.files}
         versions = read_schemas(self._files, self._input, schemas, _choices(self._options))
 
@@ -206,7 +206,7 @@ class _MergeRun:
         return found + logged
 
     def _is_ready(self, task: Task, first: FinishedSegment, control: ControlTable) -> bool:
-        """Note a problem that shows before any file is read."""
+        """Check for problems that are known before any file is read, and record them."""
         if not self._options.selects(task.work.table):
             return False
         try:
@@ -221,7 +221,7 @@ class _MergeRun:
         return True
 
     def _rehearse(self, tasks: Sequence[Task], mark: CommitMark) -> None:
-        """Check what can be checked without writing, and note what would be done."""
+        """Check what can be checked without writing, and record what would be merged."""
         for task in tasks:
             try:
                 own = replace(mark, table=task.work.table, mode=task.mode)
@@ -232,16 +232,16 @@ class _MergeRun:
                 self._summary.plan(task.key, task.work.path, mark.segment, opened.waiting)
 
     def _row_of_problem(self, task: Task, first: FinishedSegment, stream_id: str) -> ControlRow:
-        """Leave a table where it was, and say why."""
+        """Make the control row of a table that stays as it was, with its problem."""
         work, problem = task.work, self._summary.problems.get(task.key)
         new = ControlRow(stream_id, work.table, task.mode, work.path, segment=first.number - 1)
         message = None if problem is None else problem.message
         row = replace(work.row or new, keyless=task.keyless, problem=message)
-        # Its columns may have been added all the same.
+        # Columns may have been added nevertheless.
         return replace(row, warning=self._lasting.get(task.key, row.warning))
 
     def _merge_one(self, task: Task, mark: CommitMark) -> ControlRow | None:
-        """Merge a table and report it; None, and a problem, if it could not be."""
+        """Merge a table and report it; if it could not be merged, record the problem and return None."""
         row = None
         try:
             row = self._merged(task, replace(mark, table=task.work.table, mode=task.mode))
@@ -271,13 +271,13 @@ class _MergeRun:
             keyed_by=tuple(column.name for column in task.work.version.key_columns),
             columns=opened.work.columns,
         )
-        # Without waiting files, an earlier run came this far, but not to the control table.
+        # Without waiting files: an earlier run merged them, but did not write the control table.
         if opened.waiting.files:
             result = self._written(session, opened, mark)
             row = replace(row, **asdict(result.commit), unfit=result.unfit)
             self._summary.missing[task.key] = result.missing
         warned = task.work.row is not None and task.work.row.warning is not None
-        # Rows that were only copied have what they had.
+        # Rows that were only copied still lack what they lacked.
         copied = opened.base is not None or len(opened.waiting.spans) > 1
         written = row.inserted + row.updated
         all_written = warned and not copied and written >= self._open(task.work.path).read().count()
@@ -289,9 +289,9 @@ class _MergeRun:
         return replace(row, warning=warning, merged_at=_now())
 
     def _merge_gone(self, work: TableRange, mark: CommitMark) -> Former:
-        """Merge what had the table's name before, in a commit of its own, so that it can come back elsewhere.
+        """Merge a table that had the name before, in a commit of its own, so that its rows can be found.
 
-        What can't be merged is left out: it is no more.
+        If it can't be merged it is left out, since it no longer exists under this name.
         """
         session, own = self._session_for(work), replace(mark, gone=work.oid)
         try:
@@ -314,7 +314,7 @@ class _MergeRun:
         return merge_table(session, self._input, opened.waiting, target)
 
     def _opened(self, work: TableRange, session: SparkSession, mark: CommitMark) -> OpenedTable:
-        """Open the lake table and see that the changes fit it; returns the files that it doesn't have yet."""
+        """Open the lake table, check that the changes fit it, and find the files that it doesn't have yet."""
         extras = self._extras
         check_versions(work)
         check_names(work.table, work.version, plain=mark.mode == MERGE and not extras.columns)
@@ -336,7 +336,7 @@ class _MergeRun:
         return OpenedTable(work, waiting, target, before if work.rewrites else None)
 
     def _rows_before(self, session: SparkSession, work: TableRange, target: LakeTable) -> DataFrame | None:
-        """Give the rows that the range goes on from: the lake table's, or those elsewhere of this OID."""
+        """Return the rows that the range starts from: the lake table's, or those of this OID elsewhere."""
         if not work.anew:
             return target.read() if target.exists else None
         if work.base is None:
@@ -351,10 +351,10 @@ class _MergeRun:
             ) from error
 
     def _maintain(self, control: ControlTable) -> None:
-        """Convert and keep up tables, if asked; what fails is a warning.
+        """Convert, compact and expire tables as the options ask; failures become warnings.
 
-        It follows the control table's last word, which then holds what the marks of removed versions said.
-        The versions after compaction are recorded before anything is removed, so that recorded ones can
+        This comes after the control table's last write: that holds what the marks of removed versions said.
+        The versions after compaction are recorded before anything is removed, so that recorded versions can
         always be read.
         """
         if self._options.readers is not None:
@@ -370,18 +370,18 @@ class _MergeRun:
         self._record(control, wanted, _at_once(self._converted, wanted))
 
     def _record(self, control: ControlTable, before: list[ControlRow], rows: list[ControlRow]) -> None:
-        """Record what became of tables, unless all are as before."""
+        """Write changed rows to the control table, and to the summary."""
         if before != rows:
             control.finish({row.key: row for row in rows})
         changed = self._summary.changed
         changed |= {row.key: row for row in rows if row.key in changed}
 
     def _is_kept_up(self, row: ControlRow) -> bool:
-        """Say whether a row is of a table to keep up: of one that stays, a merge's own, else any."""
+        """Whether to maintain a row's table: with --follow, only if this merge changed it."""
         return self._is_wanted(row) and (self._options.follow is None or row.key in self._summary.changed)
 
     def _is_wanted(self, row: ControlRow) -> bool:
-        """Say whether a row is of a table that there is, and of those to merge."""
+        """Whether a row is of a selected table that exists."""
         selected = row.table != ALL and self._options.selects(row.table)
         return selected and row.path is not None and row.version is not None
 
@@ -397,7 +397,7 @@ class _MergeRun:
         return row
 
     def _untouched(self, row: ControlRow) -> LakeTable | None:
-        """Open a table; None if others changed it, since the next merge has to find it so."""
+        """Open a table; None if others changed it, since the next merge must find it unchanged."""
         table = self._open(str(row.path))
         touched = row.version is None or table.was_set_back(row.version) or table.written_since(row.version)
         return None if touched else table
@@ -424,7 +424,7 @@ class _MergeRun:
         return new_session(self._spark, self._lake)
 
     def _session_for(self, work: TableRange) -> SparkSession:
-        """Make a session for a table, whose size already takes plans: the log is read by Spark, too."""
+        """Make a session for a table; finding its size needs a plan, too, since Spark reads the log."""
         session = self._session()
         if sum(file.rows for file in work.files) > FEW_ROWS:
             return session
@@ -438,7 +438,7 @@ def _at_once(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Resu
 
 
 def _merged_before(work: TableRange, target: LakeTable, own: CommitMark, mark: CommitMark) -> Former | None:
-    """Say what an earlier run made of a table that is gone, as its name's table was not; None for nothing.
+    """Find what an earlier run merged of a table that no longer has its name; None if nothing.
 
     That run may have ended at an earlier segment.
     """
@@ -449,12 +449,12 @@ def _merged_before(work: TableRange, target: LakeTable, own: CommitMark, mark: C
     done = target.merged_segment(mark.app_id)
     if done < last:
         return None
-    # It was its name's table then, or had been left out.
+    # It still had the name then, or had been left out.
     return Former(work.oid, target.version_of(mark.app_id), done) if work.has_name_at(done) else _LEFT_OUT
 
 
 def _called(rows: DataFrame, names: Mapping[str, str | None]) -> DataFrame:
-    """Give columns other names, and leave out those without one."""
+    """Rename columns, and leave out those without a name."""
     pairs = ((name, names.get(name, name)) for name in rows.columns)
     return rows.select(*(F.col(quoted(old)).alias(new) for old, new in pairs if new is not None))
 
@@ -464,7 +464,7 @@ def _never_had_a_key(work: TableRange) -> bool:
 
 
 def _open_lake(options: MergeOptions, files: HadoopFiles, warehouse: str) -> Lake:
-    """Make the lake of a format; a MergeError if the warehouse is another's."""
+    """Make the lake of the chosen format. Raises MergeError if the warehouse has another format."""
     for name, lake in LAKES.items():
         if name != options.format and files.exists(join(warehouse, CONTROL, lake.trace)):
             raise MergeError(

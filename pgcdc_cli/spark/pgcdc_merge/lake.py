@@ -1,6 +1,6 @@
-"""What the merge asks of a table format: where tables are, how far they are merged, and one commit a range.
+"""What the merge requires of a table format: where tables are, how far they are merged, one commit per range.
 
-A commit carries its mark, in the same commit: whatever is killed when, a range is in a table once or not yet.
+A commit contains its own mark: so whenever a run is killed, a range is in a table exactly once, or not yet.
 Each table is written through a Spark session of its own, so that tables can be merged at the same time.
 """
 
@@ -20,18 +20,18 @@ SETTINGS = {
     "spark.sql.json.enableExactStringParsing": "true",
     "spark.sql.variant.allowDuplicateKeys": "true",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    # By default Spark writes INT96, of which others read nanoseconds: those of the year 1 are in 1754 then.
+    # Spark's default is INT96, which others read as nanoseconds: the year 1 becomes 1754 then.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # By default ten thousand tasks list files, which takes minutes where there are few cores.
+    # By default ten thousand tasks list files, which takes minutes with few cores.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
 }
-"""What every session has."""
+"""Settings of every session."""
 
 STATIC = {
-    # By default each expression takes note of the Python line that made it: thousands of calls of the JVM.
+    # By default each expression records the Python line that made it: thousands of calls to the JVM.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
-"""What Spark has from its beginning."""
+"""Settings of the Spark application."""
 
 _PLAIN = {
     "spark.sql.shuffle.partitions": "1",
@@ -40,30 +40,30 @@ _PLAIN = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.databricks.delta.optimizeWrite.enabled": "false",
 }
-"""For few rows it takes longest to compile plans, to plan each stage anew, and to divide one task's work."""
+"""For few rows, compiling plans, planning each stage again, and splitting work take the most time."""
 
 UNKNOWN = -1
-"""No table's version."""
+"""Stands for an unknown version; no table has it."""
 
 CONTROL = "_pgcdc"
-"""Where the control table is."""
+"""Folder or namespace of the control table."""
 
 _CONFLICTS = re.compile(
     r"\bConcurrent\w*Exception\b|DELTA_CONCURRENT_|DELTA_METADATA_CHANGED|DELTA_PROTOCOL_CHANGED"
     r"|ValidationException|CommitFailedException|AlreadyExistsException"
 )
-"""What Delta and Iceberg raise where another has written the table."""
+"""Errors of Delta and Iceberg if another writer changed the table."""
 
 
 NamedTypes: TypeAlias = Sequence[tuple[str, str]]
-"""Columns' names, and their types as `DataType.simpleString` writes them."""
+"""Column names, with types as written by `DataType.simpleString`."""
 
 
 @dataclass(frozen=True)
 class CommitMark:
-    """How far a table is merged: what a commit says of itself.
+    """How far a table is merged, as recorded in the commit.
 
-    `gone` is the OID of one whose rows another's replace in the same range.
+    `gone` is the OID of a table whose rows are replaced by another's within the same range.
     """
 
     stream_id: str
@@ -93,7 +93,7 @@ class CommitMark:
 
 @dataclass(frozen=True)
 class TableCommit:
-    """A finished commit: the table's version, and rows inserted, updated and deleted."""
+    """A finished commit: the table's new version, and the numbers of rows inserted, updated and deleted."""
 
     version: int
     inserted: int
@@ -102,10 +102,10 @@ class TableCommit:
 
 
 class LakeTable(Protocol):
-    """A table, which needn't exist yet; it is written through a session of its own.
+    """A table, which may not exist yet; it is written through a session of its own.
 
-    `name` is what it is called in SQL, `version` what `VERSION AS OF` takes (None where there is no table).
-    `rescales` says whether a decimal column can get a larger scale.
+    `name` is its name in SQL, `version` a value for `VERSION AS OF` (None if there is no table). `rescales`:
+    a decimal column can get a larger scale.
     """
 
     rescales: ClassVar[bool]
@@ -117,96 +117,96 @@ class LakeTable(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes in its files; 0 where there is no table."""
+        """Bytes of its files; 0 if there is no table."""
         ...
 
     def was_set_back(self, version: int) -> bool:
-        """Say whether the table is no longer what followed from a version."""
+        """Whether the table's current state does not descend from a version."""
         ...
 
     def written_since(self, version: int) -> str | None:
-        """Say what others did to its rows since a version; None for nothing."""
+        """Describe what others did to its rows since a version; None if nothing."""
         ...
 
     def merged_segment(self, app_id: str) -> int:
-        """Return the last segment that is merged into it; 0 for none."""
+        """Return the last segment that is merged into it; 0 if there is none."""
         ...
 
     def stored_type(self, spark: str) -> str:
-        """Say as which type the format keeps a column."""
+        """Return the type in which the format stores a Spark type."""
         ...
 
     def columns(self) -> list[tuple[str, str]]:
-        """Return names and types, as `DataType.simpleString` writes them."""
+        """Return the columns' names, with types as written by `DataType.simpleString`."""
         ...
 
     def alter(self, added: NamedTypes, widened: NamedTypes, struct: str | None = None) -> None:
-        """Add and widen columns, in commits of their own: a run that dies after one goes on from there.
+        """Add and widen columns, in commits of their own; a run that dies in between continues from there.
 
-        Added columns are NULL. With `struct`, that column's members are changed, too.
+        Added columns are NULL. With `struct`, that column's fields are changed, too.
         """
         ...
 
     def fill(self, values: Mapping[str, Expression]) -> None:
-        """Add columns that have a value in all rows, in a commit of its own, which writes them anew."""
+        """Add columns that have a value in all rows, in a commit of its own, which rewrites all rows."""
         ...
 
     def read(self, version: int | None = None) -> DataFrame:
-        """Read its rows, as they are or as they were at a version."""
+        """Read its rows, now or at a version."""
         ...
 
     def version_of(self, app_id: str) -> int:
-        """Give the version that the last commit of this name made; a MergeError if there is none of late."""
+        """Return the version of the last commit with this mark. Raises MergeError if no recent one has it."""
         ...
 
     def replace(self, rows: DataFrame, mark: CommitMark | None) -> TableCommit:
-        """Write rows in place of whatever there is, also where they have other columns; creates the table.
+        """Replace all rows, even by rows with other columns; creates the table if needed.
 
-        Without a mark, the version is UNKNOWN where another commit may have come in between.
+        Without a mark, the version is UNKNOWN if another commit may have been made in between.
         """
         ...
 
     def append(self, rows: DataFrame, mark: CommitMark) -> TableCommit:
-        """Add rows; creates the table."""
+        """Append rows; creates the table if needed."""
         ...
 
     def merge(self, statement: str, mark: CommitMark, changed: int) -> TableCommit:
-        """Run a MERGE statement on it, whose source has so many rows."""
+        """Run a MERGE statement on it; its source has `changed` rows."""
         ...
 
     def rewrite(self, made: Callable[[DataFrame], DataFrame], mark: CommitMark | None) -> int | None:
-        """Write in place of its rows what is made of them, in one commit; returns the version.
+        """Replace its rows by what `made` makes of them, in one commit; return the version.
 
-        None, and nothing is written, where that isn't the quickest way.
+        Return None, without writing anything, if that isn't the fastest way.
         """
         ...
 
     def note(self, name: str, value: str) -> None:
-        """Give it a property, in a commit that leaves its rows alone."""
+        """Set a property, in a commit that leaves its rows alone."""
         ...
 
     def noted(self, name: str) -> str | None:
-        """Return a property; None where it has none."""
+        """Return a property; None if it isn't set."""
         ...
 
     def convert(self, readers: str) -> int:
-        """Let it ask no more of a reader than that, and no less; returns the version after it."""
+        """Make it require exactly the features of these readers; return the version after that."""
         ...
 
     def compact(self) -> int:
-        """Write its small files together; returns the version after it."""
+        """Combine small files; return the version after that."""
         ...
 
     def expire(self, hours: int) -> None:
-        """Remove what only versions older than that need."""
+        """Remove files and snapshots that only older versions need."""
         ...
 
 
 class Lake(Protocol):
-    """A table format, and the warehouse in which its tables are.
+    """A table format, and the warehouse of its tables.
 
-    `title` is the format's name; `class_file` is there if its jars are; `trace` is a folder that its
-    control table's folder has. `extensions` are settings that the first session needs from its beginning.
+    `title` is the format's name; `class_file` is a class in its jars; `trace` is a folder inside its control
+    table's folder. `extensions` are settings that the first session needs from its start.
     """
 
     title: ClassVar[str]
@@ -216,18 +216,18 @@ class Lake(Protocol):
 
     @property
     def catalog(self) -> str | None:
-        """Name the catalog that its tables have names in."""
+        """Name of the catalog in which its tables have names; None for none."""
         ...
 
     def location(self, schema: str, table: str, mode: str, mark: str = "") -> str:
-        """Return where a new table is to be: what `open` and the control table know it by.
+        """Choose a new table's location, the one for `open` and the control table.
 
-        `mark` tells it from another whose name some file systems take for the same.
+        `mark` distinguishes it from another table whose name is the same for some file systems.
         """
         ...
 
     def known_location(self, path: str) -> str:
-        """Return where a table is of which the control table has this: the warehouse may have moved."""
+        """Return the location of a table in the control table: the warehouse may have been moved."""
         ...
 
     @property
@@ -235,18 +235,18 @@ class Lake(Protocol):
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """Settings that each session needs."""
+        """Settings of each session."""
         ...
 
     def open(self, session: SparkSession, location: str) -> LakeTable: ...
 
     def publish(self, session: SparkSession, path: str, schema: str, table: str, mode: str) -> str | None:
-        """Give the table at a path its name in the catalog, if there is one; says why it can't have it."""
+        """Register the table at a path in the catalog, if there is one; return a warning if that fails."""
         ...
 
 
 def new_session(spark: SparkSession, lake: Lake) -> SparkSession:
-    """A session whose settings and views are its own."""
+    """Make a session with settings and views of its own."""
     session = spark.newSession()
     for name, value in {**SETTINGS, **lake.settings}.items():
         session.conf.set(name, value)
@@ -254,7 +254,7 @@ def new_session(spark: SparkSession, lake: Lake) -> SparkSession:
 
 
 def plan_plainly(session: SparkSession) -> None:
-    """Have a session take the plainest plans, which suit few rows and a small table."""
+    """Set up a session for the simplest plans, which suit few rows and a small table."""
     for name, value in _PLAIN.items():
         session.conf.set(name, value)
 
@@ -262,7 +262,7 @@ def plan_plainly(session: SparkSession) -> None:
 def alterations(
     table: str, properties: Mapping[str, str], added: NamedTypes, widened: NamedTypes, struct: str | None
 ) -> Iterator[str]:
-    """Give the statements that set properties, and add and widen columns."""
+    """Yield the statements that set properties, and add and widen columns."""
     if properties:
         pairs = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
         yield f"ALTER TABLE {table} SET TBLPROPERTIES ({pairs})"
@@ -275,12 +275,12 @@ def alterations(
 
 
 def is_conflict(error: Exception) -> bool:
-    """Say whether a commit was refused since another had come before it."""
+    """Whether a commit was refused since another one was made before it."""
     return _CONFLICTS.search(str(error)) is not None
 
 
 def is_ours(metadata: str | None) -> bool:
-    """Say whether a commit carries a mark."""
+    """Whether a commit is one of pgcdc's."""
     return metadata is not None and metadata.startswith('{"pgcdc"')
 
 

@@ -1,4 +1,4 @@
-"""The command line of merge.py: one merge, or with `--follow` one whenever segments are finished."""
+"""The command line of merge.py: one merge, or with `--follow` a merge whenever segments are finished."""
 
 import fcntl
 import gc
@@ -22,14 +22,14 @@ from .segments import HadoopFiles, join
 from .summary import TableListener
 
 FAILED = 14
-"""Exit status, as pgcdc's own for a failed merge."""
+"""Exit status of a failed merge, as in errors.py."""
 
 
 _EXTENSIONS = "spark.sql.extensions"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a merge; returns the exit status."""
+    """Run a merge; return the exit status."""
     parsed = vars(parser().parse_args(arguments))
     as_json, progress, launcher = (parsed.pop(name) for name in ("json", "progress", "launcher"))
     listener = _write_progress if progress else _ignore
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _ignore(_: Mapping[str, Any]) -> None:
-    """Say nothing."""
+    """Report nothing."""
 
 
 def _write_summary(summary: Mapping[str, Any]) -> None:
@@ -81,14 +81,14 @@ def _spark(table_format: str) -> SparkSession:
 
 
 def _joined(extension: str) -> str:
-    """Add an extension to those that the user configured."""
+    """Add an extension to the ones that the user configured."""
     theirs = SparkConf().get(_EXTENSIONS, None)
     names = theirs.split(",") if theirs else []
     return ",".join(names if extension in names else [*names, extension])
 
 
 def _has_class(spark: SparkSession, name: str) -> bool:
-    """Say whether a format's jars are there; Spark itself only warns when they aren't."""
+    """Whether the format's jars are there; Spark itself only warns if they aren't."""
     jvm: Any = spark._jvm  # noqa: SLF001 - the only way to a class loader
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     return loader.getResource(name) is not None
@@ -109,18 +109,18 @@ def _report(summary: dict[str, Any]) -> str:
 
 
 _PATIENCE = 0.1
-"""Seconds after which the launcher is looked at again."""
+"""Seconds between looks at the launcher's file."""
 
 
 class Launcher:
-    """What the command that started the job wants, by a file.
+    """Requests of the command that started the job, made through a file.
 
-    As long as it holds a lock on it the job goes on: so it ends, too, where the command was killed. A change
-    of the file's time asks it to look for segments at once.
+    The job goes on while that command holds a lock on the file, so it also ends if the command is killed. A
+    new modification time asks it to look for segments at once.
     """
 
     def __init__(self, path: str) -> None:
-        # What clears away old temporary files takes its name, but not what is open.
+        # A cleanup of old temporary files removes its name, but the open file stays.
         self._file = Path(path).open("rb")  # noqa: SIM115 - until `close`
         self._changed = self._time()
 
@@ -131,7 +131,7 @@ class Launcher:
         return os.fstat(self._file.fileno()).st_mtime_ns
 
     def goes_on(self) -> bool:
-        """Say whether the job is to go on."""
+        """Whether the job is to go on."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -139,7 +139,7 @@ class Launcher:
         return False
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long, or until it asks to look, or to end; says whether it asks to look."""
+        """Wait until the launcher asks to look or to end, or time is up; return whether it asks to look."""
         until = time.monotonic() + seconds
         while self.goes_on() and time.monotonic() < until:
             changed = self._time()
@@ -157,9 +157,9 @@ def follow(
     report: Callable[[dict[str, Any]], None],
     listener: TableListener,
 ) -> None:
-    """Merge what there is, then what comes, until the launcher ends it; reports each merge.
+    """Merge what is there, then what is added, until the launcher ends it; report each merge.
 
-    A run that finds another at work comes again. Raises a MergeError where nothing can be merged at all.
+    If another merge is running, it tries again later. Raises MergeError if nothing can be merged at all.
     """
     files = HadoopFiles(spark)
     manifest = join(files.qualify(options.input), "manifest.jsonl")
@@ -167,7 +167,7 @@ def follow(
     merged: int | None = None
     asked, kept = False, Kept()
     while launcher.goes_on():
-        # It only grows.
+        # The manifest only grows, so its size shows whether there are new segments.
         size = files.size(manifest)
         if size is not None and (asked or size != merged):
             merged = size if _merged(lambda: merge(spark, options, listener, kept), report) else None
@@ -175,7 +175,7 @@ def follow(
 
 
 def _merged(run: Callable[[], dict[str, Any]], report: Callable[[dict[str, Any]], None]) -> bool:
-    """Merge; says whether it could, as another run wasn't at work."""
+    """Run a merge; return False if another one was running."""
     try:
         report(run())
     except MergeError as error:
@@ -183,6 +183,6 @@ def _merged(run: Callable[[], dict[str, Any]], report: Callable[[dict[str, Any]]
             raise
         return False
     finally:
-        # What Java has for each session goes with Python's names for it.
+        # Releases Java's objects of each session, which Python's references keep.
         gc.collect()
     return True

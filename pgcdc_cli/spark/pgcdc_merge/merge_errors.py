@@ -1,12 +1,12 @@
-"""What stops a merge, or one table's, and what Spark's errors say in one line."""
+"""Errors that stop a merge, or the merge of one table; Spark's errors in one line."""
 
 import re
 
 
 class MergeError(Exception):
-    """A failure in one line, `could not X "name": cause`, and a hint that says what mends it.
+    """A failure in one line, `could not X "name": cause`, and a hint how to fix it.
 
-    `locked` if it is only that another merge is under way.
+    `locked` if the only cause is that another merge is running.
     """
 
     def __init__(self, message: str, hint: str, *, locked: bool = False) -> None:
@@ -20,7 +20,7 @@ NO_MANIFEST = (
     'could not read "{}": there is no such file',
     "give the directory that pgcdc stream -D writes; the file is there once a segment is finished",
 )
-"""Message, for a path, and hint where the input isn't what it should be, or not yet."""
+"""Message (for a path) and hint for an input without a manifest."""
 
 _LENGTH = 300
 _TRACEBACK = "Traceback (most recent call last):"
@@ -41,7 +41,7 @@ _SAYS_MORE = "Spark's output says more: add --verbose"
 
 
 def cause_of(error: Exception) -> str:
-    """Take of what Spark says the line that says most."""
+    """Extract the most informative line of Spark's error."""
     text = str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if _TRACEBACK in text:
@@ -51,11 +51,11 @@ def cause_of(error: Exception) -> str:
 
 
 def _last_of_traceback(text: str) -> str | None:
-    """Find the line with which Python's traceback ends: the first that isn't indented."""
+    """Find the last line of Python's traceback: the first that isn't indented."""
     following = text.partition(_TRACEBACK)[2].splitlines()[1:]
     return next((line.strip() for line in following if line.strip() and not line.startswith(" ")), None)
 
 
 def hint_for(cause: str) -> str:
-    """Say what mends it."""
+    """Choose the hint for a cause."""
     return next((text for sign, text in _HINTS.items() if sign.search(cause)), _SAYS_MORE)

@@ -1,17 +1,17 @@
-"""One range into one table, in SQL that Delta and Iceberg share: merged by key, or appended to a changelog.
+"""Merge one range into one table by key, or append it to a changelog, with SQL common to Delta and Iceberg.
 
-A merge reads, folds, checks and commits. A changelog has every change, one append for each range:
+A merge reads, folds, checks and commits. A changelog has every change, with one append per range:
 
 | column | type | meaning |
 |---|---|---|
 | _pgcdc_op | string | I, U, D, T (truncate) or R (snapshot row) |
 | _pgcdc_lsn, _pgcdc_seq | bigint | commit LSN and number in the transaction: the change's place in history |
-| _pgcdc_commit_ts | timestamp | when it was committed |
-| _pgcdc_xid | bigint | its transaction; NULL for snapshot rows |
-| _pgcdc_change_lsn | bigint | where the change itself is in the log |
-| _pgcdc_segment | bigint | the last segment of the range that brought it |
+| _pgcdc_commit_ts | timestamp | commit time |
+| _pgcdc_xid | bigint | the transaction's xid; NULL for snapshot rows |
+| _pgcdc_change_lsn | bigint | the change's own LSN |
+| _pgcdc_segment | bigint | the last segment of the range that it came with |
 | _pgcdc_unchanged | array of string | columns whose value was not sent (unchanged TOAST): they are NULL |
-| the table's columns | | the new row; of a delete the old one, as far as it was sent |
+| the table's columns | | the new row; for a delete the old one, as far as it was sent |
 | _pgcdc_old | struct | the old row, as far as it was sent; NULL if it wasn't |
 """
 
@@ -49,14 +49,14 @@ from .table_range import TableRange
 from .values import as_text, known_value, missing_value, raise_missing, typed_for_changelog, typed_for_table
 
 _VIEW = "folded"
-"""What a merge statement reads."""
+"""Temporary view that a MERGE statement reads."""
 
 
 @dataclass(frozen=True)
 class MergeTarget:
-    """Where a range goes: the lake table, its extra columns, the commit's mark.
+    """Target of a range: the lake table, its extra columns, the commit's mark.
 
-    `base` are the rows that it goes on from where these aren't the lake table's.
+    `base` are the rows to start from, if these aren't the lake table's.
     """
 
     table: LakeTable
@@ -67,9 +67,9 @@ class MergeTarget:
 
 @dataclass(frozen=True)
 class MergedRange:
-    """What became of a table: its commit, and how many values are NULL for a reason of ours.
+    """The result for a table: its commit, and the numbers of values that pgcdc made NULL.
 
-    `unfit` did not fit their type; `missing` were neither sent nor there.
+    `unfit` ones did not fit their type; `missing` ones were neither sent nor found.
     """
 
     commit: TableCommit
@@ -79,7 +79,7 @@ class MergedRange:
 
 @dataclass(frozen=True)
 class _FoldedRange:
-    """A range as one row for each key, `keys` of them; `has_target` says whether rows from before count."""
+    """A range as one row per key (`keys` of them); `has_target`: the target's earlier rows count."""
 
     rows: DataFrame
     keys: int
@@ -96,7 +96,7 @@ class _FoldedRange:
 
 
 def merge_table(session: SparkSession, directory: str, work: TableRange, target: MergeTarget) -> MergedRange:
-    """Merge a table's files in one commit; a MergeError leaves the table as it was."""
+    """Merge a table's files in one commit; if it raises MergeError, the table is as before."""
     for version in {version.display: version for version in work.versions.values()}.values():
         check_losses(session, directory, work.losses, version)
     spans = work.spans
@@ -111,7 +111,7 @@ def merge_table(session: SparkSession, directory: str, work: TableRange, target:
 
 
 def _rows_before(work: TableRange, target: MergeTarget) -> DataFrame | None:
-    """Give the rows that a range goes on from, with the columns that it is to have."""
+    """Return the rows that a range starts from, with the columns of its goal."""
     goal = work.goal
     if work.rewrites:
         return None if target.base is None else _brought_to(target.base, goal, target.extras)
@@ -125,7 +125,7 @@ def _rows_before(work: TableRange, target: MergeTarget) -> DataFrame | None:
 
 
 def _filled(goal: Goal, extras: Extras) -> dict[str, Expression]:
-    """Give the values that rows from before have in added columns, by the columns' names."""
+    """Return the values that earlier rows get in added columns, by column name."""
     columns = {column.name: column for column in goal.version.columns}
     values = {
         name: known_value(text, columns[name]).cast(columns[name].lake) for name, text in goal.missing.items()
@@ -150,7 +150,7 @@ def _commit(folded: _FoldedRange, target: MergeTarget) -> TableCommit:
 
 
 def _rewritten(before: DataFrame, folded: _FoldedRange, extras: Extras, seen: Observation) -> DataFrame:
-    """Give the rows that a merge would leave, and have it seen what becomes of how many."""
+    """Compute the rows that a merge would leave; count the changed ones in `seen`."""
     matched = f"s.dead IS NOT NULL AND {_is_found(folded.version)}"
     unknown = _is_unknown(folded.version, extras)
     becomes = {
@@ -163,7 +163,7 @@ def _rewritten(before: DataFrame, folded: _FoldedRange, extras: Extras, seen: Ob
 
 
 def _brought_to(rows: DataFrame, goal: Goal, extras: Extras) -> DataFrame:
-    """Give rows from elsewhere a table's columns."""
+    """Convert rows from elsewhere to a table's columns."""
     rows = rows.withColumns(_filled(goal, extras))
     have = set(rows.columns)
     values = [
@@ -182,7 +182,7 @@ def _write_anew(
     target: MergeTarget,
     state: DataFrame | None,
 ) -> MergedRange:
-    """Merge a range into rows, span by span where the key changes, and write the table anew in one commit."""
+    """Merge a range into rows, span by span if its key changes, and rewrite the table in one commit."""
     version = spans[-1].version
     if target.extras.soft_delete and len(spans) > 1:
         raise changed_key_of_deleted(version)
@@ -205,7 +205,7 @@ def _write_anew(
 def _fold_range(
     session: SparkSession, directory: str, work: TableRange, extras: Extras, before: DataFrame | None
 ) -> _FoldedRange:
-    """Fold a range's rows, with all that they lack taken from the table's rows before it."""
+    """Fold a range's rows, and take all values that they lack from the table's earlier rows."""
     version = extras.version(work.goal.version)
     versions = {path: extras.version(one) for path, one in work.versions.items()}
     rows = extras.prepared(read_rows(session, directory, work.files, versions, version), version)
@@ -248,7 +248,7 @@ def _with_lineage(
 
 
 def _known_rows(rows: DataFrame, version: TableVersion) -> DataFrame:
-    """Name a table's columns as those of new rows."""
+    """Rename a table's columns to those of new rows."""
     columns = enumerate(version.columns)
     return rows.select(
         *(as_text(F.col(quoted(column.name)), column).alias(new_value(index)) for index, column in columns)
@@ -256,7 +256,7 @@ def _known_rows(rows: DataFrame, version: TableVersion) -> DataFrame:
 
 
 def _facts(folded: DataFrame, version: TableVersion, *, has_target: bool) -> Row:
-    """Look at all folded rows once; `lost` is final unless there is `lineage` to follow."""
+    """Aggregate all folded rows once; `lost` is final unless there is `lineage` to follow."""
     nulls = F.array(*(F.col(name).isNull() for name in key_values(version)))
     row = F.col("truncate").isNull()
     lineage = needs_lineage(version)
@@ -285,7 +285,7 @@ def _check(folded: DataFrame, version: TableVersion, facts: Row, extras: Extras,
 
 
 def _check_values(folded: DataFrame, version: TableVersion, *, has_target: bool) -> None:
-    """Raise a MergeError that names the first row with a value that nothing has."""
+    """Raise MergeError for the first row with a value that can't be found."""
     row = folded.where(is_lost(version, has_target=has_target)).first()
     if row is not None:
         index = next(index for index in version.maybe_unsent if row[unsent(index)])
@@ -294,7 +294,7 @@ def _check_values(folded: DataFrame, version: TableVersion, *, has_target: bool)
 
 
 def _table_rows(folded: DataFrame, version: TableVersion, extras: Extras) -> DataFrame:
-    """Make of folded rows a table's rows, where there is no table yet."""
+    """Convert folded rows to a table's rows, if there is no table yet."""
     values = [F.col(new_value(index)).alias(column.name) for index, column in enumerate(version.columns)]
     more = [F.col(value).alias(name) for name, value in extras.columns.items()]
     return folded.where("NOT dead").select(*values, *more)
@@ -307,12 +307,12 @@ def _side_by_side(before: DataFrame, folded: _FoldedRange) -> DataFrame:
 
 
 def _is_found(version: TableVersion) -> str:
-    """Whether there is a table's row."""
+    """Whether the join found a row of the table."""
     return f"t.{quoted(version.key_columns[0].name)} IS NOT NULL"
 
 
 def _merged_rows(joined: DataFrame, folded: _FoldedRange, extras: Extras) -> DataFrame:
-    """Give the rows that merging would leave in a table."""
+    """Compute the rows that a merge would leave in a table."""
     version, found = folded.version, _is_found(folded.version)
     values = {column.name: f"s.{new_value(index)}" for index, column in enumerate(version.columns)}
     for index in version.maybe_unsent:
@@ -328,7 +328,7 @@ def _merged_rows(joined: DataFrame, folded: _FoldedRange, extras: Extras) -> Dat
 
 
 def _merge_statement(target: str, version: TableVersion, extras: Extras, truncate: Row | None) -> str:
-    """Insert, update and delete as the folded rows say; with `--soft-delete`, a truncate marks all others."""
+    """Write the MERGE statement for folded rows; with `--soft-delete`, a truncate marks all others."""
     names = [quoted(column.name) for column in version.columns]
     updated = {name: f"s.{new_value(index)}" for index, name in enumerate(names)}
     inserted = dict(updated)
@@ -357,7 +357,7 @@ def _assignments(values: Mapping[str, str]) -> str:
 
 
 def _is_unknown(version: TableVersion, extras: Extras) -> str:
-    """Whether a folded row is none to insert: deleted, and unknown to the changes."""
+    """Whether a folded row must not be inserted: it is deleted, and not all of its values are known."""
     flags = [f"s.{unsent(index)}" for index in version.maybe_unsent]
     if not extras.soft_delete or not flags:
         return "s.dead"
@@ -365,7 +365,7 @@ def _is_unknown(version: TableVersion, extras: Extras) -> str:
 
 
 def _marks_of_truncate(extras: Extras, truncate: Row | None) -> dict[str, str]:
-    """Say, as SQL, what a truncate makes of rows that it leaves, marked as deleted."""
+    """Return, as SQL, the values with which a truncate marks the table's rows as deleted."""
     if truncate is None:
         return {}
     values = {DELETED: "true"}
@@ -386,7 +386,7 @@ def _unless_sent(index: int, otherwise: str) -> str:
 
 
 def _kept(version: TableVersion, index: int, extras: Extras) -> str:
-    """Keep the table's value, unless that is a NULL which says that the value is missing."""
+    """Keep the table's value, unless it is a NULL that means a missing value."""
     name = f"t.{quoted(version.columns[index].name)}"
     if not extras.null_is_missing(version.columns[index]):
         return name
@@ -394,7 +394,7 @@ def _kept(version: TableVersion, index: int, extras: Extras) -> str:
 
 
 def _missing(version: TableVersion, index: int, extras: Extras) -> str:
-    """Stop the merge where neither the changes nor the table have a value."""
+    """Stop the merge for a value that neither the changes nor the table have."""
     if extras.missing_is_null:
         return "NULL"
     return raise_missing(version.columns[index].name, [f"s.{name}" for name in key_values(version)])
@@ -419,7 +419,7 @@ def append_changes(
 
 
 def _changes(rows: DataFrame, version: TableVersion, segment: int) -> DataFrame:
-    """Describe each change by one row."""
+    """Convert each change to a row of the changelog."""
     sent = old_columns(version)
     values, olds, names = [], [], []
     for index, column in enumerate(version.columns):

@@ -1,6 +1,6 @@
 """The options of a merge, each named once: the launcher writes them as arguments, merge.py reads them.
 
-Nothing here needs Spark, so that the launcher can import it where no pyspark is installed.
+Nothing here needs Spark, so that the launcher can import it without pyspark.
 """
 
 import argparse
@@ -11,32 +11,32 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 MERGE, CHANGELOG = "merge", "changelog"
-"""What is kept of a table: its rows as they are, or every change to them."""
+"""What to keep of a table: its current rows, or every change to them."""
 
 ANY, MODERN = "any", "modern"
-"""What the tables may ask of who reads them: what all know, or newer features, too."""
+"""Features that tables may require of readers: only those that all support, or newer ones, too."""
 
 REPLACE, STOP = "replace", "stop"
-"""What becomes of a lake table's rows when its name is another table's."""
+"""What to do with a lake table's rows if its name belongs to another source table now."""
 
 FORMAT_VERSION = 1
-"""Of the summary, as of all JSON that pgcdc writes."""
+"""The summary's format version, as in all JSON that pgcdc writes."""
 
 PROGRESS = "pgcdc-progress "
-"""Begins a line of standard error that says how a table's merge ended, as JSON."""
+"""Prefix of a line of standard error that has a table's result as JSON."""
 
 PACKAGES = {
     "delta": "io.delta:delta-spark_4.1_2.13:4.4.0",
     "iceberg": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
 }
-"""The table formats, and the package that brings each to Spark."""
+"""The table formats, with the Spark package of each."""
 
 WIDEST_DECIMAL = 38
 _DECIMAL = re.compile("([0-9]{1,2}),([0-9]{1,2})")
 
 
 def parse_lsn(text: str) -> int:
-    """Read PostgreSQL's text of a position, `XXXXXXXX/XXXXXXXX`; raises ValueError."""
+    """Parse an LSN in PostgreSQL's text, `XXXXXXXX/XXXXXXXX`. Raises ValueError."""
     high, slash, low = text.partition("/")
     if not slash or not (0 < len(high) <= 8 and 0 < len(low) <= 8):
         raise ValueError(f'"{text}" is no LSN, such as 0/1A2B3C8')
@@ -44,7 +44,7 @@ def parse_lsn(text: str) -> int:
 
 
 def parse_decimal(text: str) -> str:
-    """Check `P,S`, a precision and a scale; raises ValueError."""
+    """Check `P,S`, a precision and a scale. Raises ValueError."""
     match = _DECIMAL.fullmatch(text)
     if match is None or not int(match[2]) <= int(match[1]) <= WIDEST_DECIMAL or int(match[1]) == 0:
         raise ValueError(f'"{text}" is no precision and scale, such as 38,18')
@@ -58,11 +58,11 @@ def _option(help_text: str, **argument: Any) -> dict[str, Any]:  # noqa: ANN401 
 
 @dataclass(frozen=True)
 class MergeOptions:
-    """What to merge where. `warehouse` is a directory or a URI of any file system that Hadoop knows.
+    """What to merge, and where to; `warehouse` is a directory or a URI of any file system of Hadoop.
 
-    `until` is an LSN, `tables` are patterns for `schema.table`, `decimal` is a precision and a scale, as
-    38,18; `follow` is in seconds (None: merge once), `retain` in hours (None: for ever). Without `readers`
-    new tables are for any, and the others stay as they are.
+    `until` is an LSN, `tables` are patterns for `schema.table`, `decimal` is a precision and a scale, such as
+    38,18. `follow` is in seconds (None: merge once), `retain` in hours (None: keep for ever). Without
+    `readers` new tables are for any reader, and existing ones stay as they are.
     """
 
     input: str = field(metadata=_option("what pgcdc stream -D wrote", metavar="DIR"))
@@ -113,15 +113,15 @@ class MergeOptions:
         return (MERGE, CHANGELOG) if self.mode == "both" else (self.mode,)
 
     def selects(self, table: str) -> bool:
-        """Say whether a table, as `schema.table`, is among those to merge."""
+        """Whether a table, given as `schema.table`, is among those to merge."""
         return not self.tables or any(fnmatchcase(table, pattern) for pattern in self.tables)
 
     def unmatched(self, tables: Collection[str]) -> list[str]:
-        """List the patterns that fit none of these tables."""
+        """List the patterns that match none of these tables."""
         return [p for p in self.tables if not any(fnmatchcase(table, p) for table in tables)]
 
     def arguments(self) -> list[str]:
-        """List the options of merge.py that differ from their defaults."""
+        """Write the options that differ from their defaults as arguments of merge.py."""
         given = ((_flag(option), getattr(self, option.name), option.default) for option in fields(self))
         return [text for flag, value, default in given if value != default for text in _texts(flag, value)]
 
@@ -141,7 +141,7 @@ def _texts(flag: str, value: object) -> list[str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Make the parser of merge.py's command line, of which the last ones are no merge options."""
+    """Make the parser of merge.py's command line; the last three options are not of `MergeOptions`."""
     parser = argparse.ArgumentParser(prog="merge.py", description="Merge pgcdc's segments into lake tables.")
     for option in fields(MergeOptions):
         argument = {"dest": option.name, **option.metadata}
@@ -159,5 +159,5 @@ def parser() -> argparse.ArgumentParser:
 
 
 def merge_options(parsed: dict[str, Any]) -> MergeOptions:
-    """Make the options of what the parser read."""
+    """Make options from the parser's result."""
     return MergeOptions(**{**parsed, "tables": tuple(parsed["tables"] or ())})

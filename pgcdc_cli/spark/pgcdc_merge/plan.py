@@ -1,4 +1,4 @@
-"""Which files of which tables a run merges: from each table's own mark to one segment for all."""
+"""Choose the files that a run merges: from each table's own mark to the same segment for all."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,9 +19,9 @@ _EXTRAS = frozenset({LSN, COMMIT_TS, DELETED})
 
 
 def check_source(segments: Sequence[FinishedSegment], control: ModeProgress) -> str:
-    """Return the stream's identity.
+    """Return the stream id.
 
-    Raises a MergeError if segments are of several streams, or of another than the warehouse's, or don't
+    Raises MergeError if segments are of several streams, or of another one than the warehouse's, or don't
     follow the merged ones.
     """
     known = control.all
@@ -46,7 +46,7 @@ def check_source(segments: Sequence[FinishedSegment], control: ModeProgress) -> 
 def ranges(
     segments: Sequence[FinishedSegment], done: ControlRow | None, until: int | None
 ) -> Iterator[FinishedSegment]:
-    """Yield where the ranges to merge end: an unfinished run's first, unchanged, then the newest wanted."""
+    """Yield the last segment of each range to merge: an unfinished run's, unchanged, then the newest."""
     wanted = [segment for segment in segments if until is None or parse_lsn(segment.end_lsn) <= until]
     begun = 0 if done is None else done.planned_segment or 0
     unfinished = [s for s in segments if s.number == begun and done is not None and s.number > done.segment]
@@ -67,9 +67,9 @@ def table_ranges(
     control: ModeProgress,
     lake: Lake,
 ) -> list[TableRange]:
-    """Gather the files of each table that the control table doesn't have as merged, in the order of names.
+    """Collect each table's files that aren't merged according to the control table, ordered by name.
 
-    A changelog has the changes under a name, a merged table those of the OID that has the name last.
+    A changelog has the changes under a name; a merged table has those of the OID that has the name last.
     """
     met, locations = sightings(segments, versions), _TableLocations(control, lake)
     keys = _keys(met.names, control, lake)
@@ -86,9 +86,9 @@ def table_ranges(
 
 
 def _keys(names: Iterable[Name], control: ModeProgress, lake: Lake) -> dict[Name, str]:
-    """Give what tables are called in the control table.
+    """Choose the names of tables in the control table.
 
-    Two names may read the same: of `a."b.c"` and `"a.b".c` the one that comes later is quoted there.
+    Two names may read the same, as `a."b.c"` and `"a.b".c`: the one that comes later is quoted there.
     """
     found: dict[Name, str] = {}
     before = set[str]()
@@ -103,7 +103,7 @@ def _keys(names: Iterable[Name], control: ModeProgress, lake: Lake) -> dict[Name
 
 
 def _is_anothers(name: Name, control: ModeProgress, lake: Lake) -> bool:
-    """Say whether a row is of another table whose name reads the same: its location tells."""
+    """Whether a row is of another table whose name reads the same; its location tells."""
     plain = ".".join(name)
     row = control.of(plain)
     if row is None or row.path is None:
@@ -126,7 +126,7 @@ def _by_name(
     lake: Lake,
     keys: Mapping[Name, str],
 ) -> dict[Name, list[TableRange]]:
-    """Give each name what is to be merged under it: of an OID, all that waits, under its last name."""
+    """Group what is to be merged by name; all waiting files of an OID are under its last name."""
     found: dict[Name, list[TableRange]] = {}
     if control.mode == MERGE:
         kept = kept_rows(control, met)
@@ -148,7 +148,7 @@ def _by_name(
 
 
 def _in_turn(ranges: Sequence[TableRange], name: Name, met: Sightings) -> list[TableRange]:
-    """Put those that had a name one after the other into this order, without those that were gone before."""
+    """Order the ranges of OIDs that had a name one after the other; leave out those gone before."""
     row = ranges[0].row
     held = holder(row, name, met)
     merged = 0 if row is None or held is None else row.segment
@@ -161,7 +161,7 @@ def _in_turn(ranges: Sequence[TableRange], name: Name, met: Sightings) -> list[T
 def _completed(
     one: TableRange, gone: Sequence[TableRange], segments: Sequence[FinishedSegment]
 ) -> TableRange:
-    """Add what a range reads beside its files."""
+    """Add what a range needs in addition to its files."""
     used = {file.schema: one.versions[file.schema] for file in one.files}
     if not any(file.unchanged for file in one.files):
         used = {path: with_all_columns(version, may_be_unsent=False) for path, version in used.items()}
@@ -175,7 +175,7 @@ def left_behind(
     merged: Mapping[TableMode, ControlRow],
     rows: Mapping[TableMode, ControlRow],
 ) -> dict[TableMode, ControlRow]:
-    """Give the rows of lake tables whose tables have another name now; `rows` are those before."""
+    """Update the rows of lake tables whose tables have another name now; `rows` are the earlier rows."""
     found = {}
     for work in (one for last in works for one in (*last.gone, last)):
         row = None if work.base is None else rows.get((work.base.table, MERGE))
@@ -191,7 +191,7 @@ def left_behind(
 
 
 class _TableLocations:
-    """Where tables are: where the control table has them, new ones where no other is."""
+    """Locations of tables: those in the control table; new ones where no other table is."""
 
     def __init__(self, control: ModeProgress, lake: Lake) -> None:
         self._control = control
@@ -199,7 +199,7 @@ class _TableLocations:
         self._tables = {row.table for row in control.rows.values() if row.path is not None}
 
     def of(self, schema: str, name: str, row: ControlRow | None) -> str:
-        """Return a table's location; `row` is the control table's."""
+        """Return a table's location; `row` is its row in the control table."""
         table = f"{schema}.{name}"
         if row is not None and row.path is not None:
             return self._lake.known_location(row.path)
@@ -210,7 +210,7 @@ class _TableLocations:
 
 
 def check_followed(work: TableRange, first: FinishedSegment) -> None:
-    """Raise a MergeError if segments that the table doesn't have are no longer in the directory."""
+    """Raise MergeError if segments that the table lacks are no longer in the directory."""
     followed = work.followed
     if followed is not None and first.number > followed + 1:
         raise MergeError(
@@ -221,7 +221,7 @@ def check_followed(work: TableRange, first: FinishedSegment) -> None:
 
 
 def check_keyed(work: TableRange, rows: Mapping[TableMode, ControlRow]) -> None:
-    """Raise a MergeError for a table that lost its key, or that got one after it had rows.
+    """Raise MergeError for a table that lost its key, or that got one after it had rows.
 
     `rows` are the control table's.
     """
@@ -240,7 +240,7 @@ def check_keyed(work: TableRange, rows: Mapping[TableMode, ControlRow]) -> None:
 
 
 def check_key(work: TableRange, before: DataFrame, *, soft_delete: bool) -> None:
-    """Raise a MergeError if rows from before can't be found by the key that the changes begin with."""
+    """Raise MergeError if earlier rows can't be matched by the key that the changes begin with."""
     version = work.spans[0].goal.version
     known = None if work.anew or work.row is None else work.row.keyed_by
     known = known and tuple(str(work.called.get(name, name)) for name in known)
@@ -256,7 +256,7 @@ def check_key(work: TableRange, before: DataFrame, *, soft_delete: bool) -> None
 
 
 def check_found_by(version: TableVersion, rows: DataFrame) -> None:
-    """Raise a MergeError if a row has NULL in the key: changes of it would be taken for another row's."""
+    """Raise MergeError if a row has NULL in the key: its changes would be taken for another row's."""
     names = [column.name for column in version.key_columns if column.name in rows.columns]
     for name in names:
         if not rows.where(f"{quoted(name)} IS NULL").isEmpty():
@@ -264,7 +264,7 @@ def check_found_by(version: TableVersion, rows: DataFrame) -> None:
 
 
 def changed_key_of_deleted(version: TableVersion) -> MergeError:
-    """Say that rows which are deleted, and kept, have the old key."""
+    """Make the error for deleted rows that are kept under the old key."""
     return MergeError(
         f'could not merge "{version.display}": its key changed, see "{version.path}", and deleted rows'
         " are kept by their old key",
@@ -281,7 +281,7 @@ def _not_found_by(version: TableVersion, name: str) -> MergeError:
 
 
 def check_versions(work: TableRange) -> None:
-    """Raise a MergeError where the table changed within the range in a way that can't be merged."""
+    """Raise MergeError if the table changed within the range in a way that can't be merged."""
     newest = work.version
     for version in work.versions.values():
         check_exact(work.table, version)
@@ -294,7 +294,7 @@ def check_versions(work: TableRange) -> None:
 
 
 def check_same(work: TableRange) -> None:
-    """Raise a MergeError if the lake table's rows would be replaced by those of another."""
+    """Raise MergeError if the lake table's rows would be replaced by those of another source table."""
     before = work.gone[-1].oid if work.gone else work.held
     if before not in (None, work.oid):
         raise MergeError(
@@ -305,9 +305,9 @@ def check_same(work: TableRange) -> None:
 
 
 def known_columns(work: TableRange, done: int) -> tuple[KnownColumn, ...]:
-    """Say what is known of the columns of the rows before, in a lake table that is merged up to a segment.
+    """Return what is known of the columns of a lake table that is merged up to segment `done`.
 
-    It may have part of the range, where the control table doesn't know it yet.
+    It may have a part of the range that the control table doesn't know of yet.
     """
     known = () if work.base is None else work.base.columns
     had = [file for file in work.files if file.segment <= done]
@@ -322,9 +322,9 @@ def known_columns(work: TableRange, done: int) -> tuple[KnownColumn, ...]:
 def planned(
     work: TableRange, target: LakeTable, before: DataFrame | None, known: Sequence[KnownColumn]
 ) -> TableRange:
-    """Find what the rows are to become; they go on from those before, of whose columns something is known.
+    """Plan the goal of a range, which starts from earlier rows with `known` columns.
 
-    Raises a MergeError where the lake table isn't what the last run left, or columns changed in a way that
+    Raises MergeError if the lake table isn't as the last run left it, or if columns changed in a way that
     can't be followed.
     """
     merged_version = None if work.row is None else work.row.version
@@ -342,7 +342,7 @@ def planned(
         found = ((field.name, field.dataType.simpleString()) for field in before.schema)
         have = {name: spark for name, spark in found if not _is_taken(name, plain=work.oid != NOBODY)}
     if work.oid == NOBODY:
-        # A changelog says what was sent, and no more.
+        # A changelog has what was sent, and no more.
         goal = find_goal(work.history, have, _stored(work, target), rescales=target.rescales)
         return replace(work, planned=goal)
     return _identified(work, target, have, known)
@@ -351,7 +351,7 @@ def planned(
 def _identified(
     work: TableRange, target: LakeTable, have: Mapping[str, str] | None, known: Sequence[KnownColumn]
 ) -> TableRange:
-    """Plan by what columns are called last."""
+    """Plan with the columns' last names."""
     found = identify(work.history, known, list(have or ()))
     history = list(map(as_called, found.versions))
     if have is not None:
@@ -372,7 +372,7 @@ def _identified(
 
 
 def _check_known(version: TableVersion, doubtful: Sequence[str]) -> None:
-    """Raise a MergeError if the key's columns may have been others."""
+    """Raise MergeError if a column of the key may have been another one."""
     names = [column.name for column in version.key_columns if column.name in doubtful]
     if names:
         raise MergeError(
@@ -384,13 +384,13 @@ def _check_known(version: TableVersion, doubtful: Sequence[str]) -> None:
 
 
 def _stored(work: TableRange, target: LakeTable) -> dict[str, str]:
-    """Say as which types the table format keeps those of the range."""
+    """Return the types in which the table format stores those of the range."""
     types = {column.lake for version in work.history for column in version.columns}
     return {spark: target.stored_type(spark) for spark in types}
 
 
 def check_own(work: TableRange, target: LakeTable, mark: CommitMark) -> None:
-    """Raise a MergeError if there is a table already that no merge of this stream made."""
+    """Raise MergeError if a table exists already that no merge of this stream made."""
     if target.version is None or (work.row is not None and work.row.version is not None):
         return
     marks = [mark, *(replace(mark, gone=one.oid) for one in work.gone)]
@@ -412,7 +412,7 @@ def _check_untouched(work: TableRange, target: LakeTable, version: int) -> None:
 
 
 def check_names(table: str, version: TableVersion, *, plain: bool) -> None:
-    """Raise a MergeError if a column of the source has a name of ours; `plain` if the lake table has none."""
+    """Raise MergeError for a source column with a reserved name; `plain`: there are no extra columns."""
     taken = [column.name for column in version.columns if _is_taken(column.name, plain=plain)]
     if taken:
         raise MergeError(
@@ -422,12 +422,12 @@ def check_names(table: str, version: TableVersion, *, plain: bool) -> None:
 
 
 def _is_taken(name: str, *, plain: bool) -> bool:
-    """Say whether the job has columns of this name; in a plain table it looks for a few of them only."""
+    """Whether a column name is reserved; in a plain table only a few are."""
     return name in _EXTRAS if plain else name.lower().startswith(PREFIX)
 
 
 def check_extras(table: str, before: DataFrame | None, extras: Extras) -> None:
-    """Raise a MergeError if the rows before were made with other extra columns."""
+    """Raise MergeError if the earlier rows have other extra columns."""
     if before is None:
         return
     have = _EXTRAS.intersection(before.columns)

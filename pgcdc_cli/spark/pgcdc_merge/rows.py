@@ -1,20 +1,20 @@
-"""Segment files of one table as rows of one shape, whatever their format and version.
+"""Read one table's segment files as rows of one shape, whatever their format and version.
 
 | column | type | meaning |
 |---|---|---|
 | op | string | I, U, D, T or R |
-| position | struct(commit_lsn, change, seq) | where in history; snapshot rows (change false) come first |
-| new_0, new_1, ... | as `LakeColumn.spark` | the new row; all NULL where there is none |
-| unsent_0, unsent_1, ... | boolean | the value was not sent (unchanged TOAST); where that may be |
-| key_0, key_1, ... | as the column's | the old row's key, one by one; NULL where it wasn't sent |
+| position | struct(commit_lsn, change, seq) | place in history; snapshot rows (change false) come first |
+| new_0, new_1, ... | as `LakeColumn.spark` | the new row; all NULL if there is none |
+| unsent_0, unsent_1, ... | boolean | the value was not sent (unchanged TOAST); if the column allows that |
+| key_0, key_1, ... | as the column's | the old row's key, by ordinal; NULL if it wasn't sent |
 | moved | boolean | an update that changed the key; or what may be a half of one: a delete, or an insert |
-| unfit | int | how many values of the new row became NULL since their type can't hold them |
+| unfit | int | how many values of the new row became NULL since their types can't hold them |
 | lsn, xid, commit_ts | bigint, bigint, timestamp | of the change; xid is NULL in snapshots |
 | has_old | boolean | an old row was sent |
-| old_0, old_3, ... | as the column's | the old row, of the columns that `old_columns` lists |
+| old_0, old_3, ... | as the column's | the old row's columns that `old_columns` lists |
 
-But for the key's, numbers are the columns' indexes in the table's version. No other module knows these names:
-each asks the functions below.
+Except in key_N, the numbers are the columns' indexes in the table's version. Other modules don't use these
+names: they call the functions below.
 """
 
 import json
@@ -33,31 +33,31 @@ from .lake import quoted
 from .segments import ChangeFile, TableVersion, escaped, parsed_json, read_json, struct_of_texts
 
 Value: TypeAlias = tuple[Expression, Expression]
-"""A value of a lake table's type, and whether there was one (or NULL because it doesn't fit)."""
+"""A value of a lake table's type, and whether there was one (it is also NULL if it doesn't fit)."""
 
 ValueOf: TypeAlias = Callable[[str, int], Value]
-"""Gives the value of a column, by its index, in an image: `new` or `old`."""
+"""Returns the value of a column, by its index, in an image, `new` or `old`."""
 
 _METADATA = ("op", "position", "moved", "unfit", "lsn", "xid", "commit_ts", "has_old")
 
 
 def new_value(index: int) -> str:
-    """Name the column that holds the new row's value of a table's column."""
+    """Name the column for the new row's value of a table's column."""
     return f"new_{index}"
 
 
 def unsent(index: int) -> str:
-    """Name the column that says whether the new row came without a value."""
+    """Name the column that marks a value that the new row lacks."""
     return f"unsent_{index}"
 
 
 def old_value(index: int) -> str:
-    """Name the column that holds the old row's value of a table's column."""
+    """Name the column for the old row's value of a table's column."""
     return f"old_{index}"
 
 
 def key_value(ordinal: int) -> str:
-    """Name the column that holds a value of the old row's key."""
+    """Name the column for a value of the old row's key."""
     return f"key_{ordinal}"
 
 
@@ -67,12 +67,12 @@ def key_values(version: TableVersion) -> list[str]:
 
 
 def key_pairs(version: TableVersion) -> list[tuple[str, str]]:
-    """Name the columns of the key in the old row, each with its column in the new row."""
+    """Name the columns of the old row's key, each with the new row's column."""
     return [(key_value(ordinal), new_value(index)) for ordinal, index in enumerate(version.key or ())]
 
 
 def old_columns(version: TableVersion) -> list[int]:
-    """List the columns whose old values matter: the key, and what an update may lack but the old row has."""
+    """List the columns whose old values are needed: the key, and those that an update may lack."""
     needed = set(version.key or ())
     needed |= {
         index for index, column in enumerate(version.columns) if column.may_be_unsent and column.in_old
@@ -87,7 +87,7 @@ def read_rows(
     versions: Mapping[str, TableVersion],
     goal: TableVersion,
 ) -> DataFrame:
-    """Read the files of one table, of whatever version, as rows of the goal's columns."""
+    """Read the files of one table, of any version, as rows with the goal's columns."""
     groups: dict[tuple[str, str], list[str]] = {}
     for file in files:
         groups.setdefault((file.format, file.schema), []).append(f"{directory}/{file.path}")
@@ -99,7 +99,7 @@ def read_rows(
 
 
 def _conformed(rows: DataFrame, version: TableVersion, goal: TableVersion) -> DataFrame:
-    """Bring a version's rows to the goal's columns."""
+    """Convert a version's rows to the goal's columns."""
     indexes = {version.in_lake(column.name): index for index, column in enumerate(version.columns)}
     olds, old_goals = old_columns(version), old_columns(goal)
     values, flags, old_values = [], [], []
@@ -130,10 +130,10 @@ def _conformed(rows: DataFrame, version: TableVersion, goal: TableVersion) -> Da
 def _shaped(
     rows: DataFrame, version: TableVersion, value: ValueOf, unsent_of: Callable[[int], Expression]
 ) -> DataFrame:
-    """Bring what a format's reader gives into the shape.
+    """Convert the rows of a format's reader to the common shape.
 
-    It gives op, lsn, commit_lsn, seq, xid, commit_ts, old (NULL if none was sent), and what `value` and
-    `unsent_of` look at.
+    They have op, lsn, commit_lsn, seq, xid, commit_ts, old (NULL if none was sent), and what `value` and
+    `unsent_of` use.
     """
     values: list[Expression] = []
     flags: list[Expression] = []
@@ -168,7 +168,7 @@ def _moved(version: TableVersion) -> Expression:
 
 
 def _is_listed(version: TableVersion) -> Callable[[int], Expression]:
-    """Say whether a column's name is in `unchanged`."""
+    """Make `unsent_of` for formats that list columns in `unchanged`."""
 
     def unsent_of(index: int) -> Expression:
         return F.coalesce(F.array_contains("unchanged", version.columns[index].name), F.lit(False))
@@ -258,9 +258,9 @@ def _with_json_strings(
 ) -> DataFrame:
     """Add `json_string`: the JSON values that are strings, each with its `path` as `new.NAME`; NULL for none.
 
-    A json or jsonb column stands embedded in its line, and Spark gives its exact text, except for a string:
-    that comes without quotes and escapes, so that the string "1" looks like the number 1. Such values are
-    rare: lines that may have one are looked for in the text and, only where there are any, read again.
+    Values of json and jsonb are embedded in their line, and Spark returns their exact text, except for a
+    string, which it returns without quotes and escapes: the string "1" looks like the number 1. Such values
+    are rare. So lines that may have one are searched for in the text, and read again only if there are any.
     """
     names = [column.name for column in version.columns if column.is_json]
     if not names or _texts(session, files).where(_may_have("value", names)).isEmpty():
@@ -272,7 +272,7 @@ def _with_json_strings(
         .where(_may_have("new", names) | _may_have("old", names))
         .select(F.struct(*_LINE_KEY).alias("line"), F.array_compact(F.array(*strings)).alias("json_string"))
     )
-    # A table without a key has NULL for it.
+    # The key of a table without one is NULL.
     same = F.col("line").eqNullSafe(F.struct(*_LINE_KEY))
     return lines.join(found.where(F.size("json_string") > 0), same, "left").drop("line")
 
@@ -282,18 +282,18 @@ def _texts(session: SparkSession, files: list[str]) -> DataFrame:
 
 
 def _may_have(text: str, names: list[str]) -> Expression:
-    """Whether a member of one of these names is a string: it can be one of a nested object, too."""
+    """Whether a member with one of these names is a string; it may also be a nested object's member."""
     starts = [f"{_json_name(name)}:{first}" for name in names for first in ('"', " ", "\t")]
     tests = [F.coalesce(F.col(text), F.lit("")).contains(start) for start in starts]
     return reduce(Expression.__or__, tests)
 
 
 def _json_string(image: str, name: str) -> Expression:
-    """Give a JSON value as it is written if it is a string, with where it is."""
+    """Return a JSON value's text and path if it is a string."""
     member = parsed_json(F.col(image), f"{quoted(name)} variant").getField(name)
     text = parsed_json(F.col(image), f"{quoted(name)} string").getField(name)
     parts = F.split(_masked(F.col(image)), re.escape(_masked_name(name)) + r':[ \t]*"')
-    # A nested member of this name is none that has another value.
+    # A nested member of the same name with another value is a different one.
     written = F.filter(
         F.transform(F.slice(parts, F.lit(2), F.size(parts)), _unmasked_string),
         lambda one: parsed_json(F.concat(F.lit("["), one, F.lit("]")), "array<string>")[0] == text,
@@ -303,7 +303,7 @@ def _json_string(image: str, name: str) -> Expression:
 
 
 def _masked(json_text: Expression) -> Expression:
-    """Replace escaped backslashes and quotation marks, so that any other mark begins or ends a string."""
+    """Mask escaped backslashes and quotation marks, so that any other quote begins or ends a string."""
     plain = F.replace(json_text, F.lit("\\\\"), F.lit(BACKSLASH))
     return F.replace(plain, F.lit('\\"'), F.lit(QUOTE))
 
@@ -313,7 +313,7 @@ def _masked_name(name: str) -> str:
 
 
 def _unmasked_string(part: Expression) -> Expression:
-    """Give the string that ends at the first quotation mark."""
+    """Return the string up to the first quotation mark, unmasked and quoted."""
     inside = F.substring_index(part, '"', 1)
     text = F.replace(F.replace(inside, F.lit(QUOTE), F.lit('\\"')), F.lit(BACKSLASH), F.lit("\\\\"))
     return F.concat(F.lit('"'), text, F.lit('"'))

@@ -1,11 +1,11 @@
 """Tables whose columns change: one description for all versions in a range and for the lake table.
 
-A column is its number in the source's table, and names may come to be others'. All versions of a table, and
-the lake table, are brought to the names that columns have last; a column whose name is another's by then is
-no more: the other has its place. An added column is added to the lake table: rows that were there before have
-NULL in it until they change. A dropped one stays, and is NULL in rows written from then on; a renamed one has
-its new name, or is dropped and added where that isn't known. A type may become wider. Anything else is an
-error that names the column and the schema file.
+A column is its attribute number in the source table, while its name may pass to another column. All versions
+of a table, and the lake table, get the last names of their columns; a column whose name has passed to another
+one is dropped. An added column is added to the lake table, and is NULL in earlier rows until they change. A
+dropped one stays, and is NULL in rows written from then on. A renamed one gets its new name; if the rename
+isn't known, it counts as dropped and added. A type may become wider. Any other change is an error that names
+the column and the schema file.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -20,11 +20,11 @@ from .segments import TableVersion
 
 @dataclass(frozen=True)
 class Identified:
-    """Versions that know what their columns are called last, and what those of the lake table are (`called`).
+    """Versions that know the last names of their columns; `called` has those of the lake table's columns.
 
-    There, None is for one that is gone. `doubtful` columns may have changed names, in a way that isn't known.
-    `positions` are the columns' numbers, by their last names, `types` the types that those of the lake table
-    had at the source, where they are known.
+    In `called`, None means that the column is gone. `doubtful` columns may have changed names in an unknown
+    way. `positions` are the columns' numbers by their last names, `types` the known source types of the lake
+    table's columns.
     """
 
     versions: Sequence[TableVersion]
@@ -34,7 +34,7 @@ class Identified:
     types: Mapping[str, str]
 
     def known_after(self, columns: Sequence[LakeColumn]) -> tuple[KnownColumn, ...]:
-        """Give what is to be remembered of the lake table's columns."""
+        """Return what to record of the lake table's columns."""
         types = {
             **self.types,
             **{column.name: column.source for column in columns if column.source is not None},
@@ -45,7 +45,7 @@ class Identified:
 
 @dataclass
 class _ColumnNumbers:
-    """The numbers that names have, as they come to be known."""
+    """The numbers of columns by name, as far as known yet."""
 
     by_name: dict[str, int]
     doubtful: dict[str, None] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class _ColumnNumbers:
 def identify(
     versions: Sequence[TableVersion], known: Sequence[KnownColumn], have: Sequence[str]
 ) -> Identified:
-    """Find what columns are called last, in versions, oldest first, and in a lake table that has some."""
+    """Find the last names of the columns of versions, oldest first, and of a lake table that has some."""
     lake = _numbers_in_lake(versions, known, have)
     numbers = _ColumnNumbers(dict(lake))
     found = []
@@ -84,14 +84,14 @@ def identify(
 def _with_last_names(
     version: TableVersion, numbers: Mapping[str, int], last: Mapping[int, str]
 ) -> TableVersion:
-    """Have a version know what its columns are called last: no other's name."""
+    """Give a version the last names of its columns, none of them another column's."""
     called = _called(numbers, last)
     unknown = (column.name for column in version.columns if column.name not in numbers)
     return replace(version, called=called | {name: None for name in unknown if name in called.values()})
 
 
 def _called(numbers: Mapping[str, int], last: Mapping[int, str]) -> dict[str, str | None]:
-    """Give columns' last names, where they are others; None where another has the only one that is known."""
+    """Return columns' last names, if they differ; None if another column has the only name that is known."""
     taken = set(last.values())
     names = {name: last.get(number, None if name in taken else name) for name, number in numbers.items()}
     return {name: now for name, now in names.items() if now != name}
@@ -100,7 +100,7 @@ def _called(numbers: Mapping[str, int], last: Mapping[int, str]) -> dict[str, st
 def _numbers_in_lake(
     versions: Sequence[TableVersion], known: Sequence[KnownColumn], have: Sequence[str]
 ) -> dict[str, int]:
-    """Give the numbers of a lake table's columns; where it isn't known, that which the name has first."""
+    """Return the numbers of a lake table's columns; if unknown, the first number of that name."""
     numbers = {one.name: one.position for one in known if one.position is not None and one.name in have}
     supposed = _ColumnNumbers(numbers)
     for name in have:
@@ -113,9 +113,9 @@ def _numbers_in_lake(
 def _supposed(
     version: TableVersion, later: Sequence[TableVersion], numbers: _ColumnNumbers
 ) -> dict[str, int]:
-    """Suppose that names are what they were, or else what they are next, unless their order says otherwise.
+    """Assume that names have their previous numbers, or else their next ones, unless the order contradicts.
 
-    Columns come in the order of their numbers.
+    Columns are sent in the order of their numbers.
     """
     names = [column.name for column in version.columns]
     following = next((one.positions for one in later if one.positions), {})
@@ -127,7 +127,7 @@ def _supposed(
 
 
 def _out_of_order(numbers: Mapping[str, int]) -> list[str]:
-    """List the names that have a larger number before them, or a smaller one behind."""
+    """List the names with a larger number before them, or a smaller one after them."""
     pairs = [*numbers.items()]
     return [
         name
@@ -145,11 +145,11 @@ _WIDER = {"smallint": ("int", "bigint"), "int": ("bigint",), "float": ("double",
 
 @dataclass(frozen=True)
 class Goal:
-    """What the rows of a range are brought to, and what the lake table needs for it: names and types.
+    """What the rows of a range are converted to, and what the lake table needs for that: names and types.
 
-    `missing` are the texts of what added columns have in rows from before, where it is known; `unknown` are
-    added columns of which it is not, `retyped` those whose type has changed. `doubtful` columns may have
-    been others before.
+    `missing` are the texts of earlier rows' values in added columns, as far as known; `unknown` are added
+    columns for which they aren't; `retyped` are columns whose type has changed. `doubtful` ones may have been
+    other columns before.
     """
 
     version: TableVersion
@@ -171,9 +171,9 @@ def find_goal(
 ) -> Goal:
     """Describe a table for its versions, oldest first, and for the lake table.
 
-    `have` are the lake table's columns and types, None if there is no such table; `stored` are types that the
-    lake keeps as others; `rescales` says whether it can give a decimal a larger scale; `placed` are columns
-    of which it is known which they are. Raises a MergeError for a change that can't be followed.
+    `have` are the lake table's columns and types, None if there is no such table; `stored` maps types to
+    those in which the lake stores them; `rescales`: it can give a decimal a larger scale; `placed` are
+    columns whose identity is known. Raises MergeError for a change that can't be followed.
     """
     newest = versions[-1]
     columns = [_column(name, versions, have) for name in _names(versions, have or {})]
@@ -200,7 +200,7 @@ def find_goal(
 
 
 def as_called(version: TableVersion) -> TableVersion:
-    """Describe a version by the names that columns have in the lake table."""
+    """Describe a version with the lake table's column names."""
     if not version.called:
         return version
     if None in version.key_in_lake:
@@ -231,7 +231,7 @@ def _renamed(version: TableVersion, values: Mapping[str, Value]) -> dict[str, Va
 def _with_late_columns(
     goal: Goal, versions: Sequence[TableVersion], have: Mapping[str, str] | None, placed: Container[str]
 ) -> Goal:
-    """Add what is known of columns that came or changed after the first rows."""
+    """Add what is known of columns that were added or changed after the first rows."""
     before = {column.name for column in versions[0].columns} if have is None else set(have)
     names = [column.name for column in goal.version.columns if column.name not in before]
     first = {name: next(version for version in versions if version.has(name)) for name in names}
@@ -249,13 +249,13 @@ def _with_late_columns(
 
 
 def _may_be_renamed(name: str, version: TableVersion, before: set[str], placed: Container[str]) -> bool:
-    """Say whether columns are gone, of which a new one may be one under another name."""
+    """Whether a new column may be one of those that are gone, renamed."""
     gone = (other for other in before if not version.has(other))
     return any(name not in placed or other not in placed for other in gone)
 
 
 def with_later_columns(versions: Sequence[TableVersion]) -> list[TableVersion]:
-    """Say of each version, oldest first, what its rows have in columns that were added later."""
+    """Add to each version, oldest first, the values of its rows in columns that were added later."""
     return [replace(one, later=_later(one, versions[number:])) for number, one in enumerate(versions)]
 
 
@@ -268,7 +268,7 @@ def _later(version: TableVersion, following: Sequence[TableVersion]) -> dict[str
 
 
 def with_other_values(versions: Sequence[TableVersion], before: Mapping[str, str]) -> list[str]:
-    """List the columns whose new type had the source convert values; `before` are the types of before."""
+    """List the columns whose values the source converted to a new type; `before` are the earlier types."""
     types, found = dict(before), dict[str, None]()
     for column in (column for version in versions for column in version.columns):
         assert column.source is not None
@@ -285,7 +285,7 @@ def _names(versions: Sequence[TableVersion], have: Mapping[str, str]) -> list[st
 
 
 def _column(name: str, versions: Sequence[TableVersion], have: Mapping[str, str] | None) -> LakeColumn:
-    """Describe a column for all versions; they all have to fit the newest that has it."""
+    """Describe a column for all versions; each type must fit into the newest version's."""
     found = [(version, column) for version in versions for column in version.columns if column.name == name]
     if not found:
         assert have is not None
@@ -318,7 +318,7 @@ def _check_case(version: TableVersion, columns: Sequence[LakeColumn]) -> None:
 
 
 def _check_option(version: TableVersion, column: LakeColumn, have: str, lake: str) -> None:
-    """Raise a MergeError if the lake table's type is what another choice of the column's option makes."""
+    """Raise MergeError if the lake table's type comes from another choice of the column's option."""
     kinds = {INFINITY: ("date", "timestamp"), DECIMAL: ("decimal",), VARIANT: ("variant",)}
     known = ("string", *kinds.get(column.option or "", ()))
     chosen = all(kind.removeprefix("array<").startswith(known) for kind in (have, lake))
@@ -353,7 +353,7 @@ def _unfollowed(version: TableVersion, name: str, old: str, new: str, why: str) 
 
 
 def _is_wider(old: str, new: str) -> bool:
-    """Say whether a type holds all values of another."""
+    """Whether a type holds all values of another."""
     if new in _WIDER.get(old, ()):
         return True
     if not (old.startswith("decimal") and new.startswith("decimal")):

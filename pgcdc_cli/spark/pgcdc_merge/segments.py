@@ -1,7 +1,7 @@
-"""What a pgcdc directory says of itself: manifest and schema files, and whether it is true.
+"""A pgcdc directory's manifest and schema files, and the verification of its data files.
 
-A segment is a range of whole transactions across all tables, complete up to its end LSN; they are numbered
-without gaps, from 1.
+A segment is a range of whole transactions across all tables, complete up to its end LSN; segments are
+numbered from 1 without gaps.
 """
 
 import hashlib
@@ -28,11 +28,11 @@ _BUFFER = 1 << 20
 _GLOB = re.compile(r"([\\{}\[\]*?^])")
 
 _NO_LIMITS = dict.fromkeys(("maxStringLen", "maxNumLen", "maxNestingDepth"), str(2**31 - 1))
-"""Spark's own, against the JSON of strangers, are 20 million, 1000 and 1000: PostgreSQL has more."""
+"""Spark's defaults for untrusted JSON are 20 million, 1000 and 1000; PostgreSQL's values can be longer."""
 
 LOSSES = "_losses"
 _OTHERS = frozenset({"_messages", "_transaction", "_heartbeat"})
-"""What isn't of a table."""
+"""Manifest entries that belong to no table."""
 
 _RESTORE = "restore the directory from a copy; nothing was merged"
 _FORMATS = ("jsonl", "arrow", "debezium")
@@ -41,10 +41,10 @@ _READERS = 8
 
 @dataclass(frozen=True)
 class ChangeFile:
-    """A finished file of one table: its path under the directory, and what it must be.
+    """A finished file of one table: its path in the directory, and its expected size and checksum.
 
-    `schema` is the table's schema file; empty for a file that says what is missing in others. `unchanged`
-    says that some rows may lack values (unchanged TOAST).
+    `schema` is the table's schema file, "" for a file that reports losses. `unchanged`: some rows may lack
+    values (unchanged TOAST).
     """
 
     segment: int
@@ -60,7 +60,7 @@ class ChangeFile:
 
 @dataclass(frozen=True)
 class FinishedSegment:
-    """A line of the manifest. `end_lsn` is PostgreSQL's text; `losses` say what the files don't hold."""
+    """A line of the manifest; `end_lsn` is PostgreSQL's text, `losses` report what the files lack."""
 
     number: int
     stream_id: str
@@ -71,7 +71,7 @@ class FinishedSegment:
 
 @dataclass(frozen=True)
 class DebeziumEvents:
-    """How Debezium's events hold a table: `forms` has one member for each column."""
+    """How Debezium's events contain a table; `forms` has an element for each column."""
 
     record: str
     schemas: bool
@@ -80,14 +80,14 @@ class DebeziumEvents:
 
 @dataclass(frozen=True)
 class TableVersion:
-    """A table as one schema file describes it; `key` holds indexes of `columns`, None if there is none.
+    """A table as one schema file describes it; `key` has indexes of `columns`, None without a key.
 
-    `events` is there for the schema files of Debezium's events, which may leave columns out.
-    `without_default` are columns that are known to have none, and may be NULL. `listed` says that a
-    publication names the table, so that it may have had rows before. `missing` are the texts of what columns
-    have in rows from before they were added, `later` those of columns that were added after this version.
-    `positions` are the columns' numbers in the source's table, none where they aren't known. `called` says
-    what columns are called in the lake table, where it is otherwise; None if they aren't there.
+    `events` is set in schema files of Debezium's events, which may leave columns out. `without_default` are
+    nullable columns that are known to have no default. `listed`: a publication names the table, so it may
+    have had rows before. `missing` are the texts that columns have in rows from before they were added;
+    `later` are the same for columns that were added after this version. `positions` are the columns'
+    attribute numbers, empty if unknown. `called` are columns' names in the lake table, if they differ; None
+    for a column that isn't there.
     """
 
     oid: int
@@ -105,7 +105,7 @@ class TableVersion:
     called: Mapping[str, str | None] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
-        """Say whether there is such a column."""
+        """Whether there is such a column."""
         return any(column.name == name for column in self.columns)
 
     @property
@@ -122,26 +122,26 @@ class TableVersion:
         return ", ".join(column.name for column in self.key_columns)
 
     def in_lake(self, name: str) -> str | None:
-        """Say what a column is called in the lake table; None if it isn't there."""
+        """Return a column's name in the lake table; None if it isn't there."""
         return self.called.get(name, name)
 
     @property
     def key_in_lake(self) -> list[str | None]:
-        """What the key's columns are called in the lake table."""
+        """Names of the key's columns in the lake table."""
         return [self.in_lake(column.name) for column in self.key_columns]
 
     @property
     def maybe_unsent(self) -> list[int]:
-        """Indexes of the columns that an update may come without; the key always comes."""
+        """Indexes of the columns that an update may lack; the key is always sent."""
         found = (index for index, column in enumerate(self.columns) if column.may_be_unsent)
         return [index for index in found if index not in (self.key or ())]
 
 
 class HadoopFiles:
-    """Paths are strings: absolute, with a scheme, and not percent-encoded (`file:/tmp/a b`)."""
+    """Hadoop's file systems; paths are absolute, with a scheme, not percent-encoded (`file:/tmp/a b`)."""
 
     def __init__(self, spark: SparkSession) -> None:
-        # PySpark has no public way to Hadoop's file systems.
+        # PySpark has no public access to Hadoop's file systems.
         self._jvm: Any = spark._jvm  # noqa: SLF001
         self._configuration: Any = spark._jsc.hadoopConfiguration()  # noqa: SLF001
 
@@ -155,12 +155,12 @@ class HadoopFiles:
         return str(system.makeQualified(hadoop_path).toString()).rstrip("/")
 
     def exists(self, path: str) -> bool:
-        """Say whether there is such a file or directory."""
+        """Whether there is such a file or directory."""
         system, hadoop_path = self._open(path)
         return bool(system.exists(hadoop_path))
 
     def size(self, path: str) -> int | None:
-        """Size in bytes; None if there is no such file."""
+        """Return the size in bytes; None if there is no such file."""
         local = _local(path)
         if local is not None:
             return local.stat().st_size if local.is_file() else None
@@ -182,7 +182,7 @@ class HadoopFiles:
             stream.close()
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a small file so that it is there whole or not at all."""
+        """Write a small file atomically."""
         local = _local(path)
         if local is not None:
             local.with_name(f"{local.name}.tmp").write_bytes(data)
@@ -200,7 +200,7 @@ class HadoopFiles:
             raise OSError(f'could not rename "{path}.tmp"')
 
     def crc32(self, path: str) -> int:
-        """Read a file through, in the JVM where it isn't local, and return its checksum."""
+        """Compute a file's CRC-32, inside the JVM unless the file is local."""
         local = _local(path)
         if local is not None:
             return _crc32(local)
@@ -213,7 +213,7 @@ class HadoopFiles:
 
 
 def _local(path: str) -> Path | None:
-    """Name a file of this machine, which Python reads a hundred times faster than through the JVM."""
+    """Return the path of a local file, which Python reads a hundred times faster than through the JVM."""
     return Path(path.removeprefix("file:")) if path.startswith("file:/") else None
 
 
@@ -226,9 +226,9 @@ def _crc32(path: Path) -> int:
 
 
 def read_manifest(files: HadoopFiles, directory: str) -> list[FinishedSegment]:
-    """Read all finished segments; a MergeError for a line that is damaged, or numbers with a gap.
+    """Read all finished segments. Raises MergeError for a damaged line, or a gap in the numbers.
 
-    A last line without a line break is being written: its segment isn't finished.
+    A last line without a line feed is incomplete: its segment isn't finished.
     """
     path = join(directory, "manifest.jsonl")
     data = files.read(path)
@@ -318,7 +318,7 @@ def _read_schema(files: HadoopFiles, directory: str, path: str, choices: Choices
 def _table_version(data: dict[str, Any], path: str, choices: Choices) -> TableVersion:
     full, described = data["replica_identity"] == "f", data.get("events")
     sent = [c for c in data["columns"] if described is None or described["columns"][c["name"]] is not None]
-    # Variants can't be compared.
+    # Variants can't be compared, so a key has none.
     keyed = replace(choices, variant=False)
     columns = tuple(
         LakeColumn.from_json(column, keyed if column["name"] in (data["key"] or ()) else choices, full=full)
@@ -355,27 +355,27 @@ def _table_version(data: dict[str, Any], path: str, choices: Choices) -> TableVe
 
 
 def _positions(columns: Sequence[dict[str, Any]], facts: Mapping[str, Any]) -> dict[str, int]:
-    """Number columns; none in another order than theirs, where the facts are of a later table."""
+    """Return columns' attribute numbers; empty if they aren't ascending: the facts are of a later state."""
     found = {one["name"]: facts.get(one["name"], {}).get("position") or 0 for one in columns}
     numbers = [*found.values()]
     return found if 0 not in numbers and numbers == sorted(set(numbers)) else {}
 
 
 def _has_no_default(facts: dict[str, Any] | None) -> bool:
-    """Say whether a column is known to have none; one that is gone by now, without a position, is not."""
+    """Whether a column is known to have no default; unknown if it no longer exists (no position)."""
     if facts is None or facts.get("position", 0) is None:
         return False
     return facts["default"] is None and facts.get("type_default") is None
 
 
 def with_all_columns(version: TableVersion, *, may_be_unsent: bool) -> TableVersion:
-    """Describe a table any of whose values may be missing (whole old rows are read for it), or none."""
+    """Describe a table of which any value may be missing (whole old rows are read for it), or none."""
     columns = tuple(replace(column, may_be_unsent=may_be_unsent) for column in version.columns)
     return replace(version, columns=columns)
 
 
 def verify(files: HadoopFiles, directory: str, wanted: Sequence[ChangeFile]) -> None:
-    """Compare stored files with the manifest: there, size, checksum. A MergeError names one that differs."""
+    """Compare files with the manifest: existence, size, checksum. Raises MergeError for one that differs."""
     with ThreadPoolExecutor(_READERS) as pool:
         for file, fault in zip(
             wanted, pool.map(lambda file: _fault(files, directory, file), wanted), strict=True
@@ -401,32 +401,33 @@ def join(directory: str, *names: str) -> str:
 
 
 def escaped(paths: Sequence[str]) -> list[str]:
-    """Escape what Spark, unlike the file system, takes for a pattern."""
+    """Escape characters that Spark, unlike the file system, takes for a pattern."""
     return [_GLOB.sub(r"\\\1", path) for path in paths]
 
 
 def read_json(session: SparkSession, paths: list[str], schema: str) -> DataFrame:
-    """Read JSON lines; a string in the schema gets the exact text of whatever stands there."""
+    """Read JSON lines; a string in the schema gets the exact text of any value."""
     reader = session.read.option("mode", "FAILFAST").option("lineSep", "\n").options(**_NO_LIMITS)
     return reader.schema(schema).json(paths)
 
 
 def parsed_json(text: Expression, schema: str) -> Expression:
-    """Parse a JSON text; what isn't as the schema says is NULL."""
+    """Parse a JSON text; NULL if it doesn't match the schema."""
     return F.from_json(text, schema, _NO_LIMITS)
 
 
 def struct_of_texts(names: Iterable[str]) -> str:
-    """Give the schema of a JSON object whose members are read as they stand there."""
+    """Make the schema of a JSON object whose members are read as text."""
     fields = ", ".join(f"`{name.replace('`', '``')}`: string" for name in names)
     return f"struct<{fields}>"
 
 
 def folder_name(name: str) -> str:
-    """Name a table's or schema's folder as it is called.
+    """Name the folder of a table or schema after it.
 
-    Letters and digits of any script stand, and `-`; behind the first character `_`; inside blanks and full
-    stops. Each byte of others stands as `~` and two hexadecimal digits. Nothing ends in `.changelog`.
+    Letters and digits of any script are kept, and `-`; `_`, except as first character; blanks and full stops,
+    except at the ends. Each byte of other characters becomes `~` and two hex digits. No name ends in
+    `.changelog`.
     """
     last = len(name) - 1
     suffix = last - len(CHANGELOG) if name.lower().endswith(f".{CHANGELOG}") else -1
@@ -446,11 +447,11 @@ def _is_letter(character: str) -> bool:
 
 
 def name_mark(name: str) -> str:
-    """Give what tells a table's folder from that of another which some file systems take for the same."""
+    """Return a suffix that distinguishes a table's folder from a similar one on some file systems."""
     return f"~~{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def folded(name: str) -> str:
-    """Give what no file system tells from other names with the same."""
+    """Normalise a name, so that names that some file system takes for the same are equal."""
     upper = unicodedata.normalize("NFKC", name).casefold().upper()
     return unicodedata.normalize("NFKD", upper.casefold())

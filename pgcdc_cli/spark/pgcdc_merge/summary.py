@@ -1,4 +1,4 @@
-"""What a run says of itself: what became of each table, and why some were left where they were."""
+"""The summary of a run: each table's result, and why some were not merged."""
 
 import threading
 import time
@@ -12,14 +12,14 @@ from .options import FORMAT_VERSION, MergeOptions
 from .table_range import TableRange
 
 TableListener = Callable[[Mapping[str, Any]], None]
-"""Gets what became of each table, once it is done."""
+"""Called with each table's result."""
 
 
 @dataclass
 class Summary:
-    """Gathers what becomes of each table and mode; `started` is `time.monotonic()`'s.
+    """Collects the results by table and mode; `started` is a time of `time.monotonic()`.
 
-    `missing` are values that nothing had, and that are NULL.
+    `missing` counts values that were not found, and are NULL.
     """
 
     options: MergeOptions
@@ -35,11 +35,11 @@ class Summary:
     _of: int = 0
 
     def begin(self, tables: int) -> None:
-        """Begin to count the tables of a range."""
+        """Start counting the tables of a range."""
         self._finished, self._of = 0, tables
 
     def done(self, key: TableMode, row: ControlRow | None, problem: MergeError | None) -> None:
-        """Report a table; called by each table's thread."""
+        """Report a table's result; called by the table's thread."""
         with self._one_at_a_time:
             self._finished += 1
             counts = (row.inserted, row.updated, row.deleted) if row else (0, 0, 0)
@@ -57,7 +57,7 @@ class Summary:
         self._warnings[warning] = warning
 
     def plan(self, key: TableMode, path: str, segment: int, work: TableRange) -> None:
-        """Note what a run would merge."""
+        """Record what a dry run would merge."""
         numbers = [file.segment for file in work.files]
         self._planned[key] = {
             "path": path,
@@ -69,21 +69,21 @@ class Summary:
         }
 
     def warn_of_rows(self, work: TableRange) -> None:
-        """Warn of what the table's rows may lack."""
+        """Warn about values and rows that the table may lack."""
         for warning in _of_rows(work):
             self.warn(warning)
 
     def lasting_warning(self, work: TableRange, *, all_written: bool) -> str | None:
-        """Say what the table's rows may lack, now or, unless all were written, since an earlier run.
+        """Say what the table may lack, now or, unless all rows were written, since an earlier run.
 
-        None for nothing.
+        None if it lacks nothing.
         """
         before = None if work.anew or all_written or work.row is None else work.row.warning
         new = [warning for warning in _of_rows(work) if before is None or warning not in before]
         return "; ".join([*([before] if before else []), *new]) or None
 
     def content(self, rows: Mapping[TableMode, ControlRow]) -> dict[str, Any]:
-        """Put it all together, with the control table's rows."""
+        """Make the summary's JSON object, with the control table's rows."""
         options, first_mode = self.options, self.options.modes[0]
         everything = rows.get((ALL, first_mode))
         keys = {row.key for row in rows.values() if row.mode in options.modes or row.keyless}
@@ -125,7 +125,7 @@ class Summary:
 
 
 def _of_rows(work: TableRange) -> list[str]:
-    """List what the rows may lack: values of columns, and rows that came before the table was published."""
+    """List what the table may lack: values of columns, and rows from before it was published."""
     new = [
         f'"{work.table}" has the new column "{name}": it is NULL in rows that have not changed since, also'
         " where the source has a value (a default that it computed, or that of a renamed column); to have"

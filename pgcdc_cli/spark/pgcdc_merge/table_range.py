@@ -1,9 +1,8 @@
-"""A table's files of changes that a run merges, what they go on from, and whose rows they change.
+"""A range: a table's files that a run merges, the rows they start from, and whose rows they change.
 
-A table is its OID, and its name may come to be another's. The lake's table of a name holds the rows of one
-OID. Within a range a name may pass from one OID to another (a table that is dropped and created anew, a
-swap), and an OID from one name to another (a rename): its rows are then those that the lake has under the
-name before.
+A table is its OID, while its name may pass to another table. A lake table has the rows of one OID. Within a
+range, a name may pass from one OID to another (a table is dropped and created again, or two are swapped), and
+an OID from one name to another (a rename): its rows are then in the lake under the previous name.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,15 +17,15 @@ Name = tuple[str, str]
 """Schema and table."""
 
 _REMEMBERED = 8
-"""Former holders of a name whose rows can still be found."""
+"""Most former OIDs of a name whose rows can still be found."""
 
 
 @dataclass(frozen=True)
 class KeptRows:
-    """Where the lake has the rows of an OID: a version of a table, merged up to a segment.
+    """Where the lake has an OID's rows: a version of a table, merged up to a segment.
 
-    `current` if they are what the table has now: then its segment is that of all changes that were looked at,
-    and `columns` are what is known of its columns.
+    `current`: they are the table's rows now; its segment is then the last whose changes were looked at, and
+    `columns` are what is known of its columns.
     """
 
     table: str
@@ -39,24 +38,24 @@ class KeptRows:
 
 @dataclass
 class Sightings:
-    """Where OIDs and names were met among changes: files in the stream's order, segments under each name."""
+    """Files of each OID, in the stream's order, and for each name the segments and OIDs found under it."""
 
     files: dict[int, list[ChangeFile]] = field(default_factory=dict)
     names: dict[Name, list[tuple[int, int]]] = field(default_factory=dict)
     _order: dict[str, int] = field(default_factory=dict)
 
     def last(self, files: Sequence[ChangeFile]) -> int:
-        """Number the last of some files, in the stream's order."""
+        """Return the place of the last of these files in the stream's order."""
         return self._order[files[-1].path]
 
     def holder_at(self, name: Name, segment: int) -> int | None:
-        """Give the OID that had a name at the end of a segment, or else the first that had it."""
+        """Return the OID that had a name at the end of a segment; else the first that had it."""
         met = self.names.get(name, [])
         before = [oid for number, oid in met if number <= segment]
         return next(iter([*before[-1:], *(oid for _, oid in met)]), None)
 
     def files_of_names(self, versions: Mapping[str, TableVersion]) -> dict[Name, list[ChangeFile]]:
-        """Gather the files under each name."""
+        """Collect the files under each name."""
         found: dict[Name, list[ChangeFile]] = {}
         for file in sorted(chain(*self.files.values()), key=lambda file: self._order[file.path]):
             version = versions[file.schema]
@@ -70,7 +69,7 @@ class Sightings:
 
 
 def sightings(segments: Iterable[FinishedSegment], versions: Mapping[str, TableVersion]) -> Sightings:
-    """Look through the manifest, whose files stand in the order in which they were begun."""
+    """Go through the manifest; its files are in the order in which they were begun."""
     found = Sightings()
     for segment in segments:
         for file in segment.files:
@@ -79,10 +78,10 @@ def sightings(segments: Iterable[FinishedSegment], versions: Mapping[str, TableV
 
 
 def holder(row: ControlRow | None, name: Name, met: Sightings) -> int | None:
-    """Give the OID whose rows a lake table has; None if there is no such table yet."""
+    """Return the OID whose rows a lake table has; None if there is no such table yet."""
     if row is None or row.version is None:
         return None
-    # Those before pgcdc looked at OIDs were stopped when theirs changed.
+    # Versions of pgcdc that recorded no OID refused a table whose OID changed.
     return row.oid if row.oid is not None else met.holder_at(name, row.segment)
 
 
@@ -105,28 +104,28 @@ def kept_rows(control: ModeProgress, met: Sightings) -> dict[int, KeptRows]:
 
 
 def former_rows(row: ControlRow | None, held: int | None) -> list[Former]:
-    """List whose rows a lake table had, and has until it is written anew."""
+    """List the OIDs whose rows a lake table had, or has until it is rewritten."""
     if row is None or row.version is None:
         return []
     return [*row.former, Former(held or NOBODY, row.version, row.segment)]
 
 
 def remembered(former: Iterable[Former], now: int) -> tuple[Former, ...]:
-    """Keep the last entry of each former holder, of the newest ones."""
+    """Keep the last entry of each former OID, and only the newest entries."""
     last = {entry.oid: entry for entry in former if entry.oid not in (NOBODY, now)}
     return tuple(last.values())[-_REMEMBERED:]
 
 
 @dataclass(frozen=True)
 class TableRange:
-    """A table's files beyond what the control table says is merged; `versions` by schema file.
+    """A table's files after those merged according to the control table; `versions` by schema file.
 
-    `losses` are the files of all tables that say what these don't hold. The range is of one `oid`, unless it
-    is a changelog's, and goes on from the rows of `base`. The lake table has those of `held` (None if there
-    is none), `met` says in which segments its name was which OID's, and `gone` are the ranges of others that
-    had it before within this one. `anew` says that the lake table has other rows than these go on from.
-    `called` says what columns of the rows before are called now, where that is otherwise (None: they are
-    gone), and `columns` what is known of the lake table's columns after the range.
+    `losses` are files of all tables that report what other files lack. The range is of one `oid`, unless it
+    is a changelog's, and starts from the rows of `base`. The lake table has the rows of `held` (None if there
+    is no table). `met` has the segments in which its name was found, with the OIDs; `gone` are the ranges of
+    tables that had the name earlier in this range. `anew`: the lake table has other rows than those that this
+    range starts from. `called` are current names of earlier rows' columns, if they differ (None: the column
+    is gone), and `columns` what is known of the lake table's columns after the range.
     """
 
     table: str
@@ -147,48 +146,48 @@ class TableRange:
 
     @property
     def merged(self) -> int:
-        """The segment up to which these changes are merged; 0 for none."""
+        """The segment up to which these changes are merged; 0 if none are."""
         row = self.row if self.oid == NOBODY else self.base
         return 0 if row is None else row.segment
 
     @property
     def followed(self) -> int | None:
-        """The segment up to which its changes were looked at; None where there may have been none."""
+        """The segment up to which its changes were looked at; None if there may have been none."""
         if self.oid != NOBODY and self.base is not None and self.base.current:
             return self.base.segment
         waits = self.row is not None and (self.oid == NOBODY or self.row.version is None)
         return self.row.segment if self.row is not None and waits else None
 
     def onto(self, done: int) -> "TableRange":
-        """Say whether its rows go on from others than the lake table's, which is merged up to a segment."""
+        """Determine `held` and `anew` for a lake table that is merged up to segment `done`."""
         known = [oid for segment, oid in self.met if segment <= done]
         held = self.held if self.held is not None or not known else known[-1]
         elsewhere = self.base is not None and self.base.path != self.path
         return replace(self, held=held, anew=self.anew or elsewhere or held not in (None, self.oid))
 
     def has_name_at(self, segment: int) -> bool:
-        """Say whether its name was its own at the end of a segment."""
+        """Whether this OID had its name at the end of a segment."""
         return [oid for number, oid in self.met if number <= segment][-1:] == [self.oid]
 
     def beyond(self, done: int, last: int) -> "TableRange":
-        """Leave out what the lake table has, which is merged up to a segment, of a range up to the last."""
+        """Leave out files up to `done`, which the lake table has; the range ends at `last`."""
         if self.anew and done < last:
             return self
         return replace(self, files=[file for file in self.files if file.segment > done])
 
     @property
     def lacks_rows(self) -> bool:
-        """Say whether the source may have rows of which nothing came: those from before it was published."""
+        """Whether the source may have rows from before it was published, which were never sent."""
         return self.anew and self.base is None and self.held is not None and self.version.listed
 
     @property
     def rewrites(self) -> bool:
-        """Say whether the lake table is written anew, from the rows before, in one commit."""
+        """Whether the lake table is rewritten from the earlier rows, in one commit."""
         return self.anew or bool(self.called)
 
     @property
     def goal(self) -> Goal:
-        """What all rows are brought to, once the lake table is known."""
+        """What all rows are converted to; known once the lake table is."""
         assert self.planned is not None
         return self.planned
 
@@ -200,7 +199,7 @@ class TableRange:
 
     @property
     def spans(self) -> list["TableRange"]:
-        """Cut the range where the key changes."""
+        """The range, split where the key changes."""
         runs = [
             list(run)
             for _, run in groupby(self.files, key=lambda file: self.versions[file.schema].key_in_lake)
@@ -214,5 +213,5 @@ class TableRange:
 
     @property
     def version(self) -> TableVersion:
-        """The newest."""
+        """The newest version."""
         return self.versions[self.files[-1].schema]

@@ -1,8 +1,8 @@
-"""Values that are PostgreSQL's text until they are written, and what stops a commit in the middle.
+"""Values that are PostgreSQL's text until they are written, and errors of values that stop a commit.
 
-Whether such a value fits is asked only where it is to be written: one that does not stops the merge of its
-table, but not if a later change has replaced it. Spark has one way to say so: an error with a text, which is
-found again in what Spark then reports.
+Whether such a value fits is checked only when it is written: one that doesn't fit stops the merge of its
+table, but not if a later change has replaced it. Spark's only means for that is an error with a text, which
+is searched for in the error that Spark then reports.
 """
 
 import json
@@ -22,10 +22,10 @@ from .segments import TableVersion
 
 _DUPLICATES = "spark.sql.variant.allowDuplicateKeys"
 _SHOWN = 60
-"""Characters of a value that an error shows."""
+"""Most characters of a value that an error shows."""
 
 _NOT_EXACT = r"[0-9]{39}|[0-9.]{40}|[0-9][eE][+-]?[0-9]{3}"
-"""Numbers that a variant, with its decimals of 38 digits and doubles, may not hold."""
+"""Numbers that a variant, which has decimals of 38 digits and doubles, may not hold exactly."""
 
 _MISSING, _UNFIT = "pgcdc-missing-value", "pgcdc-unfit-value"
 _STRING = r'"(?:[^"\\]|\\.)*"'
@@ -34,7 +34,7 @@ _UNFIT_FOUND = re.compile(rf"{_UNFIT} (\[.*?\]) {_UNFIT}", re.DOTALL)
 
 
 def typed_for_table(session: SparkSession, folded: DataFrame, version: TableVersion) -> DataFrame:
-    """Give folded rows the lake table's types; what doesn't fit raises an error once it is written."""
+    """Convert folded rows to the lake table's types; a value that doesn't fit is an error when written."""
     if not any(column.late for column in version.columns):
         return folded
     names = key_values(version)
@@ -44,14 +44,14 @@ def typed_for_table(session: SparkSession, folded: DataFrame, version: TableVers
         typed = {
             name: F.when(~F.col("dead"), _typed(F.col(name), column, key)) for name, column in values.items()
         }
-        # What isn't in the table needn't fit to be deleted there.
+        # A key that doesn't fit can't be in the table, so deleting it does nothing.
         keys = zip(names, version.key_columns, strict=True)
         typed |= {name: _fitting(F.col(name), column) for name, column in keys if column.late}
         return folded.withColumns(typed)
 
 
 def typed_for_changelog(session: SparkSession, rows: DataFrame, version: TableVersion) -> DataFrame:
-    """Give a changelog's rows the lake table's types, the old rows' values too."""
+    """Convert a changelog's rows, including the old rows, to the lake table's types."""
     late = [index for index, column in enumerate(version.columns) if column.late]
     if not late:
         return rows
@@ -68,7 +68,7 @@ def typed_for_changelog(session: SparkSession, rows: DataFrame, version: TableVe
 
 @contextmanager
 def _no_duplicate_keys(session: SparkSession) -> Iterator[None]:
-    """Refuse duplicate keys in what is parsed: Spark looks at the setting when an expression gets a plan."""
+    """Refuse duplicate keys in parsed variants; Spark reads the setting when an expression gets a plan."""
     session.conf.set(_DUPLICATES, "false")
     try:
         yield
@@ -77,13 +77,13 @@ def _no_duplicate_keys(session: SparkSession) -> Iterator[None]:
 
 
 def known_value(text: str, column: LakeColumn) -> Expression:
-    """Give PostgreSQL's text as a value of the lake table's type; NULL where that can't hold it."""
+    """Convert PostgreSQL's text to the lake table's type; NULL if that can't hold it."""
     value = from_text(F.lit(text), column.spark, column.delimiter)
     return _fitting(value, column) if column.late else value
 
 
 def as_text(value: Expression, column: LakeColumn) -> Expression:
-    """Go back from the lake table's type to the one until values are written."""
+    """Convert from the lake table's type back to the type that values have until they are written."""
     if not column.late:
         return value
     text = F.to_json(value) if column.lake == "variant" else value.cast(column.spark)
@@ -91,7 +91,7 @@ def as_text(value: Expression, column: LakeColumn) -> Expression:
 
 
 def _typed(text: Expression, column: LakeColumn, key: Expression) -> Expression:
-    """Convert; an error where the type doesn't hold the value exactly."""
+    """Convert; an error if the type doesn't hold the value exactly."""
     shown = F.array_join(text, ",", "NULL") if column.lake.startswith("array") else text
     start = F.substr(shown, F.lit(1), F.lit(_SHOWN))
     unfit = _raise_unfit(column.name, column.lake, key, start)
@@ -99,7 +99,7 @@ def _typed(text: Expression, column: LakeColumn, key: Expression) -> Expression:
 
 
 def _fitting(text: Expression, column: LakeColumn) -> Expression:
-    """Convert; NULL where the type doesn't hold the value exactly."""
+    """Convert; NULL if the type doesn't hold the value exactly."""
     if column.lake == "variant":
         return F.when(~_has_long_number(text), F.try_parse_json(text))
     if column.lake.startswith("array"):
@@ -110,14 +110,14 @@ def _fitting(text: Expression, column: LakeColumn) -> Expression:
 
 
 def _has_long_number(text: Expression) -> Expression:
-    """Whether there may be one, outside of strings. The plain search comes first, since it is quick."""
+    """Whether there may be such a number outside of strings; the simple search is fast, and comes first."""
     plain = F.replace(F.replace(text, F.lit("\\\\"), F.lit("")), F.lit('\\"'), F.lit(""))
     outside = F.regexp_replace(plain, '"[^"]*"', "")
     return F.when(text.rlike(_NOT_EXACT), outside.rlike(_NOT_EXACT)).otherwise(F.lit(False))
 
 
 def raise_missing(column: str, keys: list[str]) -> str:
-    """SQL that stops for want of a value; `keys` are SQL, too."""
+    """Write SQL that raises the error for a missing value; `keys` are SQL expressions."""
     name = json.dumps(column, ensure_ascii=False)
     start, end = literal(f"{_MISSING} {name} ("), literal(f") {_MISSING}")
     shown = ", ".join(f"CAST({key} AS STRING)" for key in keys)
@@ -125,13 +125,13 @@ def raise_missing(column: str, keys: list[str]) -> str:
 
 
 def _raise_unfit(column: str, lake: str, key: Expression, value: Expression) -> Expression:
-    """Stop where a value does not fit the column's type in the lake table."""
+    """Raise the error for a value that does not fit the column's type in the lake table."""
     found = F.to_json(F.array(F.lit(column), F.lit(lake), key, value))
     return F.raise_error(F.concat(F.lit(f"{_UNFIT} "), found, F.lit(f" {_UNFIT}")))
 
 
 def error_of_value(version: TableVersion, text: str) -> MergeError | None:
-    """Find in what Spark reports the value that stopped it; None if it is another error."""
+    """Find the value in an error that Spark reports; None for any other error."""
     missing, unfit = _MISSING_FOUND.search(text), _UNFIT_FOUND.search(text)
     if missing is not None:
         return missing_value(version, json.loads(missing[1]), missing[2])
@@ -139,7 +139,7 @@ def error_of_value(version: TableVersion, text: str) -> MergeError | None:
 
 
 def missing_value(version: TableVersion, column: str, key: str) -> MergeError:
-    """Say that neither the changes nor the table have a value that an update did not send."""
+    """Make the error for a value that an update did not send, and that neither changes nor table have."""
     return MergeError(
         f'could not merge "{version.display}": column "{column}" of {_row(version, key)}'
         " was not sent (unchanged TOAST), and nothing before it has the value",
