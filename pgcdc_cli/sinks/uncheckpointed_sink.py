@@ -21,7 +21,7 @@ from pgcdc_cli.sinks.spool_file import SpoolFolder
 STDOUT = 1
 
 
-class StreamSink:
+class UncheckpointedSink:
     """Writes every slice as it comes to a path, or to a descriptor that stays open.
 
     With `fsyncs` false what is written counts as durable, in a regular file, too.
