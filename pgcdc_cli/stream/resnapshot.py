@@ -34,7 +34,7 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.relations import Describe
 from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.resnapshot_session import Look, ResnapshotSession, Visibility
-from pgcdc_cli.stream.snapshot import Stamper, snapshot_batch
+from pgcdc_cli.stream.snapshot_rows import Stamper, snapshot_batch
 from pgcdc_cli.stream.snapshot_session import Columns
 from pgcdc_cli.stream.snapshot_tables import SnapshotTable, WantedRows, find_tables
 from pgcdc_cli.types.database_text import DatabaseText

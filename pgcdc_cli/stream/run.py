@@ -30,7 +30,7 @@ from pgcdc_cli.stream.receive import TICK
 from pgcdc_cli.stream.reconnect import RetryPolicy
 from pgcdc_cli.stream.resnapshot import Resnapshot, ResnapshotOutput, ResnapshotSource, StreamedTables
 from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals, SnapshotPlan, StreamSettings
-from pgcdc_cli.stream.snapshot import Begun, SlotSnapshot, Snapshot, TableStarts
+from pgcdc_cli.stream.snapshot_rows import Begun, SlotSnapshot, Snapshot, TableStarts
 from pgcdc_cli.stream.snapshot_tables import ChangedTableError, WantedRows, find_tables, rows_to_come
 from pgcdc_cli.stream.start import RunStart, TimelineWatch
 from pgcdc_cli.types.database_text import DatabaseText
