@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pgcdc_cli.replication.commands import PluginOptions
     from pgcdc_cli.replication.connection import ReplicationConnection
     from pgcdc_cli.replication.session import SessionKind
-    from pgcdc_cli.sinks.stream_sink import StreamSink
+    from pgcdc_cli.sinks.uncheckpointed_sink import UncheckpointedSink
     from pgcdc_cli.stream.settings import RunTotals, Signals, StreamSettings
 
 PROGRAM = "pg_recvlogical"
@@ -358,14 +358,14 @@ def _plugin_options(given: list[str]) -> "PluginOptions":
     return {name: value if equals else None for name, equals, value in parts}
 
 
-def _sink(file: str, mode: int, fsync_interval: int) -> "StreamSink":
+def _sink(file: str, mode: int, fsync_interval: int) -> "UncheckpointedSink":
     from pgcdc_cli.directory.disk import Disk
     from pgcdc_cli.formats.raw import RawFormat
     from pgcdc_cli.sinks.sink import SinkSettings
-    from pgcdc_cli.sinks.stream_sink import STDOUT, StreamSink
+    from pgcdc_cli.sinks.uncheckpointed_sink import STDOUT, UncheckpointedSink
 
     os.umask(0o777 & ~mode)
-    return StreamSink(
+    return UncheckpointedSink(
         STDOUT if file == _STDOUT else file,
         RawFormat(),
         SinkSettings(fsync_interval=fsync_interval),
@@ -375,7 +375,7 @@ def _sink(file: str, mode: int, fsync_interval: int) -> "StreamSink":
     )
 
 
-def _stream(settings: "StreamSettings", sink: "StreamSink", signals: "Signals") -> None:
+def _stream(settings: "StreamSettings", sink: "UncheckpointedSink", signals: "Signals") -> None:
     from pgcdc_cli.formats.raw import RawFormat
     from pgcdc_cli.stream.run import StreamRun
 

@@ -320,7 +320,7 @@ def sink_for(
     from pgcdc_cli.sinks.directory_sink import directory_sink
     from pgcdc_cli.sinks.file_sink import file_sink
     from pgcdc_cli.sinks.sink import SinkSettings
-    from pgcdc_cli.sinks.stream_sink import StreamSink
+    from pgcdc_cli.sinks.uncheckpointed_sink import UncheckpointedSink
 
     options = {"numeric": target.numeric, "transactions": str(target.transactions), "layout": target.layout}
     options |= more or {}
@@ -348,8 +348,8 @@ def sink_for(
     if target.directory is not None:
         return directory_sink(str(target.directory), encoding, settings, disk)
     if target.stdout:
-        return StreamSink(sys.stdout.fileno(), encoding, settings, disk)
+        return UncheckpointedSink(sys.stdout.fileno(), encoding, settings, disk)
     path = str(target.file)
     if not keeps_checkpoint(target):
-        return StreamSink(path, encoding, settings, disk)
+        return UncheckpointedSink(path, encoding, settings, disk)
     return file_sink(path, encoding, settings, disk)

@@ -18,7 +18,7 @@ from pgcdc_cli.changes.spool import Spools
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
-from pgcdc_cli.pgoutput.replay import Replay, SpooledTransaction, TransactionEnd
+from pgcdc_cli.pgoutput.spooled_transaction import Replay, SpooledTransaction, TransactionEnd
 
 PreparedName = tuple[int, str]
 """What identifies a prepared transaction: xid and gid."""

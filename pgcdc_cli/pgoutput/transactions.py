@@ -39,8 +39,13 @@ from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.message_batch import MessageBuffer, tag_mask
 from pgcdc_cli.pgoutput.messages import Tag
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy, PreparedTransactions
-from pgcdc_cli.pgoutput.replay import Replay, SpooledTransaction, TransactionEnd, subtransaction_of
 from pgcdc_cli.pgoutput.small_batch import is_small
+from pgcdc_cli.pgoutput.spooled_transaction import (
+    Replay,
+    SpooledTransaction,
+    TransactionEnd,
+    subtransaction_of,
+)
 from pgcdc_cli.types.database_text import STRICT, DatabaseText
 
 _IS_CONTROL = tag_mask(

@@ -34,7 +34,7 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.relations import Describe
 from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.resnapshot_session import Look, ResnapshotSession, Visibility
-from pgcdc_cli.stream.snapshot import Stamper, snapshot_batch
+from pgcdc_cli.stream.snapshot_rows import Stamper, snapshot_batch
 from pgcdc_cli.stream.snapshot_session import Columns
 from pgcdc_cli.stream.snapshot_tables import SnapshotTable, WantedRows, find_tables
 from pgcdc_cli.types.database_text import DatabaseText
@@ -131,7 +131,7 @@ class Resnapshot:
     """Reads tables again during one connection of a stream. Methods raise PgcdcError."""
 
     def __init__(self, source: ResnapshotSource, output: ResnapshotOutput) -> None:
-        self.streamed = StreamedTables(source.text.codec)
+        self.watch = ResnapshotWatch(source.text.codec)
         self._source = source
         self._output = output
         self._sessions = ExitStack()
@@ -150,7 +150,7 @@ class Resnapshot:
     @property
     def position(self) -> Lsn:
         """The position at which the stream has caught up with all rows read."""
-        return max((one.position for one in self.streamed.state), default=Lsn(0))
+        return max((one.position for one in self.watch.state), default=Lsn(0))
 
     def begin(self, conninfo: str) -> None:
         """Find the tables to read, and how far earlier runs came.
@@ -158,7 +158,7 @@ class Resnapshot:
         Tables that are no longer requested are forgotten once the stream has caught up with their rows.
         Raises USAGE if a pattern matches no table, or a table has no key.
         """
-        self.streamed.tables = {one.oid: one for one in self._output.sink.edge.resnapshots}
+        self.watch.tables = {one.oid: one for one in self._output.sink.edge.resnapshots}
         if self._source.patterns:
             self._session = ResnapshotSession(conninfo, self._source.text, self._source.stopped)
             self._sessions.enter_context(closing(self._session))
@@ -168,7 +168,7 @@ class Resnapshot:
         """Find the tables; false if one of them is locked for now."""
         if self._source.patterns:
             look, self._barrier = self._session.look(), self._session.barrier()
-            self.streamed.forget_seen(look.seen)
+            self.watch.forget_seen(look.seen)
             try:
                 tables = [table.schema for table in self._source.find(self._session)]
             except LockedError:
@@ -176,11 +176,11 @@ class Resnapshot:
             self._session.end()
             self._check_all_match(tables)
             self._known = {table.oid: _Known(table, look.position) for table in tables}
-        edge, before = self._output.sink.edge, self.streamed.tables
+        edge, before = self._output.sink.edge, self.watch.tables
         kept = [one for one in before.values() if one.oid not in self._known and one.position > edge.lsn]
         wanted = [_begun(known.schema, before.get(oid)) for oid, known in self._known.items()]
-        self.streamed.tables = {one.oid: one for one in [*kept, *wanted]}
-        if self.streamed.state != edge.resnapshots:
+        self.watch.tables = {one.oid: one for one in [*kept, *wanted]}
+        if self.watch.state != edge.resnapshots:
             self._reach_edge()
         self._looked = True
         return True
@@ -208,7 +208,7 @@ class Resnapshot:
             self._output.abandon()
 
     def _next(self) -> TableResnapshot | None:
-        tables = self.streamed.tables
+        tables = self.watch.tables
         return next((tables[oid] for oid in self._known if tables[oid].stage != "done"), None)
 
     def _read_next(self) -> bool:
@@ -249,11 +249,11 @@ class Resnapshot:
         """Take a snapshot that sees all transactions written so far; None if that isn't possible yet."""
         for attempt in range(ATTEMPTS):
             look = self._session.look()
-            self.streamed.forget_seen(look.seen)
+            self.watch.forget_seen(look.seen)
             if look.seen.xmin < self._barrier:
                 self._say_waiting(look.seen.xmin)
                 break
-            if not self.streamed.xids:
+            if not self.watch.xids:
                 return look
             if attempt == ATTEMPTS - 1:
                 break
@@ -315,11 +315,11 @@ class Resnapshot:
 
     def _reach(self, one: TableResnapshot) -> None:
         """Record a table's progress, with an edge after the rows written."""
-        self.streamed.tables[one.oid] = one
+        self.watch.tables[one.oid] = one
         self._reach_edge()
 
     def _reach_edge(self) -> None:
-        edge = Edge(Lsn(0), self._output.sink.edge.lsn, 0, resnapshots=self.streamed.state)
+        edge = Edge(Lsn(0), self._output.sink.edge.lsn, 0, resnapshots=self.watch.state)
         self._output.write(Slice(edge))
 
 
@@ -359,7 +359,7 @@ def _in_order_of_index(table: TableSchema) -> RowKey:
     return key
 
 
-class StreamedTables:
+class ResnapshotWatch:
     """Follows what one connection streams of the tables that are being read.
 
     `tables` is their progress, by OID; the edge of a slice that adds `moved` rows has the new progress.

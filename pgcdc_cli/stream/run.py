@@ -28,9 +28,9 @@ from pgcdc_cli.stream.loop import Heartbeats, SliceWriter, StreamLoop
 from pgcdc_cli.stream.memory import keep_freed_memory
 from pgcdc_cli.stream.receive import TICK
 from pgcdc_cli.stream.reconnect import RetryPolicy
-from pgcdc_cli.stream.resnapshot import Resnapshot, ResnapshotOutput, ResnapshotSource, StreamedTables
+from pgcdc_cli.stream.resnapshot import Resnapshot, ResnapshotOutput, ResnapshotSource, ResnapshotWatch
 from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals, SnapshotPlan, StreamSettings
-from pgcdc_cli.stream.snapshot import Begun, SlotSnapshot, Snapshot, TableStarts
+from pgcdc_cli.stream.snapshot_rows import Begun, SlotSnapshot, Snapshot, TableStarts
 from pgcdc_cli.stream.snapshot_tables import ChangedTableError, WantedRows, find_tables, rows_to_come
 from pgcdc_cli.stream.start import RunStart, TimelineWatch
 from pgcdc_cli.types.database_text import DatabaseText
@@ -174,7 +174,7 @@ class StreamRun:
                 level, away = retries.level, retries.connected()
                 if away is not None:
                     log.log(level, "connected again after %.1f s", away)
-                encoder = self._encoder(identity.database, text, again.streamed)
+                encoder = self._encoder(identity.database, text, again.watch)
                 self._loop.run(stream, encoder, timeline.follow, partial(self._read_again, again))
             self._sink.close()
             self._loop.acknowledge()
@@ -333,7 +333,7 @@ class StreamRun:
         default = self._encoding.capabilities.invalid_text
         return DatabaseText.of(encoding, self._settings.invalid_text, default)
 
-    def _encoder(self, database: str, text: DatabaseText, streamed: StreamedTables) -> FrameEncoder:
+    def _encoder(self, database: str, text: DatabaseText, watch: ResnapshotWatch) -> FrameEncoder:
         """Make the encoder for a new connection, on which the stream restarts at the last edge."""
         encoding = self._encoding
         if not encoding.decodes:
@@ -363,7 +363,7 @@ class StreamRun:
             decoder,
             encoding,
             TextMender(text, self._warned),
-            lambda slice_: streamed.follow(starts.news(slice_)),
+            lambda slice_: watch.follow(starts.news(slice_)),
         )
 
 

@@ -17,7 +17,7 @@ from pgcdc_cli.stream.invalid_text import TextMender
 from pgcdc_cli.stream.loop import SliceWriter
 from pgcdc_cli.stream.memory import keep_freed_memory
 from pgcdc_cli.stream.settings import RunTotals, Signals
-from pgcdc_cli.stream.snapshot import Snapshot, source_of
+from pgcdc_cli.stream.snapshot_rows import Snapshot, source_of
 from pgcdc_cli.stream.snapshot_session import SnapshotSession
 from pgcdc_cli.stream.snapshot_tables import SnapshotTable, WantedRows, find_tables, rows_to_come
 from pgcdc_cli.types.database_text import DatabaseText, InvalidText

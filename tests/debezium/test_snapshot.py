@@ -12,7 +12,7 @@ import pytest
 from processes import PGCDC, wait_until
 
 from pgcdc_cli.catalog.table_facts import describe_alone
-from pgcdc_cli.stream.snapshot import SlotSnapshot, Snapshot
+from pgcdc_cli.stream.snapshot_rows import SlotSnapshot, Snapshot
 from pgcdc_cli.stream.snapshot_tables import WantedRows, find_tables
 
 

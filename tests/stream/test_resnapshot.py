@@ -328,9 +328,9 @@ def test_a_locked_table_does_not_hold_up_the_stream(database18, tmp_path):
 MOST_XIDS = """
 import sys
 from pgcdc_cli.cli.app import main
-from pgcdc_cli.stream.resnapshot import StreamedTables
+from pgcdc_cli.stream.resnapshot import ResnapshotWatch
 
-most, follow = 0, StreamedTables.follow
+most, follow = 0, ResnapshotWatch.follow
 
 def counted(self, slice_):
     global most
@@ -338,7 +338,7 @@ def counted(self, slice_):
     most = max(most, len(self.xids))
     return found
 
-StreamedTables.follow = counted
+ResnapshotWatch.follow = counted
 try:
     main()
 finally:

@@ -18,7 +18,7 @@ from stream_runs import NOW, refused, stream
 
 from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.stream.snapshot import SlotSnapshot, Snapshot
+from pgcdc_cli.stream.snapshot_rows import SlotSnapshot, Snapshot
 from pgcdc_cli.stream.snapshot_session import SnapshotSession
 from pgcdc_cli.stream.snapshot_tables import WantedRows, find_tables
 

@@ -98,7 +98,7 @@ KILLED = """
 import os, signal, sys
 from pgcdc_cli.cli.app import main
 from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
-from pgcdc_cli.stream.snapshot import SlotSnapshot
+from pgcdc_cli.stream.snapshot_rows import SlotSnapshot
 from pgcdc_cli.stream.snapshot_session import SnapshotSession
 
 owner, name, when = sys.argv.pop(1), sys.argv.pop(1), sys.argv.pop(1)

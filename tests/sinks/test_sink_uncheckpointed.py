@@ -11,13 +11,13 @@ from sink_tools import SOURCE, START, Clock, Feed, Lines, expected, transactions
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.sinks.sink import SinkSettings
-from pgcdc_cli.sinks.stream_sink import StreamSink
+from pgcdc_cli.sinks.uncheckpointed_sink import UncheckpointedSink
 
 TXS = transactions("ab", "a", "aacb", "bc")
 
 
-def started(target, disk=None, clock=None, **settings) -> StreamSink:
-    sink = StreamSink(target, Lines(), SinkSettings(**settings), disk, clock)
+def started(target, disk=None, clock=None, **settings) -> UncheckpointedSink:
+    sink = UncheckpointedSink(target, Lines(), SinkSettings(**settings), disk, clock)
     assert sink.open() is None
     sink.start(SOURCE, START, None)
     return sink
@@ -168,7 +168,7 @@ def test_a_failed_fsync_is_not_tried_again(tmp_path):
 
 
 def test_a_path_that_cant_be_opened_is_one_error(tmp_path):
-    sink = StreamSink(str(tmp_path / "missing" / "out"), Lines(), SinkSettings())
+    sink = UncheckpointedSink(str(tmp_path / "missing" / "out"), Lines(), SinkSettings())
     with pytest.raises(PgcdcError, match="could not open") as caught:
         sink.open()
     assert caught.value.kind is ErrorKind.OUTPUT

@@ -21,7 +21,7 @@ from pgcdc_cli.sinks.spool_file import SpoolFolder
 STDOUT = 1
 
 
-class StreamSink:
+class UncheckpointedSink:
     """Writes every slice as it comes, to a path or to a descriptor, which is not closed.
 
     With `fsyncs` false, what is written to a regular file counts as durable at once, too.
