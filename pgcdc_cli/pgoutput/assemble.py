@@ -7,6 +7,7 @@ few rows have a quicker way, with the same state and the same slices (`small_bat
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -84,6 +85,15 @@ class Assembler:
     def number_origins(self, ask: OriginNumber) -> None:
         """Give origins their numbers, too."""
         self._tables.origin_number = ask
+
+    @contextmanager
+    def reading_binary(self) -> Iterator[None]:
+        """Take binary values meanwhile, whatever was asked for."""
+        before, self._tables.reads_binary = self._tables.reads_binary, True
+        try:
+            yield
+        finally:
+            self._tables.reads_binary = before
 
     @property
     def in_transaction(self) -> bool:

@@ -25,10 +25,11 @@ class Tables:
 
     With `binary` each table's types must have a binary reader. `selection` says which tables and columns are
     wanted of those to come. `origin_number`, too, asks the catalog: for the number of an origin, by its name.
+    `reads_binary`: values may be binary for now.
     """
 
     def __init__(self, describe: Describe, *, binary: bool = False) -> None:
-        self._binary = binary
+        self._binary = self.reads_binary = binary
         self.describe = describe
         self._numbers: dict[Relation, int] = {}
         self._tables: list[TableSchema] = []
@@ -68,7 +69,7 @@ class Tables:
 
     def reader(self, number: int) -> Callable[[int, pa.BinaryArray], pa.BinaryArray] | None:
         """Give what reads binary values of a column; None where binary was not asked for."""
-        return partial(_read, self._tables[number]) if self._binary else None
+        return partial(_read, self._tables[number]) if self.reads_binary else None
 
 
 def _check_readers(table: TableSchema) -> None:
