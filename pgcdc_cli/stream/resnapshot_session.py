@@ -35,16 +35,20 @@ SELECT CASE WHEN pg_is_in_recovery() THEN seen + mod(mod(age('3'::xid) + 3 - see
 FROM (SELECT txid_snapshot_xmax(txid_current_snapshot()), 4294967296) AS snapshot (seen, epoch)
 """
 
-# Operators of a type that an extension made are where the type is. By itself a text would be read as what the
-# operator takes: of a row type any record, which no text can be; of regclass a number. An index may hold rows
-# apart that are equal to the column's own collation.
+# Operators of a base type that an extension made are where the type is; all else that the role finds without
+# a schema is printed without one, as in the stream. By itself a text would be read as what the operator
+# takes: of a row type any record, which no text can be; of regclass a number. An index may hold rows apart
+# that are equal to the column's own collation.
 _KEY = """
 WITH RECURSIVE types AS (
     SELECT k.n, a.atttypid AS oid FROM unnest(%(key)s::text[]) WITH ORDINALITY AS k (name, n)
     JOIN pg_attribute a ON a.attrelid = %(table)s AND a.attname = k.name
     UNION SELECT n, t.typbasetype FROM types JOIN pg_type t USING (oid) WHERE t.typtype = 'd'
 )
-SELECT set_config('search_path', 'pg_catalog, ' || string_agg(DISTINCT quote_ident(n.nspname), ', '), true),
+SELECT set_config('search_path', concat_ws(', ', 'pg_catalog',
+           string_agg(DISTINCT quote_ident(n.nspname), ', ')
+               FILTER (WHERE t.typtype = 'b' AND t.typcategory <> 'A'),
+           nullif(current_setting('search_path'), '')), true),
        json_agg(json_build_array(n.nspname, t.typname) ORDER BY types.n) FILTER (WHERE t.typtype <> 'd'),
        (SELECT json_object_agg(a.attname, json_build_array(cn.nspname, c.collname))
         FROM pg_index i CROSS JOIN unnest(i.indkey, i.indcollation) AS k (attnum, collation_oid)

@@ -624,6 +624,21 @@ def test_keys_that_no_text_is_compared_with(database18, tmp_path, key, value):
     assert found == [n for (n,) in database18.execute("SELECT n FROM items ORDER BY id, n")]
 
 
+def test_names_are_printed_as_the_stream_prints_them(database18, tmp_path):
+    """With their schemas where the role's `search_path` doesn't find them; else a key would be two."""
+    database18.execute(
+        "CREATE SCHEMA more; CREATE TYPE more.kind AS ENUM ('a'); CREATE TABLE more.hidden ();"
+        "CREATE TABLE items (id regclass, kind more.kind, PRIMARY KEY (id, kind));"
+        "CREATE PUBLICATION pub FOR TABLE items"
+    )
+    slot, out = database18.create_slot(), tmp_path / "out"
+    database18.execute("INSERT INTO items VALUES ('items', 'a'), ('more.hidden', 'a'), ('pg_class', 'a')")
+    subprocess.run(small_chunks(database18.uri, slot, "-D", out, *AGAIN, *NOW), check=True)
+    found = [(op, new["id"]) for op, _, _, new, _ in lines(out)]
+    names = {"items", "more.hidden", "pg_class"}
+    assert sorted(found) == sorted((op, name) for op in "IR" for name in names)
+
+
 def test_keys_that_only_their_index_tells_apart(server15, tmp_path):
     """To the column "a" is "A", which may well be the first row of the next chunk."""
     database = Database(server15)
