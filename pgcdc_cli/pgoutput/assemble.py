@@ -7,6 +7,7 @@ are handled one by one. A few rows are decoded faster by `small_batch.py`, with 
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -84,6 +85,15 @@ class Assembler:
     def number_origins(self, ask: OriginNumber) -> None:
         """Look up the number of each replication origin with `ask`."""
         self._tables.origin_number = ask
+
+    @contextmanager
+    def reading_binary(self) -> Iterator[None]:
+        """Take binary values meanwhile, whatever was asked for."""
+        before, self._tables.reads_binary = self._tables.reads_binary, True
+        try:
+            yield
+        finally:
+            self._tables.reads_binary = before
 
     @property
     def in_transaction(self) -> bool:

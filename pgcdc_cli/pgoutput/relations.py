@@ -24,11 +24,12 @@ class Tables:
     """The tables that Relation messages define, with a number for each distinct version.
 
     With `binary`, each table's types must have a binary reader. `selection` applies to tables learned from
-    then on. `origin_number` looks up the number of a replication origin in the catalog.
+    then on. `origin_number` looks up the number of a replication origin in the catalog. `reads_binary`:
+    values may be binary for now.
     """
 
     def __init__(self, describe: Describe, *, binary: bool = False) -> None:
-        self._binary = binary
+        self._binary = self.reads_binary = binary
         self.describe = describe
         self._numbers: dict[Relation, int] = {}
         self._tables: list[TableSchema] = []
@@ -71,7 +72,7 @@ class Tables:
 
     def reader(self, number: int) -> Callable[[int, pa.BinaryArray], pa.BinaryArray] | None:
         """Return a function that converts a column's binary values to text; None without binary."""
-        return partial(_read, self._tables[number]) if self._binary else None
+        return partial(_read, self._tables[number]) if self.reads_binary else None
 
 
 def _check_readers(table: TableSchema) -> None:

@@ -13,6 +13,7 @@ Those of a prepared transaction apply from its Stream Prepare on: PostgreSQL 15.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
@@ -131,7 +132,7 @@ class SpooledTransaction:
         self.spool = spool
         self.streamed = streamed
         self.defined, self.lent = _SpoolDefinitions(), _SpoolDefinitions()
-        self._reopened = reopened
+        self.reopened = reopened
         self._count = 0
         self._first: dict[int, int] = {}
 
@@ -174,7 +175,7 @@ class SpooledTransaction:
         """Yield the messages, about as many at a time as `batch` returns; chunks aren't divided."""
         for chunk in () if self.spool is None else _joined(self.spool.chunks(), batch):
             buffer = MessageBuffer.of(chunk, text)
-            if self._reopened:
+            if self.reopened:
                 self.defined.add((one._replace(order=0) for one in _definitions(buffer, 0)), 0)
             yield buffer
 
@@ -268,6 +269,15 @@ class Replay:
         A transaction without changes becomes a mere edge: in protocol 1 the server doesn't send it at all. If
         the transaction ends beyond the end position, nothing of it is yielded.
         """
+        # Whoever filled the spool, an earlier run maybe, may have asked for binary values.
+        with self.assembler.reading_binary() if transaction.reopened else nullcontext():
+            yield from self._replay(transaction, end, prepared)
+        if not self.assembler.ended:
+            yield from self._restore(transaction)
+
+    def _replay(
+        self, transaction: SpooledTransaction, end: TransactionEnd, prepared: tuple[Prepared, ...] | None
+    ) -> Iterator[Slice]:
         buffers = _without_repeats(transaction.buffers(self._text, lambda: self.batch))
         first = _up_to_a_change(buffers)
         if first and _has_change(first[-1]):
@@ -279,8 +289,6 @@ class Replay:
         else:
             yield from self._decode(first)
             yield Slice(Edge(Lsn(0), end.end_lsn, 0, prepared=prepared))
-        if not self.assembler.ended:
-            yield from self._restore(transaction)
 
     def _decode(self, buffers: Iterable[MessageBuffer]) -> Iterator[Slice]:
         for buffer in buffers:

@@ -70,6 +70,7 @@ _NO_TABLE = (
 _NO_KEY = (
     "give it a primary key or REPLICA IDENTITY USING INDEX, or read it into another place: pgcdc snapshot"
 )
+_NULL_KEY = "validate it first: ALTER TABLE ... VALIDATE CONSTRAINT ..."
 
 
 class ResnapshotOutput(NamedTuple):
@@ -117,10 +118,21 @@ class ResnapshotSource:
                 raise LockedError from error
             raise
         for table in found:
-            if not table.schema.key:
-                message = f'could not read table "{table.schema.display}" again: it has no key'
-                raise PgcdcError(ErrorKind.USAGE, message, hint=_NO_KEY)
+            _check_key(table)
         return found
+
+
+def _check_key(table: SnapshotTable) -> None:
+    """Raise USAGE where rows can't be read by their key."""
+    key = table.schema.key
+    if not key:
+        message = f'could not read table "{table.schema.display}" again: it has no key'
+        raise PgcdcError(ErrorKind.USAGE, message, hint=_NO_KEY)
+    for column in key:
+        if column in table.facts.unvalidated:
+            reason = f'column "{column}" of its key may be NULL: NOT NULL was added as NOT VALID'
+            message = f'could not read table "{table.schema.display}" again: {reason}'
+            raise PgcdcError(ErrorKind.USAGE, message, hint=_NULL_KEY)
 
 
 class LockedError(Exception):

@@ -1,13 +1,13 @@
 """A connection that reads tables again and again, each time with a new snapshot."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import sql
 
-from pgcdc_cli.changes.slice import TableResnapshot
+from pgcdc_cli.changes.slice import RowKey, TableResnapshot
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.session import server_failure
 from pgcdc_cli.stream.snapshot_session import Columns, SnapshotSession
@@ -35,13 +35,26 @@ SELECT CASE WHEN pg_is_in_recovery() THEN seen + mod(mod(age('3'::xid) + 3 - see
 FROM (SELECT txid_snapshot_xmax(txid_current_snapshot()), 4294967296) AS snapshot (seen, epoch)
 """
 
-# The operators of an extension's type are in the schema of the type.
-_KEY_SCHEMAS = """
+# The search path gets the schemas of base types that an extension made, for their operators. It keeps its
+# others, so that names are printed as in the stream. The types are asked for, since an untyped value would be
+# read as the operator's argument: any record for a row type, a number for regclass. An index may tell rows
+# apart that are equal in the column's own collation.
+_KEY = """
 WITH RECURSIVE types AS (
-    SELECT a.atttypid AS oid FROM pg_attribute a WHERE a.attrelid = %(table)s AND a.attname = ANY (%(key)s)
-    UNION SELECT t.typbasetype FROM types JOIN pg_type t USING (oid) WHERE t.typtype = 'd'
+    SELECT k.n, a.atttypid AS oid FROM unnest(%(key)s::text[]) WITH ORDINALITY AS k (name, n)
+    JOIN pg_attribute a ON a.attrelid = %(table)s AND a.attname = k.name
+    UNION SELECT n, t.typbasetype FROM types JOIN pg_type t USING (oid) WHERE t.typtype = 'd'
 )
-SELECT set_config('search_path', 'pg_catalog, ' || string_agg(DISTINCT quote_ident(n.nspname), ', '), true)
+SELECT set_config('search_path', concat_ws(', ', 'pg_catalog',
+           string_agg(DISTINCT quote_ident(n.nspname), ', ')
+               FILTER (WHERE t.typtype = 'b' AND t.typcategory <> 'A'),
+           nullif(current_setting('search_path'), '')), true),
+       json_agg(json_build_array(n.nspname, t.typname) ORDER BY types.n) FILTER (WHERE t.typtype <> 'd'),
+       (SELECT json_object_agg(a.attname, json_build_array(cn.nspname, c.collname))
+        FROM pg_index i CROSS JOIN unnest(i.indkey, i.indcollation) AS k (attnum, collation_oid)
+        JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+        JOIN pg_collation c ON c.oid = k.collation_oid JOIN pg_namespace cn ON cn.oid = c.collnamespace
+        WHERE i.indrelid = %(table)s AND i.indisreplident AND k.collation_oid <> a.attcollation)
 FROM types JOIN pg_type t USING (oid) JOIN pg_namespace n ON n.oid = t.typnamespace
 """
 
@@ -110,22 +123,27 @@ class ResnapshotSession:
 
     def chunk(self, one: TableResnapshot, table: SnapshotTable, limit: int) -> Iterator[tuple[int, Columns]]:
         """Yield the next rows in the order of the key, at most `limit`: bytes received, and columns."""
-        beyond = [] if one.after is None else [sql.SQL("{} > {}").format(_names(one.key), _values(one.after))]
-        order = sql.SQL(", ").join(map(sql.Identifier, one.key))
+        key = self._key(one)
+        beyond = [] if one.after is None else [sql.SQL("{} > {}").format(key.row, key.values(one.after))]
+        order = sql.SQL(", ").join(key.columns)
         tail = sql.SQL(" ORDER BY {} LIMIT {}").format(order, sql.Literal(limit))
-        return self._copy(one, table, table.query(*beyond) + tail)
+        return self._copy(table, table.query(*beyond) + tail)
 
     def moved(self, one: TableResnapshot, table: SnapshotTable) -> Iterator[tuple[int, Columns]]:
         """Yield the rows to read once more, those that still exist: bytes received, and columns."""
         if not one.moved:
             return iter(())
-        keys = sql.SQL(", ").join(map(_values, one.moved))
-        return self._copy(one, table, table.query(sql.SQL("{} IN ({})").format(_names(one.key), keys)))
+        key = self._key(one)
+        values = sql.SQL(", ").join(map(key.values, one.moved))
+        return self._copy(table, table.query(sql.SQL("{} IN ({})").format(key.row, values)))
 
-    def _copy(
-        self, one: TableResnapshot, table: SnapshotTable, query: sql.Composable
-    ) -> Iterator[tuple[int, Columns]]:
-        self._ask(_KEY_SCHEMAS, {"table": one.oid, "key": list(one.key)})
+    def _key(self, one: TableResnapshot) -> "_Key":
+        """See how the key's columns are compared, and let their operators be found."""
+        [(_, types, collations)] = self._ask(_KEY, {"table": one.oid, "key": list(one.key)})
+        columns = [_collated(name, (collations or {}).get(name)) for name in one.key]
+        return _Key(columns, [sql.Identifier(*name) for name in types])
+
+    def _copy(self, table: SnapshotTable, query: sql.Composable) -> Iterator[tuple[int, Columns]]:
         try:
             yield from self.snapshot.copy(query, len(table.schema.columns), self._text, self._stopped)
         except psycopg.Error as error:
@@ -135,9 +153,23 @@ class ResnapshotSession:
         return self.snapshot.ask(query, parameters, doing="look at the tables that are read again")
 
 
-def _names(key: tuple[str, ...]) -> sql.Composed:
-    return sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Identifier, key)))
+def _collated(column: str, collation: Sequence[str] | None) -> sql.Composed:
+    """Name a column, with the collation that isn't its own."""
+    name = sql.SQL("{}").format(sql.Identifier(column))
+    return name if collation is None else sql.SQL("{} COLLATE {}").format(name, sql.Identifier(*collation))
 
 
-def _values(key: tuple[str, ...]) -> sql.Composed:
-    return sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Literal, key)))
+class _Key(NamedTuple):
+    """The columns of a key, as they are compared, and their types."""
+
+    columns: Sequence[sql.Composable]
+    types: Sequence[sql.Identifier]
+
+    @property
+    def row(self) -> sql.Composed:
+        return sql.SQL("({})").format(sql.SQL(", ").join(self.columns))
+
+    def values(self, texts: RowKey) -> sql.Composed:
+        """Write the key of one row."""
+        values = map(sql.SQL("CAST({} AS {})").format, map(sql.Literal, texts), self.types)
+        return sql.SQL("({})").format(sql.SQL(", ").join(values))

@@ -61,6 +61,9 @@ SELECT c.oid::bigint, r.nspname, c.relname, c.relreplident,
        CASE WHEN current_setting('server_version_num')::int >= 140000
                  AND c.relkind = 'r' AND m.amname = 'heap'
             THEN pg_relation_size(c.oid) / current_setting('block_size')::int ELSE 0 END,
+       ARRAY(SELECT a.attname::text FROM pg_constraint k
+             JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = ANY (k.conkey)
+             WHERE k.conrelid = c.oid AND k.contype = 'n' AND NOT k.convalidated),
        ARRAY(SELECT a.oid::bigint FROM pg_partition_ancestors(c.oid) AS a (oid) WHERE a.oid <> c.oid)
 FROM read r
 JOIN pg_class c ON c.oid = r.oid
@@ -129,7 +132,8 @@ class SnapshotFacts(NamedTuple):
     `alone` reads ONLY the table, without tables that inherit from it. `enters_schema`: the role has USAGE on
     its schema. `unreadable` are columns without the SELECT privilege, `hidden` says that row-level security
     applies to the role. `pages` is the size, 0 if the table can't be divided, `rows` the estimated number, -1
-    if unknown.
+    if unknown. `unvalidated` are columns that may hold a NULL from before they were NOT NULL (`NOT VALID`,
+    PostgreSQL 18).
     """
 
     row_filter: str | None
@@ -139,6 +143,7 @@ class SnapshotFacts(NamedTuple):
     hidden: bool
     pages: int
     rows: int
+    unvalidated: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,14 +304,16 @@ def _found(session: SnapshotSession, wanted: WantedRows) -> Iterator[_Found]:
     shown = DatabaseText.shown(session.database_encoding)
     for row in session.ask(query, parameters, text=shown.keeping()):
         oid, schema, name, identity, columns, *facts, ancestors = row
-        row_filter, alone, enters, unreadable, hidden, rows, pages = facts
+        row_filter, alone, enters, unreadable, hidden, rows, pages, unvalidated = facts
         kept = [schema, name, *(column[0] for column in columns or ()), row_filter or ""]
-        mended = {one: shown.mended(one) for one in [*kept, *unreadable]}
+        mended = {one: shown.mended(one) for one in [*kept, *unreadable, *unvalidated]}
         known = tuple(RelationColumn(mended[column], *others) for column, *others in columns or ())
         relation = Relation(oid, mended[schema], mended[name], ReplicaIdentity(identity), known)
         row_filter = row_filter and mended[row_filter]
-        hidden_columns = frozenset(mended[one] for one in unreadable)
-        more = SnapshotFacts(row_filter, alone, enters, hidden_columns, hidden, pages, rows)
+        hidden_columns, may_be_null = (
+            frozenset(mended[one] for one in names) for names in (unreadable, unvalidated)
+        )
+        more = SnapshotFacts(row_filter, alone, enters, hidden_columns, hidden, pages, rows, may_be_null)
         invalid = frozenset(text for one, text in mended.items() if text != one)
         yield _Found(relation, more, frozenset(ancestors), invalid)
 

@@ -224,6 +224,18 @@ def test_tables_without_a_key(database, columns):
     mend(database, "keyless-table", "p")
 
 
+def test_keys_that_may_be_null(database18):
+    database18.execute("CREATE TABLE t (id int, n int); CREATE UNIQUE INDEX u ON t (id)")
+    database18.execute("ALTER TABLE t ADD CONSTRAINT known NOT NULL id NOT VALID")
+    database18.execute("CREATE PUBLICATION pub FOR TABLE t")
+    # Such an index is not proposed to be the replica identity.
+    (statement,) = next(one.statements for one in findings(database18) if one.check == "replica-identity")
+    assert statement == 'ALTER TABLE "public"."t" REPLICA IDENTITY FULL;'
+    database18.execute("ALTER TABLE t REPLICA IDENTITY USING INDEX u")
+    assert problems(database18) == [("unvalidated-key", "warning", "public.t")]
+    mend(database18, "unvalidated-key")
+
+
 def test_partitions_under_their_own_names(database):
     root = f"CREATE TABLE t ({KEY}) PARTITION BY RANGE (id)"
     publish(database, root, "CREATE TABLE t_1 PARTITION OF t DEFAULT", objects="FOR TABLE t")

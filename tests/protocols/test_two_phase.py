@@ -123,6 +123,18 @@ def test_no_spool_outlives_its_transaction(prepared18, end):
     prepared18.same_but_for_gids()
 
 
+@pytest.mark.parametrize("form", [("--binary", ""), ("", "--binary")], ids=["binary first", "text first"])
+def test_values_are_read_in_the_form_in_which_they_came(prepared18, form):
+    """The server sends them once, at the prepare: the next run may ask for another form."""
+    before, after = (filter(None, [option]) for option in form)
+    with Stage(prepared18.log.uri) as do:
+        prepare(do, 0, "one", rows("accounts", 1, 2))
+        assert prepared18.read(*before) == []
+        do(0, "COMMIT PREPARED 'one'", rows("accounts", 10, 2))
+    assert operations(prepared18.read(*after)) == "BIICBIIC"
+    prepared18.same_but_for_gids()
+
+
 def test_streamed_and_prepared(prepared):
     """Large ones are sent before their PREPARE, in part to be rolled back at once."""
     with Running(prepared.log, prepared.slot, *prepared.arguments) as reader, Stage(prepared.log.uri) as do:

@@ -507,6 +507,24 @@ def test_a_table_without_a_key_is_refused(database18, tmp_path):
     refused(run, 2, 'read table "public.other" again: it has no key', hint)
 
 
+def test_a_key_that_may_be_null_is_refused(database18, tmp_path):
+    """No row is beyond a NULL, or before it: rows without a key would be missed."""
+    database18.execute(
+        "CREATE TABLE items (id int); INSERT INTO items SELECT nullif(g, 3) FROM generate_series(1, 9) g;"
+        "ALTER TABLE items ADD CONSTRAINT id_known NOT NULL id NOT VALID;"
+        "CREATE UNIQUE INDEX items_id ON items (id); ALTER TABLE items REPLICA IDENTITY USING INDEX items_id;"
+        "CREATE PUBLICATION pub FOR TABLE items"
+    )
+    arguments = (database18.uri, database18.create_slot(), "-D", str(tmp_path / "out"), *AGAIN, *NOW)
+    reason = 'column "id" of its key may be NULL: NOT NULL was added as NOT VALID'
+    hint = "validate it first: ALTER TABLE ... VALIDATE CONSTRAINT ..."
+    refused(stream(*arguments), 2, f'read table "public.items" again: {reason}', hint)
+    database18.execute("UPDATE items SET id = 3 WHERE id IS NULL")
+    database18.execute("ALTER TABLE items VALIDATE CONSTRAINT id_known")
+    run = stream(*arguments)
+    assert (run.returncode, run.stderr, rows_read(tmp_path / "out")) == (0, "", 9)
+
+
 def test_what_the_stream_has_and_others_do_not_see_yet_is_waited_for(other, tmp_path, follow):
     """A commit that waits for a standby is in the log, and its rows are as before for everybody else."""
     uri, out = other.uri("again"), tmp_path / "out"
@@ -580,6 +598,64 @@ def test_rows_are_read_in_the_order_of_the_index(database18, tmp_path, key, iden
     found = [(new["id"], new["kind"]) for _, _, _, new, _ in lines(out)]
     assert found == sorted(found)
     assert folded(out) == source(database18)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("pair", "ROW(g % 7, 'it''s, ' || g)::pair"),
+        ("known_pair", "ROW(g, NULL)::pair"),
+        ("regclass", "(SELECT oid FROM pg_class ORDER BY oid LIMIT 1 OFFSET g)::regclass"),
+        ("char(5)", "'a' || g"),
+        ("bit(9)", "g::bit(9)"),
+    ],
+)
+def test_keys_that_no_text_is_compared_with(database18, tmp_path, key, value):
+    """Beside such a value a text would be read as something else, or as nothing at all."""
+    database18.execute(
+        "CREATE TYPE pair AS (a int, b text); CREATE DOMAIN known_pair AS pair CHECK ((VALUE).a > 0);"
+        f"CREATE TABLE items (n int, id {key}, PRIMARY KEY (id, n));"
+        f"INSERT INTO items SELECT g, {value} FROM generate_series(1, 120) g;"
+        "CREATE PUBLICATION pub FOR TABLE items"
+    )
+    slot, out = database18.create_slot(), tmp_path / "out"
+    subprocess.run(small_chunks(database18.uri, slot, "-D", out, *AGAIN, *NOW), check=True)
+    found = [new["n"] for _, _, _, new, _ in lines(out)]
+    assert found == [n for (n,) in database18.execute("SELECT n FROM items ORDER BY id, n")]
+
+
+def test_names_are_printed_as_the_stream_prints_them(database18, tmp_path):
+    """With their schemas where the role's `search_path` doesn't find them; else a key would be two."""
+    database18.execute(
+        "CREATE SCHEMA more; CREATE TYPE more.kind AS ENUM ('a'); CREATE TABLE more.hidden ();"
+        "CREATE TABLE items (id regclass, kind more.kind, PRIMARY KEY (id, kind));"
+        "CREATE PUBLICATION pub FOR TABLE items"
+    )
+    slot, out = database18.create_slot(), tmp_path / "out"
+    database18.execute("INSERT INTO items VALUES ('items', 'a'), ('more.hidden', 'a'), ('pg_class', 'a')")
+    subprocess.run(small_chunks(database18.uri, slot, "-D", out, *AGAIN, *NOW), check=True)
+    found = [(op, new["id"]) for op, _, _, new, _ in lines(out)]
+    names = {"items", "more.hidden", "pg_class"}
+    assert sorted(found) == sorted((op, name) for op in "IR" for name in names)
+
+
+def test_keys_that_only_their_index_tells_apart(server15, tmp_path):
+    """To the column "a" is "A", which may well be the first row of the next chunk."""
+    database = Database(server15)
+    database.execute(
+        "CREATE COLLATION either_case (provider = icu, locale = 'und-u-ks-level2', deterministic = false);"
+        "CREATE TABLE items (id text COLLATE either_case NOT NULL);"
+        'CREATE UNIQUE INDEX items_id ON items (id COLLATE "C"); '
+        "ALTER TABLE items REPLICA IDENTITY USING INDEX items_id;"
+        "INSERT INTO items SELECT repeat(letter, g)"
+        " FROM generate_series(1, 25) g, unnest('{a,A,b,B}'::text[]) letter;"
+        "CREATE PUBLICATION pub FOR TABLE items"
+    )
+    slot, out = database.create_slot(), tmp_path / "out"
+    subprocess.run(small_chunks(database.uri, slot, "-D", out, *AGAIN, *NOW), check=True)
+    found = [new["id"] for _, _, _, new, _ in lines(out)]
+    assert found == [one for (one,) in database.execute('SELECT id FROM items ORDER BY id COLLATE "C"')]
+    database.drop()
 
 
 @pytest.mark.long

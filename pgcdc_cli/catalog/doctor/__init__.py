@@ -25,6 +25,7 @@ CHECKS: tuple[Callable[[Setup], Iterator[Finding]], ...] = (
     publication_checks.operations,
     publication_checks.replica_identity,
     publication_checks.keyless_tables,
+    publication_checks.unvalidated_keys,
     publication_checks.partition_roots,
     publication_checks.unlogged_tables,
     publication_checks.select_right,

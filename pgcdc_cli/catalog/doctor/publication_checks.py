@@ -44,7 +44,11 @@ SELECT p.pubname, rn.nspname, rc.relname, n.nspname, c.relname, c.relreplident =
               AND i.indpred IS NULL AND i.indexprs IS NULL
               AND NOT EXISTS (SELECT FROM pg_attribute a
                               WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey::int2[])
-                                    AND NOT a.attnotnull)),
+                                    AND (NOT a.attnotnull
+                                         OR EXISTS (SELECT FROM pg_constraint k
+                                                    WHERE k.conrelid = c.oid AND k.contype = 'n'
+                                                          AND NOT k.convalidated
+                                                          AND a.attnum = ANY (k.conkey))))),
        p.attnames::text[], p.rowfilter, p.has_list, p.filtered_by, p.may_select
 FROM published p
 JOIN pg_class rc ON rc.oid = p.root JOIN pg_namespace rn ON rn.oid = rc.relnamespace
@@ -71,6 +75,15 @@ WHERE p.oid = ANY (%(publications)s::oid[]) AND NOT p.pubviaroot AND c.relkind =
       AND (p.puballtables
            OR EXISTS (SELECT FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = n.oid)
            OR EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = c.oid))
+ORDER BY 1, 2, 3
+"""
+
+# What was there before a NOT NULL that is NOT VALID (PostgreSQL 18) may be NULL, in a replica identity, too.
+_UNVALIDATED = """
+SELECT n.nspname, c.relname, a.attname, k.conname
+FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (k.conkey)
+WHERE k.contype = 'n' AND NOT k.convalidated
 ORDER BY 1, 2, 3
 """
 
@@ -274,6 +287,20 @@ def _key(relation: PublishedRelation) -> str:
         return _identity(relation)
     key = "pgcdc_key bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
     return f"ALTER TABLE {quoted(*relation.table)} ADD COLUMN {key};"
+
+
+def unvalidated_keys(setup: Setup) -> Iterator[Finding]:
+    """May keys be NULL? The server takes such a replica identity, but no row can be found by it."""
+    keys = {relation.table: relation.identity for relation in _relations(setup) if not relation.identity_full}
+    rows = setup.session.ask(_UNVALIDATED, {}, "look at the keys")
+    for schema, table, column, constraint in rows:
+        if column in keys.get((schema, table), ()):
+            name = f"{schema}.{table}"
+            message = (
+                f'column "{column}" of the key of table "{name}" may be NULL: it is NOT NULL, but NOT VALID'
+            )
+            statement = f"ALTER TABLE {quoted(schema, table)} VALIDATE CONSTRAINT {quoted(constraint)};"
+            yield Finding("unvalidated-key", "warning", message, name, (statement,))
 
 
 def select_right(setup: Setup) -> Iterator[Finding]:
