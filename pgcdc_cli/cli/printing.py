@@ -23,6 +23,8 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError, mask
 from pgcdc_cli.formats.terminal import safe
 
 PROGRAM = "pgcdc"
+RECVLOGICAL = "pg_recvlogical"
+"""The name under which pgcdc is that program."""
 
 LogFormat = Literal["text", "timed", "json"]
 """`pgcdc: warning: ...`; the same behind the time, and the level of remarks, too; an object."""
