@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import psycopg
 
-from pgcdc_cli.catalog.doctor import Finding, diagnose, refused_changes
 from pgcdc_cli.catalog.publications import (
     OPERATIONS,
     Alteration,
@@ -29,6 +28,9 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError, nearest, quoted_list
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.messages import Relation
 from pgcdc_cli.types.database_text import STRICT, DatabaseText
+
+if TYPE_CHECKING:
+    from pgcdc_cli.catalog.doctor import Finding
 
 _NO_TEXT = "the name of the one that looks like it is no valid text: rename it"
 
@@ -85,8 +87,10 @@ class Catalog:
                 hint="set wal_level = logical in postgresql.conf and restart the server",
             )
 
-    def diagnose(self, slot: str | None, publications: Sequence[str]) -> list[Finding]:
+    def diagnose(self, slot: str | None, publications: Sequence[str]) -> "list[Finding]":
         """Look for what would stop such a stream or lose changes; None and [] mean all that exist."""
+        from pgcdc_cli.catalog.doctor import diagnose  # noqa: PLC0415 - a stream needs none of it
+
         return diagnose(self._session, slot, publications)
 
     def streaming_grants(self, role: str, publications: Sequence[str]) -> list[str]:
@@ -176,11 +180,13 @@ class Catalog:
                 error.hint = create_grant(self._session)
             raise
 
-    def refused_changes(self, publication: str) -> list[Finding]:
+    def refused_changes(self, publication: str) -> "list[Finding]":
         """List the published tables whose updates and deletes the server refuses.
 
         The list is empty if a table is locked, since then it can't be known.
         """
+        from pgcdc_cli.catalog.doctor import refused_changes  # noqa: PLC0415 - a stream needs none of it
+
         try:
             with self._session.impatient():
                 return refused_changes(self._session, publication)

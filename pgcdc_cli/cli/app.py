@@ -1,52 +1,22 @@
-"""The command line `pgcdc`: the tree of its commands, and the one place where errors end a command."""
+"""The process of the command `pgcdc`, and the one place where errors end it."""
 
 import gc
 import logging
 import os
-import re
 import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
 
-import typer
-
-from pgcdc_cli.cli import (
-    completion,
-    demo,
-    doctor,
-    publication,
-    recvlogical,
-    show,
-    slot,
-    snapshot,
-    spark_submit,
-    status,
-    stream,
-)
-from pgcdc_cli.cli.command_tree import (
-    ClickCommand,
-    ClickContext,
-    ClickError,
-    ClickParameter,
-    Command,
-    build,
-    environment_variable,
-    examples,
-    long_name,
-    new_app,
-)
 from pgcdc_cli.cli.printing import (
     PROGRAM,
-    LogFormat,
+    RECVLOGICAL,
     fail,
     flush,
     talk,
     version_line,
-    versions_json,
     write,
     write_message,
 )
@@ -66,98 +36,6 @@ _NAMES_HINT = "names are given in UTF-8, whatever the database's encoding; renam
 LEVELS = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO, 2: logging.DEBUG}
 """The lowest log level that is shown, by verbosity."""
 
-_QUOTES = re.compile(r"(?<!\w)'([^']*)'(?!\w)")
-
-_ORDER = (
-    "demo",
-    "doctor",
-    "slot",
-    "publication",
-    "stream",
-    "snapshot",
-    "recvlogical",
-    "show",
-    "status",
-    "spark-submit",
-    "help",
-)
-"""The order of commands in the help: that in which a new user needs them."""
-
-app = new_app(
-    summary="PostgreSQL's changes in files, as JSON lines or Arrow, exactly once.",
-    epilog=examples("pgcdc stream -d shop -S s --publication p -D changes --endpos now"),
-)
-app.add_typer(slot.app, name="slot")
-app.add_typer(publication.app, name="publication")
-stream.register(app)
-snapshot.register(app)
-recvlogical.register(app)
-show.register(app)
-status.register(app)
-spark_submit.register(app)
-demo.register(app)
-doctor.register(app)
-
-
-@app.command(
-    "help",
-    cls=Command,
-    # The top-level help lists the commands already.
-    hidden=True,
-    epilog=examples("pgcdc help", "pgcdc help stream", "pgcdc help slot create"),
-)
-def help_command(
-    ctx: typer.Context,
-    words: Annotated[list[str] | None, typer.Argument(metavar="COMMAND", help="Name of the command.")] = None,
-) -> None:
-    """Show the help of a command, or of pgcdc itself."""
-    context: ClickContext = ctx.find_root()
-    for number, word in enumerate(words or ()):
-        if not hasattr(context.command, "commands"):
-            context.fail(f"No such command {' '.join((words or [])[: number + 1])!r}.")
-        name, command, _ = context.command.resolve_command(context, [word])
-        context = type(context)(command, info_name=name, parent=context)
-    write(context.get_help())
-
-
-def _print_version(ctx: typer.Context, value: bool) -> None:
-    if value:
-        write(versions_json() if ctx.params["version_json"] else version_line())
-        raise typer.Exit
-    if ctx.params["version_json"]:
-        ctx.fail("--json stands behind a command's name, or goes with --version")
-
-
-def _load_config(ctx: typer.Context, path: Path | None) -> None:
-    if path is None:
-        return
-    from pgcdc_cli.cli.config_file import read_defaults
-
-    root = ctx.find_root()
-    defaults = read_defaults(path, root.command)
-    root.default_map = defaults
-    for word in ctx.command_path.split()[1:]:
-        defaults = defaults.get(word, {})
-    ctx.default_map = defaults
-
-
-def _set_debug(value: bool | None) -> None:
-    talk.debug = talk.debug or bool(value)
-
-
-def _set_verbose(value: int | None) -> None:
-    if value:
-        talk.verbosity = value
-
-
-def _set_quiet(value: bool | None) -> None:
-    if value:
-        talk.verbosity = -1
-
-
-def _set_log_format(value: LogFormat | None) -> None:
-    talk.form = value or talk.form
-
 
 class LineHandler(logging.Handler):
     """`pgcdc: warning: ...`, one line each, without passwords."""
@@ -172,57 +50,6 @@ def _log_to_stderr() -> None:
     log.handlers = [LineHandler()]
     log.propagate = False
     log.setLevel(logging.DEBUG)
-
-
-@app.callback()
-def root(  # noqa: PLR0913, PLR0917 - a command's options
-    version: Annotated[
-        bool,
-        typer.Option(
-            "-V",
-            "--version",
-            callback=_print_version,
-            help="Print the version; --json adds libraries.",
-        ),
-    ] = False,
-    version_json: Annotated[
-        bool,
-        typer.Option("--json", is_eager=True, hidden=True, help="With --version: as JSON, with libraries."),
-    ] = False,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", callback=_load_config, is_eager=True, help="Read default values from a TOML file."
-        ),
-    ] = None,
-    debug: Annotated[
-        bool, typer.Option("--debug", callback=_set_debug, help="Show tracebacks of errors.")
-    ] = False,
-    verbose: Annotated[
-        int,
-        typer.Option(
-            "-v",
-            "--verbose",
-            count=True,
-            callback=_set_verbose,
-            show_default=False,
-            help="Print more messages; twice, many more.",
-        ),
-    ] = 0,
-    quiet: Annotated[
-        bool, typer.Option("-q", "--quiet", callback=_set_quiet, help="Print only errors.")
-    ] = False,
-    log_format: Annotated[
-        LogFormat | None,
-        typer.Option(callback=_set_log_format, help="Message format; timed adds time and level."),
-    ] = None,
-) -> None:
-    """Declare the options of all commands; their callbacks do the work."""
-
-
-def root_command() -> ClickCommand:
-    """Build the tree of all commands."""
-    return build(app, _ORDER)
 
 
 class NoPandas:
@@ -270,12 +97,7 @@ def run(arguments: list[str], program: str = PROGRAM) -> int:
     talk.program = PROGRAM
     try:
         _heed_interrupts()
-        if program == recvlogical.PROGRAM:
-            status = _invoke(root_command().commands["recvlogical"], program, arguments)
-        elif arguments[:1] == [completion.COMMAND]:
-            status = completion.complete(root_command(), arguments[1:])
-        else:
-            status = _invoke(root_command(), PROGRAM, arguments)
+        status = _run(arguments, program)
         flush()
     except KeyboardInterrupt:
         status = INTERRUPTED
@@ -288,6 +110,16 @@ def run(arguments: list[str], program: str = PROGRAM) -> int:
     except Exception as error:  # noqa: BLE001 - whatever it is, a user gets one line
         status = fail(_argument_error(error, arguments) or _unexpected(error))
     return status
+
+
+def _run(arguments: list[str], program: str) -> int:
+    if program != RECVLOGICAL and arguments in (["-V"], ["--version"]):
+        # Without Typer, which takes several times as long to import.
+        write(version_line())
+        return 0
+    from pgcdc_cli.cli.commands import run_command
+
+    return run_command(arguments, RECVLOGICAL if program == RECVLOGICAL else PROGRAM)
 
 
 def _heed_interrupts() -> None:
@@ -314,19 +146,6 @@ def _stand_in_for_closed_streams() -> None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
-def _invoke(command: ClickCommand, name: str, arguments: list[str]) -> int:
-    try:
-        with command.make_context(name, arguments) as context:
-            command.invoke(context)
-    except typer.Exit as end:
-        return end.exit_code
-    except typer.Abort as error:
-        raise KeyboardInterrupt from error
-    except typer.TyperException as error:
-        raise _usage_error(error) from error
-    return 0
-
-
 def _argument_error(error: Exception, arguments: list[str]) -> PgcdcError | None:
     """Make an error for an argument that isn't UTF-8, whose bytes Python keeps as surrogates."""
     odd = error.object[error.start] if isinstance(error, UnicodeEncodeError) else ""
@@ -341,47 +160,6 @@ def _unexpected(error: Exception) -> PgcdcError:
     wrapped = PgcdcError(ErrorKind.UNEXPECTED, f"could not go on: unexpected {type(error).__name__}: {error}")
     wrapped.__cause__ = error
     return wrapped
-
-
-def _usage_error(error: typer.TyperException) -> PgcdcError:
-    context = getattr(error, "ctx", None)
-    where = context.command_path if context else "pgcdc"
-    return PgcdcError(ErrorKind.USAGE, f"could not {_complaint(error)}", hint=f"see {where} --help")
-
-
-def _complaint(error: ClickError) -> str:
-    """Tell what is wrong with which option, and where its value comes from."""
-    parameter = getattr(error, "param", None)
-    if parameter is None:
-        reason = _sentence_end(getattr(error, "message", "") or str(error))
-        return f"read the command line: {reason}{_meant(error)}"
-    if not error.message:
-        return f"read the command line: {_name(parameter)} is missing"
-    source = error.ctx.get_parameter_source(parameter.name)
-    if source is not None and source.name == "ENVIRONMENT":
-        return f"read the environment: {environment_variable(parameter)}: {_sentence_end(error.message)}"
-    if source is not None and source.name == "DEFAULT_MAP":
-        return f'read the configuration file: "{long_name(parameter)}": {_sentence_end(error.message)}'
-    return f"read the command line: {_name(parameter)}: {_sentence_end(error.message)}"
-
-
-def _meant(error: ClickError) -> str:
-    """Suggest an option that resembles an unknown one; for commands Typer does that itself."""
-    nearest = next(iter(getattr(error, "possibilities", None) or ()), None)
-    return "" if nearest is None else f'. Did you mean "{nearest}"?'
-
-
-def _name(parameter: ClickParameter) -> str:
-    if parameter.param_type_name == "argument":
-        return str(parameter.metavar or parameter.name.upper())
-    return "/".join(parameter.opts)
-
-
-def _sentence_end(message: str) -> str:
-    """Turn Click's sentence into the end of ours."""
-    message = message.strip().removeprefix("Value error, ").rstrip(".")
-    message = _QUOTES.sub(r'"\1"', message)
-    return message[:1].lower() + message[1:]
 
 
 def _forget_output_if_gone(error: PgcdcError) -> None:

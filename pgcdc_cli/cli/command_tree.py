@@ -6,9 +6,10 @@ it: parameters with `opts`, `help`, `envvar`, `rich_help_panel`, and a context.
 
 import copy
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias, get_args
 
 import typer
@@ -75,7 +76,15 @@ class Foreign(Command):
 
 
 class Group(TyperGroup):
-    """A group that shows its help if no command is given."""
+    """A group that shows its help if no command is given.
+
+    `summaries` are the help's lines for commands that aren't imported for it.
+    """
+
+    summaries: Mapping[str, str] = MappingProxyType({})
+
+    def list_commands(self, ctx: ClickContext) -> list[str]:  # noqa: ARG002 - the contract's
+        return list(self.commands)
 
     def parse_args(self, ctx: ClickContext, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
@@ -92,6 +101,13 @@ class Group(TyperGroup):
     def format_options(self, ctx: ClickContext, formatter: ClickFormatter) -> None:
         _format_parameters(self.get_params(ctx), ctx, formatter)
         self.format_commands(ctx, formatter)
+
+    def format_commands(self, ctx: ClickContext, formatter: ClickFormatter) -> None:
+        if not self.summaries:
+            super().format_commands(ctx, formatter)
+            return
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self.summaries.items()))
 
     def format_help_text(self, ctx: ClickContext, formatter: ClickFormatter) -> None:
         """Save two lines in the top-level help, which must fit a screen together with the prompt."""
@@ -171,23 +187,57 @@ def example_lines(command: ClickCommand) -> list[str]:
     return [line.strip() for line in (command.epilog or "").splitlines()[2:]]
 
 
-def build(app: typer.Typer, order: Sequence[str] = ()) -> ClickCommand:
+class LazyCommands(Mapping[str, ClickCommand]):
+    """A group's commands, each built when it is first used, so that nothing waits for the others' imports."""
+
+    def __init__(self, names: Iterable[str], make: Callable[[str], ClickCommand]) -> None:
+        self._made: dict[str, ClickCommand | None] = dict.fromkeys(names)
+        self._make = make
+
+    def __getitem__(self, name: str) -> ClickCommand:
+        if self._made[name] is None:
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._made
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+
+def build(
+    app: typer.Typer, summaries: Mapping[str, str], import_command: Callable[[str], ClickCommand]
+) -> ClickCommand:
     """Build the command tree, with a variable for every option, and the `ANYWHERE` options on every command.
 
-    `order` is the order of commands in the help.
+    `summaries` are the help's lines for commands that are imported when they are used. The app's own commands
+    come after them, and have no line.
     """
     root: ClickCommand = typer.main.get_command(app)
-    root.commands = {name: root.commands[name] for name in order} | root.commands
+    own = root.commands
+    _name_variables(root)
     anywhere = [parameter for parameter in root.params if parameter.name in ANYWHERE]
-    for path, command in walk(root):
-        if isinstance(command, Foreign):
-            continue
-        for parameter in command.params:
-            parameter.envvar = environment_variable(parameter)
-            parameter.show_envvar = False
-        if len(path) > 1:
-            command.params.extend(_behind_command(parameter) for parameter in anywhere)
+
+    def make(name: str) -> ClickCommand:
+        made = own[name] if name in own else import_command(name)
+        for _, command in walk(made):
+            if not isinstance(command, Foreign):
+                _name_variables(command)
+                command.params.extend(map(_behind_command, anywhere))
+        return made
+
+    root.commands, root.summaries = LazyCommands([*summaries, *own], make), summaries
     return root
+
+
+def _name_variables(command: ClickCommand) -> None:
+    for parameter in command.params:
+        parameter.envvar = environment_variable(parameter)
+        parameter.show_envvar = False
 
 
 def _quick(parameter: ClickParameter) -> ClickParameter:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pgcdc_cli import __version__
-from pgcdc_cli.cli.app import root_command
 from pgcdc_cli.cli.command_tree import (
     ANYWHERE,
     ClickCommand,
@@ -21,6 +20,7 @@ from pgcdc_cli.cli.command_tree import (
     value_name,
     walk,
 )
+from pgcdc_cli.cli.commands import root_command
 from pgcdc_cli.cli.completion import scripts
 from pgcdc_cli.errors import ErrorKind
 

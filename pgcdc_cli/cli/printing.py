@@ -23,6 +23,8 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError, mask
 from pgcdc_cli.formats.terminal import safe
 
 PROGRAM = "pgcdc"
+RECVLOGICAL = "pg_recvlogical"
+"""The name under which pgcdc is that program."""
 
 LogFormat = Literal["text", "timed", "json"]
 """The form of messages: `pgcdc: warning: ...`; with time and level in front; or a JSON object."""

@@ -62,6 +62,12 @@ app = new_app(
     ),
 )
 
+
+def register(root: typer.Typer) -> None:
+    """Add `publication` with its members."""
+    root.add_typer(app, name="publication")
+
+
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the publication.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

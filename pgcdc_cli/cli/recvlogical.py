@@ -16,7 +16,7 @@ import typer
 from pgcdc_cli import __version__
 from pgcdc_cli.cli.command_tree import HELP_NAMES, ClickContext, ClickParameter, Foreign, examples, value_name
 from pgcdc_cli.cli.connection_options import connecting
-from pgcdc_cli.cli.printing import fail, hints, one_line, talk, write, write_error
+from pgcdc_cli.cli.printing import RECVLOGICAL, fail, hints, one_line, talk, write, write_error
 from pgcdc_cli.cli.stream import handled
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pgcdc_cli.replication.session import SessionKind
     from pgcdc_cli.sinks.uncheckpointed_sink import UncheckpointedSink
     from pgcdc_cli.stream.settings import RunTotals, Signals, StreamSettings
-
-PROGRAM = "pg_recvlogical"
 
 FAILED = 1
 """The exit status of every failure, as in pg_recvlogical."""
@@ -299,7 +297,7 @@ def _conninfo(conninfo: str, given: Mapping[str, Any]) -> str:
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
     # The application name that synchronous_standby_names may have.
-    own = {"fallback_application_name": PROGRAM} | {
+    own = {"fallback_application_name": RECVLOGICAL} | {
         name: given[option]
         for name, option in (("host", "host"), ("port", "port"), ("user", "username"))
         if given[option] is not None

@@ -25,6 +25,12 @@ app = new_app(
     epilog=examples("pgcdc slot create shop_slot -d shop", "pgcdc slot list -d shop"),
 )
 
+
+def register(root: typer.Typer) -> None:
+    """Add `slot` with its members."""
+    root.add_typer(app, name="slot")
+
+
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the slot.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

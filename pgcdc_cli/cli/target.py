@@ -210,9 +210,9 @@ class StreamTarget:
             from pgcdc_cli.formats.debezium.debezium_format import DebeziumFormat
 
             return DebeziumFormat
-        from pgcdc_cli.formats.select import FORMATS
+        from pgcdc_cli.formats.select import format_class
 
-        return FORMATS[self.format]
+        return format_class(self.format)
 
     @property
     def begins_and_commits(self) -> bool:

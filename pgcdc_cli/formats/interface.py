@@ -4,16 +4,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias
 
-from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.types.database_text import InvalidText
 
 if TYPE_CHECKING:
-    # The command line's help, which must be quick, asks for capabilities; these imports load numpy and
-    # pyarrow.
+    # The command line's help, which must be quick, asks for capabilities; these imports take long.
     import pyarrow as pa
 
     from pgcdc_cli.changes.slice import Edge, LastCommit, Slice
+    from pgcdc_cli.changes.table import TableSchema
 
 Data: TypeAlias = "bytes | memoryview | pa.Buffer | pa.RecordBatch"
 Layout = Literal["table", "stream"]
@@ -114,7 +113,7 @@ class Piece:
     last_commit_lsn: Lsn
     data: Data
     head: bytes = b""
-    table: TableSchema | None = None
+    table: "TableSchema | None" = None
     unchanged: bool = False
     invalid_text: int = 0
 
@@ -125,4 +124,4 @@ class EncodedSlice:
 
     pieces: tuple[Piece, ...]
     edge: "Edge | None"
-    tables: tuple[TableSchema, ...] = ()
+    tables: "tuple[TableSchema, ...]" = ()

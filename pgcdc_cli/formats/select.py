@@ -1,16 +1,15 @@
-"""Choose a format by its name and options."""
+"""Choose a format by its name and options: a run needs one, and imports no other."""
+
+from typing import TYPE_CHECKING
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.arrow import ArrowFormat
 from pgcdc_cli.formats.interface import Compression, Format, Layout, Numeric
-from pgcdc_cli.formats.jsonl import JsonlFormat
-from pgcdc_cli.formats.pretty import PrettyFormat
 from pgcdc_cli.formats.raw import RawFormat
-from pgcdc_cli.formats.wal2json.wal2json_format import Wal2jsonFormat
 
-FORMATS: dict[str, type[Format] | type[RawFormat]] = {
-    form.name: form for form in (JsonlFormat, ArrowFormat, PrettyFormat, RawFormat, Wal2jsonFormat)
-}
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_NAMES = ("jsonl", "arrow", "pretty", "raw", "wal2json")
 
 _LAYOUT_REFUSED: dict[Layout, str] = {"stream": "a file has one schema", "table": "it is one stream"}
 
@@ -28,21 +27,45 @@ def select_format(
 
     Raises PgcdcError (USAGE) for an unknown name and for options that the format doesn't support.
     """
+    _refuse(name not in _NAMES, f'could not use format "{name}": there is none', f"use {', '.join(_NAMES)}")
+    make: Callable[..., Format | RawFormat] = format_class(name)
     _check_options(name, layout, compression, numeric, transactions=transactions)
-    if name == "jsonl":
-        return JsonlFormat(layout, compression, numeric, transactions)
-    if name == "arrow":
-        return ArrowFormat("none" if compression == "none" else "zstd")
-    if name == "wal2json":
-        return Wal2jsonFormat(layout, compression)
-    return RawFormat() if name == "raw" else PrettyFormat(colour)
+    arguments: dict[str, tuple[object, ...]] = {
+        "jsonl": (layout, compression, numeric, transactions),
+        "arrow": ("none" if compression == "none" else "zstd",),
+        "pretty": (colour,),
+        "wal2json": (layout, compression),
+    }
+    return make(*arguments.get(name, ()))
+
+
+def format_class(name: str) -> type[Format | RawFormat]:
+    """Give the class of one of these formats, which declares what can be asked of it."""
+    match name:
+        case "jsonl":
+            from pgcdc_cli.formats.jsonl import JsonlFormat
+
+            return JsonlFormat
+        case "arrow":
+            from pgcdc_cli.formats.arrow import ArrowFormat
+
+            return ArrowFormat
+        case "pretty":
+            from pgcdc_cli.formats.pretty import PrettyFormat
+
+            return PrettyFormat
+        case "wal2json":
+            from pgcdc_cli.formats.wal2json.wal2json_format import Wal2jsonFormat
+
+            return Wal2jsonFormat
+        case _:
+            return RawFormat
 
 
 def _check_options(
     name: str, layout: Layout, compression: Compression, numeric: Numeric, *, transactions: bool
 ) -> None:
-    _refuse(name not in FORMATS, f'could not use format "{name}": there is none', f"use {', '.join(FORMATS)}")
-    can, with_format = FORMATS[name].capabilities, f'with format "{name}"'
+    can, with_format = format_class(name).capabilities, f'with format "{name}"'
     _refuse(
         layout not in can.layouts,
         f"could not use --layout {layout} {with_format}: {_LAYOUT_REFUSED[layout]}",

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from processes import stream_command
 
-from pgcdc_cli.cli.app import root_command
 from pgcdc_cli.cli.command_tree import walk
+from pgcdc_cli.cli.commands import root_command
 
 PROJECT = Path(__file__).parents[2]
 TREE = list(walk(root_command()))

@@ -15,8 +15,8 @@ import pytest
 from psycopg import pq
 
 from pgcdc_cli import __version__
-from pgcdc_cli.cli.app import root_command
-from pgcdc_cli.cli.command_tree import example_lines, walk
+from pgcdc_cli.cli.command_tree import example_lines, summary, walk
+from pgcdc_cli.cli.commands import COMMANDS, root_command
 from pgcdc_cli.cli.generate import generated, stale
 from pgcdc_cli.errors import ErrorKind
 
@@ -77,6 +77,11 @@ def test_help_has_every_option_and_an_example(path, command, pgcdc):
             assert parameter.help
             names = parameter.opts if parameter.param_type_name == "option" else [parameter.metavar]
             assert all(name in ran.out for name in names)
+
+
+def test_the_first_help_says_of_each_command_what_its_own_help_says():
+    commands = root_command().commands
+    assert {name: f"{summary(commands[name])}." for name in commands if not commands[name].hidden} == COMMANDS
 
 
 def test_help_has_a_short_name(pgcdc):
@@ -197,35 +202,45 @@ def test_the_generator_mends_what_is_missing_changed_or_left_over(tmp_path):
 
 
 def imported(*arguments):
-    """Run pgcdc, and name the slow packages that it imported."""
-    program = (
-        "import sys; from pgcdc_cli.cli.app import run; run(sys.argv[1:]);"
-        "print(*{name.partition('.')[0] for name in sys.modules})"
-    )
+    """Run pgcdc, and name what it imported."""
+    program = "import sys; from pgcdc_cli.cli.app import run; run(sys.argv[1:]); print(*sys.modules)"
     command = [sys.executable, "-c", program, *arguments]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
-    slow = {"numpy", "psycopg", "pyarrow", "pydantic", "pyspark", "rich"}
-    return slow.intersection(ran.stdout.splitlines()[-1].split())
+    return set(ran.stdout.splitlines()[-1].split())
+
+
+def slow(*arguments):
+    """Run pgcdc, and name what is slow of what it imported."""
+    packages = {"numpy", "psycopg", "pyarrow", "pydantic", "pyspark", "rich"}
+    return imported(*arguments) & (packages | {"pgcdc_cli.changes.table"})
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["stream", "--nope"]])
 def test_help_version_and_usage_errors_import_nothing_slow(arguments):
-    assert imported(*arguments) == set()
+    assert slow(*arguments) == set()
+
+
+def test_a_command_imports_no_other():
+    modules = {f"pgcdc_cli.cli.{name.replace('-', '_')}" for name in COMMANDS}
+    assert not imported("--help") & modules
+    assert imported("stream", "--help") & modules == {"pgcdc_cli.cli.stream"}
+    assert "typer" not in imported("--version")
 
 
 @EVERY_PATH
 def test_no_command_imports_anything_slow_for_its_help(path):
-    assert imported(*path[1:], "--help") == set()
+    assert slow(*path[1:], "--help") == set()
 
 
 def test_commands_import_only_what_they_use(tmp_path):
     nowhere = ["-h", str(tmp_path), "-d", "shop"]
-    assert imported("slot", "list", *nowhere) == {"psycopg"}
-    assert imported("publication", "create", "shop", "--table", "a", "--table", "b", *nowhere) == {"psycopg"}
-    assert imported("spark-submit", "--input", str(tmp_path), "--warehouse", "lake") == set()
+    assert slow("slot", "list", *nowhere) == {"psycopg", "pgcdc_cli.changes.table"}
+    made = ["publication", "create", "shop", "--table", "a", "--table", "b", *nowhere]
+    assert slow(*made) == {"psycopg", "pgcdc_cli.changes.table"}
+    assert slow("spark-submit", "--input", str(tmp_path), "--warehouse", "lake") == set()
     to_directory = ["-D", str(tmp_path), "--format", "arrow", "--endpos", "now", "--no-loop"]
-    streamed = imported("stream", "-S", "shop", "--publication", "shop", *to_directory, *nowhere)
-    assert streamed == {"psycopg", "pyarrow", "numpy"}
+    streamed = slow("stream", "-S", "shop", "--publication", "shop", *to_directory, *nowhere)
+    assert streamed == {"psycopg", "pyarrow", "numpy", "pgcdc_cli.changes.table"}
 
 
 def test_pandas_is_not_imported_where_it_is_installed(tmp_path):
@@ -265,3 +280,11 @@ def test_version_as_json_names_every_part(pgcdc, arguments):
     assert told["libpq"] == f"{pq.version() // 10000}.{pq.version() % 10000}"
     assert told["python"] == platform.python_version()
     assert {name: version(name) for name in ("psycopg", "pyarrow", "numpy")}.items() <= told.items()
+
+
+def test_a_stream_starts_without_the_functions_that_pyarrow_makes(tmp_path):
+    reach = ["stream", "-S", "s", "--publication", "p", "-h", str(tmp_path), "-d", "shop", "--no-loop"]
+    command = [sys.executable, "-X", "importtime", "-m", "pgcdc_cli", *reach, "-D", str(tmp_path / "out")]
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    assert "pyarrow.lib\n" in said
+    assert "pyarrow.compute\n" not in said

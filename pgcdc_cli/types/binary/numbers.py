@@ -14,7 +14,6 @@ from typing import NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pgcdc_cli.types import kernels
@@ -184,7 +183,7 @@ class Floating:
         size[np.isnan(size)] = np.inf
         for spelling in (*self.spellings, *_SMALL_SPELLINGS, *_ANY_SPELLINGS):
             if ((size >= spelling.low) & ~(size >= spelling.high)).any():
-                text = _respelled(text, spelling)
+                text = kernels.replace_pattern(text, spelling.arrow, spelling.postgres)
         return text
 
     def _untied(self, number: float, text: str) -> str:
@@ -209,11 +208,6 @@ class Floating:
         exact = Fraction(float(size))
         smaller, larger = (Fraction(float(np.nextafter(size, size.dtype.type(to)))) for to in (0, np.inf))
         return (exact - smaller) / 2, (larger - exact) / 2
-
-
-def _respelled(text: pa.StringArray, spelling: _Spelling) -> pa.StringArray:
-    options = pc.ReplaceSubstringOptions(spelling.arrow, spelling.postgres)
-    return cast("pa.StringArray", pc.call_function("replace_substring_regex", [text], options))
 
 
 FLOAT4 = Floating("f4", 9, 1e6, 2.0**24, 1e20, _INTEGER_SPELLINGS)

@@ -1,0 +1,224 @@
+"""The command line `pgcdc`: its own options, and its commands, each imported when it is used."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pgcdc_cli.cli import completion
+from pgcdc_cli.cli.command_tree import (
+    ClickCommand,
+    ClickContext,
+    ClickError,
+    ClickParameter,
+    Command,
+    build,
+    environment_variable,
+    examples,
+    long_name,
+    new_app,
+)
+from pgcdc_cli.cli.printing import RECVLOGICAL, LogFormat, talk, version_line, versions_json, write
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+
+_QUOTES = re.compile(r"(?<!\w)'([^']*)'(?!\w)")
+
+COMMANDS = {
+    "demo": "See it all at work: server, load, files, Spark, proof.",
+    "doctor": "Check for what would stop a stream or lose changes.",
+    "slot": "Create, inspect, change and drop replication slots.",
+    "publication": "Create, alter, drop, list and show publications.",
+    "stream": "Stream a slot into files, each transaction exactly once.",
+    "snapshot": "Write the current rows of tables, all as of one moment.",
+    "recvlogical": "A drop-in for pg_recvlogical: same options, raw output.",
+    "show": "Print what pgcdc wrote, in the order in which it happened.",
+    "status": "Show a directory's progress: stream, files, slot, merge.",
+    "spark-submit": "Merge a directory into Delta or Iceberg tables.",
+}
+"""The top-level help's line for each command, in the order in which a new user needs them."""
+
+app = new_app(
+    summary="PostgreSQL's changes in files, as JSON lines or Arrow, exactly once.",
+    epilog=examples("pgcdc stream -d shop -S s --publication p -D changes --endpos now"),
+)
+
+
+@app.command(
+    "help",
+    cls=Command,
+    # The top-level help lists the commands already.
+    hidden=True,
+    epilog=examples("pgcdc help", "pgcdc help stream", "pgcdc help slot create"),
+)
+def help_command(
+    ctx: typer.Context,
+    words: Annotated[list[str] | None, typer.Argument(metavar="COMMAND", help="Name of the command.")] = None,
+) -> None:
+    """Show the help of a command, or of pgcdc itself."""
+    context: ClickContext = ctx.find_root()
+    for number, word in enumerate(words or ()):
+        if not hasattr(context.command, "commands"):
+            context.fail(f"No such command {' '.join((words or [])[: number + 1])!r}.")
+        name, command, _ = context.command.resolve_command(context, [word])
+        context = type(context)(command, info_name=name, parent=context)
+    write(context.get_help())
+
+
+def _print_version(ctx: typer.Context, value: bool) -> None:
+    if value:
+        write(versions_json() if ctx.params["version_json"] else version_line())
+        raise typer.Exit
+    if ctx.params["version_json"]:
+        ctx.fail("--json stands behind a command's name, or goes with --version")
+
+
+def _load_config(ctx: typer.Context, path: Path | None) -> None:
+    if path is None:
+        return
+    from pgcdc_cli.cli.config_file import read_defaults
+
+    root = ctx.find_root()
+    defaults = read_defaults(path, root.command)
+    root.default_map = defaults
+    for word in ctx.command_path.split()[1:]:
+        defaults = defaults.get(word, {})
+    ctx.default_map = defaults
+
+
+def _set_debug(value: bool | None) -> None:
+    talk.debug = talk.debug or bool(value)
+
+
+def _set_verbose(value: int | None) -> None:
+    if value:
+        talk.verbosity = value
+
+
+def _set_quiet(value: bool | None) -> None:
+    if value:
+        talk.verbosity = -1
+
+
+def _set_log_format(value: LogFormat | None) -> None:
+    talk.form = value or talk.form
+
+
+@app.callback()
+def root(  # noqa: PLR0913, PLR0917 - a command's options
+    version: Annotated[
+        bool,
+        typer.Option(
+            "-V", "--version", callback=_print_version, help="Print the version; --json adds libraries."
+        ),
+    ] = False,
+    version_json: Annotated[
+        bool,
+        typer.Option("--json", is_eager=True, hidden=True, help="With --version: as JSON, with libraries."),
+    ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", callback=_load_config, is_eager=True, help="Read default values from a TOML file."
+        ),
+    ] = None,
+    debug: Annotated[
+        bool, typer.Option("--debug", callback=_set_debug, help="Show tracebacks of errors.")
+    ] = False,
+    verbose: Annotated[
+        int,
+        typer.Option(
+            "-v",
+            "--verbose",
+            count=True,
+            callback=_set_verbose,
+            show_default=False,
+            help="Print more messages; twice, many more.",
+        ),
+    ] = 0,
+    quiet: Annotated[
+        bool, typer.Option("-q", "--quiet", callback=_set_quiet, help="Print only errors.")
+    ] = False,
+    log_format: Annotated[
+        LogFormat | None,
+        typer.Option(callback=_set_log_format, help="Message format; timed adds time and level."),
+    ] = None,
+) -> None:
+    """Declare the options of all commands; their callbacks do the work."""
+
+
+def root_command() -> ClickCommand:
+    """Build the tree of all commands."""
+    return build(app, COMMANDS, _command)
+
+
+def _command(name: str) -> ClickCommand:
+    """Import a command, or a group of them."""
+    alone = new_app()
+    import_module(f"pgcdc_cli.cli.{name.replace('-', '_')}").register(alone)
+    return typer.main.get_group(alone).commands[name]
+
+
+def run_command(arguments: list[str], program: str) -> int:
+    """Run a command line, and return its exit status. Raises PgcdcError and KeyboardInterrupt."""
+    root = root_command()
+    if program == RECVLOGICAL:
+        return _invoke(root.commands["recvlogical"], program, arguments)
+    if arguments[:1] == [completion.COMMAND]:
+        return completion.complete(root, arguments[1:])
+    return _invoke(root, program, arguments)
+
+
+def _invoke(command: ClickCommand, name: str, arguments: list[str]) -> int:
+    try:
+        with command.make_context(name, arguments) as context:
+            command.invoke(context)
+    except typer.Exit as end:
+        return end.exit_code
+    except typer.Abort as error:
+        raise KeyboardInterrupt from error
+    except typer.TyperException as error:
+        raise _usage_error(error) from error
+    return 0
+
+
+def _usage_error(error: typer.TyperException) -> PgcdcError:
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context else "pgcdc"
+    return PgcdcError(ErrorKind.USAGE, f"could not {_complaint(error)}", hint=f"see {where} --help")
+
+
+def _complaint(error: ClickError) -> str:
+    """Say what is wrong with which option, and where its value comes from."""
+    parameter = getattr(error, "param", None)
+    if parameter is None:
+        reason = _sentence_end(getattr(error, "message", "") or str(error))
+        return f"read the command line: {reason}{_meant(error)}"
+    if not error.message:
+        return f"read the command line: {_name(parameter)} is missing"
+    source = error.ctx.get_parameter_source(parameter.name)
+    if source is not None and source.name == "ENVIRONMENT":
+        return f"read the environment: {environment_variable(parameter)}: {_sentence_end(error.message)}"
+    if source is not None and source.name == "DEFAULT_MAP":
+        return f'read the configuration file: "{long_name(parameter)}": {_sentence_end(error.message)}'
+    return f"read the command line: {_name(parameter)}: {_sentence_end(error.message)}"
+
+
+def _meant(error: ClickError) -> str:
+    """Suggest an option that resembles an unknown one; for commands Typer does that itself."""
+    nearest = next(iter(getattr(error, "possibilities", None) or ()), None)
+    return "" if nearest is None else f'. Did you mean "{nearest}"?'
+
+
+def _name(parameter: ClickParameter) -> str:
+    if parameter.param_type_name == "argument":
+        return str(parameter.metavar or parameter.name.upper())
+    return "/".join(parameter.opts)
+
+
+def _sentence_end(message: str) -> str:
+    """Turn Click's sentence into the end of ours."""
+    message = message.strip().removeprefix("Value error, ").rstrip(".")
+    message = _QUOTES.sub(r'"\1"', message)
+    return message[:1].lower() + message[1:]
