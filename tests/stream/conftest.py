@@ -23,7 +23,7 @@ def server15() -> Iterator[DebianServer]:
 
 @pytest.fixture(params=[15, 16, 18], ids=lambda version: f"pg{version}")
 def any_database(request, servers) -> Iterator[Database]:
-    """Each test that takes it runs against every major version that there is."""
+    """A database of each major version of the server: tests that use it run against all of them."""
     server = request.getfixturevalue("server15") if request.param == 15 else servers[request.param]
     database = Database(server)
     yield database
@@ -62,7 +62,7 @@ def follow() -> Iterator[Callable[..., Following]]:
 
 @pytest.fixture(scope="module")
 def other(own_server):
-    """A server that a test may stop, and that knows the role careful, which needs a password."""
+    """A server that a test may stop, with a role `careful`, which needs a password."""
     server = own_server(18, hba="local all careful scram-sha-256\n")
     with psycopg.connect(server.uri(), autocommit=True) as admin:
         admin.execute("CREATE ROLE careful LOGIN REPLICATION PASSWORD 'r1ght'")
@@ -71,7 +71,7 @@ def other(own_server):
 
 @pytest.fixture
 def shop(other):
-    """A database in it, with slot `s` and one row; gives its URI."""
+    """The URI of a database in `other`, with slot `s` and one row."""
     with psycopg.connect(other.uri(), autocommit=True) as admin:
         admin.execute("CREATE DATABASE shop")
         make_slot(other.uri("shop"), "s")
@@ -82,7 +82,7 @@ def shop(other):
 
 @pytest.fixture
 def written(source, tmp_path):
-    """A slot, and the directory that holds the first of its rows but not the second."""
+    """A slot, and a directory that has the first of its rows but not the second."""
     slot = source.create_slot()
     insert(source, 1, 1)
     out = tmp_path / "out"

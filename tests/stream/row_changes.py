@@ -1,4 +1,4 @@
-"""What a directory has of a table's rows, whatever its format: change by change, and what they come to."""
+"""Read a table's changes from a directory, whatever its format, and the rows that result from them."""
 
 import json
 from collections import Counter
@@ -16,9 +16,10 @@ Row = dict[str, Any]
 
 
 class RowChange(NamedTuple):
-    """One change: `op` as in JSON lines, its `place` in history, the row before and after, what that lacks.
+    """One change: `op` as in JSON lines, its `place` in history, the row before and after it.
 
-    A row of a snapshot before the stream, or by itself, is `R`; one that is read again while streaming, too.
+    `lacks` names the columns with unchanged TOAST. A row of any snapshot, and one that is read again while
+    streaming, has the `op` `R`.
     """
 
     op: str
@@ -29,7 +30,7 @@ class RowChange(NamedTuple):
 
 
 def row_changes(out: Path, table: str) -> Iterator[RowChange]:
-    """Yield a table's changes in the order of the files; where Debezium makes two of one, it is one."""
+    """Yield a table's changes in the order of the files; two Debezium events of one change count as one."""
     for number, item in enumerate(contents(out).get(table, [])):
         if isinstance(item, dict):
             place = (item["_commit_lsn"], item["_op"] != "R", item["_seq"])
@@ -46,7 +47,7 @@ def _of_line(line: Row) -> RowChange:
 
 
 def _of_event(line: Row, number: int) -> Iterator[RowChange]:
-    """A tombstone is nothing, and a key that changes is an update, of which Debezium makes two events."""
+    """Skip tombstones, and the delete of the two events that Debezium makes of an update of the key."""
     event, headers = line["value"], line.get("headers", {})
     if event is None or "__debezium.newkey" in headers:
         return
@@ -64,11 +65,11 @@ COLUMNS = {
     "documents": {"id": str, "title": str, "body": str},
     "audit": {"account": int, "note": str},
 }
-"""Of the tables of `stream_runs.TABLES`, whose first column is the key; audit has none."""
+"""The columns of the tables of `stream_runs.TABLES`; the first one is the key, except in audit."""
 
 
 def source_rows(database: Any, table: str) -> Counter[tuple]:
-    """Count the rows that are there."""
+    """Count the rows of the source."""
     query = f"SELECT {', '.join(COLUMNS[table])} FROM {table}"
     return Counter(
         _row(table, dict(zip(COLUMNS[table], row, strict=True))) for row in database.execute(query)
@@ -76,7 +77,7 @@ def source_rows(database: Any, table: str) -> Counter[tuple]:
 
 
 def folded_rows(out: Path, table: str) -> Counter[tuple]:
-    """Count the rows that all changes come to; an insert is of a new key, others of a known one."""
+    """Count the rows that result from all changes; an insert must have a new key, others a known one."""
     rows = Counter[tuple]()
     by_key = dict[Any, Row]()
     key = None if table == "audit" else next(iter(COLUMNS[table]))
@@ -107,7 +108,7 @@ def _change_one_of(rows: Counter[tuple], change: RowChange, table: str) -> None:
 
 
 def _row(table: str, values: Row) -> tuple:
-    """Make of each format's values what a server's are."""
+    """Convert each format's values to those that psycopg returns."""
     return tuple(
         None if values[name] is None else (of or _moment)(values[name]) for name, of in COLUMNS[table].items()
     )

@@ -78,7 +78,7 @@ def end_of_log(database) -> Lsn:
 
 
 def taken(database, slot: str) -> Lsn:
-    """How far the reader of a slot has written, as it told the server; 0/0 before it did."""
+    """The written position that a slot's reader has reported to the server; 0/0 before the first report."""
     query = (
         "SELECT write_lsn::text FROM pg_stat_replication"
         " JOIN pg_replication_slots ON pid = active_pid WHERE slot_name = %s"
@@ -98,7 +98,7 @@ def in_directory(path: Path) -> list[int]:
 
 
 class Load(threading.Thread):
-    """A short mixed load: multi-row transactions, key changes, TOAST left alone, savepoints rolled back."""
+    """A short mixed load: multi-row transactions, key changes, unchanged TOAST, rollbacks to savepoints."""
 
     def __init__(self, uri: str, seed: int) -> None:
         super().__init__(daemon=True)
@@ -145,7 +145,7 @@ class Load(threading.Thread):
 
 
 def delivers(uri: str, slot: str, out: Path, *arguments: str) -> list[int]:
-    """Stream into directory `out` up to now; gives what is in it then."""
+    """Stream into directory `out` up to now; return its values."""
     run = stream(uri, slot, "-D", str(out), *NOW, *arguments)
     assert run.returncode == 0, run.stderr
     return in_directory(out)
@@ -156,7 +156,7 @@ def files(folder: Path) -> dict[Path, bytes]:
 
 
 def make_slot(uri: str, slot: str) -> None:
-    """In a server of the test's own: the tables, the slot, one row."""
+    """Create the tables, the slot and one row in a server of the test's own."""
     with psycopg.connect(uri, autocommit=True) as admin:
         admin.execute(SMALL)
         admin.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))

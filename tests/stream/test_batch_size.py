@@ -1,4 +1,4 @@
-"""How many messages are taken at once: more of them where many tables share them."""
+"""How many messages make a batch: more of them if many tables share it."""
 
 from dataclasses import replace
 from itertools import cycle, islice
@@ -18,7 +18,7 @@ from pgcdc_cli.types.database_text import STRICT
 
 
 class Stream:
-    """Rows of one transaction for `tables` in turn, as many at a time as are wanted."""
+    """Sends rows of one transaction for several tables in turn, as many at a time as the encoder wants."""
 
     def __init__(self, encoding: Format) -> None:
         decoder = connection(None, batch=SMALLEST_BATCH)
@@ -26,7 +26,7 @@ class Stream:
         list(self._encoder.encode(frames_of(BEGIN)))
 
     def send(self, tables: int, doc: bytes = b"a", share: float = 1.0) -> int:
-        """Send a batch, or a share of it; gives the size of the next one."""
+        """Send a batch, or a share of it; return the size of the next one."""
         oids = range(20000, 20000 + tables)
         relations = [replace(ORDERS, oid=oid, name=f"orders_{oid}") for oid in oids]
         rows = frames_of(*(insert(b"1", doc, oid=oid) for oid in oids))

@@ -1,4 +1,4 @@
-"""May a stream go on from a checkpoint, at this source and with this slot?"""
+"""Whether a stream may go on from a checkpoint, with this source and this slot."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A session that asks the catalog and gets no answer holds up no signal."""
+"""A catalog query without an answer doesn't delay the end by a signal."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ SENT = "SELECT coalesce(min(sent_lsn), '0/0')::text FROM pg_stat_replication WHE
 
 @contextmanager
 def frozen(admin):
-    """Let the session that asks the catalog, once there is one, do nothing."""
+    """Stop the backend of the catalog's session, once there is one."""
     pid = wait_until(lambda: admin.execute(CATALOG).fetchone())[0]
     os.kill(pid, signal.SIGSTOP)
     try:

@@ -1,4 +1,4 @@
-"""Tables that others hold locked, perhaps until the stream goes on: it waits for none of them."""
+"""Tables locked by others, maybe until the stream goes on: the stream doesn't wait for them."""
 
 import json
 
@@ -15,7 +15,7 @@ ALTER PUBLICATION pub ADD TABLE made;
 
 @pytest.fixture
 def published(source):
-    """With a table whose columns have expressions, which the server locks it for to print some of them."""
+    """A database with a table whose column expressions the server prints only with a lock on the table."""
     source.execute(LOCKED)
     return source
 

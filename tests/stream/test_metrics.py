@@ -1,4 +1,4 @@
-"""`--metrics-port` and `--metrics-file`: what a run does, as Prometheus reads it."""
+"""`--metrics-port` and `--metrics-file`: a run's metrics as Prometheus reads them."""
 
 import os
 import re
@@ -15,7 +15,7 @@ DOCUMENT = "docs/metrics.md"
 
 
 def values(text):
-    """Each metric's value, by its name; all have the slot as their one label."""
+    """Each metric's value by name; the slot is the only label of all."""
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     assert len({sample.labels["slot"] for sample in samples}) == 1
     return {sample.name: sample.value for sample in samples}
@@ -90,7 +90,7 @@ def test_what_can_not_be_had_is_refused_before_the_stream(source, tmp_path, port
 
 
 def test_what_is_no_file_is_not_replaced_by_one(source, tmp_path):
-    """As root's /dev/null would be, which has what a rename takes."""
+    """Root could otherwise replace even /dev/null, by a rename."""
     device = tmp_path / "device"
     os.mkfifo(device)
     refused = stream(source.uri, source.create_slot(), "-f", "-", *NOW, "--metrics-file", str(device))

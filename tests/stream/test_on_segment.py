@@ -1,4 +1,4 @@
-"""`--on-segment`: each finished segment is handed to a command, at least once, in order."""
+"""`--on-segment`: a command is run for each finished segment, at least once, in order."""
 
 import json
 import os
@@ -33,7 +33,7 @@ APPEND = 'cat >>"$PGCDC_DIRECTORY/../handed"'
 
 @pytest.fixture
 def handed(tmp_path):
-    """The segments that were handed over, as the command got them."""
+    """A function that returns the segments as the command received them."""
 
     def read():
         path = tmp_path / "handed"
@@ -59,7 +59,7 @@ def test_each_segment_is_handed_over_once_it_is_finished(source, run, handed, tm
         assert (done := run(APPEND)).returncode == 0, done.stderr
     assert handed() == manifest(tmp_path / "out")
     assert len(handed()) == 3
-    # What the line names is there by then.
+    # The files that the line names are there when the command runs.
     last = handed()[-1]["files"][0]["path"]
     insert(source, 10, 10)
     assert run(f'test -s "$PGCDC_DIRECTORY/{last}" && {APPEND}').returncode == 0
@@ -83,7 +83,7 @@ def test_a_command_that_fails_stops_the_run_and_gets_the_segment_again(source, r
 
 
 def test_whoever_starts_us_with_sigchld_ignored_hides_no_failure(source, tmp_path):
-    """Some daemons do, and the system then keeps no exit status of a command's."""
+    """Some daemons ignore SIGCHLD, and then the system keeps no exit statuses of commands."""
     slot, out = source.create_slot(), str(tmp_path / "out")
     insert(source, 1, 2)
     line = stream_command(source.uri, slot, "-D", out, *NOW, "--on-segment", "exit 3")
@@ -161,9 +161,9 @@ def test_only_a_directory_has_segments(source, tmp_path):
 
 
 def test_the_documented_copy_is_whole_at_every_moment(source, follow, tmp_path, monkeypatch):
-    """However often the run is killed or its command fails: what the copy's manifest names is there."""
+    """However often run or command fail or are killed, the copy has the files that its manifest names."""
     recipe = DOCUMENT.read_text().partition("```python\n")[2].partition("```")[0]
-    # A python3 found by its name may put programs of its own before ours.
+    # A python3 found in PATH may put its own programs before ours.
     recipe = recipe.replace("/usr/bin/env python3", sys.executable).replace('"-"', '"/dev/stdin"')
     for name, text in (("copy-segment", recipe), ("aws", AWS)):
         (tmp_path / name).write_text(text)

@@ -1,4 +1,4 @@
-"""How much of what came at once goes into one slice."""
+"""How much of a received batch goes into one slice."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from pgcdc_cli.stream.loop import Heartbeats, SliceWriter, StreamLoop
 from pgcdc_cli.stream.settings import RunEnd, RunLimits, Signals
 
 FRAME = 26
-"""Bytes of a frame of `sent`."""
+"""Bytes of a frame that `sent` makes."""
 
 
 def sent(tags: str) -> list[bytes]:
@@ -44,7 +44,7 @@ def test_what_ends_with_a_commit_has_nothing_behind_it():
 
 
 class Encoder:
-    """Of the first portion it gives half a transaction, of those behind it whole ones."""
+    """Encodes half a transaction from the first portion, and whole ones from those after it."""
 
     batch = SMALLEST_BATCH
     in_transaction = ended = False
@@ -74,7 +74,7 @@ class Sink:
 
 
 class Stopped:
-    """A connection that brings three transactions at once, and a signal with them."""
+    """A connection on which three transactions arrive at once, together with a signal."""
 
     def __init__(self, signals: Signals) -> None:
         self._signals = signals

@@ -1,4 +1,4 @@
-"""How frames become batches: what goes together waits for the rest of it, and nothing waits for long."""
+"""How frames become batches: parts of a transaction wait for the rest, and nothing waits for long."""
 
 import struct
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def came(tags: str, keepalive: int | None = None) -> Received:
 
 
 class Clock:
-    """Time that passes only while somebody sleeps."""
+    """A clock that advances only during sleep."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -49,7 +49,7 @@ def clock(monkeypatch):
 
 
 class Wire:
-    """A connection on which this arrives, one after the other; then nothing, or always the last."""
+    """A connection on which these batches arrive one by one; then nothing, or the last one `forever`."""
 
     def __init__(self, *arriving: Received | PgcdcError, forever: bool = False) -> None:
         self._arriving = list(arriving)

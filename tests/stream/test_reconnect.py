@@ -1,4 +1,4 @@
-"""How soon a lost connection is tried again, and when no more."""
+"""How soon a lost connection is retried, and when no longer."""
 
 import logging
 from itertools import islice
@@ -38,7 +38,7 @@ def clock(monkeypatch):
 
 
 def connected(retries, clock, seconds):
-    """A connection that lasts so long; gives the wait after it."""
+    """Make a connection that lasts for `seconds`; return the wait after it."""
     retries.connected()
     clock.now += seconds
     return retries.after(LOST)
@@ -52,7 +52,7 @@ def test_connections_that_are_lost_at_once_are_tried_ever_more_slowly(clock):
 
 
 def test_a_server_that_was_away_for_minutes_is_found_within_two_seconds_of_its_return(clock):
-    """A connection itself takes well under half of one; what the last connections came to is no matter."""
+    """Connecting takes well under half a second; how the last connections ended doesn't matter."""
     retries = RetryPolicy(loop=True)
     for _ in range(10):
         connected(retries, clock, STEADY / 2)
@@ -93,7 +93,7 @@ def test_a_first_connection_is_tried_for_a_moment_a_later_one_for_minutes(clock)
 
 
 def test_a_snapshot_that_others_spoil_again_and_again_is_tried_for_minutes(clock):
-    """An ALTER TABLE or TRUNCATE just behind it, each time, on a server that answers all the same."""
+    """Each time an ALTER TABLE or TRUNCATE follows the snapshot, on a server that is there."""
     retries = RetryPolicy(loop=True)
     for _ in range(FIRST_ATTEMPTS + 3):
         retries.server_answers()
@@ -103,7 +103,7 @@ def test_a_snapshot_that_others_spoil_again_and_again_is_tried_for_minutes(clock
 
 
 def test_a_server_that_says_that_it_is_starting_is_waited_for_as_one_that_was_lost(clock):
-    """It may be gone for a moment, too, between its end and its start."""
+    """Between shutdown and start it may also refuse connections for a moment."""
     retries = RetryPolicy(loop=True)
     for error in (NOT_READY, *[LOST] * FIRST_ATTEMPTS, NOT_READY):
         assert retries.after(error) is not None

@@ -1,4 +1,4 @@
-"""`--resnapshot`: a table's rows are read again while it is streamed, and what is written is the source."""
+"""`--resnapshot`: a table is read again while it is streamed, and the output matches the source."""
 
 import json
 import os
@@ -70,13 +70,13 @@ sys.exit(main())
 
 
 def small_chunks(uri: str, slot: str, *arguments: object, where: str = "", step: int = 0) -> list[str]:
-    """A command line of `pgcdc stream` that reads 50 rows at a time, and kills itself at some step."""
+    """A command line of `pgcdc stream` that reads 50 rows at a time, and kills itself at a given step."""
     command = stream_command(uri, slot, "--snapshot", "never", *arguments)[len(PGCDC) :]
     return [sys.executable, "-c", SMALL_CHUNKS, "50", where, str(step), *command]
 
 
 class Load(threading.Thread):
-    """One session of several: rows come, go, change their keys and other values, and leave TOAST alone."""
+    """One of several sessions that insert, delete and change rows and keys, often with unchanged TOAST."""
 
     def __init__(self, uri: str, seed: int, rows: int) -> None:
         super().__init__(daemon=True)
@@ -125,7 +125,7 @@ class Load(threading.Thread):
 
 @pytest.fixture
 def load() -> Iterator[list[Load]]:
-    """Sessions that are at work; they end with the test."""
+    """The running sessions, which end with the test."""
     sessions: list[Load] = []
     yield sessions
     for session in sessions:
@@ -144,7 +144,7 @@ def lines(out: Path, table: str = "public.items") -> Iterator[RowChange]:
 
 
 def folded(out: Path, columns: Sequence[str] = ("n", "doc")) -> dict[tuple, tuple]:
-    """The rows by key, as files leave them; a value that nothing has is None."""
+    """The rows by key that result from the files; a value that no change has is None."""
     found: dict[tuple, dict] = {}
     places = []
     for op, place, before, after, lacks in lines(out):
@@ -153,7 +153,7 @@ def folded(out: Path, columns: Sequence[str] = ("n", "doc")) -> dict[tuple, tupl
         if op != "D":
             values = {name: row.get(name) if name in lacks else after.get(name) for name in columns}
             found[after["kind"], after["id"]] = values
-    # Whoever goes by positions finds the same order.
+    # The order of the files is that of the positions.
     assert places == sorted(set(places))
     return {key: tuple(row.values()) for key, row in found.items()}
 
@@ -191,7 +191,7 @@ def is_the_source_under_load(database, out: Path, form: str, load: list[Load]) -
 
 
 def markers(out: Path) -> dict[str, set[str]]:
-    """How events of Debezium tell rows that are read from changes."""
+    """The `source.snapshot` of Debezium events: of rows read, and of changes."""
     found: dict[str, set[str]] = {}
     for event in (json.loads(line)["value"] for line in contents(out)["public.items"]):
         if event is not None:
@@ -210,7 +210,7 @@ def test_all_is_the_source_under_load_in_every_format(any_database, tmp_path, fo
 
 
 def survives_kills(database, out: Path, form: str, load: list[Load], kills: int) -> None:
-    """Kill run after run, inside of a chunk, behind one, or where it is durable; then let one end."""
+    """Kill runs within a chunk, after one, or once it is durable; then let one run end."""
     dice, rows = random.Random(kills), 150 * kills
     database.execute(TABLES)
     database.execute(FILL.format(rows))
@@ -226,7 +226,7 @@ def survives_kills(database, out: Path, form: str, load: list[Load], kills: int)
         one.stop()
     subprocess.run(small_chunks(*arguments, *NOW), check=True)
     assert folded(out) == source(database)
-    # Chunks that were durable are not read again, others are not there twice.
+    # Durable chunks are not read again, and others are not in the output twice.
     assert rows_read(out) == progress(out)["rows"]
     assert min(hits.values()) >= kills // 6, hits
 
@@ -258,7 +258,7 @@ def test_many_kills_lose_nothing_and_double_nothing(any_database, tmp_path, load
 
 
 def killed_half_way(database, out: Path) -> tuple:
-    """Read 150 of 300 rows again; gives the command's arguments."""
+    """Read 150 of 300 rows again, then kill the run; return the command's arguments."""
     database.execute(TABLES)
     database.execute(FILL.format(300))
     arguments = (database.uri, database.create_slot(), "-D", out, *AGAIN, *OFTEN)
@@ -271,7 +271,7 @@ def killed_half_way(database, out: Path) -> tuple:
 def test_a_row_whose_key_came_to_where_all_is_read_is_read_once_more(database18, tmp_path):
     out = tmp_path / "out"
     arguments = killed_half_way(database18, out)
-    # Of these the stream sends all but the value that is not sent again.
+    # The stream sends these rows without the unchanged TOAST value.
     database18.execute("UPDATE items SET kind = 'a', id = -id WHERE kind = 'it''s \\2' AND id > 200")
     database18.execute("ALTER TABLE items ADD COLUMN more int DEFAULT 7")
     database18.execute("UPDATE items SET kind = 'b', id = -id WHERE kind = 'it''s \\1' AND id > 290")
@@ -284,7 +284,7 @@ def test_a_row_whose_key_came_to_where_all_is_read_is_read_once_more(database18,
 
 @pytest.mark.long
 def test_a_table_of_which_too_many_rows_moved_is_begun_anew(database18, tmp_path):
-    """A checkpoint isn't to hold the keys of them all."""
+    """A checkpoint must not grow by the keys of all of them."""
     out = tmp_path / "out"
     arguments = killed_half_way(database18, out)
     for low, high in [(150, 160), (200, 250)]:
@@ -297,7 +297,7 @@ def test_a_table_of_which_too_many_rows_moved_is_begun_anew(database18, tmp_path
 
 @pytest.mark.long
 def test_a_locked_table_does_not_hold_up_the_stream(database18, tmp_path):
-    """Neither where it is looked at first, nor between chunks; it is read when the lock is gone."""
+    """Neither at first nor between chunks; the table is read once the lock is released."""
     database18.execute(TABLES)
     database18.execute(FILL.format(300))
     slot, out = database18.create_slot(), tmp_path / "out"
@@ -347,7 +347,7 @@ finally:
 
 
 def test_what_was_there_when_the_run_began_is_not_kept_in_memory(database18, tmp_path):
-    """There may be any number of transactions before what is read can be held against them."""
+    """There may be any number of transactions before the first snapshot is taken."""
     database18.execute(TABLES)
     slot, out = database18.create_slot(), tmp_path / "out"
     for number in range(100):
@@ -361,7 +361,7 @@ def test_what_was_there_when_the_run_began_is_not_kept_in_memory(database18, tmp
 
 
 def test_what_is_not_read_when_time_is_up_is_told(database18, tmp_path):
-    """Where "now" is, is known when all is read: it isn't reached before."""
+    """The end position "now" is known only when everything is read, so it can't be reached before."""
     database18.execute(TABLES)
     slot, out = database18.create_slot(), tmp_path / "out"
     with psycopg.connect(database18.uri) as locking:
@@ -374,7 +374,7 @@ def test_what_is_not_read_when_time_is_up_is_told(database18, tmp_path):
 
 
 def goes_on(database, out: Path, number: int) -> None:
-    """The stream brings what is written now."""
+    """Check that the stream still brings new changes."""
     database.execute("INSERT INTO other VALUES (%s)", (number,))
     wait_until(
         lambda: (
@@ -409,7 +409,7 @@ def test_a_new_form_of_a_table_is_not_there_before_changes_in_its_old_one(databa
     ],
 )
 def test_a_table_that_is_no_longer_published_as_it_was_is_read_no_further(database18, tmp_path, statement):
-    """Nor is one whose changes come as its root's, though a publication still has it by itself."""
+    """Nor is one whose changes are now published as its root's, though a publication still names it."""
     database18.execute(
         "CREATE TABLE root (id int PRIMARY KEY) PARTITION BY RANGE (id);"
         "CREATE TABLE low PARTITION OF root FOR VALUES FROM (0) TO (1000);"
@@ -526,7 +526,7 @@ def test_a_key_that_may_be_null_is_refused(database18, tmp_path):
 
 
 def test_what_the_stream_has_and_others_do_not_see_yet_is_waited_for(other, tmp_path, follow):
-    """A commit that waits for a standby is in the log, and its rows are as before for everybody else."""
+    """A commit that waits for a synchronous standby is in the WAL, but other sessions don't see it yet."""
     uri, out = other.uri("again"), tmp_path / "out"
     with psycopg.connect(other.uri(), autocommit=True) as admin:
         admin.execute("CREATE DATABASE again")
@@ -550,7 +550,7 @@ def test_what_the_stream_has_and_others_do_not_see_yet_is_waited_for(other, tmp_
         )
         older.execute("SET LOCAL synchronous_commit = local")
         older.commit()
-        # Two changes are there, and no row, as long as the second one isn't seen.
+        # There are two changes, and no row read, as long as no snapshot sees the second change.
         wait_until(lambda: partial_lines(out) == 2)
         time.sleep(1)
         assert partial_lines(out) == 2
@@ -582,7 +582,7 @@ def partial_lines(out: Path) -> int:
     ],
 )
 def test_rows_are_read_in_the_order_of_the_index(database18, tmp_path, key, identity):
-    """In another, all rows would be read and sorted for each chunk; a run goes on where one ended."""
+    """In another order each chunk would sort the whole table; a run goes on where the last one ended."""
     database18.execute(
         f"CREATE TABLE items (kind text NOT NULL, id int NOT NULL, n int, doc text, {key});"
         f"ALTER TABLE items REPLICA IDENTITY {identity};"
@@ -660,7 +660,7 @@ def test_keys_that_only_their_index_tells_apart(server15, tmp_path):
 
 @pytest.mark.long
 def test_keys_of_a_type_that_compares_in_its_own_way(server15, tmp_path):
-    """By the operators of `text`, rows in the order of `citext` are not in order."""
+    """The order of `citext` isn't that of `text`'s operators."""
     database = Database(server15)
     database.execute(
         "CREATE SCHEMA more; CREATE EXTENSION citext SCHEMA more;"

@@ -1,4 +1,4 @@
-"""A stream that follows its server has batches of few rows, which are decoded and written one by one."""
+"""A stream that keeps up with its server has batches of few rows, decoded and formatted one by one."""
 
 import re
 from itertools import chain
@@ -44,7 +44,7 @@ STRINGS = read_options(
 
 
 def received(uri: str, slot: str, end: Lsn) -> list[bytes]:
-    """All frames up to a position."""
+    """Receive all frames up to a position."""
     frames = []
     with ReplicationConnection(uri) as connection:
         stream = connection.start(slot, Lsn(0), {"proto_version": "1", "publication_names": "pub"})
@@ -67,7 +67,7 @@ def transactions(frames: list[bytes]) -> list[list[bytes]]:
 
 @pytest.fixture
 def sent(database):
-    """What the server sends of rows of every type, a transaction at a time; and the catalog."""
+    """The frames of changes to rows of every type, by transaction; and the catalog."""
     fill(database)
     slot = database.create_slot()
     change(database)
@@ -77,7 +77,7 @@ def sent(database):
 
 
 def slices(sent, *, marks: bool, together: int = 1) -> list:
-    """What is decoded of so many transactions at once."""
+    """Decode the transactions, `together` of them at once."""
     each, catalog = sent
     groups = (each[start : start + together] for start in range(0, len(each), together))
     batches = [list(chain.from_iterable(group)) for group in groups]
@@ -100,7 +100,7 @@ def encoded(sent, form, *, marks: bool = False) -> list[tuple]:
 
 
 def by_target(sent, form, *, marks: bool, together: int) -> dict[object, list]:
-    """All that goes to each target, in order: lines, or the rows of record batches."""
+    """The output for each target, in order: lines, or the rows of record batches."""
     found: dict[object, list] = {}
     for part in slices(sent, marks=marks, together=together):
         for piece in form.encode(part).pieces:

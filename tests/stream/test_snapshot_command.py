@@ -1,4 +1,4 @@
-"""`pgcdc snapshot`: tables as they are at one moment, without a slot."""
+"""`pgcdc snapshot`: the rows of tables as of one moment, without a slot."""
 
 import json
 import signal
@@ -37,7 +37,7 @@ def run(uri: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def printed(uri: str, *arguments: object) -> dict[str, list[dict]]:
-    """What is printed, as JSON lines, by table."""
+    """The rows that the command prints as JSON lines, by table."""
     ended = run(uri, *arguments)
     assert (ended.returncode, ended.stderr) == (0, "")
     found: dict[str, list[dict]] = {}
@@ -298,7 +298,7 @@ def test_what_does_not_go_together(arguments, reason):
 
 @pytest.mark.parametrize("source", [[], ["--publication", "pub"]], ids=["all", "published"])
 def test_a_table_that_is_missing_is_refused_before_anything_is_written(source, shop18, tmp_path):
-    """It can't come later, as in a stream; and what is written can't be added to."""
+    """Unlike in a stream the table can't appear later, and nothing can be added to a written snapshot."""
     out = tmp_path / "out"
     given = [*source, "--table", "public.t", "--table", "public.missing", "--table", "nowhere.*"]
     ended = run(shop18.uri, *given, "-D", out)

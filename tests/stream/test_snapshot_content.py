@@ -1,4 +1,4 @@
-"""What a snapshot reads: what the publications have, as the stream has it, and nothing without a right."""
+"""A snapshot reads what the publications have, as the stream does, and only with the privileges for it."""
 
 import json
 import subprocess
@@ -35,14 +35,14 @@ ONLY = ("--snapshot", "only")
 
 
 def read(uri: str, out: Path, *arguments: str, publications=("pub",)) -> dict[str, list[dict]]:
-    """Take a snapshot; gives by table the rows in the order in which they were read."""
+    """Take a snapshot; return the rows by table, in the order in which they were read."""
     command = stream_command(uri, new_slot_name(), "-D", out, *arguments, publications=publications)
     subprocess.run(command, check=True)
     return lines(out, "R")
 
 
 def lines(out: Path, op: str) -> dict[str, list[dict]]:
-    """Rows of JSON lines, by table; a null of JSON's own stands beside."""
+    """The rows of JSON lines by table, with columns that are JSON null."""
     every = {str(table): map(json.loads, some) for table, some in contents(out).items()}
     return {
         table: [{**row["new"], **dict.fromkeys(row.get("json_null", ()))} for row in some if row["op"] == op]
@@ -51,7 +51,7 @@ def lines(out: Path, op: str) -> dict[str, list[dict]]:
 
 
 def events(out: Path, op: str) -> dict[str, list[dict]]:
-    """Rows of Debezium's events, by table."""
+    """The rows of Debezium events by table."""
     kinds = {"R": "r", "I": "c"}
     every = {str(table): map(json.loads, some) for table, some in contents(out).items()}
     return {
@@ -62,7 +62,7 @@ def events(out: Path, op: str) -> dict[str, list[dict]]:
 
 
 def columns(out: Path, op: str) -> dict[str, list[str]]:
-    """Columns of Arrow files, by table, as Arrow prints them; rows are in order of their key."""
+    """The columns of Arrow files by table, as Arrow prints them, with rows sorted by key."""
     found = {}
     for file in manifest(out)[0]["files"]:
         with pa.ipc.open_file(out / file["path"]) as reader:
@@ -76,7 +76,7 @@ def columns(out: Path, op: str) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("form", ["jsonl", "arrow", "debezium"])
 def test_every_value_is_the_stream_s(any_database, tmp_path, form):
-    """The tables are read, and streamed as they are inserted into empty ones."""
+    """Rows that a snapshot reads equal the same rows streamed as inserts."""
     database = any_database
     every_type.fill(database)
     every_type.insert(database)
@@ -99,7 +99,7 @@ def test_every_value_is_the_stream_s(any_database, tmp_path, form):
 
 
 def without_days_that_differ(database) -> None:
-    """Of before 1582, and infinite dates: Debezium itself has others in a snapshot, but not in arrays."""
+    """Remove dates before 1582 and infinite ones: Debezium's own snapshots differ, except in arrays."""
     for place, kind in enumerate(every_type.STREAMED):
         if kind in {"date", "timestamp", "timestamptz"}:
             database.execute(f"UPDATE single SET c{place} = NULL WHERE c{place} < '1582-10-15'")
@@ -224,7 +224,7 @@ def test_the_slot_of_a_dead_snapshot_is_gone(database18, tmp_path):
 
 
 def test_nobody_waits_for_whoever_waits_to_truncate_a_table(database18, caplog):
-    """A second connection would wait for TRUNCATE, which waits for the first, and none of them would end."""
+    """A second connection would wait for TRUNCATE, which waits for the first one: a deadlock."""
     database18.execute("CREATE TABLE t (a int); INSERT INTO t SELECT generate_series(1, 3)")
     database18.execute("CREATE TABLE other (a int); CREATE PUBLICATION pub FOR TABLE t, other")
     waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 't'::regclass"
@@ -273,7 +273,7 @@ def test_a_table_that_was_changed_before_it_is_locked_is_tried_again(database18,
     database18.execute("CREATE TABLE t (a int, b int); CREATE PUBLICATION pub FOR TABLE t")
 
     def describe(relations):
-        """What stands between the look at the catalog and the locks."""
+        """Change the table between the query of the catalog and the locks."""
         database18.execute(change)
         return describe_alone(relations)
 
@@ -295,7 +295,7 @@ def test_a_column_that_where_asks_for_in_vain_is_not_tried_again(database18):
 
 @pytest.fixture
 def rewritten(database):
-    """A table that others rewrite, and one that they only write to."""
+    """A database with a table that others rewrite, and one that they only write to."""
     database.execute("CREATE TABLE t (a int); INSERT INTO t SELECT generate_series(1, 3)")
     database.execute("CREATE TABLE other (a int); CREATE PUBLICATION pub FOR TABLE t, other")
     return database
@@ -316,7 +316,7 @@ def test_a_table_that_is_rewritten_all_the_time_is_locked_before_there_is_a_snap
 
 
 def test_whoever_waits_for_that_lock_is_let_go_where_the_slot_waits_for_him(rewritten, monkeypatch):
-    """The slot waits until his transaction ends, which waits for the lock."""
+    """Slot creation waits until a transaction ends, which waits for our lock."""
     waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 't'::regclass"
     with psycopg.connect(rewritten.uri) as changer:
         changer.execute("INSERT INTO other VALUES (1)")

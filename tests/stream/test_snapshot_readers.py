@@ -1,4 +1,4 @@
-"""Parts of tables over several connections: in order, bounded, and ended by whatever ends one of them."""
+"""Parts of tables read over several connections: in order, bounded, and ended by an error in any of them."""
 
 import threading
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ class Part:
 
 
 class Session:
-    """Gives five chunks of each part, and fails at one of them if that is asked for."""
+    """Yields five chunks of each part, and fails in part number `fails`, if any."""
 
     def __init__(self, begun: list[int], fails: int | None = None) -> None:
         self._begun = begun
@@ -58,7 +58,7 @@ def test_readers_go_no_further_ahead_than_there_is_room():
     begun: list[int] = []
     chunks = read_parts(parts(50), [Session(begun), Session(begun)], STRICT, lambda: False)
     assert next(chunks).columns == (0, 0)
-    # The first waits with its last chunk, the second with that of the next part.
+    # The first thread waits with the last chunk of part 0, the second with that of part 1.
     threading.Event().wait(0.1)
     assert sorted(begun) == [0, 1]
     assert len(list(chunks)) == 249
@@ -96,7 +96,7 @@ def test_who_takes_no_more_leaves_no_thread_behind():
 
 
 def test_what_is_read_by_many_is_what_one_reads(database18, tmp_path):
-    """A table of two parts, others beside it, one of them empty; the large one's rows have moved."""
+    """With a table of two parts, whose rows have moved, a small one and an empty one."""
     database18.execute(
         "CREATE TABLE large (a int PRIMARY KEY, b text STORAGE PLAIN);"
         "INSERT INTO large SELECT g, repeat('x', 1900) FROM generate_series(1, 8000) g;"
@@ -129,7 +129,7 @@ def test_what_is_read_by_many_is_what_one_reads(database18, tmp_path):
 def test_a_server_without_room_for_more_is_read_over_fewer_connections(database18):
     role = f"r_{database18.name}"
     database18.execute("CREATE TABLE a (a int); CREATE TABLE b (a int); INSERT INTO b VALUES (1)")
-    # One for the snapshot, one for the catalog.
+    # One connection for the snapshot, one for the catalog.
     database18.execute(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 2; GRANT SELECT ON a, b TO {role}")
     uri = database18.uri.replace("postgresql://postgres@", f"postgresql://{role}@")
     try:

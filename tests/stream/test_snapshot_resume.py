@@ -1,4 +1,4 @@
-"""A snapshot that was ended in its midst goes on: tables that were whole are kept, the others read anew."""
+"""An interrupted snapshot goes on: complete tables are kept, the others are read again."""
 
 import json
 import random
@@ -19,7 +19,7 @@ from test_stream_snapshot import FORMATS, KILLED, checkpoint, slots_of
 
 INITIAL = ("--snapshot", "initial")
 OFTEN = ("-F", "0.001")
-"""So often that each table's end is durable at once."""
+"""Fsync so often that the end of each table is durable at once."""
 
 TABLES = """
 CREATE TABLE accounts (id bigint PRIMARY KEY, balance numeric(12,2));
@@ -51,7 +51,7 @@ def shop18(database18):
 
 
 def change_all(database, number: int) -> None:
-    """What a table that is read anew has in its rows, and one that is kept gets from the stream."""
+    """Make changes that tables read again have in their rows, and that kept ones get from the stream."""
     for name in NAMES:
         database.execute(f"INSERT INTO {name} VALUES ({number * 100}, 1), ({number * 100 + 1}, 1)")
         database.execute(f"UPDATE {name} SET balance = balance + 1000 WHERE id > 5")
@@ -62,7 +62,7 @@ def change_all(database, number: int) -> None:
 
 
 def killed(database, slot: str, out: Path, *arguments: str) -> None:
-    """Run until the first table that it reads is durable, and no longer."""
+    """Run until the first table is durable, then kill the run."""
     command = stream_command(database.uri, slot, "-D", out, *OFTEN, *arguments)[len(PGCDC) :]
     line = [sys.executable, "-c", KILLED, "sink", "_make_durable", "after", *command]
     assert subprocess.run(line, check=False, timeout=60).returncode == -signal.SIGKILL
@@ -70,7 +70,7 @@ def killed(database, slot: str, out: Path, *arguments: str) -> None:
 
 
 def folded(out: Path, table: str) -> dict[int, int]:
-    """The balances by key; whatever is there twice, or changes what isn't there, is an error."""
+    """The balances by key; fails on rows that come twice, and on changes of unknown rows."""
     found: dict[int, int] = {}
     for change in row_changes(out, f"public.{table}"):
         if change.op in {"R", "I"}:
@@ -154,7 +154,7 @@ BUSY = "SELECT count(*) FROM pg_replication_slots WHERE active AND database = cu
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_killed_again_and_again_under_load_it_is_the_source(database18, tmp_path, slot, seed):
-    """The first kill comes when a table is whole, the others at any moment of the large one behind it."""
+    """The first kill comes when a table is complete, the others at any moment of the large one after it."""
     database18.execute(LOADED)
     database18.execute("INSERT INTO accounts SELECT g, 'o', g FROM generate_series(20000, 40000) g")
     filler = "SELECT gen_random_uuid(), 't', repeat('x', 300) FROM generate_series(1, 100000) g"

@@ -1,4 +1,4 @@
-"""--binary changes what is on the wire, and nothing that comes of it."""
+"""--binary changes what the server sends, but not the output."""
 
 import re
 
@@ -9,7 +9,7 @@ from stream_runs import NOW, refused, stream
 
 DEBEZIUM = ("-c", "topic.prefix=srv", "-c", "snapshot.mode=never")
 HANDLED = re.compile(rb'"ts_ms":\d+(,"transaction":null)?}')
-"""When a Debezium event was made: the one thing that differs between any two runs."""
+"""The time at which a Debezium event was made, which is all that differs between two runs."""
 
 
 def test_the_output_is_that_of_text(database, tmp_path):
@@ -38,7 +38,7 @@ def same_time(line: str | bytes) -> str | bytes:
 
 
 def arrow_tables(out) -> dict[str, list[str]]:
-    """By file, its rows as they are printed: NaN is no equal of itself."""
+    """The rows by file, as printed, since NaN doesn't equal itself."""
     found = {}
     for segment in manifest(out):
         for file in segment["files"]:
@@ -50,7 +50,7 @@ def arrow_tables(out) -> dict[str, list[str]]:
 
 
 def storage(type_: pa.DataType) -> pa.DataType:
-    """The type with integers for dates and times, since Python's end at year 9999."""
+    """The type with integers for dates and times, since Python's end in the year 9999."""
     if pa.types.is_struct(type_):
         return pa.struct([field.with_type(storage(field.type)) for field in type_])
     if pa.types.is_list(type_):

@@ -1,4 +1,4 @@
-"""What of a slot arrives, in every format and from every kind of database."""
+"""What arrives from a slot, in every format and from every kind of database."""
 
 import base64
 import json
@@ -20,7 +20,7 @@ EMIT = "SELECT pg_logical_emit_message(%s, %s, %s::bytea)"
 
 @pytest.fixture
 def messages(database) -> str:
-    """A slot before a row, a message in its transaction, one outside, and one that is no text."""
+    """A slot with a row, a message in its transaction, one outside, and one that isn't text."""
     database.execute("CREATE TABLE t (a int PRIMARY KEY); CREATE PUBLICATION pub FOR TABLE t")
     slot = database.create_slot()
     with database.connection.transaction():
@@ -135,7 +135,7 @@ def test_numeric_as_a_number(database18):
 
 
 def on_a_terminal(line: list[str], **environment: str) -> tuple[int, str]:
-    """Run a command whose standard streams are one terminal; its status and all it printed."""
+    """Run a command whose standard streams are one terminal; return its status and all it printed."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         line, stdin=theirs, stdout=theirs, stderr=theirs, env=os.environ | {"TERM": "xterm"} | environment
@@ -145,7 +145,7 @@ def on_a_terminal(line: list[str], **environment: str) -> tuple[int, str]:
     try:
         while data := os.read(ours, 65536):
             printed += data
-    except OSError:  # so Linux says that the other side was closed
+    except OSError:  # on Linux, the other side was closed
         pass
     os.close(ours)
     return process.wait(), printed.decode()
@@ -260,7 +260,7 @@ def test_unlogged_and_temporary_tables_are_not_in_the_log(database18):
 
 
 def test_what_the_server_forgets_of_a_column_stays_in_its_schema_file(source, tmp_path):
-    """Rows that were there before it have its default, which only the catalog tells, and not for ever."""
+    """Rows older than the column have its default, which only the catalog has, and may forget."""
     slot, out = source.create_slot(), tmp_path / "out"
     insert(source, 1, 1)
     source.execute("ALTER TABLE t ADD c int DEFAULT 5")
@@ -284,6 +284,6 @@ def insert_more(database, slot: str, out: Path, number: int) -> None:
 
 
 def column_facts(out: Path, name: str) -> dict:
-    """What schema files say of a column; of those of one name, of the one that came last."""
+    """The facts of a column in the schema files; of several with one name, those of the newest."""
     found = [json.loads(path.read_text())["facts"]["columns"] for path in (out / "schemas").iterdir()]
     return max((one[name] for one in found if name in one), key=lambda column: column["position"])

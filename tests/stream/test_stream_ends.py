@@ -1,4 +1,4 @@
-"""Where a run ends, what a signal or a lost connection does, and that the next run goes on there."""
+"""Where a run ends, what a signal or a lost connection does, and that the next run continues there."""
 
 import json
 import re
@@ -151,9 +151,9 @@ def test_a_cut_wire_in_the_middle_of_a_transaction(source, proxy18, tmp_path, fo
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 def test_a_server_that_restarts_does_so_at_once(own_server, tmp_path, mode, follow):
-    """In a fast shutdown it waits until all is confirmed, however rarely that is done otherwise.
+    """In a fast shutdown the server waits until everything is confirmed, however rarely that is done usually.
 
-    That would be each 100 s here, and pg_ctl gives up after 60.
+    Here that would be every 100 s, and pg_ctl gives up after 60.
     """
     server = own_server(18, {"fsync": "on", "wal_sender_timeout": "0"})
     with psycopg.connect(server.uri(), autocommit=True) as connection:
@@ -187,7 +187,7 @@ def test_a_large_transaction_takes_little_memory(source, tmp_path):
 
 
 def test_a_signal_ends_a_run_whose_wire_is_dead(source, proxy18, tmp_path, follow, record_property):
-    """With a checkpoint nobody waits for a server that says nothing: nothing comes a second time for that."""
+    """With a checkpoint the end doesn't wait for a silent server: nothing is repeated because of that."""
     slot = source.create_slot()
     following = follow(proxy18.uri(source.name), slot, tmp_path / "out", "-F", "0.1")
     insert(source, 1, 3)
@@ -198,6 +198,6 @@ def test_a_signal_ends_a_run_whose_wire_is_dead(source, proxy18, tmp_path, follo
     took = time.monotonic() - began
     record_property("seconds", took)
     assert ended == (0, "")
-    # Four times what it takes, and less than a server is waited for that must hear of it.
+    # Four times what it takes, and less than the wait for a server that must be told.
     assert took < 8
     assert following.rows() == [1, 2, 3]

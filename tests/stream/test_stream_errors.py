@@ -1,4 +1,4 @@
-"""Bad input to `pgcdc stream`: one line, a hint, its exit status, and nothing lost."""
+"""Bad input to `pgcdc stream`: one line, a hint, an exit status, and nothing lost."""
 
 import ctypes
 import json
@@ -165,7 +165,7 @@ def test_a_slot_and_a_directory_that_are_in_use(source, tmp_path, follow):
     wait_until(lambda: source.execute(query, (slot,)).fetchone()[0] is not None)
     pid = source.execute(query, (slot,)).fetchone()[0]
     insert(source, 1, 3)
-    # From here on the slot stands still: to whoever has no checkpoint there, it would be a gap if it went on.
+    # From here on the slot stays: moving it would be a gap for runs without this checkpoint.
     written = end_of_log(source)
     wait_until(lambda: taken(source, slot) >= written)
     refused(
@@ -198,7 +198,7 @@ def test_no_such_publication(database, tmp_path):
 
 
 def test_a_publication_made_after_the_slot_loses_nothing(database, tmp_path):
-    """PostgreSQL 18 only warns here, and would move the slot past what it did not send."""
+    """PostgreSQL 18 only warns here, and would move the slot past changes that it did not send."""
     database.execute("CREATE TABLE t (a int PRIMARY KEY, b text)")
     slot, out = database.create_slot(), tmp_path / "out"
     insert(database, 1, 1)
@@ -280,13 +280,13 @@ def test_a_directory_that_may_only_be_read(source, written):
 
 
 def as_nobody_special() -> None:
-    """Have root look at files as any other user; for `limited`."""
+    """Let root access files like any other user; for `limited`."""
     for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
         ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
 
 
 def test_the_root_of_a_file_system_of_its_own(source, proxy18, tmp_path):
-    """There only root may look into `lost+found`, and it is none of ours."""
+    """It has a `lost+found` that only root may read, and that isn't ours."""
     slot, out = source.create_slot(), tmp_path / "out"
     (out / "lost+found").mkdir(parents=True)
     (out / "lost+found").chmod(0)
@@ -346,7 +346,7 @@ def test_a_directory_that_is_a_link_to_nowhere(source, tmp_path):
 
 @pytest.mark.parametrize("where", ["-D", "-f"])
 def test_a_start_that_fails_leaves_nothing_behind(source, tmp_path, where):
-    """Neither a folder nor a lock; but a folder that was there stays."""
+    """Neither a folder nor a lock; but an existing folder stays."""
     refused(
         stream(source.uri, "mistyped", where, str(tmp_path / "out"), *NOW), 5,
         'find slot "mistyped"',
@@ -361,7 +361,7 @@ def test_a_start_that_fails_leaves_nothing_behind(source, tmp_path, where):
 
 
 def test_a_file_that_is_a_link_to_nowhere_is_written_through_it(source, tmp_path):
-    """As a shell's > does; what is made has the mode of our files."""
+    """As a shell's > does; the new file has the mode of our files."""
     slot, out, target = source.create_slot(), tmp_path / "out", tmp_path / "place" / "target"
     out.symlink_to("place/target")
     insert(source, 1, 1)
@@ -385,7 +385,7 @@ def test_a_directory_that_is_removed_meanwhile(source, tmp_path, follow):
     out.rename(tmp_path / "away")
     insert(source, 2, 2)
     status, errors = run.wait()
-    # It may be anywhere in a checkpoint at that moment.
+    # The run may be at any step of a checkpoint at that moment.
     steps = (f'{step} "{out}/checkpoint.json.tmp"' for step in ("open", "rename"))
     found = [f"could not {step}: No such file or directory" for step in (*steps, f'fsync "{out}"')]
     assert status == 9

@@ -1,4 +1,4 @@
-"""Standbys that are promoted, and servers put back to what they were: nothing is lost, no histories mixed."""
+"""Promoted standbys, and servers restored to an older state: nothing is lost, and no histories are mixed."""
 
 import json
 import signal
@@ -50,7 +50,7 @@ def pair(request):
 
 
 def make_own_slot(primary, follower) -> None:
-    """Make slot `s` on a standby, which waits for what only its primary can log."""
+    """Create slot `s` on a standby, which waits for a WAL record that only its primary can write."""
     create = [
         follower.bin / "psql", "-q", "-d", follower.uri(),
         "-c", "SELECT pg_create_logical_replication_slot('s', 'pgoutput')",
@@ -108,7 +108,7 @@ sys.exit(main())
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGALRM])
 def test_a_run_that_is_to_end_while_a_batch_comes_ends_as_at_any_other_time(pair, tmp_path, number):
-    """With all that is written durable and confirmed; what came just then comes again."""
+    """Everything written is durable and confirmed; what was just received is sent again."""
     primary, follower = pair
     make_own_slot(primary, follower)
     with connect(primary) as there:
@@ -137,7 +137,7 @@ def lines_in(folder) -> int:
 @pytest.mark.long
 @pytest.mark.parametrize("pair", [16, 18], ids=["pg16", "pg18"], indirect=True)
 def test_a_table_is_read_again_on_a_standby(pair, tmp_path, follow):
-    """With what a transaction wrote before the table was published, which the stream never brings."""
+    """With a row written before the table was published, which the stream never brings."""
     primary, follower = pair
     make_own_slot(primary, follower)
     out = tmp_path / "out"
@@ -257,7 +257,7 @@ def test_a_standbys_copy_of_a_slot_is_waited_for(synced, tmp_path, follow):
 
 @pytest.mark.long
 def test_the_old_primary_is_refused_once_the_new_one_wrote(synced, tmp_path, follow):
-    """Both are up and take writes (split brain), and `target_session_attrs` finds the old one first."""
+    """Both run and accept writes (split brain), and `target_session_attrs` finds the old one first."""
     primary, follower = synced
     hosts = f"{primary.socket_directory},{follower.socket_directory}"
     both = f"postgresql://postgres@/postgres?host={hosts}&target_session_attrs=read-write"
@@ -292,7 +292,7 @@ def test_the_old_primary_is_refused_once_the_new_one_wrote(synced, tmp_path, fol
     ],
 )
 def test_an_older_copy_of_the_server_is_refused(tmp_path, copy_of):
-    """One from a base backup has no slots, and making one there would not be the remedy."""
+    """One from a base backup has no slots, and creating one there would be wrong."""
     server = start(18)
     try:
         make_slot(server.uri(), "s")

@@ -1,4 +1,4 @@
-"""Wires, disks, slots and readers that fail: what was not written is never confirmed."""
+"""Networks, disks, slots and readers that fail: what was not written is never confirmed."""
 
 import contextlib
 import fcntl
@@ -23,9 +23,9 @@ from stream_runs import NOW, SMALL, in_directory, insert, numbers, position, str
 
 
 class Tamperer:
-    """A TCP port in front of a server, which replaces bytes in what the server sends.
+    """A TCP proxy that replaces bytes in what a server sends.
 
-    The first connections, as many as `refusals`, are closed at once.
+    It closes the first `refusals` connections at once.
     """
 
     def __init__(self, server, before: bytes, after: bytes, refusals: int = 0) -> None:
@@ -79,7 +79,7 @@ def _pump(source: socket.socket, target: socket.socket, change: tuple[bytes, byt
 
 @pytest.fixture
 def tampered(source):
-    """A connection string to the fixture `source` behind a tamperer."""
+    """A function that returns a connection string to the fixture `source` through a tamperer."""
     started = []
 
     def start(*arguments, **settings) -> str:
@@ -98,7 +98,7 @@ def test_an_undecodable_message_is_kept_and_not_confirmed(source, tampered, tmp_
     source.execute("INSERT INTO t VALUES (3, 'marker')")
     insert(source, 4, 5)
     before, out = position(source, slot), tmp_path / "out"
-    # The tuple of a column kind that does not exist, instead of a text of six bytes.
+    # A column kind that does not exist, instead of a text of six bytes.
     uri = tampered(b"t\0\0\0\6marker", b"?\0\0\0\6marker")
     run = stream(uri, slot, where, str(out), "--endpos", "now")
     bad = (out if where == "-D" else tmp_path) / f"{slot}.bad"
@@ -150,7 +150,7 @@ main()
     ],
 )
 def test_a_bug_of_ours_leaves_the_place_and_the_bytes(source, tmp_path, bug, streaming, place):
-    """In a format, at rows that come as they are or in a streamed transaction; or before any is written."""
+    """In a format, on rows of a whole or a streamed transaction; or in a spool, before any row is written."""
     source.execute("ALTER PUBLICATION pub ADD TABLE other")
     slot, out = source.create_slot(), tmp_path / "out"
     uri = f"{source.uri}&options=-c%20logical_decoding_work_mem%3D64kB"
@@ -273,7 +273,7 @@ def test_a_directory_that_may_not_be_written(source):
     slot = source.create_slot()
     before = position(source, slot)
     try:
-        # Whoever may not read this Python could not start it either: so only the writing is taken away.
+        # Another user may not be able to read this Python, so it is loaded first, and then the user changes.
         code = (
             "import os, sys; from pgcdc_cli.cli.app import run; "
             "sys.path[:] = sys.path; os.setresuid(65534, 65534, 65534); sys.exit(run(sys.argv[1:]))"
@@ -372,7 +372,7 @@ def test_a_publication_dropped_while_it_was_read(database, tmp_path, follow):
 
 
 def test_what_was_published_before_the_publication_was_dropped_is_delivered(database, tmp_path):
-    """A slot from before the publication was made anew never gets beyond the changes in between."""
+    """A slot that is older than the publication never gets past changes made while there was none."""
     database.execute(SMALL)
     slot, out = database.create_slot(), tmp_path / "out"
     insert(database, 1, 1)
@@ -386,7 +386,7 @@ def test_what_was_published_before_the_publication_was_dropped_is_delivered(data
 
 
 def test_a_blocked_reader_costs_neither_connection_nor_rows(own_server, tmp_path):
-    """The server gives up on who is silent for two seconds; whoever reads us sleeps four times as long."""
+    """`wal_sender_timeout` is two seconds; the reader of the output sleeps four times as long."""
     server = own_server(18, {"wal_sender_timeout": "2s"})
     with psycopg.connect(server.uri(), autocommit=True) as admin:
         admin.execute(SMALL)
@@ -420,7 +420,7 @@ def test_a_server_that_never_answers_does_not_outlast_a_signal():
 
 
 class Mute:
-    """A server that lets everybody in, answers `answers` commands, and then nothing more."""
+    """A server that accepts every login, answers `answers` commands, and is silent then."""
 
     def __init__(self, answers: int) -> None:
         self._answers = answers
@@ -451,7 +451,7 @@ READY = b"Z\0\0\0\5I"
 
 @pytest.mark.parametrize("answers", [0, 1])
 def test_a_server_that_lets_us_in_and_is_silent_does_not_outlast_the_time_given(answers):
-    """Neither where the session is set up, nor where the server is to say who it is."""
+    """Neither during the session's setup, nor at IDENTIFY_SYSTEM."""
     with closing(Mute(answers)) as mute:
         assert stream(mute.uri, "s", "--max-time", "1s").returncode == 12
 
@@ -478,7 +478,7 @@ def test_a_slot_that_waits_for_a_transaction_does_not_outlast_the_time_given(sou
 
 
 def taken(admin, written: str) -> bool:
-    """Whether the server was told that all up to a position is durable."""
+    """Whether everything up to a position is confirmed to the server."""
     query = "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = 's'"
     return admin.execute(query, (written,)).fetchone() == (True,)
 
@@ -495,7 +495,7 @@ main()
 
 @pytest.mark.parametrize("where", ["-D", "-f"])
 def test_a_connection_on_which_nothing_comes_any_more_is_left_for_another(own_server, tmp_path, where):
-    """So are the catalog's. The server lets go of the slot when it has not heard of us for two seconds."""
+    """The catalog's connection, too. The server releases the slot after two seconds without a message."""
     server, out = own_server(18, {"wal_sender_timeout": "2s"}), tmp_path / "out"
     proxy = Proxy(server)
     with closing(proxy), psycopg.connect(server.uri(), autocommit=True) as admin:
@@ -528,12 +528,12 @@ def test_a_connection_on_which_nothing_comes_any_more_is_left_for_another(own_se
 
 
 def waiting(pipe) -> int:
-    """How many bytes are in a pipe; it holds 65,536."""
+    """How many bytes are in a pipe, which has room for 65,536."""
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def handles(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal; after the first SIGTERM it has none any more."""
+    """Whether a process has a handler for a signal; after the first SIGTERM it has none for that."""
     status = Path(f"/proc/{pid}/status").read_text()
     return bool(int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16) >> number - 1 & 1)
 
@@ -545,7 +545,7 @@ def test_a_second_signal_ends_it_at_once(source):
         stream_command(source.uri, slot), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     process.stdout.readline()
-    # Nobody reads any more: once the pipe is full it waits for that, and does not look at signals.
+    # Nobody reads the pipe any more: once it is full, the run waits in a write, and doesn't check signals.
     wait_until(lambda: waiting(process.stdout) >= 60_000)
     process.send_signal(signal.SIGTERM)
     wait_until(lambda: not handles(process.pid, signal.SIGTERM))

@@ -1,4 +1,4 @@
-"""Who may read what is written: nobody else, unless `--file-mode` says so, whatever the umask is."""
+"""Only the owner may read what is written, unless `--file-mode` says otherwise, whatever the umask is."""
 
 import os
 import re
@@ -17,7 +17,7 @@ MODES = {
     ("--file-mode", "0640"): (0o640, 0o750),
     ("--file-mode", "604"): (0o604, 0o705),
 }
-"""What is asked for -> the modes of files and of folders."""
+"""The modes of files and of folders, by option."""
 
 UMASKS = [0, 0o077]
 
@@ -29,7 +29,7 @@ def run(source, slot: str, umask: int, *arguments: str) -> None:
 
 
 def modes(folder: Path, *but: Path) -> dict[str, set[int]]:
-    """The modes of all files and of all folders below one, whatever was there before left out."""
+    """The modes of all files and of all folders below a folder, except those in `but`."""
     found = {"file": set(), "folder": set()}
     for path in folder.rglob("*"):
         if path not in but:
@@ -142,7 +142,7 @@ def test_the_spool_of_a_large_transaction_beside_standard_output(source, tmp_pat
 @pytest.mark.parametrize("umask", UMASKS)
 @pytest.mark.parametrize("mode", MODES)
 def test_the_bytes_of_a_message_that_could_not_be_decoded(source, tmp_path, mode, umask):
-    """They are a table's, too."""
+    """They are a table's data, too."""
     slot = source.create_slot()
     insert(source, 1, 1)
     broken = (

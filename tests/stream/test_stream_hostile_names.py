@@ -1,4 +1,4 @@
-"""Names are data: none leaves the directory, ends a statement, or steers a terminal."""
+"""Names are data: none leaves the directory, ends a statement, or controls a terminal."""
 
 import json
 import os
@@ -33,12 +33,12 @@ NAMES = [
     "_messages",
     "checkpoint.json",
 ]
-"""NUL is the one character that no name can have."""
+"""Names that are hard to handle; NUL is the one character that no name can have."""
 
 
 @pytest.fixture
 def hostile(database18):
-    """Tables, their schemas and their columns have these names."""
+    """A database whose schemas, tables and columns have these names."""
     execute = database18.execute
     execute("CREATE TABLE victim (a int)")
     for name in NAMES:
@@ -59,7 +59,7 @@ def change(database) -> None:
 
 
 def run(folder: Path, *line: str, status: int = 0) -> str:
-    """Run a command that says nothing which a terminal would obey; gives its output."""
+    """Run a command whose messages must have no control characters; return its output."""
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
     ran = subprocess.run(line, capture_output=True, text=True, check=False, cwd=folder, env=environment)
     assert ran.returncode == status, ran.stderr
@@ -74,7 +74,7 @@ def pgcdc(database, folder: Path, command: str, *arguments: str, status: int = 0
 @pytest.mark.parametrize("form", ["jsonl", "arrow", "debezium", "wal2json"])
 @pytest.mark.parametrize("publication", ['"; DROP TABLE victim; --', "it's, \x1b[31m'\\ all\n"])
 def test_rows_of_hostile_tables_stay_in_the_directory(hostile, tmp_path, form, publication):
-    """Events have rows from before the slot, too, which statements of ours read."""
+    """With Debezium events a snapshot is read, too, by statements with these names."""
     work = tmp_path / "work"
     work.mkdir()
     pgcdc(hostile, work, "publication create", "--all-tables", "--", publication)
@@ -105,15 +105,15 @@ def test_rows_of_hostile_tables_stay_in_the_directory(hostile, tmp_path, form, p
 
 
 def image(row: dict[str, Any]) -> dict[str, object]:
-    """Give a new row's values by name, of JSON lines or wal2json's."""
+    """Return a new row's values by name, from JSON lines or wal2json's lines."""
     return row["new"] if "new" in row else {column["name"]: column["value"] for column in row["columns"]}
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "DROP" in name or "\x1b" in name or "-" in name])
 def test_a_hostile_slot_or_publication_is_a_name_and_nothing_else(hostile, tmp_path, name):
-    """The server takes none as a slot's, and each as a publication's."""
+    """The server accepts none of them for a slot, and each for a publication."""
     pgcdc(hostile, tmp_path, "slot create", "--", name, status=2)
-    # In a walsender's statements a quoted name can't hold a quote: that is a syntax error to it.
+    # In a walsender's commands a quoted name with a quote is a syntax error.
     pgcdc(hostile, tmp_path, "slot drop", "--", name, status=2 if '"' in name else 5)
     pgcdc(hostile, tmp_path, "publication create", "--table", "victim", "--", name)
     pgcdc(hostile, tmp_path, "publication show", "--", name)
@@ -122,7 +122,7 @@ def test_a_hostile_slot_or_publication_is_a_name_and_nothing_else(hostile, tmp_p
 
 
 def test_folders_are_named_in_utf8_whatever_the_locale(database18, tmp_path):
-    """As one that knows nothing but ASCII, which stands for Latin-1: that need not be there to be tried."""
+    """The locale is ASCII, in place of Latin-1, which may not be installed."""
     database18.execute('CREATE TABLE "Käse 日本" (a int PRIMARY KEY)')
     database18.execute("CREATE PUBLICATION pub FOR ALL TABLES")
     slot = database18.create_slot()

@@ -1,4 +1,4 @@
-"""Text that isn't valid: where the stream stops, how it goes on, and that valid text comes as it is."""
+"""Invalid text: where the stream stops, how it goes on, and that valid text is unchanged."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from pgcdc_cli.types.database_text import INVALID_NAME_HINT, SINGLE_BYTE_CODECS
 HINT = "hint: mend it in the source before it is read, or go on with --invalid-text replace or escape\n"
 CONNECTOR = ("-c", "topic.prefix=p", "-c", "snapshot.mode=never")
 ROWS = 100
-"""So many are decoded as columns."""
+"""Enough rows to be decoded as columns."""
 
 
 def run(database, tmp_path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -90,7 +90,7 @@ def test_debezium_replaces_unless_told_otherwise(encoded, tmp_path):
 
 
 def test_bad_bytes_in_a_database_of_utf8_are_no_end(encoded, tmp_path):
-    """As when its encoding was changed in the catalog, or a function of an extension let them in."""
+    """As when the encoding was changed in the catalog, or an extension's function let them in."""
     database = encoded("SQL_ASCII")
     database.slot = database.create_slot()
     database.send(b"INSERT INTO t VALUES (5, 'a\xffb')")
@@ -189,7 +189,7 @@ def test_streamed_and_binary_text_is_mended_too(encoded, tmp_path):
 
 
 def test_codecs_are_the_servers_own(server18):
-    """Each byte is the character that the server takes it for, or invalid to both."""
+    """Each byte is the same character in Python and on the server, or invalid in both."""
     with psycopg.connect(server18.uri(), autocommit=True) as connection:
         for encoding, codec in SINGLE_BYTE_CODECS.items():
             for number in range(0x80, 0x100):
@@ -214,7 +214,7 @@ def test_rows_of_a_snapshot_are_mended_too(encoded, tmp_path, encoding):
 
 
 def test_rows_that_come_one_by_one_are_mended_too(encoded, tmp_path, follow):
-    """Of a table that is known by then, without which none is decoded by itself."""
+    """The second row is decoded by itself, since its table is known by then."""
     database, path = encoded("SQL_ASCII"), tmp_path / "out.jsonl"
     slot = database.create_slot()
     following = follow(database.uri, slot, path, "--invalid-text", "escape", "-F", "0.1s")
@@ -244,7 +244,7 @@ NAMED = (
 
 @pytest.fixture
 def named(encoded):
-    """A database in which nothing has a name that is text."""
+    """A database in which no name is valid text."""
     database = encoded("SQL_ASCII")
     for statement in NAMES:
         database.send(statement)
@@ -295,7 +295,7 @@ def test_every_format_has_an_answer_to_names_that_are_no_text(named, tmp_path, f
 
 @pytest.mark.parametrize("becomes_utf8", [False, True])
 def test_a_default_that_is_no_text_ends_the_stream_or_is_mended(encoded, tmp_path, becomes_utf8):
-    """It is no part of what the server sends of the table, and would be written all the same."""
+    """The server doesn't send it with the table, but it would be written to the schema file."""
     database = encoded("SQL_ASCII")
     database.send(b"CREATE TABLE d (a int PRIMARY KEY, b text DEFAULT 'd\xff')")
     database.slot = database.create_slot()

@@ -1,4 +1,4 @@
-"""The promise: killed at any moment and started again, the output is as if nothing had happened."""
+"""The promise: after a kill at any moment and a restart, the output is as if nothing had happened."""
 
 import itertools
 import json
@@ -45,7 +45,7 @@ class KilledRuns:
         self._random = random.Random(seed)
 
     def kill(self, times: int, aims: list[str], check) -> Hits:
-        """Kill so many, aimed at one after another."""
+        """Kill `times` runs, at the `aims` in turn."""
         assert subprocess.run([*self._command, "--endpos", "now"], check=False).returncode == 0
         target, hits = Target(self._output), Hits()
         load = Load(self._database.uri, seed=times)
@@ -62,7 +62,7 @@ class KilledRuns:
         return hits
 
     def _slot_is_not_beyond(self, target: Target) -> None:
-        """What the server was told to be durable is in the files, whenever we were killed."""
+        """Check that the files have everything confirmed to the server, whenever the run was killed."""
         assert Lsn.parse(position(self._database, self.slot)) <= Lsn.parse(target.end_lsn)
 
     def end(self) -> str:
@@ -111,7 +111,7 @@ def test_a_directory_is_as_if_never_killed(database18, tmp_path: Path, pytestcon
 def test_a_file_is_as_if_never_killed(database18, tmp_path: Path, pytestconfig, record_property):
     database18.execute(TABLES)
     killed, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
-    # The server hears from us several times between two checkpoints, and may not hear of what is not durable.
+    # There are several status updates between two checkpoints, which must not confirm what isn't durable.
     runs = KilledRuns(database18, killed, ["-f", str(killed), "-F", "0.8", "-s", "0.05"], seed=1)
 
     times = max(pytestconfig.getoption("--kills") // 7, 2)
@@ -126,7 +126,7 @@ def test_a_file_is_as_if_never_killed(database18, tmp_path: Path, pytestconfig, 
 
 
 def report(record_property, hits: Hits) -> None:
-    """Say what the kills hit; kills that hit too little prove nothing."""
+    """Report what the kills hit, and fail if they hit too little to prove anything."""
     record_property("hits", dict(hits))
     print(hits)
     assert hits[ANY] == hits.aimed.total(), hits
@@ -134,7 +134,7 @@ def report(record_property, hits: Hits) -> None:
 
 
 def events(directory: Path) -> dict[str, list[Any]]:
-    """All lines but when Debezium's events were made of their changes: that differs between runs."""
+    """All lines, without the times at which Debezium events were made, which differ between runs."""
     found = {table: [json.loads(line) for line in some] for table, some in contents(directory).items()}
     for event in itertools.chain(*found.values()):
         if event["value"] is not None and "op" in event["value"]:

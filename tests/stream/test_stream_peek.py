@@ -1,4 +1,4 @@
-"""What only looks at a slot takes nothing from it."""
+"""Peeking at a slot takes nothing from it."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from stream_runs import stream
 
 @pytest.fixture
 def slot(database):
-    """Of a database with three transactions of one row each behind it."""
+    """A slot with three transactions of one row each."""
     database.execute("CREATE TABLE t (a int PRIMARY KEY)")
     database.execute("CREATE PUBLICATION pub FOR TABLE t")
     slot = database.create_slot()
@@ -22,13 +22,13 @@ def slot(database):
 
 
 def left(database):
-    """The server's slots of this database, and where they are."""
+    """The database's slots and their positions."""
     query = "SELECT slot_name, confirmed_flush_lsn::text FROM pg_replication_slots WHERE database = %s"
     return database.execute(query, (database.name,)).fetchall()
 
 
 def on_a_terminal(*arguments):
-    """Run with a terminal as standard output alone; status, what reached it, and standard error."""
+    """Run with a terminal as standard output only; return status, its content, and standard error."""
     ours, theirs = os.openpty()
     process = subprocess.Popen(
         arguments, stdout=theirs, stderr=subprocess.PIPE, env={**os.environ, "NO_COLOR": "1"}
@@ -38,7 +38,7 @@ def on_a_terminal(*arguments):
     try:
         while data := os.read(ours, 65536):
             printed += data
-    except OSError:  # so Linux says that the other side was closed
+    except OSError:  # on Linux, the other side was closed
         pass
     os.close(ours)
     _, errors = process.communicate()

@@ -1,4 +1,4 @@
-"""Slots of other plugins: into raw output, and nowhere else."""
+"""Slots of other plugins: raw output only."""
 
 import subprocess
 from pathlib import Path
@@ -10,7 +10,7 @@ from processes import stream_command
 from stream_runs import stream
 
 INSTALLED = sorted(Path("/usr/lib/postgresql").glob("*/lib/test_decoding.so"))
-"""The embedded servers bring no plugin but pgoutput; a distribution's packages do."""
+"""The embedded servers have no plugin but pgoutput; a distribution's packages have others."""
 
 
 @pytest.fixture

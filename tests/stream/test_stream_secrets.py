@@ -1,4 +1,4 @@
-"""A password is nowhere that somebody else could read it: no file, no message, no argument of a process."""
+"""A password is nowhere where others could read it: in no file, message or argument of a process."""
 
 import json
 import os
@@ -15,7 +15,7 @@ SECRET = "r1ght"
 
 
 def leaks(folder: Path) -> list[str]:
-    """Name the files below a folder that hold the password."""
+    """List the files below a folder that contain the password."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return [str(path) for path in files if SECRET.encode() in path.read_bytes()]
 
@@ -49,7 +49,7 @@ def careful(shop):
 
 @pytest.mark.parametrize("sink", [["-D", "out"], ["-D", "out", "--format", "arrow"], ["-f", "out"]])
 def test_nothing_written_or_said_holds_it(careful, tmp_path, sink):
-    """Neither as PGPASSWORD nor in the connection string; with all that --debug and -vv say."""
+    """Neither from PGPASSWORD nor from the connection string, even with --debug and -vv."""
     more = ["--debug", "-vv", *sink, *NOW]
     check_run(stream_command(careful, "s", *more), {"PGPASSWORD": SECRET}, tmp_path)
     check_run(stream_command(make_conninfo(careful, password=SECRET), "s", *more), {}, tmp_path)
@@ -72,7 +72,7 @@ def test_a_connectors_own_is_not_kept_with_its_other_properties(shop, tmp_path):
 
 
 def test_no_process_shows_what_came_by_the_environment(shop, careful, tmp_path, follow, monkeypatch):
-    """Nor does the server's list of sessions."""
+    """Nor does `pg_stat_activity`."""
     monkeypatch.setenv("PGPASSWORD", SECRET)
     following = follow(careful, "s", tmp_path / "out")
     with psycopg.connect(shop, autocommit=True) as admin:

@@ -1,4 +1,4 @@
-"""`--table`, `--exclude-table` and `--exclude-column`: what is left out, and what isn't."""
+"""`--table`, `--exclude-table` and `--exclude-column`: what they leave out, and what not."""
 
 import json
 
@@ -18,7 +18,7 @@ ALTER TABLE orders ALTER note SET STORAGE EXTERNAL;
 CREATE PUBLICATION pub FOR TABLE orders, audit, "Secret";
 """
 MANY = 100
-"""So many rows are decoded as columns."""
+"""Enough rows to be decoded as columns."""
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_a_streamed_transaction_is_filtered_too(shop, tmp_path):
 
 
 def test_a_pattern_that_leaves_out_all_takes_nothing(shop, tmp_path):
-    """A mistyped one would take all changes from the slot and write none."""
+    """A mistyped pattern would take all changes from the slot and write none."""
     write(shop)
     ran = stream(shop.uri, shop.slot, "-D", str(tmp_path), *NOW, "--table", "public.order")
     assert ran.returncode == 2
@@ -188,7 +188,7 @@ def test_raw_output_can_leave_out_nothing(option):
 
 
 def test_rows_that_come_one_by_one_are_filtered_too(shop, tmp_path, follow):
-    """Of tables that are known by then, without which none is decoded by itself."""
+    """The second rows are decoded by themselves, since their tables are known by then."""
     path = tmp_path / "out.jsonl"
     options = ("--exclude-table", "*.audit", "--exclude-column", "*.*.customer", "-F", "0.1s")
     following = follow(shop.uri, shop.slot, path, *options)

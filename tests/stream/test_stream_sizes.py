@@ -76,7 +76,7 @@ def test_a_value_of_a_hundred_megabytes(database18, tmp_path, form):
     database18.execute("INSERT INTO t VALUES (1, 'small'), (2, repeat('0123456789', 10000000)), (3, 'small')")
     out = tmp_path / "out"
     line = stream_command(database18.uri, slot, "-D", str(out), "--format", form, "--endpos", "now")
-    # It stands in libpq's buffer, in ours and in what is made of it.
+    # The value is in libpq's buffer, in ours and in the output.
     assert peak_memory(line) < 1_200 << 20
     rows = rows_of(contents(out)["public.t"])
     values = [row["new"]["b"] if form == "jsonl" else row["b"] for row in rows]
@@ -86,7 +86,7 @@ def test_a_value_of_a_hundred_megabytes(database18, tmp_path, form):
 
 @pytest.mark.long
 def test_a_value_that_the_server_can_not_send_as_text(database18, tmp_path):
-    """Six hundred megabytes of bytea are twice as many hexadecimal digits, and a gigabyte is the end."""
+    """600 MB of bytea are twice as many hexadecimal digits, and 1 GB is the server's limit."""
     database18.execute("CREATE TABLE t (a int PRIMARY KEY, b bytea); CREATE PUBLICATION pub FOR TABLE t")
     slot, out = database18.create_slot(), tmp_path / "out"
     half = "decode(repeat('ab', 300000000), 'hex')"
@@ -114,7 +114,7 @@ def test_a_value_that_the_server_can_not_send_as_text(database18, tmp_path):
     ],
 )
 def test_a_segment_ends_soon_behind_its_size_at_the_end_of_a_transaction(database18, tmp_path, size, form):
-    """Three tables, transactions of a few rows in each: more of them come at once than a segment holds."""
+    """Transactions have a few rows in each of three tables; more arrive at once than fit a segment."""
     names = ("a", "b", "c")
     database18.execute(";".join(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)" for name in names))
     database18.execute("CREATE PUBLICATION pub FOR ALL TABLES")
@@ -135,6 +135,6 @@ def test_a_segment_ends_soon_behind_its_size_at_the_end_of_a_transaction(databas
     assert len(segments) > 2
     wanted = int(size.removesuffix("kB")) << 10
     for files in segments[:-1]:
-        # An Arrow file is counted without its end, which says again what its columns are.
+        # An Arrow file is counted without its footer, which repeats the schema.
         end = 4096 * len(files) if "arrow" in form else 0
         assert wanted <= sum(file["bytes"] for file in files) < 1.5 * wanted + end

@@ -1,4 +1,4 @@
-"""`--snapshot`: the rows that are there, then every change after them; none lost, none twice."""
+"""`--snapshot`: the existing rows, then every change after them; none lost, none twice."""
 
 import json
 import re
@@ -47,7 +47,7 @@ def slot() -> str:
 @pytest.mark.parametrize("seed", range(scale.factor))
 @pytest.mark.parametrize("form", FORMATS)
 def test_snapshot_and_stream_are_the_source_under_load(any_database, tmp_path, slot, form, seed):
-    """Every row of every table, each of its values; none is there twice."""
+    """Every row of every table, with all values, and none of them twice."""
     any_database.execute(TABLES)
     any_database.execute("INSERT INTO accounts SELECT g, 'owner', g FROM generate_series(1, 30000, 3) g")
     command = stream_command(any_database.uri, slot, "-D", tmp_path / "out", *FORMATS[form], *INITIAL)
@@ -74,13 +74,13 @@ def checkpoint(out: Path) -> dict:
 
 
 def settled(out: Path) -> bool:
-    """Has the stream begun?"""
+    """Whether the stream has begun."""
     return checkpoint(out)["end_lsn"] not in {None, "0/0"}
 
 
 @pytest.fixture
 def filled(source):
-    """The table t with rows that take a moment to be read."""
+    """A database whose table t takes a moment to read."""
     insert(source, 1, 60000)
     return source
 
@@ -179,7 +179,7 @@ def test_a_slot_that_is_there_already_is_refused(filled, tmp_path, slot):
 
 @pytest.mark.parametrize("name", ["Two words", "a" * 64])
 def test_a_slot_s_name_is_looked_at_before_rows_are_read(filled, tmp_path, name):
-    """The server looks at it when it makes the slot, or cuts it off: that is when a table is read."""
+    """The server checks or truncates it only when it creates the slot, after a table was read."""
     out = tmp_path / "out"
     hint = "a slot's name has lower case letters, digits and underscores, 63 at most"
     for how in (INITIAL, ("--create-slot",)):
@@ -190,7 +190,7 @@ def test_a_slot_s_name_is_looked_at_before_rows_are_read(filled, tmp_path, name)
 
 
 def test_status_says_how_far_a_snapshot_is(filled, tmp_path, slot):
-    """The slot that isn't there yet is none that is lost."""
+    """A slot that doesn't exist yet is not a lost one."""
     out = tmp_path / "out"
     killed_at(STEPS["while rows are read"], filled, slot, out, *INITIAL)
     assert status(out, filled) == ("going on, 0 tables are whole", None)
@@ -201,7 +201,7 @@ def test_status_says_how_far_a_snapshot_is(filled, tmp_path, slot):
 
 
 def status(out: Path, database) -> tuple[str | None, str | None]:
-    """What `pgcdc status` says of the snapshot; and the slot that it found."""
+    """What `pgcdc status` prints about the snapshot, and the slot that it finds."""
     line = [*PGCDC, "status", str(out), "-d", database.uri]
     text, content = (
         subprocess.run([*line, *more], capture_output=True, text=True, check=True).stdout
@@ -231,7 +231,7 @@ def test_all_is_done_on_one_of_several_servers(filled, servers, tmp_path, slot):
 
 @pytest.fixture
 def logged(database18) -> Iterator[None]:
-    """Have the primary log again and again which transactions run: a standby makes no slot before."""
+    """Have the primary log its running transactions again and again, for which slots on a standby wait."""
     ended = threading.Event()
 
     def log() -> None:
@@ -262,7 +262,7 @@ def test_a_stream_from_a_standby_begins_with_its_rows(source, servers, standby18
 
 
 def test_what_a_slot_waits_for_is_said(source, standby18, servers, caplog, monkeypatch):
-    """The server says nothing of it, for as long as it takes."""
+    """The server doesn't tell, however long it takes."""
     monkeypatch.setattr(connection, "QUIET", 0.1)
     replayed(standby18, servers[18])
     with psycopg.connect(source.uri) as other:
@@ -282,7 +282,7 @@ def test_what_a_slot_waits_for_is_said(source, standby18, servers, caplog, monke
 
 @contextmanager
 def making_a_slot(uri: str) -> Iterator[None]:
-    """Meanwhile; in the end it is made."""
+    """Create a slot in the background, and wait for it at the end."""
     with ReplicationConnection(uri) as making:
         thread = threading.Thread(
             target=making.create_slot, args=[new_slot_name()], kwargs={"temporary": True}, daemon=True
@@ -294,7 +294,7 @@ def making_a_slot(uri: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("create", [(), ("--create-slot",)])
 def test_what_a_pipe_got_of_a_snapshot_is_not_asked_for_again(source, slot, create):
-    """A pipe has no checkpoint: that the rows are there, only the run itself knows."""
+    """A pipe has no checkpoint: only the run itself knows that the rows are written."""
     insert(source, 1, 3)
     command = stream_command(source.uri, slot, *INITIAL, *create)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
@@ -327,7 +327,7 @@ def test_only_ends_with_the_rows_and_leaves_the_slot(filled, tmp_path, slot):
 
 
 def test_one_signal_ends_the_wait_for_rows(source, proxy18, tmp_path, slot):
-    """And what came before is dropped."""
+    """Rows received before are dropped."""
     source.execute("INSERT INTO t SELECT g, repeat('x', 100000) FROM generate_series(1, 300) g")
     reading = (
         "SELECT count(*) > 0 FROM pg_stat_activity WHERE query ~ '^COPY' AND datname = current_database()"
@@ -348,7 +348,7 @@ def test_one_signal_ends_the_wait_for_rows(source, proxy18, tmp_path, slot):
     ids=["snapshot", "resnapshot"],
 )
 def test_rows_that_come_slowly_do_not_outlast_the_time_given(source, proxy18, tmp_path, slot, how, status):
-    """And what came of them is dropped: the next run reads them."""
+    """Rows received until then are dropped, and the next run reads them."""
     source.execute("INSERT INTO t SELECT g, repeat('x', 100000) FROM generate_series(1, 400) g")
     if how != INITIAL:
         source.create_slot(slot)

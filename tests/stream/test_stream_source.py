@@ -1,4 +1,4 @@
-"""A source that is not the checkpoint's, or has lost what would come next: refused, and nothing lost."""
+"""A source that isn't the checkpoint's, or has lost the next changes: it is refused, and nothing lost."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""How a run begins: with a slot, at a position, on a checkpoint; and how it stays connected."""
+"""How a run begins: with a slot, at a position, from a checkpoint; and how it stays connected."""
 
 import os
 import re
@@ -39,7 +39,7 @@ def test_a_slot_is_made_before_the_first_change(source, tmp_path, follow):
 
 
 def test_no_slot_is_left_behind_by_a_run_that_cannot_begin(database, tmp_path):
-    """A slot that is older than its publication could never be read."""
+    """A slot older than its publication could never be read."""
     run = stream(database.uri, f"made_{database.name}", "--create-slot", "-D", str(tmp_path / "out"), *NOW)
     assert run.returncode == 7
     (tmp_path / "data").write_text("somebody else's")
@@ -50,12 +50,12 @@ def test_no_slot_is_left_behind_by_a_run_that_cannot_begin(database, tmp_path):
 
 
 def test_a_slot_that_cannot_be_made_yet_does_not_outlast_a_signal(source, tmp_path, follow):
-    """The server waits with a new slot for every transaction that is open."""
+    """Before it creates a slot the server waits for all open transactions."""
     with psycopg.connect(source.uri) as other:
         other.execute("SELECT txid_current()")
         following = follow(source.uri, f"made_{source.name}", tmp_path / "out", "--create-slot")
         wait_until(lambda: slots(source))
-        # `other` is still open: what the run waits for does not come.
+        # `other` is still open, so the run still waits.
         assert following.stop(signal.SIGINT) == (0, "")
         wait_until(lambda: not slots(source))
 
@@ -156,7 +156,7 @@ def test_nothing_is_confirmed_between_rotations_if_so_wanted(source, tmp_path, f
         insert(source, low, low + 9)
         written = end_of_log(source)
         wait_until(lambda written=written: taken(source, slot) >= written)
-        # The checkpoint follows the log as long as there is nothing to make durable, and then stands still.
+        # The checkpoint follows the WAL as long as there is nothing to make durable, and then stays.
         first = min(first, written)
         assert Lsn.parse(position(source, slot)) < first
     assert following.stop() == (0, "")
@@ -194,5 +194,5 @@ def test_the_processor_rests_while_nothing_happens(source, tmp_path):
         assert process.returncode == 0
         return usage.ru_utime + usage.ru_stime
 
-    # Processor time, which other load hardly changes: a run that never rests would take all four seconds.
+    # Processor time, which hardly depends on other load: a run that never rests would take all four seconds.
     assert seconds("4s") - seconds("10ms") < 4 / 2

@@ -1,4 +1,4 @@
-"""A primary and its standby change places, a server is upgraded: a stream follows, or says what is wrong."""
+"""A primary and its standby swap roles, or a server is upgraded: a stream follows, or says what is wrong."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ def connect(server) -> psycopg.Connection:
 
 
 class Rows:
-    """Rows that a running stream is to have, each once: more of them at every step."""
+    """Rows that a running stream must have, each once; every step adds more."""
 
     def __init__(self, following) -> None:
         self._following = following
@@ -44,14 +44,14 @@ class Rows:
 
 @pytest.fixture
 def address(synced):
-    """The address of a primary, which moves with it."""
+    """A proxy that follows the primary to another server."""
     address = Proxy(synced[0])
     yield address
     address.close()
 
 
 def test_a_stream_follows_an_address_from_primary_to_standby_and_back(synced, address, tmp_path, follow):
-    """A clean switchover: all that was committed gets to the standby, and is beyond its copy of the slot."""
+    """A clean switchover: the standby has every commit, also those after its copy of the slot."""
     path = tmp_path / "rows"
     following = follow(address.uri("postgres"), "s", path, *SOON)
     rows = Rows(following)
@@ -77,7 +77,7 @@ def test_a_stream_follows_an_address_from_primary_to_standby_and_back(synced, ad
 def test_a_stream_that_waits_for_standbys_is_never_ahead_of_the_one_that_is_promoted(
     synced, address, tmp_path, follow
 ):
-    """The primary dies with rows that its standby never had; a new standby takes over in turn."""
+    """The primary dies with rows that its standby never received; a new standby takes its place."""
     primary, second = synced
     following = follow(address.uri("postgres"), "s", tmp_path / "rows", *SOON)
     rows = Rows(following)
@@ -120,7 +120,7 @@ def set_now(there, name: str, value: str) -> None:
 
 @pytest.mark.long
 def test_an_upgraded_server_is_another_source_whose_slot_goes_on_where_it_was(tmp_path):
-    """From 17 on pg_upgrade keeps slots, all of whose changes were read; from 18 to 18 it does the same."""
+    """Since 17, pg_upgrade keeps slots whose changes were all read, here in an upgrade from 18 to 18."""
     old, new = start(18), start(18)
     try:
         make_slot(old.uri(), "s")
@@ -145,7 +145,7 @@ def test_an_upgraded_server_is_another_source_whose_slot_goes_on_where_it_was(tm
 
 
 def upgrade(old, new) -> None:
-    """Run pg_upgrade on two servers, of which the new one is empty; it is up then."""
+    """Run pg_upgrade from one server to an empty new one, which runs afterwards."""
     old.pg_ctl("stop", "-m", "fast")
     how = (new.data / "postmaster.opts").read_bytes()
     new.pg_ctl("stop", "-m", "fast")
@@ -163,7 +163,7 @@ def upgrade(old, new) -> None:
 
 
 def test_what_is_streamed_is_described_by_the_server_that_streams_it(source, own_server, tmp_path, follow):
-    """Of several hosts another one may answer when the catalog's connection is opened once more."""
+    """With several hosts, another one may answer when the catalog's connection is reopened."""
     slot, out = source.create_slot(), tmp_path / "out"
     proxies = [Proxy(UNUSED_PORT), Proxy(source.server)]
     old = own_server()

@@ -1,4 +1,4 @@
-"""A database's timeouts are for shorter work than ours, and what was cancelled is tried again."""
+"""A database's timeouts don't apply to us, and a cancelled command is retried."""
 
 import subprocess
 

@@ -1,4 +1,4 @@
-"""What `pgcdc stream` can't be meant to do: one line, a hint, exit status 2."""
+"""Wrong usage of `pgcdc stream`: one line, a hint, exit status 2."""
 
 import subprocess
 

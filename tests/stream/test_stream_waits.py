@@ -1,4 +1,4 @@
-"""A server that says at the first connection that it is not ready is waited for, as one that was lost."""
+"""A server that isn't ready at the first connection is waited for like one that was lost."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from pgcdc_cli.stream.reconnect import FIRST_ATTEMPTS
 
 @pytest.fixture
 def restarting(own_server):
-    """A server with slot `s` and one row; it is started anew by the test, so it is ended here."""
+    """A server with slot `s` and one row, which the test restarts, and this fixture stops."""
     server = own_server(18)
     make_slot(server.uri(), "s")
     yield server
@@ -23,7 +23,7 @@ def restarting(own_server):
 
 @contextlib.contextmanager
 def starting_up(server):
-    """While this is open, the server recovers: it waits for a piece of the log from an archive."""
+    """Keep a server in recovery, waiting for WAL from an archive, until the block ends."""
     archive = server.data / "archive.opened"
     with (server.data / "postgresql.conf").open("a") as conf:
         conf.write(f"restore_command = 'until [ -e {archive} ]; do sleep 0.1; done; false'\n")
@@ -36,7 +36,7 @@ def starting_up(server):
 
 
 class Told(threading.Thread):
-    """What a run says on standard error, line by line as it comes."""
+    """Collects the lines of a run's standard error as they come."""
 
     def __init__(self, process) -> None:
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""`--format wal2json` beside the plugin itself: one database, a slot of each, the same lines."""
+"""`--format wal2json` compared with the plugin itself: a slot of each in one database, the same lines."""
 
 import json
 import re
@@ -36,7 +36,7 @@ CREATE TABLE "odd ""näme""\t"."T" ("I d" int GENERATED ALWAYS AS IDENTITY PRIMA
     f float8, flags bool[], at timestamptz(3), raw bytea NOT NULL DEFAULT '\\x00ff', ok bool DEFAULT true);
 ALTER TABLE "odd ""näme""\t"."T" DROP gone;
 """
-"""Replica identities of every kind, and a table whose columns have something of each fact."""
+"""Tables with every kind of replica identity, and one whose columns cover every catalog fact."""
 
 WORKLOAD = """
 INSERT INTO by_key VALUES (1, 'a', 'x', repeat('long', 2000)), (2, 'b', NULL, NULL);
@@ -97,7 +97,7 @@ def source(debian) -> Iterator[Database]:
 
 
 class Beside:
-    """The two slots; each is read once."""
+    """A slot of the plugin and one of ours; each is read once."""
 
     def __init__(self, source: Database, theirs: str | None = None, ours: str | None = None) -> None:
         self.source = source
@@ -105,7 +105,7 @@ class Beside:
         self.ours_slot = ours or source.create_slot()
 
     def theirs(self, **options: str) -> list[str]:
-        """What the plugin prints, but for `nextlsn` of begins, and for transactions with nothing in them."""
+        """The plugin's output, without `nextlsn` in begins and without empty transactions."""
         given = [word for pair in {"format-version": "2", **options}.items() for word in pair]
         rows = self.source.execute(
             "SELECT data FROM pg_logical_slot_get_changes(%s, NULL, NULL, VARIADIC %s::text[])",
@@ -125,12 +125,12 @@ class Beside:
 
 
 def lines_of(text: str) -> list[str]:
-    """Divide at line feeds alone."""
+    """Split at line feeds only."""
     return text.removesuffix("\n").split("\n")
 
 
 def without_empty(lines: list[str]) -> list[str]:
-    """Leave out begins that are followed by their commits: pgoutput doesn't send such transactions."""
+    """Drop begins that are followed by their commits: pgoutput doesn't send empty transactions."""
     kept: list[str] = []
     for line in lines:
         if line.startswith('{"action":"C"') and kept and kept[-1].startswith('{"action":"B"'):
@@ -141,7 +141,7 @@ def without_empty(lines: list[str]) -> list[str]:
 
 
 def without_empty_objects(chunks: list[str]) -> list[str]:
-    """Leave out begins of version 1's objects that are followed by their ends: pgoutput doesn't send them."""
+    """Drop version 1's objects that begin and end without a change: pgoutput doesn't send these."""
     kept: list[str] = []
     for chunk in chunks:
         if chunk.split() in (["]}"], ["]", "}"]) and kept and kept[-1].endswith("["):
@@ -152,7 +152,7 @@ def without_empty_objects(chunks: list[str]) -> list[str]:
 
 
 def execute(source: Database, script: str) -> None:
-    """Each statement in a transaction of its own."""
+    """Execute each statement in a transaction of its own."""
     for statement in script.strip().removesuffix(";").split(";\n"):
         source.execute(statement)
 
@@ -262,7 +262,7 @@ def test_defaults_are_the_plugins(source):
 
 
 def test_a_default_is_a_string_in_json_whatever_is_in_it(source):
-    """The plugin prints it between quotes as it is, so that a quote in it breaks the line."""
+    """The plugin prints it between quotes without escaping, so that a quote in it breaks the line."""
     source.execute(DEFAULTS)
     beside = Beside(source)
     source.execute("INSERT INTO named DEFAULT VALUES")
@@ -291,7 +291,7 @@ def test_a_changed_default_is_printed_from_then_on(source):
 
 @pytest.fixture
 def origins(source) -> Iterator[tuple[str, str]]:
-    """The names of two."""
+    """The names of two replication origins."""
     names = (f"west {source.name}", f"east {source.name}")
     for name in names:
         source.execute("SELECT pg_replication_origin_create(%s)", (name,))
@@ -304,7 +304,7 @@ OUTSIDE = '"transactional":false'
 
 
 def write_with(source: Database, origins: tuple[str, ...]) -> None:
-    """Change a few rows and many, which are streamed, as of each origin; between them, as of this server."""
+    """Change a few rows, and many (streamed) ones, with each origin; between them without an origin."""
     execute(source, "INSERT INTO bare VALUES (0, 'here')")
     for name in origins:
         source.execute("SELECT pg_replication_origin_session_setup(%s)", (name,))
@@ -337,7 +337,7 @@ def test_an_origin_has_its_number(source, origins, arguments, options):
 @pytest.mark.parametrize("version", ["1", "2"])
 @pytest.mark.parametrize("streaming", ["on", "off"])
 def test_transactions_of_origins_are_left_out(source, origins, version, streaming):
-    """Messages outside of transactions stay: pgoutput doesn't tell their origin."""
+    """Non-transactional messages stay: pgoutput doesn't send their origin."""
     beside = Beside(source)
     write_with(source, origins)
     query = "SELECT roident::int FROM pg_replication_origin WHERE roname = %s"
@@ -421,16 +421,16 @@ EMPTY = re.compile(r'"change": ?\[\s*\]')
 
 
 def objects(lines: list[str]) -> list[tuple[str, str]]:
-    """Divide objects into where their transaction ends and all else, which the plugin prints behind that.
+    """Split objects into `nextlsn` and the rest, since the plugin has them in another order.
 
-    Those without changes are left out: pgoutput doesn't send most of such transactions.
+    Objects without changes are dropped: pgoutput doesn't send most empty transactions.
     """
     found = [(NEXT.search(line), NEXT.sub("", line)) for line in lines if EMPTY.search(line) is None]
     return [("" if at is None else at[0].strip(",\n\t"), rest.replace("{,", "{")) for at, rest in found]
 
 
 OBJECT = re.compile(r"^\{(?:.+|\n(?:\t.*\n)+)\}$", re.MULTILINE)
-"""In a line, or in those that begin with a tab and those before and behind them."""
+"""An object on one line, or on several, of which all but the first and last begin with a tab."""
 
 VERSION_1 = [
     {},
@@ -482,7 +482,7 @@ def test_version_1_has_the_primary_key_where_it_is_the_identity(source, options)
 
 
 def test_version_1_has_the_primary_key_where_the_identity_is_another(source):
-    """Since wal2json 2.6; with 2.5 they are in version 2 alone."""
+    """As in wal2json since 2.6; 2.5 has it in version 2 only."""
     beside = Beside(source)
     execute(
         source,
@@ -496,7 +496,7 @@ def test_version_1_has_the_primary_key_where_the_identity_is_another(source):
 
 @pytest.mark.parametrize("pretty", ["off", "on"])
 def test_version_1_in_chunks_is_the_plugins_lines(source, pretty):
-    """But for transactions without changes, two lines there."""
+    """Except for empty transactions, which the plugin prints in two lines."""
     beside = Beside(source)
     options = {"format-version": "1", "write-in-chunks": "on", "include-xids": "on", "pretty-print": pretty}
     source.execute(TOGETHER)
@@ -508,7 +508,7 @@ def test_version_1_in_chunks_is_the_plugins_lines(source, pretty):
 
 @pytest.mark.parametrize("streaming", ["on", "off"])
 def test_an_object_of_many_rows_is_written_in_pieces(source, tmp_path, streaming):
-    """With commas between pieces, too, whatever of a piece is left out."""
+    """With commas between the pieces, too, even if some changes of a piece are left out."""
     beside, file = Beside(source), tmp_path / "lines.jsonl"
     for script in ("INSERT INTO {0} SELECT g, 'n' || g FROM generate_series(1, 40000) g",):
         source.execute("; ".join(script.format(table) for table in ("bare", "whole", "bare")))
