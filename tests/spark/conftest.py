@@ -1,4 +1,4 @@
-"""One Spark for all tests."""
+"""One Spark session for all tests."""
 
 import gc
 import sys
@@ -30,11 +30,11 @@ _SETTINGS = {
 }
 
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""For few rows, compiling a plan takes longest: that is for `--long`, and for runs of the command itself."""
+"""For few rows, compiling a plan takes longest; `--long` and runs of the command itself do compile."""
 
 
 def _catalog(warehouse: Path) -> dict[str, str]:
-    """A catalog of Iceberg tables that is not the job's own: `shop`."""
+    """Settings of the Iceberg catalog `shop`, as one that is not the job's own."""
     name = "spark.sql.catalog.shop"
     implementation = "org.apache.iceberg.spark.SparkCatalog"
     return {name: implementation, f"{name}.type": "hadoop", f"{name}.warehouse": f"file:{warehouse}"}
@@ -73,13 +73,13 @@ def warehouse(tmp_path: Path) -> Path:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """PySpark leaves it to the garbage collector to close the sockets through which it collects rows."""
+    """Ignore a warning: PySpark leaves the sockets by which it collects rows to the garbage collector."""
     item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
 
 
 @pytest.fixture(autouse=True)
 def plans_of_large_merges(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `--long`, merge the few rows of a test by the plans that many have."""
+    """With `--long`, merge the few rows of a test by the plans made for many."""
     if request.config.getoption("--long"):
         monkeypatch.setattr("pgcdc_cli.spark.pgcdc_merge.job.FEW_ROWS", 0)
         monkeypatch.setattr("pgcdc_cli.spark.pgcdc_merge.delta_rewrite.SMALL", -1)
@@ -87,6 +87,6 @@ def plans_of_large_merges(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
 
 @pytest.fixture(autouse=True)
 def sockets_closed_here() -> Iterator[None]:
-    """Collect them while the warning is off, not in someone else's test."""
+    """Collect PySpark's sockets while their warning is ignored, not during another test."""
     yield
     gc.collect()

@@ -1,4 +1,4 @@
-"""Programs that stand for Java's and Spark's own."""
+"""Shell scripts in place of Java's and Spark's own programs."""
 
 from pathlib import Path
 

@@ -42,7 +42,7 @@ _CLIENTS = (
     "yarn.resourcemanager.scheduler.address",
     "yarn.resourcemanager.webapp.address",
 )
-"""What who uses the cluster has to know."""
+"""The settings that a client of the cluster needs."""
 
 _EXECUTOR = b"YarnCoarseGrainedExecutorBackend"
 _PROPERTY = "<property><name>{}</name><value>{}</value></property>"
@@ -77,7 +77,7 @@ class HadoopCluster:
 
     @property
     def extra(self) -> list[str]:
-        """What stands behind the dashes, for two executors that take little room."""
+        """Arguments for spark-submit: two small executors."""
         home = str(Path(shutil.which(java(self._folder)) or "").resolve().parents[1])
         settings = {
             "spark.yarn.jars": f"local:{find_spark_home()}/jars/*",
@@ -92,7 +92,7 @@ class HadoopCluster:
         return ["--num-executors=2", *(f"--conf={name}={value}" for name, value in settings.items())]
 
     def upload(self, folder: Path, target: str) -> None:
-        """Copy a directory in place of what is there."""
+        """Replace a directory of HDFS by a local one."""
         path = self._jvm.org.apache.hadoop.fs.Path
         self._files.delete(path(target), True)
         self._files.copyFromLocalFile(path(f"file:{folder}"), path(target))
@@ -103,7 +103,7 @@ class HadoopCluster:
         return int(self._files.getContentSummary(path).getFileCount()) if self._files.exists(path) else 0
 
     def kill_executor(self) -> bool:
-        """End an executor at once; says whether there was one."""
+        """Kill an executor; return whether there was one."""
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 line = (process / "cmdline").read_bytes()
@@ -119,7 +119,7 @@ class HadoopCluster:
 
 @contextmanager
 def hadoop_cluster(folder: Path) -> Iterator[HadoopCluster]:
-    """Start the servers, and stop them with what they run."""
+    """Start the servers; at the end stop them and all that they run."""
     own = [jar for jar in fetched(*_PACKAGES) if not any(name in jar for name in _LEFT_TO_SPARK)]
     options = ["-Xmx768m", _REFLECTION, f"-Dtest.build.data={folder}/data"]
     with running([*own, *spark_jars(*_SPARKS)], folder, *options) as jvm:

@@ -1,4 +1,4 @@
-"""Servers that are Java libraries, each in a Java of its own that the tests drive: its jars come by Ivy.
+"""Servers that are Java libraries: tests drive each in a Java process of its own, with jars fetched by Ivy.
 
 Spark has Ivy and py4j among its jars, so that neither a JDK nor Maven is needed.
 """
@@ -31,20 +31,20 @@ _LEFT_OUT = '<exclude org="{}" module="{}"/>'
 
 
 def java(folder: Path) -> str:
-    """Find the Java that a run of the command finds; its wrapper, if it needs one, comes into a folder."""
+    """Find the Java that the command would run; a wrapper that it may need is written below `folder`."""
     home = {**os.environ, **java_settings(folder / "java")}.get("JAVA_HOME")
     return "java" if home is None else f"{home}/bin/java"
 
 
 def spark_jars(*patterns: str) -> list[str]:
-    """List those of Spark's own jars."""
+    """List the jars of Spark whose names match a pattern."""
     return [str(jar) for pattern in patterns for jar in find_spark_home().glob(f"jars/{pattern}")]
 
 
 def fetched(*packages: str, without: Sequence[str] = ()) -> list[str]:
-    """Fetch `GROUP:ARTIFACT:VERSION[:CLASSIFIER]`, and what they need; skips where they can't be had.
+    """Fetch `GROUP:ARTIFACT:VERSION[:CLASSIFIER]` and all it depends on; skip the test where that fails.
 
-    With a classifier that jar comes, too. `without` are `GROUP:ARTIFACT`s that stay away.
+    A classifier's jar is fetched besides the main one. `without` lists `GROUP:ARTIFACT`s to leave out.
     """
     dependencies = "".join(map(_dependency, packages))
     dependencies += "".join(_LEFT_OUT.format(*one.split(":")) for one in without)
@@ -74,7 +74,7 @@ def _cause(said: str) -> str:
 
 @contextmanager
 def running(jars: Sequence[str], folder: Path, *options: str) -> Iterator[Any]:
-    """Run a Java with these classes; gives the way to its objects, and ends it, and all that it started."""
+    """Run a Java with these jars; yield py4j's view of its classes, and shut it down at the end."""
     with (folder / "java.log").open("w") as log:
         port = launch_gateway(
             classpath=os.pathsep.join(jars),

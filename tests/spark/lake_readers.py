@@ -1,4 +1,4 @@
-"""Who reads tables without Spark: each gives a table's rows, as plain values, in the order of `id`."""
+"""Readers of lake tables without Spark: each returns a table's rows as plain values, in the order of `id`."""
 
 import datetime as dt
 import math
@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 Rows = list[dict[str, Any]]
 
 REFUSALS = (Exception, pl.exceptions.PanicException)
-"""What a reader raises that can't read a table: each has errors of its own."""
+"""What readers raise for a table that they can't read: each has errors of its own."""
 
 
 def pandas(path: str) -> Rows:
@@ -47,7 +47,7 @@ def over_duckdb(path: str) -> Rows:
 
 
 def _metadata(path: str) -> str:
-    """Find the file that describes a table of Iceberg's Hadoop catalog as it is."""
+    """Find the current metadata file of a table in an Iceberg Hadoop catalog."""
     folder = Path(path) / "metadata"
     version = (folder / "version-hint.text").read_text().strip()
     return str(folder / f"v{version}.metadata.json")
@@ -69,7 +69,7 @@ def duckdb_iceberg(path: str) -> Rows:
 
 
 Readers = Mapping[str, Callable[[str], Rows]]
-"""By name, what reads the table at a path."""
+"""Functions that read the table at a path, by the reader's name."""
 
 READERS: Readers = {
     "deltalake, to_pandas": pandas,
@@ -87,12 +87,12 @@ ICEBERG_READERS: Readers = {
 
 
 def spark(frame: DataFrame) -> Rows:
-    """Give what the others are held against."""
+    """Return Spark's rows, with which those of the others are compared."""
     return plain(frame.toArrow().to_pylist())
 
 
 def plain(rows: Any) -> Rows:
-    """Make values of every library comparable."""
+    """Make the values of all libraries comparable."""
     found = [{name: _plain(value) for name, value in row.items()} for row in rows]
     return sorted(found, key=lambda row: (row["id"], str(row.get("_pgcdc_lsn")), str(row)))
 

@@ -1,4 +1,4 @@
-"""`pgcdc spark-submit` as a process, with input and warehouse wherever they are."""
+"""`pgcdc spark-submit` as a process; input and warehouse may be on any file system."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from spark_cluster import QUICK
 from pgcdc_cli.spark.launch import find_spark_home, java_settings
 
 _PATIENCE = 600
-"""Seconds that a run has."""
+"""Seconds that a run may take."""
 
 _SELECT = """
 import json, sys
@@ -28,7 +28,7 @@ print(json.dumps([row.asDict() for row in rows], default=str))
 
 
 def selected(query: str, folder: Path, *arguments: str) -> list[dict[str, Any]]:
-    """Run a query in a Spark of its own, with arguments for spark-submit; gives the rows."""
+    """Run a query in a new Spark process, with arguments for spark-submit; return the rows."""
     script = folder / "query.py"
     script.write_text(_SELECT)
     home = find_spark_home()
@@ -45,7 +45,7 @@ def selected(query: str, folder: Path, *arguments: str) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class MergeCommand:
-    """The command, with `extra` behind the dashes and more in its environment."""
+    """A command line; `extra` are arguments for spark-submit, `environment` is added to the tests' own."""
 
     input: str
     warehouse: str
@@ -56,7 +56,7 @@ class MergeCommand:
 
     @contextmanager
     def running(self) -> Iterator[subprocess.Popen[bytes]]:
-        """Start it, and end it with all that it started; what it says comes into `said`."""
+        """Start the command, its output in the file `said`; at the end kill its process group."""
         line = [*PGCDC, "spark-submit", "--json", "--input", self.input, "--warehouse", self.warehouse]
         line += [*self.options, "--", "--conf", f"spark.driver.extraJavaOptions={QUICK}", *self.extra]
         environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", **self.environment}
@@ -76,7 +76,7 @@ class MergeCommand:
         return self.folder / "said"
 
     def run(self) -> dict[str, Any]:
-        """Merge all; gives the summary."""
+        """Merge everything; return the summary."""
         with self.running() as process:
             status = process.wait(_PATIENCE)
         said = self._said.read_text()
@@ -86,7 +86,7 @@ class MergeCommand:
         return summary
 
     def run_and_kill(self, reached: Callable[[], bool]) -> bool:
-        """Merge until something is reached, and kill all of it; says whether there was something to kill."""
+        """Merge until `reached` is true, then kill all; return whether the command was still running."""
         with self.running() as process:
             wait_until(lambda: process.poll() is not None or reached(), _PATIENCE, pause=0.05)
             return process.poll() is None

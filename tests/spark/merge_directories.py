@@ -1,4 +1,4 @@
-"""Directories as the sink leaves them: real formats, a manifest, schema files; and what they merge to."""
+"""Directories as the sink leaves them, with real formats, a manifest and schema files; and merges of them."""
 
 import json
 import zlib
@@ -48,7 +48,7 @@ EXACT = ConnectorConfig(
     key_converter_schemas_enable=False,
     value_converter_schemas_enable=False,
 )
-"""A configuration with which events hold all that a table needs."""
+"""A configuration whose events hold everything that a table needs."""
 
 FORMATS: dict[str, Format] = {
     "jsonl": JsonlFormat(),
@@ -65,9 +65,9 @@ FORMATS: dict[str, Format] = {
 
 @dataclass
 class Directory:
-    """A directory under construction; `segment` adds the next one.
+    """A directory under construction; `segment` adds the next segment.
 
-    Each table has a history of its own, as if the others' transactions had been somewhere else.
+    Each table has a history of its own, as if no transaction had changed several.
     """
 
     path: Path
@@ -80,7 +80,7 @@ class Directory:
         self.path.mkdir(parents=True, exist_ok=True)
 
     def segment(self, changes: Iterable[tuple[TableSchema, Sequence[Change]]]) -> None:
-        """Write each table's changes as a file of the next segment, and the manifest's line."""
+        """Write each table's changes as a file of the next segment, and add the manifest's line."""
         number = len(self.lines) + 1
         written = [file for table, some in changes if some for file in self._files(number, table, some)]
         last = max((change.commit_lsn for _, some in changes for change in some), default=number)
@@ -101,7 +101,7 @@ class Directory:
         (self.path / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in self.lines))
 
     def _files(self, number: int, table: TableSchema, changes: Sequence[Change]) -> list[dict[str, Any]]:
-        """Write one file for each target and version, of two frames where there is enough for two."""
+        """Write one file for each target and table version, of two frames where it has rows for two."""
         found: dict[str, list[Piece]] = {}
         for piece in self._pieces(table, changes):
             found.setdefault(piece.target, []).append(piece)
@@ -110,7 +110,7 @@ class Directory:
     def _file(self, number: int, pieces: Sequence[Piece]) -> dict[str, Any]:
         first, table = pieces[0].first_commit_lsn, pieces[0].table
         folder = pieces[0].target if table is None else table_folder(table.schema, table.name)
-        # What isn't a table's is of all tables, in the order of their names.
+        # A file that belongs to no table is for all of them, in the order of their names.
         part = (
             1 if table is not None else sum(folder in str(path) for path in self.path.rglob("*.jsonl*")) + 1
         )
@@ -139,7 +139,7 @@ class Directory:
         return path
 
     def _pieces(self, table: TableSchema, changes: Sequence[Change]) -> Iterator[Piece]:
-        """Encode in two slices, which may divide a transaction."""
+        """Encode the changes in two slices, which may divide a transaction."""
         if self.encoding.restartable is not None:
             self.encoding.restartable.restart("shop", self.last_commits.get(table.display))
         self.last_commits[table.display] = LastCommit(Lsn(changes[-1].commit_lsn), 0)
@@ -150,7 +150,7 @@ class Directory:
 
 
 def _slice(table: TableSchema, changes: Sequence[Change], first: int, last: int) -> Slice:
-    """Make a slice of some of the changes, with the commits of the transactions that end in it."""
+    """Make a slice of `changes[first:last]`, with the commits of the transactions that end in it."""
     some = list(enumerate(changes))[first:last]
     batches = tuple(_batch(table, i, change) for i, change in some if change.op != "T")
     truncates = tuple(TruncateChange(table, _stamp(2 * i, c), False, False) for i, c in some if c.op == "T")
@@ -169,7 +169,7 @@ def _stamp(index: int, change: Change, lsn: Lsn | None = None) -> Stamp:
 
 
 def _position(change: Change) -> int:
-    """Where a change is in the log: not in the order of commits, since transactions overlap."""
+    """A change's LSN: not in commit order, since transactions overlap."""
     return change.commit_lsn // (2 + change.commit_lsn % 3) + change.seq
 
 
@@ -210,7 +210,7 @@ def table_path(warehouse: Path, table: TableSchema) -> Path:
 def read_table(
     spark: SparkSession, warehouse: Path, table: TableSchema, lake: str = "delta", mode: str = "merge"
 ) -> DataFrame:
-    """Read a lake table, in a session of its own."""
+    """Read a lake table in a new session."""
     found = LAKES[lake](f"file:{warehouse}")
     paths = {(row.table, row.mode): row.path for row in read_record(str(warehouse)) or ()}
     known = paths.get((table.display, mode))
@@ -221,7 +221,7 @@ def read_table(
 def merged_rows(
     spark: SparkSession, warehouse: Path, table: TableSchema, lake: str = "delta"
 ) -> dict[Key, Row]:
-    """Read a merged table as texts, by key."""
+    """Read a merged table's rows by key, each value as text."""
     frame = read_table(spark, warehouse, table, lake)
     names = frame.columns
     assert names == [column.name for column in table.columns]

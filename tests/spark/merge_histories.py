@@ -1,7 +1,7 @@
-"""Random histories of tables as PostgreSQL could have sent them, with the tables that they lead to.
+"""Random histories of tables as PostgreSQL could have sent them, and the tables that they lead to.
 
-A history's rows live in spaces of few keys, and never leave theirs: so one table holds many small histories,
-and Spark is asked once for all of them.
+A history's rows live in spaces of few keys each, and never leave theirs. So one table holds many small
+histories, and one Spark merge tests all of them.
 """
 
 import random
@@ -37,14 +37,14 @@ def table_schema(
     oid: int | None = None,
     dimensions: int = 1,
 ) -> TableSchema:
-    """Describe a table as the catalog would; `dimensions` is what its arrays are declared with."""
+    """Describe a table as the catalog would; `dimensions` is the number declared for its arrays."""
     full = identity is ReplicaIdentity.FULL
     flags = {column: full or column in (key or ()) for column in columns}
     described = tuple(
         TableColumn(c, t.oid, t.typmod, t, t.name, flags[c], None, dimensions if t.element else 0)
         for c, t in columns.items()
     )
-    # As on a server, each table has its own.
+    # As on a server, each table has an OID of its own.
     oid = zlib.crc32(f"{schema}.{name}".encode()) if oid is None else oid
     return TableSchema(oid, schema, name, identity, described, key)
 
@@ -63,7 +63,7 @@ _SPACE = 100
 
 @dataclass
 class History:
-    """One table's changes; `rows` is the table after them, by key (a, b) or (a)."""
+    """One table's changes; `rows` is the table after all of them, by key (a, b) or (a)."""
 
     table: TableSchema
     random: random.Random
@@ -82,13 +82,13 @@ class History:
         return self.table.key
 
     def parts(self, number: int) -> list[list[Change]]:
-        """Cut it into parts of whole transactions, with an equal number of them."""
+        """Cut the changes into parts with equally many transactions."""
         commits = sorted({change.commit_lsn for change in self.changes})
         edges = [0, *(commits[len(commits) * part // number - 1] for part in range(1, number + 1))]
         return [[c for c in self.changes if low < c.commit_lsn <= high] for low, high in pairwise(edges)]
 
     def grow(self, transactions: int) -> None:
-        """Add random transactions, about this many for each space."""
+        """Add random transactions: on average this many for each space."""
         for _ in range(transactions * self.spaces):
             self.begin()
             for _ in range(self.random.choice([1, 1, 2, 3, 8])):
@@ -107,7 +107,7 @@ class History:
     def add(
         self, op: str, new: Row | None = None, old: Row | None = None, toast: frozenset[str] = frozenset()
     ) -> None:
-        """Send a change as the table's replica identity would have it."""
+        """Add a change with the old image that the table's replica identity calls for."""
         full = self.table.replica_identity is ReplicaIdentity.FULL
         moved = old is not None and new is not None and self._key_of(old) != self._key_of(new)
         image = old if full or moved or op == "D" else None
@@ -169,7 +169,7 @@ class History:
         self.update(self._free_key())
 
     def swap(self) -> None:
-        """Two rows change places through a third key."""
+        """Exchange the keys of two rows, by way of a third key."""
         rows = self._rows_here()
         if len(rows) < 2:
             return
@@ -200,7 +200,7 @@ def random_history(
     truncates: bool = False,
     toasts: bool = True,
 ) -> History:
-    """Make a table with some snapshot rows, and changes to it; the same ones for the same name."""
+    """Make a table with some snapshot rows and random changes; equal names give equal histories."""
     table, pick = table_schema(name, COLUMNS, key, identity), random.Random(name)
     history = History(table, pick, spaces=spaces, truncates=truncates, toasts=toasts)
     history.begin()

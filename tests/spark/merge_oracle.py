@@ -1,4 +1,4 @@
-"""What the merge must come to, as a plain function over a list of changes: the oracle for Spark.
+"""The expected result of a merge, computed by a plain function over a list of changes: an oracle for Spark.
 
 Values are PostgreSQL's text, None for NULL; a row is a dict by column name.
 """
@@ -11,12 +11,12 @@ Row = dict[str, Value]
 Key = tuple[Value, ...]
 
 MISSING = "<never sent>"
-"""Stands for an unchanged TOAST value that nothing before it has."""
+"""In place of an unchanged TOAST value that no earlier change has."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """`op` is I, U, D, T or R. `old` is the old image as sent: absent, of the key, or (`old_full`) whole."""
+    """`op` is I, U, D, T or R; `old` is the old image as sent: none, the key, or (`old_full`) all of it."""
 
     op: str
     commit_lsn: int
@@ -32,7 +32,7 @@ def insert(lsn: int, **values: str | None) -> Change:
 
 
 def update(lsn: int, old: Row | None = None, unsent: str = "", **values: str | None) -> Change:
-    """Make an update that comes without one value, if `unsent` names its column."""
+    """Make an update; `unsent` names a column whose value is an unchanged TOAST value."""
     unchanged = frozenset({unsent} if unsent else ())
     return Change("U", lsn, 0, {**values, **dict.fromkeys(unchanged)}, old, unchanged=unchanged)
 
@@ -42,7 +42,7 @@ def delete(lsn: int, **key: str) -> Change:
 
 
 def order(change: Change) -> tuple[int, bool, int]:
-    """Snapshot rows come before every change at an equal commit LSN."""
+    """Sort key for changes: at the same commit LSN, snapshot rows come first."""
     return change.commit_lsn, change.op != "R", change.seq
 
 

@@ -1,4 +1,4 @@
-"""A random workload on a real server, and `pgcdc stream` that reads it into directories."""
+"""A random workload on a real server, and runs of `pgcdc stream` that write it to directories."""
 
 import contextlib
 import json
@@ -38,14 +38,14 @@ ALTER TABLE nothing REPLICA IDENTITY NOTHING;
 KEYED = ["public.plain", "public.pair", "public.indexed", "Größe.Ta ble"]
 KEYLESS = ["public.nothing", "public.swapped"]
 TABLES = [*KEYED, "public.swapped"]
-"""Those that are seeded, and changed in every way."""
+"""The tables that start with rows, and are changed in every way."""
 REFUSED = (
     psycopg.errors.UniqueViolation,
     psycopg.errors.DeadlockDetected,
     psycopg.errors.LockNotAvailable,
     psycopg.errors.ObjectInUse,
 )
-"""What becomes of transactions that stand in each other's way."""
+"""How transactions fail that conflict with each other."""
 
 
 def quoted(table: str) -> str:
@@ -61,7 +61,7 @@ def seed(table: str) -> str:
 
 
 def statements(pick: random.Random) -> list[str]:
-    """A part of a transaction, in one table."""
+    """Random statements for a part of a transaction, most of them on one table."""
     table, k, m = quoted(pick.choice(TABLES)), pick.randrange(KEYS), pick.randrange(KEYS)
 
     def move(old: int, new: int) -> str:
@@ -119,7 +119,7 @@ def transact(connection: psycopg.Connection[Any], parts: list[str], end: str, gi
 
 
 def work(uri: str, name: str, transactions: int, writers: int = 3) -> None:
-    """Let several write at once."""
+    """Write from several connections at once."""
     names = [f"{name} {number}" for number in range(writers)]
     threads = [threading.Thread(target=write, args=(uri, one, transactions)) for one in names]
     for thread in threads:
@@ -129,7 +129,7 @@ def work(uri: str, name: str, transactions: int, writers: int = 3) -> None:
 
 
 def rows_of(connection: psycopg.Connection[Any], table: str) -> Counter[tuple[str | None, ...]]:
-    """A table's rows as text, in the order of its columns."""
+    """Read a table's rows as text, in the order of its columns."""
     names = [c.name for c in connection.execute(f"SELECT * FROM {quoted(table)}".encode()).description or ()]
     texts = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(name)) for name in names)
     query = sql.SQL("SELECT {} FROM {}").format(texts, sql.Identifier(*table.split(".")))
@@ -138,7 +138,7 @@ def rows_of(connection: psycopg.Connection[Any], table: str) -> Counter[tuple[st
 
 @dataclass
 class Reader:
-    """A slot, and the directory that a format's stream writes; `snapshot` begins with the rows there are."""
+    """A slot, and the directory that a stream writes from it; `snapshot` starts with the existing rows."""
 
     uri: str
     path: Path
@@ -158,7 +158,7 @@ class Reader:
         subprocess.run(line, check=True, timeout=120)
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """New lines of the manifest."""
+        """Yield the manifest's new lines."""
         lines = (self.path / "manifest.jsonl").read_text().splitlines()
         yield from map(json.loads, lines[self.gathered :])
         self.gathered = len(lines)
@@ -166,13 +166,13 @@ class Reader:
 
 @dataclass
 class Gathered:
-    """One directory made of the segments of several, as if one stream had changed its format."""
+    """One directory made of several readers' segments, as if one stream had changed its format."""
 
     path: Path
     segments: int = 0
 
     def take(self, reader: Reader) -> None:
-        """Copy what is new, under the next numbers and one stream's name."""
+        """Copy a reader's new segments, under the next numbers and one stream ID."""
         added = []
         for line in reader.lines():
             self.segments += 1
@@ -192,7 +192,7 @@ class Gathered:
 
 
 def tables_in(directory: Path) -> dict[str, TableSchema]:
-    """The tables of a directory by name."""
+    """Read the tables that a directory's schema files describe, by name."""
     paths = (directory / "schemas").iterdir()
     found = [TableSchema.from_json(json.loads(path.read_text())) for path in paths]
     return {table.display: table for table in found}

@@ -16,7 +16,7 @@ CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 
 
 def jdbc_settings(database: Database, proxy: Proxy) -> dict[str, str]:
-    """What a JDBC catalog needs that is in a database."""
+    """Settings of a JDBC catalog in a database."""
     uri = f"jdbc:postgresql://127.0.0.1:{proxy.port}/{database.name}"
     return {"uri": uri, "jdbc.user": "postgres", "jdbc.password": "none", "jdbc.schema-version": "V1"}
 
@@ -29,12 +29,12 @@ def rest_catalog(
     settings: Mapping[str, str],
     jars: Sequence[str] = (),
 ) -> Iterator[str]:
-    """Serve a catalog, whose tables a JDBC catalog names; gives its URL.
+    """Serve a REST catalog on top of a JDBC catalog; yield its URL.
 
-    `settings` are Hadoop's, by which the server reaches the warehouse, and `jars` what it needs for that.
+    `settings` are Hadoop's, by which the server reaches the warehouse; `jars` are those that this needs.
     """
     own = fetched(*_PACKAGES, POSTGRES_DRIVER)
-    # The jar of its tests has a class of S3's client, too, which is to come behind the client's.
+    # Iceberg's tests jar has a class of the S3 client, too: the client's own has to come first.
     with running([*jars, *spark_jars(*_SPARKS), *own], folder, "-Xmx512m") as jvm:
         configuration = jvm.org.apache.hadoop.conf.Configuration()
         for name, value in settings.items():

@@ -1,4 +1,4 @@
-"""An S3 server on loopback, and how Spark, deltalake and the `aws` command get there."""
+"""An S3 server on loopback, and the settings by which Spark, deltalake and the `aws` command reach it."""
 
 import re
 import subprocess
@@ -17,7 +17,7 @@ _RUNNING = re.compile(r"Running on (http://127\.0\.0\.1:\d+)")
 
 
 def documented_packages() -> list[str]:
-    """Give what the manual says of S3: `--packages ... --exclude-packages ...`."""
+    """Return the arguments that the manual names for S3: `--packages ... --exclude-packages ...`."""
     section = DOCUMENT.read_text().partition("### S3")[2].partition("\n### ")[0]
     packages, excluded = (
         re.search(r"--packages (\S+)", section),
@@ -29,7 +29,7 @@ def documented_packages() -> list[str]:
 
 
 class S3Server:
-    """Moto's, with one bucket; `jars` are those of the documented packages."""
+    """Moto's server with one bucket; `jars` are those of the documented packages."""
 
     def __init__(self, folder: Path, jars: list[str]) -> None:
         self.jars = jars
@@ -56,7 +56,7 @@ class S3Server:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What S3A needs of Hadoop's configuration."""
+        """Hadoop's settings for S3A."""
         return {
             "fs.s3a.endpoint": self.url,
             "fs.s3a.endpoint.region": CREDENTIALS["AWS_REGION"],
@@ -65,13 +65,13 @@ class S3Server:
 
     @property
     def extra(self) -> list[str]:
-        """What stands behind the dashes."""
+        """Arguments for spark-submit."""
         settings = [f"--conf=spark.hadoop.{name}={value}" for name, value in self.settings.items()]
         return [*documented_packages(), *settings]
 
     @property
     def storage_options(self) -> dict[str, str]:
-        """What deltalake needs."""
+        """Options for deltalake."""
         return {**CREDENTIALS, "AWS_ENDPOINT_URL": self.url, "AWS_ALLOW_HTTP": "true"}
 
     @property
@@ -84,7 +84,7 @@ class S3Server:
         }
 
     def upload(self, folder: Path, target: str) -> None:
-        """Copy a directory, its manifest last."""
+        """Copy a directory to the bucket, its manifest last."""
         for path in sorted(folder.rglob("*"), key=lambda path: path.name == "manifest.jsonl"):
             if path.is_file():
                 name = f"{BUCKET}/{target}/{path.relative_to(folder)}"

@@ -11,19 +11,19 @@ from processes import wait_until
 from pgcdc_cli.spark.launch import find_spark_home, java_settings
 
 PATIENCE = 120
-"""Seconds that a daemon has to start: there may be few cores for many processes."""
+"""Seconds that a daemon may take to start: many processes may share few cores."""
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
-"""For a Java of few seconds: compiling well takes longer than it saves."""
+"""For a Java that runs for seconds: compiling well takes longer than it saves."""
 
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED = re.compile("Successfully registered with master")
 
 
 class Cluster:
-    """Daemons in `folder`; each, and what it starts, is a process group of its own, which `stop` kills.
+    """Daemons that log to `folder`; each leads a process group of its own, which `stop` kills.
 
-    They run under a locale that knows nothing but ASCII, as some machines' services do.
+    They run in the locale C, as services do on some machines.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -53,7 +53,7 @@ class Cluster:
         self.workers.append(self._running[-1])
 
     def _start(self, name: str, kind: str, sign: re.Pattern[str], *arguments: str) -> str:
-        """Start a daemon on ports that are free; gives what its log says once it is up."""
+        """Start a daemon on free ports; return what its log says once it is up."""
         line = [str(self._home / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind.lower()}.{kind}"]
         line += ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0", *arguments]
         log = self._folder / f"{name}.log"
@@ -73,7 +73,7 @@ class Cluster:
         return found[found.re.groups]
 
     def kill_worker(self) -> None:
-        """End a worker and its executors at once."""
+        """Kill a worker and its executors."""
         _kill(self.workers.pop(0))
 
     def stop(self) -> None:
@@ -82,7 +82,7 @@ class Cluster:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a daemon's group, unless that was done."""
+    """Kill a daemon's process group, unless it is dead already."""
     if process.returncode is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

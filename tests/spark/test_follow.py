@@ -1,4 +1,4 @@
-"""`spark-submit --follow`: one Spark that stays, and merges whenever segments are finished."""
+"""`spark-submit --follow`: one Spark that keeps running, and merges whenever segments are finished."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ RARELY = 3600.0
 def following(
     spark: SparkSession, directory: Directory, warehouse: Path, interval: float
 ) -> Iterator[tuple[FollowControl, list[dict[str, Any]]]]:
-    """Follow a directory; gives what ends it, and the summaries so far."""
+    """Follow a directory; yield what controls the loop, and the summaries so far."""
     summaries = list[dict[str, Any]]()
     options = MergeOptions(str(directory.path), str(warehouse), follow=interval)
     with closing(FollowControl()) as control, closing(Launcher(control.path)) as launcher:
@@ -50,7 +50,7 @@ def following(
 
 
 def test_segments_are_merged_as_they_come(spark: SparkSession, directory: Directory, warehouse: Path) -> None:
-    """It waits for the first one and for another merge; a table that can't be merged holds up no other."""
+    """The loop waits for the first segment and for another merge; one table's error stops no other."""
     broken = table_schema("two", {**COLUMNS, "ID": pg_type(TEXT)}, ("id",), oid=TWO.oid)
     with following(spark, directory, warehouse, 0.1) as (_, summaries):
         directory.segment([(ONE, [insert(10, 1)]), (TWO, [insert(10, 1)])])
@@ -79,7 +79,7 @@ def test_it_looks_at_once_when_it_is_asked_to(
 def test_its_temporary_file_may_be_cleared_away(
     spark: SparkSession, directory: Directory, warehouse: Path
 ) -> None:
-    """As the system does with old ones; it goes on, looks when it is asked to, and ends."""
+    """As systems do with old files: the loop goes on, looks when asked to, and ends."""
     directory.segment([(ONE, [insert(10, 1)])])
     with following(spark, directory, warehouse, RARELY) as (control, summaries):
         wait_until(lambda: summaries)
@@ -92,7 +92,7 @@ def test_its_temporary_file_may_be_cleared_away(
 def test_few_rows_and_a_small_table_take_few_jobs(
     spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Spark itself would plan them, each stage is a job, planned by what the one before gave."""
+    """With Spark's adaptive execution each stage is a job, planned by the result of the one before."""
     scheduler = spark.sparkContext._jsc.sc().dagScheduler()
     jobs = []
     for lsn, few in ((10, 0), (20, 0), (30, 10)):
@@ -109,7 +109,7 @@ def test_few_rows_and_a_small_table_take_few_jobs(
 def test_the_control_table_is_read_again_only_where_another_merge_wrote_it(
     spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch, lake: str
 ) -> None:
-    """A merge that follows others in one Spark knows what they wrote."""
+    """The next merge in the same Spark session knows what the one before wrote."""
     options, kept = MergeOptions(str(directory.path), str(warehouse), format=lake), Kept()
     directory.segment([(ONE, [insert(10, 1)])])
     assert merge(spark, options, kept=kept)["error"] is None
@@ -127,7 +127,7 @@ def test_the_control_table_is_read_again_only_where_another_merge_wrote_it(
 
 @pytest.fixture
 def spark_home(tmp_path: Path) -> Path:
-    """A Spark that tells of two merges, and stays until its launcher lets it go."""
+    """A Spark that reports three merges, and runs until its launcher lets it go."""
     (tmp_path / "in").mkdir()
     said = tmp_path / "summary"
     text = str(SUMMARY).replace("'", '"').replace("None", "null")
@@ -142,7 +142,7 @@ def spark_home(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_one_line_a_merge_until_a_signal_ends_it(spark_home: Path, number: signal.Signals) -> None:
-    """Also where there is nothing to merge yet. The signal goes to the whole group, as a terminal's does."""
+    """The signal goes to the whole process group, as from a terminal."""
     line = command(spark_home, "--follow", "--readers", "any")
     piped = subprocess.PIPE
     with subprocess.Popen(**line, stdout=piped, stderr=piped, text=True, start_new_session=True) as running:

@@ -1,4 +1,4 @@
-"""Who reads the tables needn't have Spark: others read the same values from them, or say that they can't."""
+"""Other readers than Spark see the same values in the tables, or refuse to read them."""
 
 from collections.abc import Callable
 from itertools import product
@@ -26,11 +26,11 @@ MANY = [insert(10 + number, id=str(number), note=f"n{number}") for number in ran
 SOME = [update(100, id="3", note="changed"), delete(110, id="4"), insert(120, id="99", note="new")]
 
 Steps = list[tuple[dict[str, PgType], list[Change]]]
-"""Segments: the table's columns, and its changes."""
+"""Segments, each as the table's columns and its changes."""
 
 
 def every_type() -> Steps:
-    """A column of each type, with as many rows as the type with most values has."""
+    """Make a column of each type, and as many rows as the type with most values has."""
     columns = {**ID, **{f"c_{number}": case.type for number, case in enumerate(CASES.values())}}
     values = [list(case.values) for case in CASES.values()]
     rows = [
@@ -103,7 +103,7 @@ EACH = [
 
 @pytest.mark.parametrize(("name", "readers"), EACH)
 def test_others_read_what_spark_reads(spark, tmp_path, name, readers):
-    """What they say of each is a row of the table in docs/spark.md."""
+    """The results for each case are a row of the table in docs/spark.md."""
     table, warehouse = merged(spark, tmp_path, name, readers)
     expected = lake_readers.spark(read_table(spark, warehouse, table, mode=MODES[name]))
     path = table_path(warehouse, table)
@@ -118,7 +118,7 @@ def test_others_read_what_spark_reads(spark, tmp_path, name, readers):
     [pytest.param(name, marks=() if name in USUAL_ICEBERG else pytest.mark.long) for name in TABLES],
 )
 def test_others_read_what_spark_reads_of_iceberg(spark, tmp_path, monkeypatch, name):
-    """What they say of each is a row of the second table in docs/spark.md."""
+    """The results for each case are a row of the second table in docs/spark.md."""
     # polars has another planner, which is a package of its own, and warns without it.
     monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
     table, warehouse = merged(spark, tmp_path, name, None, "iceberg")
@@ -131,7 +131,7 @@ def test_others_read_what_spark_reads_of_iceberg(spark, tmp_path, monkeypatch, n
 
 
 def test_a_table_for_modern_readers_has_any_name(spark, tmp_path):
-    """Nobody who doesn't know column mapping gets as far as to read NULL."""
+    """A reader without column mapping refuses the table, rather than read NULL."""
     directory, warehouse = Directory(tmp_path / "in", FORMATS["jsonl"]), tmp_path / "wh"
     table = table_schema("notes", {**ID, **ODD}, ("id",))
     for number, columns in enumerate((ID, {**ID, **ODD})):
@@ -149,7 +149,7 @@ def test_a_table_for_modern_readers_has_any_name(spark, tmp_path):
 
 @pytest.mark.parametrize("when", ["at first", "later"])
 def test_a_name_that_not_every_reader_finds_is_refused_unless_asked_for(spark, tmp_path, when):
-    """A reader that doesn't know column mapping finds NULL in every column of such a table."""
+    """A reader without column mapping would find NULL in every column of such a table."""
     directory, warehouse = Directory(tmp_path / "in", FORMATS["jsonl"]), tmp_path / "wh"
     if when == "later":
         directory.segment([(table_schema("notes", ID, ("id",)), [insert(5, id="0")])])
@@ -177,7 +177,7 @@ ODD_NAMES = ["OrderLines", "Order Lines", "~ and %", "注文", "a/b", "notes.cha
 
 @pytest.mark.parametrize("lake", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
 def test_folders_are_called_as_their_tables_are(spark, tmp_path, lake):
-    """Each is opened by its path, of a table that others have names like."""
+    """Each table is opened by its path, beside others with similar names."""
     directory, warehouse = Directory(tmp_path / "in", FORMATS["jsonl"]), tmp_path / "wh"
     names = [*ODD_NAMES, "orderlines", "notes"]
     tables = [table_schema(name, ID, ("id",), oid=17000 + at) for at, name in enumerate(names)]

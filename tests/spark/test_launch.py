@@ -60,7 +60,7 @@ def test_no_java_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_packaged_java_drops_the_module_that_it_lacks(tmp_path: Path) -> None:
-    """Arguments pass through as they are, with blanks and all."""
+    """The wrapper passes all other arguments on as they are, spaces included."""
     settings = java_settings(tmp_path / "made", {"PATH": ""})
     assert settings == {"JAVA_HOME": str(tmp_path / "made")}
     wrapper = tmp_path / "made" / "bin" / "java"
@@ -100,7 +100,7 @@ def test_path_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.fixture
 def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A Spark that writes its arguments into a file, one a line, and fails."""
+    """A Spark that writes its arguments to a file, one a line, and fails."""
     given = tmp_path / "arguments"
     executable(tmp_path / "spark" / "bin" / "spark-submit", f'printf "%s\\n" "$@" > "{given}"; exit 3')
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
@@ -128,7 +128,7 @@ def test_what_spark_submit_is_given(recorded: Path) -> None:
 
 
 def test_the_job_reads_the_options_that_it_is_given() -> None:
-    """Each differs from its default, and all have one."""
+    """Each option is given a value other than its default."""
     usual = MergeOptions("in", "wh")
     assert merge_options(read(["--input=in", "--warehouse=wh"])) == usual
     given = MergeOptions(
@@ -149,7 +149,7 @@ def read(arguments: list[str]) -> dict[str, Any]:
 
 
 def test_the_launcher_needs_no_pyspark() -> None:
-    """Spark can be SPARK_HOME's."""
+    """Spark can be the one in SPARK_HOME."""
     program = "import sys; sys.modules['pyspark'] = None; import pgcdc_cli.spark.launch"
     subprocess.run([sys.executable, "-c", program], check=True)
 
@@ -161,7 +161,7 @@ def test_what_is_no_precision_and_scale(wrong: str) -> None:
 
 
 def test_more_packages_come_along(recorded: Path) -> None:
-    """All that they depend on is fetched, too."""
+    """Everything that they depend on is fetched, too."""
     given = arguments(recorded, "--packages", "a:b:1")
     assert given[len(given) - 1 - given[::-1].index("--packages") + 1] == f"{packages.DELTA},a:b:1"
     assert "--exclude-packages" not in given
@@ -232,7 +232,7 @@ def test_a_directory_without_a_finished_segment_needs_no_spark(
 
 
 def test_executors_of_a_cluster_have_a_python_of_their_own(recorded: Path) -> None:
-    """The driver is run by ours, since it runs here."""
+    """The driver uses the command's own Python, since it runs on this machine."""
     with pytest.raises(PgcdcError):
         submit(MergeOptions("hdfs:/in", "wh"), SparkOptions("yarn", extra=["--conf=spark.pyspark.python=/x"]))
     given = recorded.read_text().splitlines()
@@ -264,7 +264,7 @@ def directory(tmp_path: Path) -> Directory:
 def test_a_machine_without_java_merges_with_the_packaged_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """And from another working directory, with relative paths, under a locale without UTF-8."""
+    """Also from another working directory, with relative paths, in a locale without UTF-8."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for folder in (Path("/usr/bin"), Path("/bin")):

@@ -17,7 +17,7 @@ RARELY = "1h"
 
 
 def family(warehouse: Path) -> list[Path]:
-    """The processes that were started for a warehouse: the command, Java, the job's Python."""
+    """Find the processes that were started for a warehouse: the command, Java, the job's Python."""
     found = []
     for line in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -32,7 +32,7 @@ def family(warehouse: Path) -> list[Path]:
 def test_a_service_merges_on_hup_and_leaves_nothing_behind(
     directory: Directory, warehouse: Path, last: signal.Signals
 ) -> None:
-    """TERM is its own end; when it is killed, Spark ends by itself."""
+    """SIGTERM ends the command in order; where it is killed, Spark ends by itself."""
     line = [sys.executable, "-m", "pgcdc_cli", "spark-submit", "--follow", RARELY]
     line += ["--input", str(directory.path), "--warehouse", str(warehouse)]
     directory.segment([(ONE, [insert(10, 1)])])

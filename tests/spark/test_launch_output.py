@@ -1,4 +1,4 @@
-"""What Spark says while it runs and when it fails, as a user hears of it; with a Spark that only talks."""
+"""What a user hears of Spark's output while it runs and when it fails: with a script in place of Spark."""
 
 import os
 import signal
@@ -43,7 +43,7 @@ def test_what_the_job_died_of_is_the_reason(tmp_path: Path, monkeypatch: pytest.
 
 
 def saying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> tuple[PgcdcError, list[str]]:
-    """Run a Spark that says these lines and fails; returns the error, and what was said before."""
+    """Run a Spark that prints these lines and fails; return the error, and the remarks before it."""
     (tmp_path / "said").write_text("".join(f"{line}\n" for line in lines))
     executable(tmp_path / "spark" / "bin" / "spark-submit", f"cat {tmp_path}/said >&2; exit 1")
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))

@@ -1,4 +1,4 @@
-"""Two merges at once, and readers while one is under way: nothing twice, and never half of a run."""
+"""Two merges at once, and queries during a merge: nothing is merged twice, no query sees half of a run."""
 
 import contextlib
 from pathlib import Path
@@ -23,7 +23,7 @@ SECOND = [delete(40, 1), insert(50, 3)]
 
 
 def recorded_ids(spark: SparkSession, warehouse: Path) -> dict[str, list[int]]:
-    """Query tables by their recorded versions, as the manual says."""
+    """Query tables at their recorded versions, as the manual says."""
     queries = {row.table: as_of(row) for row in read_record(str(warehouse)) or () if row.table}
     return {
         table: sorted(row["id"] for row in spark.sql(query).collect())
@@ -36,7 +36,7 @@ def recorded_ids(spark: SparkSession, warehouse: Path) -> dict[str, list[int]]:
 def test_recorded_versions_never_show_half_a_run(
     spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch, dies_in: str
 ) -> None:
-    """A run that died after one table's commit, or after all of them, shows once another has ended."""
+    """What a run committed that died shows only once another run has ended."""
     directory.segment([(ONE, FIRST), (TWO, FIRST)])
     merge_into(spark, directory, warehouse)
     directory.segment([(ONE, SECOND), (TWO, SECOND)])
@@ -77,7 +77,7 @@ def test_a_merge_that_is_overtaken_commits_nothing_twice(
     step: str,
     mode: str,
 ) -> None:
-    """As on a file system without locks: between its plan and its commit another merges more."""
+    """As on a file system without locks: another merge commits between the first's plan and its commit."""
     directory.segment([(ONE, FIRST)])
     merge_into(spark, directory, warehouse, mode=mode)
     directory.segment([(ONE, SECOND)])

@@ -58,7 +58,7 @@ def expected(history: History) -> Counter[tuple[str | None, ...]]:
 def test_iceberg_tables_in_a_rest_catalog(
     spark: SparkSession, tmp_path: Path, rest: str, history: History
 ) -> None:
-    """Merged in two runs, the second of which follows what the first left in the catalog."""
+    """In two runs: the second starts from what the first left in the catalog."""
     name = "spark.sql.catalog.served"
     for setting, value in {name: CATALOG, f"{name}.type": "rest", f"{name}.uri": rest}.items():
         # Sessions that are made later have what the context has.
@@ -77,7 +77,7 @@ def test_iceberg_tables_in_a_rest_catalog(
 
 @pytest.mark.long
 def test_iceberg_tables_in_a_jdbc_catalog(tmp_path: Path, jdbc: dict[str, str], history: History) -> None:
-    """With the driver's package behind the dashes: another Spark finds the table by its name."""
+    """With the driver's package given to spark-submit; another Spark finds the table by its name."""
     directory = Directory(tmp_path / "in", FORMATS["jsonl"])
     directory.segment([(history.table, history.changes)])
     fetched(POSTGRES_DRIVER)
@@ -94,7 +94,7 @@ def test_iceberg_tables_in_a_jdbc_catalog(tmp_path: Path, jdbc: dict[str, str], 
 
 @pytest.mark.long
 def test_delta_tables_in_hives_metastore(tmp_path: Path) -> None:
-    """On the Derby that Spark has: another Spark finds the table by its name."""
+    """With Derby, which comes with Spark; another Spark finds the table by its name."""
     history = random_history("orders", ("a", "b"), ReplicaIdentity.DEFAULT, spaces=4)
     directory = Directory(tmp_path / "in", FORMATS["jsonl"])
     directory.segment([(history.table, history.changes)])

@@ -1,4 +1,4 @@
-"""On a cluster as on one machine: a standalone master, two workers, and the command as a user gives it."""
+"""Merges on a standalone Spark cluster with two workers, started by the command as by a user."""
 
 import json
 import os
@@ -53,13 +53,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def history() -> History:
-    """The table's name is also that of the folder that the executors read."""
+    """The table's name is also that of a folder that the executors read."""
     return random_history("Käse 日本", ("a", "b"), ReplicaIdentity.DEFAULT, spaces=8)
 
 
 @pytest.fixture(scope="module")
 def unanswered(tmp_path_factory: pytest.TempPathFactory, history: History) -> Iterator[subprocess.Popen[str]]:
-    """A merge whose master is not there: Spark tries for a minute, in which other tests get on."""
+    """A merge whose master doesn't exist: Spark tries for a minute, while other tests run."""
     folder = tmp_path_factory.mktemp("unanswered")
     write(folder / "in", history, "jsonl")
     line = command("spark://127.0.0.1:1", folder, "--")
@@ -81,7 +81,7 @@ def write(path: Path, history: History, *encodings: str) -> None:
 
 
 def command(master: str, folder: Path, *arguments: str) -> dict[str, Any]:
-    """Give the command, with a properties file behind the dashes."""
+    """Make the command line, with a properties file for spark-submit."""
     properties = folder / "spark.properties"
     properties.write_text("".join(f"{name} {value}\n" for name, value in SMALL.items()))
     line = [*PGCDC, "spark-submit", "--master", master]
@@ -113,7 +113,7 @@ def events(folder: Path, kind: str) -> list[dict[str, Any]]:
 def test_json_lines_and_events_need_no_python_on_the_executors(
     spark: SparkSession, cluster: Cluster, tmp_path: Path, history: History
 ) -> None:
-    """And what stands behind the dashes reaches Spark."""
+    """Also, the arguments after `--` reach Spark."""
     write(tmp_path / "in", history, "jsonl.zst", "debezium")
     (tmp_path / "events").mkdir()
     theirs = {"enabled": "true", "dir": f"file:{tmp_path}/events", "rolling.enabled": "false"}
@@ -133,7 +133,7 @@ def test_json_lines_and_events_need_no_python_on_the_executors(
 
 @pytest.fixture
 def archive(tmp_path: Path) -> str:
-    """An environment with pyarrow, as `tar -czf env.tar.gz -C env .` packs it; `env` itself is there, too."""
+    """A Python environment with pyarrow, packed as by `tar -czf env.tar.gz -C env .`, beside `env` itself."""
     venv.create(tmp_path / "env", symlinks=True)
     (packages,) = (tmp_path / "env").glob("lib/python*/site-packages")
     (packages / "pyarrow.pth").write_text(f"{Path(pa.__file__).parent.parent}\n")
@@ -143,7 +143,7 @@ def archive(tmp_path: Path) -> str:
 
 
 def jar_of(spark: SparkSession, name: str) -> str:
-    """Find where the session's package was put."""
+    """Find a jar of the session's packages."""
     jars = spark.sparkContext.getConf().get("spark.jars", "")
     assert jars is not None
     return next(jar for jar in jars.split(",") if name in jar)
@@ -153,7 +153,7 @@ def jar_of(spark: SparkSession, name: str) -> str:
 def test_arrow_files_are_read_by_a_python_that_comes_along(
     spark: SparkSession, cluster: Cluster, tmp_path: Path, history: History, archive: str, lake: str
 ) -> None:
-    """With the format's jar given by hand, as one has to without internet."""
+    """The lake's jars are given by option, as is needed without internet access."""
     write(tmp_path / "in", history, "arrow+zstd", "arrow")
     jars = {"iceberg": ["iceberg-spark-runtime"], "delta": ["delta-spark_", "delta-storage"]}
     given = ["--archives", archive, "--conf", "spark.pyspark.python=env/bin/python"]
@@ -178,7 +178,7 @@ def test_arrow_files_without_a_python_for_them(cluster: Cluster, tmp_path: Path,
 def test_a_worker_that_is_killed(
     spark: SparkSession, cluster: Cluster, tmp_path: Path, history: History, lake: str
 ) -> None:
-    """Its tasks go to the other: the run, or if a step can't be done again, the next one, merges all."""
+    """Its tasks go to the other worker: this run merges all, or the next one if a step can't be repeated."""
     write(tmp_path / "in", history, "jsonl")
     line = command(cluster.url, tmp_path, "--format", lake, "--mode", "both", "--")
     with (tmp_path / "said").open("wb") as said:

@@ -1,4 +1,4 @@
-"""A column is its number in the table, and its name may come to be another's: the lake follows."""
+"""A column is its attribute number, and its name may become another's: the lake follows."""
 
 import shutil
 from collections import Counter
@@ -76,7 +76,7 @@ def insert(table: str, values: str, first: int) -> str:
 
 
 def held(spark: SparkSession, database: Any, directory: Path, warehouse: Path, lake: str) -> dict[str, Rows]:
-    """Read what the lake has in the columns that the server has."""
+    """Read from the lake the columns that the server's tables have."""
     found = {}
     for name in COLUMNS:
         rows = database.connection.execute(f"SELECT * FROM {name}")
@@ -94,7 +94,7 @@ def wanted(database: Any) -> dict[str, Rows]:
 def test_columns_are_followed_by_what_they_are(
     spark: SparkSession, tmp_path: Path, database18: Any, lake: str
 ) -> None:
-    """Dropped and added again, renamed, swapped; within a run and between two; no row is touched for it."""
+    """Dropped and added again, renamed, swapped, within a run and between two: without an UPDATE of a row."""
     for name, columns in COLUMNS.items():
         database18.execute(f"CREATE TABLE {name} ({columns})")
     database18.execute("ALTER TABLE renamed ALTER old SET STORAGE EXTERNAL")
@@ -125,7 +125,7 @@ def test_columns_are_followed_by_what_they_are(
 def test_names_that_are_others_by_now_are_warned_of(
     spark: SparkSession, tmp_path: Path, database18: Any
 ) -> None:
-    """A stream that is behind asks the catalog of later; columns come in the order of their numbers."""
+    """A stream that lags reads a later catalog; columns come in the order of their attribute numbers."""
     database18.execute("CREATE TABLE swapped (id int PRIMARY KEY, a text, b text)")
     database18.execute("CREATE PUBLICATION p FOR ALL TABLES")
     reader = Reader(database18.uri, tmp_path / "in", "jsonl", database18.create_slot())
@@ -163,7 +163,7 @@ TYPES = {
     "labels": ("mood", "text", False),
     "of_arrays_too": ("varchar(2)[]", "text[]", False),
 }
-"""By column: types before and after, and whether PostgreSQL has other text after it."""
+"""By column: its types before and after, and whether PostgreSQL prints its values differently after it."""
 OLD = {
     "normal": '{"a":1}',
     "masked": "10.0.0.1",
@@ -176,7 +176,7 @@ OLD = {
 
 
 def shown(name: str) -> str:
-    """Give SQL that prints a column as its type does: as text, `char` has no blanks at the end."""
+    """SQL that prints a column as its type's output function does: a cast to text strips char's blanks."""
     return f"format('%s', {name})"
 
 
@@ -184,7 +184,7 @@ def shown(name: str) -> str:
 def test_values_that_another_type_has_otherwise_are_warned_of(
     spark: SparkSession, tmp_path: Path, database18: Any, runs: int
 ) -> None:
-    """Where the lake's type stays; and only those."""
+    """Only where the column's type in the lake stays the same."""
     columns = ", ".join(f"{name} {before}" for name, (before, _, _) in TYPES.items())
     values = ", ".join(f"'{OLD.get(name, 'x')}'" for name in TYPES)
     database18.execute("CREATE TYPE mood AS ENUM ('x')")
@@ -223,7 +223,7 @@ def test_values_that_another_type_has_otherwise_are_warned_of(
 
 
 def placed(table: TableSchema, *numbers: int) -> TableSchema:
-    """Give a table's columns their numbers, as the catalog does."""
+    """Add the attribute numbers that the catalog has for a table's columns."""
     positions = zip(table.columns, numbers, strict=True)
     facts = {column.name: ColumnFacts(position=number) for column, number in positions}
     return replace(table, facts=TableFacts(table.key, None, facts))
@@ -238,7 +238,7 @@ def swapped_types() -> tuple[TableSchema, TableSchema]:
 def test_what_a_lake_table_has_is_not_renamed_again(
     spark: SparkSession, directory: Directory, warehouse: Path, tmp_path: Path
 ) -> None:
-    """Where the control table doesn't know of it, after a run that was killed, or none is there any more."""
+    """After a run that was killed before the control table knew of it, and where no control table is left."""
     before, after = swapped_types()
     first = [insert_row(10, id="1", a="1", b="x"), insert_row(11, id="2", a="2", b="y")]
     directory.segment([(before, first)])
@@ -261,7 +261,7 @@ def test_what_a_lake_table_has_is_not_renamed_again(
 def test_columns_of_an_earlier_control_table_are_those_of_their_names(
     spark: SparkSession, directory: Directory, warehouse: Path
 ) -> None:
-    """A table and its columns are renamed after a merge that didn't know what they were."""
+    """A table and its columns are renamed after a merge that didn't record attribute numbers."""
     before, after = swapped_types()
     after = replace(after, name="renamed")
     directory.segment([(before, [insert_row(10, id="1", a="1", b="x"), delete(11, id="2")])])
@@ -281,7 +281,7 @@ def test_columns_of_an_earlier_control_table_are_those_of_their_names(
 def test_doubtful_columns_keep_their_values(
     spark: SparkSession, directory: Directory, warehouse: Path
 ) -> None:
-    """Where the lake knows which they were, and the changes don't say which they are."""
+    """The lake knows the attribute numbers, the changes don't have them."""
     texts_of = {"id": pg_type(INT4), "a": pg_type(TEXT), "b": pg_type(TEXT)}
     before = placed(table_schema("t", texts_of, ("id",)), 1, 2, 3)
     after = table_schema("t", {name: texts_of[name] for name in ("id", "b", "a")}, ("id",))

@@ -1,4 +1,4 @@
-"""Every kind of statement, with plans that are compiled, as users' are and the other tests' are not."""
+"""Every kind of statement with compiled plans, as users run them; other tests interpret theirs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ COMPILED = {
     "spark.sql.codegen.factoryMode": "CODEGEN_ONLY",
     "spark.sql.codegen.fallback": "false",
 }
-"""As Spark does by itself, but that what can't be compiled fails, where users' plans would be interpreted."""
+"""Spark's defaults, except that a plan that can't be compiled is an error rather than interpreted."""
 
 NARROW = {"id": pg_type(INT4), "n": pg_type(INT2), "note": pg_type(TEXT)}
 WIDE = {"id": pg_type(INT4), "n": pg_type(INT8), "note": pg_type(TEXT), "more": pg_type(TEXT)}
@@ -47,12 +47,12 @@ STEPS = [
         [update(60, {"id": "3", "n": "9"}, id="4", n="10", note="d", more="x")],
     ),
 ]
-"""How a segment is written, of which table, into what, and its changes."""
+"""Segments: the format, the table, the mode, and the changes."""
 
 
 @pytest.fixture
 def compiled(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the merges of a test compile, and see that they do."""
+    """Compile the plans of a test's merges, and check that some were."""
     for name, value in COMPILED.items():
         monkeypatch.setitem(SETTINGS, name, value)
     monkeypatch.setattr("pgcdc_cli.spark.pgcdc_merge.job.FEW_ROWS", 0)
@@ -69,7 +69,7 @@ def compiled(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 def test_tables_are_created_appended_to_altered_merged_into_and_replaced(
     spark: SparkSession, directory: Directory, warehouse: Path, lake: str
 ) -> None:
-    """From files of every format; at last the key changes, for which the table is written anew."""
+    """From files of each format; the last changes the key, for which the table is written anew."""
     for encoding, table, mode, changes in STEPS:
         directory.encoding = FORMATS[encoding]
         directory.segment([(table, changes)])
