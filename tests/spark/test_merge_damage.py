@@ -1,4 +1,4 @@
-"""What others did to a directory, a warehouse or a table between merges: right, or refused in one line."""
+"""Damage to a directory, a warehouse or a table between merges: the result is right, or an error."""
 
 import json
 import shutil
@@ -47,7 +47,7 @@ def empty_line(directory: Directory) -> None:
 
 
 def of_another_stream(directory: Directory) -> None:
-    """A file that another stream wrote, of the same size under the same name."""
+    """Put another stream's file in place of one, of the same size and name."""
     (path,) = (directory.path / "public.one").glob("000002-*")
     path.write_bytes(path.read_bytes().replace(b'"new"', b'"old"'))
 
@@ -84,7 +84,7 @@ def test_a_damaged_directory_stops_the_run(
 def test_a_control_table_that_is_gone_is_made_anew(
     spark: SparkSession, directory: Directory, warehouse: Path
 ) -> None:
-    """The tables know what they have; so nothing is merged twice, in the changelog either."""
+    """The tables know what was merged into them, so nothing is merged twice, in the changelog either."""
     assert merge_into(spark, directory, warehouse, mode="both")["error"] is None
     shutil.rmtree(warehouse / "_pgcdc")
     (warehouse / "_pgcdc.json").unlink()
@@ -133,7 +133,7 @@ def problem_of(summary: dict[str, Any]) -> str:
 def test_a_table_whose_checksums_are_missing(
     spark: SparkSession, directory: Directory, warehouse: Path
 ) -> None:
-    """A run that is killed right after a commit leaves none of it; Delta then reads its last checkpoint."""
+    """A run killed right after a commit leaves no checksum file; Delta then reads its last checkpoint."""
     merge_into(spark, directory, warehouse, until=0x24)
     delta(spark, warehouse, "ALTER TABLE {} SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
     merge_into(spark, directory, warehouse)
@@ -158,7 +158,7 @@ def test_a_table_whose_checksums_are_missing(
 def test_a_table_that_another_program_wrote_is_left_alone(
     spark: SparkSession, directory: Directory, warehouse: Path, statement: str, shown: str
 ) -> None:
-    """Until it is set back to the version that was recorded; its log may say more than that."""
+    """Until it is restored to the recorded version; maintenance may have added commits to its log."""
     merge_into(spark, directory, warehouse, tables=["public.one"], until=0x24, readers="modern")
     merge_into(spark, directory, warehouse)
     delta(spark, warehouse, statement)
@@ -193,7 +193,7 @@ def test_a_table_that_is_an_older_copy_is_left_alone(
 def test_a_merge_that_was_undone_before_it_was_recorded_is_not_taken_for_done(
     spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Delta keeps its mark through a RESTORE."""
+    """Delta keeps the mark of a merge's commit through a RESTORE."""
 
     def died(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -236,7 +236,7 @@ def test_an_iceberg_table_that_another_program_wrote_is_left_alone(
 def test_a_table_that_was_there_before_is_not_merged_into(
     spark: SparkSession, directory: Directory, warehouse: Path, lake: str
 ) -> None:
-    """An earlier stream's, too, whose control table is gone."""
+    """For example an earlier stream's, without its control table."""
     merge_into(spark, directory, warehouse, format=lake)
     shutil.rmtree(warehouse / "_pgcdc")
     for line in directory.lines:

@@ -1,4 +1,4 @@
-"""Tables made of Debezium's events are PostgreSQL's; and where the events don't tell all, nobody guesses."""
+"""Tables merged from Debezium's events equal PostgreSQL's; what the events lack is an error."""
 
 import contextlib
 import json
@@ -112,14 +112,14 @@ class Stream:
         subprocess.run([*self._line, "--endpos", "now"], check=True, timeout=60)
 
     def killed_after(self, seconds: float) -> None:
-        """Run until a SIGKILL."""
+        """Run the stream, and kill it with SIGKILL."""
         with subprocess.Popen([*self._line, "-F", "50ms", "--rotate-interval", "1s"]) as process:
             time.sleep(seconds)
             process.send_signal(signal.SIGKILL)
 
 
 def rows_of(database: Any, table: str) -> list[tuple[str | None, ...]]:
-    """A table's rows as lake tables hold them, as text."""
+    """Read a table's rows as text, in the form in which lake tables hold them."""
     schema, _, name = table.partition(".")
     columns = database.execute(
         "SELECT a.attname, t.typname FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
@@ -165,7 +165,7 @@ def schemas(directory: Path) -> dict[str, TableSchema]:
 
 
 def test_the_tables_are_postgresqls(spark: SparkSession, tmp_path: Path, database18: Any) -> None:
-    """Three runs of the stream, two of the merge; what is no row (tombstones, messages, ...) makes none."""
+    """Three runs of the stream, two of the merge; events that are no rows, such as tombstones, make none."""
     database18.execute(SETUP)
     stream = Stream(database18, tmp_path / "in")
     for number, script in enumerate((FIRST, SECOND, THIRD)):
@@ -200,7 +200,7 @@ def write(uri: str, seed: int, ended: threading.Event) -> None:
 
 
 def test_order_and_pairs_survive_kills(spark: SparkSession, tmp_path: Path, database18: Any) -> None:
-    """Transactions that overlap, and a stream that is killed and begun again in the middle of them."""
+    """Transactions overlap, and the stream is killed and started again in the middle of them."""
     database18.execute(SETUP)
     bare = {"value_converter_schemas_enable": "false"}
     stream = Stream(database18, tmp_path / "in", "--record", "value", "--compression", "zstd", **bare)
@@ -259,7 +259,7 @@ LOST: dict[str, tuple[int, list[Change], dict[str, Any], str, str]] = {
 
 
 def test_what_events_do_not_tell_stops_their_table(spark: SparkSession, tmp_path: Path) -> None:
-    """Only where something was really lost, or can't but be; and with the property that loses it."""
+    """Only where a value was lost, or any value would be; the hint names the property that loses it."""
     directory = Directory(tmp_path / "in", DebeziumFormat(EXACT))
     for name, (oid, changes, config, _, _) in LOST.items():
         directory.encoding = DebeziumFormat(replace(EXACT, **config))
@@ -285,7 +285,7 @@ def test_what_events_do_not_tell_stops_their_table(spark: SparkSession, tmp_path
 def test_what_events_do_not_tell_is_read_from_a_directory_of_any_name(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Spark would take brackets for a pattern."""
+    """Spark would read brackets in a path as a pattern."""
     table = table_schema("t", {"id": pg_type(23), "note": pg_type(TEXT)}, ("id",))
     directory = Directory(tmp_path / "in[1]", DebeziumFormat(EXACT))
     directory.segment([(table, [Change("I", 10, 0, {"id": "1", "note": "__debezium_unavailable_value"})])])

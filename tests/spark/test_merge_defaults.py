@@ -1,4 +1,4 @@
-"""A column comes with a default: PostgreSQL gives it to old rows without a word, and so does the merge."""
+"""A new column's default: PostgreSQL gives it to old rows without sending them, and so does the merge."""
 
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ def changed(warning: str) -> str:
 def test_old_rows_have_the_default_of_a_new_column(
     spark: SparkSession, tmp_path: Path, database18: Any, lake: str
 ) -> None:
-    """Added between two merges, and within one; where the server computed it, a warning has the remedy."""
+    """Added between two merges or within one; where the server computed it, a warning has the remedy."""
     database18.execute("CREATE PUBLICATION p FOR ALL TABLES")
     reader = Reader(database18.uri, tmp_path / "in", "jsonl", database18.create_slot())
 

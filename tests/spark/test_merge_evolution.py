@@ -21,7 +21,7 @@ TOAST = frozenset({"note"})
 
 
 class Step(NamedTuple):
-    """A table before and after, its changes before and after, and the rows that they make by id."""
+    """A table before and after ALTER TABLE, its changes before and after, and the expected rows by id."""
 
     before: dict[str, PgType]
     after: dict[str, PgType]
@@ -107,7 +107,7 @@ def rows_by_id(spark: SparkSession, warehouse: Path, table: TableSchema, lake: s
 def test_tables_follow_their_columns(
     spark: SparkSession, tmp_path: Path, encodings: tuple[str, str], runs: int, lake: str
 ) -> None:
-    """In one run, or in a run for each segment; only Iceberg's decimals keep their scale."""
+    """In one run, or in a run for each segment; only Iceberg can't change a decimal's scale."""
     before = {name: table_schema(name, step.before, ("id",)) for name, step in STEPS.items()}
     after = {name: table_schema(name, step.after, ("id",)) for name, step in STEPS.items()}
     directory = Directory(tmp_path / "in", FORMATS[encodings[0]])
@@ -130,7 +130,7 @@ def test_tables_follow_their_columns(
 
 
 def test_a_new_column_that_has_no_default_is_exact(spark: SparkSession, tmp_path: Path) -> None:
-    """No warning then, as for one that may have been renamed; and a changelog follows with the old rows."""
+    """No warning, unlike for a column that may be a renamed one; the changelog gets the column, too."""
     before, after = ({**ID, **NOTE}, {**ID, **NOTE, "more": pg_type(TEXT)})
     directory = Directory(tmp_path / "in", FORMATS["jsonl"])
     directory.segment([(table_schema("t", before, ("id",)), [insert(10, id="1", note="a")])])
@@ -158,7 +158,7 @@ def test_a_new_column_that_has_no_default_is_exact(spark: SparkSession, tmp_path
 
 
 def test_what_cannot_be_followed_stops_its_table(spark: SparkSession, tmp_path: Path) -> None:
-    """With the column, the schema file and a remedy; whether it comes in one run or in two."""
+    """The error has the column, the schema file and a remedy, in one run as in two."""
     text, int4, int8 = pg_type(TEXT), pg_type(INT4), pg_type(INT8)
     steps: dict[str, tuple[dict[str, PgType], dict[str, PgType], Any, str]] = {
         "narrower": (
@@ -219,7 +219,7 @@ def test_what_cannot_be_followed_stops_its_table(spark: SparkSession, tmp_path: 
 
 
 class Rekeyed(NamedTuple):
-    """A table before and after its key changed, its changes before and after, and what is said of it."""
+    """A table before and after its key changed, its changes before and after, and the error, if any."""
 
     before: TableSchema
     after: TableSchema
@@ -328,7 +328,7 @@ def warning_of(warehouse: Path) -> str | None:
 
 
 def test_what_rows_lack_is_known_until_all_are_written(spark: SparkSession, tmp_path: Path) -> None:
-    """Where a merge that failed added the column, and where rows were only copied for another key."""
+    """Also where a failed merge had added the column, and where rows were only copied for another key."""
     wide = {**ID, **NOTE, "more": pg_type(TEXT)}
     steps = [
         (

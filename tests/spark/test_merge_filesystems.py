@@ -1,4 +1,4 @@
-"""Directory and warehouse on a file system that isn't this machine's own: Hadoop's viewfs stands for it."""
+"""Directory and warehouse on another file system than the machine's own, such as Hadoop's viewfs."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 
 @pytest.fixture
 def elsewhere(spark: SparkSession, tmp_path: Path) -> str:
-    """The URI under which `tmp_path` is known there."""
+    """Mount `tmp_path` in viewfs; return its URI."""
     name = tmp_path.name.replace("_", "-")
     configuration = spark._jsc.hadoopConfiguration()
     configuration.set(f"fs.viewfs.mounttable.{name}.link./data", f"file:{tmp_path}")

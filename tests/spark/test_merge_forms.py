@@ -1,4 +1,4 @@
-"""Every form of a value in Debezium's events has a way back: to the same value as from PostgreSQL's text."""
+"""Every form of a value in Debezium's events decodes to the same value as PostgreSQL's text."""
 
 import json
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ ENUM = PgType(99_003, -1, "mood", "enum")
 
 @dataclass
 class Case:
-    """A type, how it is written, and PostgreSQL's texts."""
+    """A type, PostgreSQL's texts of values, and the connector's properties that choose their form."""
 
     type: PgType
     texts: list[str]
@@ -141,7 +141,7 @@ CASES = {
 
 
 def differing(spark: SparkSession, cases: dict[str, Case]) -> list[tuple[str, ...]]:
-    """Decode each text from its token, and from PostgreSQL's text; gives those that differ."""
+    """Decode each text from its JSON token and from PostgreSQL's text; return those that differ."""
     rows: list[list[bytes]] = [[] for _ in range(max(len(case.texts) for case in cases.values()))]
     pairs: list[Expression] = []
     for number, case in enumerate(cases.values()):

@@ -1,4 +1,4 @@
-"""Segments and tables in HDFS, merged by executors of YARN's: what docs/spark.md says of them."""
+"""Segments and tables in HDFS, merged by executors on YARN, as docs/spark.md describes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,7 +44,7 @@ def on_yarn(cluster: HadoopCluster, folder: Path, lake: str) -> MergeCommand:
 
 
 def grow(cluster: HadoopCluster, directory: Directory, history: History) -> None:
-    """Add a segment to the directory, and the directory to HDFS."""
+    """Add a segment to the directory, and copy the directory to HDFS."""
     before = len(history.changes) if directory.lines else 0
     history.grow(10)
     directory.segment([(history.table, history.changes[before:])])
@@ -64,7 +64,7 @@ def check_table(merged: DataFrame, history: History) -> None:
 
 
 def check_changelog(logged: DataFrame, history: History) -> None:
-    """Each change is there once; Debezium's events would be two where a key changes."""
+    """Check that each change is there once; Debezium has two events where a key changes."""
     positions = [tuple(row) for row in logged.select("_pgcdc_lsn", "_pgcdc_seq").collect()]
     assert sorted(positions) == sorted((change.commit_lsn, change.seq) for change in history.changes)
 
@@ -85,7 +85,7 @@ def test_every_format_is_merged_there(
 def test_a_driver_that_is_killed(
     spark: SparkSession, cluster: HadoopCluster, tmp_path: Path, history: History, lake: str
 ) -> None:
-    """At any moment: the next run goes on from there."""
+    """Whenever it is killed, the next run goes on from there."""
     directory, kills = Directory(tmp_path / "in", FORMATS["jsonl"]), 0
     warehouse, command = f"/{tmp_path.name}/wh", on_yarn(cluster, tmp_path, lake)
     for more in (2, 7, 12):
@@ -102,7 +102,7 @@ def test_a_driver_that_is_killed(
 def test_a_worker_that_is_killed(
     spark: SparkSession, cluster: HadoopCluster, tmp_path: Path, history: History, lake: str
 ) -> None:
-    """YARN starts another: the run, or if a step can't be done again the next one, merges all."""
+    """YARN starts another: this run merges everything, or the next one if a step can't be repeated."""
     directory = Directory(tmp_path / "in", FORMATS["jsonl"])
     grow(cluster, directory, history)
     command = on_yarn(cluster, tmp_path, lake)

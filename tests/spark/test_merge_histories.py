@@ -41,7 +41,7 @@ LONG = [pytest.param(encoding, marks=pytest.mark.long) for encoding in ("jsonl",
 def test_merged_tables_are_what_the_oracle_says(
     spark: SparkSession, tmp_path: Path, histories: Sequence[History], encoding: str
 ) -> None:
-    """Four segments; the first two in one run, then the others in another, which finds rows to change."""
+    """Four segments: the first two in one run, the others in a second, which finds rows to change."""
     mixed = ["debezium.zst", "jsonl.gz", "arrow+zstd", "debezium"]
     directory = Directory(tmp_path / "in", FORMATS["jsonl"])
     cut = [history.parts(4) for history in histories]

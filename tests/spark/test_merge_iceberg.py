@@ -28,7 +28,7 @@ def iceberg(spark: SparkSession, directory: Directory, warehouse: Path, **option
 def test_merged_tables_are_what_the_oracle_says(
     spark: SparkSession, directory: Directory, warehouse: Path
 ) -> None:
-    """With a changelog beside it that has every change once; from files of two formats."""
+    """From files of two formats; the changelog beside each table has every change once."""
     default, full = ReplicaIdentity.DEFAULT, ReplicaIdentity.FULL
     histories = [
         random_history("full", ("a", "b"), full, spaces=10),
@@ -66,7 +66,7 @@ def segments_of_snapshots(spark: SparkSession, warehouse: Path, mode: str) -> li
 def test_each_range_is_one_snapshot_whatever_happens(
     spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counts are those of the rows; a run that died before the control table is not repeated."""
+    """The counts are of rows; a range that was committed is not repeated where the control table lacks it."""
     directory.segment([(ONE, [insert(10, 1), insert(11, 2), insert(12, 3)])])
     first = iceberg(spark, directory, warehouse, soft_delete=True, metadata=True)
     assert first["tables"][0]["inserted"] == 3
@@ -97,7 +97,7 @@ def test_each_range_is_one_snapshot_whatever_happens(
 def test_two_merges_at_once_cannot_both_commit(
     spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a file system without locks: the later one finds that its snapshot isn't the newest any more."""
+    """As on a file system without locks: the later commit finds that its snapshot isn't the current one."""
     directory.segment([(ONE, [insert(10, 1)])])
     iceberg(spark, directory, warehouse, mode="both")
     directory.segment([(ONE, [insert(20, 2)])])
@@ -151,7 +151,7 @@ def test_small_integers_and_tables_that_were_set_back(
 def test_properties_are_the_users_once_the_table_is_there(
     spark: SparkSession, directory: Directory, warehouse: Path
 ) -> None:
-    """Also where it is written anew: for a column with a default, or another key."""
+    """Also where the table is written anew: for a column with a default, or another key."""
     facts = {"id": ColumnFacts(position=1), "note": ColumnFacts(position=2)}
     facts["more"] = ColumnFacts(default="'5'", position=3, missing="5")
     columns = {**COLUMNS, "more": pg_type(TEXT)}

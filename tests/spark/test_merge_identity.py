@@ -64,7 +64,7 @@ COMMIT
 
 
 def compare(spark: SparkSession, database: Any, path: Path, lake: str) -> None:
-    """Each table that is there, and was written under its name, is the lake's."""
+    """Compare every table of the server with the lake's table for it."""
     tables = database.connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
     described = tables_in(path / "in")
     for name in [f"public.{name}" for (name,) in tables]:
@@ -76,7 +76,7 @@ def compare(spark: SparkSession, database: Any, path: Path, lake: str) -> None:
 def test_tables_are_followed_under_other_names(
     spark: SparkSession, tmp_path: Path, database18: Any, lake: str
 ) -> None:
-    """Within one segment, over several in one run, and from one run to the next."""
+    """Within one segment, over several segments in one run, and from one run to the next."""
     database18.execute("CREATE PUBLICATION p FOR ALL TABLES")
     reader = Reader(database18.uri, tmp_path / "in", "jsonl", database18.create_slot())
     options = MergeOptions(str(tmp_path / "in"), str(tmp_path / "wh"), format=lake)
@@ -109,7 +109,7 @@ def died(*_: Any, **__: Any) -> None:
 
 
 def dying(commit: Callable[..., Any]) -> Callable[..., Any]:
-    """Die right after the first commit of a table."""
+    """Wrap a method that commits, so that the run dies right after a table's commit."""
 
     def committed(table: DeltaTable, rows: Any, mark: Any, *more: Any) -> Any:
         result = commit(table, rows, mark, *more)
@@ -121,7 +121,7 @@ def dying(commit: Callable[..., Any]) -> Callable[..., Any]:
 def test_a_run_that_dies_while_a_name_changes_hands_goes_on(
     spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After each of its commits: of the old table's last changes, and of the new one's rows."""
+    """After each of its commits: with the old table's last changes, and with the new one's rows."""
     new, late = (table_schema(name, COLUMNS, ("id",), oid=77) for name in ("one", "late"))
     old = table_schema("away", COLUMNS, ("id",), oid=ONE.oid)
     directory.segment([(ONE, [insert(10, 1), insert(20, 2)])])
@@ -154,9 +154,9 @@ def test_a_new_table_that_is_behind_holds_up_no_later_run(
     lake: str,
     killed: bool,
 ) -> None:
-    """The old one's last changes are in the lake then, where the next run, to another segment, finds them.
+    """The old table's last changes are in the lake then, and the next run, to a later segment, finds them.
 
-    It is stopped, then allowed in a run that dies before the control table; or for want of a value.
+    The new table is stopped, then allowed in a run that dies before the control table; or it lacks a value.
     """
     wide = table_schema("one", {**COLUMNS, "more": pg_type(TEXT)}, ("id",), oid=ONE.oid)
     new = table_schema("one", COLUMNS, ("id",), oid=77)
@@ -203,7 +203,7 @@ def test_a_value_of_a_table_that_is_gone_stops_nothing(
 def test_another_table_under_a_name_replaces_its_rows_or_stops(
     spark: SparkSession, directory: Directory, warehouse: Path
 ) -> None:
-    """Of a table that a publication names some rows may never have been sent; a warning says so."""
+    """Of a table that a publication lists, some rows may never have been sent: a warning says so."""
     facts = TableFacts(("id",), None, {name: ColumnFacts() for name in COLUMNS})
     listed = table_schema("one", COLUMNS, ("id",), oid=77)
     whole = table_schema("two", {"id": pg_type(TEXT)}, ("id",), oid=78)
@@ -236,14 +236,14 @@ def test_another_table_under_a_name_replaces_its_rows_or_stops(
 
 
 def forget_identities(spark: SparkSession, warehouse: Path) -> None:
-    """Make the control table what it was before pgcdc looked at OIDs."""
+    """Take from the control table what it didn't have before pgcdc recorded OIDs."""
     control = spark.read.format("delta").load(str(warehouse / "_pgcdc"))
     writer = control.drop("oid", "warning", "former").write.format("delta").mode("overwrite")
     writer.option("overwriteSchema", "true").save(str(warehouse / "_pgcdc"))
 
 
 def test_what_was_put_aside_is_found_again_however_long_that_took() -> None:
-    """Segments of which all is merged may be gone by then; those that a table waits for may not."""
+    """Segments that were merged whole may be gone by then, but not those that a table still needs."""
     first = FinishedSegment(90, "5f1d", "0/90", ())
     file = ChangeFile(99, "public.away", "", "jsonl", 1, 1, 0, "")
     row = ControlRow(

@@ -1,4 +1,4 @@
-"""The text of json is kept as it was written, where the lake has text."""
+"""A json value keeps its text as written, where the lake's column is text."""
 
 from collections import Counter
 from pathlib import Path
@@ -27,7 +27,7 @@ TEXTS = [
     r'{"body":"\u0041", "in\"side": {"body": "x"}, "x":  [ "\/" ]}',
 ]
 BLANKS = [' "\\/" ', ' "x"', "\n 1", " null ", ' {"a": 1}\n']
-"""JSON lines keep no blanks around a value."""
+"""Values with whitespace around them, which JSON lines drop."""
 
 
 OTHERS = [pytest.param(encoding, marks=pytest.mark.long) for encoding in ("arrow", "debezium")]
@@ -35,7 +35,7 @@ OTHERS = [pytest.param(encoding, marks=pytest.mark.long) for encoding in ("arrow
 
 @pytest.mark.parametrize("encoding", ["jsonl", *OTHERS])
 def test_json_has_its_own_text(spark: SparkSession, tmp_path: Path, database18: Any, encoding: str) -> None:
-    """Also under a name with a quotation mark, and beside jsonb and other json."""
+    """Also in a column with a quotation mark in its name, and beside jsonb and other json."""
     database18.execute(
         'CREATE TABLE t (id int PRIMARY KEY, before text, "a""\\b" json, body json, normal jsonb, after text)'
     )

@@ -1,8 +1,8 @@
-"""Exactly once under SIGKILL: whatever is killed when, tables and changelogs are as if nothing had happened.
+"""Exactly once under SIGKILL: whenever a merge is killed, tables and changelogs end as without the kill.
 
-Kills are aimed at steps of a run: one is killed when so many of its commits are there, or files of the next,
-or a moment later at random. What was hit is read from the warehouse afterwards. `--kills 1000` kills twenty
-runs of each kind.
+A run is killed at a chosen step: once its commits have reached a number, once the next commit's files exist,
+or a random moment later. The step it was in is read from the warehouse afterwards. `--kills 1000` kills
+twenty runs of each kind.
 """
 
 import contextlib
@@ -41,17 +41,17 @@ COMMITS = {"delta": "_delta_log/*.json", "iceberg": "metadata/v*.metadata.json"}
 PLANNED, SOME, ALL = "planned, no table merged", "one table merged", "both tables merged, not recorded"
 WRITING, RECORDED = "files written, not committed", "recorded, not in the record for others"
 UNPLANNED, BETWEEN, DONE = "nothing planned", "one mode done", "all done"
-"""What a kill can hit. The record is `_pgcdc.json`, the control table in short."""
+"""The steps in which a run can be killed. The record is `_pgcdc.json`, a summary of the control table."""
 
 WHOLE = 4
-"""Commits of a range in one mode: its plan, two tables, and what became of it."""
+"""Commits of a range in one mode: its plan, two tables, and its result."""
 
 TRIES = 3
-"""So often is a run killed for a step: two tables can be committed at almost the same time."""
+"""Attempts to hit a step: two tables can be committed at almost the same time."""
 
 
 class Aim(NamedTuple):
-    """Kill when so much of a mode is committed; for `WRITING`, once the next one has files."""
+    """Kill once a mode has this many commits; for `WRITING`, once the next one has files."""
 
     step: str
     commits: int
@@ -59,11 +59,11 @@ class Aim(NamedTuple):
 
 
 AIMS = [Aim(ALL, 3), Aim(SOME, 2), Aim(WRITING, 1), Aim(RECORDED, 4), Aim(PLANNED, 1)]
-"""The most delicate first."""
+"""The steps to kill a run in, the most delicate first."""
 
 
 def aims(modes: int) -> Iterator[Aim]:
-    """Go round through all steps of a run."""
+    """Repeat all steps of a run for ever, in each mode."""
     every = [aim._replace(mode=mode) for aim in AIMS for mode in reversed(range(modes))]
     return itertools.cycle(every)
 
@@ -112,9 +112,9 @@ def test_killed_at_any_moment_nothing_is_lost_or_twice(  # noqa: PLR0917 - fixtu
 
 
 class Source:
-    """What a stream writes of a simple table, and of one for whose rows older values are looked up.
+    """A stream's segments of two tables: the second has unchanged TOAST values, which the merge looks up.
 
-    So the second takes longer to merge; and to merge changes into its rows twice is an error.
+    So the second takes longer to merge; and merging changes into its rows twice is an error.
     """
 
     def __init__(self, path: Path, encoding: str) -> None:
@@ -125,7 +125,7 @@ class Source:
         ]
 
     def add_segment(self) -> None:
-        """Add what the tables' first transactions did, or what some more do."""
+        """Add a segment with some more transactions of both tables."""
         some = []
         for history in self.tables:
             before = len(history.changes) if self.directory.lines else 0
@@ -139,7 +139,7 @@ class Source:
 
 
 class Warehouse:
-    """A lake of tables, which runs that are killed write, and others that aren't."""
+    """A warehouse, written by runs that are killed and by runs that aren't."""
 
     def __init__(self, spark: SparkSession, path: Path, lake: str, mode: str) -> None:
         self._spark, self._path, self._format, self._mode = spark, path, lake, mode
@@ -154,7 +154,7 @@ class Warehouse:
         self._unfinished = (0, 0)
 
     def check(self, source: Source) -> None:
-        """Compare rows with the oracle's, and changelogs with those of a run that was not killed."""
+        """Compare tables with the oracle's, and changelogs with those of a run that was not killed."""
         assert self.found(source) == {DONE}
         if MERGE in self._modes:
             for history in source.tables:
@@ -167,12 +167,12 @@ class Warehouse:
                 assert self._logged(history) == whole._logged(history)
 
     def _logged(self, history: History) -> Counter[str]:
-        """Count the lines of a changelog, but for the range that brought them."""
+        """Count the equal rows of a changelog, without the column for their segment."""
         frame = read_table(self._spark, self._path, history.table, self._format, CHANGELOG)
         return Counter(map(str, frame.drop("_pgcdc_segment").collect()))
 
     def run_and_kill(self, source: Source, aim: Aim, pick: random.Random) -> None:
-        """Start a merge, wait until it is at the aim, and kill all of it, its Java or its Python."""
+        """Start a merge, wait until it reaches the aim, and kill all of it, its Java or its Python."""
         line = [*PGCDC, "spark-submit", "--master", "local[2]"]
         line += ["--format", self._format, "--mode", self._mode]
         line += ["--input", str(source.directory.path), "--warehouse", str(self._path)]
@@ -195,7 +195,7 @@ class Warehouse:
             time.sleep(0.01)  # the last of them to die holds the warehouse's lock until then
 
     def _commits_at(self, aim: Aim) -> int:
-        """Count the commits that will be there then: an unfinished range is finished before the new one."""
+        """Count the commits at the aim: an unfinished range is finished before the new one."""
         mode, left = self._unfinished
         return len(self._commits()) + aim.mode * WHOLE + aim.commits + (left if mode <= aim.mode else 0)
 
@@ -207,7 +207,7 @@ class Warehouse:
         return len(self._commits()) >= wanted and (aim.step != WRITING or self._is_writing())
 
     def _is_writing(self) -> bool:
-        """Say whether the run wrote a table's data after the table's last commit."""
+        """Tell whether the run wrote a table's data files after the table's last commit."""
         for table in self._path.glob("public/*"):
             commits = [path.stat().st_mtime_ns for path in table.glob(COMMITS[self._format])]
             data = [path for path in table.rglob("*.parquet") if path.parent.name != "_delta_log"]
@@ -216,7 +216,7 @@ class Warehouse:
         return False
 
     def found(self, source: Source) -> set[str]:
-        """Say in which step of the merge a run was killed, as the warehouse tells."""
+        """Find from the warehouse in which steps a run was killed."""
         warehouse = f"file:{self._path}"
         lake = LAKES[self._format](warehouse)
         session = new_session(self._spark, lake)
@@ -243,7 +243,7 @@ class Warehouse:
 def merged_segments(
     session: SparkSession, lake: DeltaLake | IcebergLake, source: Source, mode: str
 ) -> list[int]:
-    """Give the last segment that each table has, as its commits say."""
+    """Read from its commits the last segment merged into each table."""
     found = []
     for table in (history.table for history in source.tables):
         mark = CommitMark(source.directory.stream_id, table.display, mode, 0, "")
@@ -257,7 +257,7 @@ def processes() -> list[Path]:
 
 
 def kill(group: int, victim: str) -> int:
-    """Kill processes of a group: all, or those of Java or of the job's Python; gives how many there were."""
+    """Kill a process group, or its Java or job's Python only; return the number of processes."""
     found = [process for process in processes() if belongs(process, group, victim)]
     for process in found:
         with contextlib.suppress(ProcessLookupError):
@@ -266,7 +266,7 @@ def kill(group: int, victim: str) -> int:
 
 
 def belongs(process: Path, group: int, victim: str) -> bool:
-    """Say whether a process that isn't dead yet is such a one."""
+    """Tell whether a process is such a victim of a group, and not dead yet."""
     try:
         state, _, its_group = (process / "stat").read_text().rpartition(")")[2].split()[:3]
         line = (process / "cmdline").read_bytes()

@@ -1,4 +1,4 @@
-"""What can be asked of a merge: how far, which tables, rows or history, and what is kept of deleted rows."""
+"""Options of a merge: how far, which tables, rows or history, and what is kept of deleted rows."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +31,7 @@ def logged(spark: SparkSession, warehouse: Path, table: TableSchema) -> list[dic
 def test_until_and_table_leave_the_rest_for_another_run(
     spark: SparkSession, directory: Directory, warehouse: Path
 ) -> None:
-    """Each table goes on from where it is, whichever was merged before."""
+    """Each table continues from where it is, whichever was merged before."""
     directory.segment([(ONE, [insert(10, 1)]), (TWO, [insert(11, 1)])])
     directory.segment([(ONE, [insert(20, 2)]), (TWO, [insert(21, 2)])])
     directory.segment([(ONE, [insert(30, 3)])])
@@ -73,7 +73,7 @@ def test_a_table_whose_segments_are_gone_is_not_merged(
 def test_a_table_that_gets_a_key_after_its_segments_are_gone_is_not_merged(
     spark: SparkSession, directory: Directory, warehouse: Path
 ) -> None:
-    """Its rows of before are in no segment; of one that was created anew with a key all are."""
+    """Its older rows are in no segment; those of a table that was created anew with a key all are."""
     before = table_schema("anew", COLUMNS, None, ReplicaIdentity.FULL, oid=7)
     directory.segment([(KEYLESS, [insert(10, 1)]), (before, [insert(11, 1)])])
     assert merge_into(spark, directory, warehouse)["error"] is None
@@ -141,7 +141,7 @@ def test_a_table_without_a_key_gets_a_changelog(
 
 
 def test_a_changelog_is_every_change_once(spark: SparkSession, directory: Directory, warehouse: Path) -> None:
-    """In ranges, replayed, from files of two formats, with a merge beside it."""
+    """In two ranges, each merged twice, from files of two formats, with merged tables beside it."""
     history = random_history("logged", ("a", "b"), ReplicaIdentity.DEFAULT, spaces=2, truncates=True)
     half = len(history.changes) // 2
     for encoding, part in (("jsonl", history.changes[:half]), ("arrow", history.changes[half:])):
@@ -167,7 +167,7 @@ def test_a_changelog_is_every_change_once(spark: SparkSession, directory: Direct
 def soft_fold(
     changes: Sequence[Change], key: Sequence[str]
 ) -> dict[tuple[str | None, ...], tuple[Row, bool, int]]:
-    """Every row that ever was, with its last values: deleted or not, and the last change's commit LSN."""
+    """Compute every row that ever was: its last values, whether it is deleted, its last commit LSN."""
     rows: dict[tuple[str | None, ...], tuple[Row, bool, int]] = {}
     for change in sorted(changes, key=lambda c: (c.commit_lsn, c.op != "R", c.seq)):
         lsn = change.commit_lsn
@@ -191,7 +191,7 @@ def soft_fold(
 def test_deleted_rows_stay_with_their_last_values(
     spark: SparkSession, tmp_path: Path, warehouse: Path, cuts: int
 ) -> None:
-    """However the changes are cut into ranges: deleted, moved away or truncated, with unchanged TOAST."""
+    """However the changes are cut into ranges: deleted, moved or truncated, with unchanged TOAST values."""
     default, full = ReplicaIdentity.DEFAULT, ReplicaIdentity.FULL
     history = (
         random_history("softly", ("b", "a"), full, spaces=5)

@@ -1,4 +1,4 @@
-"""Names from the source are data to Spark: none leaves the warehouse, and none ends a statement."""
+"""Names from the source are only data to Spark: none leads out of the warehouse, none ends a statement."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ NAMES = ["../../up", "`; DROP TABLE x; -- '\"\\", "%s {0}\n\x1b[31m"]
 def test_hostile_tables_and_columns(
     spark: SparkSession, directory: Directory, warehouse: Path, lake: str
 ) -> None:
-    """Created, then merged into; only modern readers take such columns of Delta tables."""
+    """Tables are created, then merged into; of Delta's readers only modern ones take such columns."""
     columns = {"id": pg_type(INT4), **{name: pg_type(TEXT) for name in NAMES}}
     tables = [table_schema(name, columns, ("id",), schema=name[::-1]) for name in NAMES]
     first = insert(10, id="1", **dict.fromkeys(NAMES, "a"))
@@ -34,7 +34,7 @@ def test_hostile_tables_and_columns(
 def test_a_column_may_be_called_much_like_the_jobs_own(
     spark: SparkSession, directory: Directory, warehouse: Path
 ) -> None:
-    """But not as those by which the job knows how a table was made."""
+    """But not like the columns from which the job learns with what options a table was made."""
     like, same = (
         table_schema(name, {"id": pg_type(INT4), name: pg_type(TEXT)}, ("id",))
         for name in ("_pgcdc_note", "_pgcdc_deleted")
@@ -52,7 +52,7 @@ def test_a_column_may_be_called_much_like_the_jobs_own(
 def test_names_that_read_the_same_are_of_two_tables(
     spark: SparkSession, directory: Directory, warehouse: Path
 ) -> None:
-    """Whether they come in one run, or the first in the order of names comes later."""
+    """Whether both come in one run, or the one whose name sorts first comes later."""
     columns = {"id": pg_type(INT4), "note": pg_type(TEXT)}
     names = [("a", "b.c"), ("a.b", "c"), ("x", "y.z"), ("x.y", "z")]
     tables = [

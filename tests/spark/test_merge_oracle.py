@@ -1,4 +1,4 @@
-"""The oracle itself is held to PostgreSQL: folding what a slot sends gives the table that the server has."""
+"""The oracle compared with PostgreSQL: folding what a slot sends gives the server's table."""
 
 import random
 
@@ -52,7 +52,7 @@ def change_of(message: m.Insert | m.Update | m.Delete | m.Truncate, lsn: int, se
 
 
 def statements(pick: random.Random) -> list[str]:
-    """One transaction."""
+    """Random statements for one transaction."""
 
     def where() -> str:
         return f"a = {pick.randrange(8)} AND b = '{pick.choice('xy')}'"

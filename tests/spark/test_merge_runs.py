@@ -1,4 +1,4 @@
-"""Exactly once, whatever happens to a run; and nothing at all from a directory that isn't what it says."""
+"""Exactly once, whatever happens to a run; and nothing at all from a directory that isn't what it claims."""
 
 import json
 from collections.abc import Callable
@@ -23,7 +23,7 @@ SECOND = [delete(40, 1), insert(50, 3), update(60, 2, None)]
 
 
 def segments_of_commits(spark: SparkSession, warehouse: Path, table: TableSchema) -> list[int]:
-    """What the table's commits say of themselves, oldest first."""
+    """Read the segment from each of the table's commits, oldest first."""
     history = spark.sql(f"DESCRIBE HISTORY delta.`{table_path(warehouse, table)}`").orderBy("version")
     return [json.loads(row["userMetadata"])["pgcdc"]["segment"] for row in history.collect()]
 
@@ -93,7 +93,7 @@ def test_a_run_that_died_between_tables_is_finished_first(
 def test_a_later_run_that_died_is_finished_before_what_came_since(
     spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch, lake: str
 ) -> None:
-    """Its range is kept by the control table, whose rows it hasn't written yet."""
+    """The range that it planned is in the control table, and is merged before newer segments."""
     directory.segment([(ONE, FIRST)])
     assert merge_into(spark, directory, warehouse, format=lake)["error"] is None
     directory.segment([(ONE, SECOND)])
@@ -267,7 +267,7 @@ def test_a_second_merge_stops(spark: SparkSession, directory: Directory, warehou
 def test_tables_that_cannot_be_merged_hold_up_no_other(
     spark: SparkSession, directory: Directory, warehouse: Path
 ) -> None:
-    """Each says why, and waits where it was."""
+    """Each reports its reason, and stays where it was."""
     cased = table_schema("cased", {**COLUMNS, "ID": pg_type(TEXT)}, ("id",))
     changed = {
         "retyped": table_schema("retyped", {**COLUMNS, "note": pg_type(INT4)}, ("id",)),
@@ -298,7 +298,7 @@ def test_tables_that_cannot_be_merged_hold_up_no_other(
 def test_a_value_that_was_never_sent_stops_its_table(
     spark: SparkSession, directory: Directory, warehouse: Path
 ) -> None:
-    """Among the changes, through a changed key, and in the table: nowhere is it made NULL in silence."""
+    """Not among the changes, along a changed key, nor in the table: it never silently becomes NULL."""
     toast = frozenset({"note"})
     names = ["inserted", "again", "astray", "moved", "orphan", "truncated", "found"]
     tables = {name: table_schema(name, COLUMNS, ("id",)) for name in names}

@@ -1,4 +1,4 @@
-"""Segments and tables in an object store: what docs/spark.md says of S3, against a server of it."""
+"""Segments and tables in an object store, as docs/spark.md describes for S3, with an S3 server."""
 
 import os
 import sys
@@ -33,7 +33,7 @@ INPUT, TABLES = f"s3a://{BUCKET}/changes", f"s3a://{BUCKET}/tables"
 
 @pytest.fixture(scope="module")
 def packages() -> list[str]:
-    """The jars that the manual names; skips where they can't be had."""
+    """Fetch the jars that the manual names; skip the tests where that fails."""
     _, names, _, excluded = documented_packages()
     return fetched(*names.split(","), without=excluded.split(","))
 
@@ -48,7 +48,7 @@ def s3(packages: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def delta_rows(s3: S3Server, history: History) -> dict[Key, Row]:
-    """Read a table without Spark, as texts, by key."""
+    """Read a table's rows by key without Spark, each value as text."""
     table = DeltaTable(
         f"s3://{BUCKET}/tables/public/{history.table.name}", storage_options=s3.storage_options
     )
@@ -67,7 +67,7 @@ def text(value: Any) -> str | None:
 def test_a_stream_is_copied_there_and_merged(
     database18: Database, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the manual's script for `--on-segment`, and the `aws` command: deltalake reads the server's rows."""
+    """By the manual's script for `--on-segment` and the `aws` command; deltalake reads the server's rows."""
     database18.execute("CREATE TABLE orders (id int PRIMARY KEY, note text)")
     database18.execute("CREATE PUBLICATION pub FOR TABLE orders")
     recipe = DELIVERY.read_text().partition("```python\n")[2].partition("```")[0]
@@ -131,7 +131,7 @@ def test_the_segments_alone_are_there(
 def test_killed_at_any_moment_nothing_is_lost_or_twice(
     s3: S3Server, tmp_path: Path, history: History
 ) -> None:
-    """Killed when so many objects more are in the warehouse, and in the end run again."""
+    """Runs are killed once they have written a number of objects; the last one isn't."""
     directory, kills = segments(tmp_path / "in", history, "jsonl"), 0
     for more in (2, 5, 8, 11, 14):
         before = len(history.changes)

@@ -18,7 +18,7 @@ def row(id_: int, code: int, note: str | None) -> Row:
 
 
 def test_many_small_segments_and_empty_ones(spark: SparkSession, tmp_path: Path) -> None:
-    """Some lack values that others have."""
+    """Some changes lack a value that an earlier segment has."""
     table = table_schema("t", COLUMNS, ("id",))
     directory = Directory(tmp_path / "in", FORMATS["jsonl"])
     everything: list[Change] = []
@@ -45,7 +45,7 @@ def test_many_small_segments_and_empty_ones(spark: SparkSession, tmp_path: Path)
 def test_a_range_is_cut_where_the_key_changes(
     spark: SparkSession, tmp_path: Path, encoding: str, runs: int
 ) -> None:
-    """What was not sent is found along the rows' keys, of before and after the cut."""
+    """Unchanged TOAST values are found by the rows' keys, before and after the cut."""
     toast = frozenset({"note"})
     by_id, by_code = table_schema("t", COLUMNS, ("id",)), table_schema("t", COLUMNS, ("code",))
     directory = Directory(tmp_path / "in", FORMATS[encoding])
@@ -75,7 +75,7 @@ def test_a_range_is_cut_where_the_key_changes(
 
 
 def test_a_value_that_nothing_has_stops_a_range_that_is_cut(spark: SparkSession, tmp_path: Path) -> None:
-    """Also of a type for which NULL may stand for a value."""
+    """Also of a type whose NULL in the lake may stand for a value."""
     columns = {"id": pg_type(INT4), "code": pg_type(INT4), "amount": pg_type(NUMERIC, (5 << 16 | 2) + 4)}
     by_id, by_code = (table_schema("t", columns, (key,)) for key in ("id", "code"))
     directory = Directory(tmp_path / "in", FORMATS["jsonl"])
@@ -88,7 +88,7 @@ def test_a_value_that_nothing_has_stops_a_range_that_is_cut(spark: SparkSession,
 
 
 def test_snapshot_rows_come_before_changes_at_their_lsn(spark: SparkSession, tmp_path: Path) -> None:
-    """Whatever their numbers; across segments in one run, too."""
+    """Whatever their sequence numbers; also across segments in one run."""
     table = table_schema("t", COLUMNS, ("id",))
     snapshot = [Change("R", 10, 7 + n, row(n, n, "old")) for n in (1, 2, 3)]
     changes = [

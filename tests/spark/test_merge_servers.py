@@ -1,4 +1,4 @@
-"""The promise against the source of truth: what a server's tables are at an LSN, the merged ones are, too."""
+"""Merged tables equal the server's own tables at the same LSN."""
 
 from collections import Counter
 from pathlib import Path
@@ -40,7 +40,7 @@ def texts(frame: DataFrame) -> Rows:
 
 
 def replayed(log: DataFrame, table: TableSchema) -> Rows:
-    """Make the rows of a changelog that has all old rows."""
+    """Compute a table's rows from a changelog that has all old rows."""
     names = [f"`{column.name}`" for column in table.columns]
     last = log.where("_pgcdc_op = 'T'").selectExpr("max(struct(_pgcdc_lsn, _pgcdc_seq)) AS at").first()
     if last is not None and last["at"] is not None:
@@ -52,7 +52,7 @@ def replayed(log: DataFrame, table: TableSchema) -> Rows:
 
 
 def streams(database: Any, path: Path, encoding: str) -> list[Reader]:
-    """Set up the database; gives the stream of each round."""
+    """Set up the database; return the stream of each round."""
     for statement in [*SETUP.split(";\n"), *map(external, TABLES)]:
         database.execute(statement)
     database.execute("CREATE PUBLICATION p FOR ALL TABLES")
@@ -66,7 +66,7 @@ def streams(database: Any, path: Path, encoding: str) -> list[Reader]:
 
 
 def merge_and_compare(spark: SparkSession, database: Any, directory: Path, lake: str) -> dict[str, Rows]:
-    """Merge all there is, and compare each table with the server's; gives the rows of those with a key."""
+    """Merge everything, compare each table with the server's, and return the rows of those with a key."""
     warehouse = directory.parent / lake
     summary = merge(spark, MergeOptions(str(directory), str(warehouse), format=lake))
     assert summary["error"] is None, summary
@@ -97,7 +97,7 @@ def merge_and_compare(spark: SparkSession, database: Any, directory: Path, lake:
 def test_merged_tables_are_the_servers(
     spark: SparkSession, tmp_path: Path, database: Any, encoding: str, request: pytest.FixtureRequest
 ) -> None:
-    """Stream, merge, change, stream twice, merge; the first merge's versions stay as they were."""
+    """Stream and merge, stream twice and merge; the versions recorded first still read as they were."""
     long = request.config.getoption("--long")
     directory = Gathered(tmp_path / "in")
     recorded: dict[str, tuple[list[Any], dict[str, Rows]]] = {}
@@ -122,7 +122,7 @@ def test_merged_tables_are_the_servers(
 def test_what_is_prepared_is_merged_once_it_is_committed(
     spark: SparkSession, tmp_path: Path, database18: Any
 ) -> None:
-    """Where changes are written before that, with their outcome after them, the directory is refused."""
+    """A directory with changes written at PREPARE TRANSACTION, and their outcome after them, is refused."""
     database18.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p FOR ALL TABLES")
     create = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, true)"
     readers = [

@@ -28,7 +28,7 @@ NONE = -1
 
 @pytest.fixture(autouse=True)
 def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `--long`, none are for other tests."""
+    """Treat tables as small with `--long`, too, which turns that off for other tests."""
     monkeypatch.setattr(delta_rewrite, "SMALL", 1 << 20)
 
 
@@ -88,7 +88,7 @@ def test_a_table_may_become_empty_and_fill_again(
 def test_a_table_that_asks_more_of_a_commit_is_merged_into(
     spark: SparkSession, directory: Directory, warehouse: Path
 ) -> None:
-    """Here its changes are kept beside it."""
+    """Here, a change data feed."""
     directory.segment([(ONE, FIRST)])
     merge_into(spark, directory, warehouse)
     name = f"delta.`{table_path(warehouse, ONE)}`"

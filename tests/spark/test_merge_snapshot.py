@@ -40,7 +40,7 @@ def test_rows_that_are_read_again_replace_those_that_the_table_has(
     subprocess.run([*line, "--snapshot", "initial"], check=True)
     summary = merge(spark, MergeOptions(str(tmp_path / "in"), str(tmp_path / "wh")))
     assert (summary["error"], summary["warnings"]) == (None, [])
-    # What nobody streams: this is what reading it again is for.
+    # Changes that no stream sends: they are what reading the table again is for.
     database18.execute("ALTER PUBLICATION pub DROP TABLE t")
     database18.execute("UPDATE t SET b = 'unseen' WHERE a > 5; INSERT INTO t VALUES (10, 'unseen', 'new')")
     database18.execute("DELETE FROM t WHERE a = 1")
@@ -51,5 +51,5 @@ def test_rows_that_are_read_again_replace_those_that_the_table_has(
     assert (summary["error"], summary["warnings"]) == (None, [])
     rows = read_table(spark, tmp_path / "wh", tables_in(tmp_path / "in")["public.t"], "delta").collect()
     source = database18.execute("SELECT * FROM t").fetchall()
-    # A row that went meanwhile stays: no row says that it is gone.
+    # A row deleted meanwhile stays: nothing says that it is gone.
     assert sorted(map(tuple, rows)) == sorted([(1, "row 1", "same"), *source])

@@ -21,7 +21,7 @@ SEVERAL_DIMENSIONS = 2
 
 
 class Case(NamedTuple):
-    """A column: its Spark type, wire texts, and what becomes of them (a text for dates and timestamps)."""
+    """A column: its Spark type, and by wire text the value in Spark (as text for dates and timestamps)."""
 
     type: PgType
     spark: str
@@ -196,7 +196,7 @@ IN_NO_EVENT = {"tens", "boxes", "owns", "times"}
 
 
 def cases(encoding: str) -> dict[str, Case]:
-    """What a format can hold."""
+    """Select the cases that a format can hold."""
     if not encoding.startswith("debezium"):
         return CASES
     kept = {name: case for name, case in CASES.items() if name not in IN_NO_EVENT}
@@ -213,7 +213,7 @@ def types_table(name: str, cases: dict[str, Case]) -> TableSchema:
 
 
 def type_changes(cases: dict[str, Case]) -> list[Change]:
-    """One row for each value of the column with most; shorter columns are NULL behind their last."""
+    """Make one row for each value of the column with most, and one more; shorter columns end in NULL."""
     longest = max(len(case.values) for case in cases.values())
     rows = []
     for number in range(longest + 1):

@@ -26,9 +26,9 @@ def insert(number: int) -> Change:
 def test_compaction_and_retention_keep_what_is_recorded(
     spark: SparkSession, tmp_path: Path, directory: Directory, lake: str
 ) -> None:
-    """One data file is left, and the recorded version reads it; nothing is merged twice for it.
+    """One data file is left, the recorded version reads it, and nothing is merged twice because of it.
 
-    The run that does it finds nothing to merge, as beside one that follows.
+    The run that compacts has nothing to merge, like one beside a run with `--follow`.
     """
     warehouse = tmp_path / "wh"
     for number in range(1, SEGMENTS + 1):
@@ -53,7 +53,7 @@ def test_compaction_and_retention_keep_what_is_recorded(
 def test_a_merge_of_few_rows_leaves_the_files_of_all_others(
     spark: SparkSession, tmp_path: Path, directory: Directory
 ) -> None:
-    """Delta marks the old rows; compaction writes files anew of which many rows are marked."""
+    """Delta marks the old rows as deleted; compaction rewrites files in which many rows are marked."""
     warehouse = tmp_path / "wh"
     directory.segment([(ONE, [insert(number) for number in range(50)])])
     merge_into(spark, directory, warehouse, readers="modern")
@@ -72,7 +72,7 @@ def test_a_merge_of_few_rows_leaves_the_files_of_all_others(
 def test_a_merge_of_most_rows_writes_the_files_anew(
     spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those too of which rows were marked; a merge of few rows after it marks them again."""
+    """Also files in which rows were marked before."""
     monkeypatch.setattr(delta, "_MANY", 30)
     directory.segment([(ONE, [insert(number) for number in range(50)])])
     merge_into(spark, directory, warehouse, readers="modern")
@@ -105,7 +105,7 @@ def test_delta_tables_have_names_in_a_catalog(
 def test_a_name_that_the_catalog_does_not_take_is_told_of(
     spark: SparkSession, warehouse: Path, directory: Directory
 ) -> None:
-    """The table is merged all the same."""
+    """The table is merged nevertheless."""
     table = table_schema("Käse 1", {"id": pg_type(INT4)}, ("id",))
     for number in (1, 2):
         directory.segment([(table, [insert(number)])])

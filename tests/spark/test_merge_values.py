@@ -1,4 +1,4 @@
-"""What becomes of values can be chosen: infinity as text, exact decimals, variants, NULL for what is lost."""
+"""Options for values: infinity as text, exact decimals, variants, NULL for what was never sent."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ ID = {"id": pg_type(INT4)}
 def rows_in(
     spark: SparkSession, warehouse: Path, table: TableSchema, lake: str = "delta", mode: str = "merge"
 ) -> list[tuple[str | None, ...]]:
-    """A table's rows as text, sorted; variants as JSON."""
+    """Read a table's rows as text, sorted; variants as JSON."""
     frame = read_table(spark, warehouse, table, lake, mode)
     kinds = {field.name: field.dataType.simpleString() for field in frame.schema}
     names = [column.name for column in table.columns]
@@ -52,7 +52,7 @@ DAYS = ["infinity", "-infinity", "0044-03-15 BC", "12345-01-01", "0001-12-31 BC"
 
 
 def stamps(zone: str) -> list[str]:
-    """The same days as timestamps, some with fractions."""
+    """Make timestamps on these days, some with fractions of a second."""
     clocks = [" 12:30:00.5", " 00:00:00", " 23:59:59.999999", " 01:02:03.04"]
     found = []
     for number, day in enumerate(DAYS):
@@ -66,7 +66,7 @@ def stamps(zone: str) -> list[str]:
 def test_infinity_as_text_loses_nothing(
     spark: SparkSession, tmp_path: Path, directory: Directory, lake: str
 ) -> None:
-    """As PostgreSQL prints it, from each format, also where it is the key that changes."""
+    """As PostgreSQL prints it, from each format, also in the columns of a key that changes."""
     columns = {"at": pg_type(TIMESTAMPTZ), "ts": pg_type(TIMESTAMP), "day": pg_type(DATE)}
     table = table_schema("t", {"source": pg_type(TEXT), **columns}, ("source", "at", "day"))
     keyless = table_schema("keyless", {**columns, "days": pg_type(DATES)}, None)
@@ -108,7 +108,7 @@ UNFIT = {
 
 
 def amounts(start: int) -> list[Change]:
-    """Three rows are left of these, that fit."""
+    """Make changes that leave three rows, all of which fit."""
     ids = [str(start + n) for n in range(5)]
     return [
         insert(start + 1, id=ids[1], n="1.5", wide="-0.01"),
@@ -124,7 +124,7 @@ def amounts(start: int) -> list[Change]:
 def test_decimals_are_exact_or_an_error(
     spark: SparkSession, tmp_path: Path, directory: Directory, lake: str
 ) -> None:
-    """Of what is to be written only; and a wider one is followed."""
+    """Only values that are to be written count; and a table follows a wider `--decimal`."""
     table, *unfit = (table_schema(name, {**ID, **AMOUNTS}, ("id",)) for name in ("t", *UNFIT))
     keyed = table_schema("keyed", {"n": pg_type(NUMERIC), "note": pg_type(TEXT)}, ("n",))
     lists = table_schema("lists", {**ID, "many": pg_type(NUMERICS)}, ("id",))
@@ -187,7 +187,7 @@ NO_VARIANT = {"twice": '{"a": 1, "b": {"a": 1, "a": 2}}', "digits": "[" + "1" * 
 def test_variants_hold_json_as_it_is(
     spark: SparkSession, tmp_path: Path, directory: Directory, lake: str
 ) -> None:
-    """From each format; JSON's null stays apart from NULL; what a variant would change is an error."""
+    """From each format; JSON's null stays distinct from NULL; a document that would change is an error."""
     table = table_schema("t", {**ID, "tags": pg_type(TEXTS), "doc": pg_type(JSONB)}, ("id",))
     unfit = {name: table_schema(name, {**ID, "doc": pg_type(JSON)}, ("id",)) for name in NO_VARIANT}
     before = table_schema("added", ID, ("id",))
@@ -238,7 +238,7 @@ def test_variants_hold_json_as_it_is(
 def test_types_are_chosen_for_a_tables_whole_life(
     spark: SparkSession, tmp_path: Path, directory: Directory
 ) -> None:
-    """Another choice is refused with the one that was made, and nothing is written."""
+    """Other options are refused, and the hint names those that the table was made with."""
     columns = {"day": pg_type(DATE), "n": pg_type(NUMERIC), "doc": pg_type(JSON)}
     tables = {name: table_schema(name, {**ID, name: kind}, ("id",)) for name, kind in columns.items()}
     directory.segment([(table, [insert(10, id="1")]) for table in tables.values()])
@@ -272,7 +272,7 @@ def test_types_are_chosen_for_a_tables_whole_life(
 
 
 def test_what_nothing_has_can_be_null(spark: SparkSession, tmp_path: Path, directory: Directory) -> None:
-    """And is counted: what an insert lacks, or a row with a changed key, or what the table doesn't have."""
+    """Each is counted: of an insert, of a row whose key changed, of a row that the table doesn't have."""
     old = table_schema("t", {**ID, "was": pg_type(TEXT), "note": pg_type(TEXT)}, ("id",))
     new = table_schema("t", {**ID, "doc": pg_type(TEXT), "note": pg_type(TEXT)}, ("id",))
     without = Change("I", 50, 0, {"id": "5", "doc": None, "note": "e"}, unchanged=frozenset({"doc"}))
@@ -337,7 +337,7 @@ def test_deleted_rows_keep_such_values(spark: SparkSession, directory: Directory
 def test_such_values_are_kept_where_the_key_changes(
     spark: SparkSession, directory: Directory, warehouse: Path
 ) -> None:
-    """From one column to two, of which one is a number and one a date, as text."""
+    """From a key of one column to one of two: a number, and a date as text."""
     columns = {**ID, "day": pg_type(DATE), "n": pg_type(NUMERIC), "doc": pg_type(JSONB)}
     before, after = (table_schema("t", columns, key) for key in (("id",), ("n", "day")))
     one, two = ({"id": id_, "day": "infinity", "n": f"{id_}.50", "doc": f'{{"a":{id_}}}'} for id_ in "12")
@@ -355,7 +355,7 @@ def test_such_values_are_kept_where_the_key_changes(
 
 @pytest.mark.parametrize("encoding", ["jsonl", "debezium"])
 def test_values_have_no_limits_but_postgresqls(spark: SparkSession, tmp_path: Path, encoding: str) -> None:
-    """Spark's own, against the JSON of strangers, are 20 million characters, 1000 digits and levels."""
+    """Spark limits JSON by default to strings of 20 million characters, 1000 digits and 1000 levels."""
     types = {
         "doc": TEXTS if encoding == "debezium" else TEXT,
         "digits": JSONB,

@@ -1,4 +1,4 @@
-"""`pgcdc spark-submit` for scripts and for people: with a Spark that only says what it is given."""
+"""`pgcdc spark-submit` for scripts and for people, with a shell script in place of Spark."""
 
 import fcntl
 import json
@@ -55,9 +55,9 @@ DONE |= {"inserted": 1200, "updated": 30, "deleted": 4}
 
 @pytest.fixture
 def spark_home(tmp_path: Path) -> Path:
-    """A Spark that leaves a trace, makes noise, tells of a table and prints a summary; and an input for it.
+    """A Spark that leaves a trace, makes noise, reports a table and prints a summary; and an input directory.
 
-    As in Spark's own PythonRunner, all that the job says comes by standard output.
+    As with Spark's own PythonRunner, everything that the job prints comes by standard output.
     """
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "manifest.jsonl").touch()
@@ -204,7 +204,7 @@ def test_options_are_read_strictly(spark_home: Path, arguments: list[str], reaso
 def test_if_new_ends_without_spark_once_all_is_merged(
     spark: SparkSession, spark_home: Path, tmp_path: Path
 ) -> None:
-    """With real merges in between: what is not merged in each mode and table is new."""
+    """With real merges in between: what is not merged yet in any mode and table is new."""
     directory = Directory(tmp_path / "in", FORMATS["jsonl"])
     directory.segment([(ONE, [Change("I", 10, 0, {"id": "1"})])])
     assert is_new(spark_home)
