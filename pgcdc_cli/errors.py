@@ -44,7 +44,9 @@ class ErrorKind(Enum):
     SLOT_MISSING = Rule(5, False, "create it with: pgcdc slot create NAME, or add --create-slot")
     SLOT_EXISTS = Rule(5, False, "drop it first, or add --if-not-exists")
     SLOT_ACTIVE = Rule(5, True, "another process reads it: see pgcdc slot show NAME")
-    SLOT_INVALIDATED = Rule(6, False, "its changes are lost: drop it, create it anew and take a new snapshot")
+    SLOT_INVALIDATED = Rule(
+        6, False, "its changes are lost: drop it, create it again and take a new snapshot"
+    )
     GAP = Rule(6, False, "changes in between are lost: --accept-gap goes on without them")
     PUBLICATION = Rule(7, False, "create it with: pgcdc publication create NAME, before the slot")
     PROTOCOL = Rule(8, False, "nothing of it was confirmed: report it with the .bad file")

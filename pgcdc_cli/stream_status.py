@@ -52,7 +52,7 @@ def read_local(directory: Path) -> tuple[Checkpoint | None, FinishedSegments]:
     disk = Disk()
     found = disk.stat(str(directory))
     if found is None or not found.folder:
-        reason = "it does not exist" if found is None else "it is no directory"
+        reason = "it does not exist" if found is None else "it is not a directory"
         raise PgcdcError(ErrorKind.USAGE, f'could not read "{directory}": {reason}', hint=_GIVE)
     checkpoint = read_checkpoint(disk, str(directory / CHECKPOINT))
     segments = read_manifest(str(directory / MANIFEST), disk)

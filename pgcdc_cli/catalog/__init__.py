@@ -32,7 +32,7 @@ from pgcdc_cli.types.database_text import STRICT, DatabaseText
 if TYPE_CHECKING:
     from pgcdc_cli.catalog.doctor import Finding
 
-_NO_TEXT = "the name of the one that looks like it is no valid text: rename it"
+_NO_TEXT = "the name of the one that looks like it is not valid text: rename it"
 
 __all__ = ["OPERATIONS", "Alteration", "Catalog", "Publication", "PublishedTable", "ServerFacts", "Slot"]
 
@@ -128,7 +128,7 @@ class Catalog:
         return read_publications(self._session, None)
 
     def publication(self, name: str) -> Publication | None:
-        """Find a publication by its name or, if that is no valid text, by what `publications` shows of it."""
+        """Find a publication by its name, or by what `publications` shows if that is not valid text."""
         found = read_publications(self._session, name)
         found = found or [one for one in self.publications() if one.name == name]
         return found[0] if found else None
@@ -159,7 +159,7 @@ class Catalog:
         first = (
             f"did you mean {quoted_list(near)}" if near else "see what there is with: pgcdc publication list"
         )
-        return f"{first}; or create it with: pgcdc publication create {missing}, then make the slot anew"
+        return f"{first}; or create it with: pgcdc publication create {missing}, then recreate the slot"
 
     def published(self, names: Sequence[str]) -> list[tuple[str, str, list[str]]]:
         """List the tables of publications, by schema and name, with their columns.

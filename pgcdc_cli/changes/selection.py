@@ -23,7 +23,7 @@ class NamePattern:
         found = _PARTS.findall(text)
         if "".join(found) != text or found[1::2] != ["."] * (parts - 1) or len(found) != 2 * parts - 1:
             wanted = ".".join(("schema", "table", "column")[:parts])
-            raise ValueError(f'"{text}" is no pattern of the form {wanted}')
+            raise ValueError(f'"{text}" is not a pattern of the form {wanted}')
         self.text = text
         self._parts = [re.compile(_expression(part), re.DOTALL) for part in found[::2]]
 

@@ -157,7 +157,9 @@ def _argument_error(error: Exception, arguments: list[str]) -> PgcdcError | None
 
 
 def _unexpected(error: Exception) -> PgcdcError:
-    wrapped = PgcdcError(ErrorKind.UNEXPECTED, f"could not go on: unexpected {type(error).__name__}: {error}")
+    wrapped = PgcdcError(
+        ErrorKind.UNEXPECTED, f"could not continue: unexpected {type(error).__name__}: {error}"
+    )
     wrapped.__cause__ = error
     return wrapped
 

@@ -150,7 +150,7 @@ def _check_text(*given: str | None) -> None:
 def _check_port(port: str | None) -> None:
     for number in (port or "").split(","):
         if not _is_port(number):
-            raise usage_error(f'-p/--port: "{number}" is no port number (1 to 65535)')
+            raise usage_error(f'-p/--port: "{number}" is not a port number (1 to 65535)')
 
 
 def _check_uri(conninfo: str, options: Mapping[str, str | None]) -> None:
@@ -182,7 +182,7 @@ def ask_password() -> str:
     if not sys.stdin.isatty():
         raise PgcdcError(
             ErrorKind.USAGE,
-            "could not ask for the password: standard input is no terminal",
+            "could not ask for the password: standard input is not a terminal",
             hint="set PGPASSWORD, or put it into ~/.pgpass",
         )
     return getpass.getpass("Password: ")

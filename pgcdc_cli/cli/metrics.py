@@ -169,7 +169,7 @@ class MetricsOutput:
         try:
             # The file is replaced by a rename, which would remove a device, even root's /dev/null.
             if file.exists() and not file.is_file():
-                raise _cannot_write(file, "it is no regular file")
+                raise _cannot_write(file, "it is not a regular file")
             write_to_textfile(str(file), self._registry())
         except OSError as error:
             raise _cannot_write(file, error.strerror or str(error)) from error

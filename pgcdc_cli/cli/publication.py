@@ -41,7 +41,7 @@ def published_table(text: str) -> "PublishedTable":
 def column_names(option: str, text: str | None) -> tuple[str, ...]:
     """Parse names separated by commas; empty for None. Raises a usage error if they are malformed."""
     if text is not None and _COLUMNS.fullmatch(text) is None:
-        raise usage_error(f'{option}: "{text}" is no list of columns, such as id,name')
+        raise usage_error(f'{option}: "{text}" is not a list of columns, such as id,name')
     return _names(text or "")
 
 

@@ -163,7 +163,7 @@ def _publications(catalog: "Catalog") -> list[str]:
     names = [one.name for one in catalog.publications()]
     unnameable = catalog.missing_publications(names)
     for name in unnameable:
-        warn(f'publication "{name}" is left out: its name is no valid text')
+        warn(f'publication "{name}" is left out: its name is not valid text')
     return [name for name in names if name not in unnameable]
 
 
@@ -222,12 +222,16 @@ def _ask(question: str) -> None:
     """End the command unless the user at the terminal agrees. Raises USAGE without a terminal."""
     if not sys.stdin.isatty():
         raise PgcdcError(
-            ErrorKind.USAGE, "could not ask: standard input is no terminal", hint="add --yes if you are sure"
+            ErrorKind.USAGE,
+            "could not ask: standard input is not a terminal",
+            hint="add --yes if you are sure",
         )
     sys.stderr.write(question)
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-        raise PgcdcError(ErrorKind.USAGE, "could not go on: it wasn't agreed to", hint="nothing was changed")
+        raise PgcdcError(
+            ErrorKind.USAGE, "could not continue: it wasn't agreed to", hint="nothing was changed"
+        )
 
 
 @app.command("copy", cls=Command, epilog=examples("pgcdc slot copy shop_slot second_slot -d shop"))

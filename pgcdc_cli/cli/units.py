@@ -45,7 +45,7 @@ def positive_duration(text: str) -> float:
     """Parse a time into seconds, more than 0."""
     seconds = duration(text)
     if seconds == 0:
-        raise usage_error(f'"{text}" is no time at all')
+        raise usage_error(f'"{text}" is not a time above 0')
     return seconds
 
 
@@ -61,7 +61,7 @@ def lsn(text: str) -> Lsn:
     try:
         return Lsn.parse(text)
     except ValueError as error:
-        raise usage_error(f'"{text}" is no LSN, such as 0/1A2B3C8') from error
+        raise usage_error(f'"{text}" is not an LSN, such as 0/1A2B3C8') from error
 
 
 def end_position(text: str) -> Lsn | None:
@@ -75,7 +75,7 @@ def end_position(text: str) -> Lsn | None:
 def whole_number(text: str) -> int:
     """Parse a whole number above 0."""
     if not (text.isdecimal() and text.isascii()) or int(text) == 0:
-        raise usage_error(f'"{text}" is no whole number above 0')
+        raise usage_error(f'"{text}" is not a whole number above 0')
     return int(text)
 
 
@@ -83,7 +83,7 @@ def percent(text: str) -> float:
     """Parse a percentage: more than 0, and 100 at most."""
     match = _NUMBER.fullmatch(text.strip())
     if match is None or match[2] or not 0 < float(match[1]) <= 100:
-        raise usage_error(f'"{text}" is no percentage: a number above 0, 100 at most')
+        raise usage_error(f'"{text}" is not a percentage: a number above 0, 100 at most')
     return float(match[1])
 
 
@@ -91,7 +91,7 @@ def file_mode(text: str) -> int:
     """Parse permissions of files, octal as for chmod; the owner must be able to read and write."""
     mode = int(text, 8) if _OCTAL.fullmatch(text) else -1
     if not 0 <= mode <= 0o777:
-        raise usage_error(f'"{text}" is no mode from 0600 to 0777, such as 0640')
+        raise usage_error(f'"{text}" is not a mode from 0600 to 0777, such as 0640')
     if mode & 0o600 != 0o600:
         raise usage_error(f'mode "{text}" lets the owner not read and write')
     return mode

@@ -258,7 +258,7 @@ class StreamedLoad:
         if not self._stream.running:
             self._stream.check()
             raise PgcdcError(
-                ErrorKind.UNEXPECTED, f'could not go on: "{self._stream.command}" ended by itself'
+                ErrorKind.UNEXPECTED, f'could not continue: "{self._stream.command}" ended by itself'
             )
         row = self._demo.connection.execute(_STANDING, (SLOT,)).fetchone()
         assert row is not None

@@ -147,7 +147,7 @@ def check_gap(slot: str, slot_position: Lsn, end_lsn: Lsn, hint: str | None = No
     """Raise GAP if the slot is ahead of `end_lsn`, where the output ends; `hint` replaces the default."""
     if slot_position > end_lsn:
         message = (
-            f'could not go on with slot "{slot}": it is at {slot_position}, the output ends at {end_lsn}'
+            f'could not continue with slot "{slot}": it is at {slot_position}, the output ends at {end_lsn}'
         )
         raise PgcdcError(ErrorKind.GAP, message, hint=hint)
 
@@ -172,7 +172,7 @@ def check_options(path: str, ours: Mapping[str, str], theirs: Mapping[str, str])
             now = f"not {ours[name]}" if name in ours else "and now it is not set"
             raise PgcdcError(
                 ErrorKind.USAGE,
-                f'could not go on from "{path}": its {name} is {theirs.get(name, "not set")}, {now}',
+                f'could not continue from "{path}": its {name} is {theirs.get(name, "not set")}, {now}',
                 hint="use the same options as before, or another directory or file and a new slot",
             )
 
@@ -304,7 +304,7 @@ def _check_version(data: bytes) -> None:
     content = load(data)
     version = content.get("format_version") if isinstance(content, dict) else None
     if type(version) is not int:
-        raise ValueError("it is no checkpoint")
+        raise ValueError("it is not a checkpoint")
     if version != FORMAT_VERSION:
         raise OtherVersionError(f"it is of format version {version}, this pgcdc reads {FORMAT_VERSION}")
 
@@ -391,7 +391,7 @@ def _decode_resnapshot(data: object) -> TableResnapshot:
         cast("ResnapshotStage", fields.text("stage")),
     )
     if found.stage not in get_args(ResnapshotStage):
-        raise ValueError(f'"{found.stage}" is no stage of a table that is read again')
+        raise ValueError(f'"{found.stage}" is not a stage of a resnapshot')
     fields.end()
     return found
 
@@ -399,7 +399,7 @@ def _decode_resnapshot(data: object) -> TableResnapshot:
 def _decode_key(items: object) -> RowKey:
     key = tuple(text for text in items if isinstance(text, str)) if isinstance(items, list) else ()
     if not key or len(key) != len(cast("list[object]", items)):
-        raise ValueError("a key is no list of texts")
+        raise ValueError("a key is not a list of strings")
     return key
 
 
@@ -428,4 +428,4 @@ def _decode_inode(fields: JsonFields) -> tuple[int, int] | None:
     match fields.items("inode"):
         case [int(device), int(inode)]:
             return device, inode
-    raise ValueError("inode is no pair of numbers")
+    raise ValueError("inode is not a pair of numbers")

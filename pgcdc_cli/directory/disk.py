@@ -253,7 +253,7 @@ class HeldLock:
         except FileNotFoundError:
             found = None
         if found != self._inode:
-            message = f'could not go on: the lock "{self._path}" was removed, or its folder was moved'
+            message = f'could not continue: the lock "{self._path}" was removed, or its folder was moved'
             raise PgcdcError(ErrorKind.OUTPUT, message, hint=_LOCK_LOST)
 
     def release(self) -> None:
@@ -295,7 +295,7 @@ def fsync_each(fsync: Callable[[T], None], items: Sequence[T]) -> None:
 
 def damaged(path: str, reason: str, *, hint: str | None = None) -> PgcdcError:
     """Make the error for a file that isn't as pgcdc left it."""
-    return PgcdcError(ErrorKind.CHECKPOINT, f'could not go on from "{path}": {reason}', hint=hint)
+    return PgcdcError(ErrorKind.CHECKPOINT, f'could not continue from "{path}": {reason}', hint=hint)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ class JsonFields:
 
     def __init__(self, data: object, what: str) -> None:
         if not isinstance(data, dict):
-            raise ValueError(f"{what} is no object")  # noqa: TRY004 - damaged data, not a wrong call
+            raise ValueError(f"{what} is not an object")  # noqa: TRY004 - damaged data, not a wrong call
         self._data = dict(data)
         self._what = what
 

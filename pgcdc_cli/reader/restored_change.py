@@ -107,7 +107,7 @@ def complaint(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f'it has no "{error.args[0]}"'
     if isinstance(error, json.JSONDecodeError):
-        return f"it is no JSON ({error.msg.removesuffix(' starting at')}, column {error.colno})"
+        return f"it is not JSON ({error.msg.removesuffix(' starting at')}, column {error.colno})"
     if isinstance(error, UnicodeDecodeError):
         return "it is not UTF-8"
     if isinstance(error, ArithmeticError):

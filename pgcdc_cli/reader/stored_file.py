@@ -191,4 +191,4 @@ def read_schema(path: Path) -> TableSchema:
     except OSError as error:
         raise unreadable(str(path), error.strerror or str(error)) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise unreadable(str(path), f"it is no schema file of pgcdc: {error!r}") from error
+        raise unreadable(str(path), f"it is not a schema file of pgcdc: {error!r}") from error

@@ -271,7 +271,7 @@ class _Text:
                 value, end = _DECODER.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
                 if self._ended:
-                    raise ValueError(f"it is no JSON ({error.msg.removesuffix(' starting at')})") from error
+                    raise ValueError(f"it is not JSON ({error.msg.removesuffix(' starting at')})") from error
             else:
                 # A number may have more digits.
                 if end < len(self._text) or self._ended:

@@ -76,7 +76,7 @@ FROM pg_replication_slots s WHERE slot_name = {}
 
 SYNCED_HINT = "nothing is lost: promote the standby, or connect to the primary"
 
-INVALID_TEXT_HINT = "mend it in the source before it is read, or go on with --invalid-text replace or escape"
+INVALID_TEXT_HINT = "fix it in the source before it is read, or go on with --invalid-text replace or escape"
 _OPTIONS_HINT = (
     "check the plugin's options, which -o NAME=VALUE gives;"
     " pgoutput needs proto_version and publication_names"
@@ -84,16 +84,16 @@ _OPTIONS_HINT = (
 _LIMIT_EXCEEDED = "54000"
 _TOO_LARGE_HINT = "as text it is longer than what a server can send (1 GB): --binary halves bytea"
 _UNCONVERTED_HINT = (
-    "--peek --invalid-text escape shows which column it is: mend it in the source before it is read, or go on"
+    "--peek --invalid-text escape shows which column it is: fix it in the source before it is read, or go on"
     " with --invalid-text replace or escape"
 )
 _STREAMING_HINT = "servers fail so at some transactions only where they stream them: --streaming off"
 _SPOOL_HINT = "or have transactions put aside here: --streaming on"
-_PUBLICATION_HINT = "create the publication; then make the slot anew, or advance it past this point"
+_PUBLICATION_HINT = "create the publication; then recreate the slot, or advance it past this point"
 
 _UNFIT_HINT = (
-    "mend its row filter or column list: ALTER PUBLICATION ... SET TABLE ... WHERE (...);"
-    " then make the slot anew, or advance it past this point"
+    "fix its row filter or column list: ALTER PUBLICATION ... SET TABLE ... WHERE (...);"
+    " then recreate the slot, or advance it past this point"
 )
 
 

@@ -135,7 +135,7 @@ def _rows(incoming: _Incoming) -> Iterator[memoryview]:
             if tag == _ERROR:
                 raise _error(data[HEAD:size].tobytes())
             if tag == _COPY_DATA:
-                raise PgcdcError(ErrorKind.PROTOCOL, "could not decode the rows of a COPY: one is no line")
+                raise PgcdcError(ErrorKind.PROTOCOL, "could not decode the rows of a COPY: one is not a line")
             data = data[size:]
         incoming.keep(data)
 

@@ -132,7 +132,7 @@ _KINDS = {
 }
 _CANCELLED = "it was cancelled, by a timeout of the server or with pg_cancel_backend: run again"
 _INVALID_NAME = (
-    "a name or default in the catalog is no valid text: change it, or go on with --invalid-text replace or"
+    "a name or default in the catalog is not valid text: change it, or go on with --invalid-text replace or"
     " escape, or with --no-catalog"
 )
 _CLASSES = {
@@ -154,7 +154,7 @@ _HINTS = {
     DISK_FULL: "make room on the server's disk",
     OUT_OF_MEMORY: "let the server have more memory",
     "53300": "raise max_connections or max_wal_senders, or end other sessions",
-    "53400": "raise max_replication_slots, or drop a slot that nobody reads: pgcdc slot list",
+    "53400": "raise max_replication_slots, or drop a slot that is not in use: pgcdc slot list",
     "55P03": _CANCELLED,
     "57014": _CANCELLED,
     "58030": "the server can't read or write on its disk: see its log",

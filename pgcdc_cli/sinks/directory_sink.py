@@ -74,7 +74,7 @@ class SegmentDirectory:
             self._files.disk.mkdir(self._files.root)
             self._made = True
         elif not found.folder:
-            message = f'could not open "{self._files.root}": it is no directory'
+            message = f'could not open "{self._files.root}": it is not a directory'
             raise PgcdcError(ErrorKind.OUTPUT, message, hint="write into a file with -f, or name another")
         return self._files.disk.lock(self._files.full(self.control.lock))
 

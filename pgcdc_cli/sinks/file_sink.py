@@ -75,7 +75,7 @@ class SingleFile:
     def _check_empty(self, reason: str, hint: str | None = None) -> None:
         found = self._files.stat(self._name)
         if found is not None and not found.regular:
-            message = f'could not open "{self._full}": it is no regular file'
+            message = f'could not open "{self._full}": it is not a regular file'
             raise PgcdcError(ErrorKind.OUTPUT, message, hint="move it away, or write to another place")
         if found is not None and found.size:
             raise damaged(self._full, f"it has {found.size} bytes, and {reason}", hint=hint)

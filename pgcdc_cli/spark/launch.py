@@ -258,7 +258,7 @@ def _check_extra(extra: Sequence[str]) -> None:
     if [*values_of("--master", extra)]:
         raise PgcdcError(
             ErrorKind.USAGE,
-            "could not read the command line: --master stands behind --",
+            "could not read the command line: --master comes after --",
             hint="put it before",
         )
 

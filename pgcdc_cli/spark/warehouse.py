@@ -67,7 +67,7 @@ def read_record(warehouse: str) -> list[MergedTable] | None:
         raise PgcdcError(
             ErrorKind.SPARK,
             f'could not read "{record}": {error}',
-            hint="remove it: the next merge writes it anew, from the control table",
+            hint="remove it: the next merge recreates it, from the control table",
         ) from error
 
 

@@ -121,7 +121,7 @@ class StreamLoop:
             if not self._waits(partial(self._write, received, stream, encoder)):
                 break
             if received.closed:
-                raise PgcdcError(ErrorKind.CONNECTION, "could not go on: the server ended the stream")
+                raise PgcdcError(ErrorKind.CONNECTION, "could not continue: the server ended the stream")
             self._do_what_is_due(encoder)
             if not (encoder.in_transaction or encoder.ended or self._must_end()):
                 at_edge()

@@ -143,7 +143,7 @@ class Resnapshot:
     """Reads tables again during one connection of a stream. Methods raise PgcdcError."""
 
     def __init__(self, source: ResnapshotSource, output: ResnapshotOutput) -> None:
-        self.watch = ResnapshotWatch(source.text.codec)
+        self.watch = ResnapshotWatch(source.text.keeping())
         self._source = source
         self._output = output
         self._sessions = ExitStack()
@@ -323,7 +323,7 @@ class Resnapshot:
         """Return the key of the last row."""
         where = {column.name: index for index, column in enumerate(table.schema.columns)}
         values = [columns[where[name]][-1].as_py() for name in one.key]
-        return tuple(value.decode(self._source.text.codec) for value in values)
+        return tuple(self._source.text.keeping().name(value) for value in values)
 
     def _reach(self, one: TableResnapshot) -> None:
         """Record a table's progress, with an edge after the rows written."""
@@ -376,14 +376,14 @@ class ResnapshotWatch:
 
     `tables` is their progress, by OID; the edge of a slice that adds `moved` rows has the new progress.
     `xids` are their transactions that the last snapshot did not see; none are noted before the first
-    snapshot. `codec` is Python's name for the encoding of text.
+    snapshot. `text` keeps bytes that aren't valid text.
     """
 
-    def __init__(self, codec: str) -> None:
+    def __init__(self, text: DatabaseText) -> None:
         self.tables: dict[int, TableResnapshot] = {}
         self.xids: set[int] = set()
         self._seen: Visibility | None = None
-        self._codec = codec
+        self._text = text
         self._changed = False
 
     @property
@@ -417,7 +417,7 @@ class ResnapshotWatch:
         if one.after is None or not _came_without_values(batch):
             # Before the first chunk every row is still to be read.
             return
-        found = list(_keys(batch, one.key, self._codec))
+        found = list(_keys(batch, one.key, self._text))
         moved = dict.fromkeys([*one.moved, *(key for key in found if key is not None)])
         unknown = None in found or len(moved) > MOST_MOVED
         self.tables[one.oid] = one.anew(one.key) if unknown else replace(one, moved=tuple(moved))
@@ -434,7 +434,7 @@ def _came_without_values(batch: ChangeBatch) -> bool:
     return batch.operation != "R" and comes and batch.lacks_any
 
 
-def _keys(batch: ChangeBatch, names: Sequence[str], codec: str) -> Iterator[RowKey | None]:
+def _keys(batch: ChangeBatch, names: Sequence[str], text: DatabaseText) -> Iterator[RowKey | None]:
     """Yield the keys of a batch's rows that lack values; None if a part of the key isn't known."""
     assert batch.new is not None
     masks = [mask for mask in batch.new.unchanged if mask is not None]
@@ -442,7 +442,7 @@ def _keys(batch: ChangeBatch, names: Sequence[str], codec: str) -> Iterator[RowK
     columns = [_values(batch, where[name]) for name in names if name in where]
     for number in np.flatnonzero(np.logical_or.reduce(masks)).tolist():
         values = [value for column in columns if (value := column[number]) is not None]
-        yield tuple(value.decode(codec) for value in values) if len(values) == len(names) else None
+        yield tuple(map(text.name, values)) if len(values) == len(names) else None
 
 
 def _values(batch: ChangeBatch, index: int) -> list[bytes | None]:

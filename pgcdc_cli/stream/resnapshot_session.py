@@ -141,7 +141,7 @@ class ResnapshotSession:
         """See how the key's columns are compared, and let their operators be found."""
         [(_, types, collations)] = self._ask(_KEY, {"table": one.oid, "key": list(one.key)})
         columns = [_collated(name, (collations or {}).get(name)) for name in one.key]
-        return _Key(columns, [sql.Identifier(*name) for name in types])
+        return _Key(columns, [sql.Identifier(*name) for name in types], self._text.keeping())
 
     def _copy(self, table: SnapshotTable, query: sql.Composable) -> Iterator[tuple[int, Columns]]:
         try:
@@ -160,10 +160,11 @@ def _collated(column: str, collation: Sequence[str] | None) -> sql.Composed:
 
 
 class _Key(NamedTuple):
-    """The columns of a key, as they are compared, and their types."""
+    """The columns of a key, as they are compared, and their types; `text` is how their values came."""
 
     columns: Sequence[sql.Composable]
     types: Sequence[sql.Identifier]
+    text: DatabaseText
 
     @property
     def row(self) -> sql.Composed:
@@ -171,5 +172,12 @@ class _Key(NamedTuple):
 
     def values(self, texts: RowKey) -> sql.Composed:
         """Write the key of one row."""
-        values = map(sql.SQL("CAST({} AS {})").format, map(sql.Literal, texts), self.types)
+        values = map(sql.SQL("CAST({} AS {})").format, map(self._value, texts), self.types)
         return sql.SQL("({})").format(sql.SQL(", ").join(values))
+
+    def _value(self, kept: str) -> sql.Composable:
+        """Write a value; what is no text as the bytes that it has."""
+        raw = kept.encode(self.text.codec, "surrogateescape")
+        if self.text.decode(raw) == (kept, True):
+            return sql.Literal(kept)
+        return sql.SQL("convert_from({}, getdatabaseencoding())").format(sql.Literal(raw))

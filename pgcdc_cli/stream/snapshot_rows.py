@@ -49,7 +49,7 @@ log = logging.getLogger("pgcdc")
 
 Item = TypeVar("Item")
 
-_NO_SLOT_HINT = "raise max_replication_slots, or drop a slot that nobody reads: pgcdc slot list"
+_NO_SLOT_HINT = "raise max_replication_slots, or drop a slot that is not in use: pgcdc slot list"
 
 _AT_ONCE = "1ms"
 """The smallest `lock_timeout` of the server that isn't 0, which would be no limit."""

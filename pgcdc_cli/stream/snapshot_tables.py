@@ -243,7 +243,7 @@ class _Found:
 
 
 def _no_text(what: str, hint: str) -> PgcdcError:
-    return PgcdcError(ErrorKind.PROTOCOL, f"could not read rows: {what} is no valid text", hint=hint)
+    return PgcdcError(ErrorKind.PROTOCOL, f"could not read rows: {what} is not valid text", hint=hint)
 
 
 def find_tables(

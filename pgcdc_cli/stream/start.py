@@ -42,8 +42,8 @@ _NO_SNAPSHOT = (
     "read the rows while it streams, with --resnapshot '*.*' in place of --snapshot; or drop it, and the"
     " snapshot makes it anew: pgcdc slot drop {}; or go without: --snapshot never"
 )
-_UNFINISHED = "go on with --snapshot initial, which begins it anew; or write to another place"
-_SNAPSHOT_LOST = "what changed since in the tables that are read is lost: begin anew in another place"
+_UNFINISHED = "go on with --snapshot initial, which starts it over; or write to another place"
+_SNAPSHOT_LOST = "what changed since in the tables that are read is lost: start over in another place"
 _NO_SLOT = "write to another place; --snapshot initial begins a stream with the rows that are there"
 _OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
 
@@ -83,7 +83,7 @@ class RunStart:
         """Raise USAGE for a start position beside a checkpoint, or a stream after an incomplete snapshot."""
         start, checkpoint = self._settings.start_lsn, self._sink.checkpoint
         if checkpoint is not None and not checkpoint.end_lsn and self._settings.snapshot is None:
-            message = "could not go on: the snapshot that the stream begins with was not finished"
+            message = "could not continue: the snapshot that the stream begins with was not finished"
             raise PgcdcError(ErrorKind.USAGE, message, hint=_UNFINISHED)
         if start is not None and checkpoint is not None:
             raise PgcdcError(
@@ -175,7 +175,7 @@ class RunStart:
             return
         done = self._done
         if done and not (exists or self._settings.accept_gap):
-            message = f'could not go on from {done}: slot "{name}" is gone'
+            message = f'could not continue from {done}: slot "{name}" is gone'
             hint = _LOST_UNCHECKED if self._sink.checkpoint is None else ErrorKind.GAP.rule.hint
             raise PgcdcError(ErrorKind.SLOT_MISSING, message, hint=hint)
         self._check_publications()
@@ -241,9 +241,9 @@ class RunStart:
         if done <= max(log_end, self._settings.start_lsn or Lsn(0)):
             return
         if in_recovery:
-            message = f"could not go on from {done}: the standby has come to {log_end} only"
+            message = f"could not continue from {done}: the standby has come to {log_end} only"
             raise PgcdcError(ErrorKind.CONNECTION, message, hint=_STANDBY_BEHIND)
-        message = f"could not go on from {done}: the server's WAL ends before that, at {log_end}"
+        message = f"could not continue from {done}: the server's WAL ends before that, at {log_end}"
         raise PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=_OLDER_SERVER)
 
     def _check_startpos(self, connection: ReplicationConnection, log_end: Lsn) -> None:
@@ -281,11 +281,11 @@ def check_begun(checkpoint: Checkpoint, slot: Slot | None) -> None:
     """Raise SLOT_MISSING or GAP if the slot no longer has all changes since a snapshot began."""
     begun, name = checkpoint.creating or Lsn(0), checkpoint.source.slot
     if slot is None:
-        message = f'could not go on with the snapshot: slot "{name}" is gone'
+        message = f'could not continue with the snapshot: slot "{name}" is gone'
         raise PgcdcError(ErrorKind.SLOT_MISSING, message, hint=_SNAPSHOT_LOST)
     if (slot.confirmed_flush_lsn or Lsn(0)) > begun:
         message = (
-            f'could not go on with the snapshot of {begun}: slot "{name}" is at {slot.confirmed_flush_lsn}'
+            f'could not continue with the snapshot of {begun}: slot "{name}" is at {slot.confirmed_flush_lsn}'
         )
         raise PgcdcError(ErrorKind.GAP, message, hint=_SNAPSHOT_LOST)
 
@@ -367,7 +367,7 @@ def check_source(
 
 def _check_identity(ours: StreamSource, theirs: StreamSource) -> None:
     if not ours.slot:
-        message = "could not go on from the checkpoint: it is of a snapshot without a slot"
+        message = "could not continue from the checkpoint: it is of a snapshot without a slot"
         raise PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=_NO_SLOT)
     for what, old, new in (
         ("system identifier", ours.system_id, theirs.system_id),
@@ -405,7 +405,7 @@ def _check_timeline(
 
 
 def _changed(what: str, old: str, new: str, *, hint: str | None = None) -> PgcdcError:
-    message = f"could not go on from the checkpoint: it is of {what} {old}, not {new}"
+    message = f"could not continue from the checkpoint: it is of {what} {old}, not {new}"
     return PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=hint)
 
 

@@ -42,7 +42,7 @@ def test_an_unexpected_error_is_one_line_too():
     ran = run_with("raise RuntimeError('a\\nb \\x1b[31m postgresql://me:s3cr3t@h/x')")
     assert ran.returncode == 1
     assert ran.stderr == (
-        "pgcdc: error: could not go on: unexpected RuntimeError: a b \\u001b[31m postgresql://me:***@h/x\n"
+        "pgcdc: error: could not continue: unexpected RuntimeError: a b \\u001b[31m postgresql://me:***@h/x\n"
         "hint: run again with --debug and report the traceback\n"
     )
 
@@ -54,7 +54,7 @@ def test_debug_shows_the_traceback_without_passwords(arguments):
     assert "Traceback (most recent call last)" in ran.stderr
     assert "in slots" in ran.stderr
     assert "s3cr3t" not in ran.stderr
-    assert ran.stderr.splitlines()[-2].startswith("pgcdc: error: could not go on: ")
+    assert ran.stderr.splitlines()[-2].startswith("pgcdc: error: could not continue: ")
 
 
 def test_interruption_is_quiet():

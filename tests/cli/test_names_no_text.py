@@ -55,7 +55,7 @@ def test_a_publication_that_cannot_be_named_is_to_be_renamed(odd, refused):
         *("snapshot", "-d", odd.uri, "--publication", shown(odd, "p~")),
         status=7,
         error=f'could not find publication "{shown(odd, "p~")}"',
-        hint="the name of the one that looks like it is no valid text: rename it",
+        hint="the name of the one that looks like it is not valid text: rename it",
     )
 
 
@@ -74,7 +74,7 @@ def test_a_snapshot_says_what_it_cannot_name_and_reads_the_rest(odd, pgcdc, refu
         (without, f'the name of column "{shown(odd, "w~")}" of table "public.v"'),
     ):
         refused(
-            *snapshot, *arguments, status=8, error=f"could not read rows: {name} is no valid text", hint=hint
+            *snapshot, *arguments, status=8, error=f"could not read rows: {name} is not valid text", hint=hint
         )
     ran = pgcdc(*snapshot, *without, "--exclude-column", "*.v.w*")
     assert (ran.status, ran.err) == (0, "")
@@ -110,7 +110,7 @@ def test_peek_says_which_publication_it_leaves_out(odd, pgcdc):
     for form in ("pretty", "jsonl"):
         ran = pgcdc("slot", "peek", "-d", odd.uri, slot, "--format", form)
         assert ran.status == 0, ran.err
-        assert f'publication "{shown(odd, "p~")}" is left out: its name is no valid text' in ran.err
+        assert f'publication "{shown(odd, "p~")}" is left out: its name is not valid text' in ran.err
         assert shown(odd, "t~") in ran.out.replace("\\\\", "\\")
 
 

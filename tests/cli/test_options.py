@@ -118,8 +118,12 @@ def test_control_characters_are_shown_not_obeyed():
     ("arguments", "reason", "where"),
     [
         (["slot", "list", "--nope"], "no such option: --nope", "slot list"),
-        (["slot", "list", "-p", "5x"], '-p/--port: "5x" is no port number (1 to 65535)', "slot list"),
-        (["slot", "list", "-p", "70000"], '-p/--port: "70000" is no port number (1 to 65535)', "slot list"),
+        (["slot", "list", "-p", "5x"], '-p/--port: "5x" is not a port number (1 to 65535)', "slot list"),
+        (
+            ["slot", "list", "-p", "70000"],
+            '-p/--port: "70000" is not a port number (1 to 65535)',
+            "slot list",
+        ),
         (["slot", "list", "-h", "\udcff"], "the connection options are not UTF-8", "slot list"),
         (["slot", "list", "-d"], 'option "-d" requires an argument', "slot list"),
         (["slot", "list", "-w", "-W"], "-w and -W exclude each other", "slot list"),
@@ -137,10 +141,10 @@ def test_control_characters_are_shown_not_obeyed():
         (["help", "slto"], 'no such command "slto". Did you mean "slot"?', ""),
         (["help", "slot", "nope"], 'no such command "nope"', "slot"),
         (["help", "show", "more"], 'no such command "show more"', "show"),
-        (["--json", "slot", "list"], "--json stands behind a command's name, or goes with --version", ""),
+        (["--json", "slot", "list"], "--json goes after a command's name, or goes with --version", ""),
         (["demo", "--format", "csv"], '--format: "csv" is not one of "jsonl", "arrow"', "demo"),
-        (["show", ".", "--limit", "x"], '--limit: "x" is no whole number above 0', "show"),
-        (["show", ".", "--limit", "0"], '--limit: "0" is no whole number above 0', "show"),
+        (["show", ".", "--limit", "x"], '--limit: "x" is not a whole number above 0', "show"),
+        (["show", ".", "--limit", "0"], '--limit: "0" is not a whole number above 0', "show"),
     ],
 )
 def test_a_malformed_command_line_is_one_line_and_a_hint(refused, arguments, reason, where):
@@ -168,7 +172,7 @@ def test_a_password_without_a_terminal_is_refused_with_the_ways_that_work(refuse
         "list",
         "-W",
         status=2,
-        error="could not ask for the password: standard input is no terminal",
+        error="could not ask for the password: standard input is not a terminal",
         hint="set PGPASSWORD, or put it into ~/.pgpass",
     )
 

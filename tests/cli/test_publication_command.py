@@ -153,7 +153,7 @@ def test_show_of_no_publication(database18, refused):
         status=7,
         error='could not find publication "p": it does not exist',
         hint="see what there is with: pgcdc publication list; or create it with: pgcdc publication create p,"
-        " then make the slot anew",
+        " then recreate the slot",
     )
 
 

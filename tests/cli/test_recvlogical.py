@@ -159,7 +159,7 @@ def test_what_pg_recvlogical_refuses_is_refused_in_its_words(arguments, reason, 
     [
         (["-F", "soon"], 'invalid value "soon" for option -F/--fsync-interval'),
         (["-F", "1_0"], 'invalid value "1_0" for option -F/--fsync-interval'),
-        (["-S", "s", "--drop-slot", "-p", "abc"], '-p/--port: "abc" is no port number (1 to 65535)'),
+        (["-S", "s", "--drop-slot", "-p", "abc"], '-p/--port: "abc" is not a port number (1 to 65535)'),
         (["-s", "-1"], "-s/--status-interval must be in range 0..2147483"),
         (["-I", "nowhere"], 'could not parse start position "nowhere"'),
         (["-E", "0/1x"], 'could not parse end position "0/1x"'),
@@ -541,7 +541,7 @@ def test_the_hint_on_a_gap_names_no_option_of_another_command(node, tmp_path):
         process.send_signal(signal.SIGCONT)
         said = process.stderr.read().splitlines()
         assert process.wait(30) == 1
-    assert re.match(f'pg_recvlogical: error: could not go on with slot "{slot}": it is at ', said[-2])
+    assert re.match(f'pg_recvlogical: error: could not continue with slot "{slot}": it is at ', said[-2])
     assert (
         said[-1] == "pg_recvlogical: hint: changes in between are lost: start it again to go on without them"
     )

@@ -125,7 +125,7 @@ def test_counts_for_people(pgcdc):
                 " nor how long ago, such as 2h"
             ),
         ),
-        (["--at", "1"], '--at: "1" is no LSN, such as 0/1A2B3C8'),
+        (["--at", "1"], '--at: "1" is not an LSN, such as 0/1A2B3C8'),
         (["--key", "id"], '--key: "id" is not NAME=VALUE'),
         (["--limit", "1", "--tail", "1"], "--limit and --tail: give one of them"),
         (["--follow", "--stat"], "--stat: with --follow there is no end at which to count"),

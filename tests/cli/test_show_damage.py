@@ -79,7 +79,7 @@ def test_a_damaged_manifest_is_found(directory, pgcdc):
     manifest.write_bytes(manifest.read_bytes()[:-5])
     status, error, _ = refused_show(pgcdc, "d")
     assert status == 10
-    assert error.startswith('could not go on from "d/manifest.jsonl": ')
+    assert error.startswith('could not continue from "d/manifest.jsonl": ')
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_damaged_manifest_is_found(directory, pgcdc):
         (b'{"op":"X","commit_lsn":"0/1"}\n', "line 1 is no change of pgcdc: unknown op 'X'"),
         (
             b'{"op":"I","commit_lsn":"0/1',
-            "line 1 is no change of pgcdc: it is no JSON (Unterminated string, column 24)",
+            "line 1 is no change of pgcdc: it is not JSON (Unterminated string, column 24)",
         ),
         (b'{"op":[],"commit_lsn":5}\n', "line 1 is no change of pgcdc: a value is of another kind"),
         (b'{"op":"\xff"}\n', "line 1 is no change of pgcdc: it is not UTF-8"),
@@ -101,7 +101,7 @@ def test_a_damaged_manifest_is_found(directory, pgcdc):
         ),
         (
             b'{"schema":{},"payload":{"before":null',
-            "line 1 is no event of Debezium: it is no JSON (Expecting ',' delimiter, column 38)",
+            "line 1 is no event of Debezium: it is not JSON (Expecting ',' delimiter, column 38)",
         ),
         (
             b'{"before":null,"op":"t","source":{"schema":"s","table":"t","lsn":1,"txId":1,"ts_ms":99999999999999999999}}\n',
@@ -122,7 +122,7 @@ def test_a_damaged_manifest_is_found(directory, pgcdc):
         ),
         (
             b'{"xid":7,\n"change":[{"kind":"mess',
-            "no transaction of wal2json at character 20: it is no JSON (Unterminated string)",
+            "no transaction of wal2json at character 20: it is not JSON (Unterminated string)",
         ),
         (
             b"B123\n",

@@ -230,7 +230,7 @@ def test_without_the_catalog_it_is_the_stream_without_it(stream, pgcdc):
     [
         (
             ["one.jsonl", "--format", "debezium", *ORDERS],
-            '--format debezium: "one.jsonl" is no directory, whose schema files it needs',
+            '--format debezium: "one.jsonl" is not a directory, whose schema files it needs',
         ),
         (
             [".", "--format", "debezium", "--table", "*", *ORDERS],

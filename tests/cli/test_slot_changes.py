@@ -72,7 +72,7 @@ def test_advance_without_a_terminal_wants_to_be_told(database, refused, slot):
     refused(
         *("slot", "advance", slot, "-d", database.uri, "--to", "now"),
         status=2,
-        error="could not ask: standard input is no terminal",
+        error="could not ask: standard input is not a terminal",
         hint="add --yes if you are sure",
     )
     assert confirmed(database, slot) == at

@@ -141,7 +141,7 @@ def test_a_file_is_no_directory(refused, tmp_path):
         "status",
         "changes.jsonl",
         status=2,
-        error='could not read "changes.jsonl": it is no directory',
+        error='could not read "changes.jsonl": it is not a directory',
         hint="give the directory that pgcdc stream -D writes",
     )
 
@@ -185,7 +185,7 @@ def test_a_slot_beyond_the_checkpoint_is_a_gap(changes, shop, pgcdc):
     assert ran.status == 6
     assert f"confirmed     {position}" in ran.out
     assert ran.err == (
-        f'pgcdc: error: could not go on with slot "{changes}": it is at {position},'
+        f'pgcdc: error: could not continue with slot "{changes}": it is at {position},'
         f" the output ends at {end}\n"
         "hint: changes in between are lost: --accept-gap goes on without them\n"
     )

@@ -88,7 +88,7 @@ def test_a_lost_connection_is_an_error():
 
 
 def test_what_is_no_line_is_refused_rather_than_left_out():
-    with pytest.raises(PgcdcError, match="one is no line") as raised:
+    with pytest.raises(PgcdcError, match="one is not a line") as raised:
         taken(BEGIN + message(b"1\n") + message(b"two") + END)
     assert raised.value.kind is ErrorKind.PROTOCOL
 

@@ -341,7 +341,9 @@ def test_a_lock_that_was_removed_keeps_nobody_away_and_ends_the_run(tmp_path):
     left = reader(path).files()
     error = error_of(sink.flush)
     assert (error.kind, sink.durable_lsn) == (ErrorKind.OUTPUT, TXS[1].end_lsn)
-    assert error.message == f'could not go on: the lock "{path}/.lock" was removed, or its folder was moved'
+    assert (
+        error.message == f'could not continue: the lock "{path}/.lock" was removed, or its folder was moved'
+    )
     sink.close()
     assert reader(path).files() == left
     check_complete(reader(path), Lines(), TXS)

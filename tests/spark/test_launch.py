@@ -156,7 +156,7 @@ def test_the_launcher_needs_no_pyspark() -> None:
 
 @pytest.mark.parametrize("wrong", ["38", "39,2", "5,6", "0,0", "a,b", "5,-1", " 5,1"])
 def test_what_is_no_precision_and_scale(wrong: str) -> None:
-    with pytest.raises(ValueError, match="is no precision and scale"):
+    with pytest.raises(ValueError, match="is not a precision and scale"):
         parse_decimal(wrong)
 
 
@@ -210,7 +210,7 @@ def test_a_setting_by_option_replaces_the_files(recorded: Path) -> None:
         (["--deploy-mode", "cluster"], "could not run in deploy mode cluster"),
         (["--deploy-mode=cluster"], "could not run in deploy mode cluster"),
         (["--conf", "spark.submit.deployMode=cluster"], "could not run in deploy mode cluster"),
-        (["--master", "yarn"], "could not read the command line: --master stands behind --"),
+        (["--master", "yarn"], "could not read the command line: --master comes after --"),
     ],
 )
 def test_arguments_that_cannot_be(recorded: Path, extra: list[str], message: str) -> None:

@@ -1,4 +1,4 @@
-"""A table is its OID: one that is dropped and created anew, renamed or swapped is merged as what it is."""
+"""A table is its OID: one that is dropped and recreated, renamed or swapped is merged as what it is."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -284,7 +284,7 @@ def test_tables_that_cannot_be_merged_hold_up_no_other(
     messages = {
         "cased": 'the columns "id" and "ID" differ in case only',
         "retyped": 'its column "note" changed from string to int',
-        "anew": "it is another table than it was, dropped and created anew or renamed: its OID",
+        "anew": "it is another table than it was, dropped and recreated or renamed: its OID",
     }
     for name, reason in messages.items():
         assert reason in problems.pop(f"public.{name}")

@@ -185,11 +185,11 @@ def test_the_jobs_own_word_of_another_merge_has_that_status_too(spark_home: Path
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--until", "12"], 'read the command line: --until: "12" is no LSN, such as 0/1A2B3C8'),
+        (["--until", "12"], 'read the command line: --until: "12" is not an LSN, such as 0/1A2B3C8'),
         (["--table", "orders"], 'read the command line: --table: "orders" is not like schema.table'),
         (
             ["--decimal", "39,2"],
-            'read the command line: --decimal: "39,2" is no precision and scale, such as 38,18',
+            'read the command line: --decimal: "39,2" is not a precision and scale, such as 38,18',
         ),
         (["--mode", "history"], "read the command line: --mode:"),
     ],

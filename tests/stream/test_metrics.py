@@ -95,7 +95,7 @@ def test_what_is_no_file_is_not_replaced_by_one(source, tmp_path):
     os.mkfifo(device)
     refused = stream(source.uri, source.create_slot(), "-f", "-", *NOW, "--metrics-file", str(device))
     assert refused.returncode == 9
-    assert f'could not write "{device}": it is no regular file' in refused.stderr
+    assert f'could not write "{device}": it is not a regular file' in refused.stderr
     assert device.is_fifo()
 
 

@@ -18,7 +18,7 @@ import scale
 from processes import PGCDC, stream_command, wait_until
 from row_changes import RowChange, row_changes
 from segments import contents, manifest
-from servers import Database
+from servers import Database, Encoded
 from stream_runs import NOW, refused, stream
 from test_stream_snapshot import FORMATS, checkpoint
 
@@ -622,6 +622,32 @@ def test_keys_that_no_text_is_compared_with(database18, tmp_path, key, value):
     subprocess.run(small_chunks(database18.uri, slot, "-D", out, *AGAIN, *NOW), check=True)
     found = [new["n"] for _, _, _, new, _ in lines(out)]
     assert found == [n for (n,) in database18.execute("SELECT n FROM items ORDER BY id, n")]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "odd", "escaped"),
+    [("SQL_ASCII", b"\xff", "\\xff"), ("EUC_JP", b"\x8f\xa2\xfe", "\\x8f\u25ef")],
+)
+def test_keys_that_are_no_text(server18, tmp_path, encoding, odd, escaped):
+    """Bytes that Python takes for no text in this encoding, at the end of a chunk and where a row moves."""
+    database = Encoded(server18, encoding)
+    database.send(
+        b"CREATE TABLE items (id text PRIMARY KEY, doc text);"
+        b"ALTER TABLE items ALTER doc SET STORAGE EXTERNAL;"
+        b"INSERT INTO items SELECT repeat('%b', g %% 10 + 1) || g, repeat('d', 9999)"
+        b" FROM generate_series(1, 300) g" % odd
+    )
+    slot, out = database.create_slot(), tmp_path / "out"
+    arguments = (database.uri, slot, "-D", out, *AGAIN, *NOW, *OFTEN, "--invalid-text", "escape")
+    assert subprocess.run(small_chunks(*arguments, where="behind", step=3), check=False).returncode != 0
+    assert progress(out)["stage"] == "reading"
+    # The last row comes to where all is read.
+    database.send(b"UPDATE items SET id = '%b' WHERE id = (SELECT max(id) FROM items)" % odd)
+    subprocess.run(small_chunks(*arguments), check=True)
+    read = [new["id"] for op, _, _, new, _ in lines(out) if op == "R"]
+    assert len(set(read)) == 300
+    assert escaped in read
+    database.drop()
 
 
 def test_names_are_printed_as_the_stream_prints_them(database18, tmp_path):

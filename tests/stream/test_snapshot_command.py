@@ -285,9 +285,9 @@ def test_a_publication_that_is_missing_is_named(shop18):
         ("--table a.b --format raw", "raw output is what the plugin sends, which has no rows of tables"),
         ("--table a.b --format wal2json", "--format wal2json has no name for rows that were there before"),
         ("--table a.b --json", "--json: the rows go to standard output; use -f or -D"),
-        ("--table a.b --columns a,,b", '--columns: "a,,b" is no list of columns, such as id,name'),
+        ("--table a.b --columns a,,b", '--columns: "a,,b" is not a list of columns, such as id,name'),
         ("--table a.b --where=", "--where: the condition is empty"),
-        ("--table a.b --sample 0", '"0" is no percentage: a number above 0, 100 at most'),
+        ("--table a.b --sample 0", '"0" is not a percentage: a number above 0, 100 at most'),
     ],
 )
 def test_what_does_not_go_together(arguments, reason):

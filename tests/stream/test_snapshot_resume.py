@@ -129,7 +129,7 @@ def test_without_its_slot_a_snapshot_does_not_go_on(shop18, tmp_path, slot):
     [(to,)] = shop18.execute(
         "SELECT end_lsn::text FROM pg_replication_slot_advance(%s, pg_current_wal_lsn())", (slot,)
     ).fetchall()
-    hint = "what changed since in the tables that are read is lost: begin anew in another place"
+    hint = "what changed since in the tables that are read is lost: start over in another place"
     run = stream(shop18.uri, slot, "-D", str(out), *INITIAL, *NOW)
     refused(run, 6, f'go on with the snapshot of {begun}: slot "{slot}" is at {to}', hint)
     shop18.drop_slot(slot)

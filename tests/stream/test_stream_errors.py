@@ -192,7 +192,7 @@ def test_no_such_publication(database, tmp_path):
     refused(
         run, 7, 'find publication "pub"',
         "see what there is with: pgcdc publication list;"
-        " or create it with: pgcdc publication create pub, then make the slot anew",
+        " or create it with: pgcdc publication create pub, then recreate the slot",
     )  # fmt: skip
     assert position(database, slot) == before
 
@@ -211,7 +211,7 @@ def test_a_publication_made_after_the_slot_loses_nothing(database, tmp_path):
         if database.connection.info.server_version < 180000
         else 'stream publication "pub": it does not exist at this point of the WAL'
     )
-    hint = "create the publication; then make the slot anew, or advance it past this point"
+    hint = "create the publication; then recreate the slot, or advance it past this point"
     refused(stream(database.uri, slot, "-D", str(out), *NOW), 7, message, hint)
     assert position(database, slot) == before
     database.execute("SELECT pg_replication_slot_advance(%s, %s)", (slot, there))
@@ -306,7 +306,7 @@ def test_a_file_where_a_directory_should_be(source, tmp_path):
     hint = "a file stands where a folder should be: move it away, or write to another place"
     refused(run, 9, f'examine "{file}/out": Not a directory', hint)
     run = stream(source.uri, slot, "-D", str(file))
-    refused(run, 9, f'open "{file}": it is no directory', "write into a file with -f, or name another")
+    refused(run, 9, f'open "{file}": it is not a directory', "write into a file with -f, or name another")
 
 
 def test_a_file_where_a_table_s_folder_should_be(source, tmp_path):
@@ -390,7 +390,7 @@ def test_a_directory_that_is_removed_meanwhile(source, tmp_path, follow):
     found = [f"could not {step}: No such file or directory" for step in (*steps, f'fsync "{out}"')]
     assert status == 9
     expected = {f"pgcdc: error: {message}\nhint: {MISSING}\n" for message in found}
-    lost = f'could not go on: the lock "{out}/.lock" was removed, or its folder was moved'
+    lost = f'could not continue: the lock "{out}/.lock" was removed, or its folder was moved'
     assert errors in expected | {f"pgcdc: error: {lost}\nhint: {LOCK_LOST}\n"}
     (tmp_path / "away").rename(out)
     assert delivers(source.uri, slot, out) == [1, 2]

@@ -215,7 +215,7 @@ def test_a_standby_that_is_behind_the_checkpoint_is_waited_for(pair, tmp_path):
     run = stream(follower.uri(), "s", "-D", str(out), *NOW)
     assert run.returncode == 3
     assert run.stderr.startswith(
-        f"pgcdc: error: could not go on from {ahead.end_lsn}: the standby has come to "
+        f"pgcdc: error: could not continue from {ahead.end_lsn}: the standby has come to "
     )
     assert run.stderr.endswith(" only\nhint: run again when it has caught up with the primary\n")
     with connect(follower) as here:
@@ -311,7 +311,7 @@ def test_an_older_copy_of_the_server_is_refused(tmp_path, copy_of):
         assert (run.returncode, run.stdout) == (13, "")
         error, hint = run.stderr.splitlines()
         assert error.startswith(
-            f"pgcdc: error: could not go on from {end}: the server's WAL ends before that, at "
+            f"pgcdc: error: could not continue from {end}: the server's WAL ends before that, at "
         )
         assert hint == (
             "hint: the server is an older copy of itself: bring back the newer one,"

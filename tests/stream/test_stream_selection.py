@@ -70,7 +70,7 @@ def test_patterns_are_psqls(pattern, schema, table, matches):
 @pytest.mark.parametrize("pattern", ["orders", "a.b.c", "a.", ".b", "", 'a."b', "a..b"])
 def test_a_pattern_has_all_its_parts(pattern):
     ran = stream("", "s", "--publication", "pub", "--table", pattern)
-    message = f'--table: "{pattern}" is no pattern of the form schema.table'
+    message = f'--table: "{pattern}" is not a pattern of the form schema.table'
     assert (ran.returncode, message in ran.stderr) == (2, True)
 
 

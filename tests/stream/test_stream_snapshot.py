@@ -157,7 +157,7 @@ def test_without_its_snapshot_a_stream_does_not_go_on(filled, tmp_path, slot):
     out = tmp_path / "out"
     killed_at(STEPS["when the slot is made"], filled, slot, out, *INITIAL)
     run = stream(filled.uri, slot, "-D", str(out), *NOW)
-    hint = "go on with --snapshot initial, which begins it anew; or write to another place"
+    hint = "go on with --snapshot initial, which starts it over; or write to another place"
     refused(run, 2, "go on: the snapshot that the stream begins with was not finished", hint)
 
 
@@ -217,7 +217,7 @@ def test_a_slot_too_few_is_told_before_rows_are_read(own_server, tmp_path):
     database = Database(own_server(18, {"max_replication_slots": "1"}))
     database.execute(SMALL)
     run = stream(database.uri, "s", "-D", str(tmp_path / "out"), *INITIAL)
-    hint = "raise max_replication_slots, or drop a slot that nobody reads: pgcdc slot list"
+    hint = "raise max_replication_slots, or drop a slot that is not in use: pgcdc slot list"
     refused(run, 2, 'create slot "s": the server has no free one beside the snapshot\'s', hint)
     database.drop()
 

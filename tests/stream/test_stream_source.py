@@ -93,7 +93,7 @@ def test_a_damaged_checkpoint(source, written):
     data = checkpoint.read_bytes()
     for content, reason in (
         (b"", "Expecting value: line 1 column 1 (char 0)"),
-        (b"{}", "it is no checkpoint"),
+        (b"{}", "it is not a checkpoint"),
         (data[:-9] + b"}", "it is cut off or damaged"),
         (data.replace(b"0/", b"1/", 1), "its checksum is wrong"),
         (None, 'it is missing, but there is "manifest.jsonl"'),
@@ -162,8 +162,8 @@ def test_a_slot_that_is_gone_is_not_made_behind_the_checkpoints_back(source, wri
 @pytest.mark.parametrize(
     ("loss", "status", "reason"),
     [
-        ("pg_replication_slot_advance(%s, pg_current_wal_lsn())", 6, "could not go on with slot"),
-        ("pg_drop_replication_slot(%s)", 5, "could not go on from"),
+        ("pg_replication_slot_advance(%s, pg_current_wal_lsn())", 6, "could not continue with slot"),
+        ("pg_drop_replication_slot(%s)", 5, "could not continue from"),
     ],
 )
 def test_what_is_lost_between_two_connections_of_a_run_without_a_checkpoint(

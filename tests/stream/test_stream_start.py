@@ -69,7 +69,7 @@ def test_a_new_slot_does_not_hide_a_gap(source, tmp_path):
     run = stream(source.uri, slot, "-f", out, "--create-slot", *NOW)
     assert run.returncode == 5
     assert re.fullmatch(
-        rf'pgcdc: error: could not go on from [0-9A-F/]+: slot "{slot}" is gone\n'
+        rf'pgcdc: error: could not continue from [0-9A-F/]+: slot "{slot}" is gone\n'
         "hint: changes in between are lost: --accept-gap goes on without them\n",
         run.stderr,
     )

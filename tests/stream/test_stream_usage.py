@@ -19,7 +19,7 @@ OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
         ),
         ("-E 0x1/0", '-E/--endpos: "0x1/0" is neither now nor an LSN, such as 0/1A2B3C8'),
         ("-E later", '-E/--endpos: "later" is neither now nor an LSN, such as 0/1A2B3C8'),
-        ("-I 1", '-I/--startpos: "1" is no LSN, such as 0/1A2B3C8'),
+        ("-I 1", '-I/--startpos: "1" is not an LSN, such as 0/1A2B3C8'),
         (
             "--rotate-size 12parsecs",
             '--rotate-size: "12parsecs" is not a size: a number with a unit (B, kB, MB, GB, TB)',
@@ -27,7 +27,7 @@ OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
         ("--rotate-size 0", '--rotate-size: "0" is less than a byte'),
         ("--max-time soon", '--max-time: "soon" is not a time: a number with a unit (ms, s, min, h, d)'),
         ("-s -1", '-s/--status-interval: "-1" is not a time: a number with a unit (ms, s, min, h, d)'),
-        ("--max-transactions 0", '--max-transactions: "0" is no whole number above 0'),
+        ("--max-transactions 0", '--max-transactions: "0" is not a whole number above 0'),
         ("-f x", "-f and -D exclude each other"),
         ("--format pretty", "--format pretty goes into one file (-f) or to standard output"),
         (

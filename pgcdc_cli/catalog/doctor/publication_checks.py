@@ -159,7 +159,7 @@ def publication_missing(setup: Setup) -> Iterator[Finding]:
         else:
             statements = (*_create_right(setup), f"CREATE PUBLICATION {quoted(name)} FOR ALL TABLES;")
             advice = (
-                "a slot that is older than the publication must be made anew; FOR TABLE instead of FOR ALL"
+                "a slot that is older than the publication must be recreated; FOR TABLE instead of FOR ALL"
                 " TABLES needs no superuser"
             )
         message = f'publication "{name}" does not exist'

@@ -76,7 +76,7 @@ def free_slots(setup: Setup) -> Iterator[Finding]:
         return
     exists = any(slot.name == setup.slot_name for slot in setup.slots)
     message = f"all {most} replication slots (max_replication_slots) are taken: none can be created"
-    advice = f"{RESTART}; or drop a slot that nobody reads: pgcdc slot list"
+    advice = f"{RESTART}; or drop a slot that is not in use: pgcdc slot list"
     statement = set_system("max_replication_slots", used + 5)
     yield Finding("free-slots", "warning" if exists else "error", message, None, (statement,), advice)
 
@@ -165,7 +165,7 @@ def idle_slot_timeout(setup: Setup) -> Iterator[Finding]:
     if setting is None or not setting.number:
         return
     message = (
-        f"idle_replication_slot_timeout is {setting.text}: a slot that nobody reads for so long loses its"
+        f"idle_replication_slot_timeout is {setting.text}: a slot that is not in use for so long loses its"
         " changes"
     )
     statements = (set_system("idle_replication_slot_timeout", 0), RELOAD)

@@ -48,9 +48,9 @@ def slot_kind(setup: Setup) -> Iterator[Finding]:
         problem = "is a copy that this standby keeps of the primary's"
         advice = "stream it from the primary, or after the standby's promotion"
     else:
-        reader = "nobody" if slot.active_pid is None else f"process {slot.active_pid}"
+        use = "not in use" if slot.active_pid is None else f"in use by process {slot.active_pid}"
         flags = ", ".join(flag for flag in ("two_phase", "failover") if getattr(slot, flag))
-        message = f'slot "{name}" is of this database, read by {reader}{flags and f" ({flags})"}'
+        message = f'slot "{name}" is of this database, {use}{flags and f" ({flags})"}'
         yield Finding("slot-kind", "ok", message, name)
         return
     yield Finding("slot-kind", "error", f'slot "{name}" {problem}', name, advice=advice)
@@ -103,10 +103,10 @@ def slot_retained(setup: Setup) -> Iterator[Finding]:
             yield Finding(
                 "slot-inactive",
                 "warning",
-                f'slot "{name}" is read by nobody and holds back {retained} MB of log on the server\'s disk'
+                f'slot "{name}" is not in use and retains {retained} MB of log on the server\'s disk'
                 f" (more than max_wal_size, {usual} MB)",
                 name,
-                advice=f"{_reader(slot)}; only if nobody needs it any more: pgcdc slot drop {name}",
+                advice=f"{_reader(slot)}; if it is no longer needed: pgcdc slot drop {name}",
             )
 
 
@@ -122,13 +122,13 @@ def slot_idle(setup: Setup) -> Iterator[Finding]:
     timeout = setup.settings.get("idle_replication_slot_timeout")
     if timeout is None or not timeout.number:
         return
-    idle = dict(setup.session.ask(_IDLE, {}, "look for slots that nobody reads"))
+    idle = dict(setup.session.ask(_IDLE, {}, "look for slots that are not in use"))
     for slot in _looked_at(setup):
         if slot.name in idle:
             yield Finding(
                 "slot-idle",
                 "error",
-                f'slot "{slot.name}" is read by nobody since {idle[slot.name]}, longer than'
+                f'slot "{slot.name}" has not been in use since {idle[slot.name]}, longer than'
                 f" idle_replication_slot_timeout ({timeout.text}): the next checkpoint ends it",
                 slot.name,
                 (set_system("idle_replication_slot_timeout", 0), RELOAD),
@@ -159,7 +159,7 @@ def slot_failover(setup: Setup) -> Iterator[Finding]:
     if slot is None or not standbys or setup.facts.in_recovery or setup.facts.version < _FAILOVER_SINCE:
         return
     if not slot.failover:
-        message = f'slot "{slot.name}" stays behind when a standby takes over: it is no failover slot'
+        message = f'slot "{slot.name}" is lost when a standby takes over: it is not a failover slot'
         advice = f"pgcdc slot alter {slot.name} --failover"
         yield Finding("slot-failover", "warning", message, slot.name, advice=advice)
     elif not setup.settings["synchronized_standby_slots"].value:

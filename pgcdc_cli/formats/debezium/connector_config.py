@@ -294,7 +294,7 @@ def value_of(known: Property, text: str) -> object:
         return _FLAGS[text.lower()]
     if known.kind == "number":
         if not text.isascii() or not text.isdigit():
-            raise wrong(known.name, text, "is no whole number")
+            raise wrong(known.name, text, "is not a whole number")
         return int(text)
     if known.kind in {"choice", "choices"}:
         return _choice(known, text)
@@ -335,7 +335,7 @@ def pattern(name: str, text: str, *, ignore_case: bool = True) -> re.Pattern[str
         with warnings.catch_warnings(action="error", category=FutureWarning):
             return re.compile(_from_java_regex(text), flags)
     except (re.error, FutureWarning) as error:
-        raise wrong(name, text, f"is no regular expression: {error}") from error
+        raise wrong(name, text, f"is not a regular expression: {error}") from error
 
 
 def _from_java_regex(text: str) -> str:

@@ -55,7 +55,7 @@ PROPERTIES = (
         ("bytes", "base64", "base64-url-safe", "hex"),
     ),
     Property("hstore.handling.mode", "choice", "How hstore is written.", "json", ("json", "map")),
-    Property("money.fraction.digits", "number", "Digits of money behind the point.", "2"),
+    Property("money.fraction.digits", "number", "Digits of money after the decimal point.", "2"),
     Property("tombstones.on.delete", "flag", "Let a record without a value follow each delete.", "true"),
     Property(
         "skipped.operations",
@@ -160,7 +160,7 @@ MASKS = {
     "column.mask.with.N.chars": "Columns whose text is written as N asterisks.",
     "column.mask.hash.ALGORITHM.with.salt.SALT": "Columns whose text is written as its salted hash.",
     "column.mask.hash.v2.ALGORITHM.with.salt.SALT": "The same.",
-    "column.truncate.to.N.chars": "Columns whose text is cut off behind N characters.",
+    "column.truncate.to.N.chars": "Columns whose text is cut off after N characters.",
 }
 """Properties that list columns and say by their name what to do with them; keys are the manual's names."""
 
@@ -317,7 +317,7 @@ def _from_json(path: Path, text: str) -> dict[str, str]:
         content = content["config"]
     bad = next((name for name, value in content.items() if isinstance(value, (dict, list))), None)
     if bad is not None:
-        raise _unreadable(path, f'"{bad}" is no plain value')
+        raise _unreadable(path, f'"{bad}" is not a plain value')
     return {
         name: json.dumps(value) if isinstance(value, bool) else str(value)
         for name, value in content.items()

@@ -259,7 +259,7 @@ def _member(name: str, member: str, added: str, version: str) -> AddedMember | N
         field = member
         block = "transaction" if field in connect_schemas.OF_TRANSACTION else "" if field in own else "source"
     if member in {"before", "after", "source", "transaction"} or block not in {"", "source", "transaction"}:
-        raise wrong(name, member, "is no plain member of an event, of its source or its transaction")
+        raise wrong(name, member, "is not a plain member of an event, of its source or its transaction")
     called = added or (f"{block}_{field}" if dot else field)
     if field not in connect_schemas.event_members(version, block):
         return AddedMember("", field, called) if field in own else None

@@ -39,7 +39,7 @@ def parse_lsn(text: str) -> int:
     """Parse an LSN in PostgreSQL's text, `XXXXXXXX/XXXXXXXX`. Raises ValueError."""
     high, slash, low = text.partition("/")
     if not slash or not (0 < len(high) <= 8 and 0 < len(low) <= 8):
-        raise ValueError(f'"{text}" is no LSN, such as 0/1A2B3C8')
+        raise ValueError(f'"{text}" is not an LSN, such as 0/1A2B3C8')
     return int(high, 16) << 32 | int(low, 16)
 
 
@@ -47,7 +47,7 @@ def parse_decimal(text: str) -> str:
     """Check `P,S`, a precision and a scale. Raises ValueError."""
     match = _DECIMAL.fullmatch(text)
     if match is None or not int(match[2]) <= int(match[1]) <= WIDEST_DECIMAL or int(match[1]) == 0:
-        raise ValueError(f'"{text}" is no precision and scale, such as 38,18')
+        raise ValueError(f'"{text}" is not a precision and scale, such as 38,18')
     return f"{int(match[1])},{int(match[2])}"
 
 
@@ -101,7 +101,7 @@ class MergeOptions:
     )
     follow: float | None = field(
         default=None,
-        metadata=_option("stay, and look so often for segments", metavar="SECONDS", type=float),
+        metadata=_option("stay, and look this often for segments", metavar="SECONDS", type=float),
     )
     compact: bool = field(default=False, metadata=_option("write small files together"))
     retain: int | None = field(

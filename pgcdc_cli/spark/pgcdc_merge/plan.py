@@ -298,7 +298,7 @@ def check_same(work: TableRange) -> None:
     before = work.gone[-1].oid if work.gone else work.held
     if before not in (None, work.oid):
         raise MergeError(
-            f'could not merge "{work.table}": it is another table than it was, dropped and created anew or'
+            f'could not merge "{work.table}": it is another table than it was, dropped and recreated or'
             f' renamed: its OID was {before}, and is {work.oid}, see "{work.version.path}"',
             "leave out --recreated stop: its rows then replace the others, which older versions keep",
         )

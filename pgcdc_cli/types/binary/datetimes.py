@@ -171,7 +171,7 @@ def time(values: Packed) -> Packed:
 
 def _time_of_day(values: Bytes) -> Int64s:
     micros = big_endian(values, "i8").astype(np.int64)
-    require((micros >= 0) & (micros <= _DAY), "it is no time of day")
+    require((micros >= 0) & (micros <= _DAY), "it is not a time of day")
     return micros
 
 
