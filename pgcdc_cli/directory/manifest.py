@@ -12,7 +12,7 @@ from typing import Any
 
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.directory.disk import Disk, OpenFiles, damaged, fsync_each
-from pgcdc_cli.directory.file_names import SCHEMAS, schema_path
+from pgcdc_cli.directory.file_names import MANIFEST, SCHEMAS, schema_path
 from pgcdc_cli.directory.json_fields import JsonFields, dump, load
 from pgcdc_cli.lsn import Lsn
 
@@ -183,6 +183,37 @@ def _in_order(segments: Iterable[Segment]) -> list[Segment]:
             raise ValueError(f"segment {segment.segment} ends before the one before it")
         found.append(segment)
     return found
+
+
+def append_line(files: OpenFiles, line: bytes, size: int) -> None:
+    """Append a segment's line, line break included, to a manifest of `size` bytes, and make that durable.
+
+    What a crash left of the same line is cut off first, and a line that is whole already stays. Raises
+    CHECKPOINT if the manifest is shorter than that, or if anything else follows.
+    """
+    path = files.full(MANIFEST)
+    found = files.stat(MANIFEST)
+    if found is None:
+        if size:
+            raise damaged(path, "it is missing")
+        files.create(MANIFEST)
+    rest = b"" if found is None else _torn(files, found.size, line, size)
+    if rest != line:
+        if rest:
+            files.truncate(MANIFEST, size)
+        files.append(MANIFEST, line)
+    files.fsync(MANIFEST)
+    files.changed_folders.add("")
+    files.fsync_folders()
+
+
+def _torn(files: OpenFiles, found: int, line: bytes, size: int) -> bytes:
+    """Read what follows the recorded size: nothing, the line, or what a crash left of it."""
+    if found < size:
+        raise damaged(files.full(MANIFEST), "it is shorter than it was")
+    if found > size + len(line):
+        raise damaged(files.full(MANIFEST), "something else was appended to it")
+    return files.disk.read(files.full(MANIFEST), size)
 
 
 class SchemaFiles:

@@ -209,7 +209,7 @@ def _finish_segment(files: OpenFiles, pending: PendingRotation) -> int:
         _rename(files, old, new)
     files.fsync_folders()
     line = pending.line.encode()
-    _append_line(files, line, pending.manifest_size)
+    manifest.append_line(files, line, pending.manifest_size)
     return pending.manifest_size + len(line)
 
 
@@ -222,32 +222,6 @@ def _rename(files: OpenFiles, old: str, new: str) -> None:
     if source is not None:
         files.rename(old, new)
     files.changed_folders.add(folder_of(new))
-
-
-def _append_line(files: OpenFiles, line: bytes, size: int) -> None:
-    path = files.full(MANIFEST)
-    found = files.stat(MANIFEST)
-    if found is None:
-        if size:
-            raise damaged(path, "it is missing")
-        files.create(MANIFEST)
-    rest = b"" if found is None else _torn(files, found.size, line, size)
-    if rest != line:
-        if rest:
-            files.truncate(MANIFEST, size)
-        files.append(MANIFEST, line)
-    files.fsync(MANIFEST)
-    files.changed_folders.add("")
-    files.fsync_folders()
-
-
-def _torn(files: OpenFiles, found: int, line: bytes, size: int) -> bytes:
-    """Read what stands after the recorded length: nothing, the line, or what a crash left of it."""
-    if found < size:
-        raise damaged(files.full(MANIFEST), "it is shorter than it was")
-    if found > size + len(line):
-        raise damaged(files.full(MANIFEST), "something else was appended to it")
-    return files.disk.read(files.full(MANIFEST), size)
 
 
 def _recover(files: OpenFiles, checkpoint: Checkpoint) -> tuple[Checkpoint, int]:
