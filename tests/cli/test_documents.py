@@ -22,6 +22,18 @@ def test_every_file_that_is_named_is_there(document):
     assert [name for name in named if not any((folder / name).exists() for folder in FOLDERS)] == []
 
 
+def test_every_name_that_is_said_to_be_in_a_file_is_there():
+    said = re.findall(r"`(\w+)` in `([\w/]+\.py)`", (ROOT / "CONTRIBUTING.md").read_text())
+    folders = (ROOT / "pgcdc_cli", ROOT)
+
+    def is_there(name, path):
+        file = next(folder / path for folder in folders if (folder / path).exists())
+        return re.search(rf"\b{name}\b", file.read_text()) is not None
+
+    assert [(name, path) for name, path in said if not is_there(name, path)] == []
+    assert len(said) > 20
+
+
 def test_they_make_a_site_that_needs_no_other(tmp_path):
     site = tmp_path / "site"
     line = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(site)]
