@@ -185,10 +185,10 @@ def _in_order(segments: Iterable[Segment]) -> list[Segment]:
 
 
 def append_line(files: OpenFiles, line: bytes, size: int) -> None:
-    """Append a segment's line, with its line break, to the `size` bytes that were there; then it is durable.
+    """Append a segment's line, line break included, to a manifest of `size` bytes, and make that durable.
 
-    What a crash left of the same line is cut off, and a line that is whole stays. Raises CHECKPOINT where the
-    manifest is shorter, or has anything else after them.
+    What a crash left of the same line is cut off first, and a line that is whole already stays. Raises
+    CHECKPOINT if the manifest is shorter than that, or if anything else follows.
     """
     path = files.full(MANIFEST)
     found = files.stat(MANIFEST)
