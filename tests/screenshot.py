@@ -1,6 +1,6 @@
 """Make the README's picture of `pgcdc status --watch` from a real run.
 
-python tests/screenshot.py docs/status-watch.svg [--seconds 30]
+    python tests/screenshot.py docs/status-watch.svg [--seconds 30]
 
 It opens the demo's shop, runs `pgcdc stream` into a directory, and draws the last view of that time.
 """
