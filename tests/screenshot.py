@@ -2,7 +2,8 @@
 
     python tests/screenshot.py docs/status-watch.svg [--seconds 30]
 
-It opens the demo's shop, runs `pgcdc stream` into a directory, and draws the last view of that time.
+It opens the demo's shop, runs `pgcdc stream` into a directory, and draws the last view after
+so many seconds.
 """
 
 import argparse

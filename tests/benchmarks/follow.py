@@ -2,11 +2,11 @@
 
     python tests/benchmarks/follow.py [--merges 12] [--lake delta] [--beside DIR] [--json FILE]
 
-A segment is finished, and the time until its merge is reported is taken. It includes the time until the
-command looks at its directory, up to a second. `cpu` is the processor time of the command, Spark included.
-The figures are the median of the later half, when Spark is warm, and its ratio to the second merge, the first
-one that changes rows. With `--beside` another checkout's command follows the same segments, in turn; the
-ratio is ours to its.
+One segment after the other is finished, and the time until its merge is reported is measured. That includes
+the time until the command looks at its directory, up to a second. `cpu` is the processor time of the command,
+Spark included. The figures are the median of the later half, when Spark is warm, and its ratio to the second
+merge, the first one that changes rows. With `--beside` another checkout's command follows the same segments,
+in turn; the ratio is ours to its.
 """
 
 import argparse

@@ -22,7 +22,7 @@ OF_THIS_RUN = re.compile(r"\b[0-9A-F]+/[0-9A-F]+\b|\d{4}-\d\d-\d\dT[\d:.]+Z|(?<=
 
 
 def of_any_run(text):
-    """A command's output without what differs in each run, and without blanks, which depend on that."""
+    """A command's output without what differs in each run, and without the blanks that depend on it."""
     return OF_THIS_RUN.sub("-", re.sub(r"^ +|(?<= ) +", "", text.rstrip(), flags=re.MULTILINE))
 
 

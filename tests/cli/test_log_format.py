@@ -86,7 +86,7 @@ TIMED = re.compile(r"(\S+Z) pgcdc: error: could not connect to the server: .*\n(
 
 @pytest.fixture
 def said_by(tmp_path):
-    """Run a command line after the shell command `before`; return what it writes to standard error."""
+    """Run a command line after the shell command `before`; return its standard error if `errors` is None."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "JOURNAL"))}
 
     def run(line, errors=None, before="", **variables):

@@ -28,7 +28,7 @@ def processes_that_mention(text):
 def environment():
     """Give the demo its own folder for temporary files, by which its processes are recognized.
 
-    It isn't one of pytest's, which are closed to other users: if root runs the demo, its server is one.
+    It isn't one of pytest's, which are closed to other users: if root runs the demo, its server runs as one.
     """
     folder = tempfile.mkdtemp(prefix="pgcdc-test-")
     yield {**os.environ, "TMPDIR": folder}

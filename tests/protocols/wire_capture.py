@@ -1,4 +1,4 @@
-"""What a server sends for a slot, frame by frame, read without pgcdc's stream and only its plain decoder."""
+"""What a server sends for a slot, frame by frame; pgcdc's plain decoder reads it, but not its stream."""
 
 import select
 from collections.abc import Iterator

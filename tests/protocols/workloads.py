@@ -42,7 +42,7 @@ CREATE PUBLICATION special FOR TABLE special.rooted, special.filtered WHERE (kep
 """
 
 ROW_COUNT = 450
-"""As many rows make a transaction large enough to be streamed."""
+"""So many rows make a transaction large enough to be streamed."""
 
 ROWS = {
     "accounts": "g, 'owner ' || g, g / 7.0, timestamptz '2026-01-01 00:00+00' + g * interval '1 min', 'open'",

@@ -282,7 +282,7 @@ def test_a_row_filter_that_fails_makes_the_publication_unfit(database, stream):
 
 
 def test_a_server_without_memory_is_worth_another_try(database, stream):
-    """Other sessions end and free memory, and also the disk to which large transactions are spilled."""
+    """Sessions that end free memory, and also the disk to which large transactions are spilled."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     database.execute("CREATE PUBLICATION p FOR TABLE t")
     slot = database.create_slot()

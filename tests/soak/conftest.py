@@ -1,4 +1,4 @@
-"""Servers of all versions that stream, which they do with transactions larger than 64 kB."""
+"""Servers of all versions that stream; they stream transactions larger than 64 kB."""
 
 from collections.abc import Callable
 
